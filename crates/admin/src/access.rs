@@ -1,4 +1,4 @@
-//! Who may read.
+//! Access control of the admin listener.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use sha2::{Digest, Sha256};
 
 use crate::response;
 
-/// The operators' token, kept as its digest.
+/// The operators' token, stored as its digest.
 #[derive(Clone, Debug)]
 pub struct Token([u8; 32]);
 
 impl Token {
-    /// The token in `text` (a file's content: surrounding space is not part of it). At least 16 characters, which is
-    /// 128 bits when drawn at random.
+    /// Creates the token from `text` (a file's content: surrounding space is not part of it). At
+    /// least 16 characters, which is 128 bits when drawn at random.
     pub fn new(text: &str) -> Result<Self, ApiError> {
         let text = text.trim();
         if text.len() < 16 {
@@ -36,10 +36,10 @@ impl Token {
     }
 }
 
-/// The rule of one listener.
+/// The access rule of one listener.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// Required of every caller, if there is one.
+    /// Required of every caller, if set.
     pub token: Option<Token>,
     /// Whether the listener can only be reached from this machine.
     pub loopback: bool,
@@ -56,7 +56,7 @@ pub(crate) async fn check(
     }
 }
 
-/// The Conductor's callers read errors of their own kind.
+/// Returns the refusal as a reply; callers of the Conductor API get errors of that API's form.
 fn refused(error: &ApiError, request: &Request) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::FORBIDDEN);
     indexer::refusal(request.uri(), request.headers(), status, &error.message)
@@ -97,8 +97,8 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Browsers name the page that a call comes from: where nobody has to show a token, a page of another site could have the
-/// router drained by whoever looks at it.
+/// Checks that a browser's call comes from a page of this listener. Browsers name the page: without
+/// a token, a page of another site could drain the router through its visitor's browser.
 fn is_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return Ok(());
@@ -117,7 +117,8 @@ fn is_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     ))
 }
 
-/// Whether a `Host` is this machine by name or an address: a name that somebody else's DNS answers for is neither.
+/// Returns whether a `Host` is this machine by name or an address: a name in another party's DNS is
+/// neither.
 fn is_here(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else {
         return false;

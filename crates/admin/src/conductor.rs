@@ -5,7 +5,8 @@ use std::sync::Arc;
 use fleet::Fleet;
 use indexer::{ResidentInstance, ResidentInstances};
 
-/// The ranks of all workers, whether they get requests or not: what they hold is theirs either way.
+/// Returns the ranks of all workers, whether or not they get requests: their caches stay valid
+/// either way.
 pub fn residents(fleet: Arc<Fleet>) -> ResidentInstances {
     ResidentInstances::new(move || {
         let snapshot = fleet.snapshot();

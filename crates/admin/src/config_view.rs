@@ -1,4 +1,4 @@
-//! `GET /admin/config`: the configuration in force, every key of it, secrets as `***`.
+//! `GET /admin/config`: the configuration in force with every key, secrets as `***`.
 
 use std::sync::Arc;
 

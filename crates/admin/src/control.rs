@@ -1,5 +1,5 @@
-//! What operators may change while the router runs. The changing is done by whoever wires the router up: this crate knows
-//! the shapes of calls and answers.
+//! Changes that operators may make while the router runs. The program that wires the router up
+//! implements them; this crate defines the forms of calls and answers.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -7,27 +7,27 @@ use config::{Problem, Settings};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What came of a change of the configuration.
+/// The result of a configuration change.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ReloadOutcome {
     /// Whether it is in force.
     pub applied: bool,
-    /// Keys that are in force with other values than before, or would be.
+    /// Keys whose values in force differ from before, or would differ.
     pub changed: Vec<String>,
-    /// Keys whose new values count from the next start on.
+    /// Keys whose new values take effect at the next start.
     pub restart_needed: Vec<String>,
-    /// Why nothing changed; empty where it is or would be taken.
+    /// Reasons why nothing changed; empty if the change is or would be accepted.
     pub problems: Vec<Problem>,
 }
 
-/// One change of the configuration, or one that was refused.
+/// One applied or refused change of the configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct HistoryEntry {
-    /// Counts up from 1, which is the start.
+    /// Sequence number; the start is 1.
     pub id: u64,
-    /// When, RFC 3339.
+    /// Time of the change, RFC 3339.
     pub at: String,
-    /// Who asked for it: `start`, `file`, `admin`, `signal`, `discovery`, `lease`.
+    /// Origin of the change: `start`, `file`, `admin`, `signal`, `discovery`, `lease`.
     pub source: &'static str,
     /// `applied` or `rejected`.
     pub result: &'static str,
@@ -35,60 +35,65 @@ pub struct HistoryEntry {
     pub changed: Vec<String>,
 }
 
-/// A worker that an operator names.
+/// A worker that an operator adds.
 #[derive(Clone, Debug)]
 pub struct NamedWorker {
-    /// The name it must have; `None`: that of the entry, else the place of its URL.
+    /// Its required name; `None`: that of the entry, else the host and port of its URL.
     pub name: Option<String>,
     /// An entry of `workers`.
     pub entry: Map<String, Value>,
-    /// It goes unless it is named again within this.
+    /// Lease time: the worker is removed unless it is added again within this time.
     pub lease_ttl: Option<Duration>,
 }
 
-/// Why a worker was not taken.
+/// The reason why a worker was refused.
 #[derive(Clone, Debug)]
 pub enum WorkerRejection {
-    /// There is one of that name.
+    /// A worker of that name exists.
     Exists(String),
-    /// Its entry, or what would come of it.
+    /// Problems of its entry, or of the resulting configuration.
     Problems(Vec<Problem>),
-    /// No engine may be there.
+    /// The address is forbidden for engines.
     Forbidden(String),
 }
 
-/// Changes a running router. The settings, and whether those on disk were refused, are at hand; whatever else is asked
-/// reads or writes files, or waits for somebody who does: from async code by `aside` only.
+/// Interface for changes of a running router. The settings and the refused state of those on disk
+/// are in memory; every other call reads or writes files, or waits for a call that does: from async
+/// code only by `run_blocking`.
 pub trait Control: fmt::Debug + Send + Sync {
-    /// The settings in force.
+    /// Returns the settings in force.
     fn settings(&self) -> Arc<Settings>;
-    /// Reads the configuration anew. `dry_run`: only says what would come of it.
+    /// Reads the configuration again. `dry_run`: only reports the outcome.
     fn reload(&self, dry_run: bool) -> ReloadOutcome;
-    /// Takes the configuration of an applied change again; `None`: there is none of that number any more.
+    /// Restores the configuration of an applied change; `None`: the number is unknown or no longer
+    /// stored.
     fn rollback(&self, id: u64) -> Option<ReloadOutcome>;
-    /// The latest changes, newest first.
+    /// Returns the latest changes, newest first.
     fn history(&self) -> Vec<HistoryEntry>;
-    /// Whether the configuration on disk is another one than that in force, because it was refused.
+    /// Returns whether the configuration on disk differs from the one in force because it was
+    /// refused.
     fn is_refused(&self) -> bool;
-    /// Takes a worker in; its name. `replace`: also in the place of one of that name, and then the second is true.
+    /// Adds a worker; returns its name. `replace`: also replaces one of that name, and then the
+    /// second value is true.
     ///
     /// # Errors
     ///
-    /// It was not taken, and nothing changed.
+    /// The worker was refused, and nothing changed.
     fn add_worker(
         &self,
         worker: NamedWorker,
         replace: bool,
     ) -> Result<(String, bool), WorkerRejection>;
-    /// Takes a worker out; `false`: there never was one of that name. Its running requests go on.
+    /// Removes a worker; `false`: there never was one of that name. Its running requests go on.
     ///
     /// # Errors
     ///
-    /// Something else of the configuration needs it, and nothing changed.
+    /// Another part of the configuration needs it, and nothing changed.
     fn remove_worker(&self, name: &str) -> Result<bool, WorkerRejection>;
 }
 
-/// Has a change made where no request waits for it. One that was begun goes on when its caller leaves.
+/// Makes a change on a blocking thread, where no request waits for it. A change that was begun goes
+/// on when its caller leaves.
 pub(crate) async fn run_blocking<T: Send + 'static>(
     control: &Arc<dyn Control>,
     change: impl FnOnce(&dyn Control) -> T + Send + 'static,

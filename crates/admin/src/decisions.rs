@@ -16,11 +16,11 @@ use serde_json::json;
 
 use crate::{AdminParts, response};
 
-/// Entries of a list when the caller does not say, and at most.
+/// Default and maximum of the entries in a list.
 const USUAL: usize = 100;
 const MOST: usize = 1000;
 
-/// What a list is narrowed to.
+/// Filters of a list.
 #[derive(Debug, Deserialize)]
 pub(crate) struct DecisionsQuery {
     limit: Option<String>,

@@ -1,6 +1,6 @@
-//! `GET /admin/doctor`: whether router and engines agree, looked at now.
+//! `GET /admin/doctor`: the agreement of router and engines, checked now.
 //!
-//! The looking is done by a function that was handed in. One look at a time: it asks every engine.
+//! The check is an injected function. Only one runs at a time: it queries every engine.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{AdminParts, response};
 
 type DoctorFuture = Pin<Box<dyn Future<Output = Value> + Send>>;
 
-/// Looks at the running settings and their workers.
+/// The check of the running settings and their workers.
 #[derive(Clone)]
 pub struct Doctor {
     look: Arc<dyn Fn(bool) -> DoctorFuture + Send + Sync>,
@@ -25,7 +25,8 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Looks by `look`, which is told whether requests may be sent to the engines.
+    /// Creates the doctor from `look`; its argument decides whether requests may be sent to the
+    /// engines.
     pub fn new<F>(look: impl Fn(bool) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Value> + Send + 'static,
@@ -60,7 +61,7 @@ pub(crate) async fn report(
             "probe is not true or false: send ?probe=true",
         ));
     };
-    // A caller that hangs up ends its look, and with it its turn.
+    // A caller that hangs up ends its check and releases the lock.
     let Ok(_turn) = parts.doctor.turn.try_lock() else {
         let message = "another look is under way: ask again when it has ended";
         return response::error(&ApiError::new(ErrorCode::Conflict, message));

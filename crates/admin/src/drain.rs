@@ -1,7 +1,8 @@
-//! `POST /admin/drain` and `GET /admin/drain/status`: no new connections for clients, and running requests end.
+//! `POST /admin/drain` and `GET /admin/drain/status`: no new client connections, and running
+//! requests finish.
 //!
-//! The draining is done by functions that were handed in. It cannot be taken back, and the listener of operators goes on
-//! answering: how it ended can be asked until the process is told to stop.
+//! The drain itself is done by injected functions. It cannot be undone, and the admin listener
+//! keeps answering: the outcome stays readable until the process is stopped.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -16,18 +17,18 @@ use time::OffsetDateTime;
 
 use crate::{AdminParts, response};
 
-/// How far a drain is.
+/// Progress of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrainStatus {
-    /// When it began; `None`: it has not.
+    /// When it began; `None`: it has not begun.
     pub since: Option<OffsetDateTime>,
-    /// Requests that have not come to their end.
+    /// Requests still running.
     pub open_streams: u64,
     /// Connections that were cut with a request running.
     pub cut_streams: u64,
 }
 
-/// Begins a drain, and tells of it.
+/// The drain functions: begin, and progress.
 #[derive(Clone)]
 pub struct Drain {
     begin: Arc<dyn Fn(Option<Duration>) + Send + Sync>,
@@ -35,7 +36,8 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// `begin` is told how long running requests may take, where the caller says so; a repeated call does nothing.
+    /// Creates the drain. `begin` gets the time limit of running requests, if the caller gives one;
+    /// a repeated call does nothing.
     pub fn new(
         begin: impl Fn(Option<Duration>) + Send + Sync + 'static,
         status: impl Fn() -> DrainStatus + Send + Sync + 'static,
@@ -92,7 +94,8 @@ fn shown(status: DrainStatus) -> Response {
     }))
 }
 
-/// How long running requests may take, if the body says so. No body is as good as an empty object.
+/// Returns the time limit of running requests, if the body gives one. No body counts as an empty
+/// object.
 fn timeout(body: &[u8]) -> Result<Option<Duration>, ApiError> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
@@ -127,7 +130,7 @@ fn timeout(body: &[u8]) -> Result<Option<Duration>, ApiError> {
     }
 }
 
-/// Longest drain: what the configuration takes for one.
+/// Longest drain in days: the maximum that the configuration accepts.
 const MOST_DAYS: u64 = 366;
 const MOST: Duration = Duration::from_secs(MOST_DAYS * 24 * 3600);
 

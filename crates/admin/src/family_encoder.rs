@@ -1,4 +1,4 @@
-//! Families of metrics, written for one scrape.
+//! Metric families, encoded for one scrape.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use prometheus_client::{
 };
 use routing::DistributionSnapshot;
 
-/// Writes one family after the other.
+/// Encoder of one family after the other.
 pub(crate) struct FamilyEncoder<'a>(pub(crate) DescriptorEncoder<'a>);
 
 impl FamilyEncoder<'_> {

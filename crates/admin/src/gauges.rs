@@ -1,5 +1,5 @@
-//! Gauges of what router, index and fleet know, read at each scrape: nothing is counted twice and nothing can drift.
-//! Leases and requests in flight are the gateway's own.
+//! Gauges of router, index and fleet, read at each scrape: nothing is counted twice and nothing can
+//! drift. Leases and requests in flight belong to the gateway.
 
 use std::{fmt, sync::Arc};
 
@@ -17,10 +17,10 @@ use crate::{
     family_encoder::{FamilyEncoder, clamp_to_i64},
 };
 
-/// Workers with a label of their own; speeds of the rest cannot be summed and are left out.
+/// Workers with their own label; the speeds of the rest cannot be summed and are left out.
 const MOST_WORKERS: usize = 1024;
 
-/// Reads the parts at each scrape.
+/// Collector that reads the parts at each scrape.
 pub(crate) struct Gauges {
     fleet: Arc<Fleet>,
     router: Arc<Router>,
@@ -96,7 +96,7 @@ impl Gauges {
 }
 
 impl Gauges {
-    /// A worker without a request to go by has no series: neither 0 nor 1 would be true.
+    /// A worker without a compared request has no series: neither 0 nor 1 would be true.
     fn parity(&self, out: &mut FamilyEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         let mut ratios = Vec::new();
         for worker in snapshot.workers.iter().take(MOST_WORKERS) {
@@ -151,7 +151,7 @@ fn index(
 }
 
 impl Gauges {
-    /// Every part of these that can be degraded, so that an alert on one never lacks its series.
+    /// Lists every part that can be degraded, so that an alert on one never lacks its series.
     fn degraded(&self, snapshot: &Snapshot) -> [(&'static str, bool); 6] {
         let absent = self.cache.absent();
         let cut_off = self

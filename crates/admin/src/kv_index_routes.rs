@@ -21,7 +21,8 @@ use tokio::task::{JoinError, JoinHandle};
 
 use crate::{AdminParts, response};
 
-/// The index keeps these digests up to date with every change: reading them costs nothing however much it holds.
+/// Returns the digests. The index updates them with every change: reading them costs nothing,
+/// however large the index is.
 pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
     let names = names(&parts);
     let targets: Vec<Value> = parts
@@ -41,8 +42,8 @@ pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
     response::json(&json!({"targets": targets}))
 }
 
-/// One line per membership. The index is read in pieces with its lock free in between, so the dump of an index that
-/// changes meanwhile is not one instant.
+/// Returns one line per membership. The index is read in pieces with its lock free in between, so
+/// the dump of an index that changes meanwhile is not one instant.
 pub(crate) async fn dump(State(parts): State<Arc<AdminParts>>) -> Response {
     let lines = DumpBody::new(Arc::clone(&parts.index), names(&parts));
     (
@@ -55,11 +56,12 @@ pub(crate) async fn dump(State(parts): State<Arc<AdminParts>>) -> Response {
         .into_response()
 }
 
-/// Bytes of a dump that are made at once.
+/// Size of one chunk of a dump, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// A dump as a reply body. Each chunk is made on a blocking thread when the one before has been taken: a slow reader
-/// holds one chunk and no thread, and one that leaves ends the dump.
+/// A dump as a reply body. Each chunk is made on a blocking thread after the reader has taken the
+/// one before: a slow reader occupies one chunk and no thread, and a reader that leaves ends the
+/// dump.
 #[derive(Debug)]
 struct DumpBody {
     next: JoinHandle<(DumpProgress, Vec<u8>)>,
@@ -109,7 +111,7 @@ impl hyper::body::Body for DumpBody {
     }
 }
 
-/// How far a dump has come.
+/// Progress of a dump.
 #[derive(Debug)]
 struct DumpProgress {
     index: Arc<KvIndex>,
@@ -131,7 +133,8 @@ impl DumpProgress {
         })
     }
 
-    /// A salt is a secret between its tenants and the engine: only its digest is shown.
+    /// Writes one row. A salt is a secret between its tenants and the engine: only its digest is
+    /// shown.
     fn line(&self, row: &DumpRow, lines: &mut Vec<u8>) {
         let line = json!({
             "model": row.namespace.model,

@@ -1,5 +1,5 @@
-//! `GET /admin/kv-index/stats` and `/backends`, `POST /admin/kv-index/clear`: what the block index and the view of prefixes
-//! hold, and the streams of the latter.
+//! `GET /admin/kv-index/stats` and `/backends`, `POST /admin/kv-index/clear`: the content of the
+//! block index and the prefix view, and the streams of the latter.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ fn sources(prefixes: &PrefixViewService) -> Vec<Value> {
     prefixes.streams().into_iter().map(of).collect()
 }
 
-/// Events that came, those included that were let go.
+/// Returns the received events, including dropped ones.
 fn received(stream: &PrefixStream) -> u64 {
     stream
         .report
@@ -73,7 +73,8 @@ fn received(stream: &PrefixStream) -> u64 {
         .saturating_add(stream.report.counts.dropped)
 }
 
-/// How many values lie above the range before and not above `up_to`. Scores end with 1, so nothing is beyond the last.
+/// Returns the number of values in each range, which ends at `up_to`. The highest score is 1, so no
+/// value is beyond the last range.
 fn ranges(spread: &DistributionSnapshot) -> Vec<Value> {
     let bounded = spread.ranges.iter().filter(|(up_to, _)| up_to.is_finite());
     bounded
@@ -115,7 +116,7 @@ fn backend(stream: &PrefixStream, view: &ViewStats) -> Value {
     })
 }
 
-/// Empties the view of prefixes, and not the block index: no stream would say again what that holds.
+/// Empties the prefix view, but not the block index: no stream would announce its content again.
 pub(crate) async fn clear(State(parts): State<Arc<AdminParts>>) -> Response {
     let Some(prefixes) = parts.fleet.prefixes() else {
         let message = "there is no view of prefixes to clear: kv_cache_index.enabled is false";

@@ -1,10 +1,10 @@
-//! What event streams said, what the indices made of it and what it did for requests, under the names that dashboards for
-//! it ask for (contract CK70, CK71). Read at each scrape.
+//! Metrics of the event streams, of the index changes they cause, and of their use for requests,
+//! under the names that existing dashboards use (contract CK70, CK71). Read at each scrape.
 //!
-//! Streams that tell of blocks (ZMQ and its like) and streams that tell of whole prefixes are counted in the same families.
+//! Block streams (ZMQ and similar) and prefix streams are counted in the same families.
 //!
-//! **Invariant**: labels are configured names of backends and words of enums, each combination from the start. A backend
-//! without any stream has no consumer: it counts 0, and has no series that tells of a connection.
+//! **Invariant**: labels are configured backend names and enum words, each combination from the
+//! start. A backend without any stream has no consumer: it counts 0, and has no connection series.
 
 use std::{fmt, sync::Arc};
 
@@ -17,7 +17,7 @@ use routing::KvDecisionCounters;
 
 use crate::{AdminParts, family_encoder::FamilyEncoder};
 
-/// Reads the parts at each scrape.
+/// Collector that reads the parts at each scrape.
 pub(crate) struct KvCollector {
     fleet: Arc<Fleet>,
     index: Arc<KvIndex>,
@@ -77,7 +77,7 @@ impl Collector for KvCollector {
     }
 }
 
-/// What came, and over which connections.
+/// Encodes received events and connections.
 fn streams(out: &mut FamilyEncoder<'_>, feeds: &[BackendFeed]) -> fmt::Result {
     let mut count = |name: &str, help: &str, of: fn(&BackendFeed) -> u64| {
         out.counters(
@@ -125,7 +125,7 @@ fn streams(out: &mut FamilyEncoder<'_>, feeds: &[BackendFeed]) -> fmt::Result {
     )
 }
 
-/// What the indices made of it.
+/// Encodes the resulting index changes.
 fn changes(out: &mut FamilyEncoder<'_>, feeds: &[BackendFeed], view: &ViewStats) -> fmt::Result {
     let of_blocks = |feed: &BackendFeed, kind: EventKind| match kind {
         EventKind::Created => feed.blocks.stored,

@@ -1,9 +1,10 @@
-//! The operators' listener: what the router knows, why it decided, and how it fares.
+//! The operators' listener: the router's state, its decisions and its metrics.
 //!
-//! It reads, and hands what is to be changed to [`Control`]; the request path does not know it exists. Prompt text is nowhere in its answers.
+//! It only reads, and passes changes to [`Control`]; the request path does not know it exists. No
+//! answer contains prompt text.
 //!
-//! **Invariant**: off loopback nothing is answered without the token; on loopback only to a `Host` that is this
-//! machine, so that a page in a browser cannot read it under another name.
+//! **Invariant**: off loopback nothing is answered without the token; on loopback only to a `Host`
+//! that is this machine, so that a page in a browser cannot read it under another name.
 
 mod access;
 mod conductor;
@@ -72,38 +73,38 @@ pub struct AdminParts {
     pub indexer: Arc<Indexer>,
     /// Receipts.
     pub ring: Arc<ReceiptRing>,
-    /// How predictions fare.
+    /// Accuracy of predictions.
     pub parity: Arc<Mutex<ParityTracker>>,
-    /// What routing by the beginning of the prompt did.
+    /// Counters of prefix routing.
     pub prefix_tally: Arc<PrefixDecisionCounters>,
-    /// Kept replies.
+    /// Cached replies.
     pub cache: Arc<ResponseCache>,
-    /// What knowledge of caches did for requests.
+    /// Counters of cache knowledge used for requests.
     pub kv_tally: Arc<KvDecisionCounters>,
-    /// The configuration in force, and how it is changed.
+    /// The configuration in force, and its changes.
     pub control: Arc<dyn Control>,
     /// The metric families of all parts.
     pub registry: Arc<RwLock<Registry>>,
-    /// What this program was built with, for its own description.
+    /// Build features of this program, for its own description.
     pub features: &'static str,
-    /// Whether `/metrics` shows them.
+    /// Whether `/metrics` is served.
     pub serve_metrics: bool,
-    /// The end of the clients' listener.
+    /// The drain of the client listener.
     pub drain: Drain,
     /// The listening sockets, for a process that takes over.
     pub takeover: Takeover,
-    /// Whether router and engines agree.
+    /// The check of router against engines.
     pub doctor: Doctor,
-    /// Who would get a request.
+    /// The dry run of a routing decision.
     pub dry_run: DryRun,
     /// The clock.
     pub clock: Clock,
 }
 
-/// Longest body of a call that changes something.
+/// Body limit of a call that changes something, in bytes.
 const SHORT_BODY: usize = 256 * 1024;
 
-/// All routes of the listener. A path that is not here answers `unknown_route`.
+/// Returns all routes of the listener. An unknown path answers `unknown_route`.
 pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
     let conductor = indexer::routes(Arc::clone(&parts.indexer));
     let longest = DefaultBodyLimit::max(parts.dry_run.max_body_bytes);

@@ -1,4 +1,4 @@
-//! Serving the routes.
+//! Serves the admin routes.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -14,16 +14,17 @@ use tokio::{sync::watch, task::JoinSet};
 
 use crate::{Access, AdminParts, access, gauges::Gauges, kv_telemetry::KvCollector, routes};
 
-/// Connections at once: operators, scrapers and a dashboard. At the limit the longest idle one yields to a new one.
+/// Connection limit: operators, scrapers and a dashboard. At the limit the longest idle one yields
+/// to a new one.
 const MAX_CONNECTIONS: usize = 256;
-/// A head must be complete within this.
+/// Time limit of a request head.
 const HEAD: Duration = Duration::from_secs(10);
-/// An idle connection must be used again within this.
+/// Time limit of an idle connection.
 const IDLE: Duration = Duration::from_secs(75);
-/// A reader that takes nothing of its reply for so long is given up.
+/// Time after which a reader that takes nothing of its reply is dropped.
 const STALL: Duration = Duration::from_secs(30);
 
-/// Serves the admin routes on `listener` until `stop` says so.
+/// Serves the admin routes on `listener` until `stop` is set.
 pub async fn serve(
     parts: AdminParts,
     access: Access,
@@ -38,7 +39,8 @@ pub async fn serve(
     serve_routes(routes(parts, &access), access, listener, stop).await;
 }
 
-/// Serves `routes` to whom `access` lets in, until `stop` says so. Answers are short: what runs then is cut.
+/// Serves `routes` to callers that `access` admits, until `stop` is set. Answers are short: those
+/// still running then are cut.
 pub async fn serve_routes(
     routes: Router,
     access: Access,
@@ -50,7 +52,7 @@ pub async fn serve_routes(
         access::check,
     ));
     let service = TowerToHyperService::new(routes);
-    // Not of the accepting: a panic there costs no connection.
+    // Outside the accept task: a panic there costs no connection.
     let mut connections = JoinSet::new();
     let mut acceptor = Acceptor::new(listener, MAX_CONNECTIONS);
     let mut task = Task::new("admin_accept");
@@ -63,7 +65,7 @@ pub async fn serve_routes(
     connections.shutdown().await;
 }
 
-/// Accepts until `stop` says so.
+/// Accepts until `stop` is set.
 async fn accept(
     service: &TowerToHyperService<Router>,
     acceptor: &mut Acceptor,
@@ -77,7 +79,7 @@ async fn accept(
         };
         while connections.try_join_next().is_some() {}
         let serving = connection(service.clone(), stream, slot);
-        // A panic of an answer costs its connection.
+        // A panic while answering costs only its connection.
         connections.spawn(async {
             let _ended = contain("admin_connection", serving).await;
         });
@@ -104,7 +106,7 @@ async fn connection(
         .serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
         ended = served => ended,
-        // It is idle: nobody loses anything.
+        // The connection is idle: no request is lost.
         () = exchange.slot().must_close() => return,
     };
     if let Err(error) = ended {

@@ -23,7 +23,7 @@ pub(crate) async fn text(State(parts): State<Arc<AdminParts>>) -> Response {
     }
 }
 
-/// All families as scrapers read them.
+/// Returns all families in the scrape format.
 pub(crate) fn page(parts: &AdminParts) -> Result<String, ApiError> {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &parts.registry.read())

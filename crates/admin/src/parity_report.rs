@@ -1,4 +1,4 @@
-//! `GET /admin/parity`: what was predicted beside what the engines reported, over the window.
+//! `GET /admin/parity`: predictions beside the engines' reports, over the window.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,8 @@ pub(crate) async fn report(State(parts): State<Arc<AdminParts>>) -> Response {
     let mut total: Option<Summary> = None;
     for worker in &parts.fleet.snapshot().workers {
         for target in worker.targets() {
-            // Locked for one target at a time, and put in figures afterwards: requests end meanwhile.
+            // Locked for one target at a time and formatted afterwards, since requests end
+            // meanwhile.
             let summary = parts.parity.lock().summary(target);
             match &mut total {
                 Some(total) => total.absorb(summary.clone()),
@@ -55,7 +56,7 @@ fn figures(row: &mut Value, report: ParityReport, window: Duration, clock: &Cloc
     row["covered_s"] = covered_s;
 }
 
-/// Whole ones without a point.
+/// Formats seconds; whole ones without a decimal point.
 fn seconds(length: Duration) -> Value {
     if length.subsec_nanos() == 0 {
         length.as_secs().into()
@@ -64,7 +65,7 @@ fn seconds(length: Duration) -> Value {
     }
 }
 
-/// How the predictions of a worker's worst rank fare.
+/// Returns the parity state of a worker's worst rank.
 pub(crate) fn worst_state(parts: &AdminParts, worker: &WorkerView) -> &'static str {
     let book = parts.parity.lock();
     let worst = worker

@@ -1,5 +1,5 @@
-//! `GET /admin/prefix-routing/stats`: what routing by the beginning of the prompt does, with the keys that operators of it
-//! know (contract CK73). Our own go behind them.
+//! `GET /admin/prefix-routing/stats`: counters of prefix routing, with the keys that its operators
+//! know (contract CK73). Our own keys follow them.
 
 use std::sync::Arc;
 

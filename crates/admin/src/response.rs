@@ -9,7 +9,7 @@ use axum::{
 use dialect::{ApiError, ErrorCode};
 use serde::Serialize;
 
-/// A JSON reply.
+/// Builds a JSON reply.
 pub(crate) fn json(value: &impl Serialize) -> Response {
     // Our own types have string keys and no floats that JSON lacks.
     raw(
@@ -18,7 +18,7 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
     )
 }
 
-/// A reply of another kind.
+/// Builds a reply of another content type.
 pub(crate) fn raw(content_type: &'static str, body: Vec<u8>) -> Response {
     (
         [(header::CONTENT_TYPE, HeaderValue::from_static(content_type))],
@@ -27,7 +27,7 @@ pub(crate) fn raw(content_type: &'static str, body: Vec<u8>) -> Response {
         .into_response()
 }
 
-/// An error in the shape of the table.
+/// Builds an error reply in the shape of the error table.
 pub(crate) fn error(error: &ApiError) -> Response {
     let id = format!("req-{:016x}", RandomState::new().hash_one("admin"));
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -1,5 +1,5 @@
-//! `GET /admin/response-cache/stats` and `POST /admin/response-cache/invalidate`, with the keys that operators of such a cache
-//! know (contract CK74, CK75). Our own go behind them.
+//! `GET /admin/response-cache/stats` and `POST /admin/response-cache/invalidate`, with the keys
+//! that operators of such a cache know (contract CK74, CK75). Our own keys follow them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     response::json(&shown)
 }
 
-/// Of all requests that were looked up, as the counts beside it.
+/// Returns the hit rate over all looked-up requests, the base of the counts beside it.
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 fn hit_rate(stats: &CacheStats) -> f64 {
     let looked_up = stats.hits + stats.misses;
@@ -63,7 +63,7 @@ fn connections(redis: &RedisStats) -> Value {
     })
 }
 
-/// A duration as a configuration has it.
+/// Formats a duration as the configuration does.
 fn written(time: Duration) -> String {
     let (seconds, millis) = (time.as_secs(), time.subsec_millis());
     match (seconds, millis) {

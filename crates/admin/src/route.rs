@@ -1,6 +1,7 @@
-//! `POST /v1/route`, dry run only: who would get a request, for operators.
+//! `POST /v1/route`, dry run only: shows operators which target a request would get.
 //!
-//! The decision is asked of the request path by a function that was handed in: this crate knows no way of its own.
+//! The decision comes from the request path through an injected function: this crate has no routing
+//! of its own.
 
 use std::{fmt, pin::Pin, sync::Arc};
 
@@ -17,16 +18,16 @@ use crate::{AdminParts, response};
 
 type DryRunFuture = Pin<Box<dyn Future<Output = Result<Receipt, ApiError>> + Send>>;
 
-/// Says who would get the request in a body, and changes nothing by it.
+/// Dry run of the routing decision for the request in a body, without any effect.
 #[derive(Clone)]
 pub struct DryRun {
     ask: Arc<dyn Fn(Bytes) -> DryRunFuture + Send + Sync>,
-    /// Longest body that is read.
+    /// Longest accepted body, in bytes.
     pub(crate) max_body_bytes: usize,
 }
 
 impl DryRun {
-    /// Asks `ask`, with bodies of at most `max_body_bytes`.
+    /// Creates the dry run from `ask`, with bodies of at most `max_body_bytes`.
     pub fn new<F>(max_body_bytes: usize, ask: impl Fn(Bytes) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<Receipt, ApiError>> + Send + 'static,

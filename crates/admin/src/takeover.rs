@@ -1,4 +1,4 @@
-//! `POST /admin/takeover`: another process wants the listening sockets. The giving is done by a function that was handed in.
+//! `POST /admin/takeover`: hands the listening sockets to another process, by an injected function.
 
 use std::{
     fmt,
@@ -13,14 +13,14 @@ use serde_json::json;
 
 use crate::{AdminParts, response};
 
-/// Gives the listening sockets to the process at a unix socket.
+/// Handover of the listening sockets to the process at a unix socket.
 #[derive(Clone)]
 pub struct Takeover(Arc<SocketSender>);
 
 type SocketSender = dyn Fn(&Path) -> Result<(), String> + Send + Sync;
 
 impl Takeover {
-    /// Gives them by `give`, which says why not.
+    /// Creates the takeover from `give`, whose error is the reason of a failure.
     pub fn new(give: impl Fn(&Path) -> Result<(), String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(give))
     }

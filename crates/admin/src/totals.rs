@@ -1,6 +1,6 @@
 //! `GET /admin/stats`: every counter of `/metrics`, summed over its labels.
 //!
-//! The figures are read from the very page that scrapers get, so that the two cannot differ.
+//! The values are read from the same page that scrapers get, so that the two cannot differ.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::{AdminParts, metrics, response};
 
-/// Counters that are told from the start: on the page they appear with the first worker or event they tell of.
+/// Counters that are listed from the start: on the page they appear with their first worker or
+/// event.
 const FROM_THE_START: [&str; 13] = [
     "warmroute_decisions_total",
     "warmroute_upstream_failures_total",
@@ -33,7 +34,7 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     }
 }
 
-/// Sums of the counters on a page.
+/// Returns the sums of the counters on a page.
 fn totals(page: &str) -> BTreeMap<&str, u64> {
     let mut totals: BTreeMap<&str, u64> =
         FROM_THE_START.into_iter().map(|name| (name, 0)).collect();
@@ -42,7 +43,8 @@ fn totals(page: &str) -> BTreeMap<&str, u64> {
         if let Some(family) = line.strip_prefix("# TYPE ") {
             counter = family.strip_suffix(" counter").unwrap_or_default();
         } else if !counter.is_empty() && !line.starts_with('#') {
-            // The value is last, whatever the labels hold: a worker's name may have spaces and braces.
+            // The value comes last, whatever the labels contain: a worker's name may have spaces
+            // and braces.
             let name = line.split(['{', ' ']).next().unwrap_or_default();
             let value = line
                 .rsplit(' ')

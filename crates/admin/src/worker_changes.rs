@@ -1,5 +1,5 @@
-//! Workers that come and go by an operator's word: `POST /admin/workers`, `PUT` and `DELETE /admin/workers/{name}`,
-//! `POST /admin/workers/{name}/drain` and `/resume`.
+//! Workers that operators add and remove: `POST /admin/workers`, `PUT` and `DELETE
+//! /admin/workers/{name}`, `POST /admin/workers/{name}/drain` and `/resume`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{AdminParts, NamedWorker, WorkerRejection, control::run_blocking, response, workers};
 
-/// Leases are renewed by whoever asked for them: shorter ones would be lost to one slow call.
+/// Minimum lease time. The caller renews its lease: a shorter one would expire after one slow call.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 3600);
 
@@ -62,7 +62,7 @@ async fn take(
     }
 }
 
-/// An entry of `workers`, and how long it is good for.
+/// Reads an entry of `workers`, and its lease time.
 fn read(name: Option<String>, body: &[u8]) -> Result<NamedWorker, ApiError> {
     let mut entry: Map<String, Value> = serde_json::from_slice(body).map_err(|error| {
         let message = format!(
@@ -142,7 +142,7 @@ pub(crate) async fn remove(
         Ok(false) => return response::error(&workers::not_found(&name)),
         Err(refused) => return not_taken(refused),
     }
-    // A worker that is gone already was taken out before.
+    // The worker is absent because an earlier call removed it.
     let gone = || json!({"name": name, "state": "removed", "in_flight": 0, "safe_to_remove": true, "warm_tokens_lost": 0});
     response::json(&worker.unwrap_or_else(gone))
 }
@@ -170,7 +170,8 @@ fn drained(parts: &AdminParts, name: &str, drained: bool) -> Response {
     }
 }
 
-/// What runs on a worker, and what its end would cost: tokens in remote storage are others' too and outlive it.
+/// Returns the running requests of a worker, and the cache that its end would cost: tokens in
+/// remote storage are shared and outlive it.
 fn standing(parts: &AdminParts, worker: &WorkerView, state: &str) -> Value {
     let in_flight: u64 = worker
         .targets()

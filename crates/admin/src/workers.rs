@@ -42,7 +42,7 @@ pub(crate) fn not_found(name: &str) -> ApiError {
     )
 }
 
-/// Shape W of the interfaces: what the fleet, the router and the index know of one worker.
+/// Returns shape W of the interfaces: the state of one worker in fleet, router and index.
 pub(crate) fn describe(parts: &AdminParts, worker: &WorkerView) -> Value {
     let mut in_flight = 0;
     let (mut queued_prefill_tokens, mut decode_blocks) = (0, 0);
@@ -96,7 +96,7 @@ pub(crate) fn describe(parts: &AdminParts, worker: &WorkerView) -> Value {
             "learned": rates.learned,
         },
         "cache_source": worker.cache_source().as_str(),
-        // Passive ejection is the only breaker there is: what is ejected is open.
+        // Passive ejection is the only breaker: an ejected worker is open.
         "circuit": if worker.state == WorkerState::Ejected { "open" } else { "closed" },
         "parity": parity_report::worst_state(parts, worker),
         "last_error": worker.last_error,

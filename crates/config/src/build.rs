@@ -1,4 +1,4 @@
-//! From the checked tree to [`Settings`]: what keys have to do with each other, and nothing else.
+//! Builds [`Settings`] from the checked tree: only relations between keys are checked here.
 
 mod cache;
 mod content_routing;
@@ -26,10 +26,10 @@ use crate::{
     problem::ProblemDraft,
 };
 
-/// The policy where nothing else is set.
+/// Policy if no key sets one.
 const DEFAULT_POLICY: &str = "warm";
 
-/// The settings; problems between keys are filed. `file` is what the file is called.
+/// Builds the settings; problems between keys are recorded. `file` is the file's name in problems.
 pub(crate) fn build(
     root: &mut CheckedValue,
     file: &str,
@@ -86,7 +86,8 @@ pub(crate) fn build(
     }
 }
 
-/// Puts values in place that follow from other keys, so that the effective configuration shows what is used.
+/// Fills in values that follow from other keys, so that the effective configuration shows the
+/// values in use.
 fn resolve(root: &mut CheckedValue) {
     let server = root.key_mut("server");
     let port = server
@@ -109,7 +110,7 @@ fn resolve(root: &mut CheckedValue) {
             DEFAULT_POLICY
         });
     }
-    // Where caches do not count, nobody needs to know what is in them.
+    // If caches do not count, their content is not needed.
     if !routing::caches_count(root.key("routing")) {
         root.key_mut("kv_events").key_mut("enabled").value = Value::Bool(false);
     }
@@ -117,7 +118,7 @@ fn resolve(root: &mut CheckedValue) {
     let retries = request.key("max_retries").int();
     let own_delay = request.key("retry_delay").clone();
     let retry = root.key_mut("retry");
-    // Sends = min(retry.max_attempts, 1 + request.max_retries).
+    // Attempts = min(retry.max_attempts, 1 + request.max_retries).
     let attempts = retry.key("max_attempts").int().min(1 + retries);
     retry.key_mut("max_attempts").value = Value::Int(attempts);
     if own_delay.is_set() && !retry.key("base_delay").is_set() {
@@ -125,7 +126,7 @@ fn resolve(root: &mut CheckedValue) {
     }
 }
 
-/// The place of a key, or of what it stands in where the key is left out.
+/// Locates a problem at a key, or at the enclosing section if the key is left out.
 fn problem_at(draft: ProblemDraft, key: &CheckedValue, around: &CheckedValue) -> ProblemDraft {
     match key.origin.as_ref().or(around.origin.as_ref()) {
         Some(origin) => draft.at(origin.clone()),
@@ -133,7 +134,7 @@ fn problem_at(draft: ProblemDraft, key: &CheckedValue, around: &CheckedValue) ->
     }
 }
 
-/// A listener that others can reach must have been meant that way.
+/// Checks that a listener open to other machines was configured so explicitly.
 fn listeners_are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let exposed = |listen: &CheckedValue| !listen.failed && !listen.listen().is_local();
     let file = |path: &str, listen: &CheckedValue, message: &str, expected: &str| {
@@ -178,8 +179,8 @@ fn listeners_are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     }
 }
 
-/// A worker that is worse than `downgrade_ratio` must also be worse than `drift_ratio`, and one that drifts must not be
-/// well at once.
+/// Checks the order of the ratios: `downgrade_ratio` is at least `drift_ratio`, which is at least
+/// `recover_ratio`.
 fn parity_ratios_are_in_order(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let section = root.key("parity");
     for (upper, lower) in [
@@ -190,7 +191,7 @@ fn parity_ratios_are_in_order(root: &CheckedValue, problems: &mut Vec<ProblemDra
         if high.failed || low.failed || high.float() >= low.float() {
             continue;
         }
-        // The one that was set is the one to correct; where both were, the upper one.
+        // The problem is at the key that was set; if both were, at the upper one.
         let (name, set) = if high.is_set() {
             (upper, high)
         } else {

@@ -1,9 +1,9 @@
-//! The walk of the tree against the schema.
+//! Walks the tree and checks it against the schema.
 //!
-//! Checks one value at a time; what two keys have to do with each other is `build`'s part.
+//! Checks one value at a time; relations between two keys belong to `build`.
 //!
-//! **Invariant**: the walk visits everything, files one [`Draft`] per wrong value, and gives a complete [`Checked`] tree
-//! whatever it was given.
+//! **Invariant**: the walk visits everything, records one [`ProblemDraft`] per wrong value, and
+//! gives a complete [`CheckedValue`] tree for any input.
 
 use crate::{
     CheckUrl,
@@ -18,7 +18,7 @@ use crate::{
     value_error::ValueError,
 };
 
-/// The walk's surroundings, and what it found so far.
+/// Inputs of the walk, and the problems found so far.
 #[derive(Debug)]
 pub(crate) struct Checker<'a> {
     pub(crate) env: &'a [(String, String)],
@@ -28,11 +28,11 @@ pub(crate) struct Checker<'a> {
     pub(crate) idle: Vec<ProblemDraft>,
 }
 
-/// Longest list: each entry of `workers` becomes some thirty values, whatever little text it is.
+/// Longest list: each entry of `workers` becomes some thirty values, however short its text is.
 const MAX_ITEMS: usize = 10_000;
 
 impl Checker<'_> {
-    /// Checks a section. `given` is what the sources hold for it, if anything.
+    /// Checks a section. `given` is the sources' value for it, if any.
     pub(crate) fn section(
         &mut self,
         keys: &'static [KeySchema],
@@ -138,7 +138,7 @@ impl Checker<'_> {
         checked
     }
 
-    /// Checks a value that is there.
+    /// Checks a value that is present.
     fn value(
         &mut self,
         kind: &'static ValueKind,
@@ -252,8 +252,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The value with `${NAME}` replaced. What came out of a variable means whatever the key makes of it, as a number
-    /// in a variable is a text too.
+    /// Replaces `${NAME}` in the value. The key determines the type of the result, as a number in a
+    /// variable is a text too.
     fn expanded(&self, given: &LocatedValue) -> Result<LocatedValue, ValueError> {
         let ValueNode::Text(text) = &given.node else {
             return Ok(given.clone());
@@ -276,7 +276,7 @@ impl Checker<'_> {
         })
     }
 
-    /// Any value, as JSON.
+    /// Returns any value as JSON.
     fn free(&self, given: &LocatedValue) -> Result<serde_json::Value, ValueError> {
         Ok(match &given.node {
             ValueNode::List(items) => {
@@ -314,7 +314,7 @@ impl Checker<'_> {
     }
 }
 
-/// `[NAME=]URL` as the mapping it stands for. A `=` behind `://` belongs to the URL.
+/// Parses `[NAME=]URL` into the equivalent mapping. A `=` behind `://` belongs to the URL.
 pub(crate) fn worker_of_text(text: &str, given: &LocatedValue) -> LocatedValue {
     let entry = |key: &str, text: &str| {
         let node = match given.node {
@@ -342,7 +342,7 @@ pub(crate) fn worker_of_text(text: &str, given: &LocatedValue) -> LocatedValue {
     }
 }
 
-/// A list in a variable or flag: parts between commas.
+/// Splits a list in a variable or flag at commas.
 fn split(text: &str, given: &LocatedValue) -> Vec<LocatedValue> {
     let parts = text
         .split(',')
@@ -365,7 +365,8 @@ fn join(path: &str, key: &str) -> String {
     }
 }
 
-/// A name of the user's choice may hold dots, so it is quoted where it does.
+/// Returns the path of a map entry. A name of the user's choice may contain dots, and is then
+/// quoted.
 pub(crate) fn map_path(path: &str, name: &str) -> String {
     if name.contains(['.', '[', ']']) {
         format!("{path}[{:?}]", crate::tree::shown_text(name))
@@ -374,7 +375,7 @@ pub(crate) fn map_path(path: &str, name: &str) -> String {
     }
 }
 
-/// What may be shown of a key that the schema does not know: a mistyped `api_key` still holds a key.
+/// Returns the displayable value of an unknown key: a mistyped `api_key` still holds a key.
 pub(crate) fn shown_unknown(entry: &MapEntry) -> serde_json::Value {
     if sounds_secret(&entry.key) {
         "***".into()

@@ -1,7 +1,7 @@
 //! The configuration after the walk against the schema: every key present, every value of its kind.
 //!
-//! Values that were wrong stand here as their defaults, marked [`Checked::failed`], so that the checks between keys can
-//! still run and report what they find.
+//! Wrong values are replaced by their defaults, marked [`CheckedValue::failed`], so that the checks
+//! between keys can still run and report problems.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -9,13 +9,13 @@ use serde_json::{Map, Value as Json};
 
 use crate::{ListenSetting, RedisUrl, Secret, scalar, tree::ValueOrigin};
 
-/// A value of its kind, and where it came from.
+/// A value of its kind, and its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedValue {
     pub(crate) value: Value,
     /// `None` = the default.
     pub(crate) origin: Option<ValueOrigin>,
-    /// A problem was reported for it.
+    /// Whether a problem was reported for it.
     pub(crate) failed: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Value {
 }
 
 impl PartialEq for CheckedValue {
-    /// Equal values are equal wherever they came from.
+    /// Compares values only, not their origins.
     fn eq(&self, other: &Self) -> bool {
         self.value == other.value
     }
@@ -62,7 +62,7 @@ impl CheckedValue {
         self.origin.is_some()
     }
 
-    /// The value under a key of a section. The walk filled in every key of the table.
+    /// Returns the value under a key of a section. The walk filled in every key of the table.
     pub(crate) fn key(&self, name: &str) -> &Self {
         self.entries()
             .iter()
@@ -107,7 +107,7 @@ impl CheckedValue {
         self.value == Value::Bool(true)
     }
 
-    /// The number, if it is one: words such as `auto` give `None`.
+    /// Returns the number; words such as `auto` give `None`.
     pub(crate) fn int_or_word(&self) -> Option<u64> {
         match self.value {
             Value::Int(number) => Some(number),
@@ -171,7 +171,7 @@ impl CheckedValue {
         usize::try_from(self.size()).unwrap_or(usize::MAX)
     }
 
-    /// The text, if it is one: words and unset give `None`.
+    /// Returns the text; words and unset give `None`.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
@@ -214,7 +214,7 @@ impl CheckedValue {
         }
     }
 
-    /// As it may be shown: secrets hidden, durations and sizes as people write them.
+    /// Returns the displayable form: secrets hidden, durations and sizes as people write them.
     pub(crate) fn shown(&self) -> Json {
         match &self.value {
             Value::Unset => Json::Null,

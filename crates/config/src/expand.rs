@@ -1,16 +1,16 @@
-//! `${NAME}` in texts of the file.
+//! Expands `${NAME}` in texts of the file.
 
-/// Why a text could not be expanded.
+/// Reason why a text could not be expanded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExpandError {
-    /// The variable has no value. Only its name is told.
+    /// The variable has no value. Only its name is reported.
     Unset(String),
     /// `${` is not followed by a name and `}`.
     Malformed,
 }
 
-/// The text with every `${NAME}` replaced by the variable's value; `$${` stands for `${` itself. A value is not looked at
-/// again, so a variable cannot name another one. `None`: nothing to replace.
+/// Replaces every `${NAME}` by the variable's value; `$${` stands for `${` itself. A value is not
+/// expanded again, so a variable cannot name another one. `None`: nothing to replace.
 pub(crate) fn expand(text: &str, env: &[(String, String)]) -> Result<Option<String>, ExpandError> {
     if !text.contains("${") {
         return Ok(None);

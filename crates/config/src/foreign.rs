@@ -1,11 +1,13 @@
-//! Files of other routers, known by keys that no file of ours has: who starts with one is told what to do, once.
+//! Recognizes files of other routers by keys that no file of ours has, to give their users one
+//! instruction.
 
 use crate::{
     problem::ProblemDraft,
     tree::{LocatedValue, ValueNode},
 };
 
-/// The problem of a text that is another router's, or `None`. `name` is what the file is called.
+/// Returns the problem of a text that is another router's, or `None`. `name` is the file's name in
+/// problems.
 pub(crate) fn recognised(tree: &LocatedValue, name: &str) -> Option<ProblemDraft> {
     let ValueNode::Map(entries) = &tree.node else {
         return None;

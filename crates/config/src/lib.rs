@@ -1,14 +1,15 @@
-//! YAML text, environment and flags become checked [`Settings`], or a list of every [`Problem`] found.
+//! YAML text, environment and flags become checked [`Settings`], or a list of every [`Problem`]
+//! found.
 //!
-//! The way: text -> tree with places (`yaml`), top level tidied (`top`), variables and flags laid over (`overlay`), the
-//! walk against the schema table (`check`), what keys have to do with each other (`build`).
+//! Stages: text to a tree with origins (`yaml`), tidy top level (`top`), variables and flags
+//! (`overlay`), the walk against the schema table (`check`), relations between keys (`build`).
 //!
-//! Another router's configuration becomes a text of ours in `convert`.
+//! `convert` turns another router's configuration into a text of ours.
 //!
 //! Nothing here reads a file, the environment or a clock: text and variables come in as values.
 //!
-//! **Invariant**: settings that exist are valid; a run of [`load`] reports all problems, not the first one; a secret is in
-//! no problem and in no output.
+//! **Invariant**: settings that exist are valid; a run of [`load`] reports all problems, not the
+//! first one; a secret is in no problem and in no output.
 
 mod build;
 mod check;

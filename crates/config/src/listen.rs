@@ -1,4 +1,4 @@
-//! Where a listener is bound.
+//! Listen addresses.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// An address to listen at. Host names are not looked up (`localhost` excepted): an address is what it says.
+/// An address to listen on. Host names are not resolved (`localhost` excepted).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenSetting {
     /// `127.0.0.1:8080`, `[::1]:8080`; port 0 = chosen by the system.
@@ -16,12 +16,12 @@ pub enum ListenSetting {
     Unix(PathBuf),
 }
 
-/// The text is not an address to listen at.
+/// Error for a text that is not a listen address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenSettingError;
 
 impl ListenSetting {
-    /// Whether only this machine can reach it.
+    /// Returns whether only this machine can reach it.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),

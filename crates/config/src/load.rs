@@ -1,64 +1,66 @@
-//! From sources to settings, one stage a line.
+//! Loads settings from all sources, one stage a line.
 
 use crate::{
     Problem, Settings, build::build, check::Checker, foreign, more_workers, overlay,
     problem::ProblemDraft, schema::ROOT, top, yaml,
 };
 
-/// Checks a worker's URL and gives its `host:port`, or says what is wrong with it.
+/// Checks a worker's URL and returns its `host:port`, or an error message.
 ///
-/// Handed in because the code that connects is the one that must judge a URL.
+/// Passed in because the connecting code must judge a URL.
 pub type CheckUrl = fn(&str) -> Result<String, String>;
 
-/// A value that a flag sets.
+/// A value set by a flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Which key, as in `routing.policy`, `workers` (once per worker), `models.entries["a.b"].tokenizer`,
-    /// `workers["w1"].kv_events.endpoint`.
+    /// Path of the key, as in `routing.policy`, `workers` (once per worker),
+    /// `models.entries["a.b"].tokenizer`, `workers["w1"].kv_events.endpoint`.
     pub path: String,
     /// Its value, as text.
     pub value: String,
-    /// The flag, as problems call it.
+    /// Name of the flag in problems.
     pub flag: String,
 }
 
-/// An entry of `workers` that comes from neither file, variable nor flag: from an operator's call, or from discovery.
+/// An entry of `workers` from neither file, variable nor flag: from an operator's call, or from
+/// discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MoreWorker {
-    /// What problems call where it came from.
+    /// Name of its origin in problems.
     pub origin: String,
-    /// The entry in YAML or JSON: a mapping, or just `[NAME=]URL`. Nothing in it is expanded: who may add a worker may
-    /// not read the environment with it.
+    /// The entry in YAML or JSON: a mapping, or just `[NAME=]URL`. Nothing in it is expanded: a
+    /// caller that may add a worker must not read the environment with it.
     pub text: String,
 }
 
-/// Everything that settings are made of.
+/// Inputs of the settings.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigSource<'a> {
-    /// What problems call the file.
+    /// Name of the file in problems.
     pub name: &'a str,
     /// The YAML text, if there is a file.
     pub text: Option<&'a str>,
-    /// The environment. `${NAME}` in the file is looked up here, `WARMROUTE_*` set keys.
+    /// The environment. It resolves `${NAME}` in the file, and `WARMROUTE_*` set keys.
     pub env: &'a [(String, String)],
     /// `WARMROUTE_*` variables that are not keys because the program reads them itself.
     pub own_env: &'a [&'a str],
-    /// What flags set.
+    /// Values set by flags.
     pub overrides: &'a [Override],
-    /// Names of workers of the other sources that are left out, as if they were not there.
+    /// Names of workers of the other sources that are left out.
     pub left_out: &'a [String],
-    /// More workers, behind those of the other sources. One whose name is there already is passed over.
+    /// More workers, behind those of the other sources. One whose name is taken is skipped.
     pub more_workers: &'a [MoreWorker],
-    /// How a worker's URL is checked.
+    /// Check of a worker's URL.
     pub check_url: CheckUrl,
 }
 
 /// Most problems reported; a file with more has one cause.
 pub(crate) const MAX_PROBLEMS: usize = 200;
 
-/// Makes settings out of all sources. Precedence: flag, environment, file, default.
+/// Builds settings from all sources. Precedence: flag, environment, file, default.
 ///
 /// # Errors
+///
 /// Every problem found, in the order of the file, then those of variables and flags.
 pub fn load(source: ConfigSource<'_>) -> Result<Settings, Vec<Problem>> {
     let name = source.name;
@@ -74,7 +76,7 @@ pub fn load(source: ConfigSource<'_>) -> Result<Settings, Vec<Problem>> {
     Ok(settings)
 }
 
-/// The settings, and everything that is wrong with them.
+/// Returns the settings and all their problems.
 pub(crate) fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
     let ConfigSource {
         name,
@@ -91,7 +93,7 @@ pub(crate) fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
         .as_ref()
         .and_then(|tree| foreign::recognised(tree, name))
     {
-        // One line that helps, instead of one for each key.
+        // One helpful line instead of one for each key.
         (_, problems) = (tree.take(), vec![draft]);
     }
     let mut root = top::tidy(tree, &mut problems);
@@ -121,7 +123,7 @@ pub(crate) fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
     )
 }
 
-/// The problems as users are told them: in the order of the file, and not more than are of use.
+/// Returns the problems as shown to users: in the order of the file, up to the limit.
 pub(crate) fn report(problems: Vec<ProblemDraft>, name: &str) -> Vec<Problem> {
     let mut problems: Vec<_> = problems
         .into_iter()

@@ -1,7 +1,7 @@
-//! Workers that come and go while the program runs, as entries of the same list as those of the file: they are checked by
-//! the same walk and know of each other.
+//! Workers that come and go while the program runs, as entries of the same list as those of the
+//! file: they pass the same walk and are checked against each other.
 //!
-//! **Invariant**: nobody who comes later takes the place of a worker that is there, or keeps others from being taken in.
+//! **Invariant**: a later worker never replaces an existing one, or keeps others from being added.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::{
     yaml,
 };
 
-/// Puts `more` behind the workers that are there. Returned is who was passed over: its name is that of one before it.
+/// Adds `more` behind the existing workers. Returns the skipped ones, whose name was taken.
 pub(crate) fn add(
     root: &mut LocatedValue,
     more: &[MoreWorker],
@@ -34,7 +34,7 @@ pub(crate) fn add(
     if let ValueNode::Null = list.node {
         list.node = ValueNode::List(Vec::new());
     }
-    // Not a list: the walk says so.
+    // Not a list: the walk reports it.
     let ValueNode::List(items) = &mut list.node else {
         return passed_over;
     };
@@ -61,8 +61,8 @@ pub(crate) fn add(
     passed_over
 }
 
-/// The entries of a file that lists workers: a list of them in YAML or JSON, or a mapping with such a list as `workers`.
-/// `name` is what the file is called.
+/// Reads the entries of a file that lists workers: a list in YAML or JSON, or a mapping with such a
+/// list as `workers`. `name` is the name of the file in problems.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ pub fn worker_entries(text: &str, name: &str) -> Result<Vec<MoreWorker>, Vec<Pro
     }
 }
 
-/// Takes the workers of these names out of the list.
+/// Removes the workers of these names from the list.
 pub(crate) fn leave_out(root: &mut LocatedValue, names: &[String], check_url: CheckUrl) {
     if names.is_empty() {
         return;
@@ -118,7 +118,7 @@ pub(crate) fn leave_out(root: &mut LocatedValue, names: &[String], check_url: Ch
     items.retain(|item| name_of_entry(item, check_url).is_none_or(|name| !names.contains(&name)));
 }
 
-/// The name of an entry, in whichever way it is written.
+/// Returns the name of an entry in any of its forms.
 fn name_of_entry(entry: &LocatedValue, check_url: CheckUrl) -> Option<String> {
     let mut entry = match &entry.node {
         ValueNode::Text(text) | ValueNode::Loose(text) => worker_of_text(text, entry),
@@ -127,7 +127,7 @@ fn name_of_entry(entry: &LocatedValue, check_url: CheckUrl) -> Option<String> {
     name_of(&mut entry, check_url)
 }
 
-/// Says of every value where it came from, and lets no text stand for a variable of the environment.
+/// Sets the origin of every value, and prevents expansion of environment variables.
 fn claim(value: &mut LocatedValue, origin: &ValueOrigin) {
     value.origin.clone_from(origin);
     match &mut value.node {

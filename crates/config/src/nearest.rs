@@ -1,8 +1,9 @@
-//! The known name that a mistyped one was probably meant to be.
+//! Suggests the known name for a mistyped one.
 
-/// The closest candidate, if it is close enough to be a likely typing error: at most a third of the letters off.
+/// Returns the closest candidate if it is likely a typing error: at most a third of the letters
+/// differ.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    // Long names are no typing errors of ours, and the distance costs the product of the lengths.
+    // Long names are unlikely typing errors, and the distance costs the product of the lengths.
     if name.is_empty() || name.len() > 64 {
         return None;
     }
@@ -28,7 +29,7 @@ fn fold(name: &str) -> Vec<char> {
         .collect()
 }
 
-/// Edits (insert, delete, replace, swap neighbours) from `a` to `b`.
+/// Counts edits (insert, delete, replace, swap neighbours) from `a` to `b`.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

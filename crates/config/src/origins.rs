@@ -1,4 +1,4 @@
-//! Where each key that was set stands, for problems that only show after loading.
+//! Origins of the keys that were set, for problems found after loading.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl ValueOrigins {
         steps(path).is_some_and(|path| self.origins.contains_key(&path))
     }
 
-    /// What a value came from that is not in the file.
+    /// Returns the origin of a value that is not from the file.
     pub(crate) fn named(&self, path: &[&str]) -> Option<&str> {
         let path: Vec<String> = path.iter().map(|step| (*step).to_owned()).collect();
         match self.origins.get(&path) {
@@ -60,7 +60,7 @@ impl ValueOrigins {
         }
     }
 
-    /// The problem with the place of its key, where that is known.
+    /// Adds the place of its key to a problem, if known.
     pub(crate) fn locate(&self, mut problem: Problem) -> Problem {
         match steps(&problem.path).and_then(|path| self.origins.get(&path)) {
             Some(ValueOrigin::File { line, column }) => {

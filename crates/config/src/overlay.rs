@@ -1,6 +1,6 @@
-//! What variables and flags set, laid over the tree of the file.
+//! Lays values of variables and flags over the tree of the file.
 //!
-//! Only finds the place of each value; whether the value fits is the walk's part, as for the file's own values.
+//! Only finds the place of each value; the walk checks the value, as for the file's own values.
 
 use crate::{
     CheckUrl, Override,
@@ -12,10 +12,10 @@ use crate::{
     tree::{LocatedValue, ValueNode, ValueOrigin},
 };
 
-/// What names of our variables start with.
+/// Prefix of our variables.
 const PREFIX: &str = "WARMROUTE_";
 
-/// Variables for test runs; a program that inherits them must not mind.
+/// Prefix of variables for test runs; a program that inherits them ignores them.
 const TEST_PREFIX: &str = "WARMROUTE_TEST_";
 
 /// Lays `WARMROUTE_SECTION__KEY` variables over the tree. An empty variable counts as not set.
@@ -53,7 +53,8 @@ pub(crate) fn environment(
                 );
             }
             Some(_) => {
-                // Where the file has something else than a mapping, the walk reports that, and nothing can be set.
+                // If the file has something other than a mapping, the walk reports it, and nothing
+                // can be set.
                 let place = names
                     .iter()
                     .try_fold(&mut *root, |at, name| at.get_or_insert(name, &origin));
@@ -66,7 +67,7 @@ pub(crate) fn environment(
             }
             None => {
                 let known = variables();
-                // Compared without what all of them start with, which would make any two look alike.
+                // Compared without the common prefix, which would make any two names similar.
                 let near = nearest(
                     &name[PREFIX.len()..],
                     known.iter().map(|known| &known[PREFIX.len()..]),
@@ -81,7 +82,7 @@ pub(crate) fn environment(
     }
 }
 
-/// The kind of the key that this path of names leads to.
+/// Returns the kind of the key at this path of names.
 fn leaf(names: &[&str]) -> Option<ValueKind> {
     let mut keys = ROOT;
     let (last, sections) = names.split_last()?;
@@ -98,7 +99,7 @@ fn find(keys: &'static [KeySchema], name: &str) -> Option<&'static KeySchema> {
     keys.iter().find(|key| key.name == name)
 }
 
-/// The names of all variables that set a key.
+/// Returns the names of all variables that set a key.
 fn variables() -> Vec<String> {
     fn walk(keys: &[KeySchema], before: &str, out: &mut Vec<String>) {
         for key in keys {
@@ -115,7 +116,7 @@ fn variables() -> Vec<String> {
     out
 }
 
-/// Lays what flags set over the tree. Several overrides of one list make up the whole list.
+/// Lays values of flags over the tree. Several overrides of one list make up the whole list.
 pub(crate) fn flags(
     root: &mut LocatedValue,
     overrides: &[Override],
@@ -163,7 +164,7 @@ pub(crate) fn flags(
     }
 }
 
-/// `a.b["c.d"].e` as `a`, `b`, `c.d`, `e`; `None` if it is not of that form.
+/// Splits `a.b["c.d"].e` into `a`, `b`, `c.d`, `e`; `None` if it has another form.
 pub(crate) fn steps(path: &str) -> Option<Vec<String>> {
     let mut steps = Vec::new();
     let mut rest = path;
@@ -193,7 +194,7 @@ pub(crate) fn steps(path: &str) -> Option<Vec<String>> {
     if steps.is_empty() { None } else { Some(steps) }
 }
 
-/// The place that a path leads to, and whether a list belongs there.
+/// Returns the place of a path, and whether a list belongs there.
 fn place<'t>(
     root: &'t mut LocatedValue,
     steps: &[String],
@@ -223,7 +224,7 @@ fn place<'t>(
     Ok((at, matches!(kind, ValueKind::List(_))))
 }
 
-/// The worker with this name, or whose URL is at this `host:port`, as a mapping.
+/// Returns the worker with this name, or whose URL is at this `host:port`, as a mapping.
 fn worker_named<'t>(
     list: &'t mut LocatedValue,
     name: &str,
@@ -254,7 +255,7 @@ fn worker_named<'t>(
     ))
 }
 
-/// Makes a list of one that a variable wrote as a text.
+/// Turns a list that a variable wrote as a text into a list.
 pub(crate) fn split_list(list: &mut LocatedValue) {
     if let ValueNode::Loose(text) = &list.node {
         let items = text.split(',').map(|part| LocatedValue {
@@ -265,7 +266,7 @@ pub(crate) fn split_list(list: &mut LocatedValue) {
     }
 }
 
-/// The name of an entry of `workers` that is a mapping.
+/// Returns the name of an entry of `workers` that is a mapping.
 pub(crate) fn name_of(worker: &mut LocatedValue, check_url: CheckUrl) -> Option<String> {
     let text = |value: Option<&mut LocatedValue>| match value.map(|value| &value.node) {
         Some(ValueNode::Text(text) | ValueNode::Loose(text)) => Some(text.clone()),

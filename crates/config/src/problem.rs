@@ -1,4 +1,4 @@
-//! One thing that is wrong with the configuration, as the user is told.
+//! One problem of the configuration, as shown to the user.
 
 use std::fmt;
 
@@ -10,35 +10,36 @@ use crate::tree::ValueOrigin;
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Problem {
-    /// Which key, as in `workers[1].wieght`; empty when the whole text is meant.
+    /// Path of the key, as in `workers[1].wieght`; empty for the whole text.
     pub path: String,
     /// Line in the file, from 1; `None` outside a file.
     pub line: Option<u64>,
     /// Column in the file, from 1.
     pub column: Option<u64>,
-    /// What stands there; secrets as `***`, variables not expanded.
+    /// Value as written; secrets as `***`, variables not expanded.
     pub value: Json,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// What would be right.
+    /// Description of a correct value.
     pub expected: Option<String>,
-    /// The known name that is closest.
+    /// Closest known name.
     pub nearest: Option<String>,
-    /// The file, variable or flag it came from.
+    /// Name of the file, variable or flag.
     pub source: String,
-    /// The value is fine by itself: what stands beside it, or what it names, is not.
+    /// Whether the value is valid alone: the problem is a neighbouring value, or the thing it
+    /// names.
     #[serde(skip)]
     in_context: bool,
 }
 
 impl Problem {
-    /// Whether a flag was given a value that it cannot have, whatever else is set: a slip of the command line, not of
-    /// the configuration.
+    /// Returns whether a flag has a value that is invalid whatever else is set: an error of the
+    /// command line, not of the configuration.
     pub fn is_bad_flag_value(&self) -> bool {
         self.source.starts_with("--") && !self.in_context
     }
 
-    /// A file that cannot be read. `reason` is the system's word for it.
+    /// Returns the problem of a file that cannot be read. `reason` is the system's error.
     pub fn unreadable(name: &str, reason: impl fmt::Display) -> Self {
         let draft = ProblemDraft::new("", format!("the file cannot be read: {reason}"));
         draft
@@ -46,7 +47,7 @@ impl Problem {
             .finish(name)
     }
 
-    /// A file that is not UTF-8 from this byte on.
+    /// Returns the problem of a file that is not UTF-8 from this byte on.
     pub fn not_utf8(name: &str, valid_bytes: &[u8]) -> Self {
         let line = 1 + valid_bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
         let last_line = valid_bytes
@@ -59,8 +60,8 @@ impl Problem {
         draft.at(ValueOrigin::File { line, column }).finish(name)
     }
 
-    /// A value that turned out wrong only when the world was looked at, such as a directory without a tokenizer.
-    /// [`crate::Settings::locate`] adds where the key stands.
+    /// Returns the problem of a value that is wrong only in its environment, such as a directory
+    /// without a tokenizer. [`crate::Settings::locate`] adds the place of its key.
     pub fn bad_value(path: &str, value: &str, message: &str) -> Self {
         ProblemDraft::new(path, message)
             .value(value.into())
@@ -69,7 +70,7 @@ impl Problem {
     }
 }
 
-/// One line for a terminal.
+/// Formats one line for a terminal.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.source)?;
@@ -116,7 +117,8 @@ impl ProblemDraft {
         }
     }
 
-    /// For a value that is fine by itself: what stands beside it, or what it names, is not.
+    /// Marks a value that is valid alone: the problem is a neighbouring value, or the thing it
+    /// names.
     pub(crate) fn in_context(mut self) -> Self {
         self.in_context = true;
         self
@@ -142,7 +144,7 @@ impl ProblemDraft {
         self
     }
 
-    /// The finished problem; `file` is the name that the file goes by.
+    /// Returns the finished problem; `file` is the file's name.
     pub(crate) fn finish(self, file: &str) -> Problem {
         let (line, column, source) = match self.origin {
             Some(ValueOrigin::File { line, column }) => (Some(line), Some(column), file.to_owned()),

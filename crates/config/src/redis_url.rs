@@ -1,4 +1,4 @@
-//! Where a Redis server is.
+//! Address of a Redis server.
 
 use std::{fmt, net::Ipv6Addr, str::FromStr};
 
@@ -8,7 +8,8 @@ const DEFAULT_PORT: u16 = 6379;
 /// Longest user or password, bytes.
 const MOST_CREDENTIAL: usize = 4096;
 
-/// `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://` if encrypted. Shown without user and password.
+/// `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://` if encrypted. Displayed
+/// without user and password.
 ///
 /// ```
 /// let url: config::RedisUrl = "redis://:s%40fe@cache:6380/2".parse().unwrap();
@@ -26,7 +27,7 @@ pub struct RedisUrl {
     database: u32,
 }
 
-/// The text is no such URL. What it is stays unsaid: it may hold a password.
+/// Error for a text that is no such URL. It does not quote the text, which may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedisUrlError;
 
@@ -39,32 +40,32 @@ impl fmt::Display for RedisUrlError {
 impl std::error::Error for RedisUrlError {}
 
 impl RedisUrl {
-    /// Whether the scheme says that the connection is encrypted.
+    /// Returns whether the scheme requires an encrypted connection.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// Name or address, without brackets.
+    /// Returns the name or address, without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The number of the database.
+    /// Returns the number of the database.
     pub fn database(&self) -> u32 {
         self.database
     }
 
-    /// Who we are there; `None` = the server's default user.
+    /// Returns the user; `None` = the server's default user.
     pub fn user(&self) -> Option<&Secret> {
         self.user.as_ref()
     }
 
-    /// What proves it.
+    /// Returns the password.
     pub fn password(&self) -> Option<&Secret> {
         self.password.as_ref()
     }
@@ -80,7 +81,7 @@ impl FromStr for RedisUrl {
             "rediss" => true,
             _ => return Err(RedisUrlError),
         };
-        // The last one: a password may hold the character itself.
+        // The last `@`: a password may contain the character itself.
         let (credentials, place) = match rest.rsplit_once('@') {
             Some((credentials, place)) => (Some(credentials), place),
             None => (None, rest),
@@ -128,11 +129,12 @@ impl fmt::Display for RedisUrl {
 
 type Credentials = (Option<Secret>, Option<Secret>);
 
-/// `USER:PASSWORD`, or one of them alone: a password without a user, but no user without a password.
+/// Reads `USER:PASSWORD`, or one of them alone: a password without a user, but no user without a
+/// password.
 fn read_credentials(text: &str) -> Result<Credentials, RedisUrlError> {
     let (user, password) = match text.split_once(':') {
         Some((user, password)) => (user, password),
-        // As it is shown: what was read may be read back.
+        // The displayed form: it can be parsed again.
         None if text == "***" => ("", text),
         None => return Err(RedisUrlError),
     };
@@ -149,7 +151,7 @@ fn read_credentials(text: &str) -> Result<Credentials, RedisUrlError> {
     }
 }
 
-/// `%40` and the like replaced.
+/// Decodes `%40` and the like.
 fn decoded(text: &str) -> Result<String, RedisUrlError> {
     let mut bytes = Vec::with_capacity(text.len().min(MOST_CREDENTIAL));
     let mut rest = text.bytes();

@@ -1,4 +1,4 @@
-//! What a running program can take over of other settings, and what changed.
+//! Differences between settings, and the part that a running program can apply.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use serde_json::Value as Json;
 
 use crate::{ServerSection, Settings};
 
-/// Keys, and sections with all below them, that count only from the next start on: sockets that are bound, tables that are
-/// sized and tasks that are started once.
+/// Keys, and sections with all keys below them, that take effect at the next start: they concern
+/// bound sockets, sized tables and tasks that are started once.
 pub(crate) const FIXED: &[&str] = &[
     "server.listen",
     "server.port",
@@ -47,7 +47,7 @@ pub(crate) const FIXED: &[&str] = &[
     "logging.enable_colors",
 ];
 
-/// Whether a key counts only from the next start on.
+/// Returns whether a key takes effect only at the next start.
 pub(crate) fn is_fixed(path: &str) -> bool {
     FIXED.iter().any(|fixed| {
         path.strip_prefix(fixed)
@@ -55,17 +55,17 @@ pub(crate) fn is_fixed(path: &str) -> bool {
     })
 }
 
-/// What is different between two settings.
+/// Differences between two settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigChanges {
-    /// Keys that are in force at once, such as `routing.policy` or `workers[w1].weight`.
+    /// Keys that take effect at once, such as `routing.policy` or `workers[w1].weight`.
     pub live: Vec<String>,
-    /// Keys that count from the next start on.
+    /// Keys that take effect at the next start.
     pub restart_needed: Vec<String>,
 }
 
 impl ConfigChanges {
-    /// From `old` to `new`.
+    /// Compares `old` with `new`.
     pub fn between(old: &Settings, new: &Settings) -> Self {
         let (before, after) = (leaves(&old.effective), leaves(&new.effective));
         let mut paths: Vec<&String> = before.keys().chain(after.keys()).collect();
@@ -76,7 +76,7 @@ impl ConfigChanges {
             .into_iter()
             .filter(|path| before.get(*path) != after.get(*path))
         {
-            // A worker that came or went is one change, whatever it is like.
+            // An added or removed worker is one change, whatever its keys are.
             let worker = path
                 .strip_prefix("workers[")
                 .and_then(|rest| rest.split_once(']'))
@@ -90,7 +90,7 @@ impl ConfigChanges {
             }
         }
         changes.live.dedup();
-        // A secret looks like every other one.
+        // All secrets look alike in the effective configuration.
         let key_of = |settings: &Settings, name: &str| {
             let worker = settings.workers.iter().find(|worker| worker.name == name)?;
             worker.api_key.clone()
@@ -133,7 +133,7 @@ impl ConfigChanges {
     }
 }
 
-/// Every value that is no mapping, by its path; workers by name.
+/// Returns every value that is no mapping, by its path; workers by name.
 fn leaves(effective: &Json) -> BTreeMap<String, &Json> {
     fn walk<'a>(value: &'a Json, path: String, out: &mut BTreeMap<String, &'a Json>) {
         let Json::Object(entries) = value else {
@@ -168,7 +168,8 @@ fn leaves(effective: &Json) -> BTreeMap<String, &Json> {
 }
 
 impl Settings {
-    /// These settings as far as a program that was started with `started` can take them over: what is fixed stays.
+    /// Returns these settings as far as a program started with `started` can apply them: fixed keys
+    /// stay.
     #[must_use]
     pub fn taken_over(mut self, started: &Self) -> Self {
         let (new, old) = (&mut self, started.clone());
@@ -217,7 +218,7 @@ impl Settings {
     }
 }
 
-/// Puts the fixed values of `old` into `new`, which has the same keys.
+/// Copies the fixed values of `old` into `new`, which has the same keys.
 fn keep_fixed(new: &mut Json, old: &Json, path: &str) {
     let (Json::Object(new), Json::Object(old)) = (new, old) else {
         return;

@@ -1,13 +1,14 @@
-//! How durations and sizes are written.
+//! Notation of durations and sizes.
 //!
-//! Only the writing: which values a key takes stands in the schema.
+//! Only the notation: the schema defines the values that a key takes.
 
 use std::time::Duration;
 
 /// Longest duration that any key takes, so that adding it to a point in time never overflows.
 pub(crate) const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Reads a duration as every key takes it: `30s`, `5m`, `250ms`, `1.5h`, `1m30s`, or a bare number of seconds.
+/// Reads a duration as every key takes it: `30s`, `5m`, `250ms`, `1.5h`, `1m30s`, or a bare number
+/// of seconds.
 ///
 /// ```
 /// assert_eq!(config::duration("1m30s"), Some(std::time::Duration::from_secs(90)));
@@ -40,7 +41,7 @@ pub fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// A number of seconds, if it is one that a duration can hold.
+/// Converts a number of seconds, if a duration can hold it.
 pub(crate) fn seconds(number: f64) -> Option<Duration> {
     Duration::try_from_secs_f64(number).ok()
 }
@@ -70,7 +71,7 @@ pub(crate) fn show_duration(value: Duration) -> String {
     if micros == 0 {
         return "0s".into();
     }
-    // From a second up to an hour people say seconds: 300s, not 5m.
+    // From a second up to an hour people write seconds: 300s, not 5m.
     let (size, unit) = units
         .into_iter()
         .filter(|(size, unit)| {

@@ -1,8 +1,8 @@
-//! A text that must not be seen.
+//! A text that is never displayed.
 
 use std::fmt;
 
-/// A secret: prints as `***` everywhere, and is only had by asking for it.
+/// A secret: prints as `***` everywhere; only [`Self::expose`] returns the text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -12,7 +12,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself.
+    /// Returns the text itself.
     pub fn expose(&self) -> &str {
         &self.0
     }

@@ -1,8 +1,9 @@
 //! The checked settings: one struct per section of the configuration.
 //!
-//! What a default is and which values are allowed stands in [`crate::schema`]'s table and nowhere else.
+//! Defaults and allowed values are in [`crate::schema`]'s table and nowhere else.
 //!
-//! **Invariant**: a value of these types passed every check; nothing here needs to be checked again.
+//! **Invariant**: a value of these types passed every check; nothing here needs to be checked
+//! again.
 
 mod cache;
 mod compat;
@@ -65,53 +66,53 @@ pub struct Settings {
     pub admin: AdminSection,
     /// The engines, in the order of the file.
     pub workers: Vec<WorkerEntry>,
-    /// Workers that are found.
+    /// Sources of discovered workers.
     pub discovery: DiscoverySection,
-    /// Where tokenizers and chat templates come from.
+    /// Tokenizers and chat templates.
     pub models: ModelsSection,
-    /// How a worker is chosen.
+    /// Choice of a worker.
     pub routing: RoutingSection,
-    /// How prompts are computed apart from their replies.
+    /// Separate prefill and decode workers.
     pub disaggregation: DisaggregationSection,
-    /// How requests are kept together by the beginning of their prompt.
+    /// Routing by the beginning of the prompt.
     pub prefix_routing: PrefixRoutingSection,
-    /// How KV events are followed, and what the block index may hold.
+    /// Event streams, and the budget of the block index.
     pub kv_events: KvEventsSection,
-    /// Which backend has which prompt prefix.
+    /// View of prefixes by backend.
     pub kv_cache_index: KvCacheIndexSection,
-    /// Replies that are kept.
+    /// Response cache.
     pub response_cache: ResponseCacheSection,
-    /// What is kept of model lists and of requests that are alike.
+    /// Cached model lists and coalescing of equal requests.
     pub cache: CacheSection,
-    /// How the lists of all workers become one.
+    /// Merging of all workers' model lists.
     pub model_aggregation: ModelAggregationSection,
-    /// How far predictions may be off.
+    /// Allowed error of predictions.
     pub parity: ParitySection,
-    /// How workers are checked.
+    /// Health checks of workers.
     pub health_checks: HealthChecksSection,
-    /// How requests wait.
+    /// Queue for requests.
     pub queue: QueueSection,
     /// Time limits of one request.
     pub request: RequestSection,
-    /// How often and how soon a request is sent again.
+    /// Number and delays of retries.
     pub retry: RetrySection,
-    /// When a failing worker is left out.
+    /// Ejection of failing workers.
     pub circuit_breaker: CircuitBreakerSection,
-    /// Who is asked before a request is routed, in this order.
+    /// Hooks called before routing, in this order.
     pub hooks: Vec<HookEntry>,
-    /// What several routers share.
+    /// State shared by several routers.
     pub replicas: ReplicasSection,
-    /// What is logged.
+    /// Logging.
     pub logging: LoggingSection,
-    /// What is counted.
+    /// Metrics.
     pub metrics: MetricsSection,
-    /// What is kept of each decision.
+    /// Receipts of decisions.
     pub decisions: DecisionsSection,
-    /// What this router answers with beside its own names.
+    /// Compatibility names in replies.
     pub compat: CompatSection,
     /// Keys that are set and have no effect in this version.
     pub(crate) idle: Vec<Problem>,
-    /// Workers of [`crate::Source::more_workers`] whose names were there already.
+    /// Workers of [`crate::ConfigSource::more_workers`] skipped because their names were taken.
     pub(crate) passed_over: Vec<Problem>,
     /// Every key with the value in force, secrets as `***`.
     pub(crate) effective: serde_json::Value,
@@ -119,33 +120,34 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Every key with the value in force, secrets as `***`.
+    /// Returns every key with the value in force, secrets as `***`.
     pub fn to_json(&self) -> &serde_json::Value {
         &self.effective
     }
 
-    /// The same as YAML.
+    /// Returns the same as YAML.
     pub fn to_yaml(&self) -> String {
         serde_saphyr::to_string(&self.effective).expect("a JSON value has a YAML form")
     }
 
-    /// Keys that are set, known and right, and that this version does nothing with: the user is to be told.
+    /// Returns keys that are set and valid but have no effect in this version, for a warning to the
+    /// user.
     pub fn ignored_keys(&self) -> &[Problem] {
         &self.idle
     }
 
-    /// Workers that came from elsewhere than file, variables and flags, and were left out because there was one of that
-    /// name: the user is to be told.
+    /// Returns workers from sources other than file, variables and flags that were skipped because
+    /// their name was taken, for a warning to the user.
     pub fn skipped_workers(&self) -> &[Problem] {
         &self.passed_over
     }
 
-    /// Whether a source set this key, rather than its default standing there.
+    /// Returns whether a source set this key; otherwise it has its default.
     pub fn is_set(&self, path: &str) -> bool {
         self.origins.has(path)
     }
 
-    /// Gives a problem found after loading the line of its key (see [`Problem::bad_value`]).
+    /// Adds the line of its key to a problem found after loading (see [`Problem::bad_value`]).
     pub fn locate(&self, problem: Problem) -> Problem {
         self.origins.locate(problem)
     }
@@ -154,65 +156,65 @@ impl Settings {
 /// Section `server`.
 #[derive(Clone, Debug)]
 pub struct ServerSection {
-    /// Where clients connect (`server.port` already applied).
+    /// Data listener for clients (`server.port` already applied).
     pub listen: ListenSetting,
-    /// Where else.
+    /// Further data listeners.
     pub also_listen: Vec<ListenSetting>,
-    /// Where probes are answered apart from clients.
+    /// Separate listener for probes.
     pub probe_listen: Option<ListenSetting>,
-    /// What clients are shown; `None` = plain connections.
+    /// Certificate of the data listener; `None` = plain connections.
     pub tls: Option<ListenerTls>,
-    /// Whether listening off loopback without an API key was asked for.
+    /// Whether listening off loopback without an API key is allowed.
     pub insecure_open: bool,
     /// Longest accepted request head, bytes.
     pub max_head_bytes: usize,
     /// Longest accepted request body, bytes.
     pub max_body_bytes: usize,
-    /// Bytes of the bodies of all running requests.
+    /// Bytes of the bodies of all running requests together.
     pub max_held_bytes: u64,
     /// Most completions of one prompt; 0 = off.
     pub max_choices: u64,
     /// Most prompts of one request; 0 = off.
     pub max_prompts: u64,
-    /// Most texts to stop at; 0 = off.
+    /// Most stop sequences; 0 = off.
     pub max_stop: u64,
-    /// Memory of the process near which things are given up.
+    /// Memory budget of the process; near it, caches and then new work are given up.
     pub memory_budget: MemoryBudget,
     /// Most open client connections; `None` = from the file descriptor limit.
     pub max_connections: Option<NonZeroU32>,
-    /// An idle client connection is closed after this.
+    /// Time after which an idle client connection is closed.
     pub keep_alive: Duration,
-    /// A request head must be complete within this.
+    /// Time limit for a complete request head.
     pub head_timeout: Duration,
-    /// A request body must be complete within this.
+    /// Time limit for a complete request body.
     pub body_timeout: Duration,
-    /// Whether who ended its side of the connection still gets its answer.
+    /// Whether a client that half-closed its connection still gets its reply.
     pub half_close: bool,
-    /// Running streams get this long after a stop signal.
+    /// Time that running streams get after a stop signal.
     pub drain_timeout: Duration,
-    /// New connections are served for this long after it.
+    /// Time after the signal during which new connections are served.
     pub drain_grace: Duration,
     /// Threads of the runtime; `None` = one per core.
     pub runtime_threads: Option<NonZeroU32>,
 }
 
-/// How much memory the process may use before things are given up.
+/// Memory budget of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryBudget {
-    /// A share of what the system gives to the process.
+    /// A share of the memory that the system gives to the process.
     Auto,
-    /// However much.
+    /// No limit.
     Off,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
 }
 
 /// Section `admin`.
 #[derive(Clone, Debug)]
 pub struct AdminSection {
-    /// Where operators connect.
+    /// Admin listener for operators.
     pub listen: ListenSetting,
-    /// What operators are shown; `None` = plain connections.
+    /// Certificate of the admin listener; `None` = plain connections.
     pub tls: Option<ListenerTls>,
     /// File that holds the admin token.
     pub token_file: Option<PathBuf>,
@@ -223,51 +225,51 @@ pub struct AdminSection {
 /// Section `health_checks`.
 #[derive(Clone, Debug)]
 pub struct HealthChecksSection {
-    /// Whether workers are checked by asking them.
+    /// Whether workers are probed.
     pub enabled: bool,
     /// Time between checks.
     pub interval: Duration,
-    /// Time for one answer.
+    /// Time limit for one answer.
     pub timeout: Duration,
-    /// Failures in a row that make a worker unhealthy.
+    /// Consecutive failures that make a worker unhealthy.
     pub unhealthy_threshold: NonZeroU32,
-    /// Successes in a row that bring it back.
+    /// Consecutive successes that make it healthy again.
     pub healthy_threshold: NonZeroU32,
-    /// Path asked first; `None` = the worker type's own list.
+    /// Path probed first; `None` = the list of the worker's type.
     pub endpoint: Option<String>,
     /// Time between checks while a worker loads its model.
     pub warmup_check_interval: Duration,
-    /// A worker that loads longer than this is unhealthy.
+    /// Loading time after which a worker is unhealthy.
     pub max_warmup_duration: Duration,
-    /// First pause between knocks on a worker that is down.
+    /// First pause between probes of a worker that is down.
     pub recovery_interval: Duration,
-    /// Longest pause between knocks.
+    /// Longest pause between such probes.
     pub recovery_max_interval: Duration,
 }
 
 /// Section `request`.
 #[derive(Clone, Debug)]
 pub struct RequestSection {
-    /// A stream's first byte, or a whole non-stream reply, over all attempts.
+    /// Time limit for a stream's first byte, or for a whole non-stream reply, over all attempts.
     pub timeout: Duration,
-    /// Times a request is sent again.
+    /// Most retries of a request.
     pub max_retries: u32,
-    /// A stream is cut after this long without a byte.
+    /// Time without a byte after which a stream is cut.
     pub stream_idle_timeout: Duration,
-    /// A stream is cut after this long in any case.
+    /// Total time after which a stream is cut.
     pub stream_max_duration: Duration,
-    /// A stream that ends without having said that it is whole is cut.
+    /// Whether a stream without its end marker is cut.
     pub strict_stream_completion: bool,
-    /// Time for one TCP connect.
+    /// Time limit for one TCP connect.
     pub connect_timeout: Duration,
-    /// Where no byte came within this, another worker is asked too.
+    /// Time without a byte after which a hedge is sent to another worker.
     pub hedge_after: Option<Duration>,
 }
 
 /// Section `retry`.
 #[derive(Clone, Debug)]
 pub struct RetrySection {
-    /// Times a request is sent, the first one included (`request.max_retries` already applied).
+    /// Most attempts, the first one included (`request.max_retries` already applied).
     pub max_attempts: NonZeroU32,
     /// First delay before the same worker is tried again.
     pub base_delay: Duration,
@@ -277,35 +279,35 @@ pub struct RetrySection {
     pub exponential_backoff: bool,
     /// Whether the delay is drawn from its upper half.
     pub jitter: bool,
-    /// Retries in flight over requests in flight, at most.
+    /// Most retries in flight, as a share of the requests in flight.
     pub budget_ratio: f64,
 }
 
 /// Section `circuit_breaker`.
 #[derive(Clone, Debug)]
 pub struct CircuitBreakerSection {
-    /// Whether failing workers are left out.
+    /// Whether failing workers are ejected.
     pub enabled: bool,
-    /// Failures in a row that leave a worker out.
+    /// Consecutive failures that eject a worker.
     pub consecutive_failures: NonZeroU32,
-    /// Time between looks at all workers.
+    /// Time between checks of all workers.
     pub sweep: Duration,
-    /// How long a worker is left out the first time.
+    /// Duration of a worker's first ejection.
     pub ejection: Duration,
-    /// Share of a pool that may be left out.
+    /// Largest share of a pool that may be ejected.
     pub max_ejected_ratio: f64,
 }
 
 /// Section `logging`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggingSection {
-    /// The least important level that is logged.
+    /// Least important level that is logged.
     pub level: LogLevel,
-    /// How a line looks.
+    /// Format of a line.
     pub format: LogFormat,
-    /// Colours in the pretty form.
+    /// Whether the pretty format uses colours.
     pub enable_colors: bool,
-    /// One line per request.
+    /// Whether each request gets a line.
     pub requests: bool,
 }
 
@@ -316,16 +318,16 @@ pub enum LogLevel {
     Trace,
     /// For developers.
     Debug,
-    /// What an operator wants to see.
+    /// Normal operation.
     Info,
-    /// What an operator should look at.
+    /// Conditions that deserve an operator's attention.
     Warn,
-    /// What went wrong.
+    /// Failures.
     Error,
 }
 
 impl LogLevel {
-    /// Its name.
+    /// Returns the level's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Trace => "trace",
@@ -360,11 +362,11 @@ pub struct MetricsSection {
 /// Section `decisions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionsSection {
-    /// Most receipts kept.
+    /// Most receipts in the ring.
     pub ring_entries: usize,
-    /// Most bytes of receipts kept.
+    /// Most bytes of receipts in the ring.
     pub ring_bytes: usize,
-    /// Most candidates kept per receipt.
+    /// Most candidates per receipt.
     pub candidates: usize,
     /// The decision log, if there is one.
     pub log: Option<DecisionLogSection>,
@@ -377,8 +379,8 @@ pub struct DecisionLogSection {
     pub path: PathBuf,
     /// Time between writes.
     pub interval: Duration,
-    /// Whether lines have the hashes of the prompts' blocks.
+    /// Whether lines contain the hashes of the prompts' blocks.
     pub chains: bool,
-    /// Whether they have the prompts' text.
+    /// Whether lines contain the prompts' text.
     pub include_request_text: bool,
 }

@@ -1,4 +1,4 @@
-//! The top level of the file: aliases put in their places, sections of later versions set aside.
+//! Tidies the top level of the file: resolves aliases, removes sections of later versions.
 
 use crate::{
     check::shown_unknown,
@@ -9,7 +9,7 @@ use crate::{
     tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin},
 };
 
-/// Gives the tree with this version's sections only, and a problem for each other key.
+/// Returns the tree with this version's sections only, and records a problem for each other key.
 pub(crate) fn tidy(given: Option<LocatedValue>, problems: &mut Vec<ProblemDraft>) -> LocatedValue {
     let mut root = LocatedValue {
         node: ValueNode::Map(Vec::new()),
@@ -56,7 +56,7 @@ pub(crate) fn tidy(given: Option<LocatedValue>, problems: &mut Vec<ProblemDraft>
     root
 }
 
-/// A section that is known by name only.
+/// Returns the problem of a section that is known by name only.
 pub(crate) fn later(section: &str, origin: ValueOrigin) -> ProblemDraft {
     let draft = ProblemDraft::new(
         section,
@@ -65,7 +65,7 @@ pub(crate) fn later(section: &str, origin: ValueOrigin) -> ProblemDraft {
     draft.expected("this section left out").at(origin)
 }
 
-/// Names that may stand at the top.
+/// Returns the names allowed at the top level.
 fn known() -> impl Iterator<Item = &'static str> {
     ROOT.iter()
         .map(|key| key.name)
@@ -73,7 +73,8 @@ fn known() -> impl Iterator<Item = &'static str> {
         .chain(TOP_ALIASES.iter().map(|(alias, _)| *alias))
 }
 
-/// `search`: whether the problem will be shown, as looking for the nearest name is what costs.
+/// Returns the problem of an unknown key. `search`: whether to search the nearest name, which is
+/// costly and useless for a problem that is not shown.
 fn unknown(entry: MapEntry, search: bool) -> ProblemDraft {
     let nearest = if search {
         nearest(&entry.key, known())

@@ -1,10 +1,10 @@
-//! The configuration before it is checked: values of any shape, each knowing where it came from.
+//! The configuration before it is checked: values of any shape, each with its origin.
 //!
 //! File, environment and flags all end up in one such tree, so that one walk checks them alike.
 
 use serde_json::Value as Json;
 
-/// Where a value or key came from.
+/// Origin of a value or key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ValueOrigin {
     /// The file; line and column from 1.
@@ -13,7 +13,7 @@ pub(crate) enum ValueOrigin {
     Named(String),
 }
 
-/// A value and where it came from.
+/// A value and its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct LocatedValue {
     pub(crate) node: ValueNode,
@@ -27,12 +27,12 @@ pub(crate) enum ValueNode {
     Bool(bool),
     Int(i128),
     Float(f64),
-    /// A string of the file; `${NAME}` in it is still to be expanded.
+    /// A string of the file; `${NAME}` in it is not expanded yet.
     Text(String),
-    /// A text from a variable or flag: what it means depends on the key.
+    /// A text from a variable or flag: its type depends on the key.
     Loose(String),
     List(Vec<LocatedValue>),
-    /// In the order of the file, no key twice.
+    /// In the order of the file, no duplicate keys.
     Map(Vec<MapEntry>),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct MapEntry {
 const SHOWN_CHARS: usize = 80;
 
 impl LocatedValue {
-    /// The value under this key, if this is a map that has it.
+    /// Returns the value under this key, if this is a map that has it.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         match &mut self.node {
             ValueNode::Map(entries) => entries
@@ -59,7 +59,8 @@ impl LocatedValue {
         }
     }
 
-    /// The value under this key, made an empty map if there is none; `None` if this is something other than a map.
+    /// Returns the value under this key, inserting an empty map if there is none; `None` if this is
+    /// something other than a map.
     pub(crate) fn get_or_insert(&mut self, key: &str, origin: &ValueOrigin) -> Option<&mut Self> {
         if matches!(self.node, ValueNode::Null) {
             *self = Self {
@@ -88,7 +89,7 @@ impl LocatedValue {
         Some(&mut entries[at].value)
     }
 
-    /// The value as JSON, as it was written.
+    /// Returns the value as JSON, as written.
     pub(crate) fn to_json(&self) -> Json {
         match &self.node {
             ValueNode::List(items) => items.iter().map(Self::to_json).collect(),
@@ -103,8 +104,8 @@ impl LocatedValue {
         }
     }
 
-    /// What a problem shows of it. Texts stand as they were written, before `${NAME}` was expanded: a variable's value
-    /// never appears.
+    /// Returns the displayable form for problems. Texts are shown as written, before `${NAME}` was
+    /// expanded: a variable's value never appears.
     pub(crate) fn shown(&self) -> Json {
         match &self.node {
             ValueNode::Null => Json::Null,
@@ -121,7 +122,7 @@ impl LocatedValue {
     }
 }
 
-/// A text, cut when long, with the user and password of a URL hidden.
+/// Returns a text, cut when long, with the user and password of a URL hidden.
 pub(crate) fn shown_text(text: &str) -> String {
     let hidden = match (text.find("://"), text.rfind('@')) {
         (Some(scheme), Some(at)) if scheme + 3 <= at => {

@@ -1,4 +1,4 @@
-//! One value of a simple kind, from any way of writing it.
+//! Parses values of simple kinds from every notation.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::{
     value_error::ValueError,
 };
 
-/// Reads a value whose `${NAME}` are already replaced. `written` is the value before that: what faults may show.
+/// Reads a value whose `${NAME}` are already replaced. `written` is the value before that, for
+/// display in errors.
 pub(crate) fn scalar(
     kind: &ValueKind,
     given: &LocatedValue,
@@ -76,7 +77,8 @@ pub(crate) fn scalar(
             {
                 Some(_) => one_of(choices, text, written, kind),
                 None => scalar(other, given, written, check_url).map_err(|fault| {
-                    // The words are part of what would have been right, unless the value itself says more.
+                    // The words are part of the expected values, unless the error itself is more
+                    // specific.
                     if fault.expected.as_deref() == Some(&other.expected()) {
                         ValueError {
                             secret: fault.secret,
@@ -127,7 +129,7 @@ pub(crate) fn scalar(
     }
 }
 
-/// A key's default, read from the table.
+/// Returns a key's default from the table.
 pub(crate) fn default_of(key: &KeySchema) -> Value {
     of_default_text(&key.kind, key.default)
 }
@@ -193,7 +195,7 @@ fn whole(given: &LocatedValue, loose: Option<&str>) -> Option<u64> {
     }
 }
 
-/// Whether a duration says its own unit: a bare number has that of the key.
+/// Returns whether a duration contains its own unit: a bare number has that of the key.
 fn has_unit(text: &str) -> bool {
     text.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
@@ -225,7 +227,7 @@ fn is_one_line(text: &str) -> bool {
     !text.contains(|letter: char| letter.is_control())
 }
 
-/// Characters that a pattern gives a meaning would make a search for the keys find others too.
+/// Checks a key prefix: pattern characters would make a search for the keys match others too.
 fn is_key_prefix(text: &str, max: usize) -> bool {
     (1..=max).contains(&text.len())
         && text
@@ -233,7 +235,7 @@ fn is_key_prefix(text: &str, max: usize) -> bool {
             .all(|byte| byte.is_ascii_graphic() && !b"*?[]\\".contains(&byte))
 }
 
-/// A token, as HTTP has it.
+/// Checks for a token, as HTTP defines it.
 fn is_header_name(text: &str) -> bool {
     let may = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     (1..=256).contains(&text.len()) && text.bytes().all(may)
@@ -243,7 +245,7 @@ fn is_url_path(text: &str) -> bool {
     text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains('#')
 }
 
-/// Only the shape, as of [`is_endpoint`]; one that is worse than it looks is refused when it is opened.
+/// Checks only the shape, like [`is_endpoint`]; other faults show when the stream is opened.
 fn is_stream(text: &str, schemes: &[&str]) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else {
         return false;
@@ -260,7 +262,7 @@ fn is_stream(text: &str, schemes: &[&str]) -> bool {
     }
 }
 
-/// Only the shape: whether such a place exists shows when it is connected to.
+/// Checks only the shape: other faults show when the endpoint is connected to.
 fn is_endpoint(text: &str) -> bool {
     if let Some(path) = text.strip_prefix("ipc://") {
         return !path.is_empty();

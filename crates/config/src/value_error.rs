@@ -1,4 +1,4 @@
-//! What is wrong with one value, before it is known where the value stands.
+//! Error of one value, before its place is known.
 
 use crate::{
     schema::ValueKind,
@@ -10,7 +10,7 @@ pub(crate) struct ValueError {
     pub(crate) message: String,
     pub(crate) expected: Option<String>,
     pub(crate) nearest: Option<String>,
-    /// The value must not be shown.
+    /// Whether the value must not be shown.
     pub(crate) secret: bool,
 }
 
@@ -29,7 +29,7 @@ impl ValueError {
         self
     }
 
-    /// The value is not of the kind, or out of its range.
+    /// Returns the error for a value that is not of the kind, or out of its range.
     pub(crate) fn unusable(given: &LocatedValue, kind: &ValueKind) -> Self {
         let what = match &given.node {
             ValueNode::List(_) => "a list".into(),
@@ -47,7 +47,7 @@ impl ValueError {
         }
     }
 
-    /// `what` is known, and this version does not do it.
+    /// Returns the error for `what`, which is known but unsupported in this version.
     pub(crate) fn later(what: &str) -> Self {
         Self::new(format!("{what} is not built yet in this version"))
     }

@@ -1,6 +1,6 @@
-//! YAML text to a tree, within hard limits.
+//! Parses YAML text into a tree, within hard limits.
 //!
-//! Meaning is not looked at here, except that no key may stand twice.
+//! Meaning is not checked here, except for duplicate keys.
 //!
 //! **Invariant**: work and memory are bounded by the limits below, whatever the text is.
 
@@ -20,7 +20,7 @@ use crate::{
 /// Longest accepted text, bytes: a file of several thousand workers is well below it.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
-/// What the text is, as far as it can be read, and what is wrong with it as YAML. `None` when nothing can be read.
+/// Parses the text as far as possible, with its YAML problems. `None` if nothing can be read.
 pub(crate) fn parse(text: &str) -> (Option<LocatedValue>, Vec<ProblemDraft>) {
     if text.len() > MAX_TEXT_BYTES {
         let message = format!("the text is {} bytes long", text.len());
@@ -31,7 +31,7 @@ pub(crate) fn parse(text: &str) -> (Option<LocatedValue>, Vec<ProblemDraft>) {
             ],
         );
     }
-    // The parser takes some tabs that YAML forbids; others are read with a meaning that nobody sees.
+    // The parser accepts some tabs that YAML forbids, and reads others with an invisible meaning.
     if let Some((line, column)) = tab_in_indentation(text) {
         let draft = ProblemDraft::new("", "a tab in the indentation").expected("spaces only");
         return (None, vec![draft.at(ValueOrigin::File { line, column })]);
@@ -40,7 +40,8 @@ pub(crate) fn parse(text: &str) -> (Option<LocatedValue>, Vec<ProblemDraft>) {
         Ok(tree) => (Some(tree), Vec::new()),
         Err(error) => {
             let duplicate = matches!(error.without_snippet(), Error::DuplicateMappingKey { .. });
-            // The rest of the file is still worth checking, so that one run shows as much as it can.
+            // The rest of the file is still checked, so that one run shows as many problems as
+            // possible.
             let tree = if duplicate {
                 read(text, DuplicateKeyPolicy::FirstWins).ok()
             } else {
@@ -105,7 +106,7 @@ fn explain(error: &Error) -> ProblemDraft {
     }
 }
 
-/// Line and column of the first tab that indents something.
+/// Returns line and column of the first tab used as indentation.
 fn tab_in_indentation(text: &str) -> Option<(u64, u64)> {
     text.lines().zip(1..).find_map(|(line, number)| {
         let content = line.trim_start_matches([' ', '\t']);
@@ -118,7 +119,7 @@ fn tab_in_indentation(text: &str) -> Option<(u64, u64)> {
     })
 }
 
-/// A value as the parser gives it.
+/// A value as the parser returns it.
 enum RawNode {
     Null,
     Bool(bool),
@@ -201,7 +202,7 @@ impl<'de> Visitor<'de> for RawVisitor {
     }
 
     fn visit_u128<E>(self, value: u128) -> Result<RawNode, E> {
-        // Beyond every range of ours, and the nearest thing that says so.
+        // Beyond every allowed range, and the closest value that the type can hold.
         Ok(RawNode::Int(i128::try_from(value).unwrap_or(i128::MAX)))
     }
 

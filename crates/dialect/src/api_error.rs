@@ -1,28 +1,29 @@
-//! The bodies of errors, in the shape that each dialect's clients read.
+//! Error bodies in the shape that each dialect's clients read.
 //!
-//! Texts come from the router alone: neither an engine's words nor an internal address belong in `message`.
+//! Texts come from the router alone: neither an engine's text nor an internal address belongs in
+//! `message`.
 
 use crate::{ErrorCode, json::ObjectWriter};
 
-/// One error, as a client will see it.
+/// An error reply to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
-    /// HTTP status; the code's own unless a worker's is kept.
+    /// HTTP status; the code's own unless a worker's status is passed on.
     pub status: u16,
-    /// What went wrong, for programs.
+    /// The machine-readable code.
     pub code: ErrorCode,
-    /// What went wrong, for people: thing, value, expected, next step.
+    /// The message for people: thing, value, expected, next step.
     pub message: String,
     /// The field or header at fault.
     pub param: Option<String>,
-    /// When to come back, in seconds; see [`Self::retry_after`].
+    /// Seconds until a retry makes sense; see [`Self::retry_after`].
     pub retry_after_s: Option<u32>,
-    /// What is counted as its cause, where several share a code. No client sees it.
+    /// The cause in metrics, if several share a code. Clients do not see it.
     pub cause: Option<&'static str>,
 }
 
 impl ApiError {
-    /// An error with its code's status.
+    /// Returns an error with its code's status.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self {
             status: code.status(),
@@ -34,50 +35,52 @@ impl ApiError {
         }
     }
 
-    /// Names the field or header at fault.
+    /// Sets the field or header at fault.
     #[must_use]
     pub fn param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
         self
     }
 
-    /// Keeps another status than the code's, as for a worker's own 500.
+    /// Sets a status other than the code's, as for a worker's own 500.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
     }
 
-    /// Names its cause among those that share the code.
+    /// Sets the cause among those that share the code.
     #[must_use]
     pub fn because(mut self, cause: &'static str) -> Self {
         self.cause = Some(cause);
         self
     }
 
-    /// What it is counted as: its cause, else its code.
+    /// Returns the label in metrics: the cause, else the code.
     pub fn counted_as(&self) -> &'static str {
         self.cause.unwrap_or(self.code.as_str())
     }
 
-    /// Says when to come back.
+    /// Sets the seconds until a retry.
     #[must_use]
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// The value of `Retry-After`: always there on 429 and 503, within 1..=60, never there on other statuses.
+    /// Returns the value of `Retry-After`: always present on 429 and 503, within 1..=60, never on
+    /// other statuses.
     pub fn retry_after(&self) -> Option<u32> {
         matches!(self.status, 429 | 503).then(|| self.retry_after_s.unwrap_or(1).clamp(1, 60))
     }
 
-    /// Whether the same request may succeed later. If not, the reply carries `x-should-retry: false`.
+    /// Returns whether the same request may succeed later. If not, the reply carries
+    /// `x-should-retry: false`.
     pub fn is_retryable(&self) -> bool {
         self.status == 429 || self.status >= 500
     }
 
-    /// The body on OpenAI-shaped routes and on the admin listener.
+    /// Returns the body on OpenAI-shaped routes and on the admin listener.
     ///
     /// ```
     /// use dialect::{ApiError, ErrorCode};
@@ -99,25 +102,26 @@ impl ApiError {
         )
     }
 
-    /// The body on Anthropic-shaped routes.
+    /// Returns the body on Anthropic-shaped routes.
     pub fn anthropic_body(&self, request_id: &str) -> Vec<u8> {
         anthropic_error(self.code.anthropic_type(), &self.message, Some(request_id))
     }
 
-    /// The last event of an OpenAI-shaped stream that was cut. No `[DONE]` may follow it.
+    /// Returns the last event of a cut OpenAI-shaped stream. No `[DONE]` may follow it.
     ///
-    /// It starts with `data:`, so the bytes before it must end at an event's end (see [`crate::SseSplitter`]).
+    /// It starts with `data:`, so the bytes before it must end at an event's end (see
+    /// [`crate::SseSplitter`]).
     pub fn stream_event(&self, request_id: &str) -> Vec<u8> {
         event(b"data: ", &self.openai_body(request_id))
     }
 
-    /// The last event of an Anthropic-shaped stream that was cut. No `message_stop` may follow it.
+    /// Returns the last event of a cut Anthropic-shaped stream. No `message_stop` may follow it.
     pub fn anthropic_stream_event(&self, request_id: &str) -> Vec<u8> {
         event(b"event: error\ndata: ", &self.anthropic_body(request_id))
     }
 }
 
-/// An error as OpenAI's clients read it, whoever it comes from.
+/// Builds an error as OpenAI's clients read it, from any source.
 pub(crate) fn openai_error(
     message: &str,
     kind: &str,
@@ -143,7 +147,7 @@ pub(crate) fn openai_error(
     body.into_bytes()
 }
 
-/// The same as Anthropic's clients read it.
+/// Builds an error as Anthropic's clients read it.
 pub(crate) fn anthropic_error(kind: &str, message: &str, request_id: Option<&str>) -> Vec<u8> {
     let mut body = String::with_capacity(120 + message.len());
     let mut object = ObjectWriter::open(&mut body);

@@ -1,25 +1,26 @@
-//! How many things one body asks for: completions, prompts, texts to stop at.
+//! Per-request counts: completions, prompts, stop sequences.
 //!
-//! Numbers are read as leniently as the most lenient engine reads them, which takes `"12"` and `12.0` for 12: a limit that
-//! a quotation mark goes around would be none.
+//! Numbers are read as leniently as the most lenient engine reads them, which takes `"12"` and
+//! `12.0` for 12: otherwise a quotation mark would bypass a limit.
 
 use crate::json::RawJson;
 
-/// Numbers of things; 0 where the body says nothing that could be one.
+/// Per-request counts; 0 if the body has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BodyCounts {
     /// Completions of each prompt (`n`).
     pub choices: u64,
-    /// Prompts, or texts that are computed.
+    /// Prompts, or texts to compute.
     pub prompts: u64,
     /// The field that has most of them.
     pub prompts_field: Option<&'static str>,
-    /// Texts to stop at (`stop`).
+    /// Stop sequences (`stop`).
     pub stops: u64,
 }
 
 impl BodyCounts {
-    /// `lists`: the fields that may hold several prompts, with their values.
+    /// Counts the prompts in `lists`, the fields that may contain several prompts, with their
+    /// values.
     pub(crate) fn of<'a>(
         choices: Option<RawJson<'a>>,
         stop: Option<RawJson<'a>>,
@@ -39,7 +40,7 @@ impl BodyCounts {
     }
 }
 
-/// The prompts in a value: a list of numbers is one.
+/// Counts the prompts in a value: a list of numbers is one.
 fn prompts(value: RawJson<'_>) -> u64 {
     let Some(mut elements) = value.elements() else {
         return 1;
@@ -56,7 +57,7 @@ fn prompts(value: RawJson<'_>) -> u64 {
     }
 }
 
-/// A number however it is written; one beyond all limits stays beyond them.
+/// Reads a number in any notation; one beyond all limits stays beyond them.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

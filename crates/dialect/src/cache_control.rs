@@ -1,14 +1,16 @@
-//! Marks the system prompt of a message as cacheable, for servers that cache only what is marked (contract CK21).
+//! Marks the system prompt of a message as cacheable, for servers that cache only marked blocks
+//! (contract CK21).
 
 use crate::{Edit, RawJson, json, json::write_string, splice};
 
-/// Markers that one request may have.
+/// Maximum number of markers in one request.
 const MOST: usize = 4;
 const MARKER: &str = "cache_control";
 const EPHEMERAL: &str = r#"{"type":"ephemeral"}"#;
 
-/// The body with markers on its system blocks, of which the last ones go first where not all may have one: a marker covers
-/// all that comes before it. `None` where nothing is to be marked.
+/// Returns the body with markers on its system blocks; if the limit does not allow all, the last
+/// blocks get them, because a marker covers everything before it. `None` if there is nothing to
+/// mark.
 ///
 /// ```
 /// let body = br#"{"system":"You are terse.","max_tokens":9}"#;
@@ -57,7 +59,7 @@ pub fn with_cache_control(body: &[u8]) -> Option<Vec<u8>> {
         .flatten()
 }
 
-/// A block of text without a marker. An empty one may have none.
+/// Whether the block is a text without a marker. An empty text may have none.
 fn may_be_marked(block: RawJson<'_>) -> bool {
     let is_text = block.member("type").and_then(RawJson::string).as_deref() == Some("text");
     let says = block
@@ -67,7 +69,8 @@ fn may_be_marked(block: RawJson<'_>) -> bool {
     is_text && says && block.member(MARKER).is_none()
 }
 
-/// Markers anywhere in the body, counted by their names. Another member of that name counts too: then one less is set.
+/// Counts the markers anywhere in the body by their name. Another member of that name counts too:
+/// then one marker fewer is set.
 fn markers(text: &str) -> usize {
     let is_key = |rest: &str| rest.trim_start().starts_with(':');
     text.split("\"cache_control\"")

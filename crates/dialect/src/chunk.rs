@@ -1,50 +1,50 @@
-//! The few facts that accounting reads in a reply: usage, why it finished, whether it is an error.
+//! Reads the facts for accounting from a reply: usage, finish reason, error.
 //!
-//! Works on the data of one stream event and on a whole body alike. Anything not understood reads as nothing: replies
-//! pass whatever they contain.
+//! Works on the data of one stream event and on a whole body alike. Anything unknown is ignored:
+//! replies pass whatever they contain.
 
 use std::borrow::Cow;
 
 use crate::json::{self, RawJson};
 
-/// Tokens as the engine counted them.
+/// Token counts from the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Tokens of the reply so far.
     pub completion_tokens: u32,
-    /// Prompt tokens that came from the cache; `None` if the engine does not say.
+    /// Prompt tokens from the cache; `None` if the engine does not report them.
     pub cached_tokens: Option<u32>,
 }
 
-/// An error that came in a reply of status 200.
+/// An error in a reply of status 200.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InBandError<'a> {
-    /// The status it claims.
+    /// Its status.
     pub status: Option<u16>,
     /// Its type.
     pub kind: Option<Cow<'a, str>>,
 }
 
-/// What one event or body says.
+/// The facts of one event or body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamChunk<'a> {
     /// Token counts.
     pub usage: Option<Usage>,
-    /// Why the first finished choice finished.
+    /// Finish reason of the first finished choice.
     pub finish_reason: Option<Cow<'a, str>>,
-    /// It is an error.
+    /// The error, if the chunk is one.
     pub error: Option<InBandError<'a>>,
-    /// It carries some of the reply: text, reasoning or a call, not only a role.
+    /// Whether the chunk carries output: text, reasoning or a call, not only a role.
     pub has_output: bool,
-    /// The id under which an engine keeps it, of `/v1/responses`.
+    /// The id under which an engine stores a `/v1/responses` reply.
     pub response_id: Option<Cow<'a, str>>,
-    /// It is the event that ends a stream of messages or of a response.
+    /// Whether this event ends a stream of messages or of a response.
     pub is_last: bool,
 }
 
-/// Types of the events that end a stream, where no choice says why it finished.
+/// Types of the events that end a stream in dialects where no choice has a finish reason.
 const LAST_EVENTS: [&str; 4] = [
     "message_stop",
     "response.completed",
@@ -57,7 +57,7 @@ impl<'a> StreamChunk<'a> {
     ///
     /// ```
     /// let data = br#"{"choices":[{"text":"x","finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
-    /// let chunk = dialect::Chunk::read(data).unwrap();
+    /// let chunk = dialect::StreamChunk::read(data).unwrap();
     /// assert_eq!(chunk.finish_reason.as_deref(), Some("stop"));
     /// assert_eq!(chunk.usage.unwrap().cached_tokens, None);
     /// ```
@@ -78,9 +78,9 @@ impl<'a> StreamChunk<'a> {
                         .is_some_and(|kind| LAST_EVENTS.contains(&&*kind))
                 }
                 "object" => is_response = value.as_str() == "\"response\"",
-                // The events of a response carry it whole.
+                // The events of a response contain the whole response.
                 "response" => chunk.read_response(value),
-                // A message begins with its usage, and says at its end why it ended.
+                // A message begins with its usage, and ends with its stop reason.
                 "message" => chunk.usage = value.member("usage").and_then(usage).or(chunk.usage),
                 "delta" => {
                     chunk.finish_reason = value.member("stop_reason").and_then(RawJson::string)
@@ -93,10 +93,10 @@ impl<'a> StreamChunk<'a> {
         Some(chunk)
     }
 
-    /// Whether the engine says with it that the reply has come to its end.
+    /// Returns whether the chunk marks the end of the reply.
     ///
     /// ```
-    /// let chunk = dialect::Chunk::read(br#"{"type":"message_stop"}"#).unwrap();
+    /// let chunk = dialect::StreamChunk::read(br#"{"type":"message_stop"}"#).unwrap();
     /// assert!(chunk.ends());
     /// ```
     pub fn ends(&self) -> bool {
@@ -133,11 +133,11 @@ fn is_empty(value: RawJson<'_>) -> bool {
     matches!(value.as_str(), "null" | "\"\"" | "[]" | "{}")
 }
 
-/// The counts, in the words of any of the dialects.
+/// Reads the counts in the field names of any dialect.
 pub(crate) fn usage(value: RawJson<'_>) -> Option<Usage> {
     let mut usage = Usage::default();
     let mut any = false;
-    // Anthropic's input is what came from no cache.
+    // Anthropic's input counts only the tokens that came from no cache.
     let (mut beside_cache, mut from_cache) = (0, None);
     for (key, value) in value.members()? {
         match &*key {
@@ -171,8 +171,8 @@ pub(crate) fn usage(value: RawJson<'_>) -> Option<Usage> {
 }
 
 impl Usage {
-    /// These counts after earlier ones of the same reply: a message tells its input where it begins, and at its end
-    /// perhaps only its output.
+    /// Merges these counts with earlier ones of the same reply: a message reports its input at its
+    /// beginning, and at its end perhaps only its output.
     #[must_use]
     pub fn after(self, before: Option<Self>) -> Self {
         match before {
@@ -205,27 +205,27 @@ fn error(value: RawJson<'_>) -> InBandError<'_> {
     error
 }
 
-/// The usage in one event's data.
+/// Returns the usage in one event's data.
 pub fn usage_from_chunk(data: &[u8]) -> Option<Usage> {
     StreamChunk::read(data)?.usage
 }
 
-/// The usage in a whole body.
+/// Returns the usage in a whole body.
 pub fn usage_from_body(body: &[u8]) -> Option<Usage> {
     StreamChunk::read(body)?.usage
 }
 
-/// Why the reply finished, in one event's data or a whole body.
+/// Returns the finish reason in one event's data or a whole body.
 pub fn finish_reason(data: &[u8]) -> Option<Cow<'_, str>> {
     StreamChunk::read(data)?.finish_reason
 }
 
-/// The error in one event's data or a whole body.
+/// Returns the error in one event's data or a whole body.
 pub fn in_band_error(data: &[u8]) -> Option<InBandError<'_>> {
     StreamChunk::read(data)?.error
 }
 
-/// Whether an event's data is the end mark `[DONE]`.
+/// Returns whether an event's data is the end mark `[DONE]`.
 pub fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
 }

@@ -1,26 +1,26 @@
-//! The one table of errors: what each code means in status and in the words of both dialects.
+//! The table of errors: status and type of each code in both dialects.
 //!
-//! Codes are part of the interface: programs match on them. A code is added here and nowhere else.
+//! Codes are part of the interface: programs match on them. This is the only place to add one.
 
-/// What went wrong, as clients see it in `error.code`.
+/// The error code that clients see in `error.code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
     /// The body is not one JSON value.
     InvalidJson,
-    /// The body or a header is not what the route expects.
+    /// The body or a header does not have the form that the route expects.
     InvalidRequest,
-    /// A top-level key that routing reads stands there twice.
+    /// A top-level key that routing reads occurs twice.
     DuplicateKey,
-    /// The prompt is longer than every worker of the model takes.
+    /// The prompt is longer than every worker of the model accepts.
     ContextTooLong,
-    /// The policy override names no policy.
+    /// The policy override names an unknown policy.
     UnknownPolicy,
-    /// The worker override names no worker.
+    /// The worker override names an unknown worker.
     UnknownWorker,
-    /// No key was sent where one is needed.
+    /// The route needs a key and the request has none.
     MissingApiKey,
-    /// The key is not known.
+    /// The key is unknown.
     InvalidApiKey,
     /// The key may not use this model.
     ModelNotAllowed,
@@ -28,33 +28,33 @@ pub enum ErrorCode {
     ScopeMissing,
     /// The key may not send this field or header.
     FieldNotAllowed,
-    /// The address is one that the router may not be sent to.
+    /// The router may not be sent to this address.
     DestinationForbidden,
-    /// A hook of the operator's refused the request.
+    /// An operator's hook rejected the request.
     HookRejected,
     /// No worker lists the model.
     ModelNotFound,
-    /// No such path.
+    /// The path does not exist.
     UnknownRoute,
     /// The decision is not, or no longer, in the ring.
     DecisionNotFound,
-    /// No worker of that name.
+    /// No worker has that name.
     WorkerNotFound,
-    /// No such reservation, or it is freed.
+    /// The reservation does not exist, or it is freed.
     ReservationNotFound,
     /// The path exists with another method.
     MethodNotAllowed,
-    /// The request contradicts what stands.
+    /// The request conflicts with the current state.
     Conflict,
-    /// A reservation of that id is held.
+    /// A reservation of that id exists.
     ReservationExists,
-    /// A worker of that name is there.
+    /// A worker of that name exists.
     WorkerExists,
     /// The body is over the limit.
     BodyTooLarge,
     /// The request target is over the limit.
     UriTooLong,
-    /// The body has a content encoding that is not taken.
+    /// The router does not accept the content encoding of the body.
     UnsupportedEncoding,
     /// The request's head is over the limit.
     HeadTooLarge,
@@ -66,29 +66,29 @@ pub enum ErrorCode {
     TokenLimited,
     /// The tenant's queue is full.
     TenantQueueFull,
-    /// A fault of the router; it costs this one request.
+    /// An internal error of the router; it fails only this request.
     Internal,
-    /// The worker's reply was not understood, attempts used up.
+    /// The router could not parse the worker's reply, and no attempts are left.
     UpstreamProtocol,
-    /// The worker closed the connection, attempts used up.
+    /// The worker closed the connection, and no attempts are left.
     UpstreamReset,
     /// No worker can take the request.
     NoWorker,
     /// The queue is full.
     QueueFull,
-    /// The request waited in the queue as long as it may.
+    /// The request reached its maximum time in the queue.
     QueueTimeout,
-    /// A hook of the operator's gave no answer, and without one nothing goes on.
+    /// An operator's hook did not answer, and the request needs its answer.
     HookFailed,
     /// The router sheds load.
     Overloaded,
-    /// The router is going down.
+    /// The router is shutting down.
     Draining,
     /// The worker did not start to answer in time.
     FirstByteTimeout,
     /// After the first byte: the worker's stream broke.
     StreamInterrupted,
-    /// After the first byte: the worker's stream fell silent.
+    /// After the first byte: the worker's stream stalled.
     StreamIdleTimeout,
     /// After the first byte: the stream ran longer than allowed.
     StreamTooLong,
@@ -97,7 +97,7 @@ pub enum ErrorCode {
 const INVALID: &str = "invalid_request_error";
 
 impl ErrorCode {
-    /// Every code, in the order of the documentation.
+    /// All codes, in the order of the documentation.
     pub const ALL: [Self; 43] = [
         Self::InvalidJson,
         Self::InvalidRequest,
@@ -144,27 +144,29 @@ impl ErrorCode {
         Self::StreamTooLong,
     ];
 
-    /// The word in `error.code`.
+    /// Returns the value of `error.code`.
     pub const fn as_str(self) -> &'static str {
         self.row().0
     }
 
-    /// The HTTP status. Codes of a stream that already began have the status they would have had before it.
+    /// Returns the HTTP status. Codes of a stream that already began have the status from before
+    /// its beginning.
     pub const fn status(self) -> u16 {
         self.row().1
     }
 
-    /// `error.type` on OpenAI-shaped routes and on the admin listener.
+    /// Returns `error.type` for OpenAI-shaped routes and the admin listener.
     pub const fn openai_type(self) -> &'static str {
         self.row().2
     }
 
-    /// `error.type` on Anthropic-shaped routes.
+    /// Returns `error.type` for Anthropic-shaped routes.
     pub const fn anthropic_type(self) -> &'static str {
         self.row().3
     }
 
-    /// Whether the same request may succeed later. Others carry `x-should-retry: false`.
+    /// Returns whether the same request may succeed later. Other codes carry
+    /// `x-should-retry: false`.
     pub const fn is_retryable(self) -> bool {
         matches!(self.status(), 429 | 500..)
     }

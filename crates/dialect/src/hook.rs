@@ -1,26 +1,27 @@
-//! What a service is asked about a request before it is routed, and what it may answer.
+//! The request to a hook before routing, and its answer.
 
 use std::borrow::Cow;
 
 use crate::json::{self, RawJson};
 
-/// What a hook says of a request.
+/// The decision of a hook about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookAnswer<'a> {
-    /// It goes on as it is.
+    /// The request continues unchanged.
     Allow,
-    /// It goes no further.
+    /// The request is rejected.
     Reject {
-        /// The status that its client gets, where the hook names one of 400 to 499.
+        /// The status for the client, if the hook names one of 400 to 499.
         status: Option<u16>,
-        /// What its client is told.
+        /// The message for the client.
         message: Option<Cow<'a, str>>,
     },
-    /// It goes on with this body, which is an object.
+    /// The request continues with this body, which is an object.
     Transform(RawJson<'a>),
 }
 
-/// The model that a body names at its top level. `None` if the body is not one JSON object, or names none.
+/// Returns the model that a body names at its top level. `None` if the body is not one JSON object,
+/// or has no model.
 ///
 /// ```
 /// assert_eq!(dialect::named_model(br#"{"model": "m", "x": 1}"#).as_deref(), Some("m"));
@@ -31,7 +32,8 @@ pub fn named_model(body: &[u8]) -> Option<String> {
     body.member("model")?.string().map(Cow::into_owned)
 }
 
-/// The question: one JSON object. `None` if `body` is not one JSON object, which nobody needs to be asked about.
+/// Builds the question: one JSON object. `None` if `body` is not one JSON object; the hook is not
+/// called for it.
 ///
 /// ```
 /// let question = dialect::hook_question("r1", "/v1/completions", br#"{"model":"m"}"#).unwrap();

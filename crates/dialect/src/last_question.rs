@@ -1,7 +1,7 @@
-//! What a request asks last, apart from all the rest of it.
+//! Separates the last question of a request from the rest of it.
 //!
-//! Two requests of one rest differ in the words of their last question alone. Whether those mean the same is for others to
-//! say; here is only what they are.
+//! Two requests with the same rest differ only in their last question. This module extracts both;
+//! it does not compare meanings.
 
 use std::borrow::Cow;
 
@@ -12,10 +12,11 @@ use crate::{
     splice,
 };
 
-/// Longest question, characters: of a longer one a part would have to stand for the whole.
+/// Maximum length of a question in characters: a part of a longer one would have to represent the
+/// whole.
 const MOST_CHARS: usize = 8_000;
 
-/// Fields with which a reply has parts of its prompt.
+/// Fields that make a reply repeat parts of its prompt.
 const REPEATS: [&str; 4] = [
     "echo",
     "prompt_logprobs",
@@ -26,13 +27,14 @@ const REPEATS: [&str; 4] = [
 /// A request in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastQuestion {
-    /// The text that a user said last.
+    /// The text of the last user message.
     pub text: String,
-    /// The digest of everything else, in the terms of [`crate::RequestKey`].
+    /// The digest of everything else, as a [`crate::RequestKey`].
     pub rest: RequestKey,
 }
 
-/// The last question of a request; `None` where the last thing said is not a user's, or is not text alone.
+/// Returns the last question of a request; `None` if the last message is not a user's, or is not
+/// text alone.
 ///
 /// ```
 /// use dialect::{Dialect, last_question};
@@ -53,7 +55,7 @@ pub fn last_question(
     headers: &[(&str, &[u8])],
 ) -> Option<LastQuestion> {
     let whole = json::object(body)?;
-    // A reply that repeats the prompt answers no other one.
+    // A reply that repeats the prompt cannot answer another one.
     if REPEATS.iter().any(|field| {
         whole
             .member(field)
@@ -85,7 +87,7 @@ pub fn last_question(
     })
 }
 
-/// The last message's text, and all messages without it.
+/// Returns the last message's text, and all messages without it.
 fn of_messages<'a>(messages: RawJson<'a>) -> Option<(Cow<'a, str>, String)> {
     let all: Vec<RawJson<'_>> = messages.elements()?.collect();
     let (last, before) = all.split_last()?;
@@ -93,11 +95,11 @@ fn of_messages<'a>(messages: RawJson<'a>) -> Option<(Cow<'a, str>, String)> {
         return None;
     }
     let content = last.member("content")?;
-    // An image beside the text is part of the question, and no part of its text.
+    // An image beside the text is part of the question, but not of its text.
     let is_text = |part: RawJson<'_>| {
         part.member("type").and_then(RawJson::string).as_deref() == Some("text")
             && part.member("text").and_then(RawJson::string).is_some()
-            // What else stands there is part of the request too.
+            // Any other member is part of the request too.
             && part.members().is_some_and(|members| members.count() == 2)
     };
     let only_text = content.string().is_some() || content.elements()?.all(is_text);

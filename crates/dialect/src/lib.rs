@@ -1,11 +1,14 @@
-//! What the router reads of requests and replies, and what it says itself.
+//! Reads requests and replies of the supported APIs, and writes the router's own replies.
 //!
-//! Above all: a borrowed view of a request body ([`view`]), a splitter of event streams with the few facts worth
-//! reading in them ([`SseSplitter`], [`Chunk`]), error bodies ([`ApiError`]), the one way to change members of a body
-//! that leaves every other byte as it was ([`splice()`]), Anthropic's messages in the words of a chat
-//! ([`messages_to_chat`]), and replies that answer a second time ([`Repeated`], [`StreamObject`], [`replay()`]). Nothing here opens a socket or reads a clock.
+//! Above all: a borrowed view of a request body ([`view`]), a splitter of event streams with the
+//! few facts worth reading in them ([`SseSplitter`], [`StreamChunk`]), error bodies ([`ApiError`]),
+//! the one way to change members of a body that leaves every other byte unchanged ([`splice()`]),
+//! the translation of Anthropic's messages into a chat ([`messages_to_chat`]), and replies from the
+//! cache ([`RepeatabilityView`], [`StreamObject`], [`replay()`]). Nothing here opens a socket or
+//! reads a clock.
 //!
-//! **Invariant**: no bytes make this crate panic or recurse; memory is bounded by the input and the limits named here.
+//! **Invariant**: no bytes make this crate panic or recurse; memory is bounded by the input and the
+//! limits defined here.
 
 mod anthropic;
 mod api_error;

@@ -1,4 +1,4 @@
-//! What a prefill worker's reply says to the worker that will generate.
+//! The parts of a prefill worker's reply that the decode worker needs.
 
 use crate::{
     Usage,
@@ -6,10 +6,10 @@ use crate::{
     json::{self, RawJson},
 };
 
-/// The parts of a whole reply that go on to the decode worker, as they stand there.
+/// The parts of a whole reply that go on to the decode worker, unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefillReply<'a> {
-    /// Where and how the prompt's KV is fetched: an object, or the reply says nothing of it.
+    /// Where and how to fetch the prompt's KV: an object, if the reply has one.
     pub kv_transfer_params: Option<RawJson<'a>>,
     /// The prompt as the engine tokenised it: a list of ids.
     pub prompt_token_ids: Option<RawJson<'a>>,
@@ -44,7 +44,7 @@ impl<'a> PrefillReply<'a> {
                 "prompt_token_ids" => {
                     reply.prompt_token_ids = ids(value).or(reply.prompt_token_ids)
                 }
-                // A completion has them in its choice, and only one choice is split.
+                // A completion has them in its choice, and only single-choice requests are split.
                 "choices" => {
                     let first = value.elements().and_then(|mut choices| choices.next());
                     let own = first
@@ -59,7 +59,7 @@ impl<'a> PrefillReply<'a> {
     }
 }
 
-/// A list of whole numbers, and nothing else: it goes to another engine as it stands.
+/// Accepts a list of whole numbers only: it goes to another engine unchanged.
 fn ids(value: RawJson<'_>) -> Option<RawJson<'_>> {
     let mut ids = value.elements()?.peekable();
     ids.peek()?;

@@ -1,7 +1,8 @@
-//! The key of a prompt's beginning: requests that begin alike have the same one.
+//! The key of a prompt's beginning: requests with the same beginning have the same key.
 //!
-//! A digest over the model and the text that conversations of one kind share: the system prompt, or else their first
-//! message. Whoever sends the same system prompt to the same model has the same key, whatever comes after it.
+//! The key is a digest over the model and the text that similar conversations share: the system
+//! prompt, or else the first message. All requests with one system prompt and one model have the
+//! same key, whatever follows the prompt.
 
 use std::borrow::Cow;
 
@@ -9,17 +10,17 @@ use sha2::{Digest, Sha256};
 
 use crate::{PromptPart, RawJson, RequestView, volatile_prefix::steady_text};
 
-/// The text that stands for a prompt's beginning. Never empty.
+/// The text that represents a prompt's beginning. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Anchor<'a> {
-    /// What the system says.
+    /// The system prompt.
     System(Cow<'a, str>),
-    /// The first message of somebody else, or the prompt that is no chat.
+    /// The first message that is not a system message, or the prompt outside a chat.
     Message(Cow<'a, str>),
 }
 
 impl<'a> Anchor<'a> {
-    /// Of a request in one of OpenAI's forms. `None`: it has no text that could be one.
+    /// Returns the anchor of a request in one of OpenAI's forms. `None` if it has no usable text.
     pub fn of(view: &RequestView<'a>) -> Option<Self> {
         match &view.prompt {
             PromptPart::Messages(messages) => Self::of_messages(*messages),
@@ -28,7 +29,8 @@ impl<'a> Anchor<'a> {
         }
     }
 
-    /// Of a request in Anthropic's form: its top-level `system`, else its messages.
+    /// Returns the anchor of a request in Anthropic's form: its top-level `system`, else its
+    /// messages.
     pub fn of_system(system: Option<RawJson<'a>>, messages: Option<RawJson<'a>>) -> Option<Self> {
         let system = system
             .and_then(content_text)
@@ -38,7 +40,7 @@ impl<'a> Anchor<'a> {
         system.or_else(|| messages.and_then(Self::of_messages))
     }
 
-    /// The first message of the system counts; without one, or if that says nothing, the first of anybody else.
+    /// Returns the first system message; if it is missing or empty, the first other message.
     fn of_messages(messages: RawJson<'a>) -> Option<Self> {
         let mut first_message = None;
         for message in messages.elements()? {
@@ -67,7 +69,8 @@ impl<'a> Anchor<'a> {
         Some(Self::Message(text))
     }
 
-    /// The digest over the model's name and at most `max_bytes` of the text, cut between characters.
+    /// Returns the digest over the model's name and at most `max_bytes` of the text, cut between
+    /// characters.
     ///
     /// ```
     /// use dialect::{Anchor, Dialect, view};
@@ -102,7 +105,7 @@ fn is_system(message: RawJson<'_>) -> bool {
     matches!(role.as_deref(), Some("system" | "developer"))
 }
 
-/// A text, or the text parts of a list of content blocks, one after the other.
+/// Returns a text, or the joined text parts of a list of content blocks.
 pub(crate) fn content_text(content: RawJson<'_>) -> Option<Cow<'_, str>> {
     if let Some(text) = content.string() {
         return Some(text);

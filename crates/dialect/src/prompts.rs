@@ -1,8 +1,9 @@
-//! The forms in which prompts are written where they are no chats.
+//! Reads prompts outside chats.
 
 use crate::{PromptPart, RawJson};
 
-/// The forms of `prompt` in `/v1/completions`: a text, token ids, or a list of either. A list of one is that one.
+/// Reads the forms of `prompt` in `/v1/completions`: a text, token ids, or a list of either. A list
+/// of one counts as its element.
 pub(crate) fn of_completion(value: RawJson<'_>) -> PromptPart<'_> {
     if let Some(text) = value.string() {
         return PromptPart::Text(text);
@@ -34,7 +35,8 @@ fn batch(prompts: RawJson<'_>) -> PromptPart<'_> {
     PromptPart::Batch { text_bytes, ids }
 }
 
-/// Values whose texts and ids are computed, whatever their forms: a text, ids, a list of either, objects with texts.
+/// Reads values whose texts and ids are computed, in any form: a text, ids, a list of either,
+/// objects with texts.
 pub(crate) fn computed<'a>(values: impl Iterator<Item = RawJson<'a>>) -> PromptPart<'a> {
     let (mut text_bytes, mut ids) = (0, 0);
     for value in values {

@@ -1,7 +1,7 @@
-//! What a request's body says about being answered with the reply to another one.
+//! Decides from a request's body whether a cached reply can answer it.
 //!
-//! One walk over the body answers all of it: the key under which its replies are found, the form in which it wants its own,
-//! and whether it asks for a repeatable answer. Whether it gets another's reply is the caller's to decide.
+//! One walk over the body yields the cache key of its replies, the form of the reply, and whether
+//! the client asks for a repeatable answer. The caller decides whether to use a cached reply.
 //!
 //! **Invariant**: changing any member of a body that is not in the list below gives another key.
 
@@ -12,7 +12,7 @@ use crate::{
     request_key::{KeyDigest, RequestKey},
 };
 
-/// Members of a body that never change what the model says (contract A6).
+/// Members of a body that never change the model's output (contract A6).
 const IGNORED: [&str; 6] = [
     "stream",
     "stream_options",
@@ -22,25 +22,25 @@ const IGNORED: [&str; 6] = [
     "rid",
 ];
 
-/// Members of `stream_options` that a stream made of a finished reply can honour.
+/// Members of `stream_options` that a replayed stream can honour.
 const HONOURED: [&str; 2] = ["include_usage", "include_obfuscation"];
 
-/// What a body says of `temperature`.
+/// The `temperature` of a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Temperature {
-    /// Nothing, or `null`.
+    /// Absent, or `null`.
     #[default]
     Absent,
-    /// That it is 0.
+    /// The number 0.
     Zero,
-    /// Anything else, and what engines could read in two ways: it is there twice.
+    /// Anything else, and duplicates, which engines could read in two ways.
     Other,
 }
 
-/// A body, as far as it matters to whether another's reply answers it.
+/// The members of a body that matter for cached replies.
 #[derive(Clone, Debug)]
 pub struct RepeatabilityView<'a> {
-    /// Its members by name; those of one name stay in their order.
+    /// The members, sorted by name; duplicates stay in their order.
     members: Vec<(Cow<'a, str>, RawJson<'a>)>,
     bytes: usize,
 }
@@ -49,9 +49,9 @@ impl<'a> RepeatabilityView<'a> {
     /// Reads a body; `None` if it is not one JSON object whose names can be told apart.
     ///
     /// ```
-    /// use dialect::Repeated;
+    /// use dialect::RepeatabilityView;
     ///
-    /// let key = |body: &str| Repeated::read(body.as_bytes()).unwrap().key("default", "/v1/completions", &[]);
+    /// let key = |body: &str| RepeatabilityView::read(body.as_bytes()).unwrap().key("default", "/v1/completions", &[]);
     /// assert_eq!(key(r#"{"model":"m","seed":1}"#), key(r#"{ "seed" : 1, "model" : "m", "user": "me" }"#));
     /// assert_ne!(key(r#"{"model":"m","seed":1}"#), key(r#"{"model":"m","seed":2}"#));
     /// ```
@@ -74,7 +74,7 @@ impl<'a> RepeatabilityView<'a> {
         })
     }
 
-    /// The model that it names.
+    /// Returns the requested model.
     pub fn model(&self) -> Option<Cow<'a, str>> {
         self.members
             .iter()
@@ -82,11 +82,12 @@ impl<'a> RepeatabilityView<'a> {
             .and_then(|(_, value)| value.string())
     }
 
-    /// The key of the request. `tenant`: whose it is, as nobody gets another's reply; `route`: the path, which says the
-    /// dialect too; `headers`: those that change the reply, in an order that is always the same.
+    /// Returns the cache key of the request. `tenant`: its owner, as no tenant gets another's
+    /// reply; `route`: the path, which implies the dialect; `headers`: the headers that change the
+    /// reply, always in one order.
     pub fn key(&self, tenant: &str, route: &str, headers: &[(&str, &[u8])]) -> RequestKey {
         let mut parts = KeyDigest::with_capacity(self.bytes + 1024);
-        // The form's own version: another form never meets an old key.
+        // The version of the key format: a new format never matches an old key.
         parts.bytes(b"warmroute.request/1");
         parts.bytes(tenant.as_bytes());
         parts.bytes(route.as_bytes());
@@ -106,10 +107,11 @@ impl<'a> RepeatabilityView<'a> {
         parts.key()
     }
 
-    /// How the request wants its reply, in few bytes: those with one key and one form get the same bytes.
+    /// Returns the form of the wanted reply in few bytes: requests with one key and one form get
+    /// equal bytes.
     ///
     /// ```
-    /// let form = |body: &[u8]| dialect::Repeated::read(body).unwrap().form();
+    /// let form = |body: &[u8]| dialect::RepeatabilityView::read(body).unwrap().form();
     /// assert_eq!(form(br#"{"seed":1,"stream":true}"#), form(br#"{"stream": true}"#));
     /// assert_ne!(form(br#"{"stream":true}"#), form(b"{}"));
     /// ```
@@ -126,10 +128,11 @@ impl<'a> RepeatabilityView<'a> {
         parts.key()
     }
 
-    /// Whether the request itself asks for a repeatable answer (contract B6): `temperature` 0, or a `seed`.
+    /// Returns whether the request itself asks for a repeatable answer (contract B6): `temperature`
+    /// 0, or a `seed`.
     ///
     /// ```
-    /// let asks = |body: &[u8]| dialect::Repeated::read(body).unwrap().asks_repeatable();
+    /// let asks = |body: &[u8]| dialect::RepeatabilityView::read(body).unwrap().asks_repeatable();
     /// assert!(asks(br#"{"temperature": 0.0}"#));
     /// assert!(asks(br#"{"seed": 7, "temperature": 1}"#));
     /// assert!(!asks(br#"{"model": "m"}"#));
@@ -143,7 +146,7 @@ impl<'a> RepeatabilityView<'a> {
         seeded || self.temperature() == Temperature::Zero
     }
 
-    /// What it says of `temperature`.
+    /// Returns the `temperature` of the body.
     pub fn temperature(&self) -> Temperature {
         let mut values = self.named("temperature");
         match (values.next(), values.next()) {
@@ -154,7 +157,7 @@ impl<'a> RepeatabilityView<'a> {
         }
     }
 
-    /// Whether an event stream is wanted.
+    /// Returns whether the client wants an event stream.
     pub fn stream(&self) -> bool {
         self.named("stream")
             .last()
@@ -162,7 +165,7 @@ impl<'a> RepeatabilityView<'a> {
             .unwrap_or(false)
     }
 
-    /// Whether the stream shall end with the usage (`stream_options.include_usage`).
+    /// Returns whether the stream ends with the usage (`stream_options.include_usage`).
     pub fn include_usage(&self) -> bool {
         let options = self.named("stream_options").last();
         options
@@ -171,7 +174,7 @@ impl<'a> RepeatabilityView<'a> {
             .unwrap_or(false)
     }
 
-    /// Whether it wants something of its stream that a stream made of a finished reply cannot honour.
+    /// Returns whether the client wants a stream option that a replayed stream cannot honour.
     pub fn other_stream_options(&self) -> bool {
         let other = |options: RawJson<'_>| {
             options
@@ -182,7 +185,7 @@ impl<'a> RepeatabilityView<'a> {
             .any(|options| !options.is_null() && other(options))
     }
 
-    /// The values of that name, in their order.
+    /// Returns the values of that name, in their order.
     fn named(&self, name: &'static str) -> impl Iterator<Item = RawJson<'a>> {
         let from = self.members.partition_point(|(own, _)| &**own < name);
         self.members[from..]

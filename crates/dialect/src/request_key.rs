@@ -1,9 +1,11 @@
-//! The complete key of a request: two requests have the same one only if they ask for the same thing (contract A6).
+//! The complete key of a request: two requests have the same key only if they ask for the same
+//! thing (contract A6).
 //!
-//! Here is how a key is made of a request's parts; which members of a body are parts, [`crate::Repeated`] says. What is in a
-//! key is told apart by lengths, so no two different requests can run into each other.
+//! This module digests the parts of a request; [`crate::RepeatabilityView`] selects the members of
+//! a body that are parts. Each part of a key is preceded by its length, so two different requests
+//! never have the same input.
 //!
-//! **Invariant**: the bytes that are digested can be read back into exactly one list of parts.
+//! **Invariant**: the digested bytes decode into exactly one list of parts.
 
 use sha2::{Digest, Sha256};
 
@@ -20,13 +22,13 @@ impl RequestKey {
     }
 }
 
-/// The parts of a key, one after the other, each behind its length, digested together at the end. As long as what is put
-/// in, which is the body of one request.
+/// The parts of a key, each behind its length, digested together at the end. Its size is that of
+/// the input, which is the body of one request.
 #[derive(Debug)]
 pub(crate) struct KeyDigest(Vec<u8>);
 
 impl KeyDigest {
-    /// `bytes`: about how long all of it becomes.
+    /// `bytes`: the estimated total size.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))
     }
@@ -40,7 +42,7 @@ impl KeyDigest {
         self.0.extend_from_slice(bytes);
     }
 
-    /// A value without the space between its parts, which means nothing.
+    /// Adds a value without insignificant space.
     pub(crate) fn json(&mut self, value: &str) {
         let length = self.0.len();
         self.count(0);

@@ -1,7 +1,9 @@
-//! What routing reads of a request to `/v1/responses`. The request itself is forwarded as it came.
+//! Reads the fields that routing needs from a request to `/v1/responses`. The request itself is
+//! forwarded as received.
 //!
-//! Such a request is routed by the chat that it most likely becomes at an engine. Where parts of it lie at the engine
-//! (an earlier response) or have no form in a chat, the chat only resembles what is computed.
+//! Such a request is routed by the chat that it most likely becomes at an engine. If parts of it
+//! are stored at the engine (an earlier response) or have no form in a chat, the chat only
+//! resembles the computed prompt.
 
 use std::borrow::Cow;
 
@@ -11,16 +13,16 @@ use crate::{
     tokenize::fields,
 };
 
-/// What routing knows of it.
+/// The fields of a `/v1/responses` request that routing reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponsesView<'a> {
-    /// The engine keeps the response, so that a later request may go on from it.
+    /// Whether the engine stores the response, so that a later request may continue it.
     pub stored: bool,
-    /// The response that this request goes on from.
+    /// The response that this request continues.
     pub previous: Option<Cow<'a, str>>,
-    /// The chat that stands in for the request.
+    /// The chat that represents the request.
     pub chat: Vec<u8>,
-    /// Whether the engine computes that chat, or something else and more.
+    /// Whether the engine computes exactly that chat.
     pub fidelity: Fidelity,
 }
 
@@ -33,7 +35,7 @@ const KEYS: [&str; 11] = [
     "previous_response_id",
     "conversation",
     "max_output_tokens",
-    // Of other forms than in a chat.
+    // Their form differs from that in a chat.
     "tool_choice",
     "messages",
     "reasoning",
@@ -54,7 +56,7 @@ const KEYS: [&str; 11] = [
 ///
 /// # Errors
 ///
-/// Where the body is not one JSON object in UTF-8, or has a member twice that is read here.
+/// If the body is not one JSON object in UTF-8, or a member that is read here occurs twice.
 pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
     let [
         model,
@@ -104,7 +106,8 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
         }
     }
     chat.close();
-    // Kept unless the client says otherwise: what engines make of silence differs, and this is the careful reading.
+    // Stored unless the client disables it: engines differ in their default, and this is the
+    // careful reading.
     let stored = store.and_then(RawJson::flag).unwrap_or(true);
     let fidelity = if approximate {
         Fidelity::Likeness
@@ -126,7 +129,7 @@ fn message(said: &mut ArrayWriter<'_>, role: &str, text: &str) {
     message.close();
 }
 
-/// Writes an item that is a message of text, and says whether it was one.
+/// Writes an item that is a message of text; returns whether it was one.
 fn plain_message(said: &mut ArrayWriter<'_>, item: RawJson<'_>) -> bool {
     let kind = item.member("type").and_then(RawJson::string);
     let Some(role) = item.member("role").and_then(RawJson::string) else {
@@ -176,7 +179,7 @@ fn plain_message(said: &mut ArrayWriter<'_>, item: RawJson<'_>) -> bool {
     }
 }
 
-/// Writes the tools, and says whether all of them are functions.
+/// Writes the tools; returns whether all of them are functions.
 fn functions(chat: &mut ObjectWriter<'_>, tools: RawJson<'_>) -> bool {
     let Some(elements) = tools.elements() else {
         return false;

@@ -1,14 +1,14 @@
-//! Changes a few members of a body and leaves every other byte as it was: unknown fields, order, spacing and numbers
-//! survive as the client wrote them.
+//! Changes single members of a body and leaves every other byte unchanged: unknown fields, order,
+//! spacing and numbers stay as the client wrote them.
 
 use crate::json::{self, JsonError};
 
 /// One change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit<'a> {
-    /// The member of this name has this value, which must be JSON; it is added at the end where it is not there.
+    /// Sets the member of this name to this value, which must be JSON; appends it if it is absent.
     Set(&'a str, &'a str),
-    /// There is no member of this name.
+    /// Removes the member of this name.
     Remove(&'a str),
 }
 
@@ -20,14 +20,15 @@ impl Edit<'_> {
     }
 }
 
-/// A change at a place of the text: what stands in `range` becomes `text`.
+/// A replacement at a place of the text: `text` replaces `range`.
 struct Replacement<'a> {
     range: std::ops::Range<usize>,
     text: &'a str,
 }
 
-/// `body`, which must be one JSON object, with its members changed. A member that stands there twice is changed both times.
-/// Names in `edits` must be plain: nothing in them is escaped.
+/// Returns `body`, which must be one JSON object, with its members changed. A member that occurs
+/// twice is changed both times. Names in `edits` must be plain: they contain nothing that needs an
+/// escape.
 ///
 /// ```
 /// use dialect::{Edit, splice};
@@ -39,7 +40,7 @@ struct Replacement<'a> {
 ///
 /// # Errors
 ///
-/// Where the body is not one JSON object in UTF-8.
+/// If the body is not one JSON object in UTF-8.
 pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
     let text = std::str::from_utf8(body).map_err(|error| JsonError {
         at: error.valid_up_to(),
@@ -48,7 +49,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
     let offset = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
     let mut cuts: Vec<Replacement<'_>> = Vec::new();
     let mut found = vec![false; edits.len()];
-    // Where the latest member that stays ends, or what was cut behind it.
+    // End of the latest kept member, or of the cut behind it.
     let mut kept_end = None;
     let mut members = json::members(text).peekable();
     while let Some(member) = members.next() {
@@ -66,7 +67,8 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
                 text: json,
             }),
             Some(Edit::Remove(_)) => {
-                // With the comma before it; the first that stays has none, so the one behind goes.
+                // The cut includes the comma before it; the first remaining member has none, so the
+                // comma behind it is cut.
                 let range = match (kept_end, members.peek()) {
                     (Some(before), _) => before..end,
                     (None, Some(Ok((next, _)))) => start..offset(next),
@@ -98,7 +100,8 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
         tail.push(':');
         tail += json;
     }
-    // The walk came to its end, so there is a closing brace; what is added goes right behind the latest member.
+    // The walk reached the end, so there is a closing brace; additions go right behind the latest
+    // member.
     let close = text.rfind('}').unwrap_or(text.len());
     let at = kept_end.unwrap_or(close);
     cuts.push(Replacement {
@@ -108,7 +111,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
     Ok(applied(text, &cuts))
 }
 
-/// `cuts` are in order and apart.
+/// `cuts` are ordered and do not overlap.
 fn applied(text: &str, cuts: &[Replacement<'_>]) -> Vec<u8> {
     let more: usize = cuts.iter().map(|cut| cut.text.len()).sum();
     let mut out = Vec::with_capacity(text.len() + more);

@@ -1,13 +1,15 @@
-//! Splits a stream of server-sent events as its bytes come in.
+//! Splits a stream of server-sent events as its bytes arrive.
 //!
-//! For the relay it says how far complete events reach, so that no torn event goes out by accident; for accounting it
-//! hands over each event's data. It changes no byte and refuses none: whatever comes, the bytes may be passed on.
+//! For the relay it reports the end of the last complete event, so that no partial event goes out
+//! by accident; for accounting it passes on each event's data. It changes no byte and rejects none:
+//! any bytes may be passed on.
 //!
-//! **Invariant**: the events do not depend on how the bytes were split, and at most [`MAX_EVENT_BYTES`] are kept.
+//! **Invariant**: the events do not depend on how the bytes were split, and at most
+//! [`MAX_EVENT_BYTES`] are buffered.
 
 use std::borrow::Cow;
 
-/// An event longer than this is not kept together: it passes, and is reported as oversized.
+/// Maximum length of a buffered event: a longer one passes and is reported as oversized.
 pub const MAX_EVENT_BYTES: usize = 1 << 20;
 
 /// One event of a stream.
@@ -20,41 +22,42 @@ pub enum SseEvent<'a> {
         /// Its `data` lines, joined by line feeds. Not necessarily UTF-8.
         data: Cow<'a, [u8]>,
     },
-    /// An event over [`MAX_EVENT_BYTES`]: its content was let go.
+    /// An event over [`MAX_EVENT_BYTES`]: its content was discarded.
     Oversized,
 }
 
-/// What [`SseSplitter::push`] found.
+/// The result of [`SseSplitter::push`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SsePushOutcome {
-    /// So many bytes of the chunk belong to complete events (comments included). The rest is the start of one.
+    /// Number of the chunk's bytes that belong to complete events (comments included). The rest
+    /// starts a new one.
     pub complete: usize,
-    /// Number of events handed over.
+    /// Number of events passed to the callback.
     pub events: usize,
 }
 
 /// The state between chunks of one stream.
 #[derive(Debug, Default)]
 pub struct SseSplitter {
-    /// The block that is not complete yet, as it came. Bounded: a block beyond the limit is let go.
+    /// The incomplete block, as received. Bounded: a block beyond the limit is discarded.
     tail: Vec<u8>,
-    /// Bytes of the block at hand, kept or not.
+    /// Bytes of the current block, buffered or not.
     block: usize,
-    /// The line at hand has at least one byte.
+    /// Whether the current line has at least one byte.
     in_line: bool,
-    /// The byte before was a carriage return: a line feed now belongs to it.
+    /// Whether the previous byte was a carriage return: a line feed now belongs to it.
     after_return: bool,
-    /// Bytes were seen: a byte order mark can stand only before them.
+    /// Whether any bytes arrived: a byte order mark is possible only before them.
     started: bool,
 }
 
 impl SseSplitter {
-    /// A splitter at the start of a stream.
+    /// Returns a splitter at the start of a stream.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes the next bytes and hands over each event that they complete.
+    /// Takes the next bytes and passes on each event that they complete.
     ///
     /// ```
     /// use dialect::{SseEvent, SseSplitter};
@@ -77,7 +80,8 @@ impl SseSplitter {
             if std::mem::take(&mut self.after_return) && chunk[at] == b'\n' {
                 at += 1;
                 if self.block == 0 {
-                    // The block ended with the return before: its line feed is no start of another.
+                    // The previous carriage return ended the block: its line feed starts no other
+                    // one.
                     pushed.complete = at;
                 } else {
                     self.block += 1;
@@ -106,23 +110,23 @@ impl SseSplitter {
         pushed
     }
 
-    /// The stream has ended: hands over what an end without an empty line leaves, as lenient clients do.
+    /// Ends the stream: passes on a last event without an empty line, as lenient clients do.
     pub fn finish(&mut self, mut on_event: impl FnMut(SseEvent<'_>)) -> bool {
         self.in_line = false;
         self.close(&[], &mut on_event)
     }
 
-    /// Whether the bytes so far end where an event ends (or before the first).
+    /// Returns whether the bytes so far end at an event's end (or before the first event).
     pub fn at_boundary(&self) -> bool {
         self.block == 0
     }
 
-    /// Whether the event at hand is over the limit: it must not be held back.
+    /// Returns whether the current event is over the limit: the relay must not hold it back.
     pub fn is_oversized(&self) -> bool {
         self.block > MAX_EVENT_BYTES
     }
 
-    /// Ends the block at hand, of which `last` are the bytes not kept yet.
+    /// Ends the current block, of which `last` are the bytes that are not buffered yet.
     fn close(&mut self, last: &[u8], on_event: &mut impl FnMut(SseEvent<'_>)) -> bool {
         let first = !std::mem::replace(&mut self.started, true);
         let oversized = self.is_oversized();
@@ -137,7 +141,7 @@ impl SseSplitter {
             self.tail.extend_from_slice(last);
             event(&self.tail, first).map(&mut *on_event).is_some()
         };
-        // An event of usual size leaves its room to the next one; a large one is paid for once.
+        // An event of usual size leaves its buffer to the next one; a large buffer is freed.
         if self.tail.capacity() > 16 * 1024 {
             self.tail = Vec::new();
         }
@@ -154,7 +158,7 @@ impl SseSplitter {
     }
 }
 
-/// Reads a block: its lines, of which `data` and `event` count. `None` if it has no data.
+/// Reads a block: its `data` and `event` lines. `None` if it has no data.
 fn event(block: &[u8], first_of_stream: bool) -> Option<SseEvent<'_>> {
     let block = if first_of_stream {
         block.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(block)
@@ -163,7 +167,7 @@ fn event(block: &[u8], first_of_stream: bool) -> Option<SseEvent<'_>> {
     };
     let mut name = None;
     let mut data: Option<Cow<'_, [u8]>> = None;
-    // A line feed after a return makes an empty line here, which says nothing.
+    // A line feed after a carriage return makes an empty line here, which has no effect.
     for line in block.split(|byte| matches!(byte, b'\n' | b'\r')) {
         let (field, value) = match line.iter().position(|byte| *byte == b':') {
             Some(colon) => (&line[..colon], &line[colon + 1..]),
@@ -186,7 +190,7 @@ fn event(block: &[u8], first_of_stream: bool) -> Option<SseEvent<'_>> {
     data.map(|data| SseEvent::Data { name, data })
 }
 
-/// How many bytes from the start end no line; eight are looked at together.
+/// Returns the number of leading bytes that end no line; the loop checks eight at a time.
 fn line_bytes(bytes: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;

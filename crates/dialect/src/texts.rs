@@ -1,4 +1,4 @@
-//! Two texts of a request: how its prompt begins, and what was asked last.
+//! Extracts two texts of a request: the beginning of its prompt, and the last user message.
 
 use std::borrow::Cow;
 
@@ -6,9 +6,9 @@ use crate::{
     PromptPart, RawJson, RequestView, prefix_key::content_text, volatile_prefix::steady_text,
 };
 
-/// The first `max_chars` characters of the prompt: those of its text, or of the texts of its messages with their roles,
-/// without the line that agents' clients change with every request.
-/// `None` where there is no text.
+/// Returns the first `max_chars` characters of the prompt: of its text, or of the texts of its
+/// messages with their roles, without the line that agent clients change with every request. `None`
+/// if there is no text.
 ///
 /// ```
 /// use dialect::{Dialect, opening, view};
@@ -43,8 +43,8 @@ pub fn opening(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// What the user said last, or the prompt that is no chat; at most `max_chars` characters of it. `None` where there is no
-/// such text.
+/// Returns the last user message, or the prompt outside a chat; at most `max_chars` characters of
+/// it. `None` if there is no such text.
 ///
 /// ```
 /// use dialect::{Dialect, last_said, view};

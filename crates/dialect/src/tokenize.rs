@@ -1,7 +1,8 @@
 //! The bodies of `/tokenize` and `/detokenize`.
 //!
-//! Other than generations these are answered by the router itself where it can, so what an engine would refuse is refused
-//! here. Engines read them leniently (`"no"` is a flag, `"7"` a number) and ignore what they do not know.
+//! Unlike generations, the router answers these itself where it can, so it rejects what an engine
+//! would reject. Engines read them leniently (`"no"` is a flag, `"7"` a number) and ignore unknown
+//! fields.
 
 use std::borrow::Cow;
 
@@ -10,23 +11,24 @@ use crate::{
     view::{PromptPart, Rendering, ViewError},
 };
 
-/// What `/tokenize` asks for.
+/// The body of `/tokenize`.
 #[derive(Clone, Debug)]
 pub struct TokenizeView<'a> {
-    /// The model it names, if it names one.
+    /// The requested model, if there is one.
     pub model: Option<Cow<'a, str>>,
     /// [`PromptPart::Messages`] or [`PromptPart::Text`].
     pub prompt: PromptPart<'a>,
-    /// Fields that change how the prompt becomes tokens. Fields that only generations have are `None`.
+    /// Fields that change how the prompt becomes tokens. Fields that exist only in generations are
+    /// `None`.
     pub rendering: Rendering<'a>,
-    /// Whether the tokens are wanted as the vocabulary spells them, too.
+    /// Whether the client also wants the tokens as strings of the vocabulary.
     pub return_token_strs: bool,
 }
 
-/// What `/detokenize` asks for.
+/// The body of `/detokenize`.
 #[derive(Clone, Debug)]
 pub struct DetokenizeView<'a> {
-    /// The model it names, if it names one.
+    /// The requested model, if there is one.
     pub model: Option<Cow<'a, str>>,
     /// Token ids.
     pub tokens: Vec<u32>,
@@ -66,7 +68,7 @@ pub fn tokenize_view(body: &[u8]) -> Result<TokenizeView<'_>, ViewError> {
         chat_template_kwargs,
         tools,
     ] = fields(body, KEYS)?;
-    // A body with both is a chat if its messages are any, as engines read it.
+    // A body with both fields is a chat if its messages are valid, as engines read it.
     let chat = messages.filter(|messages| {
         messages
             .elements()
@@ -141,7 +143,8 @@ pub fn detokenize_view(body: &[u8]) -> Result<DetokenizeView<'_>, ViewError> {
     })
 }
 
-/// Whether a string has half of a surrogate pair: it reads as U+FFFD, which then is there more often than it was written.
+/// Returns whether a string has half of a surrogate pair: it reads as U+FFFD, which then occurs
+/// more often than it was written.
 fn half_a_pair(raw: &str, text: &str) -> bool {
     const STAND_IN: char = '\u{fffd}';
     if !text.contains(STAND_IN) {
@@ -152,7 +155,7 @@ fn half_a_pair(raw: &str, text: &str) -> bool {
     text.matches(STAND_IN).count() > written
 }
 
-/// The values of `keys`, in their order; other keys are passed over.
+/// Returns the values of `keys`, in their order; other keys are skipped.
 pub(crate) fn fields<'a, const N: usize>(
     body: &'a [u8],
     keys: [&'static str; N],
@@ -179,7 +182,7 @@ pub(crate) fn fields<'a, const N: usize>(
             twice = twice.or(Some(keys[at]));
         }
     }
-    // Reported after the walk: a body that is not JSON at all is that first.
+    // Reported after the walk: a body that is not JSON at all reports that error first.
     twice.map_or(Ok(found), |key| Err(ViewError::DuplicateKey { key }))
 }
 
@@ -189,7 +192,7 @@ fn flag(value: Option<RawJson<'_>>, field: &'static str) -> Result<Option<bool>,
         .transpose()
 }
 
-/// The model named; an empty name is as good as none, as engines read it.
+/// Returns the requested model; an empty name counts as absent, as engines read it.
 fn name(value: Option<RawJson<'_>>) -> Result<Option<Cow<'_, str>>, ViewError> {
     let Some(value) = value.filter(|value| !value.is_null()) else {
         return Ok(None);

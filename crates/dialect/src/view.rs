@@ -1,8 +1,9 @@
-//! The few fields of a request that routing reads, borrowed from its body.
+//! The fields of a request that routing reads, borrowed from its body.
 //!
-//! The body itself is forwarded as it came; the view exists beside it and decides nothing. Fields of a form that is not
-//! understood read as absent: whether a request is good is the engine's to say. Refused are only bodies that two parsers
-//! could read differently (bad JSON, a routing key twice) and requests that name no model.
+//! The body itself is forwarded as received; the view exists beside it and decides nothing. Fields
+//! of an unknown form read as absent: the engine validates the request. The view rejects only
+//! bodies that two parsers could read differently (bad JSON, a duplicate routing key) and requests
+//! without a model.
 
 use std::borrow::Cow;
 
@@ -12,7 +13,7 @@ use crate::{
     prompts,
 };
 
-/// The shape a request is written in.
+/// The API in which a request is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
     /// `/v1/chat/completions`.
@@ -31,76 +32,76 @@ pub enum Dialect {
     Messages,
 }
 
-/// What routing knows of a request.
+/// The fields of a request that routing reads.
 #[derive(Clone, Debug, Default)]
 pub struct RequestView<'a> {
-    /// The model it names.
+    /// The requested model.
     pub model: Cow<'a, str>,
-    /// Whether an event stream is wanted.
+    /// Whether the client wants an event stream.
     pub stream: bool,
-    /// Whether the stream shall end with the usage (`stream_options.include_usage`).
+    /// Whether the stream ends with the usage (`stream_options.include_usage`).
     pub include_usage: bool,
-    /// What the engine will have to prefill.
+    /// The prompt that the engine has to prefill.
     pub prompt: PromptPart<'a>,
-    /// At most so many output tokens: `max_completion_tokens`, else `max_tokens`.
+    /// Maximum number of output tokens: `max_completion_tokens`, else `max_tokens`.
     pub max_tokens: Option<u32>,
-    /// Number of completions wanted.
+    /// Number of completions.
     pub n: Option<u32>,
-    /// How many things it asks for, read so that no way of writing them hides any.
+    /// Per-request counts, read so leniently that no notation hides any.
     pub counts: BodyCounts,
-    /// Engine-side priority, as the body gives it.
+    /// Engine-side priority from the body.
     pub priority: Option<i64>,
-    /// The salt that keeps its blocks apart from others'.
+    /// The salt that separates its blocks from those of other requests.
     pub cache_salt: Option<Cow<'a, str>>,
-    /// Whose conversation it may be.
+    /// Fields that may identify the session.
     pub session: SessionFields<'a>,
     /// Fields that change how a chat becomes text.
     pub rendering: Rendering<'a>,
-    /// A field that steers how engines hand KV caches to each other, where the client sent one (S43).
+    /// A field that controls KV transfer between engines, if the client sent one (S43).
     pub transfer_field: Option<&'static str>,
-    /// Whether the engine computes the prompt without looking for it in its own prefix cache: it is asked for the
-    /// logprobs of the prompt, or gets its KV from elsewhere.
+    /// Whether the engine computes the prompt without a lookup in its own prefix cache: the client
+    /// wants the logprobs of the prompt, or the engine gets its KV from elsewhere.
     pub skips_prefix_cache: bool,
-    /// How much of it the engine computes.
+    /// How well `prompt` represents what the engine computes.
     pub fidelity: Fidelity,
 }
 
-/// How well the prompt in a view stands for what the engine computes.
+/// How well the prompt in a view represents what the engine computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fidelity {
-    /// It is that.
+    /// The prompt is what the engine computes.
     #[default]
     Exact,
-    /// It only resembles that: its tokens cannot be told here.
+    /// The prompt only resembles it: its tokens cannot be computed here.
     Likeness,
 }
 
-/// Fields that change how the prompt becomes tokens; `None` where the body says nothing or `null`.
+/// Fields that change how the prompt becomes tokens; `None` if the body has none or `null`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rendering<'a> {
-    /// Whether the chat ends with the lead-in of the reply.
+    /// Whether the chat ends with the lead-in of the reply (`add_generation_prompt`).
     pub add_generation_prompt: Option<bool>,
-    /// Whether the last message is left open.
+    /// Whether the last message stays open (`continue_final_message`).
     pub continue_final_message: Option<bool>,
     /// Whether the tokenizer adds its special tokens.
     pub add_special_tokens: Option<bool>,
-    /// Only so many last tokens are kept.
+    /// Number of last tokens to which the prompt is truncated.
     pub truncate_prompt_tokens: Option<i64>,
     /// Variables for the template.
     pub chat_template_kwargs: Option<RawJson<'a>>,
-    /// A template of the client's own.
+    /// The client's own template.
     pub chat_template: Option<RawJson<'a>>,
-    /// Functions the model may call.
+    /// Functions that the model may call.
     pub tools: Option<RawJson<'a>>,
-    /// Which of them it must call.
+    /// The function that the model must call.
     pub tool_choice: Option<RawJson<'a>>,
     /// Documents for templates that take them.
     pub documents: Option<RawJson<'a>>,
-    /// How much the model shall reason.
+    /// The reasoning effort of the model.
     pub reasoning_effort: Option<RawJson<'a>>,
 }
 
-/// Body fields that may tell conversations apart.
+/// Body fields that may identify a session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionFields<'a> {
     /// `session_params.session_id`.
@@ -111,14 +112,15 @@ pub struct SessionFields<'a> {
     pub session_id: Option<Cow<'a, str>>,
     /// `user_id`.
     pub user_id: Option<Cow<'a, str>>,
-    /// `prompt_cache_key`: what OpenAI's clients send to be led to the same cache.
+    /// `prompt_cache_key`: OpenAI's clients send it to reach the same cache.
     pub prompt_cache_key: Option<Cow<'a, str>>,
-    /// `metadata.user_id`: Claude Code's has the session in it.
+    /// `metadata.user_id`: in Claude Code's requests it contains the session.
     pub metadata_user_id: Option<Cow<'a, str>>,
 }
 
 impl SessionFields<'_> {
-    /// The first that is there, in the order of contract V25; after those what clients of agents send.
+    /// Returns the first field that is present, in the order of contract V25; then the fields of
+    /// agent clients.
     pub fn key(&self) -> Option<&str> {
         let in_contract = [
             &self.params_session_id,
@@ -134,28 +136,28 @@ impl SessionFields<'_> {
     }
 }
 
-/// The prompt in the form the client sent it.
+/// The prompt in the form in which the client sent it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PromptPart<'a> {
-    /// A chat: the value of `messages`, whatever it is.
+    /// A chat: the value of `messages`, of any form.
     Messages(RawJson<'a>),
     /// One text.
     Text(Cow<'a, str>),
     /// One prompt of token ids.
     TokenIds(Vec<u32>),
-    /// Several prompts in one request, and how long they are together.
+    /// Several prompts in one request, with their total length.
     Batch {
-        /// Bytes of JSON in those that are texts.
+        /// Bytes of JSON in the text prompts.
         text_bytes: usize,
-        /// Token ids in those that are ids.
+        /// Token ids in the token prompts.
         ids: usize,
     },
-    /// None, or of a form that is not known.
+    /// No prompt, or one of an unknown form.
     #[default]
     None,
 }
 
-/// Why a body cannot be routed.
+/// The reason why a body cannot be routed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {
     /// Not JSON, or JSON beyond the limits.
@@ -167,35 +169,35 @@ pub enum ViewError {
         /// Offset of the first bad byte.
         at: usize,
     },
-    /// JSON, but no object.
+    /// JSON, but not an object.
     #[error(
         "the body is json but not an object; send an object with at least model and the prompt"
     )]
     NotAnObject,
-    /// A key that routing reads comes twice: engines differ in which one counts.
+    /// A key that routing reads occurs twice: engines differ in which one counts.
     #[error("the key {key:?} stands in the body twice; send it once")]
     DuplicateKey {
         /// The key.
         key: &'static str,
     },
-    /// A field that is needed, or has another form than its engine reads.
+    /// A required field is missing, or a field has a form that its engine does not read.
     #[error("{field} is missing or of the wrong form: expected {expected}")]
     Field {
         /// The field.
         field: &'static str,
-        /// What it should be.
+        /// The expected form.
         expected: &'static str,
     },
     /// No model, or not a text.
     #[error("model is {found}, expected a non-empty string; name a model that /v1/models lists")]
     Model {
-        /// What is there instead.
+        /// The value in its place.
         found: &'static str,
     },
 }
 
 impl ViewError {
-    /// The error's code.
+    /// Returns the code of the error.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Json(_) | Self::Utf8 { .. } => ErrorCode::InvalidJson,
@@ -206,7 +208,7 @@ impl ViewError {
         }
     }
 
-    /// The field at fault, if it is one.
+    /// Returns the field at fault, if there is one.
     pub fn param(&self) -> Option<&'static str> {
         match self {
             Self::DuplicateKey { key } => Some(key),
@@ -251,7 +253,8 @@ pub fn view(dialect: Dialect, body: &[u8]) -> Result<RequestView<'_>, ViewError>
     fields.into_view(dialect)
 }
 
-/// Declares the keys that routing reads: one list for their names and their places in [`Fields`].
+/// Declares the keys that routing reads: one list for their names and their places in
+/// [`BodyFields`].
 macro_rules! keys {
     ($($key:ident $name:literal)*) => {
         #[derive(Clone, Copy)]
@@ -276,7 +279,8 @@ macro_rules! keys {
     };
 }
 
-// The last one is not read here yet: it steers where and how a request runs, so two of them are two readings.
+// The last one is not read here yet: it controls where and how a request runs, so two of them are
+// two readings.
 keys! {
     Model "model"
     Messages "messages"
@@ -322,7 +326,8 @@ keys! {
     LoraRequest "lora_request"
 }
 
-/// They name hosts and blocks of other engines: what a client wrote there could reach the caches of others.
+/// These fields name hosts and blocks of other engines: a client's values could reach the caches of
+/// others.
 const TRANSFER_FIELDS: [Key; 5] = [
     Key::KvTransferParams,
     Key::EcTransferParams,
@@ -331,7 +336,7 @@ const TRANSFER_FIELDS: [Key; 5] = [
     Key::BootstrapRoom,
 ];
 
-/// The values of the keys in the body.
+/// The values of the routing keys in the body.
 struct BodyFields<'a>([Option<RawJson<'a>>; Key::COUNT]);
 
 impl<'a> BodyFields<'a> {
@@ -347,14 +352,14 @@ impl<'a> BodyFields<'a> {
                 twice = twice.or(Some(key));
             }
         }
-        // Reported after the walk: a body that is not JSON at all is that first.
+        // Reported after the walk: a body that is not JSON at all reports that error first.
         match twice {
             Some(key) => Err(ViewError::DuplicateKey { key: key.name() }),
             None => Ok(Self(found)),
         }
     }
 
-    /// The value of a key; `null` is as good as absent.
+    /// Returns the value of a key; `null` counts as absent.
     fn get(&self, key: Key) -> Option<RawJson<'a>> {
         self.0[key as usize].filter(|value| !value.is_null())
     }
@@ -392,7 +397,7 @@ impl<'a> BodyFields<'a> {
                     Key::Query,
                     Key::Items,
                 ]),
-                // These are read from the chat that stands in for them.
+                // These fields come from the chat that represents the request.
                 Dialect::Responses | Dialect::Messages => PromptPart::None,
             },
             max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
@@ -435,7 +440,7 @@ impl<'a> BodyFields<'a> {
         })
     }
 
-    /// What may hold several prompts.
+    /// Returns the fields that may contain several prompts.
     fn lists(&self, dialect: Dialect) -> impl Iterator<Item = (&'static str, RawJson<'a>)> {
         let keys: &[Key] = match dialect {
             Dialect::Chat | Dialect::Responses | Dialect::Messages => &[],
@@ -454,7 +459,7 @@ impl<'a> BodyFields<'a> {
             .filter_map(|key| self.get(*key).map(|value| (key.name(), value)))
     }
 
-    /// Texts that are computed and of which nothing is generated: load, and no prefix of anything.
+    /// Returns the texts of a request without generation: they are load, and no prefix of anything.
     fn computed<const N: usize>(&self, keys: [Key; N]) -> PromptPart<'a> {
         prompts::computed(keys.into_iter().filter_map(|key| self.get(key)))
     }
@@ -472,7 +477,7 @@ fn model(value: Option<RawJson<'_>>) -> Result<Cow<'_, str>, ViewError> {
     Err(ViewError::Model { found })
 }
 
-/// A string, or a number as it is written.
+/// A string, or a number as written.
 fn name(value: RawJson<'_>) -> Option<Cow<'_, str>> {
     let text = value.as_str();
     let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());

@@ -1,8 +1,9 @@
-//! The line that agents' clients put before the system prompt and change with every request, and the markers that they
-//! move from message to message.
+//! Removes the line that agent clients put before the system prompt and change with every request,
+//! and the cache markers that they move from message to message.
 //!
-//! Claude Code begins with `x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=00000;`, a block of its own
-//! whose last value differs each time. Whoever keeps requests together by how they begin must not look at it.
+//! Claude Code begins with
+//! `x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=00000;`, a separate
+//! block whose last value differs each time. A key over the beginning of a request must ignore it.
 
 use std::borrow::Cow;
 
@@ -10,7 +11,8 @@ use crate::{Dialect, Edit, RawJson, json, json::write_string, splice};
 
 const NAME: &str = "x-anthropic-billing-header:";
 
-/// How many bytes of a system prompt are such a line: the name, its values, and the ends of line behind them.
+/// Returns the length of such a line at the start of a system prompt, in bytes: the name, its
+/// values, and the line ends behind them.
 fn volatile_prefix(text: &str) -> usize {
     let named = text
         .get(..NAME.len())
@@ -26,8 +28,8 @@ fn volatile_prefix(text: &str) -> usize {
     at + (rest.len() - rest.trim_start_matches(['\n', '\r']).len())
 }
 
-/// The length of one ` name=value;`. The values follow each other without an end of line, and so may the prompt: only what
-/// has this form belongs to them.
+/// Returns the length of one ` name=value;`. The values follow each other without a line end, and
+/// so may the prompt: only text of this form belongs to them.
 fn value(text: &str) -> Option<usize> {
     let start = text.trim_start_matches(' ');
     let (name, rest) = start.split_once('=')?;
@@ -42,7 +44,7 @@ fn value(text: &str) -> Option<usize> {
     Some(text.len() - start.len() + name.len() + 1 + end + closed)
 }
 
-/// The same text without such a line.
+/// Returns the text without such a line.
 pub(crate) fn steady_text(text: Cow<'_, str>) -> Cow<'_, str> {
     match volatile_prefix(&text) {
         0 => text,
@@ -53,8 +55,8 @@ pub(crate) fn steady_text(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// A message of a chat by which its conversation is recognised: without what changes from request to request though
-/// nothing new is said.
+/// Returns a chat message in the form that identifies its conversation: without the parts that
+/// change from request to request without new content.
 pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
     const MARKER: &str = "cache_control";
     let text = message.as_str();
@@ -95,7 +97,7 @@ pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
         .map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
-/// The body without such a line before its system prompt; `None` where there is none.
+/// Returns the body without such a line before its system prompt; `None` if there is none.
 pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(body)
         .ok()
@@ -133,7 +135,8 @@ pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>>
     }
 }
 
-/// A content without such a line: `None` where it has none, and `Some(None)` where nothing is left of it.
+/// Returns a content without such a line: `None` if it has none, and `Some(None)` if nothing
+/// remains.
 fn shortened(content: RawJson<'_>) -> Option<Option<String>> {
     let shorter = |said: &str| {
         let at = volatile_prefix(said);

@@ -1,24 +1,24 @@
-//! What the settings do not hold.
+//! Facts about the process that the settings do not contain.
 
 use fleet::HubCache;
 
-/// What a process knows beside its configuration.
+/// The process's environment besides its configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// Whether clients must send a key.
     pub api_key: bool,
-    /// The limit of open files, where the system tells.
+    /// The limit of open files, if the system reports it.
     pub files: Option<FileLimit>,
-    /// Where downloaded models may lie on this machine.
+    /// Hub cache where downloaded models may be on this machine.
     pub hub_cache: HubCache,
 }
 
-/// Open files of this process.
+/// Open-file limit of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileLimit {
-    /// How many it may have.
+    /// Soft limit of open files.
     pub limit: u64,
-    /// How many it needs with as many clients as it would accept.
+    /// Files needed with as many clients as it would accept.
     pub needed: u64,
     /// Client connections that fit the limit.
     pub fitting_connections: usize,

@@ -1,13 +1,13 @@
-//! Checks before traffic: whether router and engines agree on everything that hits depend on.
+//! Checks before traffic: whether router and engines agree on everything that cache hits depend on.
 //!
-//! `gather` asks: the same questions as the router's own supervisors (`fleet::Meetings`), the engine's `/tokenize`, its
-//! event sockets, and a few one-token requests with prompts of our own. `judge` is pure: from what was seen to one
-//! [`Check`] per id, each failure with its fix. It changes nothing, here or there, beyond a few blocks in the engines'
-//! caches.
+//! `observe` queries: the same probes as the router's own supervisors (`fleet`), the engine's
+//! `/tokenize`, its event sockets, and a few one-token requests with prompts of our own. `checks`
+//! is pure: it turns observations into one [`CheckResult`] per id, each failure with its fix. A run
+//! changes nothing, on either side, beyond a few blocks in the engines' caches.
 //!
-//! **Invariant**: every check of the documented list is in every report, in its order; a check that could not be made is
-//! `skip` with its reason, never `ok`. What follows from a failed check is skipped, so that one wrong setting is one
-//! failure. Every wait has an end.
+//! **Invariant**: every check of the documented list is in every report, in its order; a check that
+//! could not be made is `skip` with its reason, never `ok`. The consequences of a failed check are
+//! skipped, so that one wrong setting is one failure. Every wait has an end.
 
 mod checks;
 mod environment;
@@ -28,31 +28,31 @@ pub use report::{CheckResult, CheckStatus, DoctorReport, WorkerChecks, bad_confi
 
 use crate::observe::WorkerObservation;
 
-/// Workers looked at at the same time; the others wait their turn.
+/// Workers observed at the same time; the others wait their turn.
 const AT_ONCE: usize = 8;
 
-/// Whether requests may be sent to the engines.
+/// Whether the run may send requests to the engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeMode {
-    /// A few one-token requests per worker, with prompts that nobody else has.
+    /// A few one-token requests per worker, with unique prompts.
     Send,
-    /// None: what only they can tell is skipped.
+    /// None: checks that need them are skipped.
     Nothing,
 }
 
-/// Enough for a healthy worker on a slow machine.
+/// Default time per worker: enough for a healthy worker on a slow machine.
 pub const USUAL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How far a run goes.
+/// Options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct DoctorOptions {
-    /// Whether requests may be sent.
+    /// Whether the run may send requests.
     pub probe: ProbeMode,
     /// Longest time for one worker.
     pub timeout: Duration,
 }
 
-/// Checks a configuration and every worker in it. Never fails: what goes wrong is what the report is about.
+/// Checks a configuration and every worker in it. Never fails: problems go into the report.
 pub async fn diagnose(
     settings: &Settings,
     surroundings: &Environment,
@@ -92,7 +92,7 @@ fn parts(settings: &Settings, surroundings: &Environment, clock: Clock) -> Fleet
         redis: None,
         max_prefix_length: settings.prefix_routing.max_prefix_length,
         hub_cache: surroundings.hub_cache.clone(),
-        // Meetings follow no stream: nothing is ever put into it.
+        // Probing follows no stream: nothing is ever put into this index.
         index: Arc::new(KvIndex::new(IndexSettings::default())),
         scheme: SCHEME,
         clock,
@@ -100,5 +100,5 @@ fn parts(settings: &Settings, surroundings: &Environment, clock: Clock) -> Fleet
     }
 }
 
-/// Blocks are compared within one run only, so any scheme does.
+/// Blocks are compared within one run only, so any scheme works.
 const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };

@@ -1,4 +1,4 @@
-//! The report's shape, `warmroute.doctor/1`, and the lists of checks.
+//! The report's format, `warmroute.doctor/1`, and the lists of checks.
 
 use config::Problem;
 use serde::Serialize;
@@ -47,16 +47,16 @@ pub(crate) const ROUTER_CHECKS: [&str; 9] = [
     "timers",
 ];
 
-/// A whole run.
+/// Report of a whole run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DoctorReport {
     /// The schema's name.
     pub schema: &'static str,
-    /// No check failed.
+    /// Whether no check failed.
     pub ok: bool,
     /// Checks of the router.
     pub checks: Vec<CheckResult>,
-    /// In the order of the configuration.
+    /// Workers, in the order of the configuration.
     pub workers: Vec<WorkerChecks>,
 }
 
@@ -67,45 +67,45 @@ pub struct WorkerChecks {
     pub name: String,
     /// Its address, without secrets.
     pub url: String,
-    /// None of its checks failed.
+    /// Whether none of its checks failed.
     pub ok: bool,
     /// All of them.
     pub checks: Vec<CheckResult>,
 }
 
-/// What came of one check.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckResult {
-    /// Which one.
+    /// Id of the check.
     pub id: &'static str,
-    /// How it went.
+    /// Status of the check.
     pub status: CheckStatus,
-    /// What is there, if that is one value.
+    /// The value found, if it is a single value.
     pub found: Option<String>,
-    /// What should be there.
+    /// The expected value.
     pub expected: Option<String>,
-    /// The finding in a sentence.
+    /// The finding as a sentence.
     pub message: String,
-    /// What to do about it.
+    /// How to fix it.
     pub fix: Option<String>,
 }
 
-/// How a check went.
+/// Status of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
-    /// As it should be.
+    /// Correct.
     Ok,
-    /// Works, but worth a look.
+    /// Works, but deserves attention.
     Warn,
-    /// Costs hits, or worse.
+    /// Costs cache hits, or worse.
     Fail,
-    /// Not made: it does not apply, or what it rests on is not there.
+    /// Not made: it does not apply, or a precondition is missing.
     Skip,
 }
 
 impl CheckStatus {
-    /// Its word.
+    /// Returns the status as the report writes it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -132,7 +132,7 @@ pub(crate) fn none_failed(checks: &[CheckResult]) -> bool {
     checks.iter().all(|check| check.status != CheckStatus::Fail)
 }
 
-/// The report of a configuration that cannot be used: nobody was asked anything.
+/// Builds the report of a configuration that cannot be used: no worker is queried.
 pub fn bad_configuration(problems: &[Problem]) -> DoctorReport {
     let all =
         |text: fn(&Problem) -> String| problems.iter().map(text).collect::<Vec<_>>().join("; ");
@@ -162,7 +162,7 @@ pub fn bad_configuration(problems: &[Problem]) -> DoctorReport {
     DoctorReport::new(ROUTER_CHECKS.iter().map(check).collect(), Vec::new())
 }
 
-/// What to write instead.
+/// Returns the correction for a problem.
 fn correction(problem: &Problem) -> String {
     let Problem {
         path,

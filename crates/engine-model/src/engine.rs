@@ -1,8 +1,8 @@
-//! The scheduler: who runs in a step, with which blocks, and what comes of it.
+//! The scheduler: selects the sequences and blocks of each step, and computes its results.
 //!
-//! The order of things is vLLM's: running sequences first, in the order they were admitted; then waiting ones, first
-//! come first served or by priority. A block is named, and so reusable and announced, in the step that schedules its last token.
-//! Announcements leave with the end of that step.
+//! The order is vLLM's: running sequences first, in order of admission; then waiting ones, first
+//! come first served or by priority. A block is named, and so reusable and announced, in the step
+//! that schedules its last token. Announcements are published at the end of that step.
 
 use std::{collections::VecDeque, ops::Range, time::Duration};
 
@@ -17,18 +17,18 @@ use crate::{
     sequence::{KeepTokens, Sequence},
 };
 
-/// What the engine does from now on.
+/// The next action of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextAction {
-    /// A step of this length; call [`Engine::finish`] at its end.
+    /// A step of this length; the caller calls [`Engine::finish`] at its end.
     Step(Duration),
-    /// Nothing before this moment.
+    /// No step before this moment.
     WaitUntil(Moment),
-    /// Nothing until a request comes.
+    /// No step until a request arrives.
     Idle,
 }
 
-/// What a step brought.
+/// The result of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepOutcome {
     /// Changes of the cache, to be published as one batch; may be empty.
@@ -50,14 +50,14 @@ pub struct Engine {
     stats: EngineStats,
 }
 
-/// What the cache holds of a waiting sequence.
+/// The cached part of a waiting sequence.
 struct CachedPrefix {
     device: Vec<BlockId>,
     host_blocks: usize,
 }
 
 impl Engine {
-    /// An engine with an empty cache.
+    /// Returns an engine with an empty cache.
     pub fn new(settings: EngineSettings) -> Self {
         Self {
             pool: BlockPool::new(settings.device_blocks),
@@ -71,9 +71,9 @@ impl Engine {
         }
     }
 
-    /// Takes a request in. It is considered for the first time after the profile's overhead.
+    /// Accepts a request. The scheduler considers it first after the profile's overhead.
     ///
-    /// The queue is bounded by the caller, as in the real engine.
+    /// The caller bounds the queue, as in the real engine.
     pub fn submit(&mut self, now: Moment, request: GenerationRequest) -> Result<(), SubmitError> {
         self.fits(request.prompt.len() as u64, request.output_tokens)?;
         let ready_at = now + self.settings.timing.overhead();
@@ -86,7 +86,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The same for a request of which the blocks' names are known and nothing else.
+    /// Accepts a request that is known only by the names of its blocks.
     pub fn submit_named(&mut self, now: Moment, request: NamedRequest) -> Result<(), SubmitError> {
         self.fits(u64::from(request.prompt_tokens), request.output_tokens)?;
         let ready_at = now + self.settings.timing.overhead();
@@ -100,15 +100,15 @@ impl Engine {
         }
         let tokens = prompt_tokens + u64::from(output_tokens);
         let capacity = self.capacity_tokens();
-        // The second bound keeps positions in u32, whatever the pool's size.
+        // The second bound keeps positions within u32, whatever the pool's size.
         if tokens > capacity.min(u64::from(u32::MAX)) {
             return Err(SubmitError::TooLong { tokens, capacity });
         }
         Ok(())
     }
 
-    /// Drops a request at once, in the middle of a step too; false if it is not here (any more). Its blocks stay
-    /// cached.
+    /// Drops a request at once, even within a step; returns `false` if it is not present. Its
+    /// blocks stay cached.
     pub fn abort(&mut self, id: RequestId) -> bool {
         if let Some(place) = self.running.iter().position(|sequence| sequence.id() == id) {
             let sequence = self.running.remove(place);
@@ -122,7 +122,7 @@ impl Engine {
         true
     }
 
-    /// Begins a step at `now`, if there is anything to do. While a step is open it says so again.
+    /// Begins a step at `now`, if there is work. While a step is open it returns that step again.
     pub fn begin(&mut self, now: Moment) -> NextAction {
         if let Some(open) = &self.open {
             return NextAction::Step(open.duration);
@@ -151,7 +151,7 @@ impl Engine {
         NextAction::Step(duration)
     }
 
-    /// Ends the open step; without one, nothing happens.
+    /// Ends the open step; without one, does nothing.
     pub fn finish(&mut self) -> StepOutcome {
         let Some(open) = self.open.take() else {
             return StepOutcome::default();
@@ -160,7 +160,7 @@ impl Engine {
         let mut emitted = Vec::new();
         let mut place = 0;
         for chunk in open.chunks {
-            // Chunks are in the order of `running`; one that is not found was aborted meanwhile.
+            // Chunks are in the order of `running`; a missing one was aborted in the meantime.
             let Some(offset) = self.running[place..]
                 .iter()
                 .position(|sequence| sequence.id() == chunk.id)
@@ -201,7 +201,8 @@ impl Engine {
         }
     }
 
-    /// Begins and ends a step at once, for callers in virtual time; `None` if there is nothing to do at `now`.
+    /// Begins and ends a step at once, for callers in virtual time; `None` if there is no work at
+    /// `now`.
     pub fn step(&mut self, now: Moment) -> Option<(Duration, StepOutcome)> {
         match self.begin(now) {
             NextAction::Step(duration) => Some((duration, self.finish())),
@@ -209,8 +210,9 @@ impl Engine {
         }
     }
 
-    /// Empties the device's cache; refused (false) while blocks are in use, as the real engine refuses. The
-    /// announcement leaves with the next step. The host tier keeps what it has.
+    /// Empties the device's cache; returns `false` without a change while blocks are in use, as the
+    /// real engine does. The announcement is published with the next step. The host tier keeps its
+    /// blocks.
     pub fn reset_cache(&mut self) -> bool {
         if self.pool.free() < self.pool.total() {
             return false;
@@ -222,7 +224,8 @@ impl Engine {
         true
     }
 
-    /// What a new process would start with: everything is gone, nothing is announced. Returns the lost requests.
+    /// Resets the engine to the state of a new process: all state is lost, nothing is announced.
+    /// Returns the lost requests.
     pub fn restart(&mut self) -> Vec<RequestId> {
         let lost: Vec<_> = self
             .running
@@ -242,7 +245,7 @@ impl Engine {
         lost.iter().map(Sequence::id).collect()
     }
 
-    /// Counters and present state.
+    /// Returns counters and current values.
     pub fn stats(&self) -> EngineStats {
         EngineStats {
             running: self.running.len(),
@@ -255,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// Every cached block with its tier, sorted; a block with two copies is there twice.
+    /// Returns every cached block with its tier, sorted; a block with two copies occurs twice.
     pub fn cached_blocks(&self) -> Vec<(Tier, EngineHash)> {
         let device = self.pool.names().map(|hash| (Tier::Device, hash));
         let mut blocks: Vec<_> = device
@@ -265,12 +268,13 @@ impl Engine {
         blocks
     }
 
-    /// Tokens the device can hold: the longest prompt and reply together.
+    /// Returns the tokens that fit on the device: the maximum of prompt and reply together.
     pub fn capacity_tokens(&self) -> u64 {
         u64::from(self.settings.device_blocks) * u64::from(self.settings.block_size.tokens())
     }
 
-    /// Gives every running sequence its next tokens; true if one had to be thrown back for want of blocks.
+    /// Gives every running sequence its next tokens; returns `true` if it preempted one because of
+    /// missing blocks.
     fn schedule_running(&mut self, plan: &mut StepPlan) -> bool {
         let mut preempted = false;
         let mut place = 0;
@@ -286,7 +290,8 @@ impl Engine {
                 );
                 place += 1;
             } else {
-                // One that has nothing in this step yet gives way; that may be the very sequence that asked.
+                // This preempts a sequence without tokens in this step; that may be the requesting
+                // sequence itself.
                 self.preempt_one_from(place);
                 preempted = true;
             }
@@ -294,7 +299,7 @@ impl Engine {
         preempted
     }
 
-    /// The youngest gives way, or the youngest of those with the highest priority number.
+    /// Preempts the youngest sequence, or the youngest of those with the highest priority number.
     fn preempt_one_from(&mut self, place: usize) {
         let later = self.running.iter().enumerate().skip(place);
         let Some((place, _)) = later.max_by_key(|(_, sequence)| self.turn(sequence)) else {
@@ -308,7 +313,7 @@ impl Engine {
         self.waiting.push_front(sequence);
     }
 
-    /// The lowest is the next; of equals the first.
+    /// Returns the scheduling order of a sequence: the lowest is next; of equals the first.
     fn turn(&self, sequence: &Sequence) -> i64 {
         match self.settings.scheduling {
             Scheduling::Arrival => 0,
@@ -316,7 +321,7 @@ impl Engine {
         }
     }
 
-    /// Whose turn it is of those that wait.
+    /// Returns the index of the next waiting sequence.
     fn next_waiting(&self, now: Moment) -> Option<usize> {
         let ready = |sequence: &Sequence| sequence.ready_at <= now;
         match self.settings.scheduling {
@@ -365,8 +370,8 @@ impl Engine {
         }
     }
 
-    /// The longest cached prefix. The last token is always computed, so a wholly cached prompt of exactly k blocks
-    /// uses k - 1 of them.
+    /// Returns the longest cached prefix. The last token is always computed, so a fully cached
+    /// prompt of exactly k blocks uses k - 1 of them.
     fn cached_prefix(&self, sequence: &mut Sequence) -> CachedPrefix {
         if !self.settings.prefix_caching {
             return CachedPrefix {
@@ -391,8 +396,8 @@ impl Engine {
         }
     }
 
-    /// Whether the whole sequence as it stands fits, with its reply where that is reserved: half a prompt in the pool
-    /// helps nobody.
+    /// Returns whether the whole sequence fits at its current length, with its reply if that is
+    /// reserved: half a prompt in the pool is useless.
     fn has_room(&self, sequence: &Sequence, prefix: &CachedPrefix) -> bool {
         let tokens = match self.settings.allocation {
             Allocation::Growing => sequence.len(),
@@ -439,8 +444,8 @@ impl Engine {
         }
     }
 
-    /// Makes room for `tokens` more tokens of a running sequence and names the blocks they fill; false, and nothing
-    /// changed, if blocks are short.
+    /// Allocates room for `tokens` more tokens of a running sequence and names the blocks that they
+    /// fill; returns `false`, without a change, if blocks are missing.
     fn grow(&mut self, place: usize, tokens: u32) -> bool {
         let end = self.running[place].computed + tokens;
         if !self.take_blocks(place, end) {
@@ -452,7 +457,8 @@ impl Engine {
         true
     }
 
-    /// Gives a running sequence the blocks for its first `end` tokens; false, and nothing changed, if there are too few.
+    /// Gives a running sequence the blocks for its first `end` tokens; returns `false`, without a
+    /// change, if there are too few.
     fn take_blocks(&mut self, place: usize, end: u32) -> bool {
         let blocks = end.div_ceil(self.settings.block_size.tokens()) as usize;
         let sequence = &mut self.running[place];
@@ -467,7 +473,7 @@ impl Engine {
             sequence.blocks.push(id);
             if let Some(content) = evicted {
                 let hash = content.hash;
-                // While another copy is left there is nothing to save.
+                // While another copy remains, there is nothing to offload.
                 if self.host.is_on() && self.pool.find(hash).is_none() {
                     announce_offload(self.host.offload(content), &mut self.events);
                 }
@@ -480,7 +486,8 @@ impl Engine {
         true
     }
 
-    /// Names the blocks that the first `end` tokens of a running sequence fill, announcing each stretch as one event.
+    /// Names the blocks that the first `end` tokens of a running sequence fill; announces each
+    /// stretch as one event.
     fn name_filled(&mut self, place: usize, end: u32) {
         if !self.settings.prefix_caching {
             return;
@@ -538,7 +545,7 @@ impl Engine {
         });
     }
 
-    /// Last block first: the end of a sequence is the least likely to be asked for again.
+    /// Releases the last block first: the end of a sequence is the least likely to be reused.
     fn release(&mut self, blocks: Vec<BlockId>) {
         for id in blocks.into_iter().rev() {
             match self.settings.allocation {

@@ -1,10 +1,10 @@
-//! What the engine publishes about its cache.
+//! The engine's cache events.
 
 use std::sync::Arc;
 
 use kv_blocks::{EngineHash, Tier};
 
-/// One change of the cache, in the order in which it happened.
+/// One change of the cache. Events are ordered by time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheEvent {
     /// Consecutive blocks became reusable in a tier.
@@ -13,13 +13,13 @@ pub enum CacheEvent {
         hashes: Vec<EngineHash>,
         /// The block before the first one; `None` starts a sequence.
         parent: Option<EngineHash>,
-        /// `hashes.len()` blocks of tokens; none where the request named its blocks.
+        /// `hashes.len()` blocks of tokens; empty if the request gave only the names of its blocks.
         tokens: Vec<u32>,
         /// LoRA adapter by name.
         lora: Option<Arc<str>>,
-        /// Cache salt, named only where the event starts a sequence.
+        /// Cache salt, present only if the event starts a sequence.
         salt: Option<Arc<str>>,
-        /// Where the blocks are.
+        /// The tier of the blocks.
         tier: Tier,
     },
     /// One copy of one block left a tier.

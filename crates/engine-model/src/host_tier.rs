@@ -1,6 +1,6 @@
-//! Host memory behind the device: what the device evicts goes here and comes back on a hit.
+//! Host memory behind the device: blocks evicted from the device go here and are reloaded on a hit.
 //!
-//! One copy per name, least recently used goes first. A block that comes back stays here too.
+//! One copy per name, LRU eviction. A reloaded block also stays here.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,12 +18,12 @@ pub(crate) struct HostTier {
     uses: u64,
 }
 
-/// What taking a block in changed.
+/// The changes of an offload.
 #[derive(Debug, Default)]
 pub(crate) struct OffloadChange {
-    /// Dropped to make room.
+    /// The block dropped to make room.
     pub(crate) dropped: Option<EngineHash>,
-    /// Taken in; `None` if it was here already.
+    /// The added block; `None` if it was already present.
     pub(crate) added: Option<BlockContent>,
 }
 
@@ -53,7 +53,7 @@ impl HostTier {
         self.held.keys().copied()
     }
 
-    /// Notes a use; false if the block is not here.
+    /// Records a use; returns `false` if the block is not here.
     pub(crate) fn touch(&mut self, hash: EngineHash) -> bool {
         let Some(last) = self.held.get_mut(&hash) else {
             return false;
@@ -65,7 +65,7 @@ impl HostTier {
         true
     }
 
-    /// Takes in what the device evicted.
+    /// Adds a block evicted from the device.
     pub(crate) fn offload(&mut self, content: BlockContent) -> OffloadChange {
         if !self.is_on() || self.touch(content.hash) {
             return OffloadChange::default();
@@ -93,7 +93,7 @@ impl HostTier {
     }
 }
 
-/// What the engine says of it.
+/// Adds the events of an offload.
 pub(crate) fn announce_offload(offloaded: OffloadChange, events: &mut Vec<CacheEvent>) {
     if let Some(hash) = offloaded.dropped {
         events.push(CacheEvent::Removed {

@@ -1,11 +1,11 @@
 //! A paged inference engine in virtual time: block pool, iteration scheduler, timing.
 //!
-//! It answers *when* tokens come, *which* blocks are cached and *what* an engine would publish about them, the way
-//! vLLM does. It computes no model, opens no socket and reads no clock: `engine-sim` drives it in real time, the
-//! simulator in virtual time.
+//! It computes *when* tokens come, *which* blocks are cached and *which* events an engine would
+//! publish about them, as vLLM does. It computes no model, opens no socket and reads no clock:
+//! `engine-sim` drives it in real time, the simulator in virtual time.
 //!
-//! **Invariant**: events say exactly what the pool holds: applying them in order to an empty multiset gives the
-//! pool's cached blocks, copies included.
+//! **Invariant**: events match the content of the pool: applying them in order to an empty multiset
+//! gives the pool's cached blocks, copies included.
 
 mod engine;
 mod event;

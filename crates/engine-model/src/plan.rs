@@ -1,4 +1,4 @@
-//! What one step does.
+//! The work of one step.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) struct ScheduledChunk {
     pub(crate) tokens: u32,
 }
 
-/// A step in the making.
+/// A step under construction.
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
     pub(crate) budget: u32,
@@ -27,7 +27,7 @@ pub(crate) struct StepPlan {
 }
 
 impl StepPlan {
-    /// `tokens` more of a running sequence.
+    /// Adds `tokens` more tokens of a running sequence.
     pub(crate) fn add(
         &mut self,
         sequence: &Sequence,

@@ -1,7 +1,7 @@
-//! The device's blocks: a fixed number, counted references, least recently used goes first.
+//! The device's block pool: a fixed number of blocks, reference counts, LRU eviction.
 //!
-//! Names (hashes) are kept per physical copy: two sequences that computed the same block hold two copies of one name.
-//! The pool knows nothing of sequences, tokens or time.
+//! Names (hashes) are stored per physical copy: two sequences that computed the same block have two
+//! copies of one name. The pool has no knowledge of sequences, tokens or time.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,15 +11,15 @@ use kv_blocks::EngineHash;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockId(u32);
 
-/// What a named block holds; enough to announce it again in another tier.
+/// The content of a named block; enough to announce it again in another tier.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockContent {
     pub(crate) hash: EngineHash,
     pub(crate) parent: Option<EngineHash>,
-    /// Empty where no host tier asks for them.
+    /// Empty if no host tier needs them.
     pub(crate) tokens: Box<[u32]>,
     pub(crate) lora: Option<Arc<str>>,
-    /// On the first block of a sequence only.
+    /// Only on the first block of a sequence.
     pub(crate) salt: Option<Arc<str>>,
 }
 
@@ -27,16 +27,16 @@ pub(crate) struct BlockContent {
 struct PoolBlock {
     references: u32,
     content: Option<BlockContent>,
-    /// Neighbours in the free list, while nothing refers to the block.
+    /// Neighbours in the free list, while the block has no references.
     before: Option<BlockId>,
     after: Option<BlockId>,
 }
 
-/// All blocks, the free list through them and the names of those that hold something.
+/// All blocks, the free list through them and the names of the filled ones.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
     blocks: Vec<PoolBlock>,
-    /// Next to be taken: the least recently used.
+    /// The next block to take: the least recently used one.
     oldest: Option<BlockId>,
     newest: Option<BlockId>,
     free: usize,
@@ -70,12 +70,12 @@ impl BlockPool {
         self.blocks.len()
     }
 
-    /// Blocks that nothing refers to, named or not.
+    /// Returns the number of blocks without references, named or not.
     pub(crate) fn free(&self) -> usize {
         self.free
     }
 
-    /// Blocks that hold something, copies included.
+    /// Returns the number of named blocks, copies included.
     pub(crate) fn named(&self) -> usize {
         self.named
     }
@@ -91,7 +91,7 @@ impl BlockPool {
         self.block(id).references == 0
     }
 
-    /// Refers to a block once more.
+    /// Adds a reference to a block.
     pub(crate) fn pin(&mut self, id: BlockId) {
         if self.is_free(id) {
             self.unlink(id);
@@ -99,7 +99,7 @@ impl BlockPool {
         self.block_mut(id).references += 1;
     }
 
-    /// Takes the least recently used free block, referred to once; what it held is forgotten and handed back.
+    /// Takes the least recently used free block, with one reference; returns its removed content.
     pub(crate) fn take(&mut self) -> Option<(BlockId, Option<BlockContent>)> {
         let id = self.oldest?;
         let evicted = self.unname(id);
@@ -107,14 +107,14 @@ impl BlockPool {
         Some((id, evicted))
     }
 
-    /// Names what a block holds. The block must be unnamed.
+    /// Names the content of a block. The block must be unnamed.
     pub(crate) fn name(&mut self, id: BlockId, content: BlockContent) {
         self.copies.entry(content.hash).or_default().push(id);
         self.named += 1;
         self.block_mut(id).content = Some(content);
     }
 
-    /// Refers to a block once less; at zero it becomes the newest of the free ones and keeps its name.
+    /// Drops a reference to a block; at zero it becomes the newest free block and keeps its name.
     pub(crate) fn release(&mut self, id: BlockId) {
         let block = self.block_mut(id);
         block.references -= 1;
@@ -123,7 +123,8 @@ impl BlockPool {
         }
     }
 
-    /// The same, except that a block without a name becomes the next to be taken: nothing is lost with it.
+    /// Drops a reference to a block; at zero a block without a name becomes the next one to take,
+    /// because it has no content to lose.
     pub(crate) fn release_empty_first(&mut self, id: BlockId) {
         let block = self.block_mut(id);
         if block.content.is_some() || block.references > 1 {
@@ -133,7 +134,7 @@ impl BlockPool {
         self.prepend(id);
     }
 
-    /// Forgets every name, of blocks in use too.
+    /// Removes every name, also of blocks in use.
     pub(crate) fn forget_names(&mut self) {
         self.copies.clear();
         self.named = 0;
@@ -142,7 +143,7 @@ impl BlockPool {
         }
     }
 
-    /// Names of all copies, in no particular order.
+    /// Returns the names of all copies, in no particular order.
     pub(crate) fn names(&self) -> impl Iterator<Item = EngineHash> {
         self.blocks
             .iter()

@@ -1,19 +1,20 @@
-//! How long a step takes.
+//! The timing of engine steps.
 
 use std::{str::FromStr, time::Duration};
 
-/// Step times of one model on one kind of hardware, fitted to public measurements. Milliseconds throughout.
+/// Step times of one model on one kind of hardware, fitted to public measurements. Milliseconds
+/// throughout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Tokens the device's KV cache holds.
+    /// Tokens in the device's KV cache.
     pub kv_tokens: u32,
-    /// Fixed time of a request before it can be scheduled.
+    /// Fixed time of a request before its scheduling.
     pub overhead_ms: f64,
     /// Per prefilled token.
     pub prefill_ms: f64,
-    /// Per unit of `end² - start²` of a prefilled chunk: attention over what came before.
+    /// Per unit of `end² - start²` of a prefilled chunk: attention over the tokens before it.
     pub attention_ms: f64,
     /// Per step.
     pub step_ms: f64,
@@ -21,14 +22,14 @@ pub struct Profile {
     pub sequence_ms: f64,
     /// Per KV token read by a decoding sequence.
     pub kv_token_ms: f64,
-    /// Per token brought back from the host tier.
+    /// Per token reloaded from the host tier.
     pub reload_ms: f64,
 }
 
 impl Profile {
-    /// Every profile; the first is the default.
+    /// All profiles; the first is the default.
     pub const ALL: &[Self] = &[
-        // Made up: slow enough to watch, quick enough to test with.
+        // Made up: slow enough to watch, quick enough for tests.
         Self {
             name: "toy",
             kv_tokens: 65_536,
@@ -76,7 +77,8 @@ impl Profile {
             kv_token_ms: 1.735_82e-4,
             reload_ms: 0.006_5,
         },
-        // Approximate: cache size and peak prefill as published for Qwen3-32B, the rest scaled from the line above.
+        // Approximate: cache size and peak prefill as published for Qwen3-32B, the rest scaled from
+        // the line above.
         Self {
             name: "32b-h100x2",
             kv_tokens: 307_328,
@@ -90,7 +92,7 @@ impl Profile {
         },
     ];
 
-    /// The profile of this name.
+    /// Returns the profile with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL
             .iter()
@@ -98,7 +100,7 @@ impl Profile {
             .copied()
     }
 
-    /// The names of all, for people.
+    /// Returns the names of all profiles, for messages.
     pub fn names() -> String {
         Self::ALL
             .iter()
@@ -107,7 +109,8 @@ impl Profile {
             .join(", ")
     }
 
-    /// Time that tokens `start..end` of a prompt take, in ms, without the step they are computed in.
+    /// Returns the time of tokens `start..end` of a prompt, in ms, without the step that computes
+    /// them.
     pub fn prefill_ms_of(&self, start: u32, end: u32) -> f64 {
         let (start, end) = (f64::from(start), f64::from(end));
         self.prefill_ms * (end - start) + self.attention_ms * (end * end - start * start)
@@ -122,19 +125,19 @@ impl FromStr for Profile {
     }
 }
 
-/// A name that is no profile's.
+/// No profile has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected one of {}", Profile::names())]
 pub struct UnknownProfile;
 
-/// A profile as one engine runs it.
+/// A profile with the settings of one engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineTiming {
     profile: Profile,
     speed: f64,
 }
 
-/// What one step does, as far as its length depends on it.
+/// The work of one step that determines its length.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepWork {
     pub(crate) prefill_ms: f64,
@@ -144,7 +147,7 @@ pub(crate) struct StepWork {
 }
 
 impl EngineTiming {
-    /// `profile` at its own pace.
+    /// Returns the timing of `profile` at its own pace.
     pub fn new(profile: Profile) -> Self {
         Self {
             profile,
@@ -152,7 +155,7 @@ impl EngineTiming {
         }
     }
 
-    /// With this prefill rate, whatever the context's length.
+    /// Sets the prefill rate, independent of the context's length.
     #[must_use]
     pub fn prefill_tokens_per_s(mut self, rate: f64) -> Self {
         self.profile.prefill_ms = 1e3 / rate;
@@ -160,7 +163,7 @@ impl EngineTiming {
         self
     }
 
-    /// With this time between tokens, whatever the batch.
+    /// Sets the time between tokens, independent of the batch.
     #[must_use]
     pub fn inter_token_ms(mut self, ms: f64) -> Self {
         self.profile.step_ms = ms;
@@ -169,21 +172,21 @@ impl EngineTiming {
         self
     }
 
-    /// With this fixed time per request.
+    /// Sets the fixed time per request.
     #[must_use]
     pub fn overhead_ms(mut self, ms: f64) -> Self {
         self.profile.overhead_ms = ms;
         self
     }
 
-    /// Every duration divided by `speed`, which is positive.
+    /// Divides every duration by `speed`, which is positive.
     #[must_use]
     pub fn speed(mut self, speed: f64) -> Self {
         self.speed = speed;
         self
     }
 
-    /// The profile with what was overridden.
+    /// Returns the profile with its overrides.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -192,7 +195,7 @@ impl EngineTiming {
         self.scaled(self.profile.overhead_ms)
     }
 
-    /// Prefill of tokens `start..end`, unscaled ms.
+    /// Returns the prefill time of tokens `start..end`, unscaled, in ms.
     pub(crate) fn prefill_ms(&self, start: u32, end: u32) -> f64 {
         self.profile.prefill_ms_of(start, end)
     }
@@ -209,7 +212,7 @@ impl EngineTiming {
     }
 
     fn scaled(&self, ms: f64) -> Duration {
-        // A speed or rate that makes no sense gives a duration that makes none: take the shortest one instead.
+        // An invalid speed or rate gives an invalid duration: use the shortest one instead.
         Duration::try_from_secs_f64(ms / 1e3 / self.speed).unwrap_or_default()
     }
 }

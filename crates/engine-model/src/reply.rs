@@ -1,22 +1,22 @@
-//! What a simulated model says.
+//! The output of a simulated model.
 
 use std::sync::Arc;
 
 use kv_blocks::HashScheme;
 
-/// The tokens of one reply: a function of the seed and the prompt's token ids, and of nothing else. A retried request
-/// gets the same reply, on whatever engine of the same seed.
+/// The tokens of one reply: a function of the seed and the prompt's token ids only. A retried
+/// request gets the same reply from any engine with the same seed.
 #[derive(Clone, Debug)]
 pub struct ReplyStream {
     alphabet: Arc<[u32]>,
     key: u64,
 }
 
-/// Keeps reply keys apart from every other use of the same hash.
+/// Separates reply keys from every other use of the same hash.
 const PURPOSE: u64 = 0x72_65_70_6c_79;
 
 impl ReplyStream {
-    /// The reply to `prompt`, drawn from `alphabet` (empty: token 0 only).
+    /// Returns the reply to `prompt`, drawn from `alphabet` (empty: token 0 only).
     pub fn new(seed: u64, prompt: &[u32], alphabet: Arc<[u32]>) -> Self {
         let key = HashScheme::Xxh3 { seed: PURPOSE }.block_hash(prompt).0;
         Self {
@@ -25,7 +25,7 @@ impl ReplyStream {
         }
     }
 
-    /// The token at `index`.
+    /// Returns the token at `index`.
     pub fn token(&self, index: u32) -> u32 {
         let pick = self.draw(u64::from(index) + 1);
         // The remainder is below the length, which is a usize.
@@ -33,7 +33,7 @@ impl ReplyStream {
         self.alphabet.get(place).copied().unwrap_or(0)
     }
 
-    /// How many tokens the model says when nobody sets a limit: 16 to 143.
+    /// Returns the length of a reply without a limit: 16 to 143 tokens.
     pub fn natural_len(&self) -> u32 {
         16 + u32::try_from(self.draw(0) % 128).unwrap_or(0)
     }
@@ -46,7 +46,7 @@ impl ReplyStream {
     }
 }
 
-/// The finaliser of splitmix64: every input bit reaches every output bit.
+/// Applies the finaliser of splitmix64: every input bit reaches every output bit.
 fn mixed(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,90 +1,91 @@
-//! What goes in and what comes out.
+//! Requests to the engine, and their results.
 
 use std::sync::Arc;
 
 use kv_blocks::EngineHash;
 
-/// Names a request for as long as its engine lives.
+/// The id of a request, unique for the life of its engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
 /// A generation to run.
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {
-    /// Chosen by the caller, never used twice.
+    /// Chosen by the caller, unique.
     pub id: RequestId,
     /// Token ids of the prompt; at least one.
     pub prompt: Arc<[u32]>,
     /// Tokens to generate; at least one.
     pub output_tokens: u32,
-    /// How the generation ends once they are out.
+    /// The finish reason after the last token.
     pub finish: Finish,
-    /// What the reply says; where it is silent, seed and prompt say it.
+    /// The start of the reply; seed and prompt determine the rest.
     pub script: Option<Arc<[u32]>>,
     /// LoRA adapter by name: part of every block's hash.
     pub lora: Option<Arc<str>>,
     /// Cache salt: part of the first block's hash, and so of every later one's.
     pub salt: Option<Arc<str>>,
-    /// Another engine computed the prompt: of its tokens only the last one is computed here.
+    /// Whether another engine computed the prompt: then this engine computes only its last token.
     pub transferred: bool,
-    /// Lower goes first, where the engine schedules by it.
+    /// Lower goes first, if the engine schedules by priority.
     pub priority: i64,
 }
 
-/// A generation to run of which nobody knows the text, as in traces: its blocks are known by name.
+/// A generation without known text, as in traces: its blocks are known by name.
 ///
-/// Nothing of its reply has a name, so no later request finds it; the reply's tokens are all 0.
+/// Its reply has no names, so no later request finds it; the reply's tokens are all 0.
 #[derive(Clone, Debug)]
 pub struct NamedRequest {
-    /// Chosen by the caller, never used twice.
+    /// Chosen by the caller, unique.
     pub id: RequestId,
     /// Tokens of the prompt; at least one.
     pub prompt_tokens: u32,
-    /// What the prompt's blocks are called, first block first: the same name, the same tokens and the same blocks before
-    /// it. A last block that the prompt fills in part may have a name too.
+    /// The names of the prompt's blocks, first block first: an equal name means equal tokens and
+    /// equal blocks before it. A partial last block may have a name too.
     pub blocks: Arc<[EngineHash]>,
     /// Tokens to generate; at least one.
     pub output_tokens: u32,
-    /// Lower goes first, where the engine schedules by it.
+    /// Lower goes first, if the engine schedules by priority.
     pub priority: i64,
 }
 
-/// Why a generation ended.
+/// The finish reason of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model had nothing more to say.
+    /// The model ended the reply.
     Stop,
-    /// The limit of tokens was reached.
+    /// The reply reached the token limit.
     Length,
 }
 
 /// One generated token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmittedToken {
-    /// Whose token.
+    /// The request of the token.
     pub id: RequestId,
     /// The token.
     pub token: u32,
-    /// Prompt tokens that were found in the cache when the request was first scheduled, or came from another engine.
+    /// Prompt tokens found in the cache at the first scheduling, or transferred from another
+    /// engine.
     pub cached_tokens: u32,
     /// Set on the last token.
     pub finish: Option<Finish>,
 }
 
-/// Why a request was refused.
+/// The reason why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Nothing to do.
+    /// The prompt or the reply has no tokens.
     #[error("a request needs at least one prompt token and one output token")]
     Empty,
-    /// It could never be scheduled.
+    /// The request can never be scheduled.
     #[error(
         "prompt and reply take {tokens} tokens, but the engine holds {capacity}: send less or add blocks"
     )]
     TooLong {
-        /// Prompt and reply together.
+        /// Tokens of prompt and reply together.
         tokens: u64,
-        /// What the engine can hold.
+        /// The capacity of the engine in tokens.
         capacity: u64,
     },
 }

@@ -10,7 +10,8 @@ use crate::{
     request::{Finish, GenerationRequest, NamedRequest, RequestId},
 };
 
-/// The engine's own way of naming blocks. Deliberately not the router's scheme: nothing may depend on the two agreeing.
+/// The engine's own naming of blocks. It differs from the router's scheme on purpose: nothing may
+/// depend on the two being equal.
 const NAMES: HashScheme = HashScheme::Xxh3 {
     seed: 0x656e_6769_6e65,
 };
@@ -24,32 +25,33 @@ pub(crate) struct Sequence {
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
     text: SequenceText,
-    /// Tokens whose KV is there.
+    /// Tokens with computed KV.
     pub(crate) computed: u32,
     pub(crate) blocks: Vec<BlockId>,
-    /// Leading blocks that have their name.
+    /// Named leading blocks.
     pub(crate) named_blocks: usize,
     pub(crate) emitted: u32,
-    /// Prompt tokens found in the cache; set when first scheduled.
+    /// Prompt tokens found in the cache; set at the first scheduling.
     pub(crate) cached_tokens: Option<u32>,
     pub(crate) ready_at: Moment,
-    /// Its prompt's KV came from another engine; once, so what is thrown back is computed.
+    /// Whether its prompt's KV came from another engine; valid once, so that a preempted prompt is
+    /// computed.
     pub(crate) transferred: bool,
-    /// Lower goes first, where that counts.
+    /// Lower goes first, if the engine schedules by priority.
     pub(crate) priority: i64,
 }
 
-/// What a sequence says, as far as it is known.
+/// The text of a sequence, as far as it is known.
 #[derive(Debug)]
 enum SequenceText {
     /// Every token.
     Spelled {
-        /// Prompt and what was generated.
+        /// Prompt and generated tokens.
         tokens: Vec<u32>,
         reply: ReplyStream,
-        /// Comes before `reply`.
+        /// Tokens before `reply`.
         script: Option<Arc<[u32]>>,
-        /// Names of the whole blocks of `tokens`, as far as anybody asked.
+        /// Names of the whole blocks of `tokens`, computed on demand.
         names: Vec<EngineHash>,
     },
     /// The names of the prompt's blocks.
@@ -74,7 +76,7 @@ impl Sequence {
             transferred,
             priority,
         } = request;
-        // `submit` refuses what does not fit u32.
+        // `submit` rejects a prompt that does not fit u32.
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let reply = ReplyStream::new(seed, &prompt, alphabet);
         let text = SequenceText::Spelled {
@@ -143,23 +145,23 @@ impl Sequence {
         self.id
     }
 
-    /// Tokens in all, generated ones included.
+    /// Returns the total tokens, generated ones included.
     pub(crate) fn len(&self) -> u32 {
-        // `submit` refuses what is longer than u32 in the end.
+        // `submit` rejects a sequence whose final length exceeds u32.
         self.prompt_tokens + self.emitted
     }
 
-    /// Tokens in all when it ends.
+    /// Returns the total tokens at its end.
     pub(crate) fn longest(&self) -> u32 {
         self.prompt_tokens + self.output_tokens
     }
 
-    /// True while it makes one token a step.
+    /// Returns whether it generates one token per step.
     pub(crate) fn is_decoding(&self) -> bool {
         self.emitted > 0 && self.len() - self.computed == 1
     }
 
-    /// Blocks that can have a name once the first `end` tokens are computed.
+    /// Returns the number of blocks that can have a name once the first `end` tokens are computed.
     pub(crate) fn nameable(&self, end: u32, size: BlockSize) -> usize {
         let whole = size.whole_blocks(end) as usize;
         match &self.text {
@@ -169,7 +171,7 @@ impl Sequence {
         }
     }
 
-    /// Names of the first `count` blocks, which must be whole; fewer where fewer have one.
+    /// Returns the names of the first `count` blocks, which must be whole; fewer if fewer have one.
     pub(crate) fn names(&mut self, count: usize, size: BlockSize) -> &[EngineHash] {
         let root = match &self.text {
             SequenceText::Spelled { names, .. } if names.is_empty() => self.root(),
@@ -182,7 +184,7 @@ impl Sequence {
         }
     }
 
-    /// Names blocks up to `count`; the first block hangs on `root`.
+    /// Names blocks up to `count`; `root` is the parent of the first block.
     fn extend_names(&mut self, root: Option<SequenceHash>, count: usize, size: BlockSize) {
         let SequenceText::Spelled { tokens, names, .. } = &mut self.text else {
             return;
@@ -197,7 +199,7 @@ impl Sequence {
         }
     }
 
-    /// The name of the block at `place`, which [`Sequence::names`] must have gone past.
+    /// Returns the name of the block at `place`, which [`Sequence::names`] must have computed.
     pub(crate) fn name(&self, place: usize) -> EngineHash {
         match &self.text {
             SequenceText::Spelled { names, .. } => names[place],
@@ -205,7 +207,7 @@ impl Sequence {
         }
     }
 
-    /// Tokens of these blocks; none where nobody knows them.
+    /// Returns the tokens of these blocks; empty if they are unknown.
     pub(crate) fn spelled_blocks(&self, blocks: Range<usize>, size: BlockSize) -> Vec<u32> {
         match &self.text {
             SequenceText::Spelled { tokens, .. } => {
@@ -215,7 +217,7 @@ impl Sequence {
         }
     }
 
-    /// What the block at `place` holds. Its name must be known.
+    /// Returns the content of the block at `place`. Its name must be known.
     pub(crate) fn content(
         &self,
         place: usize,
@@ -261,10 +263,10 @@ impl Sequence {
         )
     }
 
-    /// Stands for a parent that differs wherever adapter or salt differ; `None` without either.
+    /// Returns a pseudo-parent that differs by adapter and salt; `None` without either.
     fn root(&self) -> Option<SequenceHash> {
         let mut root = None;
-        // Different lead tokens, so that a salt never passes for an adapter of the same spelling.
+        // Different lead tokens, so that a salt never equals an adapter of the same spelling.
         for (lead, key) in [(1, &self.lora), (2, &self.salt)] {
             if let Some(key) = key {
                 let spelled: Vec<u32> = std::iter::once(lead)

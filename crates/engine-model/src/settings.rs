@@ -1,4 +1,4 @@
-//! What an engine is made of.
+//! The settings of an engine.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use kv_blocks::BlockSize;
 
 use crate::EngineTiming;
 
-/// What one engine is made of.
+/// The settings of one engine.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
     /// Tokens per block.
@@ -15,44 +15,47 @@ pub struct EngineSettings {
     pub device_blocks: u32,
     /// Blocks in host memory; 0: no host tier.
     pub host_blocks: u32,
-    /// Whether blocks are kept for later requests; without it nothing is ever found, named or announced.
+    /// Whether blocks are cached for later requests; if not, no block is ever found, named or
+    /// announced.
     pub prefix_caching: bool,
-    /// Most sequences in a batch.
+    /// Maximum sequences in a batch.
     pub max_num_seqs: u32,
-    /// Most tokens in a step.
+    /// Maximum tokens in a step.
     pub max_num_batched_tokens: u32,
-    /// How blocks are given to sequences.
+    /// How sequences get their blocks.
     pub allocation: Allocation,
-    /// Who of those that wait goes first.
+    /// The order of waiting requests.
     pub scheduling: Scheduling,
-    /// How long things take.
+    /// The timing of steps.
     pub timing: EngineTiming,
-    /// Changes every reply.
+    /// The seed of all replies.
     pub seed: u64,
-    /// Tokens that replies are made of.
+    /// Tokens that replies consist of.
     pub alphabet: Arc<[u32]>,
 }
 
-/// How blocks are given to sequences.
+/// How sequences get their blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocation {
-    /// As vLLM does it: a block when it is needed, and the youngest sequence gives way when there are none left. A block
-    /// can be found from the step on that computes it, and a block computed twice is held twice.
+    /// As in vLLM: a block when it is needed, and the youngest sequence is preempted when there are
+    /// none left. A block can be found from the step that computes it, and a block computed twice
+    /// has two copies.
     #[default]
     Growing,
-    /// All that a sequence can come to need, its reply included, when it is admitted; nobody ever gives way. A block can
-    /// be found after the step that computed it, and is never held twice under its name. Blocks with nothing in them are
-    /// taken before those that hold something. This is how simulations of routing are usually published.
+    /// At admission, all blocks that a sequence can need, its reply included; no sequence is ever
+    /// preempted. A block can be found after the step that computed it, and never has two copies
+    /// under its name. Empty blocks are taken before filled ones. Published simulations of routing
+    /// usually do this.
     Reserved,
 }
 
-/// Who of those that wait goes first.
+/// The order of waiting requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheduling {
-    /// Who came first.
+    /// First come, first served.
     #[default]
     Arrival,
-    /// Who has the lowest priority number, and among equals who came first; where blocks are short, the highest number
-    /// gives way. vLLM's `--scheduling-policy priority`.
+    /// The lowest priority number first, and among equals first come; if blocks are missing, the
+    /// highest number is preempted. vLLM's `--scheduling-policy priority`.
     Priority,
 }

@@ -1,6 +1,6 @@
 //! Counters of one engine.
 
-/// Totals since the start, and the state right now.
+/// Totals since the start, and current values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     /// Sequences in the batch.
@@ -9,11 +9,11 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Device blocks that a sequence refers to.
     pub blocks_used: usize,
-    /// Device blocks in all.
+    /// Total device blocks.
     pub blocks_total: usize,
     /// Device blocks that can be found by hash, copies included.
     pub blocks_cached: usize,
-    /// Host blocks held.
+    /// Host blocks in use.
     pub host_blocks: usize,
     /// Prompt tokens looked up, once per request.
     pub queried_tokens: u64,
@@ -27,11 +27,11 @@ pub struct EngineStats {
     pub generated_tokens: u64,
     /// Tokens run through prefill, recomputation included.
     pub computed_tokens: u64,
-    /// Sequences thrown back to waiting for want of blocks.
+    /// Sequences preempted because of missing blocks.
     pub preemptions: u64,
-    /// Requests that ended by themselves.
+    /// Requests that completed.
     pub finished: u64,
-    /// Requests that ended because the caller asked.
+    /// Requests that the caller aborted.
     pub aborted: u64,
     /// Steps run.
     pub steps: u64,

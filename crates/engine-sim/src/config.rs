@@ -9,7 +9,7 @@ use zmtp::Endpoint;
 
 use crate::{EngineArgs, EventFormat, HashFormat, ReplayFormat, WorkerRole};
 
-/// What one engine runs with: [`EngineArgs`], checked.
+/// The settings of one engine: [`EngineArgs`], checked.
 ///
 /// ```
 /// use clap::Parser;
@@ -29,19 +29,19 @@ pub struct EngineConfig {
     pub(crate) listen: ListenAddr,
     pub(crate) model: String,
     pub(crate) tokenizer: Option<PathBuf>,
-    /// In place of the tokenizer's own.
+    /// Replaces the tokenizer's own template.
     pub(crate) chat_template: Option<PathBuf>,
     pub(crate) block_size: BlockSize,
     pub(crate) kv_blocks: u32,
     pub(crate) host_blocks: u32,
     pub(crate) prefix_caching: bool,
-    /// When usage says how much of a prompt was cached.
+    /// When the usage reports cached tokens.
     pub(crate) usage_details: UsageDetails,
-    /// Whether replies tell token ids when asked to.
+    /// Whether replies report token ids on request.
     pub(crate) token_ids: bool,
     /// Paths answered with 404.
     pub(crate) without: Vec<String>,
-    /// At most what the blocks hold.
+    /// Maximum tokens of a sequence; at most the capacity of the blocks.
     pub(crate) max_model_len: u32,
     pub(crate) max_num_seqs: u32,
     pub(crate) scheduling: Scheduling,
@@ -51,27 +51,27 @@ pub struct EngineConfig {
     pub(crate) dp_size: u32,
     pub(crate) role: WorkerRole,
     pub(crate) loras: Vec<Arc<str>>,
-    /// Whether Anthropic's routes are answered.
+    /// Whether the engine serves Anthropic's routes.
     pub(crate) anthropic: bool,
     pub(crate) api_key: Option<String>,
     pub(crate) seed: u64,
     pub(crate) startup_delay: Duration,
 }
 
-/// When usage says how much of a prompt was cached.
+/// When the usage reports cached tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UsageDetails {
     Always,
-    /// Not where nothing was.
+    /// Only if there were any.
     OnHits,
     Never,
 }
 
-/// How events are published.
+/// The settings of event publishing.
 #[derive(Clone, Debug)]
 pub(crate) struct EventSettings {
     pub(crate) events: Endpoint,
-    /// `None`: what a reader misses is lost.
+    /// `None`: a reader cannot recover missed batches.
     pub(crate) replay: Option<Endpoint>,
     pub(crate) topic: String,
     pub(crate) buffer_steps: usize,
@@ -80,23 +80,23 @@ pub(crate) struct EventSettings {
     pub(crate) replay_format: ReplayFormat,
 }
 
-/// Why an engine did not start.
+/// The reason why an engine did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A flag's value cannot be used.
+    /// A flag has an invalid value.
     #[error("--{flag} {value}: expected {expected}")]
     Flag {
         /// The flag, without dashes.
         flag: &'static str,
-        /// What was given.
+        /// The given value.
         value: String,
-        /// What would do.
+        /// The expected form.
         expected: String,
     },
-    /// An address cannot be listened on.
+    /// The address is not available.
     #[error(transparent)]
     Listen(#[from] net::ListenError),
-    /// A tokenizer or template file cannot be read.
+    /// A tokenizer or template file is not readable.
     #[error(
         "{path} cannot be read ({source}): --tokenizer takes a directory with tokenizer.json and tokenizer_config.json, \
          --chat-template a file"
@@ -104,16 +104,17 @@ pub enum EngineError {
     TokenizerFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The tokenizer's files make no sense.
+    /// The tokenizer's files are invalid.
     #[error("the tokenizer cannot be used: {0}")]
     Tokenizer(String),
 }
 
 impl EngineError {
-    /// True where another flag value would help (exit code 2), false for a taken port and the like.
+    /// Returns `true` if another flag value would help (exit code 2), `false` for a port in use and
+    /// the like.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Flag { .. })
     }
@@ -143,7 +144,7 @@ impl TryFrom<EngineArgs> for EngineConfig {
             } else {
                 Some(event_settings(&args)?)
             },
-            // A real engine refuses to start; a test that asks for a small cache means the cache.
+            // A real engine refuses to start; a test with a small cache means the cache.
             max_model_len: args
                 .max_model_len
                 .min(u32::try_from(capacity).unwrap_or(u32::MAX)),
@@ -266,7 +267,8 @@ fn event_settings(args: &EngineArgs) -> Result<EventSettings, EngineError> {
         && second != 0
         && u32::from(first.abs_diff(second)) <= last
     {
-        // Each rank takes the next port of both, as in the real engine, where this mistake is common.
+        // Each rank takes the next port of both, as in the real engine, where this mistake is
+        // common.
         return Err(flag(
             "replay",
             replay,
@@ -287,12 +289,13 @@ fn event_settings(args: &EngineArgs) -> Result<EventSettings, EngineError> {
     })
 }
 
-/// The endpoint of a data-parallel rank: the next ports, port 0 as it is, and a suffix for unix sockets.
+/// Returns the endpoint of a data-parallel rank: the next ports, port 0 unchanged, and a suffix for
+/// unix sockets.
 pub(crate) fn endpoint_of_rank(endpoint: &Endpoint, rank: u32) -> Endpoint {
     let mut endpoint = endpoint.clone();
     match &mut endpoint {
         Endpoint::Tcp { port, .. } if *port != 0 => {
-            // The configuration checked that the last rank's port exists.
+            // The configuration check ensured that the last rank's port exists.
             *port = u16::try_from(u32::from(*port) + rank).unwrap_or(u16::MAX);
         }
         Endpoint::Ipc(path) if rank > 0 => {

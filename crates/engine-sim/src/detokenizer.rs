@@ -1,22 +1,22 @@
-//! Text of a reply, token by token.
+//! Converts a reply's tokens to text, one by one.
 
 use prompt::PromptModel;
 
-/// Turns tokens into text as they come, holding back what is not a whole character yet.
+/// Converts tokens to text as they arrive, holding back incomplete characters.
 #[derive(Debug, Default)]
 pub(crate) struct Detokenizer {
     ids: Vec<u32>,
-    /// Where the context of the unsent tokens begins; some tokenizers join words only in context.
+    /// Start of the context of the unsent tokens; some tokenizers join words only in context.
     context: usize,
-    /// Tokens whose text is out.
+    /// Number of tokens whose text is sent.
     sent: usize,
 }
 
 impl Detokenizer {
-    /// The text that `token` adds.
+    /// Returns the text that `token` adds.
     pub(crate) fn push(&mut self, model: &PromptModel, token: u32) -> String {
         self.ids.push(token);
-        // Ids come out of the tokenizer's own vocabulary; one that it cannot decode has no text.
+        // Ids come from the tokenizer's own vocabulary; one that it cannot decode has no text.
         let known = model
             .decode(&self.ids[self.context..self.sent])
             .unwrap_or_default();

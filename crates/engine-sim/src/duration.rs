@@ -1,8 +1,8 @@
-//! Durations as people write them.
+//! Durations in human-readable form.
 
 use std::time::Duration;
 
-/// Reads `5s`, `500ms`, `2m`, or a bare number of seconds.
+/// Parses `5s`, `500ms`, `2m`, or a bare number of seconds.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit_s) = match text.strip_suffix("ms") {
         Some(number) => (number, 1e-3),

@@ -1,17 +1,17 @@
-//! Faults that a test asks for: the next so many generation requests go wrong in one chosen way.
+//! Injected faults: the next generation requests fail in one chosen way.
 
 use std::str::FromStr;
 
 use parking_lot::Mutex;
 
-/// What goes wrong.
+/// A fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InjectedFault {
-    /// Answered with this status instead; nothing runs.
+    /// The engine answers with this status; no generation runs.
     Status(u16),
-    /// Never answered; nothing runs.
+    /// The engine never answers; no generation runs.
     Hang,
-    /// The connection ends without a byte; nothing runs.
+    /// The connection ends without a byte; no generation runs.
     Reset,
     /// The connection ends after this many events of a stream, or bytes of a plain body.
     ResetMid(usize),
@@ -21,11 +21,12 @@ pub(crate) enum InjectedFault {
     ShortBody,
     /// The stream ends cleanly, without its last event.
     NoDone,
-    /// An error event after this many events of a stream, as when the engine core dies; a plain reply turns into 500.
+    /// An error event after this many events of a stream, as when the engine core dies; a plain
+    /// reply turns into 500.
     ErrorMid(usize),
 }
 
-/// Not a fault.
+/// The text is not a fault.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "fault {0:?} is unknown: expected none, 500, 503, 429, hang, reset, reset_mid:K, stall_mid:K, short_body, no_done \
@@ -60,7 +61,7 @@ impl FromStr for InjectedFault {
     }
 }
 
-/// The fault that is set, and for how many more requests.
+/// The current fault, and the number of requests that it still affects.
 #[derive(Debug, Default)]
 pub(crate) struct FaultSlot(Mutex<Option<(InjectedFault, u64)>>);
 
@@ -69,7 +70,7 @@ impl FaultSlot {
         *self.0.lock() = fault.filter(|_| count > 0).map(|fault| (fault, count));
     }
 
-    /// The fault of one request.
+    /// Takes the fault of one request.
     pub(crate) fn take(&self) -> Option<InjectedFault> {
         let mut slot = self.0.lock();
         let (fault, left) = (*slot)?;

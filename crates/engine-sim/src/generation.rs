@@ -1,4 +1,4 @@
-//! One generation in the model, from submission to its last token or its client's hang-up.
+//! One generation in the model, from submission to its last token or its client's disconnect.
 
 use std::sync::Arc;
 
@@ -13,26 +13,26 @@ use crate::{
     server_state::{RequestCounts, ServerState},
 };
 
-/// What a request asks of the model.
+/// The inputs of a generation.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationJob {
     pub(crate) prompt: Arc<[u32]>,
-    /// `None`: as long as the model likes, see `open_end`.
+    /// `None`: no limit, see `open_end`.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) open_end: OpenEnd,
-    /// What the model says; `None`: what seed and prompt make it say.
+    /// The text of the reply; `None`: seed and prompt determine it.
     pub(crate) script: Option<Arc<ReplyScript>>,
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
     /// From the request's header.
     pub(crate) rank: Option<usize>,
-    /// Another engine computed the prompt.
+    /// Whether another engine computed the prompt.
     pub(crate) transferred: bool,
-    /// Lower goes first, where the engine schedules by it.
+    /// Lower goes first, if the engine schedules by priority.
     pub(crate) priority: i64,
 }
 
-/// A running generation. Dropping it before its last token takes it out of the model at once.
+/// A running generation. Dropping it before its last token removes it from the model at once.
 #[derive(Debug)]
 pub(crate) struct Generation {
     state: Arc<ServerState>,
@@ -44,15 +44,15 @@ pub(crate) struct Generation {
     pub(crate) prompt: Arc<[u32]>,
 }
 
-/// How tokens become text.
+/// The conversion of tokens to text.
 #[derive(Debug)]
 enum TokenRenderer {
     Words(Detokenizer),
-    /// The script, and how much of it is said.
+    /// The script, and the number of its tokens already emitted.
     Script(Arc<ReplyScript>, usize),
 }
 
-/// One token and what it says.
+/// One token with its text.
 #[derive(Debug)]
 pub(crate) struct RenderedToken {
     pub(crate) token: u32,
@@ -62,7 +62,7 @@ pub(crate) struct RenderedToken {
     pub(crate) ending: Option<StopCause>,
 }
 
-/// The engine restarted under the request.
+/// The engine restarted during the request.
 #[derive(Debug)]
 pub(crate) struct EngineRestarted;
 
@@ -156,7 +156,7 @@ impl Generation {
         })
     }
 
-    /// The next token; after the last one this must not be called again.
+    /// Returns the next token; must not be called after the last one.
     pub(crate) async fn next(&mut self) -> Result<RenderedToken, EngineRestarted> {
         match self.tokens.recv().await {
             Some(emitted) => {
@@ -216,7 +216,7 @@ impl Generation {
         }
     }
 
-    /// The call at this place of the reply.
+    /// Returns the tool call at this place of the reply.
     pub(crate) fn call(&self, place: usize) -> Option<&ToolCall> {
         match &self.renderer {
             TokenRenderer::Words(_) => None,
@@ -226,7 +226,7 @@ impl Generation {
 }
 
 impl Generation {
-    /// Takes it out of the model without blaming the client.
+    /// Removes the generation from the model without counting a client abort.
     pub(crate) fn discard(mut self) {
         self.ended = true;
         self.rank.abort(self.id);
@@ -238,7 +238,8 @@ impl Drop for Generation {
         if self.ended {
             return;
         }
-        // The last token may be on its way already: then nothing is left to take out, and the client still left early.
+        // The last token may already be on its way: then there is nothing to remove, but the client
+        // still left early.
         self.rank.abort(self.id);
         RequestCounts::add(&self.state.counts.aborted);
         *self.state.counts.last_abort_ms.lock() = Some(self.state.clock.unix_ms());

@@ -1,9 +1,11 @@
-//! A simulated inference engine: an OpenAI-compatible HTTP server with real KV events and no accelerator.
+//! A simulated inference engine: an OpenAI-compatible HTTP server with real KV events and no
+//! accelerator.
 //!
-//! It runs [`engine_model`] in real time, one task per data-parallel rank, and speaks vLLM 0.32's shapes on HTTP and
-//! ZMQ. It does not infer anything: a reply's text is a function of the seed and the prompt's token ids.
+//! It runs [`engine_model`] in real time, one task per data-parallel rank, with the HTTP and ZMQ
+//! formats of vLLM 0.32. It computes no model: a reply's text is a function of the seed and the
+//! prompt's token ids.
 //!
-//! **Invariant**: what `cached_tokens`, the metrics and the published events say is one and the same cache, the
+//! **Invariant**: `cached_tokens`, the metrics and the published events all describe one cache, the
 //! model's block pool.
 
 mod args;

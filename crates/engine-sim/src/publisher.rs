@@ -1,7 +1,8 @@
-//! One rank's KV events on ZMQ: live messages, the buffer behind them, replay, and the faults that a test asks for.
+//! Publishes one rank's KV events on ZMQ: live messages, the replay buffer, replay, and injected
+//! faults.
 //!
-//! Sequence numbers start at 0 and count every batch. Faults concern live messages only: the buffer always holds what
-//! should have been sent, so that a reader can repair what it missed.
+//! Sequence numbers start at 0 and count every batch. Faults affect live messages only: the buffer
+//! always contains the correct batches, so that a reader can recover what it missed.
 
 use std::{collections::VecDeque, str::FromStr, sync::Arc, time::Duration};
 
@@ -18,26 +19,26 @@ use crate::{
     wire::WireFormat,
 };
 
-/// What a test does to the live stream.
+/// A test's action on the live stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamAction {
-    /// Holds messages back.
+    /// Pauses the live messages.
     Pause,
-    /// Sends what was held back.
+    /// Sends the paused messages.
     Resume,
-    /// The next so many messages are not sent.
+    /// Skips the next messages; their number.
     Drop(u64),
-    /// The next so many messages are sent twice.
+    /// Sends each of the next messages twice; their number.
     Duplicate(u64),
-    /// The next so many messages are sent together, last one first.
+    /// Sends the next messages together, last one first; their number.
     Reorder(u64),
-    /// The next so many messages carry a payload that is no batch.
+    /// Sends the next messages with a payload that is no batch; their number.
     Corrupt(u64),
-    /// The engine process starts anew: empty cache, sequence 0, every connection cut.
+    /// Restarts the engine process: empty cache, sequence 0, every connection cut.
     Restart,
 }
 
-/// Not an action.
+/// The text is not an action.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "action {0:?} is unknown: expected pause, resume, drop:N, duplicate:N, reorder:N, corrupt:N or restart"
@@ -77,7 +78,7 @@ pub(crate) struct RankPublisher {
     wire: WireFormat,
     sockets: Mutex<Option<Sockets>>,
     stream: Arc<Mutex<LiveStream>>,
-    /// Where it really listens.
+    /// The actual listening address.
     pub(crate) events: Endpoint,
     pub(crate) replay: Option<Endpoint>,
 }
@@ -99,12 +100,12 @@ struct LiveStream {
     /// The last `buffer_steps` batches; the oldest goes when full.
     buffer: VecDeque<NumberedBatch>,
     paused: bool,
-    /// Held back by `pause`; at most `buffer_steps`, the oldest is lost when full.
+    /// Batches paused by `pause`; at most `buffer_steps`, the oldest is lost when full.
     paused_batches: VecDeque<NumberedBatch>,
     drop: u64,
     duplicate: u64,
     corrupt: u64,
-    /// How many to collect, and those collected.
+    /// The number of batches to collect, and the collected ones.
     reorder: u64,
     reordered: Vec<NumberedBatch>,
 }
@@ -137,8 +138,8 @@ impl RankPublisher {
         })
     }
 
-    /// Publishes one step's events as one batch. Never waits: a reader that is too slow loses messages, as with the
-    /// real socket.
+    /// Publishes one step's events as one batch. Never waits: a slow reader loses messages, as with
+    /// the real socket.
     pub(crate) fn publish(&self, events: &[engine_model::CacheEvent]) {
         let ts = self.clock.unix_ms() as f64 / 1e3;
         let payload = Bytes::from(self.wire.batch(ts, self.rank, events));
@@ -160,7 +161,8 @@ impl RankPublisher {
         }
     }
 
-    /// Does what a test asked for; `Restart` is [`Publisher::cut`], [`Publisher::forget`], [`Publisher::listen_again`].
+    /// Carries out a test's action; `Restart` is [`RankPublisher::cut`], [`RankPublisher::forget`],
+    /// [`RankPublisher::listen_again`].
     pub(crate) fn act(&self, action: StreamAction) {
         let mut stream = self.stream.lock();
         match action {
@@ -173,7 +175,7 @@ impl RankPublisher {
             }
             StreamAction::Drop(count) => stream.drop = count,
             StreamAction::Duplicate(count) => stream.duplicate = count,
-            // Collecting more than the buffer holds would only hide batches.
+            // Collecting more than the buffer has room for would only hide batches.
             StreamAction::Reorder(count) => {
                 stream.reorder = count.min(self.settings.buffer_steps as u64)
             }
@@ -190,14 +192,15 @@ impl RankPublisher {
         }
     }
 
-    /// Begins a new stream: an empty buffer, sequence 0, no faults. What is published from here on is replayed.
+    /// Begins a new stream: an empty buffer, sequence 0, no faults. Replay covers everything
+    /// published from here on.
     pub(crate) fn forget(&self) {
         *self.stream.lock() = LiveStream::default();
     }
 
-    /// Listens at the same places again.
+    /// Listens on the same addresses again.
     pub(crate) async fn listen_again(&self) {
-        // The system may need a moment to give the ports back.
+        // The system may need a moment to release the ports.
         for _ in 0..200 {
             match Sockets::bind(
                 &self.events,
@@ -218,7 +221,7 @@ impl RankPublisher {
         tracing::error!(endpoint = %self.events, "event sockets could not be bound again: no more events");
     }
 
-    /// Batches since the start, and the last sequence number.
+    /// Returns the number of batches since the start, and the last sequence number.
     pub(crate) fn published(&self) -> (u64, Option<u64>) {
         let stream = self.stream.lock();
         (stream.published, stream.next_seq.checked_sub(1))
@@ -294,14 +297,14 @@ impl Sockets {
     async fn close(self) {
         if let Some(replay) = self.replay {
             replay.abort();
-            // Cancelled is how it should end.
+            // Cancellation is the expected end.
             let _ = replay.await;
         }
         self.live.close(Duration::ZERO).await;
     }
 }
 
-/// Serves one request at a time, as the real publisher does.
+/// Serves one replay request at a time, as the real publisher does.
 async fn answer_replays(
     mut router: Router,
     stream: Arc<Mutex<LiveStream>>,

@@ -1,7 +1,7 @@
 //! One data-parallel rank: the model, driven in real time, and its publisher.
 //!
-//! A step's events are published before its tokens are delivered, so that a reader has normally heard of a block by
-//! the time the reply's last byte arrives.
+//! A step's events are published before its tokens are delivered, so that a reader normally has a
+//! block's event by the time the reply's last byte arrives.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::publisher::{RankPublisher, StreamAction};
 
-/// A rank, shared between its driver and the requests on it.
+/// A rank, shared between its driver and its requests.
 #[derive(Debug)]
 pub(crate) struct SimRank {
     core: Mutex<RankCore>,
@@ -27,7 +27,7 @@ pub(crate) struct SimRank {
 #[derive(Debug)]
 struct RankCore {
     engine: Engine,
-    /// Who waits for tokens. Each channel holds a whole reply, so delivering never waits.
+    /// The receivers of tokens. Each channel has room for a whole reply, so delivery never waits.
     listeners: HashMap<RequestId, mpsc::Sender<EmittedToken>>,
 }
 
@@ -44,13 +44,14 @@ impl SimRank {
         }
     }
 
-    /// Starts a generation; its tokens come out of the receiver, which ends early if the engine restarts.
+    /// Starts a generation; its tokens arrive at the receiver, which ends early if the engine
+    /// restarts.
     pub(crate) fn submit(
         &self,
         request: GenerationRequest,
     ) -> Result<mpsc::Receiver<EmittedToken>, SubmitError> {
         let id = request.id;
-        // Room for the whole reply: nothing is ever refused for want of it.
+        // Room for the whole reply: a send never fails because of a full channel.
         let (sender, receiver) = mpsc::channel(request.output_tokens.max(1) as usize);
         let mut core = self.core.lock();
         core.engine.submit(self.clock.now(), request)?;
@@ -60,7 +61,7 @@ impl SimRank {
         Ok(receiver)
     }
 
-    /// Takes a request out of the model at once; false if it is not there any more.
+    /// Removes a request from the model at once; returns `false` if it is not present.
     pub(crate) fn abort(&self, id: RequestId) -> bool {
         let mut core = self.core.lock();
         core.listeners.remove(&id);
@@ -71,7 +72,7 @@ impl SimRank {
         self.core.lock().engine.stats()
     }
 
-    /// Requests on this rank.
+    /// Returns the number of requests on this rank.
     pub(crate) fn load(&self) -> usize {
         let stats = self.stats();
         stats.running + stats.waiting
@@ -81,14 +82,15 @@ impl SimRank {
         self.core.lock().engine.reset_cache()
     }
 
-    /// Does what a test asked for.
+    /// Carries out a test's action.
     pub(crate) async fn act(&self, action: StreamAction) {
         let Some(publisher) = &self.publisher else {
             return;
         };
         if action == StreamAction::Restart {
             publisher.cut().await;
-            // One step, so that every event belongs to the life that its number counts in.
+            // One critical section, so that every event belongs to the engine life of its sequence
+            // number.
             {
                 let mut core = self.core.lock();
                 core.engine.restart();
@@ -101,7 +103,7 @@ impl SimRank {
         }
     }
 
-    /// Runs the model for ever.
+    /// Runs the model forever.
     pub(crate) async fn drive(self: Arc<Self>) {
         let mut cursor = self.clock.now();
         loop {
@@ -112,13 +114,14 @@ impl SimRank {
                     cursor = self.clock.now();
                 }
                 NextAction::WaitUntil(moment) => {
-                    // A request that came meanwhile is behind the one that is waited for.
+                    // A request that arrived in the meantime is behind the one that this waits for.
                     self.sleep_until(moment).await;
                     cursor = self.clock.now();
                 }
                 NextAction::Step(duration) => {
-                    // From the planned end of the step before: timers are coarser than steps, and lateness must not
-                    // add up. A machine that is hopelessly late does not catch up, it goes on from now.
+                    // From the planned end of the previous step: timers are coarser than steps, and
+                    // lateness must not add up. A machine that is far too late does not catch up,
+                    // it continues from now.
                     cursor = cursor + duration;
                     let late = self.clock.now().since(cursor);
                     if late > std::time::Duration::from_millis(250) {
@@ -135,7 +138,7 @@ impl SimRank {
         let (outcome, published) = {
             let mut core = self.core.lock();
             let outcome = core.engine.finish();
-            // Under the lock: a restart may come between a step and its events otherwise.
+            // Under the lock: otherwise a restart may come between a step and its events.
             let published = self
                 .publisher
                 .as_ref()
@@ -164,7 +167,7 @@ impl SimRank {
     async fn sleep_until(&self, moment: Moment) {
         let left = moment.since(self.clock.now());
         if left.is_zero() {
-            // The runtime must get a word in even when steps take no time.
+            // The runtime must get control even if steps take no time.
             tokio::task::yield_now().await;
         } else {
             tokio::time::sleep(left).await;

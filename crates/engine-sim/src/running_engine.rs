@@ -1,4 +1,4 @@
-//! Starting and stopping an engine.
+//! Starts and stops an engine.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::{
     wire::WireFormat,
 };
 
-/// A started engine. Dropping it without [`RunningEngine::stop`] cuts it off without waiting.
+/// A started engine. Dropping it without [`RunningEngine::stop`] ends it without a wait.
 #[derive(Debug)]
 pub struct RunningEngine {
-    /// Where HTTP is served: `host:port`, or `unix:/path`.
+    /// The HTTP address: `host:port`, or `unix:/path`.
     pub http_addr: String,
-    /// Where each rank publishes events; empty without events.
+    /// The event endpoint of each rank; empty without events.
     pub events: Vec<String>,
-    /// Where each rank answers replay requests; empty without events or replay.
+    /// The replay endpoint of each rank; empty without events or replay.
     pub replay: Vec<String>,
     state: Arc<ServerState>,
     tasks: Vec<JoinHandle<()>>,
@@ -117,13 +117,13 @@ fn shown(address: &ListenAddr) -> String {
 }
 
 impl RunningEngine {
-    /// Cuts every connection, closes every socket and waits until all tasks are gone.
+    /// Cuts every connection, closes every socket and waits for the end of all tasks.
     pub async fn stop(mut self) {
         for task in &self.tasks {
             task.abort();
         }
         for task in std::mem::take(&mut self.tasks) {
-            // Cancelled is how it should end; a panic was reported by the runtime.
+            // Cancellation is the expected end; the runtime has reported a panic.
             let _ = task.await;
         }
         for rank in &self.state.ranks {

@@ -1,7 +1,8 @@
-//! A reply that is known before it is generated: calls of tools, JSON, thoughts, and replies that a stop string ends.
+//! Replies that are known before generation: tool calls, JSON, reasoning, and replies that a stop
+//! string ends.
 //!
-//! The model generates its tokens like any other reply's, so usage, blocks and events are those of what was said. It is
-//! a function of seed, prompt and request: a retried request says the same.
+//! The model generates their tokens as for any other reply, so usage, blocks and events match the
+//! text. A script is a function of seed, prompt and request: a retried request gets the same one.
 
 mod compose;
 mod python_json;
@@ -17,12 +18,12 @@ use sample::sample;
 
 use crate::detokenizer::Detokenizer;
 
-/// Where what a token says belongs.
+/// The part of the reply that a token's text belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Channel {
-    /// The model's own marks, which no client sees.
+    /// The model's own marks, invisible to clients.
     Hidden,
-    /// A thought.
+    /// The reasoning.
     Reasoning,
     /// The reply's text.
     Content,
@@ -30,22 +31,22 @@ pub(crate) enum Channel {
     Call(usize),
 }
 
-/// What one token says.
+/// The text of one token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenText {
     pub(crate) channel: Channel,
     pub(crate) text: String,
 }
 
-/// A call of a tool; its arguments are said token by token.
+/// A tool call; its arguments are emitted token by token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ToolCall {
-    /// Sixteen hex digits; each API puts its own word before them.
+    /// Sixteen hex digits; each API adds its own prefix.
     pub(crate) id: String,
     pub(crate) name: String,
 }
 
-/// What a request wants said, beyond words.
+/// The requested features of a reply, beyond words.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReplyOptions {
     /// Tools to call, with the JSON schema of their arguments.
@@ -53,11 +54,11 @@ pub(crate) struct ReplyOptions {
     pub(crate) form: Option<ReplyForm>,
     pub(crate) thinking: bool,
     pub(crate) stop: Vec<String>,
-    /// The reply ends with the stop string, not before it.
+    /// Whether the reply includes the stop string.
     pub(crate) keep_stop: bool,
 }
 
-/// Which form the reply's text has.
+/// The form of the reply's text.
 #[derive(Clone, Debug)]
 pub(crate) enum ReplyForm {
     /// JSON that this schema allows.
@@ -67,7 +68,7 @@ pub(crate) enum ReplyForm {
 }
 
 impl ReplyOptions {
-    /// Nothing but words is wanted, as the model says them by itself.
+    /// Returns whether the reply is only words, as the model generates them by itself.
     pub(crate) fn is_plain(&self) -> bool {
         self.calls.is_empty() && self.form.is_none() && !self.thinking && self.stop.is_empty()
     }
@@ -76,32 +77,32 @@ impl ReplyOptions {
 /// A whole reply.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplyScript {
-    /// What the model generates.
+    /// The generated tokens.
     pub(crate) tokens: Arc<[u32]>,
-    /// What each of them says.
+    /// The text of each token.
     pub(crate) texts: Vec<TokenText>,
     pub(crate) calls: Vec<ToolCall>,
-    /// How it ends once all of it is out.
+    /// The finish reason after the last token.
     pub(crate) finish: Finish,
     /// The stop string that ended it.
     pub(crate) stopped_by: Option<String>,
 }
 
-/// Why a reply ended, as clients are told.
+/// The finish reason of a reply, as reported to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopCause {
-    /// Nothing more to say.
+    /// The end of the reply.
     Stop,
-    /// This stop string came.
+    /// This stop string occurred.
     StopString(String),
-    /// The limit of tokens was reached.
+    /// The reply reached the token limit.
     Length,
-    /// Tools are to be called.
+    /// The reply ends with tool calls.
     ToolCalls,
 }
 
 impl ReplyScript {
-    /// What clients are told of an end of this kind.
+    /// Returns the reported finish reason for an end of this kind.
     pub(crate) fn ending(&self, finish: Finish) -> StopCause {
         match (finish, &self.stopped_by) {
             (Finish::Length, _) => StopCause::Length,
@@ -133,21 +134,21 @@ impl<'a> ScriptWriter<'a> {
         u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
     }
 
-    /// Says this text.
+    /// Appends a text.
     fn text(&mut self, channel: Channel, text: &str) {
-        // A text that cannot be tokenised has none of its own, and is said all the same.
+        // A text that cannot be tokenised has no tokens of its own, but is emitted all the same.
         let tokens = self.model.text_tokens(text, false).unwrap_or_default();
         let tokens = if tokens.is_empty() { vec![0] } else { tokens };
         let mut pieces = pieces(self.model, &tokens);
         if pieces.concat() != text {
-            // Some tokenizers change what they read: then the text comes with its first token.
+            // Some tokenizers change their input: then the text comes with its first token.
             pieces = vec![String::new(); tokens.len()];
             text.clone_into(&mut pieces[0]);
         }
         self.push(channel, tokens, pieces);
     }
 
-    /// Says these tokens.
+    /// Appends these tokens.
     fn words(&mut self, channel: Channel, tokens: Vec<u32>) {
         let pieces = pieces(self.model, &tokens);
         self.push(channel, tokens, pieces);

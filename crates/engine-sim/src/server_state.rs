@@ -1,4 +1,4 @@
-//! What every request of one engine shares.
+//! The shared state of all requests of one engine.
 
 use std::sync::{
     Arc,
@@ -29,16 +29,16 @@ pub(crate) struct ServerState {
     pub(crate) started_unix_s: i64,
 }
 
-/// What `/sim/stats` counts beside the model's own numbers.
+/// The counters of `/sim/stats` beside the model's own numbers.
 #[derive(Debug, Default)]
 pub(crate) struct RequestCounts {
-    /// Generation requests that arrived, faulty ones included.
+    /// Generation requests that arrived, invalid ones included.
     pub(crate) requests: AtomicU64,
-    /// Those that entered the model.
+    /// Requests that entered the model.
     pub(crate) executions: AtomicU64,
-    /// Those whose client left before the end.
+    /// Requests whose client disconnected before the end.
     pub(crate) aborted: AtomicU64,
-    /// When the last of these left, in ms since 1970.
+    /// Time of the last disconnect, in ms since 1970.
     pub(crate) last_abort_ms: Mutex<Option<u64>>,
     next_id: AtomicU64,
 }
@@ -58,7 +58,8 @@ impl RequestCounts {
 }
 
 impl ServerState {
-    /// The adapter that a model name stands for: `Some(None)` for the base model, `None` for an unknown name.
+    /// Returns the adapter of a model name: `Some(None)` for the base model, `None` for an unknown
+    /// name.
     pub(crate) fn adapter(&self, model: &str) -> Option<Option<Arc<str>>> {
         if model == self.config.model {
             return Some(None);
@@ -70,7 +71,7 @@ impl ServerState {
             .map(|name| Some(Arc::clone(name)))
     }
 
-    /// The rank with the fewest requests, the lowest of equals.
+    /// Returns the rank with the fewest requests, the lowest of equals.
     pub(crate) fn least_loaded(&self) -> &Arc<SimRank> {
         // `dp-size` is at least 1.
         self.ranks

@@ -7,25 +7,25 @@ use prompt::{Artefacts, PromptModel};
 
 use crate::EngineError;
 
-/// Tokenizer, chat template and the tokens that replies are made of.
+/// Tokenizer, chat template and the tokens that replies consist of.
 #[derive(Debug)]
 pub(crate) struct SimTokenizer {
     pub(crate) model: PromptModel,
     pub(crate) tokenizer_json: Bytes,
     pub(crate) tokenizer_config: Bytes,
-    /// Tokens that are one word with the space before it, and nothing but themselves when tokenised again: a reply made
-    /// of them comes back as the same ids in the next turn's prompt, as a real model's mostly does.
+    /// Tokens that are one word with the space before it, and that tokenise to themselves: a reply
+    /// of such tokens has the same ids in the next turn's prompt, as a real model's mostly has.
     pub(crate) alphabet: Arc<[u32]>,
 }
 
 const BUILT_IN: &[u8] = include_bytes!("../assets/tokenizer.json");
 const BUILT_IN_CONFIG: &[u8] = include_bytes!("../assets/tokenizer_config.json");
 
-/// Enough words for replies that differ; checking more only delays the start.
+/// Enough words for replies that differ; more of them only delay the start.
 const MOST_WORDS: usize = 2_048;
 
 impl SimTokenizer {
-    /// Loads the files in `dir`, or the built-in ones; `template` is used in place of theirs.
+    /// Loads the files in `dir`, or the built-in ones; `template` replaces their template.
     pub(crate) fn load(dir: Option<&Path>, template: Option<&Path>) -> Result<Self, EngineError> {
         let (tokenizer_json, tokenizer_config, own_template) = match dir {
             None => (
@@ -74,7 +74,7 @@ fn read(path: &Path) -> Result<Bytes, EngineError> {
         })
 }
 
-/// The reply tokens of a tokenizer; all its tokens if it has no such words.
+/// Returns the reply tokens of a tokenizer; all its tokens if it has no such words.
 fn words(model: &PromptModel, tokenizer_json: &[u8]) -> Result<Arc<[u32]>, EngineError> {
     #[derive(serde::Deserialize)]
     struct TokenizerFile {
@@ -108,7 +108,8 @@ fn words(model: &PromptModel, tokenizer_json: &[u8]) -> Result<Arc<[u32]>, Engin
             })
     };
     let comes_back = |id: u32| {
-        // Behind another word, where replies have it: some tokenizers drop the space at the start of a text.
+        // Behind another word, as in replies: some tokenizers drop the space at the start of a
+        // text.
         model
             .decode(&[id, id])
             .and_then(|text| model.text_tokens(&text, false))

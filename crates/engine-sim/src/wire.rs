@@ -1,4 +1,4 @@
-//! The model's events as vLLM writes them.
+//! Encodes the model's events in vLLM's format.
 
 use engine_model::CacheEvent;
 use kv_blocks::{EngineHash, HashScheme, Tier};
@@ -6,13 +6,13 @@ use kv_events::vllm::{self, EventLayout, HashForm, WireEvent, WireHash, WireRemo
 
 use crate::{EventFormat, HashFormat};
 
-/// How one engine writes its batches.
+/// The format of an engine's batches.
 #[derive(Clone, Debug)]
 pub(crate) struct WireFormat {
     shape: EventLayout,
     hash_form: HashForm,
     block_size: u32,
-    /// Position + 1 is an adapter's number.
+    /// The position + 1 is the number of an adapter.
     loras: Vec<std::sync::Arc<str>>,
 }
 
@@ -55,7 +55,7 @@ impl WireFormat {
                 let lora_id = lora
                     .as_ref()
                     .and_then(|name| self.loras.iter().position(|known| known == name));
-                // Adapter first, then the salt, as vLLM lists them; nil where a block has neither.
+                // Adapter first, then the salt, as in vLLM; nil if a block has neither.
                 let extra_keys = (0..hashes.len()).map(|place| {
                     let salt = salt.as_ref().filter(|_| place == 0);
                     let keys: Vec<String> =
@@ -90,7 +90,8 @@ fn medium(tier: Tier) -> &'static str {
     }
 }
 
-/// 32 bytes whose last eight are the model's own name of the block, as a real digest's integer form is its low end.
+/// Returns 32 bytes whose last eight are the model's own name of the block, as a real digest's
+/// integer form is its low end.
 fn digest(hash: EngineHash) -> WireHash {
     let mut digest = WireHash::from(hash.0);
     for (place, part) in digest.0[..24].chunks_exact_mut(8).enumerate() {

@@ -1,4 +1,5 @@
-//! The task behind a ZMQ source of one publisher: sockets on one side, its [`RepairedTrack`] on the other.
+//! The task behind a ZMQ source of one publisher: feeds the sockets' messages to its
+//! [`ReplayingDriver`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,27 +20,28 @@ use crate::{
     stream_driver::StreamDriver,
 };
 
-/// How often time-outs are looked at.
+/// Interval of time-out checks.
 pub(crate) const TICK: Duration = Duration::from_millis(250);
-/// Messages taken in one go, before the status is published and other tasks get their turn.
+/// Most messages per burst, before the status is published and other tasks run.
 pub(crate) const GO: usize = 256;
-/// Bytes of live batches kept beside a replay, on top of the bound on their number.
+/// Bytes of live batches queued during a replay, on top of the bound on their number.
 pub(crate) const PENDING_BYTES: usize = 64 << 20;
-/// Pause before a socket that could not be bound is tried again.
+/// Pause before the next attempt to bind a socket.
 pub(crate) const REBIND: Duration = Duration::from_secs(5);
 
-/// Follows one stream until told to stop.
+/// Follows one stream until stopped.
 pub(crate) struct ZmqFollower {
     spec: SourceSpec,
     sink: Arc<dyn BlockSink>,
     clock: Clock,
     status: StatusSender,
     stream: ReplayingDriver,
-    /// The connection that is the stream: where several publishers connect to a bound socket, the newest.
+    /// The connection that carries the stream: where several publishers connect to a bound socket,
+    /// the newest.
     peer: Option<u64>,
 }
 
-/// What the loop woke up for.
+/// Reasons why the loop wakes up.
 enum Wake {
     Live(SubEvent),
     Replay(Option<ReplayEvent>),
@@ -78,7 +80,7 @@ impl ZmqFollower {
             if self.follow(&mut sub, &mut ticks, &mut orders).await == FollowEnd::Stopped {
                 return;
             }
-            // Quarantined. The connections are closed: a publisher owes nothing to a subscriber that is not there.
+            // Quarantined. The connections are closed, so the publisher sends nothing meanwhile.
             drop(sub);
             self.peer = None;
             let until = self.stream.driver.quarantined_until().unwrap_or_default();
@@ -91,7 +93,7 @@ impl ZmqFollower {
         }
     }
 
-    /// Makes the live socket; `None`: told to stop.
+    /// Opens the live socket; returns `None` when stopped.
     async fn open(&mut self, stop: &mut oneshot::Receiver<()>) -> Option<Sub> {
         let topic = self.spec.topic.clone();
         loop {
@@ -142,13 +144,14 @@ impl ZmqFollower {
             if self.stream.driver.is_quarantined() {
                 return FollowEnd::Quarantined;
             }
-            // Reading what is buffered awaits nothing, so the turn is given up by hand.
+            // Reading from a buffer never awaits, so the loop yields explicitly.
             tokio::task::coop::consume_budget().await;
         }
     }
 
-    /// Takes an event and what is there behind it, so that a burst costs one publication. Nothing is taken once the
-    /// stream is quarantined: a connection made then would be asked for its history in the middle of the sentence.
+    /// Takes an event and the events already buffered behind it, so that a burst costs one
+    /// publication. Takes nothing from a quarantined stream: a new connection would trigger a
+    /// history request before the quarantine ends.
     fn burst(&mut self, first: SubEvent, mut next: impl FnMut() -> Option<SubEvent>) {
         self.live(first);
         for _ in 1..GO {
@@ -208,7 +211,7 @@ impl SourceSpec {
         }
     }
 
-    /// Asks the replay socket, if there is one.
+    /// Builds the function that requests replays; without a replay socket it requests none.
     fn ask(&self) -> ReplayRequester {
         let (endpoint, limits, patience) = (
             self.replay_endpoint.clone(),
@@ -247,7 +250,7 @@ mod tests {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
         let mut follower = ZmqFollower::new(spec, index, Clock::system(), StatusSender::default());
         follower.live(SubEvent::Connected { peer: 1 });
-        // One frame is no message at all.
+        // A single frame is not a message.
         let garbage = || SubEvent::Message {
             peer: 1,
             frames: vec![Bytes::from_static(b"garbage")],

@@ -1,4 +1,4 @@
-//! What its owner holds of a running source, whatever kind it is.
+//! Handle of a running source of any kind.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc};
 
@@ -14,14 +14,14 @@ use tokio::{
 
 use crate::{SourceCounters, StreamReport, status::StreamStatus};
 
-/// Said of a stream whose task ended by itself.
+/// Error text of a stream whose task ended unexpectedly.
 const ENDED: &str =
     "the stream's task ended with a panic: see the log, the stream is started again";
 
-/// What of a source does not change while it runs.
+/// The constant properties of a source.
 #[derive(Clone, Debug)]
 pub(crate) struct SourceInfo {
-    /// Kind of source, as reports name it.
+    /// Kind of source in reports.
     pub(crate) kind: &'static str,
     pub(crate) worker: Arc<str>,
     pub(crate) rank: u32,
@@ -29,10 +29,10 @@ pub(crate) struct SourceInfo {
     pub(crate) replay_endpoint: Option<String>,
 }
 
-/// The streams that came over one socket, by target, each with its worker's name.
+/// The streams of a shared socket, by target, each with its worker's name.
 pub(crate) type SharedStreams = Arc<Mutex<BTreeMap<Target, (Arc<str>, StreamStatus)>>>;
 
-/// Where a source's task says how it stands.
+/// Publishes the status of a source's task.
 #[derive(Debug, Default)]
 pub(crate) struct StatusSender {
     status: watch::Sender<StreamStatus>,
@@ -40,7 +40,7 @@ pub(crate) struct StatusSender {
 }
 
 impl StatusSender {
-    /// Publishes, if it is news.
+    /// Publishes the status if it changed.
     pub(crate) fn publish(&self, fresh: StreamStatus) {
         if *self.status.borrow() != fresh {
             self.status.send_replace(fresh);
@@ -48,22 +48,22 @@ impl StatusSender {
         }
     }
 
-    /// Says that a part of the source changed.
+    /// Reports that a part of the source changed.
     pub(crate) fn touch(&self) {
         self.versions.send_modify(|version| *version += 1);
     }
 }
 
-/// What a source's task is told.
+/// Commands for a source's task.
 #[derive(Debug)]
 pub(crate) struct SourceControl {
-    /// The task is to end.
+    /// Ends the task.
     pub(crate) stop: oneshot::Receiver<()>,
-    /// Everything is to be fetched anew.
+    /// Requests a resync.
     pub(crate) resync: Arc<Notify>,
 }
 
-/// A running source. Dropping it stops it without waiting.
+/// A running source. Dropping it stops the source without waiting.
 #[derive(Debug)]
 pub struct SourceHandle {
     about: SourceInfo,
@@ -77,7 +77,7 @@ pub struct SourceHandle {
 }
 
 impl SourceHandle {
-    /// Starts what `follow` makes, in a task of the current runtime.
+    /// Starts the future that `follow` makes in a task of the current runtime.
     pub(crate) fn start<F>(
         about: SourceInfo,
         clock: Clock,
@@ -104,7 +104,8 @@ impl SourceHandle {
                 },
             ),
         );
-        // Whoever follows the source sees its end, and starts another: what this one said is forgotten before.
+        // The owner sees the end of the task and starts another source, so the state of this one is
+        // cleared first.
         let task = tokio::spawn(async {
             let _ended = following.await;
         });
@@ -120,23 +121,24 @@ impl SourceHandle {
         }
     }
 
-    /// The source has a stream per topic and rank, to be found here.
+    /// Adds the table of a shared socket's streams, one per topic and rank.
     pub(crate) fn with_shared_streams(mut self, parts: SharedStreams) -> Self {
         self.parts = Some(parts);
         self
     }
 
-    /// Where the streams that share the socket are found; empty for every other source.
+    /// Returns the streams that share the socket; empty for every other source.
     pub(crate) fn shared_streams(&self) -> SharedStreams {
         self.parts.clone().unwrap_or_default()
     }
 
-    /// The stream as it stands. Where several publishers share the socket: all of it together.
+    /// Returns the stream's report; where several publishers share the socket, the sum of their
+    /// streams.
     pub fn report(&self) -> StreamReport {
         self.report_of(&self.about, &self.status())
     }
 
-    /// The stream's status, or the sum of all that share the socket.
+    /// Returns the stream's status, or the sum over all streams of the socket.
     fn status(&self) -> StreamStatus {
         let mut status = self.seen.borrow().clone();
         if let Some(parts) = &self.parts {
@@ -147,8 +149,8 @@ impl SourceHandle {
         status
     }
 
-    /// Every stream of the source as it stands: one, except where several publishers share the socket; of those the ones
-    /// that were heard of.
+    /// Returns the report of every stream: one row, except on a shared socket, which has one for
+    /// each stream seen so far.
     pub fn reports(&self) -> Vec<StreamReport> {
         let Some(parts) = &self.parts else {
             return vec![self.report()];
@@ -188,22 +190,24 @@ impl SourceHandle {
         }
     }
 
-    /// Fetches the whole history again and rebuilds from it what the target holds. Where the publisher does not keep it
-    /// back to its first batch, what it keeps is gone over once more and the rest of what is known stays; so does all of it
-    /// without a replay endpoint. Returns at once. One that is under way is enough, and one that is asked for while
-    /// something else is fetched, or while the publisher cannot be reached, comes next; it stays wanted until it was had.
+    /// Fetches the whole history again and rebuilds the target's blocks from it. If the publisher's
+    /// history does not begin with its first batch, the available part is applied once more and all
+    /// other known blocks stay; without a replay endpoint all known blocks stay. Returns at once.
+    /// Requests during a running resync are merged with it. A request during another fetch, or
+    /// while the publisher is unreachable, is carried out next and stays pending until it succeeds.
     ///
-    /// Sources over HTTP have no history to ask for: a stream is connected to anew, a list is polled as before.
+    /// Sources over HTTP have no history: a stream reconnects, a list is polled as before.
     pub fn resync(&self) {
         self.resync.notify_one();
     }
 
-    /// Where the stream stands.
+    /// Returns the state of the stream.
     pub fn state(&self) -> StreamState {
         self.state_of(&self.seen.borrow())
     }
 
-    /// What a task that ended last said of itself is no longer so.
+    /// Returns the status's state, or `Connecting` if the task has ended: its last status is no
+    /// longer true.
     fn state_of(&self, status: &StreamStatus) -> StreamState {
         if self.ended() {
             StreamState::Connecting
@@ -212,54 +216,55 @@ impl SourceHandle {
         }
     }
 
-    /// Nobody follows the stream any more, though nobody stopped it: the task ended with a panic. What it put into the
-    /// index is stale from then on.
+    /// Returns whether the task ended with a panic, without a stop. Its entries in the index are
+    /// stale from then on.
     pub fn ended(&self) -> bool {
-        // The task owns the sender, and a panic drops it before anyone is told of the task's end.
+        // The task owns the sender, and a panic drops it before the task's end is visible.
         self.seen.has_changed().is_err()
     }
 
-    /// When the last batch came.
+    /// Returns the arrival time of the last batch.
     pub fn last_event_at(&self) -> Option<Moment> {
         self.status().last_event_at
     }
 
-    /// Messages of the last minute, per second. Sources that are no streams over HTTP do not count by time: 0.
+    /// Returns the message rate of the last minute, per second. Only streams over HTTP measure it;
+    /// others return 0.
     pub fn events_per_second(&self) -> f64 {
         self.seen.borrow().rate.per_second(self.clock.now())
     }
 
-    /// Totals for metrics.
+    /// Returns the totals for metrics.
     pub fn counters(&self) -> SourceCounters {
         self.status().counters()
     }
 
-    /// Tokens per block, as the publisher's device stores say.
+    /// Returns the tokens per block that the publisher's device stores name.
     pub fn announced_block_size(&self) -> Option<u32> {
         self.status().block_size
     }
 
-    /// Stores that were not taken because their blocks are not of the size in
+    /// Returns how many stores were rejected because their block size is not
     /// [`EventDefaults::block_size`](crate::EventDefaults::block_size).
     pub fn other_block_size(&self) -> u64 {
         self.status().other_block_size
     }
 
-    /// The data-parallel rank the publisher last named.
+    /// Returns the data-parallel rank that the publisher named last.
     pub fn announced_rank(&self) -> Option<u32> {
         self.status().rank
     }
 
-    /// A number that grows whenever the stream's state, its counts or its part of the index changed. Closed when nobody
-    /// follows the stream any more.
+    /// Returns a counter that grows with every change of the stream's state, its counts or its part
+    /// of the index. The channel closes when the task has ended.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.versions.clone()
     }
 
-    /// Stops and waits for the end; what the index knows stays.
+    /// Stops the source and waits for its end; its entries stay in the index.
     pub async fn stop(mut self) {
         if let Some(stop) = self.stop.take() {
-            // The task may have ended before, with its receiver.
+            // The task may have ended already, and its receiver with it.
             let _ = stop.send(());
         }
         let _ = (&mut self.task).await;
@@ -306,7 +311,7 @@ mod tests {
             changes.changed().await.expect("the task runs");
         }
         assert!(!source.ended());
-        // What a panic leaves behind: a task that is over and its channels with it.
+        // The state after a panic: the task is over and its channels are closed.
         source.task.abort();
         while changes.changed().await.is_ok() {}
         assert!(source.ended());

@@ -1,20 +1,23 @@
-//! Sockets that carry KV events: they read, a pure part decides, the index is told.
+//! Event sources: sockets that read KV events, and tasks that apply them to the index.
 //!
 //! | source | reads | from |
 //! |---|---|---|
-//! | [`ZmqSource::spawn`] | a SUB socket, and history over a DEALER | one publisher: vLLM and those like it, a store's master |
-//! | [`SharedSocket`], [`ZmqSource::spawn_shared`] | a bound SUB socket | many publishers, told apart by topic and rank |
-//! | [`SseSource`] | server-sent events or a WebSocket, encrypted or not | whoever names whole prefixes ([`PrefixSink`]) or speaks RFC 1527 ([`StandardSink`]) |
-//! | [`PollSource`] | a list, asked for again and again | TensorRT-LLM |
-//! | `NatsSource` (Cargo feature `nats`) | a NATS subject | one publisher, whose ZMQ sockets a `Relay` puts there |
+//! | [`ZmqSource::spawn`] | a SUB socket, and history over a DEALER | one publisher: vLLM and compatible engines, a store's master |
+//! | [`SharedSocket`], [`ZmqSource::spawn_shared`] | a bound SUB socket | many publishers, distinguished by topic and rank |
+//! | [`SseSource`] | server-sent events or a WebSocket, encrypted or not | publishers of whole prefixes ([`PrefixSink`]) or of RFC 1527 events ([`StandardSink`]) |
+//! | [`PollSource`] | a list, polled | TensorRT-LLM |
+//! | `NatsSource` (Cargo feature `nats`) | a NATS subject | one publisher, whose ZMQ sockets a `NatsRelay` forwards there |
 //!
-//! Each is a task that ends with its [`SourceHandle`] and shows itself in a [`StreamReport`]. ZMQ and NATS streams go
-//! through `kv_events::Sequencer`, whose answers are carried out on the [`kv_index::KvIndex`] or another [`BlockSink`].
+//! Each source is a task that ends with its [`SourceHandle`] and reports its state in a
+//! [`StreamReport`]. ZMQ and NATS streams go through `kv_events::Sequencer`, whose actions are
+//! carried out on the [`kv_index::KvIndex`] or another [`BlockSink`].
 //!
-//! Not here: what bytes mean (`kv-events`), which streams exist and where (`fleet`).
+//! Not here: the meaning of the bytes (`kv-events`), and the list of streams and their addresses
+//! (`fleet`).
 //!
-//! **Invariant**: a stream can fill, empty or stop filling its own target's part of the index and nothing else; every
-//! buffer between socket and index is bounded; the socket is always drained, so no publisher waits for us.
+//! **Invariant**: a stream can fill, empty or stop filling its own target's part of the index and
+//! nothing else; every buffer between socket and index is bounded; the socket is always drained, so
+//! no publisher waits for the router.
 
 mod follower;
 mod handle;

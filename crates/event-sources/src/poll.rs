@@ -1,7 +1,8 @@
-//! Lists of events that an engine gives out once and forgets: TensorRT-LLM's `POST /kv_cache_events`.
+//! Event lists that an engine returns once and then discards: TensorRT-LLM's
+//! `POST /kv_cache_events`.
 //!
-//! Asking takes the events away, so there must be one asker only. What is lost on the way is missed by the next event's
-//! number, and what the engine is known to hold is dropped then.
+//! Each poll removes the events from the engine, so an engine must have one poller only. A gap in
+//! the event numbers shows a loss; the target's known blocks are dropped then.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -25,39 +26,39 @@ use crate::{
     status::StreamStatus,
 };
 
-/// Where the engine gives out its events, below its base URL.
+/// Path of the event list, below the engine's base URL.
 const PATH: &str = "/kv_cache_events";
-/// Longest wait for a whole answer.
+/// Longest wait for a complete answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Ranks of one engine that are followed.
+/// Most ranks of one engine that are followed.
 const MAX_RANKS: usize = 1_024;
 
-/// One engine to ask.
+/// One engine to poll.
 #[derive(Clone, Debug)]
 pub struct PollSpec {
-    /// The worker whose caches it speaks of.
+    /// The worker whose caches the events describe.
     pub id: WorkerId,
-    /// Its name.
+    /// The worker's name.
     pub worker: Arc<str>,
     /// The model its blocks belong to.
     pub model: Arc<str>,
     /// The engine.
     pub url: WorkerUrl,
-    /// What the `authorization` header says, if anything.
+    /// Value of the `authorization` header.
     pub authorization: Option<HeaderValue>,
-    /// The engine's `tokens_per_block`: its events do not say.
+    /// The engine's `tokens_per_block`, which its events do not contain.
     pub block_size: BlockSize,
     /// The wait after an answer with events.
     pub interval: Duration,
-    /// The longest wait: it doubles up to this while there are none, or no answer.
+    /// Longest wait between polls; it doubles up to this while answers are empty or missing.
     pub idle_interval: Duration,
-    /// Limits. Of these counts `max_message`, the longest answer.
+    /// Limits. Only `max_message` applies: the longest answer.
     pub settings: SourceSettings,
 }
 
 impl PollSpec {
-    /// An engine of which nothing but this is known: 32 tokens per block, asked every 100 ms, or every second while it is
-    /// idle.
+    /// Describes an engine by its defaults: 32 tokens per block, polled every 100 ms, or every
+    /// second while it is idle.
     pub fn new(
         id: WorkerId,
         worker: impl Into<Arc<str>>,
@@ -78,12 +79,12 @@ impl PollSpec {
     }
 }
 
-/// Asks one engine for its events, again and again.
+/// Polls one engine for its events.
 #[derive(Debug)]
 pub struct PollSource;
 
 impl PollSource {
-    /// Starts asking, in a task of the current runtime, until stopped.
+    /// Starts polling in a task of the current runtime, until stopped.
     pub fn spawn(spec: PollSpec, index: Arc<KvIndex>, clock: Clock) -> SourceHandle {
         let about = SourceInfo {
             kind: "poll",
@@ -98,7 +99,7 @@ impl PollSource {
     }
 }
 
-/// The task behind it.
+/// The polling task.
 #[derive(Debug)]
 struct Poller {
     spec: PollSpec,
@@ -107,9 +108,9 @@ struct Poller {
     clock: Clock,
     status: StatusSender,
     stream: TrtStream,
-    /// The ranks that events spoke of, known to the index.
+    /// Ranks seen in events, each registered with the index.
     ranks: BTreeMap<u32, Target>,
-    /// Of streams before this one, and what became of updates.
+    /// Counts of earlier streams, and of the outcomes of updates.
     past: SinkCounts,
     quarantine: Quarantine,
     quarantined_until: Option<Moment>,
@@ -179,7 +180,7 @@ impl Poller {
             }
             Err(error) => {
                 if matches!(error, FetchError::TooLarge { .. }) {
-                    // The engine has forgotten what was in it.
+                    // The engine has already discarded the contents of this answer.
                     self.past.counts.dropped += 1;
                     self.forget();
                 }
@@ -229,7 +230,7 @@ impl Poller {
                 };
                 match &update {
                     IndexUpdate::Stored(_) | IndexUpdate::Named(_) => self.past.stored += 1,
-                    // A removal is told for every tier there may be, the device among them.
+                    // A removal is sent for every possible tier; the device is one of them.
                     IndexUpdate::Removed(removed) => {
                         self.past.removed += u64::from(removed.tier == Tier::Device)
                     }
@@ -248,7 +249,7 @@ impl Poller {
                     self.index.mark_loss(target);
                 }
             }
-            // It is not known whose it was.
+            // The rank is unknown.
             TrtAction::Hole { rank: None } => self
                 .ranks
                 .values()
@@ -256,7 +257,7 @@ impl Poller {
         }
     }
 
-    /// Whose cache this rank's is. An engine without ranks has one.
+    /// Returns the target of a rank. An engine without ranks has one target.
     fn target(&mut self, rank: Option<u32>) -> Option<Target> {
         let rank = rank.unwrap_or(0);
         if let Some(target) = self.ranks.get(&rank) {
@@ -280,7 +281,7 @@ impl Poller {
             .for_each(|target| self.index.clear(*target));
     }
 
-    /// Counts errors against the engine. With too many of them nothing it said is believed any longer.
+    /// Counts errors against the engine. Too many of them quarantine it.
     fn judge(&mut self, errors: u64) {
         let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
             return;
@@ -300,7 +301,7 @@ impl Poller {
         );
     }
 
-    /// Everything counted so far.
+    /// Returns the totals so far.
     fn tally(&self) -> SinkCounts {
         let mut sum = self.past.clone();
         let (counts, more) = (&mut sum.counts, self.stream.counts());
@@ -315,7 +316,7 @@ impl Poller {
 
     fn publish(&self) {
         let mut tally = self.tally();
-        // An orphan was handed over, and is no applied event for that.
+        // An orphan counts as handed over, but not as an applied event.
         tally.counts.applied = tally.counts.applied.saturating_sub(tally.counts.orphans);
         self.status.publish(StreamStatus {
             state: if self.quarantined_until.is_some() {

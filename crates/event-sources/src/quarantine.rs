@@ -1,25 +1,26 @@
-//! When a publisher has sent so much rubbish that it is not listened to for a while.
+//! Quarantine of a publisher that sends too many decode errors.
 
 use std::{collections::VecDeque, time::Duration};
 
 use kv_blocks::Moment;
 
-/// This many errors ...
+/// Errors within [`WINDOW`] that start a quarantine.
 const ERRORS: usize = 100;
-/// ... within this time ...
+/// Time within which [`ERRORS`] errors start a quarantine.
 const WINDOW: Duration = Duration::from_secs(10);
-/// ... cost this much time.
+/// Length of a quarantine.
 const SENTENCE: Duration = Duration::from_secs(60);
 
-/// Decode errors of late.
+/// Recent decode errors.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
-    /// Never more than [`ERRORS`].
+    /// Times of recent errors, at most [`ERRORS`].
     errors: VecDeque<Moment>,
 }
 
 impl Quarantine {
-    /// Takes note of errors; `Some(end)`: the stream is quarantined until then, and the slate is clean.
+    /// Records errors. `Some(end)`: the stream is quarantined until then, and the error count
+    /// starts anew.
     pub(crate) fn record(&mut self, now: Moment, errors: u64) -> Option<Moment> {
         for _ in 0..errors.min(ERRORS as u64) {
             if self.errors.len() == ERRORS {

@@ -1,7 +1,8 @@
-//! One request for a publisher's history, over a connection of its own.
+//! One request for a publisher's history, over its own connection.
 //!
-//! A task of its own takes the answer off the socket, however long the index needs for it: up to vLLM 0.32 a publisher
-//! drops what its queue for a reader cannot take, so a reader that waits loses batches.
+//! A separate task reads the answer off the socket, however long the index needs for it: up to vLLM
+//! 0.32 a publisher drops messages that exceed its queue for a reader, so a slow reader loses
+//! batches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,15 +13,16 @@ use tokio::{
 };
 use zmtp::{Dealer, Disconnect, Endpoint, Limits};
 
-/// Bytes of batches read and not taken yet. When full, the task waits with reading, and TCP holds the publisher back.
+/// Most bytes of batches read ahead. When they are used up the task stops reading, and TCP holds
+/// the publisher back.
 pub(crate) const AHEAD: usize = 64 << 20;
-/// What a batch costs of these beside its payload: its place in the queue.
+/// Cost of a batch besides its payload: its entry in the queue.
 pub(crate) const PLACE: usize = 128;
-/// Longest silence in the middle of an answer. A publisher sends what it has without a pause, so one this long means
-/// that the end marker was lost.
+/// Longest silence in the middle of an answer. A publisher sends its batches without a pause, so a
+/// longer one means that the end marker was lost.
 pub(crate) const PAUSE: Duration = Duration::from_secs(2);
 
-/// What comes of a request.
+/// Parts of a replay answer.
 #[derive(Debug)]
 pub(crate) enum ReplayEvent {
     Batch { seq: u64, payload: Vec<u8> },
@@ -28,7 +30,7 @@ pub(crate) enum ReplayEvent {
     Failed(ReplayError),
 }
 
-/// Why a request came to nothing.
+/// Reasons for a failed request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayError {
     #[error("replay endpoint {endpoint}: {source}")]
@@ -58,14 +60,14 @@ pub(crate) enum ReplayError {
     Nats(#[from] crate::nats::NatsRequestError),
 }
 
-/// A running request. Dropping it ends it, closes its connection and forgets what was read ahead.
+/// A running request. Dropping it ends it, closes its connection and discards the read-ahead.
 #[derive(Debug)]
 pub(crate) struct ReplayRun {
     answers: mpsc::UnboundedReceiver<QueuedReplayEvent>,
     task: JoinHandle<()>,
 }
 
-/// An answer and the room it takes until somebody has taken it.
+/// An answer with its share of the read-ahead bytes, held until it is taken.
 #[derive(Debug)]
 struct QueuedReplayEvent {
     answer: ReplayEvent,
@@ -73,18 +75,19 @@ struct QueuedReplayEvent {
 }
 
 impl ReplayRun {
-    /// Asks a publisher's replay socket for everything from `from` on. `patience` is the longest wait for a connection,
-    /// and for the answer's first message; one that has begun may pause as long, but 2 s at most.
+    /// Requests everything from `from` on from a publisher's replay socket. `patience` is the
+    /// longest wait for the connection and for the first message; later messages may take as long,
+    /// but 2 s at most.
     pub(crate) fn start(endpoint: Endpoint, from: u64, limits: Limits, patience: Duration) -> Self {
         Self::spawn(|answers| async move { ask(&endpoint, from, limits, patience, &answers).await })
     }
 
-    /// Runs what asks and puts its answers there.
+    /// Runs the request `ask`, which sends its answers to the given sender.
     pub(crate) fn spawn<F>(ask: impl FnOnce(ReplaySender) -> F) -> Self
     where
         F: Future<Output = Result<(), ReplayError>> + Send + 'static,
     {
-        // Bounded by the room that each batch in it holds.
+        // Bounded by the bytes that each queued batch holds.
         let (sender, answers) = mpsc::unbounded_channel();
         let failures = sender.clone();
         let asking = ask(ReplaySender {
@@ -102,12 +105,12 @@ impl ReplayRun {
         Self { answers, task }
     }
 
-    /// The next answer; after the end or a failure there is none. May be cancelled without losing anything.
+    /// Returns the next answer; `None` after the end or a failure. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<ReplayEvent> {
         self.answers.recv().await.map(|queued| queued.answer)
     }
 
-    /// The next answer, if it has been read already.
+    /// Returns the next answer if it has been read already.
     pub(crate) fn try_next(&mut self) -> Option<ReplayEvent> {
         self.answers.try_recv().ok().map(|queued| queued.answer)
     }
@@ -119,7 +122,7 @@ impl Drop for ReplayRun {
     }
 }
 
-/// The next answer of the request that runs; waits for ever while none does.
+/// Returns the next answer of the running request; waits forever while none runs.
 pub(crate) async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<ReplayEvent> {
     match replay {
         Some(replay) => replay.next().await,
@@ -127,7 +130,7 @@ pub(crate) async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<Replay
     }
 }
 
-/// Where a request puts what it is answered.
+/// Sender of a request's answers.
 #[derive(Debug)]
 pub(crate) struct ReplaySender {
     sender: mpsc::UnboundedSender<QueuedReplayEvent>,
@@ -135,8 +138,8 @@ pub(crate) struct ReplaySender {
 }
 
 impl ReplaySender {
-    /// Waits for the room of one batch. One that is larger than all room there is waits until nothing else is queued.
-    /// Says whether anybody still wants it.
+    /// Queues one batch once its bytes are free. A batch larger than the whole budget waits until
+    /// the queue is empty. Returns whether the receiver is still there.
     pub(crate) async fn batch(&self, seq: u64, payload: &[u8]) -> bool {
         let bytes = payload.len().saturating_add(PLACE).min(AHEAD);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -144,7 +147,7 @@ impl ReplaySender {
             seq,
             payload: payload.to_vec(),
         };
-        // Never closed, so there is always a permit in the end.
+        // The semaphore is never closed, so a permit always comes.
         let room = Arc::clone(&self.ahead).acquire_many_owned(bytes).await.ok();
         self.sender
             .send(QueuedReplayEvent {
@@ -154,7 +157,7 @@ impl ReplaySender {
             .is_ok()
     }
 
-    /// There is no more.
+    /// Marks the end of the answer.
     pub(crate) fn end(&self) {
         let _ = self.sender.send(QueuedReplayEvent {
             answer: ReplayEvent::End,

@@ -1,4 +1,4 @@
-//! A track and the replay that fills its holes, whatever socket either comes over.
+//! A stream driver with the replays that fill its gaps, over any transport.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use crate::{
     stream_driver::StreamDriver,
 };
 
-/// Asks for everything from a number on; `None`: there is nobody to ask.
+/// Starts a replay from a number on; returns `None` if there is no replay endpoint.
 pub(crate) type ReplayRequester = Box<dyn Fn(u64) -> Option<ReplayRun> + Send + Sync>;
 
-/// One stream without its live socket. What its track wants is asked for, one request at a time, and nothing of an answer
-/// is kept once the stream is no longer believed.
+/// One stream without its live socket. Runs the replays that its driver requests, one at a time,
+/// and drops the rest of an answer once the stream is quarantined.
 pub(crate) struct ReplayingDriver {
     pub(crate) driver: StreamDriver,
-    /// For the log.
+    /// The worker's name, for the log.
     worker: Arc<str>,
     ask: ReplayRequester,
     replay: Option<ReplayRun>,
@@ -34,7 +34,7 @@ impl ReplayingDriver {
         }
     }
 
-    /// From now on these are asked; what runs is given up.
+    /// Replaces the requester; ends the running replay.
     #[cfg(feature = "nats")]
     pub(crate) fn set_requester(&mut self, ask: ReplayRequester) {
         self.ask = ask;
@@ -51,13 +51,13 @@ impl ReplayingDriver {
         self.driver.disconnected();
     }
 
-    /// A message of the live socket, as frames.
+    /// Takes a message of the live socket, as frames.
     pub(crate) fn live(&mut self, message: &[Bytes]) {
         let wanted = self.driver.live(message);
         self.follow_up(wanted);
     }
 
-    /// A live batch.
+    /// Takes a live batch.
     #[cfg(feature = "nats")]
     pub(crate) fn batch(&mut self, seq: Option<u64>, payload: &[u8]) {
         let wanted = self.driver.batch(seq, payload);
@@ -69,7 +69,7 @@ impl ReplayingDriver {
         self.follow_up(wanted);
     }
 
-    /// The next answer of the request that runs; waits for ever while none does. May be cancelled without losing anything.
+    /// Returns the next answer of the running request; waits forever while none runs. Cancel-safe.
     pub(crate) async fn next_answer(&mut self) -> Option<ReplayEvent> {
         next_answer(&mut self.replay).await
     }
@@ -79,8 +79,8 @@ impl ReplayingDriver {
         self.replay.is_some()
     }
 
-    /// Takes an answer and what was read behind it; each time of the request that runs then, since an answer may be the
-    /// reason to ask anew.
+    /// Takes an answer and the answers already read behind it. Reads from the current request each
+    /// time, since an answer may start a new one.
     pub(crate) fn replay_burst(&mut self, first: Option<ReplayEvent>) {
         self.replayed(first);
         for _ in 1..GO {
@@ -105,7 +105,8 @@ impl ReplayingDriver {
                 self.replay = None;
                 self.feed(Input::ReplayFailed);
                 if self.replay.is_some() {
-                    // Not a fault, it goes on: a long answer may have lost its end.
+                    // Not an error, since the replay continues: a long answer may have lost its
+                    // end.
                     tracing::info!(worker = %self.worker, %error, "replay asked for again");
                 } else if !self.driver.is_quarantined() {
                     self.driver.record_fault(error.to_string());
@@ -118,7 +119,8 @@ impl ReplayingDriver {
         }
     }
 
-    /// Fetches what the track wants, and drops everything of a stream that it no longer believes.
+    /// Starts the replay that the driver requests, and drops the running one of a quarantined
+    /// stream.
     fn follow_up(&mut self, wanted: Option<u64>) {
         if let Some(from) = wanted {
             self.replay = (self.ask)(from);

@@ -1,4 +1,4 @@
-//! What is shown of a stream.
+//! The reports on a stream.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct StreamReport {
     /// The worker's name.
     pub worker: Arc<str>,
-    /// The rank whose cache it speaks of.
+    /// The rank whose cache the events describe.
     pub dp_rank: u32,
     /// Kind of source: `zmq`, `sse`, `ws`, `poll` or `nats`.
     pub source: &'static str,
@@ -17,9 +17,10 @@ pub struct StreamReport {
     pub endpoint: String,
     /// The replay socket, if there is one.
     pub replay_endpoint: Option<String>,
-    /// A [`kv_events::StreamState`]: `connecting`, `replaying`, `live`, `gapped`, `stale` or `quarantined`.
+    /// A [`kv_events::StreamState`]: `connecting`, `replaying`, `live`, `gapped`, `stale` or
+    /// `quarantined`.
     pub state: &'static str,
-    /// Lives of the publisher seen; 1 is the first.
+    /// Number of publisher lives seen; 1 is the first.
     pub epoch: u64,
     /// Sequence number of the last batch applied.
     pub last_seq: Option<u64>,
@@ -27,22 +28,22 @@ pub struct StreamReport {
     pub lag_events: u64,
     /// Age of the last batch when it was applied, by both clocks; `null` before the first.
     pub lag_ms: Option<f64>,
-    /// When the last batch came, RFC 3339; `null` before the first.
+    /// Arrival time of the last batch, RFC 3339; `null` before the first.
     pub last_event_at: Option<String>,
     /// Totals.
     pub counts: StreamCounts,
-    /// What last went wrong.
+    /// The last error.
     pub last_error: Option<String>,
 }
 
-/// Totals of one stream's life.
+/// Totals over one stream's life.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StreamCounts {
     /// Batches applied.
     pub batches: u64,
     /// Events in them.
     pub events: u64,
-    /// Events the index took.
+    /// Events that the index applied.
     pub applied: u64,
     /// Events without meaning or effect for the index.
     pub ignored: u64,
@@ -52,36 +53,36 @@ pub struct StreamCounts {
     pub orphans: u64,
     /// Batches received twice.
     pub duplicates: u64,
-    /// Times a number was missing.
+    /// Gaps in the batch numbers.
     pub gaps: u64,
-    /// Batches that stayed missing.
+    /// Batches that no replay could bring.
     pub lost_batches: u64,
-    /// Restarts of the publisher noticed.
+    /// Detected restarts of the publisher.
     pub restarts: u64,
     /// Batches dropped because a buffer was full or the stream was quarantined.
     pub dropped: u64,
 }
 
-/// Ignored events by reason. The set of reasons is closed: those of the codec, and `no_effect` for what the index had no
-/// use for.
+/// Ignored events by reason. The set of reasons is closed: those of the codec, and `no_effect` for
+/// events without effect on the index.
 pub type IgnoredCounts = BTreeMap<&'static str, u64>;
 
-/// What metrics need of one stream.
+/// One stream's totals for metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceCounters {
-    /// Events that said blocks were stored.
+    /// Store events.
     pub stored: u64,
-    /// Events that said blocks were removed.
+    /// Remove events.
     pub removed: u64,
-    /// Events that said everything was cleared.
+    /// Clear events.
     pub cleared: u64,
     /// Ignored events by reason.
     pub ignored: IgnoredCounts,
     /// Unusable batches, messages and events.
     pub decode_errors: u64,
-    /// Times a number was missing.
+    /// Gaps in the batch numbers.
     pub gaps: u64,
-    /// Times everything known of the target was dropped because the publisher restarted.
+    /// Clears of the target because the publisher restarted.
     pub resets: u64,
     /// Connections after the first one.
     pub reconnects: u64,

@@ -1,4 +1,4 @@
-//! Where updates of blocks go.
+//! Sinks for block updates.
 
 use std::{fmt, sync::Arc};
 
@@ -6,16 +6,16 @@ use kv_blocks::{IndexUpdate, Target};
 use kv_index::{KvIndex, UpdateOutcome};
 use parking_lot::RwLock;
 
-/// Takes what streams say about blocks. The index is one; a [`FanOut`] is in front of it where a stream speaks of a
-/// store that several targets share.
+/// Takes the block updates of streams. The index is one; a [`FanOut`] precedes it where a stream
+/// describes a store that several targets share.
 pub trait BlockSink: fmt::Debug + Send + Sync {
-    /// The target's blocks belong to this model; called before anything is applied.
+    /// Assigns the target's blocks to this model; called before any update is applied.
     fn register(&self, target: Target, model: &Arc<str>);
-    /// Takes one update.
+    /// Applies one update.
     fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome;
-    /// Drops everything known of the target.
+    /// Drops all known blocks of the target.
     fn clear(&self, target: Target);
-    /// Updates of the target may have been lost here: see [`KvIndex::hole`].
+    /// Marks a loss of updates of the target: see [`KvIndex::mark_loss`].
     fn mark_loss(&self, target: Target);
 }
 
@@ -37,10 +37,12 @@ impl BlockSink for KvIndex {
     }
 }
 
-/// One stream for several targets: what it says of its own target is told to the index for each of these instead.
+/// One stream for several targets: each update of the stream's own target is applied to all of
+/// these targets instead.
 ///
-/// It is for stores beside engines, which only say that blocks the engines named are with them too. So nothing is
-/// registered, and a stream that starts over empties nothing: its targets' own streams say what they hold.
+/// It serves stores beside engines, which only announce that they hold blocks that the engines
+/// named before. So it registers nothing, and a restart of the stream clears nothing: the targets'
+/// own streams report their blocks.
 #[derive(Debug)]
 pub struct FanOut {
     index: Arc<KvIndex>,
@@ -48,7 +50,7 @@ pub struct FanOut {
 }
 
 impl FanOut {
-    /// For nobody yet.
+    /// Creates a fan-out without targets.
     pub fn new(index: Arc<KvIndex>) -> Self {
         Self {
             index,
@@ -56,7 +58,7 @@ impl FanOut {
         }
     }
 
-    /// From now on for this target too. What the stream said before is not repeated.
+    /// Adds a target. Earlier updates are not repeated for it.
     pub fn add(&self, target: Target) {
         let mut targets = self.targets.write();
         if !targets.contains(&target) {
@@ -64,7 +66,7 @@ impl FanOut {
         }
     }
 
-    /// No longer for this target; says whether any is left. What it was told stays with it.
+    /// Removes a target and returns whether any is left. Its blocks stay in the index.
     pub fn remove(&self, target: Target) -> bool {
         let mut targets = self.targets.write();
         targets.retain(|known| *known != target);

@@ -1,11 +1,11 @@
-//! What a source's task tells its handle.
+//! The status that a source's task publishes to its handle.
 
 use kv_blocks::Moment;
 use kv_events::{Sequencer, SequencerCounts, StreamState, vllm::IgnoredReason};
 
 use crate::{SinkCounts, SourceCounters, StreamCounts, sse::MessageRate};
 
-/// A stream as it stands, replaced as a whole.
+/// The status of a stream, replaced as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StreamStatus {
     pub(crate) state: StreamState,
@@ -14,7 +14,7 @@ pub(crate) struct StreamStatus {
     pub(crate) lag_events: u64,
     pub(crate) lag_ms: Option<f64>,
     pub(crate) last_event_at: Option<Moment>,
-    /// Messages of a stream over HTTP; others do not count them by time.
+    /// Message rate of a stream over HTTP; other sources do not measure it.
     pub(crate) rate: MessageRate,
     pub(crate) block_size: Option<u32>,
     pub(crate) rank: Option<u32>,
@@ -26,7 +26,7 @@ pub(crate) struct StreamStatus {
 }
 
 impl StreamStatus {
-    /// Adds what one of several streams over one socket says; the state stays the socket's.
+    /// Adds the counts of one of several streams over one socket; the state stays the socket's.
     pub(crate) fn add(&mut self, part: &Self) {
         self.lag_events = self.lag_events.saturating_add(part.lag_events);
         self.last_event_at = self.last_event_at.max(part.last_event_at);
@@ -65,7 +65,7 @@ impl Default for StreamStatus {
     }
 }
 
-/// Totals over the stream's life. A sequencer that was given up in a quarantine leaves its counts here.
+/// Totals over the stream's life, including those of sequencers that a quarantine discarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamTotals {
     counts: StreamCounts,
@@ -96,17 +96,17 @@ impl From<SinkCounts> for StreamTotals {
 }
 
 impl StreamTotals {
-    /// A message whose frames mean nothing.
+    /// Counts a message with an unknown layout.
     pub(crate) fn record_unreadable(&mut self) {
         self.counts.decode_errors += 1;
     }
 
-    /// A message that nobody reads.
+    /// Counts a dropped message.
     pub(crate) fn record_dropped(&mut self) {
         self.counts.dropped += 1;
     }
 
-    /// These totals and a sequencer's.
+    /// Returns the sum of these totals and a sequencer's.
     pub(crate) fn combined_with(&self, sequencer: &Sequencer) -> Self {
         let more: &SequencerCounts = sequencer.counts();
         let mut sum = self.clone();
@@ -132,7 +132,7 @@ impl StreamTotals {
         sum
     }
 
-    /// Adds another stream's.
+    /// Adds another stream's totals.
     pub(crate) fn add(&mut self, other: &Self) {
         let Self {
             counts,
@@ -157,7 +157,8 @@ impl StreamTotals {
             (removed, other.removed),
             (cleared, other.cleared),
         ] {
-            // Numbers of a publisher reach some of these: a jump to the end of u64 counts as that many holes.
+            // Some of these come from a publisher's numbers: a jump to the end of u64 counts as
+            // that many lost batches.
             *total = total.saturating_add(more);
         }
         for (total, more) in ignored.iter_mut().zip(other.ignored) {

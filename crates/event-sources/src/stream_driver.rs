@@ -1,4 +1,5 @@
-//! One publisher's stream without its sockets: the sequencer, its part of the index, and what is thought of it.
+//! One publisher's stream without its sockets: the sequencer, its part of the index, and its
+//! quarantine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,26 +16,26 @@ use crate::{
     status::{StreamStatus, StreamTotals},
 };
 
-/// What a track needs to know of its stream.
+/// The properties of a stream that its driver needs.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverSpec {
     pub(crate) target: Target,
     pub(crate) worker: Arc<str>,
-    /// For the log.
+    /// The endpoint, for the log.
     pub(crate) endpoint: String,
     pub(crate) defaults: EventDefaults,
     pub(crate) sequencer: SequencerSettings,
     pub(crate) stale_after: Duration,
 }
 
-/// What is known of one stream.
+/// The state of one stream.
 #[derive(Debug)]
 pub(crate) struct StreamDriver {
     spec: DriverSpec,
     sink: Arc<dyn BlockSink>,
     clock: Clock,
     sequencer: Sequencer,
-    /// Totals of sequencers before this one, and of messages that never reached one.
+    /// Totals of earlier sequencers, and of messages that reached none.
     past: StreamTotals,
     quarantine: Quarantine,
     quarantined_until: Option<Moment>,
@@ -65,8 +66,8 @@ impl StreamDriver {
         }
     }
 
-    /// A connection is there, and the one before it, if any, is over. As for every input, `Some(from)` asks for a replay
-    /// from there on.
+    /// Records a new connection, which ends the one before it, if any. As for every input,
+    /// `Some(from)` requests a replay from there on.
     pub(crate) fn connected(&mut self) -> Option<u64> {
         if self.connected_at.replace(self.clock.now()).is_some() {
             self.feed(Input::Disconnected);
@@ -81,7 +82,7 @@ impl StreamDriver {
         self.feed(Input::Disconnected);
     }
 
-    /// A message of the live socket.
+    /// Takes a message of the live socket.
     pub(crate) fn live(&mut self, message: &[Bytes]) -> Option<u64> {
         match frames::live(message) {
             Ok(live) => self.batch(live.seq, live.payload),
@@ -92,21 +93,21 @@ impl StreamDriver {
         }
     }
 
-    /// A live batch.
+    /// Takes a live batch.
     pub(crate) fn batch(&mut self, seq: Option<u64>, payload: &[u8]) -> Option<u64> {
         let wanted = self.feed(Input::Live { seq, payload });
         self.lag_ms = self.sequencer.last_batch_ts().map(|ts| self.ms_since(ts));
         wanted
     }
 
-    /// A message that is no batch.
+    /// Counts a message that is not a batch.
     pub(crate) fn record_unreadable(&mut self, error: String) {
         self.past.record_unreadable();
         self.record_fault(error);
         self.judge(1);
     }
 
-    /// Asks the sequencer and does as it says, except that it fetches no replay.
+    /// Feeds the sequencer and carries out its actions, except the fetching of replays.
     pub(crate) fn feed(&mut self, input: Input<'_>) -> Option<u64> {
         let before = self.sequencer.counts().decode_errors;
         let mut wanted = None;
@@ -144,7 +145,7 @@ impl StreamDriver {
             .record(done.applied, done.orphans, done.ignored);
     }
 
-    /// Counts errors against the publisher. With too many of them nothing it said is believed any longer.
+    /// Counts errors against the publisher. Too many of them quarantine the stream.
     fn judge(&mut self, errors: u64) {
         let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
             return;
@@ -159,7 +160,7 @@ impl StreamDriver {
         self.connected_at = None;
     }
 
-    /// When a sentence that runs is over.
+    /// Returns the end of the running quarantine.
     pub(crate) fn quarantined_until(&self) -> Option<Moment> {
         self.quarantined_until
     }
@@ -168,12 +169,12 @@ impl StreamDriver {
         self.quarantined_until.is_some()
     }
 
-    /// The sentence is served: the stream may be listened to again.
+    /// Ends the quarantine; the stream may be followed again.
     pub(crate) fn end_quarantine(&mut self) {
         self.quarantined_until = None;
     }
 
-    /// A message that nobody reads.
+    /// Counts a dropped message.
     pub(crate) fn record_dropped(&mut self) {
         self.past.record_dropped();
     }
@@ -224,7 +225,8 @@ impl StreamDriver {
 }
 
 impl EventDefaults {
-    /// Fills in what a store at the root of a sequence does not name. Later blocks inherit from their parents.
+    /// Fills in the defaults that a store at the root of a sequence lacks. Later blocks inherit
+    /// from their parents.
     fn fill(&self, update: &mut IndexUpdate) {
         if let IndexUpdate::Stored(StoredBlocks {
             parent: None,
@@ -241,7 +243,7 @@ impl EventDefaults {
         }
     }
 
-    /// The size of these blocks and the one that is known, if they differ, in tokens.
+    /// Returns the block size of the update and the configured one, in tokens, if they differ.
     fn refuse(&self, update: &IndexUpdate) -> Option<(u32, u32)> {
         let (IndexUpdate::Stored(StoredBlocks { block_size, .. }), Some(known)) =
             (update, self.block_size)

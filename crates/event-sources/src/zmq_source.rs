@@ -1,4 +1,4 @@
-//! A stream over ZMQ, from one publisher: what it needs to be followed.
+//! The specification of a stream over ZMQ, from one publisher.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,28 +18,28 @@ use crate::{
 /// One stream to follow.
 #[derive(Clone, Debug)]
 pub struct SourceSpec {
-    /// Whose cache it speaks of.
+    /// The target whose cache the events describe.
     pub target: Target,
     /// The worker's name.
     pub worker: Arc<str>,
-    /// The model its blocks belong to; registered with the index before anything is applied.
+    /// The model its blocks belong to; registered with the index before any update is applied.
     pub model: Arc<str>,
-    /// The publisher's socket, with the worker's host in it.
+    /// The publisher's socket, including the worker's host.
     pub endpoint: Endpoint,
-    /// The replay socket, with the worker's host in it.
+    /// The replay socket, including the worker's host.
     pub replay_endpoint: Option<Endpoint>,
-    /// Only topics that start with this.
+    /// Prefix of the accepted topics.
     pub topic: String,
-    /// Bind `endpoint` and let the publisher connect, in place of connecting to it.
+    /// Binds `endpoint`, to which the publisher connects, instead of connecting to it.
     pub bind: bool,
-    /// What stands in where its events say nothing.
+    /// Defaults for fields that the events lack.
     pub defaults: EventDefaults,
     /// Limits and times.
     pub settings: SourceSettings,
 }
 
 impl SourceSpec {
-    /// A stream of which nothing but this is known.
+    /// Describes a stream with default settings.
     pub fn new(
         target: Target,
         worker: impl Into<Arc<str>>,
@@ -71,32 +71,34 @@ impl SourceSpec {
     }
 }
 
-/// What is known of a stream's blocks beside its events (contract MC11). All `None` for a publisher that says everything.
+/// Properties of a stream's blocks that its events lack (contract MC11). All `None` for a publisher
+/// that sends every field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventDefaults {
     /// The adapter of sequences that name none.
     pub lora: Option<Arc<str>>,
     /// The salt of sequences that name none.
     pub salt: Option<Arc<str>>,
-    /// Tokens per block. Blocks of another size are counted and not taken: nobody would ever find them.
+    /// Tokens per block. Blocks of another size are counted and rejected: no lookup would find
+    /// them.
     pub block_size: Option<BlockSize>,
 }
 
-/// How a stream is read: what its payloads are, limits and times.
+/// Payload format, limits and times of a stream.
 #[derive(Clone, Debug)]
 pub struct SourceSettings {
-    /// What the payloads are.
+    /// Format of the payloads.
     pub format: Codec,
-    /// Which addresses may be connected to.
+    /// Addresses that connections may go to.
     pub destinations: Destinations,
     /// Longest accepted message, bytes.
     pub max_message: usize,
-    /// Live batches kept while history is fetched.
+    /// Most live batches queued during a replay.
     pub queue_batches: usize,
-    /// A connected stream without a message is called stale after this.
+    /// Time without a message after which a connected stream is stale.
     pub stale_after: Duration,
-    /// Longest wait for a replay's connection and for its first message; then it has failed. Once the answer has begun,
-    /// each next message may take as long, but 2 s at most.
+    /// Longest wait for a replay's connection and for its first message; after it the replay has
+    /// failed. Each later message may take as long, but 2 s at most.
     pub replay_timeout: Duration,
 }
 
@@ -129,12 +131,12 @@ impl SourceSettings {
 pub struct ZmqSource;
 
 impl ZmqSource {
-    /// Starts following, in a task of the current runtime; reconnects until stopped.
+    /// Starts following the stream in a task of the current runtime; reconnects until stopped.
     pub fn spawn(spec: SourceSpec, index: Arc<KvIndex>, clock: Clock) -> SourceHandle {
         Self::spawn_into(spec, index, clock)
     }
 
-    /// The same for a stream whose updates go elsewhere, as into a [`crate::FanOut`].
+    /// Like [`ZmqSource::spawn`], but sends the updates to `sink`, such as a [`crate::FanOut`].
     pub fn spawn_into(spec: SourceSpec, sink: Arc<dyn BlockSink>, clock: Clock) -> SourceHandle {
         let about = SourceInfo {
             kind: "zmq",

@@ -1,4 +1,4 @@
-//! What event streams said, by backend: all streams of one together, whether they tell of blocks or of whole prefixes.
+//! Event counters by backend, summed over all its streams, of blocks and of whole prefixes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,32 +13,32 @@ const OTHER: &str = "other";
 /// The streams of one backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendFeed {
-    /// Its configured name; `other` for all those beyond the first 1024.
+    /// The configured name; `other` for all beyond the first 1024.
     pub backend: Arc<str>,
-    /// Events that came, those included that were let go.
+    /// Events received, including dropped ones.
     pub received: u64,
-    /// Events that an index took.
+    /// Events that an index applied.
     pub processed: u64,
-    /// Events, of ZMQ batches of them, that were let go because a buffer was full.
+    /// Events dropped because a buffer was full; for ZMQ, batches.
     pub dropped: u64,
-    /// Connections after the first, of all streams.
+    /// Connections after the first, over all streams.
     pub reconnects: u64,
-    /// Of streams that tell of blocks.
+    /// Counters of block streams.
     pub blocks: BlockEvents,
-    /// Of several streams the worst state; `None`: it has no stream.
+    /// The worst state of its streams; `None`: it has no stream.
     pub state: Option<StreamState>,
-    /// Whether it has streams, and each of them a connection.
+    /// Whether it has streams and all of them are connected.
     pub connected: bool,
 }
 
-/// Events that tell of blocks.
+/// Counters of block events by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockEvents {
-    /// Blocks came in.
+    /// Events that stored blocks.
     pub stored: u64,
-    /// Blocks went.
+    /// Events that removed blocks.
     pub removed: u64,
-    /// All blocks went.
+    /// Events that cleared all blocks.
     pub cleared: u64,
 }
 
@@ -71,17 +71,17 @@ impl BackendFeed {
     }
 }
 
-/// Whether a stream in this state has a connection. In quarantine it is closed.
+/// Returns whether a stream in this state has a connection. A stream in quarantine has none.
 pub(crate) fn is_connected(state: StreamState) -> bool {
     !matches!(state, StreamState::Connecting | StreamState::Quarantined)
 }
 
-/// Feeds while they are read.
+/// Counters by backend while they are collected.
 #[derive(Debug, Default)]
 pub(crate) struct BackendFeeds(BTreeMap<Arc<str>, BackendFeed>);
 
 impl BackendFeeds {
-    /// A worker, and its streams of blocks.
+    /// Adds a worker and its block streams.
     pub(crate) fn worker(&mut self, entry: &WorkerRecord) {
         let feed = self.feed(&entry.view.name);
         for stream in &entry.streams {
@@ -93,7 +93,7 @@ impl BackendFeeds {
         }
     }
 
-    /// A stream of prefixes. What it changed the view tells.
+    /// Adds a prefix stream. The prefix view itself counts its changes.
     pub(crate) fn prefixes(&mut self, source: &SourceHandle) {
         let worker = source.report().worker;
         self.feed(&worker).add(source);

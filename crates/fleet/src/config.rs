@@ -1,7 +1,8 @@
-//! The workers as configured, and what each supervisor is told because of it.
+//! The configured workers, and the configuration of each supervisor derived from it.
 //!
-//! What one worker is told may depend on the others: two engines of one host cannot both be assumed to publish at the
-//! default port. So orders are always made for all workers together.
+//! The configuration of one supervisor may depend on other workers: two engines of one host cannot
+//! both be assumed to publish at the default port. So supervisor configurations are always derived
+//! for all workers together.
 
 use std::{collections::HashMap, num::NonZeroU32, time::Duration};
 
@@ -17,26 +18,28 @@ use crate::{
     worker_check::SupervisorConfig,
 };
 
-/// Between reads of the engines' own load: what a busy threshold goes by is at most 10 s old, however long a read takes.
+/// Interval between reads of the engines' own load: a busy threshold uses figures that are at most
+/// 10 s old, however long a read takes.
 const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 
-/// The workers and how they are treated: what a running fleet can be given anew ([`crate::Fleet::apply`]).
+/// The workers and their rules: the part of a running fleet that [`crate::Fleet::apply`] can
+/// replace.
 #[derive(Clone, Debug)]
 pub struct FleetConfig {
-    /// The workers, each name once.
+    /// The workers; names are unique.
     pub workers: Vec<config::WorkerEntry>,
     /// Whether and how event streams are followed.
     pub kv_events: config::KvEventsSection,
     /// Intervals and thresholds of the checks.
     pub health_checks: config::HealthChecksSection,
-    /// When a failing worker is left out.
+    /// Limits after which a failing worker is ejected.
     pub circuit_breaker: config::CircuitBreakerSection,
-    /// Time for one TCP connect, knocks included.
+    /// Time limit of one TCP connect, including connect probes.
     pub connect_timeout: Duration,
 }
 
 impl FleetConfig {
-    /// What these settings say of workers.
+    /// Extracts the fleet's part of the settings.
     pub fn of(settings: &Settings) -> Self {
         Self {
             workers: settings.workers.clone(),
@@ -47,7 +50,8 @@ impl FleetConfig {
         }
     }
 
-    /// Orders for every worker, in the order of the list; `number` gives each its number.
+    /// Returns the supervisor configuration of every worker, in the order of the list; `number`
+    /// assigns each its number.
     pub(crate) fn supervisor_configs(
         &self,
         scheme: HashScheme,
@@ -60,7 +64,8 @@ impl FleetConfig {
                 worker: worker.name.clone(),
                 error,
             })?;
-            // An operator wrote the configuration; who calls or answers a name may not lead anywhere.
+            // An operator wrote the configuration; the address of a discovered or registered worker
+            // is not trusted.
             let url = if worker.found {
                 url.only_at(Destinations::Engines)
             } else {
@@ -156,7 +161,8 @@ impl FleetConfig {
     }
 }
 
-/// Whether two workers connect to one socket of ours with topics that do not tell them apart; also a worker and itself.
+/// Returns whether two workers connect to one socket of ours with topics that do not distinguish
+/// them; also true for a worker and itself.
 fn bound_alike(one: &config::WorkerEntry, other: &config::WorkerEntry) -> bool {
     let (one, other) = (&one.kv_events, &other.kv_events);
     one.bind && other.bind && one.endpoint == other.endpoint && one.topic == other.topic

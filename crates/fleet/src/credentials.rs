@@ -1,14 +1,15 @@
-//! What a request to a worker carries so that it is let in.
+//! Credential headers of requests to workers.
 
 use http::{HeaderName, HeaderValue, header::AUTHORIZATION};
 
 use crate::EngineKind;
 
-/// The version of its API that Anthropic's servers want to be told.
+/// The API version that Anthropic's servers require.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
-/// The fields that a worker of this kind wants with its key: `Authorization: Bearer`, or Anthropic's own two. A key that no
-/// header can carry is left out: the worker's 401 then says so.
+/// Returns the headers that carry the key for a worker of this kind: `Authorization: Bearer`, or
+/// Anthropic's own two. A key that no header can carry is left out; the worker's 401 then reports
+/// it.
 pub fn credentials(
     engine: EngineKind,
     api_key: Option<&str>,

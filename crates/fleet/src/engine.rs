@@ -1,11 +1,12 @@
-//! Kinds of engines, and what is asked to see whether one is well.
+//! Engine kinds and their health checks.
 
 pub use config::{EngineKind, MessagesMode};
 
 use config::CheckMethod;
 
-/// Paths asked in turn: each later one only when the one before is answered 404 (contract CH6, CH7). A worker whose
-/// kind is not configured is asked like a generic one, also after its kind was found out.
+/// Returns the health paths in order: a later one is requested only after a 404 from the one before
+/// (contract CH6, CH7). A worker without a configured kind is checked like a generic one, even
+/// after its kind was detected.
 pub(crate) fn health_paths(engine: EngineKind) -> &'static [&'static str] {
     match engine {
         EngineKind::Openai => &["/v1/models"],
@@ -24,7 +25,8 @@ pub(crate) fn health_paths(engine: EngineKind) -> &'static [&'static str] {
     }
 }
 
-/// How they are asked, and with what. A message of nothing is refused before anything is computed: it costs no tokens.
+/// Returns the method and body of the health check. An empty message is refused before anything is
+/// computed: it costs no tokens.
 pub(crate) fn health_method(engine: EngineKind) -> (CheckMethod, Option<&'static str>) {
     match engine {
         EngineKind::Anthropic => (CheckMethod::Post, Some("{}")),
@@ -32,7 +34,7 @@ pub(crate) fn health_method(engine: EngineKind) -> (CheckMethod, Option<&'static
     }
 }
 
-/// The statuses that mean healthy: whoever refuses a message of nothing is up.
+/// Returns the statuses that mean healthy: a server that refuses an empty message is up.
 pub(crate) fn healthy_statuses(engine: EngineKind) -> &'static [u16] {
     match engine {
         EngineKind::Anthropic => &[200, 400, 401, 429],
@@ -40,8 +42,8 @@ pub(crate) fn healthy_statuses(engine: EngineKind) -> &'static [u16] {
     }
 }
 
-/// Whether it is one of those whose list of models need not be there for us: a key may not read it, or it has another form.
-/// The models are those that the configuration names, then.
+/// Returns whether the model list may be missing for this kind: a key may not read it, or it has
+/// another form. The configuration then names the models.
 pub(crate) fn list_is_optional(engine: Option<EngineKind>) -> bool {
     matches!(
         engine,

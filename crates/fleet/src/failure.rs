@@ -1,12 +1,13 @@
-//! What the request path tells about a worker.
+//! Request failures that the request path reports about a worker.
 
-/// How a request failed at a worker. A client's own mistake (a passed-through 4xx) is no failure and is not reported.
+/// How a request failed at a worker. A client's own mistake (a passed-through 4xx) is no failure
+/// and is not reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The port refused: the process is gone.
+    /// The port refused the connection: the process has ended.
     Refused,
-    /// No connection for a reason that lies with this process or its machine: no descriptor, no port, no memory, no answer
-    /// from the resolver. It says nothing of the worker.
+    /// No connection for a reason that lies with this process or its machine: no descriptor, no
+    /// port, no memory, no answer from the resolver. It is no evidence about the worker.
     Local,
     /// No connection within the connect timeout, or no route.
     ConnectTimeout,
@@ -18,16 +19,16 @@ pub enum FailureKind {
     Protocol,
     /// A 5xx other than 503.
     Status,
-    /// A 503: the worker says itself that it cannot serve now (loading or overloaded).
+    /// A 503: the worker reports that it cannot serve now (loading or overloaded).
     Unavailable,
     /// The body ended or stalled after the head.
     MidStream,
-    /// A stream that ended as if it were whole, and had not said so.
+    /// A stream that ended without its end marker.
     Incomplete,
 }
 
 impl FailureKind {
-    /// Whether it may be that time ran out.
+    /// Returns whether a time-out may be the cause.
     pub(crate) fn is_timeout(self) -> bool {
         matches!(
             self,
@@ -35,7 +36,7 @@ impl FailureKind {
         )
     }
 
-    /// The word used in metrics.
+    /// Returns the word used in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Refused => "refused",

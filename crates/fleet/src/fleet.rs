@@ -1,4 +1,4 @@
-//! The handle that the rest of the process holds.
+//! The handle of the fleet for the rest of the process.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -26,32 +26,34 @@ pub struct Fleet {
     supervisors: Supervisors,
 }
 
-/// Why a fleet cannot start.
+/// The reason why a fleet cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetStartError {
-    /// A worker's URL cannot be used. The configuration checks URLs with the same parser, so this is the last guard.
+    /// A worker's URL cannot be used. The configuration checks URLs with the same parser, so this
+    /// is the last guard.
     #[error("worker {worker}: {error}")]
     Url {
         /// The worker's name.
         worker: String,
-        /// What is wrong with it.
+        /// The URL's error.
         error: net::WorkerUrlError,
     },
-    /// There is nothing to check a worker's certificate with.
+    /// No trust roots can be loaded to check a worker's certificate.
     #[error("worker {worker}: {error}")]
     Trust {
-        /// The worker.
+        /// The worker's name.
         worker: String,
-        /// What is wrong.
+        /// The error of the trust roots.
         error: net::TrustError,
     },
-    /// A stream of prefixes cannot be followed.
+    /// A prefix stream cannot be followed.
     #[error("{0}")]
     Prefixes(String),
 }
 
 impl Fleet {
-    /// Starts one supervisor per worker and returns at once: no worker needs to be up. Call inside a tokio runtime.
+    /// Starts one supervisor per worker and returns at once: no worker needs to be up. Call inside
+    /// a tokio runtime.
     ///
     /// Metrics of the workers and their streams are registered in `registry`.
     pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, FleetStartError> {
@@ -96,10 +98,11 @@ impl Fleet {
         })
     }
 
-    /// Takes other workers and rules over. A worker that stays, by name and URL, stays as it is: its state, its cache and
-    /// its streams go on, and what is new for it is asked for beside. One that is missing here, or has another URL, gets
-    /// no new requests and leaves ([`Fleet::leaving`]); where a worker that was never ready yet comes in its place, it serves
-    /// until that one is ready, for a minute at most. Call inside a tokio runtime.
+    /// Replaces the workers and rules. A worker that stays, by name and URL, keeps its state, its
+    /// cache and its streams, and new facts about it are requested in the background. A worker that
+    /// is missing here, or has another URL, gets no new requests and leaves ([`Fleet::leaving`]);
+    /// where a worker that was never ready takes its place, it serves until that one is ready, for
+    /// a minute at most. Call inside a tokio runtime.
     ///
     /// # Errors
     ///
@@ -108,23 +111,24 @@ impl Fleet {
         self.supervisors.apply(roster)
     }
 
-    /// Whether a worker is to get new requests; running ones go on either way. `None`: no worker has this name.
+    /// Sets whether a worker gets new requests; running ones go on either way. `None`: no worker
+    /// has this name.
     pub fn drain(&self, name: &str, drained: bool) -> Option<WorkerId> {
         self.supervisors.drain(name, drained)
     }
 
-    /// Workers that were taken out of the configuration, get nothing new, and are still here for the sake of their running
-    /// requests.
+    /// Returns workers that were removed from the configuration, get no new requests, and still
+    /// finish running ones.
     pub fn leaving(&self) -> Vec<WorkerId> {
         self.supervisors.leaving()
     }
 
-    /// Ends what is kept of a worker that is leaving: its supervisor, its streams, its part of the index.
+    /// Removes a leaving worker: its supervisor, its streams, its part of the index.
     pub async fn remove(&self, worker: WorkerId) {
         self.supervisors.remove(worker).await;
     }
 
-    /// The fleet as it is now; one atomic load.
+    /// Returns the current snapshot; one atomic load.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.worker_table.snapshot()
     }
@@ -133,19 +137,19 @@ impl Fleet {
         &self.worker_table
     }
 
-    /// The tokenizer that the configuration gives this model, known also before any worker lists it. The first call for
-    /// a model may take seconds.
+    /// Returns the tokenizer that the configuration gives this model, also before any worker lists
+    /// it. The first call for a model may take seconds.
     pub async fn configured_artefacts(&self, model: &str) -> Option<Arc<crate::ModelArtefacts>> {
         self.artefacts.configured(model).await
     }
 
-    /// Every tokenizer that is loaded. Some are of models that no worker lists: of configured ones that were asked for, and
-    /// of those that went and may come back.
+    /// Returns every loaded tokenizer. Some belong to models that no worker lists: configured ones
+    /// that were requested, and models whose workers left and may come back.
     pub fn tokenizers(&self) -> Vec<Arc<PromptModel>> {
         self.artefacts.loaded()
     }
 
-    /// The one base model that is served, or will be; `None` when there are several.
+    /// Returns the only base model that is or will be served; `None` when there are several.
     pub fn only_model(&self) -> Option<Arc<str>> {
         let snapshot = self.snapshot();
         let served = snapshot
@@ -162,16 +166,16 @@ impl Fleet {
         if ids.len() == 1 { ids.pop() } else { None }
     }
 
-    /// Waits until every worker has had its first verdict (one that does not answer gets `down` when its first check
-    /// has timed out).
+    /// Waits until every worker has its first verdict (a worker that does not answer gets `down`
+    /// when its first check has timed out).
     pub async fn first_verdicts(&self) {
         self.supervisors.first_verdicts().await;
     }
 
-    /// A request failed at this worker: the next snapshot already reflects it. Cheap and non-blocking; unknown workers
-    /// are ignored.
+    /// Records a failed request: the next snapshot already reflects it. Cheap and non-blocking;
+    /// unknown workers are ignored.
     ///
-    /// A time-out that may be of this process's own making, since it stood still, is not held against the worker.
+    /// A time-out that a stall of this process may have caused is not counted against the worker.
     pub fn report_failure(&self, worker: WorkerId, kind: FailureKind) {
         if kind.is_timeout() && self.worker_table.clock.resumed_within(AFTER_STALL) {
             self.worker_table.request_check(worker);
@@ -180,36 +184,38 @@ impl Fleet {
         self.worker_table.request_failed(worker, kind);
     }
 
-    /// A worker does not know what it was asked for by the list that it gave: it is looked at soon. Cheap and
+    /// Requests an early check of a worker that does not know a model that it listed. Cheap and
     /// non-blocking; unknown workers are ignored.
     pub fn request_recheck(&self, worker: WorkerId) {
         self.worker_table.request_check(worker);
     }
 
-    /// A request was answered, whole where that is not known from its head, with a status below 500. Cheap and
-    /// non-blocking.
+    /// Records a request answered with a status below 500, and to its end where the head alone does
+    /// not decide success. Cheap and non-blocking.
     pub fn report_success(&self, worker: WorkerId) {
         self.worker_table.request_succeeded(worker);
     }
 
-    /// A request's reply has begun; what becomes of it is reported later. Cheap and non-blocking.
+    /// Records that a request's reply has begun; its outcome is reported later. Cheap and
+    /// non-blocking.
     pub fn report_answer(&self, worker: WorkerId) {
         self.worker_table.request_answered(worker);
     }
 
-    /// Whether a request failed at this worker in the last ten seconds and none was answered since.
+    /// Returns whether a request failed at this worker in the last ten seconds with no answer
+    /// since.
     pub fn failed_lately(&self, worker: WorkerId) -> bool {
         self.worker_table.failed_lately(worker)
     }
 
-    /// Whether a target's events are believed. One whose are not is known by our own decisions, and its stream is fetched
-    /// anew. Unknown targets are ignored.
+    /// Sets whether a target's events are trusted. The cache of a distrusted target is predicted
+    /// from our own decisions, and its stream is fetched again. Unknown targets are ignored.
     pub fn trust(&self, target: Target, trusted: bool) {
         self.worker_table.trust(target, trusted);
     }
 
-    /// What the engines' own counters of their prefix caches last said (at most some 10 s ago), by target. Engines that do
-    /// not tell are left out.
+    /// Returns the last read counters of the engines' own prefix caches (at most some 10 s old), by
+    /// target. Engines without such counters are left out.
     pub fn prefix_cache_counters(&self) -> HashMap<Target, PrefixCacheCounters> {
         let mut counters = HashMap::new();
         self.worker_table.each(|entry| {
@@ -227,7 +233,8 @@ impl Fleet {
         counters
     }
 
-    /// How often the publisher of each event stream was found to be another process than before, by target.
+    /// Returns how often the publisher of each event stream was found to be a new process, by
+    /// target.
     pub fn stream_restarts(&self) -> HashMap<Target, u64> {
         let mut restarts = HashMap::new();
         self.worker_table.each(|entry| {
@@ -242,18 +249,18 @@ impl Fleet {
         restarts
     }
 
-    /// How the view of prefixes is configured.
+    /// Returns the configuration of the prefix view.
     pub fn kv_cache_index(&self) -> &config::KvCacheIndexSection {
         &self.kv_cache_index
     }
 
-    /// The view of prefixes; `None`: the configuration wants none.
+    /// Returns the prefix view; `None`: the configuration disables it.
     pub fn prefixes(&self) -> Option<&PrefixViewService> {
         self.prefixes.as_ref()
     }
 
-    /// Every event stream, as `GET /admin/streams` shows it: of blocks in the order of workers and ranks, then of
-    /// prefixes.
+    /// Returns every event stream, as `GET /admin/streams` shows it: block streams in the order of
+    /// workers and ranks, then prefix streams.
     pub fn streams(&self) -> Vec<event_sources::StreamReport> {
         let mut reports = Vec::new();
         self.worker_table.each(|entry| {
@@ -261,7 +268,7 @@ impl Fleet {
                 let before = reports.len();
                 reports.extend(stream.source.reports());
                 if reports.len() == before {
-                    // Nobody has said anything yet: that is shown too.
+                    // A stream without any message is listed too.
                     reports.push(stream.source.report());
                 }
             }
@@ -275,7 +282,8 @@ impl Fleet {
         reports
     }
 
-    /// What the event streams of each backend said, of blocks and of prefixes together, in the order of names.
+    /// Returns the event counters of each backend, of blocks and of prefixes together, in the order
+    /// of names.
     pub fn feeds(&self) -> Vec<BackendFeed> {
         let mut feeds = BackendFeeds::default();
         self.worker_table.each(|entry| feeds.worker(entry));

@@ -1,10 +1,11 @@
-//! Whether one worker may be used: a small state machine over the results of checks and of requests.
+//! Health of one worker: a small state machine over the results of checks and of requests.
 //!
-//! Pure: it is told the time and what happened, and answers with the state and when to look again. It opens no sockets
-//! and knows nothing of other workers; whether a worker is the last usable one is said by the caller.
+//! Pure: it gets the time and the events as arguments, and returns the state and the time of the
+//! next check. It opens no sockets and knows nothing of other workers; the caller decides whether a
+//! worker is the last usable one.
 //!
-//! **Invariant**: `ready` is entered only by a successful check, and left at once by a refused connection or by a
-//! worker's own word that it is loading.
+//! **Invariant**: `ready` is entered only by a successful check, and left at once after a refused
+//! connection or when the worker reports that it is loading.
 
 use std::time::Duration;
 
@@ -15,19 +16,19 @@ use crate::{FailureKind, WorkerState};
 /// Intervals and thresholds. Source: contract CH1, CH2, B4.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HealthSettings {
-    /// Between checks of a worker that is ready.
+    /// Interval between checks of a ready worker.
     pub(crate) interval: Duration,
-    /// Consecutive failed checks that take a ready worker out.
+    /// Consecutive failed checks after which a ready worker is down.
     pub(crate) unhealthy_threshold: u32,
-    /// Consecutive successful checks that bring a worker back.
+    /// Consecutive successful checks after which a worker is ready again.
     pub(crate) healthy_threshold: u32,
-    /// Between checks of a worker that says it is loading.
+    /// Interval between checks of a worker that reports that it is loading.
     pub(crate) warmup_interval: Duration,
     /// A worker loading for longer than this counts as down.
     pub(crate) max_warmup: Duration,
-    /// First pause between knocks on a worker that is down.
+    /// First pause between connect probes of a worker that is down.
     pub(crate) knock_first: Duration,
-    /// Longest pause between knocks.
+    /// Longest pause between connect probes.
     pub(crate) knock_longest: Duration,
     /// Consecutive failed requests that eject a worker whose checks pass.
     pub(crate) eject_after: u32,
@@ -35,27 +36,27 @@ pub(crate) struct HealthSettings {
     pub(crate) eject_for: Duration,
 }
 
-/// What one check found.
+/// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CheckOutcome {
     /// The worker serves.
     Passed,
-    /// The worker is up and says it is loading.
+    /// The worker is up and reports that it is loading.
     Loading,
-    /// Nobody listens: certain at once.
+    /// The port refuses connections: conclusive at once.
     Refused,
-    /// Anything else: a timeout, an unexpected status, nonsense.
+    /// Any other failure: a timeout, an unexpected status, nonsense.
     Failed,
-    /// This process could not ask: no verdict on the worker.
+    /// This process could not send the check: no verdict on the worker.
     NotMade,
 }
 
-/// What to do next, and how long to wait before.
+/// The next action, and the pause before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextCheck {
-    /// Run a whole check after this long.
+    /// Runs a whole check after this pause.
     CheckIn(Duration),
-    /// Open and close a connection after this long; one that opens is followed by a check.
+    /// Opens and closes a connection after this pause; a successful connect is followed by a check.
     KnockIn(Duration),
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct WorkerHealth {
     warming_since: Option<Moment>,
     ejected_until: Option<Moment>,
     connect_probe_pause: Duration,
-    /// Set by a refused request: the next knock does not wait.
+    /// Set by a refused request: the next connect probe does not wait.
     knock_now: bool,
 }
 
@@ -93,7 +94,7 @@ impl WorkerHealth {
         self.state
     }
 
-    /// Takes other intervals and thresholds over; what was counted stays.
+    /// Replaces intervals and thresholds; counters stay.
     pub(crate) fn reconfigure(&mut self, settings: HealthSettings) {
         self.settings = settings;
         self.connect_probe_pause = self
@@ -102,13 +103,13 @@ impl WorkerHealth {
             .max(settings.knock_first);
     }
 
-    /// The result of a check. The first one decides alone (contract CH3).
+    /// Records the result of a check. The first one decides alone (contract CH3).
     pub(crate) fn record_check(&mut self, now: Moment, check: CheckOutcome) -> WorkerState {
         match check {
             CheckOutcome::Passed => self.passed(now),
             CheckOutcome::Loading => self.loading(now),
             CheckOutcome::Refused => self.down(),
-            // Whoever was never asked cannot be used; who was is as before.
+            // A worker that was never checked cannot be used; a checked one keeps its state.
             CheckOutcome::NotMade if self.state == WorkerState::Unknown => self.down(),
             CheckOutcome::NotMade => {}
             CheckOutcome::Failed => {
@@ -172,14 +173,14 @@ impl WorkerHealth {
         self.warming_since = None;
     }
 
-    /// A knock that nobody answered: the next one waits longer.
+    /// Records a failed connect probe: the next one waits longer.
     pub(crate) fn record_failed_connect(&mut self) {
         self.knock_now = false;
         self.passed_checks = 0;
         self.connect_probe_pause = (self.connect_probe_pause * 2).min(self.settings.knock_longest);
     }
 
-    /// Something says that a worker that is down is coming back: knocks start over, the first one at once.
+    /// Restarts the connect probes of a worker that seems to come back, the first one at once.
     pub(crate) fn restart_connect_probes(&mut self) {
         if self.state == WorkerState::Down {
             self.connect_probe_pause = self.settings.knock_first;
@@ -187,7 +188,8 @@ impl WorkerHealth {
         }
     }
 
-    /// A request failed. `others` says whether another usable worker remains: the last one is never ejected.
+    /// Records a failed request. `others` says whether another usable worker remains: the last one
+    /// is never ejected.
     pub(crate) fn request_failed(
         &mut self,
         now: Moment,
@@ -204,7 +206,8 @@ impl WorkerHealth {
                     self.knock_now = true;
                 }
             }
-            // The worker's own word that it cannot serve now is no fault; the check that follows tells why.
+            // A worker that reports that it cannot serve now is not at fault; the check that
+            // follows finds the reason.
             FailureKind::Unavailable | FailureKind::Local => {}
             _ => {
                 self.failed_requests = self.failed_requests.saturating_add(1);
@@ -221,12 +224,12 @@ impl WorkerHealth {
         self.state
     }
 
-    /// A request succeeded: failures are counted in a row only.
+    /// Records a successful request: only consecutive failures count.
     pub(crate) fn request_succeeded(&mut self) {
         self.failed_requests = 0;
     }
 
-    /// When to look again.
+    /// Returns the next check.
     pub(crate) fn next(&self, now: Moment) -> NextCheck {
         match self.state {
             WorkerState::Unknown => NextCheck::CheckIn(Duration::ZERO),
@@ -428,7 +431,7 @@ mod tests {
         );
         assert_eq!(health.next(at(1)), NextCheck::KnockIn(Duration::ZERO));
         health.record_failed_connect();
-        // Late reports of the same outage neither hurry the knocks nor reset their pause.
+        // Late reports of the same outage neither hurry the connect probes nor reset their pause.
         health.request_failed(at(1), FailureKind::Refused, false);
         assert_eq!(
             health.next(at(1)),
@@ -484,7 +487,7 @@ mod tests {
                 WorkerState::Ready
             );
         }
-        // Nor does it begin a row anew.
+        // Nor does it begin a new row of failures.
         for (check, state) in [
             (CheckOutcome::Failed, WorkerState::Ready),
             (CheckOutcome::Failed, WorkerState::Ready),
@@ -494,7 +497,7 @@ mod tests {
         ] {
             assert_eq!(health.record_check(at(2), check), state);
         }
-        // A start does not wait for a verdict that nobody can give.
+        // A start does not wait for a verdict that is impossible.
         assert_eq!(
             WorkerHealth::new(SETTINGS).record_check(at(0), CheckOutcome::NotMade),
             WorkerState::Down

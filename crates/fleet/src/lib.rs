@@ -1,14 +1,17 @@
-//! The workers: who they are, whether they may be used, and what is known about their models.
+//! The fleet: identity, health and models of all workers.
 //!
-//! One supervisor task per worker probes it, watches it, follows its event streams and publishes what it finds in one
-//! immutable [`Snapshot`] that every request reads without a lock. The request path reports failures back
-//! ([`Fleet::report_failure`]); everything else the supervisors find out for themselves.
+//! One supervisor task per worker probes it, checks it, follows its event streams and publishes its
+//! findings in one immutable [`Snapshot`] that every request reads without a lock. The request path
+//! reports failures ([`Fleet::report_failure`]); the supervisors find out everything else
+//! themselves.
 //!
-//! Not here: choosing among workers (`routing`), blocks (`kv-index`), forwarding (`gateway`). Nothing a worker says is
-//! trusted: replies are capped, parsed defensively, and a worker that talks nonsense is merely not ready.
+//! Not here: choosing among workers (`routing`), blocks (`kv-index`), forwarding (`gateway`). A
+//! worker's output is not trusted: replies are capped and parsed defensively, and a worker that
+//! sends nonsense is merely not ready.
 //!
-//! **Invariant**: [`kv_blocks::WorkerId`]s are never used twice, every task is stopped and awaited by [`Fleet::stop`],
-//! and only a worker in state `ready` is a candidate (or, when a model has none, its last good set, marked `panic`).
+//! **Invariant**: a [`kv_blocks::WorkerId`] is never used twice, every task is stopped and awaited
+//! by [`Fleet::stop`], and only a worker in state `ready` is a candidate (or, when a model has
+//! none, its last good set, marked `panic`).
 
 pub mod artefacts;
 mod backend_feeds;

@@ -1,4 +1,4 @@
-//! Reading the workers' lists of models anew, for those who want them fresh.
+//! On-demand refresh of the workers' model lists.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use kv_blocks::{Moment, WorkerId};
 use crate::{Fleet, WorkerState, worker_table::WorkerTable};
 
 impl Fleet {
-    /// Has the supervisors look at every ready worker whose list is older than `age`: each is asked once, however many want
-    /// to know. Resolves when all of them have been, or after `limit`.
+    /// Makes the supervisors check every ready worker whose list is older than `age`: one check
+    /// each, however many callers wait. Resolves when all are checked, or after `limit`.
     pub async fn refresh_lists(&self, age: Duration, limit: Duration) {
         let board = self.worker_table();
         let now = board.clock.now();
@@ -17,7 +17,7 @@ impl Fleet {
         for id in &due {
             board.request_check(*id);
         }
-        // One that went down meanwhile is not waited for.
+        // A worker that went down meanwhile is skipped.
         let waits = || {
             ready(board, |looked_at| looked_at < now)
                 .iter()
@@ -28,7 +28,7 @@ impl Fleet {
     }
 }
 
-/// Ready workers whose last look was at such a time.
+/// Returns ready workers whose last check time matches.
 fn ready(board: &WorkerTable, looked: impl Fn(Moment) -> bool) -> Vec<WorkerId> {
     let mut found = Vec::new();
     board.each(|entry| {

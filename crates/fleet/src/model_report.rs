@@ -1,4 +1,4 @@
-//! Models as lists show them: `GET /v1/models` and `GET /admin/models`.
+//! Model lists of `GET /v1/models` and `GET /admin/models`.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{ModelView, Snapshot, TokenizerSource, WorkerState};
 
-/// `GET /v1/models`.
+/// Reply of `GET /v1/models`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelListReply {
     /// Always `list`.
@@ -18,15 +18,15 @@ pub struct ModelListReply {
 /// One model or adapter of `GET /v1/models`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ListedModel {
-    /// The id requests use.
+    /// The model id that requests use.
     pub id: Arc<str>,
     /// Always `model`.
     pub object: &'static str,
-    /// Unix seconds: the oldest that a worker says.
+    /// Creation time in Unix seconds: the oldest among its workers.
     pub created: i64,
-    /// As its first worker says.
+    /// The owner that its first worker lists.
     pub owned_by: Arc<str>,
-    /// As its first worker says.
+    /// The root that its first worker lists.
     pub root: Option<Arc<str>>,
     /// The base model of an adapter.
     pub parent: Option<Arc<str>>,
@@ -37,13 +37,13 @@ pub struct ListedModel {
 /// One model of `GET /admin/models`.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModelReport {
-    /// The id requests use.
+    /// The model id that requests use.
     pub id: Arc<str>,
     /// Workers that list it, whatever their state.
     pub workers: Vec<Arc<str>>,
-    /// How its prompts become tokens.
+    /// The tokenizer of its prompts.
     pub tokenizer: TokenizerReport,
-    /// How its chats become prompts.
+    /// The chat template.
     pub template: TemplateReport,
     /// Block sizes of its workers, ascending.
     pub block_sizes: Vec<u32>,
@@ -51,24 +51,26 @@ pub struct ModelReport {
     pub max_context_tokens: Option<u32>,
 }
 
-/// How a model's prompts become tokens.
+/// Tokenizer of a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct TokenizerReport {
     /// `dir`, `engine` or `none`.
     pub source: &'static str,
-    /// What computes them: `fastokens`, `tokenizers`, `remote` (the engine) or `none`.
+    /// The component that computes token ids: `fastokens`, `tokenizers`, `remote` (the engine) or
+    /// `none`.
     pub engine: &'static str,
     /// Digest of the tokenizer.
     pub digest: Option<String>,
-    /// Whether the fast tokenizer says the ids of the other: `ok`, `failed`, or `skipped` where there is nothing to compare.
+    /// Whether the fast tokenizer gives the same ids as the reference: `ok`, `failed`, or `skipped`
+    /// without a reference.
     pub self_test: &'static str,
     /// Directory it was read from.
     pub path: Option<String>,
-    /// What went wrong in looking for it.
+    /// The problem that the lookup met.
     pub problem: Option<Arc<str>>,
 }
 
-/// How a model's chats become prompts.
+/// Chat template of a model.
 #[derive(Clone, Debug, Serialize)]
 pub struct TemplateReport {
     /// Where the template came from: as the tokenizer's `source`, `none` without one.
@@ -78,8 +80,8 @@ pub struct TemplateReport {
 }
 
 impl Snapshot {
-    /// The models that requests may name, as `GET /v1/models` lists them. A model whose every worker is down is left
-    /// out: listing it would promise what no worker can keep.
+    /// Returns the models that requests may name, as `GET /v1/models` lists them. A model whose
+    /// every worker is down is left out, since no worker can serve it.
     pub fn model_list(&self) -> ModelListReply {
         let mut data: Vec<ListedModel> = self
             .models
@@ -125,7 +127,7 @@ impl Snapshot {
         listed
     }
 
-    /// Every known model, as `GET /admin/models` shows it; by id, ascending.
+    /// Returns every known model, as `GET /admin/models` shows it; by id, ascending.
     pub fn model_reports(&self) -> Vec<ModelReport> {
         let mut reports: Vec<ModelReport> = self
             .models

@@ -1,4 +1,4 @@
-//! The view of prefixes (`kv_cache_index`) and the streams that fill it.
+//! The prefix view (`kv_cache_index`) and the streams that fill it.
 
 mod redis_pool;
 mod store;
@@ -20,20 +20,21 @@ pub use self::redis_pool::RedisPool;
 use self::store::PrefixViewStore;
 use crate::backend_feeds::{BackendFeeds, is_connected};
 
-/// Between two looks for prefixes whose time is over.
+/// Interval between sweeps of expired prefixes.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
-/// The view and what fills it.
+/// The prefix view and its streams.
 #[derive(Debug)]
 pub struct PrefixViewService {
     view: PrefixViewStore,
-    /// Taken by the first [`Prefixes::stop`].
+    /// Taken by the first [`PrefixViewService::stop`].
     sources: Mutex<Vec<SourceHandle>>,
     sweeper: JoinHandle<()>,
 }
 
 impl PrefixViewService {
-    /// Follows every configured stream; `None` where the section is off. `stale_after`: see [`SourceSettings`].
+    /// Follows every configured stream; `None` where the section is off. `stale_after`: see
+    /// [`SourceSettings`].
     pub(crate) fn start(
         settings: &KvCacheIndexSection,
         redis: Option<Arc<RedisPool>>,
@@ -92,33 +93,34 @@ impl PrefixViewService {
         }))
     }
 
-    /// What the streams say.
+    /// Returns the index that the streams fill.
     pub fn view(&self) -> Arc<dyn PrefixIndex> {
         self.view.index()
     }
 
-    /// Who holds a prefix, where that was asked within the last 100 ms: [`Self::holders`] would say the same without asking.
+    /// Returns the holders of a prefix if they were read within the last 100 ms: the result that
+    /// [`Self::holders`] would give without I/O.
     pub fn cached_holders(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
         self.view.cached_holders(prefix)
     }
 
-    /// Who holds a prefix, best first, as of at most 100 ms ago. Waits for a bounded time where the view is shared, and
-    /// for nothing where it is in memory.
+    /// Returns the holders of a prefix, best first, at most 100 ms old. Waits for a bounded time
+    /// where the view is shared, and not at all where it is in memory.
     pub async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
         self.view.holders(prefix).await
     }
 
-    /// Whether the view is to be shared, and what it is shared through is away.
+    /// Returns whether the view is shared and its shared store is unreachable.
     pub fn is_cut_off(&self) -> bool {
         self.view.is_cut_off()
     }
 
-    /// The streams as they stand, in the order of the configuration.
+    /// Returns the current streams, in the order of the configuration.
     pub fn streams(&self) -> Vec<PrefixStream> {
         self.sources.lock().iter().map(PrefixStream::of).collect()
     }
 
-    /// Adds what they say to what is known of their backends.
+    /// Adds the counters of its streams to those of their backends.
     pub(crate) fn feed(&self, feeds: &mut BackendFeeds) {
         self.sources
             .lock()
@@ -137,16 +139,16 @@ impl PrefixViewService {
     }
 }
 
-/// One stream that names whole prefixes.
+/// One prefix stream.
 #[derive(Clone, Debug)]
 pub struct PrefixStream {
-    /// As every stream is shown.
+    /// The report that every stream has.
     pub report: StreamReport,
-    /// Whether it is there.
+    /// Whether it is connected.
     pub connected: bool,
-    /// Its connections after the first.
+    /// Connections after the first.
     pub reconnects: u64,
-    /// Messages of the last minute, per second.
+    /// Messages per second over the last minute.
     pub events_per_second: f64,
 }
 
@@ -167,7 +169,7 @@ impl Drop for PrefixViewService {
     }
 }
 
-/// The worker's own key, if its own listener is asked: no other may see it.
+/// Returns the worker's own key if the stream is on its own listener: no other server may see it.
 fn api_key<'a>(
     workers: &'a [WorkerEntry],
     backend: &str,
@@ -186,7 +188,7 @@ async fn sweep(view: Arc<dyn PrefixIndex>, clock: Clock) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         let (view, now) = (Arc::clone(&view), clock.now());
-        // Goes through every prefix: not on a thread that others wait for.
+        // Visits every prefix, so it runs on a blocking thread.
         let _ = tokio::task::spawn_blocking(move || view.cleanup_expired(now)).await;
     }
 }

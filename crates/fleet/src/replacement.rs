@@ -1,7 +1,8 @@
-//! Workers that were taken out of the configuration while others came in their place.
+//! Workers that were removed from the configuration while others took their place.
 //!
-//! Such a worker serves until one that stays serves each of its models, and for [`LONGEST`] at most; then it ends what it
-//! has. One that nobody replaces, or that is not ready, gets nothing new at once.
+//! Such a worker serves until each of its models has a ready worker that stays, and for [`LONGEST`]
+//! at most; then it only finishes running requests. A worker without a replacement, or that is not
+//! ready, gets no new requests at once.
 
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use crate::{
     worker_record::{WorkerAdmission, WorkerRecord},
 };
 
-/// Longest time that a worker serves after it was taken out of the configuration.
+/// Longest time that a worker serves after its removal from the configuration.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
-/// The places in `entries` of workers that served until others were ready, and need not any longer.
+/// Returns the positions in `entries` of workers that served until their replacements were ready,
+/// and are no longer needed.
 pub(crate) fn no_longer_needed(entries: &[WorkerRecord], now: Moment) -> Vec<usize> {
     let over = |entry: &WorkerRecord| match entry.admission {
         WorkerAdmission::UntilReplaced(until) => until <= now || !is_needed(entry, entries),
@@ -29,9 +31,10 @@ pub(crate) fn no_longer_needed(entries: &[WorkerRecord], now: Moment) -> Vec<usi
         .collect()
 }
 
-/// Whether a worker serves a model that only workers will serve which were never ready yet.
+/// Returns whether a worker serves a model that no staying worker serves yet, while one of those
+/// was never ready.
 fn is_needed(entry: &WorkerRecord, entries: &[WorkerRecord]) -> bool {
-    // A request does without a prefill worker.
+    // A request can do without a prefill worker.
     if entry.health.state() != WorkerState::Ready || entry.view.only_prefills() {
         return false;
     }

@@ -1,4 +1,4 @@
-//! What requests said of each worker lately, readable without the lock of all workers.
+//! Recent request outcomes of each worker, readable without the lock of the worker table.
 
 use std::{
     collections::HashMap,
@@ -9,9 +9,9 @@ use std::{
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::RwLock;
 
-/// A failure older than this says nothing of the next request.
+/// Age beyond which a failure is no evidence about the next request.
 const RECENT: Duration = Duration::from_secs(10);
-/// No failure since the last answer.
+/// Value for no failure since the last answer.
 const NONE: u64 = 0;
 
 /// The records of all workers.
@@ -20,9 +20,9 @@ pub(crate) struct RequestRecords(RwLock<HashMap<WorkerId, RequestRecord>>);
 
 #[derive(Debug, Default)]
 struct RequestRecord {
-    /// Failures were reported since the last success.
+    /// Whether failures were reported since the last success.
     failing: AtomicBool,
-    /// When a request failed that no answer followed, in milliseconds since the start and one more.
+    /// Time of the last failure without a later answer, in milliseconds since the start plus one.
     failed_at: AtomicU64,
 }
 
@@ -35,7 +35,7 @@ impl RequestRecords {
         self.0.write().remove(&id);
     }
 
-    /// A request failed; returns whether the worker is known.
+    /// Records a failed request; returns whether the worker is known.
     pub(crate) fn failed(&self, id: WorkerId, now: Moment) -> bool {
         let records = self.0.read();
         let record = records.get(&id);
@@ -48,7 +48,7 @@ impl RequestRecords {
         record.is_some()
     }
 
-    /// A request succeeded; returns whether failures were reported since the one before.
+    /// Records a successful request; returns whether failures were reported since the one before.
     pub(crate) fn succeeded(&self, id: WorkerId) -> bool {
         self.answered(id);
         self.0
@@ -57,7 +57,7 @@ impl RequestRecords {
             .is_some_and(|record| record.failing.swap(false, Ordering::Relaxed))
     }
 
-    /// The worker answers: with a reply that has begun, or a check that brings it back.
+    /// Records an answer: a reply that has begun, or a check that brings the worker back.
     pub(crate) fn answered(&self, id: WorkerId) {
         if let Some(record) = self.0.read().get(&id)
             && record.failed_at.load(Ordering::Relaxed) != NONE
@@ -66,7 +66,7 @@ impl RequestRecords {
         }
     }
 
-    /// Whether a request failed lately and none was answered since.
+    /// Returns whether a request failed lately with no answer since.
     pub(crate) fn failed_lately(&self, id: WorkerId, now: Moment) -> bool {
         let failed_at = self
             .0

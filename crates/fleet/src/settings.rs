@@ -1,4 +1,4 @@
-//! What a fleet is made of.
+//! The parts of a fleet.
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
@@ -8,35 +8,36 @@ use net::Clock;
 
 use crate::{FleetConfig, RedisPool, WorkerVerdict};
 
-/// Told every verdict: the first of each worker, and one per change of state. Called from supervisor tasks: it must not
-/// block.
+/// Callback for every verdict: the first of each worker, and one per change of state. Called from
+/// supervisor tasks: it must not block.
 pub type OnVerdict = Arc<dyn Fn(&WorkerVerdict) + Send + Sync>;
 
-/// Everything [`crate::Fleet::start`] needs.
+/// Arguments of [`crate::Fleet::start`].
 pub struct FleetParts {
-    /// The workers, and how they are treated.
+    /// The workers and their rules.
     pub config: FleetConfig,
     /// Where each model's tokenizer comes from.
     pub models: config::ModelsSection,
-    /// The view of prefixes and its streams.
+    /// The prefix view and its streams.
     pub kv_cache_index: config::KvCacheIndexSection,
-    /// The connections that the view lies behind, where it lies in Redis.
+    /// The Redis connections of the prefix view, if it is in Redis.
     pub redis: Option<Arc<RedisPool>>,
     /// Bytes of a prompt that the key of its prefix covers.
     pub max_prefix_length: usize,
-    /// Where downloaded models may lie on this machine.
+    /// The local model-hub cache.
     pub hub_cache: HubCache,
     /// The index that event streams fill.
     pub index: Arc<KvIndex>,
-    /// How it hashes.
+    /// The hash scheme of the index.
     pub scheme: HashScheme,
     /// The process's clock.
     pub clock: Clock,
-    /// Told every verdict.
+    /// Callback for every verdict.
     pub on_verdict: OnVerdict,
 }
 
-/// The local model-hub cache: a directory of `models--ORG--NAME/snapshots/REVISION/`. Nothing is ever downloaded.
+/// The local model-hub cache: a directory of `models--ORG--NAME/snapshots/REVISION/`. Nothing is
+/// ever downloaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubCache(pub Option<PathBuf>);
 

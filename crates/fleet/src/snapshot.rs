@@ -1,10 +1,11 @@
-//! The fleet at one moment: what every request reads.
+//! The fleet at one moment, as every request reads it.
 //!
-//! A snapshot is immutable and cheap to take (one atomic load). It knows who may serve which model; it does not know
-//! load or cache content, which belong to the router and the index.
+//! A snapshot is immutable and cheap to take (one atomic load). It knows which workers may serve
+//! which model; it does not know load or cache content, which belong to the router and the index.
 //!
-//! **Invariant**: a candidate of a model is in state `ready`, unless the model's `panic` says that none is and the last
-//! good set is offered instead (a probe may be wrong, a request is proof).
+//! **Invariant**: a candidate of a model is in state `ready`, unless the model's `panic` is set:
+//! then none is ready and the last good set is offered instead (a probe may be wrong, a request is
+//! proof).
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -21,19 +22,20 @@ pub struct Snapshot {
     pub models: HashMap<Arc<str>, Arc<ModelView>>,
 }
 
-/// Who may serve one model id.
+/// The targets of one model id.
 #[derive(Clone, Debug)]
 pub struct ModelView {
-    /// The id requests use.
+    /// The id that requests use.
     pub id: Arc<str>,
-    /// Where requests may go now.
+    /// Targets that may get requests now.
     pub candidates: Vec<ModelCandidate>,
-    /// Targets that list the model and may not be used now.
+    /// Targets that list the model but may not be used now.
     pub unusable: Vec<UnusableTarget>,
-    /// No worker of this model that generates is ready, and in `candidates` stands the last good set of them (receipt method
-    /// `panic`). A prefill worker is never tried in hope: a request does without.
+    /// Whether no generating worker of this model is ready, and `candidates` holds the last good
+    /// set of them (receipt method `panic`). A prefill worker that is not ready is never offered: a
+    /// request can do without.
     pub panic: bool,
-    /// Some of its workers serve one phase only.
+    /// Whether some of its workers serve one phase only.
     pub split: bool,
     /// Tokenizer and template, shared by all workers of the model.
     pub artefacts: Arc<ModelArtefacts>,
@@ -50,12 +52,12 @@ pub struct ModelCandidate {
     pub worker: Arc<WorkerView>,
     /// Base model, as its cache namespaces name it.
     pub namespace_model: Arc<str>,
-    /// The adapter, when the requested id is one.
+    /// The adapter, when the requested id names one.
     pub lora: Option<Arc<str>>,
 }
 
 impl ModelCandidate {
-    /// The namespace of a request's blocks on this target.
+    /// Returns the namespace of a request's blocks on this target.
     pub fn namespace(&self, salt: Option<Arc<str>>, identity: PromptIdentity) -> Namespace {
         Namespace {
             model: Arc::clone(&self.namespace_model),
@@ -66,7 +68,7 @@ impl ModelCandidate {
         }
     }
 
-    /// What is known of this rank's cache and event stream.
+    /// Returns the view of this rank's cache and event stream.
     pub fn rank(&self) -> RankView {
         self.worker
             .ranks
@@ -75,17 +77,17 @@ impl ModelCandidate {
             .unwrap_or_default()
     }
 
-    /// Where knowledge of this target's cache comes from.
+    /// Returns the source of knowledge about this target's cache.
     pub fn cache(&self) -> CacheSource {
         self.rank().cache
     }
 
-    /// State of its event stream; `None` when it has none.
+    /// Returns the state of its event stream; `None` when it has none.
     pub fn stream_state(&self) -> Option<&'static str> {
         self.rank().stream
     }
 
-    /// Tokens in one block.
+    /// Returns the tokens in one block.
     pub fn block_size(&self) -> BlockSize {
         self.worker.block_size
     }
@@ -103,7 +105,7 @@ pub struct UnusableTarget {
 }
 
 impl UnusableTarget {
-    /// The word of a receipt's `excluded.reason`.
+    /// Returns the word of a receipt's `excluded.reason`.
     pub fn reason(&self) -> &'static str {
         match self.state {
             WorkerState::WarmingUp => "warming_up",
@@ -115,9 +117,9 @@ impl UnusableTarget {
 }
 
 impl Snapshot {
-    /// The worker with this number.
+    /// Returns the worker with this number.
     pub fn worker(&self, id: WorkerId) -> Option<&Arc<WorkerView>> {
-        // Numbers are given in the order of the list.
+        // Numbers ascend in the order of the list.
         let at = self
             .workers
             .binary_search_by_key(&id, |worker| worker.id)
@@ -125,17 +127,17 @@ impl Snapshot {
         self.workers.get(at)
     }
 
-    /// The worker with this name.
+    /// Returns the worker with this name.
     pub fn worker_named(&self, name: &str) -> Option<&Arc<WorkerView>> {
         self.workers.iter().find(|worker| &*worker.name == name)
     }
 
-    /// Who may serve the model with this id.
+    /// Returns the targets of the model with this id.
     pub fn model(&self, id: &str) -> Option<&Arc<ModelView>> {
         self.models.get(id)
     }
 
-    /// Number of workers that get requests.
+    /// Returns the number of workers that get requests.
     pub fn ready(&self) -> usize {
         self.workers
             .iter()

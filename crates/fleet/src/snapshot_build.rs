@@ -1,4 +1,4 @@
-//! From what is known of each worker to the snapshot.
+//! Builds the snapshot from the worker records.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -108,10 +108,12 @@ fn ready(entry: &WorkerRecord) -> bool {
     entry.view.state == WorkerState::Ready
 }
 
-/// The tokenizer and template of a model: those that all its workers have. No worker's are used for another one's
-/// prompts: what is known of that one's cache would be wrong, and a bad worker would decide for all of them.
+/// Returns the tokenizer and template that all workers of a model have in common. No worker's
+/// artefacts are used for another one's prompts: predictions about the other's cache would be
+/// wrong, and a bad worker would decide for all of them.
 ///
-/// Workers that serve now are asked first. One of which nothing is known yet says nothing against the others.
+/// Workers that serve now come first. A worker without known artefacts does not count against the
+/// others.
 fn agreed_artefacts(listed: &[ListedWorker<'_>]) -> Arc<ModelArtefacts> {
     let found = |listed: &&ListedWorker<'_>| listed.entry.artefacts.contains_key(listed.base);
     let mut known: Vec<_> = listed
@@ -129,8 +131,9 @@ fn agreed_artefacts(listed: &[ListedWorker<'_>]) -> Arc<ModelArtefacts> {
     ModelArtefacts::agreed(known.iter().filter_map(named))
 }
 
-/// Workers tried when none is ready: those that served before and whose checks or requests fail. A refused connection
-/// and a worker's own word that it is loading leave no doubt, so such workers are not tried.
+/// Returns whether a worker is tried when none is ready: it served before, and its checks or
+/// requests fail. A refused connection, or a worker that reports that it is loading, leaves no
+/// doubt, so such workers are not tried.
 fn last_good(entry: &WorkerRecord) -> bool {
     match entry.view.state {
         WorkerState::Ejected => true,
@@ -158,9 +161,10 @@ fn candidates_of<'a>(
     })
 }
 
-/// The model name of the namespaces of requests for `base`. A worker with an event stream is one engine process, whose
-/// base models are aliases of one. A worker without may stand for many models, and a prompt that one of them has cached
-/// is cold for the others: ids are one model only where their root says so.
+/// Returns the model name of the namespaces of requests for `base`. A worker with an event stream
+/// is one engine process, whose base models are aliases of one. A worker without a stream may serve
+/// many models, and a prompt that one of them has cached is cold for the others: ids are one model
+/// only where they share a root.
 fn namespace_model(view: &WorkerView, base: &Arc<str>) -> Option<Arc<str>> {
     let root_of = |id: &Arc<str>| {
         view.models
@@ -251,7 +255,7 @@ mod tests {
         assert_eq!(model.unusable.len(), 1);
     }
 
-    /// A worker with the tokenizer of a file; `None`: it brings none.
+    /// A worker with the tokenizer of a file; `None`: it has none.
     fn with_tokenizer(
         mut entry: WorkerRecord,
         tokenizer: Option<&Arc<prompt::PromptModel>>,

@@ -1,4 +1,5 @@
-//! Keeping a worker's event streams running. Which there are says [`find`], how each kind is opened [`open`].
+//! The running event streams of one worker. [`find`] decides which streams it has, [`open`] opens
+//! each kind.
 
 mod find;
 mod open;
@@ -15,7 +16,7 @@ use crate::{worker_record::FollowedStream, worker_table::WorkerTable};
 /// Pause before a stream that could not be started, or that ended by itself, is started again.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// An endpoint as it may be logged.
+/// Returns an endpoint without its password, for logs.
 fn without_password(endpoint: &str) -> String {
     match endpoint
         .split_once("://")
@@ -26,23 +27,23 @@ fn without_password(endpoint: &str) -> String {
     }
 }
 
-/// The streams of one worker as they run.
+/// The running streams of one worker.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStreams {
     wanted: Vec<WantedStream>,
     model: Option<Arc<str>>,
     changes: Vec<watch::Receiver<u64>>,
-    /// A stream's task ended by itself.
+    /// Whether a stream's task ended by itself.
     one_ended: bool,
     /// When wanted streams that do not run are tried again.
     retry_at: Option<Moment>,
-    /// Why streams do not run, as last said.
+    /// The last logged reasons why streams do not run.
     refusals: Vec<String>,
 }
 
 impl WorkerStreams {
-    /// Makes the running streams those of `wanted`: streams that stay are left alone, since they notice restarts
-    /// themselves.
+    /// Makes the running streams match `wanted`: streams that stay are left alone, since they
+    /// notice restarts themselves.
     pub(crate) async fn run(
         &mut self,
         board: &WorkerTable,
@@ -59,16 +60,16 @@ impl WorkerStreams {
             .with(id, |entry| entry.followed_targets(|_| true))
             .unwrap_or_default();
         self.stop(board, id).await;
-        // A new stream tells its history from the beginning: on top of what the old one told, blocks would count twice,
-        // and what was removed in between would stay.
+        // A new stream replays its history from the beginning: on top of the old stream's blocks,
+        // blocks would count twice, and blocks removed in between would stay.
         board.forget_cache(followed);
         self.wanted = wanted;
         self.model = Some(Arc::clone(model));
         self.start_missing(board, settings, worker);
     }
 
-    /// Starts the wanted streams that do not run. Those that cannot be started, because another worker follows the same
-    /// publisher, are tried again later: it may let go of it.
+    /// Starts the wanted streams that do not run. A stream that cannot start because another worker
+    /// follows the same publisher is tried again later: that worker may release it.
     pub(crate) fn start_missing(
         &mut self,
         board: &WorkerTable,
@@ -117,17 +118,18 @@ impl WorkerStreams {
         });
     }
 
-    /// Has [`Streams::start_missing`] called then.
+    /// Schedules the next [`WorkerStreams::start_missing`].
     pub(crate) fn start_missing_at(&mut self, at: Moment) {
         self.retry_at = Some(at);
     }
 
-    /// When [`Streams::start_missing`] is to be called.
+    /// Returns when [`WorkerStreams::start_missing`] is due.
     pub(crate) fn retry_at(&self) -> Option<Moment> {
         self.retry_at
     }
 
-    /// Forgets what streams said whose task ended: nobody hears what became of it. They are started again after a pause.
+    /// Discards the index content of streams whose task ended, since later events are lost. They
+    /// are started again after a pause.
     pub(crate) fn forget_ended(&mut self, board: &WorkerTable, worker: (WorkerId, &Arc<str>)) {
         if !std::mem::take(&mut self.one_ended) {
             return;
@@ -153,12 +155,12 @@ impl WorkerStreams {
         board.unclaim(id);
     }
 
-    /// Whether any stream runs.
+    /// Returns whether any stream runs.
     pub(crate) fn any(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// Waits until a stream's state or its part of the index changed; for ever if there is none.
+    /// Waits until a stream's state or its part of the index changes; for ever if there is none.
     pub(crate) async fn changed(&mut self) {
         if self.changes.is_empty() {
             return std::future::pending().await;

@@ -1,7 +1,7 @@
-//! One worker's keeper: looks at it, follows its streams, says the verdict.
+//! The supervisor of one worker: checks it, follows its streams, reports the verdict.
 //!
-//! It runs until it is stopped, and owns the worker's streams: they are stopped and awaited with it. A look may take as
-//! long as its time-outs; the streams are served meanwhile.
+//! It runs until it is stopped, and owns the worker's streams: they are stopped and awaited with
+//! it. A check may take as long as its time-outs; the streams are served meanwhile.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,75 +25,78 @@ use crate::{
     worker_table::{PublisherConnections, WorkerTable},
 };
 
-/// Time-outs within this time after a stall of this process are not held against a worker: its answer may have come
-/// meanwhile, and its request may have gone out late.
+/// Grace time after a stall of this process, in which time-outs are not counted against a worker:
+/// its answer may have come meanwhile, and its request may have gone out late.
 pub(crate) const AFTER_STALL: Duration = Duration::from_secs(2);
-/// Failed requests ask for a look at most this often.
+/// Minimum interval between checks that failed requests cause.
 const LEAST_BETWEEN_LOOKS: Duration = Duration::from_millis(200);
-/// A worker that stays well for this long without its stream has only lost the stream.
+/// A worker that stays healthy for this long without its stream has only lost the stream.
 const LONGEST_UNREST: Duration = Duration::from_secs(5);
-/// Stream states are read at most this often: the index changes far more often than the state.
+/// Minimum interval between reads of stream states: the index changes far more often than the
+/// state.
 const LEAST_BETWEEN_STREAM_LOOKS: Duration = Duration::from_millis(20);
-/// A ready worker's verdict waits this long for its streams to come up.
+/// Time that a ready worker's verdict waits for its streams to connect.
 const STREAMS_COME_UP: Duration = Duration::from_secs(1);
-/// Pause before questions that a ready worker left open are asked again.
+/// Pause before unanswered requests to a ready worker are repeated.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
-/// Reads of the load that may fail one after the other before the last figures are no longer believed.
+/// Consecutive failed reads of the load before the last figures are discarded.
 const STALE_SCRAPES: u32 = 2;
-/// Stands for "never" in a timer.
+/// Timer value for "never".
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// One worker's keeper.
+/// The supervisor of one worker.
 pub(crate) struct Supervisor {
     worker_table: Arc<WorkerTable>,
     on_verdict: OnVerdict,
     config: Arc<SupervisorConfig>,
-    /// Where other orders come from.
+    /// Receives configuration updates.
     config_updates: watch::Receiver<Arc<SupervisorConfig>>,
     checker: WorkerChecker,
     wake: Arc<Notify>,
     streams: WorkerStreams,
-    /// What the worker said about itself still holds: no outage since.
+    /// Whether the worker's facts are still valid: no outage since.
     known: bool,
     facts: EngineFacts,
-    /// When questions left open are asked again.
+    /// When unanswered requests are repeated.
     ask_again_at: Option<Moment>,
-    /// A failed request asks for a look before the next one is due.
+    /// Whether a failed request demands a check before the next one is due.
     recheck_requested: bool,
-    /// A lost stream asks for one at once.
+    /// Whether a lost stream demands a check at once.
     stream_lost: bool,
-    /// A lost stream is not explained yet: the worker is looked at again after this long. It may have been seen while it
-    /// was ending, when its port still took connections; or it ends in peace, its publisher first.
+    /// Interval of checks while a lost stream is unexplained. An earlier check may have met the
+    /// worker while it was ending, when its port still took connections; or it shuts down
+    /// gracefully, its publisher first.
     recheck_interval: Option<Duration>,
     look: Option<PendingCheck<CheckFinding>>,
-    /// A ready worker's load and open questions: slow answers to these hold up no look.
+    /// The running request for a ready worker's load and missing facts: slow answers to these delay
+    /// no check.
     side_request: Option<PendingCheck<SideRequest>>,
     last_look: Moment,
     last_scrape: Moment,
-    /// Reads of the load that failed, since the last one that did not.
+    /// Consecutive failed reads of the load.
     scrapes_failed: u32,
     last_stream_look: Moment,
     last_check: LastCheck,
-    /// The state last said, and when the present one began.
+    /// The last reported state, and when the present one began.
     reported_state: Option<WorkerState>,
     ready_since: Moment,
 }
 
-/// Whether the last check could be made; where not, the reason lies with this process.
+/// Whether the last check could be made; if not, the reason lies with this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LastCheck {
     Made,
     NotMade,
 }
 
-/// A look under way.
+/// A running check.
 struct PendingCheck<T> {
-    /// The worker's state when it began.
+    /// The worker's state when the check began.
     from: WorkerState,
     found: BoxFuture<'static, T>,
 }
 
-/// What was asked beside the looks.
+/// Requests beside the checks.
 enum SideRequest {
     Load(Option<Scrape>),
     Identity(Result<Box<WorkerIdentity>, ProbeError>),
@@ -140,7 +143,7 @@ impl Supervisor {
         }
     }
 
-    /// Runs until `stop` says so or its sender is gone.
+    /// Runs until `stop` is set or its sender is dropped.
     pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             biased;
@@ -151,7 +154,8 @@ impl Supervisor {
         self.streams.stop(&self.worker_table, self.config.id).await;
     }
 
-    /// The worker stays what the board says of it: requests go on by that while nobody looks.
+    /// Runs the supervision and restarts it after a panic. The worker keeps its state in the table
+    /// meanwhile, and requests use that.
     async fn keep_supervised(&mut self) {
         let mut task = Task::new("worker");
         while task.attempt(self.keep()).await.is_none() {
@@ -159,9 +163,9 @@ impl Supervisor {
         }
     }
 
-    /// Makes whole what a panic may have broken: what ran is not polled again, orders that were being taken are taken again,
-    /// with which the worker is asked anew who it is, and wanted streams that do not run are started. Those that run are
-    /// tasks of their own and go on.
+    /// Repairs the state after a panic: running checks are not polled again, an interrupted
+    /// configuration update is applied again and the worker identified anew, and wanted streams
+    /// that do not run are started. Running streams are tasks of their own and go on.
     fn recover(&mut self) {
         (self.look, self.side_request) = (None, None);
         self.known = false;
@@ -205,7 +209,7 @@ impl Supervisor {
         }
     }
 
-    /// Begins the look that is due; else answers when one is.
+    /// Begins the check that is due; otherwise returns when one is.
     fn begin_check(&mut self, now: Moment) -> Option<Moment> {
         let (next, concerned) = self.worker_table.next(self.config.id);
         self.recheck_requested |= concerned;
@@ -244,7 +248,7 @@ impl Supervisor {
         None
     }
 
-    /// Begins reading the load or asking what was left open, if due; else answers when it is.
+    /// Begins to read the load or the missing facts, if due; otherwise returns when it is.
     fn begin_side_request(&mut self, now: Moment) -> Option<Moment> {
         let from = self.state();
         if self.side_request.is_some() || from != WorkerState::Ready || !self.known {
@@ -274,13 +278,13 @@ impl Supervisor {
         None
     }
 
-    /// What the worker said about itself may be over.
+    /// Marks the worker's facts as possibly outdated.
     fn distrust(&mut self) {
         self.known = false;
         self.side_request = None;
     }
 
-    /// Takes over what a look found.
+    /// Applies the finding of a check.
     async fn looked(&mut self, from: WorkerState, found: CheckFinding) {
         let id = self.config.id;
         let mut result = match found {
@@ -307,7 +311,8 @@ impl Supervisor {
             && before == WorkerState::Ready
             && self.worker_table.clock.resumed_within(AFTER_STALL)
         {
-            // Its time ran out while this process stood still: it is looked at again before it is blamed.
+            // The check timed out while this process stood still: it is repeated before the worker
+            // is blamed.
             self.recheck_requested = true;
             return;
         }
@@ -320,7 +325,8 @@ impl Supervisor {
             {
                 self.distrust()
             }
-            // It failed a request while it was looked at: whoever answers next may be another process.
+            // The worker failed a request during the check: the next process that answers may be
+            // another one.
             Ok(_) if from == WorkerState::Ready && after == WorkerState::Down => self.distrust(),
             _ => {}
         }
@@ -330,16 +336,17 @@ impl Supervisor {
         let pause = self
             .recheck_interval
             .filter(|_| after == WorkerState::Ready && self.stream_is_away());
-        // One that answers well is asked less and less often, until its usual interval is as good.
+        // A worker that answers well is checked less and less often, until its usual interval is as
+        // good.
         let pause = pause.map(|pause| if result.is_ok() { pause * 2 } else { pause });
         self.recheck_interval = pause.filter(|pause| *pause < LONGEST_UNREST);
-        // A port that answers while the checks fail is not asked in a tight loop.
+        // A port that answers while the checks fail is not probed in a tight loop.
         if from == WorkerState::Down && after == WorkerState::Down && result.is_err() {
             self.worker_table.record_failed_connect(id, false);
         }
     }
 
-    /// Says once that checks cannot be made.
+    /// Logs once that checks cannot be made.
     fn note_whether_made(&mut self, trouble: Option<&ProbeError>) {
         let not_made = trouble.filter(|trouble| trouble.check == CheckOutcome::NotMade);
         if let (Some(trouble), LastCheck::Made) = (not_made, self.last_check) {
@@ -352,7 +359,7 @@ impl Supervisor {
         };
     }
 
-    /// Takes over what was asked beside the looks.
+    /// Applies the result of a side request.
     async fn asked(&mut self, found: SideRequest) {
         match found {
             SideRequest::Load(Some(scrape)) => {
@@ -371,12 +378,12 @@ impl Supervisor {
             }
             SideRequest::Identity(Ok(mut found)) => {
                 self.identified(&mut found).await;
-                // What was left open once more is left open for a while.
+                // Facts that stay unanswered are requested again after a pause.
                 self.ask_again_at = self
                     .ask_again_at
                     .map(|_| self.worker_table.clock.now() + ASK_AGAIN);
             }
-            // Whether it is well is for the looks to say.
+            // Only the checks decide its health.
             SideRequest::Identity(Err(_)) => {
                 self.ask_again_at = Some(self.worker_table.clock.now() + ASK_AGAIN)
             }
@@ -400,8 +407,8 @@ impl Supervisor {
             .unwrap_or_default()
     }
 
-    /// Says the verdict when the state is another than the one last said. When a ready worker's streams are still
-    /// coming up, answers when to look again.
+    /// Reports the verdict when the state differs from the last reported one. While a ready
+    /// worker's streams still connect, returns when to try again.
     fn tell(&mut self, now: Moment) -> Option<Moment> {
         let state = self.state();
         if state == WorkerState::Unknown || self.reported_state == Some(state) {
@@ -429,12 +436,13 @@ impl Supervisor {
         None
     }
 
-    /// The configuration says something else of this worker: it is asked anew who it is, and used meanwhile as it was.
+    /// Applies a changed configuration of this worker: it is identified anew, and used meanwhile as
+    /// before.
     async fn take_config(&mut self) {
         let orders = Arc::clone(&self.config_updates.borrow_and_update());
         (self.look, self.side_request) = (None, None);
         if orders.streams.differ_from(&self.config.streams) {
-            // What one stream told is nothing to the next one.
+            // The content of one stream is invalid for the next one.
             let id = self.config.id;
             let followed = self
                 .worker_table
@@ -451,7 +459,7 @@ impl Supervisor {
         self.recheck_requested = true;
     }
 
-    /// Takes over what the worker says about itself: view, tokenizers, streams.
+    /// Applies the worker's identity: view, tokenizers, streams.
     async fn identified(&mut self, found: &mut WorkerIdentity) {
         let orders = Arc::clone(&self.config);
         let (id, name, base) = (orders.id, &orders.name, &found.base);
@@ -465,7 +473,8 @@ impl Supervisor {
                 warn!(worker = %name, was = old_base.as_deref(), is = %base, "serves another model now: its cache is forgotten");
             }
             self.streams.stop(&self.worker_table, id).await;
-            // With it goes which model it serves: what it registers for next is another one, or has other ranks.
+            // This also forgets which model it serves: the model that it registers next is another
+            // one, or has other ranks.
             self.worker_table.forget_model(id);
         }
         self.worker_table.change(id, |entry| {
@@ -509,7 +518,7 @@ impl Supervisor {
             self.worker_table.record_scrape(id, at, &scrape);
             self.last_scrape = now;
         }
-        // At once when the worker is in use: that was what the hurry was for.
+        // At once when the worker is in use: the short time limit only served a quick return.
         self.ask_again_at = (!found.complete).then_some(now);
         self.known = true;
         self.facts = found.facts.clone();
@@ -531,8 +540,8 @@ impl Supervisor {
             == Some(true)
     }
 
-    /// A stream's state, or its part of the index, changed. One that lost its connection is a death or a restart:
-    /// the worker is looked at at once.
+    /// Handles a change of a stream's state or its part of the index. A lost connection is a death
+    /// or a restart: the worker is checked at once.
     fn check_streams(&mut self) {
         self.last_stream_look = self.worker_table.clock.now();
         self.streams
@@ -545,7 +554,8 @@ impl Supervisor {
         }
     }
 
-    /// The block size of a worker's own events beats what its metrics say: it is the size of the blocks in the index.
+    /// Learns the block size from the worker's own events, which beats its metrics: it is the size
+    /// of the blocks in the index.
     fn learn_block_size(&self) {
         if self.config.block_size.is_some() {
             return;
@@ -569,7 +579,7 @@ impl Supervisor {
         }
     }
 
-    /// When the engine's load is to be read again.
+    /// Returns when the engine's load is due to be read again.
     fn scrape_at(&self) -> Moment {
         let has_metrics = self.worker_table.with(self.config.id, |entry| {
             let told = entry.view.load != crate::EngineLoad::default() || self.scrapes_failed > 0;
@@ -585,7 +595,7 @@ impl Supervisor {
     }
 }
 
-/// Waits for what runs; for ever if nothing does. May be dropped and called again.
+/// Waits for the running check; for ever if there is none. May be dropped and called again.
 async fn ended<T>(running: &mut Option<PendingCheck<T>>) -> (WorkerState, T) {
     let Some(PendingCheck { from, found }) = running else {
         return std::future::pending().await;

@@ -1,7 +1,7 @@
-//! The supervisors: one per worker, started, given other orders and ended as the configuration goes.
+//! All supervisors: started, reconfigured and stopped as the configuration changes.
 //!
-//! **Invariant**: a number is given once; a worker is taken out of the board only after its supervisor, and with it every
-//! stream, has ended.
+//! **Invariant**: a number is assigned once; a worker is removed from the table only after its
+//! supervisor, and with it every stream, has ended.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -34,18 +34,18 @@ pub(crate) struct Supervisors {
 
 #[derive(Default)]
 struct SupervisorSet {
-    /// Numbers given so far.
+    /// Count of assigned numbers.
     next_id: u32,
     handles: Vec<SupervisorHandle>,
 }
 
-/// One worker's supervisor, from outside.
+/// Handle of one worker's supervisor.
 struct SupervisorHandle {
     id: WorkerId,
     name: Arc<str>,
     url: WorkerUrl,
     tls: config::WorkerTls,
-    /// Not configured any more.
+    /// Whether the worker is no longer configured.
     leaving: bool,
     config: watch::Sender<Arc<SupervisorConfig>>,
     stop: watch::Sender<bool>,
@@ -84,7 +84,8 @@ impl Supervisors {
             handles: keepers,
         } = &mut *hands;
         let all = roster.supervisor_configs(self.scheme, |worker, url| {
-            // Who believes other certificates talks to another one, as far as anybody can tell.
+            // Other trust roots or identities may mean another server, so such a worker counts as
+            // another one.
             let same = |keeper: &&SupervisorHandle| {
                 !keeper.leaving
                     && *keeper.name == *worker.name
@@ -102,7 +103,7 @@ impl Supervisors {
         let health = roster.health_settings();
         self.worker_table
             .reconfigure(EjectionRule::of(&roster.circuit_breaker), health);
-        // Those that leave give their names away first: who comes may have the name of one of them.
+        // Leaving workers release their names first: a new one may have the name of one of them.
         let stay: HashMap<WorkerId, &Arc<str>> =
             all.iter().map(|orders| (orders.id, &orders.name)).collect();
         for keeper in keepers
@@ -111,7 +112,7 @@ impl Supervisors {
         {
             keeper.leaving = true;
         }
-        // One that still ends its requests may have had that name before.
+        // A worker that still finishes its requests may have had that name before.
         for keeper in keepers.iter().filter(|keeper| keeper.leaving) {
             if all.iter().any(|orders| orders.name == keeper.name) {
                 self.worker_table
@@ -120,7 +121,7 @@ impl Supervisors {
         }
         for (orders, worker) in all.into_iter().zip(&roster.workers) {
             if let Some(keeper) = keepers.iter().find(|keeper| keeper.id == orders.id) {
-                // Every change is a new snapshot of all workers, and most of them are as they were.
+                // Every change is a new snapshot of all workers, and most of them are unchanged.
                 if self
                     .worker_table
                     .with(orders.id, |entry| entry.is_configured(worker))
@@ -146,7 +147,7 @@ impl Supervisors {
                 keepers.push(self.spawn_supervisor(orders, worker.tls.clone()));
             }
         }
-        // After those that come are there: only then is it known who is replaced.
+        // After the new workers are added: only then is it known which ones are replaced.
         let until = self.worker_table.clock.now() + replacement::LONGEST;
         let leaving: HashSet<WorkerId> = keepers
             .iter()
@@ -221,7 +222,7 @@ impl Supervisors {
             .collect()
     }
 
-    /// See [`crate::Fleet::remove`]. One that is not leaving stays.
+    /// See [`crate::Fleet::remove`]. A worker that is not leaving stays.
     pub(crate) async fn remove(&self, id: WorkerId) {
         let keeper = {
             let keepers = &mut self.supervisors.lock().handles;
@@ -246,11 +247,11 @@ impl Supervisors {
                 .iter()
                 .all(|it| judged.contains(&it.id))
         };
-        // The sender lives as long as the board does.
+        // The sender lives as long as the table does.
         let _ = judged.wait_for(all).await;
     }
 
-    /// Tells every supervisor to end.
+    /// Signals every supervisor to end.
     pub(crate) fn shutdown(&self) {
         for keeper in &self.supervisors.lock().handles {
             keeper.stop.send_replace(true);

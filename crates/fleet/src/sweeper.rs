@@ -1,6 +1,6 @@
-//! Frees the index's memory of caches that are gone, beside everything else.
+//! Frees the index memory of removed caches in the background.
 //!
-//! **Invariant**: at most one thread sweeps, and it ends when nothing is left to forget.
+//! **Invariant**: at most one thread sweeps, and it ends when nothing is left to free.
 
 use std::{
     sync::{
@@ -12,7 +12,7 @@ use std::{
 
 use kv_index::KvIndex;
 
-/// Starts the thread that sweeps, where none runs.
+/// Starter of the sweeping thread, where none runs.
 #[derive(Debug)]
 pub(crate) struct IndexSweeper {
     index: Arc<KvIndex>,
@@ -27,7 +27,7 @@ impl IndexSweeper {
         }
     }
 
-    /// There is something to sweep. Cheap and non-blocking.
+    /// Signals that there is something to sweep. Cheap and non-blocking.
     pub(crate) fn wake(&self) {
         if self.running.swap(true, Ordering::AcqRel) {
             return;
@@ -49,7 +49,7 @@ fn sweep(index: &KvIndex, running: &AtomicBool) {
             thread::yield_now();
         }
         running.store(false, Ordering::Release);
-        // Whoever retired a cache before that line saw a thread that was running.
+        // A caller that retired a cache before that line saw a running thread.
         if !index.sweep() || running.swap(true, Ordering::AcqRel) {
             return;
         }

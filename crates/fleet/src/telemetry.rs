@@ -1,4 +1,5 @@
-//! The fleet's metrics, read from the board at each scrape: nothing is counted twice and nothing can drift.
+//! The fleet's metrics, read from the worker table at each scrape: nothing is counted twice and
+//! nothing can drift.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -14,10 +15,10 @@ use crate::{CacheSource, WorkerState, worker_record::WorkerRecord, worker_table:
 
 /// Workers with a label of their own; the counters of the rest are summed as `other`.
 const MOST_WORKERS: usize = 1024;
-/// Label of the workers beyond.
+/// Label of the workers beyond [`MOST_WORKERS`].
 const OTHER: &str = "other";
 
-/// Reads the board at each scrape.
+/// Collector that reads the worker table at each scrape.
 pub(crate) struct FleetCollector(Arc<WorkerTable>);
 
 impl FleetCollector {
@@ -34,7 +35,7 @@ impl fmt::Debug for FleetCollector {
 
 impl Collector for FleetCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        // Read first, written afterwards: the board is not locked while text is made.
+        // Read first, written afterwards: the table is not locked while text is made.
         let mut reading = TelemetryReading::default();
         let now = self.0.clock.now();
         self.0.each(|entry| reading.read(entry, now));

@@ -1,11 +1,11 @@
-//! Whose certificates are believed, for each worker; read once however many workers share them.
+//! Trust roots of each worker, read once however many workers share them.
 
 use std::{collections::HashMap, path::PathBuf};
 
 use config::WorkerTls;
 use net::{TrustError, TrustRoots, WorkerUrl};
 
-/// What was read so far.
+/// The trust roots read so far.
 #[derive(Debug, Default)]
 pub struct TrustCache {
     by_ca: HashMap<Option<PathBuf>, TrustRoots>,
@@ -13,7 +13,7 @@ pub struct TrustCache {
 }
 
 impl TrustCache {
-    /// The URL with whom it believes, where it is encrypted.
+    /// Returns the URL with its trust roots, where it is encrypted.
     pub fn attach(&mut self, url: WorkerUrl, tls: &WorkerTls) -> Result<WorkerUrl, TrustError> {
         if !url.is_tls() {
             return Ok(url);

@@ -1,10 +1,10 @@
-//! The one line that says what was found at a worker.
+//! The one line that reports a worker's state.
 
 use std::{fmt, sync::Arc};
 
 use crate::{EngineKind, WorkerState};
 
-/// What was found at one worker; its `Display` is the verdict line of `serve`.
+/// The findings about one worker; its `Display` is the verdict line of `serve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerVerdict {
     /// The worker's name.
@@ -13,7 +13,7 @@ pub struct WorkerVerdict {
     pub url: String,
     /// Its state.
     pub state: WorkerState,
-    /// What answered there.
+    /// The detected engine kind.
     pub engine: EngineKind,
     /// The engine's version.
     pub version: Option<Arc<str>>,
@@ -21,7 +21,7 @@ pub struct WorkerVerdict {
     pub models: Vec<Arc<str>>,
     /// Tokens in a block.
     pub block_size: u32,
-    /// False when nobody said the block size and the default was assumed.
+    /// False when neither engine nor configuration gives the block size and the default is assumed.
     pub block_size_known: bool,
     /// The state of its event stream, or `none` / `off`.
     pub events: &'static str,
@@ -29,7 +29,7 @@ pub struct WorkerVerdict {
     pub replay: bool,
     /// How its prompts become tokens: `exact`, `engine` or `none`.
     pub tokenizer: &'static str,
-    /// What went wrong and what to do about it, when the worker is not ready.
+    /// The problem and its remedy, when the worker is not ready.
     pub problem: Option<Arc<str>>,
 }
 

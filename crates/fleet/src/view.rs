@@ -1,4 +1,4 @@
-//! What one worker looks like to a reader of the snapshot.
+//! One worker in the snapshot.
 
 use std::{num::NonZeroU16, sync::Arc};
 
@@ -14,15 +14,15 @@ pub enum WorkerState {
     /// Not checked yet.
     #[default]
     Unknown,
-    /// Answers its checks: the only state that gets requests.
+    /// Passes its checks: the only state that gets requests.
     Ready,
-    /// Up and loading: it says so itself (contract CH4).
+    /// Up and loading, as it reports itself (contract CH4).
     WarmingUp,
     /// Refuses connections or fails its checks.
     Down,
-    /// Finishes what it has and gets nothing new.
+    /// Finishes running requests and gets no new ones.
     Draining,
-    /// Passes its checks and fails its requests: left out for a while.
+    /// Passes its checks and fails its requests: excluded for a while.
     Ejected,
 }
 
@@ -37,7 +37,7 @@ impl WorkerState {
         Self::Ejected,
     ];
 
-    /// The word used in replies, metrics and the verdict line.
+    /// Returns the word used in replies, metrics and the verdict line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -50,7 +50,7 @@ impl WorkerState {
     }
 }
 
-/// Where the knowledge of a worker's cache comes from.
+/// The source of knowledge about a worker's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheSource {
     /// Its own events, on every rank.
@@ -61,7 +61,7 @@ pub enum CacheSource {
 }
 
 impl CacheSource {
-    /// The word used in replies, receipts and metrics.
+    /// Returns the word used in replies, receipts and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Events => "events",
@@ -73,30 +73,30 @@ impl CacheSource {
 /// A base model that a worker lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedModel {
-    /// The id requests use.
+    /// The id that requests use.
     pub id: Arc<str>,
     /// Where the engine loaded it from: a directory or a hub id.
     pub root: Option<Arc<str>>,
     /// Longest prompt plus reply, in tokens.
     pub max_model_len: Option<u32>,
-    /// Unix seconds, as the worker says.
+    /// Creation time that the worker lists, in Unix seconds.
     pub created: i64,
-    /// As the worker says.
+    /// Owner that the worker lists.
     pub owned_by: Arc<str>,
 }
 
 /// A LoRA adapter that a worker lists: an entry with a `parent`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedLora {
-    /// The id requests use, and the adapter's name in KV events.
+    /// The id that requests use, and the adapter's name in KV events.
     pub id: Arc<str>,
     /// The base model's id.
     pub parent: Arc<str>,
-    /// Unix seconds, as the worker says.
+    /// Creation time that the worker lists, in Unix seconds.
     pub created: i64,
 }
 
-/// What an engine said about itself in its metrics, at most `scrape` old.
+/// An engine's load from its metrics, at most `scrape` old.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineLoad {
     /// Requests being computed.
@@ -114,18 +114,19 @@ pub struct PrefixCacheCounters {
     pub at: Moment,
     /// Prompt tokens looked up.
     pub queries: u64,
-    /// Those of them that were found, in whatever tier.
+    /// Prompt tokens found, in whatever tier.
     pub hits: u64,
 }
 
 /// One data-parallel rank: the owner of one cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RankView {
-    /// Where knowledge of its cache comes from. Events that are not believed ([`crate::Fleet::trust`]) do not count.
+    /// Source of knowledge about its cache. Distrusted events ([`crate::Fleet::trust`]) do not
+    /// count.
     pub cache: CacheSource,
     /// State of its event stream; `None` when it has none.
     pub stream: Option<&'static str>,
-    /// Whether missed events can be asked for.
+    /// Whether missed events can be replayed.
     pub replay: bool,
 }
 
@@ -136,17 +137,17 @@ pub struct WorkerView {
     pub id: WorkerId,
     /// Its name: from the configuration, else `host:port`.
     pub name: Arc<str>,
-    /// Where its HTTP server is.
+    /// The base URL of its HTTP server.
     pub url: WorkerUrl,
     /// Whether its certificate is checked, if it has one.
     pub verified: bool,
-    /// What kind of engine answers there.
+    /// The engine kind.
     pub engine: EngineKind,
-    /// The engine's version, when it says.
+    /// The engine's version, if known.
     pub version: Option<Arc<str>>,
     /// Whether it gets requests.
     pub state: WorkerState,
-    /// Since when it is in this state.
+    /// When it entered this state.
     pub since: OffsetDateTime,
     /// Base models it serves.
     pub models: Vec<ServedModel>,
@@ -154,17 +155,17 @@ pub struct WorkerView {
     pub loras: Vec<ServedLora>,
     /// The model name of its events: the first base model it lists. Aliases of one engine share it.
     pub namespace_model: Option<Arc<str>>,
-    /// How it is asked for Anthropic's messages.
+    /// How it takes Anthropic messages.
     pub messages: MessagesMode,
     /// Phases it serves.
     pub role: Role,
-    /// Port of the server at which decode workers meet it; `None` = its engine's default.
+    /// Port of the server at which decode workers connect to it; `None` = its engine's default.
     pub bootstrap_port: Option<NonZeroU16>,
     /// Relative share of work, > 0.
     pub weight: f64,
     /// Tokens in one of its blocks.
     pub block_size: BlockSize,
-    /// Whether the block size was said by the engine or the configuration; if false it is assumed.
+    /// Whether the engine or the configuration gives the block size; if false it is assumed.
     pub block_size_known: bool,
     /// Its data-parallel ranks, at least one; position is the rank.
     pub ranks: Vec<RankView>,
@@ -176,14 +177,15 @@ pub struct WorkerView {
     pub allow_tiers: Vec<Tier>,
     /// The engine's own counters.
     pub load: EngineLoad,
-    /// Times that nobody listened there any more: the process had ended, and with it all that it had been given.
+    /// How often its process ended, detected by refused connections; everything that it held ended
+    /// with it.
     pub ended: u64,
-    /// What went wrong last; `None` after a success.
+    /// The last error; `None` after a success.
     pub last_error: Option<Arc<str>>,
 }
 
 impl WorkerView {
-    /// The owners of its caches, one per data-parallel rank.
+    /// Returns the owners of its caches, one per data-parallel rank.
     pub fn targets(&self) -> impl Iterator<Item = Target> {
         let worker = self.id;
         (0u32..).zip(&self.ranks).map(move |(rank, _)| Target {
@@ -192,12 +194,12 @@ impl WorkerView {
         })
     }
 
-    /// Number of its data-parallel ranks.
+    /// Returns the number of its data-parallel ranks.
     pub fn dp_ranks(&self) -> u32 {
         u32::try_from(self.ranks.len()).unwrap_or(u32::MAX)
     }
 
-    /// Where knowledge of its caches comes from: `events` only when every rank's does.
+    /// Returns the source of knowledge about its caches: `events` only when every rank's is.
     pub fn cache_source(&self) -> CacheSource {
         if self
             .ranks
@@ -210,12 +212,12 @@ impl WorkerView {
         }
     }
 
-    /// Whether it only computes prompts, for others to generate from.
+    /// Returns whether it only computes prompts, for others to generate from.
     pub fn only_prefills(&self) -> bool {
         self.role == Role::Prefill
     }
 
-    /// Whether new requests may go there.
+    /// Returns whether it may get new requests.
     pub fn is_ready(&self) -> bool {
         self.state == WorkerState::Ready
     }

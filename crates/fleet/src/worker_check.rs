@@ -1,7 +1,7 @@
-//! One look at a worker: is it well, and who is it?
+//! One check of a worker: its health and its identity.
 //!
-//! Only asking happens here. A look changes nothing and may be dropped at any time; its supervisor takes over what it
-//! found, and serves the worker's streams meanwhile.
+//! A check only sends requests. It changes nothing and may be dropped at any time; the supervisor
+//! applies its finding, and serves the worker's streams meanwhile.
 
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use crate::{
     worker_table::WorkerTable,
 };
 
-/// Most models whose tokenizer is looked for on one worker; an aggregator may list thousands.
+/// Limit of models whose tokenizer is looked up on one worker; an aggregator may list thousands.
 const MOST_TOKENIZERS: usize = 64;
 
-/// What a supervisor is told about its worker.
+/// A supervisor's configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SupervisorConfig {
     pub(crate) id: WorkerId,
@@ -33,9 +33,9 @@ pub(crate) struct SupervisorConfig {
     pub(crate) checks_enabled: bool,
     /// The configured kind.
     pub(crate) engine: Option<EngineKind>,
-    /// How it is asked for messages; `None` = as it says.
+    /// The configured mode for Anthropic messages; `None` = detected.
     pub(crate) messages: Option<MessagesMode>,
-    /// It serves only these models.
+    /// The only models that it serves.
     pub(crate) only_models: Vec<Arc<str>>,
     /// The configured block size.
     pub(crate) block_size: Option<BlockSize>,
@@ -43,11 +43,11 @@ pub(crate) struct SupervisorConfig {
     pub(crate) dp_ranks: Option<u32>,
     pub(crate) streams: StreamSettings,
     pub(crate) connect_timeout: Duration,
-    /// Between reads of the engine's own load.
+    /// Interval between reads of the engine's own load.
     pub(crate) scrape_every: Duration,
 }
 
-/// Asks one worker.
+/// Checker of one worker.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerChecker {
     pub(crate) worker_table: Arc<WorkerTable>,
@@ -55,35 +55,35 @@ pub(crate) struct WorkerChecker {
     pub(crate) config: Arc<SupervisorConfig>,
 }
 
-/// What is known before a look.
+/// Facts known before a check.
 #[derive(Clone, Debug)]
 pub(crate) struct PreviousCheck {
-    /// What the worker said about itself still holds: no outage since.
+    /// Whether the worker's facts are still valid: no outage since.
     pub(crate) known: bool,
     pub(crate) ready: bool,
-    /// It has no stream though one is wanted.
+    /// Whether it has no stream though one is wanted.
     pub(crate) streams_missing: bool,
     pub(crate) facts: EngineFacts,
 }
 
-/// What a look found.
+/// The finding of a check.
 pub(crate) enum CheckFinding {
     Checked(Result<HealthyReport, ProbeError>),
-    /// A connection could not even be opened. `refused`: nobody listens there.
+    /// The connection failed. `refused`: nothing listens there.
     ConnectFailed {
         refused: bool,
     },
 }
 
-/// What a worker that is well has to say.
+/// The report of a healthy worker.
 pub(crate) enum HealthyReport {
     Nothing,
-    /// Adapters came or went.
+    /// Adapters were added or removed.
     Loras(Vec<ServedLora>),
     Identified(Box<WorkerIdentity>),
 }
 
-/// Who a worker is.
+/// The identity of a worker.
 pub(crate) struct WorkerIdentity {
     pub(crate) engine: EngineKind,
     pub(crate) list: ModelList,
@@ -96,22 +96,23 @@ pub(crate) struct WorkerIdentity {
     pub(crate) facts: EngineFacts,
     /// Its load and counters, and when they were read.
     pub(crate) scrape: Option<(Moment, Scrape)>,
-    /// Nothing was left unanswered or taken over from before.
+    /// Whether every request was answered and nothing was carried over.
     pub(crate) complete: bool,
 }
 
-/// How much time a look takes.
+/// The time that a check may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CheckPace {
-    /// Everything is asked and waited for.
+    /// Sends every request and waits for each answer.
     Thorough,
-    /// For a known worker that comes back: it is used at once with what was known of it, and asked thoroughly after.
+    /// For a known worker that comes back: it is used at once with its earlier facts, and checked
+    /// thoroughly afterwards.
     Returning,
 }
 
 impl WorkerChecker {
-    /// Opens and closes a connection. One that opens is followed by a check at once: whoever answers now may be another
-    /// process than the one that went down.
+    /// Opens and closes a connection. A successful connect is followed by a check at once: the
+    /// process that answers now may be another than the one that went down.
     pub(crate) async fn probe_tcp(self, before: PreviousCheck) -> CheckFinding {
         let url = self.config.client.url();
         match url
@@ -137,7 +138,7 @@ impl WorkerChecker {
         }
     }
 
-    /// Asks whether the worker is well, and who it is as far as that is not known.
+    /// Checks the worker's health, and its identity as far as that is unknown.
     pub(crate) async fn check(self, before: PreviousCheck) -> CheckFinding {
         CheckFinding::Checked(self.examine(&before).await)
     }
@@ -162,8 +163,9 @@ impl WorkerChecker {
         }
     }
 
-    /// Adapters come and go on a running engine: its list is read with every check. A list that cannot be read changes
-    /// nothing; one that names another base model is another engine.
+    /// Reads the model list again: adapters come and go on a running engine, so its list is read
+    /// with every check. A list that cannot be read changes nothing; one that names another base
+    /// model is another engine.
     async fn refresh(&self, before: &PreviousCheck) -> HealthyReport {
         let Ok(list) = probe::list_models(&self.config.client, self.config.engine).await else {
             return HealthyReport::Nothing;
@@ -195,8 +197,8 @@ impl WorkerChecker {
         }
     }
 
-    /// Finds out who the worker is. `said`: its earlier answers, which stand until it gives others. A worker that was
-    /// never met is always asked thoroughly.
+    /// Identifies the worker. Its earlier answers stay valid until it gives others. A worker
+    /// without earlier answers is always checked thoroughly.
     pub(crate) async fn identify_worker(
         &self,
         said: &EngineFacts,
@@ -229,7 +231,7 @@ impl WorkerChecker {
         let mut identity = probe::identify(asker, configured, said, pace).await?;
         let (mut list, mut base) = self.list_and_base(&identity)?;
         if old_base.is_some_and(|old| old != base) {
-            // Another engine: what the one before it said is not its own.
+            // Another engine: the answers of the one before it are not its own.
             pace = CheckPace::Thorough;
             identity = probe::identify(asker, configured, &EngineFacts::default(), pace).await?;
             (list, base) = self.list_and_base(&identity)?;
@@ -289,7 +291,7 @@ impl WorkerChecker {
         })
     }
 
-    /// The models that the worker serves for us, and the first base model among them.
+    /// Returns the models that the worker serves here, and the first base model among them.
     fn list_and_base(
         &self,
         identity: &EngineIdentity,
@@ -323,7 +325,7 @@ impl WorkerChecker {
     }
 }
 
-/// Engines date their lists anew with every answer, so `created` tells nothing.
+/// Compares model lists. Engines date their lists anew with every answer, so `created` is ignored.
 fn same_models(old: &[ServedModel], new: &[ServedModel]) -> bool {
     old.len() == new.len() && old.iter().zip(new).all(|(old, new)| same_model(old, new))
 }

@@ -1,6 +1,8 @@
-//! Meeting workers once, the way their supervisors do, without keeping them: what a check before traffic goes by.
+//! Probes workers once, as their supervisors do, without supervising them; the basis of a check
+//! before traffic.
 //!
-//! It asks what a supervisor asks, with the same code, so that what is checked is what would be used.
+//! It sends the same requests as a supervisor, with the same code, so that the check covers the
+//! real behaviour.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,43 +19,44 @@ use crate::{
     worker_table::{EjectionRule, WorkerTable},
 };
 
-/// The configured workers, none of them followed or watched.
+/// The configured workers, none of them supervised.
 #[derive(Debug)]
 pub struct WorkerProber {
     lookers: Vec<WorkerChecker>,
 }
 
-/// Who a worker says it is, and what the router would make of it.
+/// A worker's identity, and the router's view of it.
 #[derive(Clone, Debug)]
 pub struct WorkerProbe {
-    /// What kind of engine it is.
+    /// The engine kind.
     pub engine: EngineKind,
     /// Its version.
     pub version: Option<Arc<str>>,
-    /// Base models it serves for us.
+    /// Base models that it serves here.
     pub models: Vec<ServedModel>,
-    /// Adapters it serves for us.
+    /// Adapters that it serves here.
     pub loras: Vec<ServedLora>,
     /// The model that its blocks belong to.
     pub base: Arc<str>,
-    /// That model's tokenizer and template, as found on our side.
+    /// That model's tokenizer and template, as found by the router.
     pub artefacts: Arc<ModelArtefacts>,
-    /// Tokens per block, as its metrics say.
+    /// Tokens per block, from its metrics.
     pub block_size: Option<BlockSize>,
-    /// Whether it keeps blocks for later requests, as its metrics say.
+    /// Whether it caches blocks for later requests, from its metrics.
     pub prefix_caching: Option<bool>,
-    /// Tokens that its counters say were looked for and found in its prefix cache so far, on all ranks.
+    /// Tokens queried and found in its prefix cache so far, summed over all ranks, from its
+    /// counters.
     pub prefix_cache: Option<(u64, u64)>,
-    /// Data-parallel ranks in its metrics; 0: they do not tell.
+    /// Data-parallel ranks in its metrics; 0: unknown.
     pub metrics_ranks: u32,
-    /// The publishers it announces. `None`: it does not answer that; empty: it publishes nothing.
+    /// The publishers it announces. `None`: it has no such route; empty: it publishes nothing.
     pub announced: Option<Vec<EventEndpoint>>,
     /// The ZMQ publishers that the router would connect to.
     pub streams: Vec<EventEndpoint>,
 }
 
 impl WorkerProber {
-    /// Reads the configuration. Nobody is asked yet.
+    /// Reads the configuration. No request is sent yet.
     pub fn new(parts: FleetParts) -> Result<Self, FleetStartError> {
         let roster = &parts.config;
         let mut numbers = 0u32..;
@@ -89,7 +92,8 @@ impl WorkerProber {
         })
     }
 
-    /// Runs the health check of the worker at this place of the configuration; the error says what to do.
+    /// Runs the health check of the worker at this position of the configuration; the error gives
+    /// the remedy.
     pub async fn health(&self, worker: WorkerId) -> Result<(), String> {
         let orders = &self.looker(worker)?.config;
         let engine = orders.engine.unwrap_or(EngineKind::Generic);
@@ -100,8 +104,8 @@ impl WorkerProber {
             .map_err(|trouble| trouble.text)
     }
 
-    /// Asks the worker at this place of the configuration who it is; the error says what to do. No question waits longer
-    /// than `limit`; loading a tokenizer takes as long as it takes.
+    /// Identifies the worker at this position of the configuration; the error gives the remedy. No
+    /// request takes longer than `limit`; loading a tokenizer has no limit of its own.
     pub async fn probe(&self, worker: WorkerId, limit: Duration) -> Result<WorkerProbe, String> {
         let looker = self.looker(worker)?;
         let mut orders = SupervisorConfig::clone(&looker.config);
@@ -138,7 +142,7 @@ impl WorkerProber {
         })
     }
 
-    /// The counters of [`Meeting::prefix_cache`], as they stand now.
+    /// Returns the present counters of [`WorkerProbe::prefix_cache`].
     pub async fn prefix_cache(&self, worker: WorkerId) -> Option<(u64, u64)> {
         let looker = self.looker(worker).ok()?;
         looked_for_and_found(&probe::scrape(&looker.config.client).await?)
@@ -151,7 +155,7 @@ impl WorkerProber {
     }
 }
 
-/// The counters of all ranks together; `None`: the engine has none.
+/// Returns the counters summed over all ranks; `None`: the engine has none.
 fn looked_for_and_found(scrape: &Scrape) -> Option<(u64, u64)> {
     let ranks = scrape.prefix_cache.counters(Moment::START);
     ranks

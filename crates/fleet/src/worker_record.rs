@@ -1,4 +1,4 @@
-//! What is kept of one worker.
+//! The record of one worker.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,33 +14,34 @@ use crate::{
     worker_check::SupervisorConfig,
 };
 
-/// Assumed where neither configuration nor engine says: the default of the most used engine. The verdict says so.
+/// Assumed where neither configuration nor engine gives a block size: the default of the most used
+/// engine. The verdict reports the assumption.
 const ASSUMED_BLOCK: u64 = 16;
 
-/// One worker, as its supervisor keeps it.
+/// One worker, as its supervisor updates it.
 #[derive(Debug)]
 pub(crate) struct WorkerRecord {
     pub(crate) view: Arc<WorkerView>,
     pub(crate) health: WorkerHealth,
     /// By base model id.
     pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
-    /// One per rank that has a stream of its own, or one for all of them.
+    /// One stream per rank that has its own, or one for all of them.
     pub(crate) streams: Vec<FollowedStream>,
-    /// Ranks whose events are not believed.
+    /// Ranks whose events are distrusted.
     pub(crate) distrusted: Vec<DpRank>,
-    /// Its own counters, by rank, as last read.
+    /// Its own prefix-cache counters, by rank, as last read.
     pub(crate) prefix_cache: Vec<(DpRank, PrefixCacheCounters)>,
-    /// Whether its events are wanted at all.
+    /// Whether its events are wanted.
     pub(crate) events_wanted: bool,
     pub(crate) outage: Outage,
-    /// It has been ready once.
+    /// Whether it has been ready once.
     pub(crate) was_ready: bool,
     pub(crate) wake: Arc<Notify>,
-    /// A failed request asks for a look before the next one is due.
+    /// Whether a failed request demands a check before the next one is due.
     pub(crate) recheck_requested: bool,
     /// Whether it gets new requests.
     pub(crate) admission: WorkerAdmission,
-    /// When it was last looked at, its list of models with it.
+    /// When it was last checked, including its model list.
     pub(crate) looked_at: Moment,
 }
 
@@ -63,7 +64,7 @@ impl WorkerRecord {
         }
     }
 
-    /// A worker that is configured like this, before anything is known of it.
+    /// Creates the record of a configured worker, before anything is known of it.
     pub(crate) fn from_config(
         worker: &config::WorkerEntry,
         orders: &SupervisorConfig,
@@ -103,7 +104,7 @@ impl WorkerRecord {
         Self::new(view, WorkerHealth::new(health), orders.streams.wanted())
     }
 
-    /// Whether what the configuration alone says of it is in the view already.
+    /// Returns whether the view already reflects the worker's configuration.
     pub(crate) fn is_configured(&self, worker: &config::WorkerEntry) -> bool {
         let view = &self.view;
         view.role == worker.role
@@ -117,7 +118,8 @@ impl WorkerRecord {
                 .is_none_or(|size| view.block_size_known && view.block_size == size)
     }
 
-    /// Takes it over. What must be asked of the worker anew, its supervisor asks.
+    /// Applies the worker's configuration. The supervisor requests the facts that must be read
+    /// again.
     pub(crate) fn configure(&mut self, worker: &config::WorkerEntry) {
         let view = Arc::make_mut(&mut self.view);
         view.role = worker.role;
@@ -131,14 +133,15 @@ impl WorkerRecord {
         }
     }
 
-    /// It is not configured any more, and serves until `until` at most, as long as nobody serves in its place.
+    /// Begins its removal from the configuration: it serves until `until` at most, while no worker
+    /// serves in its place.
     pub(crate) fn begin_removal(&mut self, until: Moment) {
         if self.admission == WorkerAdmission::Open {
             self.admission = WorkerAdmission::UntilReplaced(until);
         }
     }
 
-    /// Another worker has its name from now on: the two must be told apart.
+    /// Releases its name to another worker: the two must stay distinguishable.
     pub(crate) fn release_name(&mut self) {
         let number = format!("~{}", self.view.id.0);
         if !self.view.name.ends_with(&number) {
@@ -147,7 +150,7 @@ impl WorkerRecord {
         }
     }
 
-    /// Its state for whoever has requests: that of its health, unless it is to get none.
+    /// Returns its state for requests: that of its health, unless its admission is closed.
     pub(crate) fn state(&self) -> WorkerState {
         match self.admission {
             WorkerAdmission::Open | WorkerAdmission::UntilReplaced(_) => self.health.state(),
@@ -155,7 +158,8 @@ impl WorkerRecord {
         }
     }
 
-    /// Nobody listens there. Whether that is news: one outage is counted once, however often it is reported.
+    /// Records that nothing listens at its address. Returns whether that is news: one outage counts
+    /// once, however often it is reported.
     pub(crate) fn record_process_end(&mut self) -> bool {
         let news = !std::mem::replace(&mut self.outage.refused, true);
         if news {
@@ -164,7 +168,7 @@ impl WorkerRecord {
         news
     }
 
-    /// What is to be seen of each rank.
+    /// Returns the view of each rank.
     pub(crate) fn rank_views(&self) -> Vec<RankView> {
         let view = |(rank, _)| {
             self.stream_of(rank)
@@ -177,14 +181,14 @@ impl WorkerRecord {
             .collect()
     }
 
-    /// The stream that speaks of this rank.
+    /// Returns the stream that covers this rank.
     pub(crate) fn stream_of(&self, rank: DpRank) -> Option<&FollowedStream> {
         self.streams
             .iter()
             .find(|stream| stream.ranks.include(rank))
     }
 
-    /// The targets that some of its streams speak of.
+    /// Returns the targets that some of its streams cover.
     pub(crate) fn followed_targets(&self, which: impl Fn(&FollowedStream) -> bool) -> Vec<Target> {
         self.view
             .targets()
@@ -192,8 +196,9 @@ impl WorkerRecord {
             .collect()
     }
 
-    /// A stream's part of the view. While it connects, fetches history or is not trusted, the cache is predicted; a gap
-    /// being closed or a silent publisher leaves what is known usable.
+    /// Returns a stream's part of the view. While it connects, fetches history or is distrusted,
+    /// the cache is predicted; a gap being closed or a silent publisher leaves the known content
+    /// usable.
     pub(crate) fn rank_view(&self, stream: &FollowedStream, rank: DpRank) -> RankView {
         let state = stream.source.state();
         let cache = match state {
@@ -210,7 +215,7 @@ impl WorkerRecord {
         }
     }
 
-    /// The verdict on it as it stands.
+    /// Returns the present verdict.
     pub(crate) fn verdict(&self) -> WorkerVerdict {
         let view = &self.view;
         let worst = view
@@ -244,33 +249,34 @@ impl WorkerRecord {
     }
 }
 
-/// Whether a worker gets new requests, as far as operators and the configuration say.
+/// Whether a worker gets new requests, as operators and the configuration decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerAdmission {
-    /// It does, while it is well.
+    /// Open, while the worker is healthy.
     Open,
-    /// The same, for as long as no other worker is ready in its place, and until then at most: it is not configured any
-    /// more.
+    /// Open while no other worker is ready in its place, and until this moment at most: it is no
+    /// longer configured.
     UntilReplaced(Moment),
-    /// It ends what it has.
+    /// Closed: it finishes running requests.
     Closed,
 }
 
-/// What is known of a worker's being away.
+/// Facts about a worker's outage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outage {
-    /// The last thing heard of it was a refused connection: the process is gone, and its cache with it.
+    /// Whether the last contact was a refused connection: the process has ended, and its cache with
+    /// it.
     pub(crate) refused: bool,
-    /// Its part of the index was emptied for this outage.
+    /// Whether its part of the index was emptied for this outage.
     pub(crate) cache_forgotten: bool,
 }
 
-/// An event stream that is followed.
+/// A followed event stream.
 #[derive(Debug)]
 pub(crate) struct FollowedStream {
-    /// Whose caches it speaks of.
+    /// The ranks whose caches it covers.
     pub(crate) ranks: RankSelection,
-    /// Whether missed events can be asked for.
+    /// Whether missed events can be replayed.
     pub(crate) replay: bool,
     pub(crate) source: SourceHandle,
 }
@@ -297,7 +303,7 @@ impl RankSelection {
 
 #[cfg(test)]
 impl WorkerRecord {
-    /// A worker that nobody has looked at yet.
+    /// A worker before its first check.
     pub(crate) fn for_tests(id: kv_blocks::WorkerId, clock: &net::Clock) -> Self {
         let second = std::time::Duration::from_secs(1);
         let health = crate::health::HealthSettings {

@@ -1,10 +1,11 @@
-//! What is known of all workers, and the snapshot made of it.
+//! The records of all workers, and the snapshot made of them.
 //!
-//! Supervisors write here, the request path reads the snapshot and reports failures. The lock is held for a few lines
-//! and never across an await; the snapshot is rebuilt only when something in it changed.
+//! Supervisors write here, the request path reads the snapshot and reports failures. The lock is
+//! held for a few lines and never across an await; the snapshot is rebuilt only when something in
+//! it changed.
 //!
-//! **Invariant**: whatever is written is published before the lock is given back, so a decision made after a reported
-//! failure sees it.
+//! **Invariant**: a write is published before the lock is released, so a decision made after a
+//! reported failure sees it.
 
 mod lost_cache;
 mod removal;
@@ -32,21 +33,21 @@ use crate::{
     worker_record::{FollowedStream, WorkerRecord},
 };
 
-/// What became of the connections to a worker's publishers.
+/// Change of the connections to a worker's publishers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PublisherConnections {
     Same,
-    /// One that was there is gone: the engine died or restarted.
+    /// A connection was lost: the engine died or restarted.
     Lost,
-    /// One that was not there is.
+    /// A connection was made.
     Made,
 }
 
-/// When failing workers are left out.
+/// The rule for ejecting failing workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EjectionRule {
     pub(crate) enabled: bool,
-    /// Largest share of the workers that may be left out at once.
+    /// Largest share of the workers that may be ejected at once.
     pub(crate) max_ratio: f64,
 }
 
@@ -67,16 +68,17 @@ pub(crate) struct WorkerTable {
     snapshot: ArcSwap<Snapshot>,
     /// In the order of their numbers.
     entries: Mutex<Vec<WorkerRecord>>,
-    /// Spares the lock of all entries on the usual path.
+    /// Avoids the lock of all entries on the usual path.
     records: RequestRecords,
     sweeper: IndexSweeper,
-    /// Endpoints being followed, and by whom: one publisher's events must not be credited to two workers.
+    /// Followed endpoints and their workers: one publisher's events must not be credited to two
+    /// workers.
     claims: Mutex<HashMap<String, WorkerId>>,
-    /// Sockets of ours that workers share, by endpoint, while any of them is there.
+    /// Sockets of ours that workers share, by endpoint, while any of them is in use.
     shared: Mutex<HashMap<String, Weak<SharedSocket>>>,
     /// Workers that have had their first verdict.
     pub(crate) judged: watch::Sender<HashSet<WorkerId>>,
-    /// Counts looks at workers.
+    /// Counts checks of workers.
     pub(crate) looks: watch::Sender<u64>,
 }
 
@@ -89,7 +91,7 @@ impl std::fmt::Debug for WorkerTable {
 }
 
 impl WorkerTable {
-    /// `entries` in the order of their numbers.
+    /// Creates the table; `entries` in the order of their numbers.
     pub(crate) fn new(
         entries: Vec<WorkerRecord>,
         ejection: EjectionRule,
@@ -118,7 +120,7 @@ impl WorkerTable {
         }
     }
 
-    /// Takes a worker in, whose number is higher than all before it.
+    /// Adds a worker, whose number is higher than all before it.
     pub(crate) fn add(&self, entry: WorkerRecord) {
         self.records.add(entry.view.id);
         let mut entries = self.entries.lock();
@@ -128,7 +130,7 @@ impl WorkerTable {
             .store(Arc::new(snapshot_build::build(&entries)));
     }
 
-    /// Forgets a worker and what it had cached.
+    /// Removes a worker and its cached content.
     pub(crate) fn remove(&self, id: WorkerId) {
         let mut entries = self.entries.lock();
         entries.retain(|entry| entry.view.id != id);
@@ -141,7 +143,7 @@ impl WorkerTable {
         self.sweeper.wake();
     }
 
-    /// Takes other rules over.
+    /// Replaces the rules.
     pub(crate) fn reconfigure(&self, ejection: EjectionRule, health: HealthSettings) {
         *self.ejection.write() = ejection;
         self.entries
@@ -190,7 +192,7 @@ impl WorkerTable {
             .store(Arc::new(snapshot_build::build(entries)));
     }
 
-    /// Brings the view in line with health and streams.
+    /// Updates the view from health and streams.
     fn reconcile(&self, entry: &mut WorkerRecord) {
         let state = entry.state();
         let ranks = entry.rank_views();
@@ -212,7 +214,7 @@ impl WorkerTable {
         self.forget_lost_cache(entry);
     }
 
-    /// The result of a check.
+    /// Records the result of a check.
     pub(crate) fn record_check(&self, id: WorkerId, result: Result<(), &ProbeError>) {
         let now = self.clock.now();
         self.change(id, |entry| {
@@ -238,7 +240,7 @@ impl WorkerTable {
         });
     }
 
-    /// A knock on a worker that is down led nowhere. `refused`: nobody listens there.
+    /// Records a failed connect probe of a worker that is down. `refused`: nothing listens there.
     pub(crate) fn record_failed_connect(&self, id: WorkerId, refused: bool) {
         let mut entries = self.entries.lock();
         let Some(entry) = find(&mut entries, id) else {
@@ -253,7 +255,7 @@ impl WorkerTable {
         }
     }
 
-    /// What to do next for this worker, and whether a failed request asks for a look before that.
+    /// Returns the worker's next check, and whether a failed request demands a check before that.
     pub(crate) fn next(&self, id: WorkerId) -> (NextCheck, bool) {
         let now = self.clock.now();
         let mut entries = self.entries.lock();
@@ -266,7 +268,7 @@ impl WorkerTable {
         )
     }
 
-    /// A worker is to be looked at before its next look is due.
+    /// Requests a check before the next one is due.
     pub(crate) fn request_check(&self, id: WorkerId) {
         if let Some(entry) = find(&mut self.entries.lock(), id) {
             entry.recheck_requested = true;
@@ -274,7 +276,7 @@ impl WorkerTable {
         }
     }
 
-    /// A worker was looked at, whatever came of it.
+    /// Records that a check ended, whatever its result.
     pub(crate) fn mark_checked(&self, id: WorkerId) {
         if let Some(entry) = find(&mut self.entries.lock(), id) {
             entry.looked_at = self.clock.now();
@@ -282,7 +284,7 @@ impl WorkerTable {
         self.looks.send_modify(|looks| *looks += 1);
     }
 
-    /// What an engine's metrics said, read `at`.
+    /// Records an engine's metrics, read `at`.
     pub(crate) fn record_scrape(&self, id: WorkerId, at: Moment, scrape: &Scrape) {
         let mut entries = self.entries.lock();
         let Some(entry) = find(&mut entries, id) else {
@@ -296,7 +298,8 @@ impl WorkerTable {
         }
     }
 
-    /// A worker's load could not be read for so long that the last figures say nothing any more.
+    /// Clears a worker's load that could not be read for so long that the last figures are
+    /// outdated.
     pub(crate) fn clear_load(&self, id: WorkerId) {
         let mut entries = self.entries.lock();
         let Some(entry) = find(&mut entries, id) else {
@@ -308,7 +311,7 @@ impl WorkerTable {
         }
     }
 
-    /// Whether what a rank's stream says is believed. One that is not believed any more is fetched anew.
+    /// Sets whether a rank's events are trusted. A stream that becomes distrusted is fetched again.
     pub(crate) fn trust(&self, target: Target, trusted: bool) {
         if self.with(target.worker, |_| ()).is_none() {
             return;
@@ -325,7 +328,7 @@ impl WorkerTable {
         });
     }
 
-    /// A request failed (contract of [`crate::Fleet::report_failure`]).
+    /// Records a failed request (contract of [`crate::Fleet::report_failure`]).
     pub(crate) fn request_failed(&self, id: WorkerId, kind: FailureKind) {
         let now = self.clock.now();
         if kind == FailureKind::Local || !self.records.failed(id, now) {
@@ -339,9 +342,10 @@ impl WorkerTable {
         };
         let before = entry.health.state();
         let after = entry.health.request_failed(now, kind, others);
-        // News also of a worker that is out already: it is no last hope any more, and its cache is gone.
+        // News also of a worker that is already down: it is no longer a last resort, and its cache
+        // is lost.
         let gone = kind == FailureKind::Refused && entry.record_process_end();
-        // A worker that is already out has its own rhythm of knocks.
+        // A worker that is already down has its own pace of connect probes.
         if after != WorkerState::Down {
             entry.recheck_requested = true;
         }
@@ -359,7 +363,7 @@ impl WorkerTable {
         }
     }
 
-    /// A request succeeded.
+    /// Records a successful request.
     pub(crate) fn request_succeeded(&self, id: WorkerId) {
         if self.records.succeeded(id)
             && let Some(entry) = find(&mut self.entries.lock(), id)
@@ -368,17 +372,17 @@ impl WorkerTable {
         }
     }
 
-    /// A request's reply has begun.
+    /// Records that a request's reply has begun.
     pub(crate) fn request_answered(&self, id: WorkerId) {
         self.records.answered(id);
     }
 
-    /// Whether a request failed there lately and none was answered since.
+    /// Returns whether a request failed there lately with no answer since.
     pub(crate) fn failed_lately(&self, id: WorkerId) -> bool {
         self.records.failed_lately(id, self.clock.now())
     }
 
-    /// Reads the states of a worker's streams anew, and says what that means for the worker.
+    /// Reads the states of a worker's streams again, and returns the change of its connections.
     pub(crate) fn streams_changed(&self, id: WorkerId) -> PublisherConnections {
         let connected = |rank: &RankView| {
             rank.stream
@@ -420,7 +424,8 @@ impl WorkerTable {
         news
     }
 
-    /// Another worker that serves this model with another tokenizer, or one of them has none.
+    /// Returns whether another worker serves this model with another tokenizer, or one of them has
+    /// none.
     pub(crate) fn has_conflicting_tokenizer(&self, id: WorkerId, model: &str) -> Option<Arc<str>> {
         let entries = self.entries.lock();
         let own = Arc::clone(
@@ -440,13 +445,13 @@ impl WorkerTable {
         Some(Arc::clone(&other.view.name))
     }
 
-    /// Takes a worker's streams out, for their owner to stop them.
+    /// Takes a worker's streams out, so that their owner can stop them.
     pub(crate) fn take_streams(&self, id: WorkerId) -> Vec<FollowedStream> {
         self.change(id, |entry| std::mem::take(&mut entry.streams))
             .unwrap_or_default()
     }
 
-    /// Claims a publisher for a worker; the name of the worker that has it already, if another has.
+    /// Claims a publisher for a worker; the error names the worker that already has it.
     pub(crate) fn claim(&self, endpoint: &str, id: WorkerId) -> Result<(), Arc<str>> {
         let mut claims = self.claims.lock();
         let holder = *claims.entry(endpoint.to_owned()).or_insert(id);
@@ -459,12 +464,12 @@ impl WorkerTable {
             .unwrap_or_else(|| "another worker".into()))
     }
 
-    /// Gives a worker's claims back.
+    /// Releases a worker's claims.
     pub(crate) fn unclaim(&self, id: WorkerId) {
         self.claims.lock().retain(|_, holder| *holder != id);
     }
 
-    /// The socket bound at this endpoint; bound now if it is not.
+    /// Returns the socket bound at this endpoint; binds it if necessary.
     pub(crate) fn shared_socket(&self, endpoint: &str, spec: SharedSpec) -> Arc<SharedSocket> {
         let mut shared = self.shared.lock();
         shared.retain(|_, socket| socket.strong_count() > 0);
@@ -480,13 +485,13 @@ impl WorkerTable {
         socket
     }
 
-    /// The verdict on a worker as it stands.
+    /// Returns the present verdict on a worker.
     pub(crate) fn verdict(&self, id: WorkerId) -> Option<WorkerVerdict> {
         self.with(id, WorkerRecord::verdict)
     }
 }
 
-/// The entry of this number; `entries` in the order of their numbers.
+/// Returns the entry of this number; `entries` in the order of their numbers.
 fn find(entries: &mut [WorkerRecord], id: WorkerId) -> Option<&mut WorkerRecord> {
     let at = entries
         .binary_search_by_key(&id, |entry| entry.view.id)
@@ -494,7 +499,8 @@ fn find(entries: &mut [WorkerRecord], id: WorkerId) -> Option<&mut WorkerRecord>
     entries.get_mut(at)
 }
 
-/// Whether leaving this worker out keeps every model served, and the ejected share within its limit.
+/// Returns whether ejecting this worker keeps every model served, and the ejected share within its
+/// limit.
 fn may_eject(max_ratio: f64, entries: &[WorkerRecord], id: WorkerId) -> bool {
     let Some(this) = entries.iter().find(|entry| entry.view.id == id) else {
         return false;
@@ -506,7 +512,7 @@ fn may_eject(max_ratio: f64, entries: &[WorkerRecord], id: WorkerId) -> bool {
         + 1;
     #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
     let within = ejected as f64 <= max_ratio * entries.len() as f64;
-    // A request does without a prefill worker.
+    // A request can do without a prefill worker.
     let needed = !this.view.only_prefills();
     within
         && this.view.models.iter().all(|model| {

@@ -1,4 +1,5 @@
-//! The end of a drain, told to every request that still runs: its client gets an error and not just a closed connection.
+//! Aborts the requests that still run at the end of a drain: each client gets an error and not just
+//! a closed connection.
 
 use std::{
     fmt,
@@ -9,29 +10,29 @@ use std::{
 
 use tokio::sync::watch;
 
-/// Thrown once, when the time of a drain is up.
+/// Set once, when the drain time is up.
 #[derive(Debug, Default)]
 pub(crate) struct AbortSwitch(watch::Sender<bool>);
 
 impl AbortSwitch {
-    /// Ends what still runs.
+    /// Aborts all running requests.
     pub(crate) fn abort(&self) {
         self.0.send_replace(true);
     }
 
-    /// Resolves when the switch is thrown.
+    /// Returns a future that resolves when the switch is set.
     pub(crate) fn aborted(&self) -> AbortSignal {
         let mut switch = self.0.subscribe();
         AbortSignal(Box::pin(async move {
             if switch.wait_for(|thrown| *thrown).await.is_err() {
-                // Nobody is left who could throw it.
+                // The switch is dropped and can never be set.
                 std::future::pending::<()>().await;
             }
         }))
     }
 }
 
-/// A request's view of the switch.
+/// A request's side of the switch.
 pub(crate) struct AbortSignal(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Future for AbortSignal {

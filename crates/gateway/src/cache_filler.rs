@@ -1,11 +1,11 @@
-//! Puts replies that went out into the cache, behind their requests' backs.
+//! Stores finished replies in the response cache, in the background.
 //!
-//! What is kept is one object: that of a whole reply, or the one that a stream's chunks make. Whoever asks for a reply
-//! that is just being stored waits for it ([`Keeper::kept`]), so that a client which asks twice in a row finds its first
-//! reply.
+//! An entry is one object: that of a whole reply, or the one that a stream's chunks add up to. A
+//! lookup waits for a reply that is just being stored ([`CacheFiller::wait_for_fill`]), so that a
+//! client that repeats a request at once finds its first reply.
 //!
-//! **Invariant**: no reply waits to be put together, and a request for one no longer than it may for the cache; what does
-//! not fit is not kept.
+//! **Invariant**: no reply waits for its assembly, and a lookup waits no longer than the cache's
+//! budget; a reply that does not fit is not stored.
 
 use std::{
     collections::HashMap,
@@ -31,48 +31,48 @@ use tokio::{
 
 use crate::request::SimilarQuery;
 
-/// Replies that wait to be put together; further ones are not kept.
+/// Replies that wait for assembly; further ones are not stored.
 const WAITING: usize = 1_024;
-/// Bytes of all replies that are on their way or wait; what goes beyond is not kept.
+/// Most bytes of all replies that are being relayed or wait; beyond that none is stored.
 const HELD_BYTES: usize = 256 << 20;
-/// Replies that are put together at a time.
+/// Replies that are assembled at a time.
 const AT_A_TIME: usize = 4;
-/// A longer one would hold up others on this thread.
+/// A longer body is parsed off the runtime thread.
 const LONG: usize = 16 * 1024;
 
-/// How a reply came.
+/// The form in which the reply arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoredForm {
     Whole,
     Stream,
 }
 
-/// A reply that went out whole and was right.
+/// A reply that the client got whole and without error.
 pub(crate) struct WholeReply {
     pub(crate) dialect: Dialect,
     pub(crate) form: StoredForm,
     pub(crate) body: Vec<u8>,
     pub(crate) budget: FillBudget,
     pub(crate) generation: CacheGeneration,
-    /// Where others look for it that mean the same.
+    /// The index entry for similarity lookups.
     pub(crate) similar_query: Option<SimilarQuery>,
     pub(crate) pending_fill: PendingFill,
 }
 
-/// A reply is being stored for as long as this is held.
+/// Marks a reply as being stored until dropped.
 pub(crate) struct PendingFill {
     key: RequestKey,
     pending_fills: PendingFills,
-    /// Dropped with this, which is what others wait for.
+    /// Dropped with this value, which wakes waiting lookups.
     end: watch::Sender<()>,
 }
 
 type PendingFills = Arc<Mutex<HashMap<RequestKey, watch::Receiver<()>>>>;
 
-/// The one that keeps replies.
+/// Stores replies in the response cache.
 #[derive(Debug)]
 pub(crate) struct CacheFiller {
-    /// Bounded by the replies that are on their way or wait.
+    /// Bounded by the replies that are being relayed or wait.
     pending_fills: PendingFills,
     queue: mpsc::Sender<WholeReply>,
     held_bytes: Arc<AtomicUsize>,
@@ -84,7 +84,7 @@ impl CacheFiller {
     pub(crate) fn start(cache: Arc<ResponseCache>, clock: Clock) -> Arc<Self> {
         let (queue, mut waiting) = mpsc::channel(WAITING);
         let task = tokio::spawn(async move {
-            // A panic costs the replies that are just being put together; those that wait outlive it.
+            // A panic costs the replies that are just being assembled; waiting ones survive.
             let mut task = Task::new("reply_keeper");
             while task
                 .attempt(keep_all(&mut waiting, &cache, clock))
@@ -100,7 +100,7 @@ impl CacheFiller {
         })
     }
 
-    /// Says that a reply for this key is about to be stored.
+    /// Marks a reply for this key as being stored.
     pub(crate) fn begin_fill(&self, key: RequestKey) -> PendingFill {
         let (end, told) = watch::channel(());
         self.pending_fills.lock().insert(key, told);
@@ -111,7 +111,7 @@ impl CacheFiller {
         }
     }
 
-    /// Room for one reply, none of it taken.
+    /// Creates an empty budget for one reply.
     pub(crate) fn fill_budget(&self) -> FillBudget {
         FillBudget {
             bytes: 0,
@@ -119,14 +119,14 @@ impl CacheFiller {
         }
     }
 
-    /// Returns at once.
+    /// Queues a reply. Returns at once.
     pub(crate) fn enqueue(&self, reply: WholeReply) {
         if self.queue.try_send(reply).is_err() {
             tracing::debug!("too much waits to be kept: a reply is not");
         }
     }
 
-    /// Waits for a reply that is just being stored, no longer than `budget`.
+    /// Waits at most `budget` for a reply that is just being stored.
     pub(crate) async fn wait_for_fill(&self, key: &RequestKey, budget: Duration) {
         let told = self.pending_fills.lock().get(key).cloned();
         if let Some(mut told) = told {
@@ -135,7 +135,7 @@ impl CacheFiller {
     }
 }
 
-/// What one reply has of the room for all, until it is dropped.
+/// One reply's share of the byte budget, until dropped.
 #[derive(Debug)]
 pub(crate) struct FillBudget {
     bytes: usize,
@@ -143,7 +143,7 @@ pub(crate) struct FillBudget {
 }
 
 impl FillBudget {
-    /// Takes so much more. False: there is no more, and none was taken.
+    /// Takes `bytes` more. Returns false, and takes none, if they do not fit.
     pub(crate) fn try_grow(&mut self, bytes: usize) -> bool {
         if self.of.fetch_add(bytes, Ordering::Relaxed) + bytes > HELD_BYTES {
             self.of.fetch_sub(bytes, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Drop for CacheFiller {
 impl Drop for PendingFill {
     fn drop(&mut self) {
         let mut marks = self.pending_fills.lock();
-        // There may be a later one by now.
+        // A later fill may have replaced it.
         if marks
             .get(&self.key)
             .is_some_and(|told| self.end.subscribe().same_channel(told))
@@ -199,7 +199,7 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
     let key = mark.key;
     let is_long = body.len() > LONG;
     let make = move || made(dialect, form, &body);
-    // A panic would cost those that are put together beside it.
+    // A panic would cost the replies that are assembled at the same time.
     let made = match is_long {
         true => tokio::task::spawn_blocking(make).await.map_err(drop),
         false => std::panic::catch_unwind(AssertUnwindSafe(make)).map_err(drop),
@@ -236,7 +236,7 @@ fn made(dialect: Dialect, form: StoredForm, body: &[u8]) -> Result<CacheableRepl
     }
 }
 
-/// What an entry is, in one byte.
+/// The kind of an entry, stored as one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryKind {
     dialect: Dialect,
@@ -258,7 +258,7 @@ impl EntryKind {
         number(self.dialect) | usage | streamed
     }
 
-    /// `None`: it is not of this dialect.
+    /// Returns `None` for an entry of another dialect.
     pub(crate) fn read(label: u8, dialect: Dialect) -> Option<Self> {
         let form = if label & STREAMED == 0 {
             StoredForm::Whole
@@ -273,7 +273,8 @@ impl EntryKind {
         })
     }
 
-    /// A stream that was not asked for its usage has none; a whole reply has what its engine says.
+    /// Returns whether the reply has its usage. A stream that did not request it lacks it; a whole
+    /// reply has the engine's.
     pub(crate) fn is_complete_reply(self) -> bool {
         self.has_usage || self.form == StoredForm::Whole
     }

@@ -1,39 +1,40 @@
-//! Workers that asked to be left alone for a while: a 429 with `Retry-After`.
+//! Workers in cooldown: they sent a 429 with `Retry-After`.
 //!
-//! A hold is a wish, not a verdict on the worker: while it lasts others are asked in its place, and whoever is the only one
-//! left is asked all the same.
+//! A cooldown is a request of the worker, not a verdict on it: other workers are preferred while it
+//! lasts, but the only worker left gets requests all the same.
 //!
-//! **Invariant**: at most one entry for each worker, and each ends by itself, a minute after it was made at the latest.
+//! **Invariant**: at most one entry for each worker, and each expires a minute after it was made at
+//! the latest.
 
 use std::{collections::HashMap, time::Duration};
 
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::RwLock;
 
-/// No worker can ban itself for longer.
+/// Longest cooldown.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Until when each of them is to be left alone.
+/// The end of each worker's cooldown.
 #[derive(Debug, Default)]
 pub(crate) struct Cooldowns(RwLock<HashMap<WorkerId, Moment>>);
 
 impl Cooldowns {
-    /// The worker asked at `now` to be left alone for so long. What it said last counts.
+    /// Records a worker's `Retry-After`, received at `now`. The latest value counts.
     pub(crate) fn put(&self, worker: WorkerId, now: Moment, wait: Duration) {
         self.0.write().insert(worker, now + wait.min(LONGEST));
     }
 
-    /// Whether any worker may be on hold: spares looking for each of them.
+    /// Returns whether there is no cooldown at all: a fast path before the check of each worker.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.read().is_empty()
     }
 
-    /// Whether this one is to be left alone now.
+    /// Returns whether this worker is in cooldown.
     pub(crate) fn is_cooling_down(&self, worker: WorkerId, now: Moment) -> bool {
         self.0.read().get(&worker).is_some_and(|until| now < *until)
     }
 
-    /// Forgets what is over.
+    /// Removes expired cooldowns.
     pub(crate) fn tick(&self, now: Moment) {
         if !self.is_empty() {
             self.0.write().retain(|_, until| now < *until);

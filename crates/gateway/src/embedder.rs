@@ -1,8 +1,9 @@
-//! Vectors of texts, from a worker's `/v1/embeddings`.
+//! Embeddings of texts, from a worker's `/v1/embeddings`.
 //!
-//! For whoever asks by meaning: semantic clusters, and kept replies to questions that mean the same.
+//! For semantic clusters and for the similarity lookup of the response cache.
 //!
-//! **Invariant**: nobody who serves a request asks for a while after the worker failed, nor where many ask already.
+//! **Invariant**: no request waits for embeddings for a while after the worker failed, nor while
+//! too many already wait.
 
 use std::{
     sync::{
@@ -25,14 +26,14 @@ use crate::{
     upstream::ConnectionPools,
 };
 
-/// Bytes of an answer for each text: 4096 numbers, and some room.
+/// Most bytes of an answer per text: 4096 numbers with some margin.
 const BYTES_PER_TEXT: usize = 256 << 10;
-/// Questions of requests on their way at once; a request that finds no room goes without.
+/// Most concurrent queries for requests; a request beyond that goes on without its embedding.
 const ASKING: usize = 64;
-/// No request asks for so long after a failure: a server that hangs would cost every one of them the whole time limit.
+/// Pause after a failure: a server that hangs would cost every request the whole time limit.
 const REST: Duration = Duration::from_secs(1);
 
-/// Asks for vectors.
+/// Gets embeddings from workers.
 #[derive(Debug)]
 pub(crate) struct Embedder {
     fleet: Arc<Fleet>,
@@ -40,30 +41,30 @@ pub(crate) struct Embedder {
     clock: Clock,
     connect_timeout: Duration,
     model: Arc<str>,
-    /// Workers take turns.
+    /// Round-robin position.
     next_endpoint: AtomicUsize,
     asking: Semaphore,
     rests_until: Mutex<Moment>,
 }
 
-/// Why there are no vectors.
+/// The reason why there are no embeddings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EmbeddingError {
     /// No worker that serves the model is ready.
     NoWorker,
-    /// It did not answer in time, or in the form of the API.
+    /// The worker did not answer in time, or not in the form of the API.
     NoAnswer,
-    /// It does not take these texts, and may take others: one may be too long for it.
+    /// The worker refuses these texts and may accept others: one may be too long.
     Refused,
-    /// It is not asked for now.
+    /// Queries are paused.
     Resting,
 }
 
 impl EmbeddingError {
-    /// Of an answer with this status.
+    /// Returns the error for an answer with this status.
     fn of(status: u16) -> Self {
         match status {
-            // What speaks of the worker, or of whoever asks: the next question would fare no better.
+            // These concern the worker or the router's access: the next query would fail too.
             401 | 403 | 404 | 408 | 429 => Self::NoAnswer,
             400..500 => Self::Refused,
             _ => Self::NoAnswer,
@@ -100,7 +101,7 @@ impl Embedder {
         &self.model
     }
 
-    /// The direction of what a request says, within `limit`.
+    /// Returns the direction of a request's text, within `limit`.
     pub(crate) async fn embed(
         &self,
         text: &str,
@@ -109,7 +110,7 @@ impl Embedder {
         if self.clock.now() < *self.rests_until.lock() {
             return Err(EmbeddingError::Resting);
         }
-        // Closed never; full means that the worker is far behind.
+        // Never closed; a full semaphore means that the worker is far behind.
         let _seat = self
             .asking
             .try_acquire()
@@ -128,7 +129,7 @@ impl Embedder {
         }
     }
 
-    /// The directions of these texts, in their order, within `limit`.
+    /// Returns the directions of these texts, in their order, within `limit`.
     pub(crate) async fn embed_all(
         &self,
         texts: &[&str],
@@ -158,7 +159,7 @@ impl Embedder {
         directions
     }
 
-    /// The one whose turn it is, of those that serve the model and are well.
+    /// Returns the next worker in turn that serves the model and is healthy.
     fn next_worker(&self) -> Option<Arc<WorkerView>> {
         let snapshot = self.fleet.snapshot();
         let model = snapshot.model(&self.model).filter(|model| !model.panic)?;
@@ -181,7 +182,7 @@ struct EmbeddingItem {
     embedding: Vec<f32>,
 }
 
-/// One direction for each of so many texts; `None` if that is not what the reply says.
+/// Parses one direction for each text; `None` if the reply lacks one.
 fn read(body: &[u8], texts: usize) -> Option<Vec<UnitVector>> {
     let EmbeddingReply { mut data } = serde_json::from_slice(body).ok()?;
     data.sort_unstable_by_key(|item| item.index);

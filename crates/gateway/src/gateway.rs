@@ -1,4 +1,4 @@
-//! What every request shares.
+//! The state that all requests share.
 
 use std::{
     sync::{
@@ -62,121 +62,123 @@ pub struct ListenerLimits {
     pub max_head_bytes: usize,
     /// Longest request body, bytes.
     pub max_body_bytes: usize,
-    /// Bytes of all bodies that are held at once.
+    /// Most bytes of all buffered bodies together.
     pub max_held_bytes: u64,
-    /// Bytes of memory in use, near which things are given up; `None` = however many.
+    /// Memory budget of the process, bytes; `None`: unlimited.
     pub memory_budget: Option<u64>,
-    /// Of what a request may ask for how many.
+    /// Per-request count limits (`n`, prompts, stop sequences).
     pub counts: CountLimits,
-    /// Most header fields.
+    /// Most header fields of a request.
     pub max_headers: usize,
-    /// Client connections open at once.
+    /// Most open client connections.
     pub max_connections: usize,
     /// An idle connection is closed after this.
     pub keep_alive: Duration,
-    /// A request head must be complete this long after its first byte, and the first one of a connection this long after the
-    /// connection was accepted.
+    /// Time limit for a request head, from its first byte; for the first head of a connection, from
+    /// the moment when the connection was accepted.
     pub head_timeout: Duration,
-    /// A request body must be complete this long after its head.
+    /// Time limit for a request body, from the end of its head.
     pub body_timeout: Duration,
-    /// A client that takes nothing of its reply for this long is given up.
+    /// A reply whose client reads nothing for this long is aborted.
     pub client_stall: Duration,
-    /// Whether a client that ended its side of the connection still waits for its reply; if not, it is gone.
+    /// Whether a client that has closed its sending side still waits for its reply; if not, it
+    /// counts as disconnected.
     pub half_close: bool,
-    /// Whether one line is logged for each request.
+    /// Whether each request logs one line.
     pub log_requests: bool,
 }
 
-/// How many things one request may ask for; 0 = as many as it likes.
+/// Per-request count limits; 0 = unlimited.
 #[derive(Clone, Copy, Debug)]
 pub struct CountLimits {
     /// Completions of one prompt.
     pub choices: u64,
     /// Prompts.
     pub prompts: u64,
-    /// Texts to stop at.
+    /// Stop sequences.
     pub stops: u64,
 }
 
 /// Times and retries of one request.
 #[derive(Clone, Debug)]
 pub struct RequestSettings {
-    /// To a stream's first byte, or the end of any other reply, over all attempts.
+    /// Time limit to a stream's first byte, or to the end of any other reply, over all attempts.
     pub timeout: Duration,
-    /// To an open connection.
+    /// Time limit to open a connection.
     pub connect_timeout: Duration,
-    /// Between two bytes of a running stream.
+    /// Longest pause between two bytes of a running stream.
     pub stream_idle: Duration,
-    /// Of a running stream as a whole.
+    /// Time limit of a running stream as a whole.
     pub stream_total: Duration,
-    /// Whether a stream that ends without having said that it is whole is cut.
+    /// Whether a stream that ends without its end marker is reported to the client as cut.
     pub strict_streams: bool,
-    /// Retries.
+    /// Retry rules.
     pub retry: RetryRules,
     /// How prompts are hashed.
     pub scheme: HashScheme,
-    /// Longest a prompt may take to tokenise, as predicted; beyond it its text stands for it.
+    /// Longest predicted time to tokenize a prompt; beyond it the text prefix stands for the
+    /// prompt.
     pub tokenize_budget: Duration,
-    /// How token ids are kept that engines told.
+    /// Cache of token ids from engines.
     pub token_cache: TokenCacheSettings,
-    /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
+    /// A worker whose KV cache usage is above this share gets no new request; `None`: off.
     pub busy_threshold: Option<f64>,
-    /// Whether vLLM workers are told the queue's order.
+    /// Whether vLLM workers get the queue's order as their engine priority.
     pub engine_priority: bool,
-    /// What single models have otherwise.
+    /// Settings of single models that differ from these.
     pub by_model: ModelRouting,
     /// A reservation ends this long after the last call about it.
     pub reservation_ttl: Duration,
-    /// Bytes of a prompt's beginning that policies go by which keep equal beginnings together.
+    /// Longest prompt beginning, in bytes, for policies that route equal beginnings together.
     pub max_prefix_bytes: usize,
-    /// Headers that name a session, the first that is there counts.
+    /// Headers that name a session; the first one present wins.
     pub session_headers: Vec<HeaderName>,
-    /// How prompts are computed apart from their replies.
+    /// Prefill/decode disaggregation.
     pub disaggregation: Disaggregation,
-    /// How long requests wait.
+    /// Queue wait limits.
     pub waiting: WaitLimits,
-    /// Workers for prompts that mean alike, if any.
+    /// Semantic clusters, if configured.
     pub clusters: Option<ClusterSettings>,
-    /// How who served which beginning is remembered, if at all.
+    /// The memory of shared prompt beginnings, if configured.
     pub shared_prefixes: Option<SharedPrefixSettings>,
-    /// Which models a request may get for the name that it asks for.
+    /// Rules that map a requested model name to the models that may serve it.
     pub names: ModelNames,
-    /// Who is asked before a generation is routed.
+    /// Hooks that run before a generation is routed.
     pub hooks: Vec<HookSettings>,
-    /// Which headers tell of the routing.
+    /// Headers that describe the routing in replies.
     pub headers: ReplyHeaders,
-    /// What is changed in requests.
+    /// Changes that are made to request bodies.
     pub rewriting: RewriteSettings,
-    /// How long a finished reply answers requests like its own; `None` = every request is sent.
+    /// How long a finished reply answers equal requests; `None`: no coalescing.
     pub deduplication: Option<Duration>,
-    /// How old the list of models may be.
+    /// Refresh settings of the model list.
     pub model_lists: ModelListSettings,
-    /// Where no byte came within this, another worker is asked too.
+    /// Time without a first byte after which a hedge starts.
     pub hedge_after: Option<Duration>,
 }
 
-/// Everything [`Gateway::new`] needs.
+/// The arguments of [`Gateway::new`].
 #[derive(Debug)]
 pub struct GatewayParts {
     /// The workers.
     pub fleet: Arc<Fleet>,
-    /// The decision.
+    /// The router, which decides.
     pub router: Arc<Router>,
-    /// Where receipts go.
+    /// The ring of recent receipts.
     pub ring: Arc<ReceiptRing>,
-    /// Where predictions are judged.
+    /// The parity tracker, which judges predictions.
     pub parity: Arc<Mutex<ParityTracker>>,
-    /// Where placements by the beginning of the prompt are counted.
+    /// Counters of placements by prompt beginning.
     pub prefix_tally: Arc<PrefixDecisionCounters>,
-    /// Where what knowledge of caches did is counted.
+    /// Counters of KV-aware decisions.
     pub kv_tally: Arc<KvDecisionCounters>,
-    /// Where receipts are written to, if anywhere.
+    /// The decision log, if configured.
     pub log: Option<Arc<DecisionLog>>,
-    /// Replies that answer later requests, where that is switched on.
+    /// The response cache.
     pub cache: Arc<ResponseCache>,
-    /// The controller of LMCache, if there is one. Whoever started it stops it.
+    /// The client of LMCache's controller, if configured. The part that starts it also stops it.
     pub lmcache: Option<Arc<Controller>>,
-    /// Where token ids that engines told are shared, if anywhere.
+    /// The shared store of token ids from engines, if configured.
     pub tokens: Option<RedisTokenStore>,
     /// The clock.
     pub clock: Clock,
@@ -184,18 +186,19 @@ pub struct GatewayParts {
     pub keys: InboundKey,
     /// Limits of the listener.
     pub limits: ListenerLimits,
-    /// Rules of a request.
+    /// Settings of a request.
     pub rules: RequestSettings,
 }
 
-/// What every request shares: what goes on over a change of the configuration, and the rules in force.
+/// The state that all requests share: the parts that outlive a reload, and the settings in force.
 ///
-/// A request keeps the one it began with ([`crate::InForce`]): it ends by the rules that it began by.
+/// A request keeps the gateway that it began with ([`crate::CurrentGateway`]): it ends by the rules
+/// that it began by.
 #[derive(Clone, Debug)]
 pub struct Gateway {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
-    /// The same router, for whatever may release requests that it holds.
+    /// The waiting side of the same router, for every caller that may release queued requests.
     pub(crate) waiters: Arc<QueueWaiters>,
     pub(crate) ring: Arc<ReceiptRing>,
     pub(crate) prefix_tally: Arc<PrefixDecisionCounters>,
@@ -224,24 +227,24 @@ pub struct Gateway {
     pub(crate) coalescer: Arc<Coalescer>,
     pub(crate) cache: Arc<ResponseCache>,
     pub(crate) cache_filler: Arc<CacheFiller>,
-    /// Says what questions mean, where replies are found by that.
+    /// Computes embeddings of prompts for the similarity lookup, if configured.
     pub(crate) meaning: Option<Arc<Embedder>>,
     pub(crate) model_lists: Arc<ModelListRefresher>,
     pub(crate) hedging: ResultCounters,
     pub(crate) cooldowns: Arc<Cooldowns>,
     pub(crate) memory: Arc<MemoryPressure>,
-    /// Requests whose account is open.
+    /// Requests whose guard is open.
     pub(crate) running: Arc<AtomicU64>,
     /// Whether a drain has begun.
     pub(crate) leaving: Arc<AtomicBool>,
-    /// Whether clients cannot connect any more, though no drain asked for that.
+    /// Whether clients can no longer connect although no drain was requested.
     pub(crate) failed: Arc<watch::Sender<bool>>,
-    /// Whether the configuration on disk is not the one in force, because it was refused.
+    /// Whether the configuration on disk was refused, so that it differs from the one in force.
     pub(crate) config_refused: Arc<AtomicBool>,
     budget: RetryBudget,
 }
 
-/// [`Rules`] as the stages read them.
+/// [`RequestSettings`] as the stages read them.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRules {
     pub(crate) timeout: Duration,
@@ -286,7 +289,7 @@ impl RequestRules {
 }
 
 impl Gateway {
-    /// Puts the parts together and registers the metric families.
+    /// Builds the parts and registers the metric families.
     pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
         let GatewayParts {
             fleet,
@@ -426,9 +429,9 @@ impl Gateway {
         }
     }
 
-    /// The same with other limits and rules. Load, caches, connections and counters are shared with this one; of `rules`,
-    /// what [`Gateway::new`] makes parts of (hashing, clusters, remembered prefixes, the life of reservations, the budget of
-    /// tokenising) stays as it is here.
+    /// Returns a gateway with other limits and rules that shares load, caches, connections and
+    /// counters with this one. The parts of `rules` that [`Gateway::new`] consumes (hashing,
+    /// clusters, shared prefixes, the reservation TTL, the tokenization budget) stay unchanged.
     #[must_use]
     pub fn with_settings(&self, limits: ListenerLimits, mut rules: RequestSettings) -> Self {
         self.coalescer
@@ -445,22 +448,22 @@ impl Gateway {
         }
     }
 
-    /// Requests that have not come to their end, whatever they ask for.
+    /// Returns the number of requests of all routes that have not ended.
     pub fn running_requests(&self) -> u64 {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Whether the configuration on disk was refused, for `/health`.
+    /// Records whether the configuration on disk was refused, for `/health`.
     pub fn set_config_refused(&self, refused: bool) {
         self.config_refused.store(refused, Ordering::Relaxed);
     }
 
-    /// Clients cannot connect any more: probes say so from now on.
+    /// Records that clients can no longer connect; probes fail from now on.
     pub(crate) fn fail(&self) {
         self.failed.send_replace(true);
     }
 
-    /// Ends what others left to run out: pauses of workers that throttle, idle connections to workers, and reservations.
+    /// Expires what has timed out: worker cooldowns, idle connections to workers, and reservations.
     pub(crate) fn end_overdue(&self) {
         let at = CallTime::now(self.clock);
         self.cooldowns.tick(at.now);
@@ -469,7 +472,7 @@ impl Gateway {
             .tick(at, &self.fleet.snapshot(), &self.ring);
     }
 
-    /// Takes leave of workers that are not configured any more and have nothing left to do.
+    /// Removes workers that are no longer configured and have no work left.
     pub(crate) fn remove_drained(&self) {
         for worker in self
             .fleet
@@ -477,7 +480,8 @@ impl Gateway {
             .into_iter()
             .filter(|worker| self.in_flight_on_worker(*worker) == 0)
         {
-            // Aside, as a stream takes its time to end; of two tasks for one worker the second finds nothing to do.
+            // In its own task, since a stream takes its time to end; a second task for the same
+            // worker finds nothing to do.
             let (fleet, router, pools) = (
                 Arc::clone(&self.fleet),
                 Arc::clone(&self.router),
@@ -491,7 +495,7 @@ impl Gateway {
         }
     }
 
-    /// Requests that run on a worker, on all its ranks.
+    /// Returns the requests in flight on a worker, over all its ranks.
     pub fn in_flight_on_worker(&self, worker: WorkerId) -> u64 {
         let snapshot = self.fleet.snapshot();
         let targets = snapshot
@@ -503,7 +507,8 @@ impl Gateway {
             .sum()
     }
 
-    /// Room for one retry, as a share of the requests in flight here: those of reservations are others' to try again.
+    /// Takes a permit for one retry. The budget is a share of the requests in flight here;
+    /// reservations do not count, since their holders retry on their own.
     pub(crate) fn retry_permit(&self) -> Option<RetryPermit> {
         self.budget.take(
             self.router

@@ -57,7 +57,8 @@ impl Gateway {
             .filter(|model| model.artefacts.problem.is_some())
             .map(|model| format!("tokenizer:{}", model.id))
             .collect();
-        // Whoever answers is taken for the worker, and that is never well.
+        // Without TLS verification any server that answers passes for the worker: that always
+        // counts as degraded.
         degraded.extend(
             snapshot
                 .workers
@@ -93,7 +94,8 @@ impl Gateway {
         }
     }
 
-    /// What neither of the two probes is well with: clients cannot connect, and this process is about to end.
+    /// Returns the state in which both probes fail: clients cannot connect, and this process is
+    /// about to end.
     pub(crate) fn failure(&self) -> Option<ProbeResponse> {
         self.failed.borrow().then(|| {
             ProbeResponse::failing("failed", "the data listener cannot accept connections")

@@ -1,9 +1,11 @@
-//! What the data plane does beside requests: each part is a supervised task of its own, apart from accepting.
+//! The data plane's periodic work: each part is a supervised task of its own, separate from
+//! accepting.
 //!
-//! Each part goes by the time and by what others left for it, and keeps nothing of its own from one round to the next that a
-//! panic could break: router, queue, judge, fleet and reservations are behind locks that are held for one call, and what one
-//! round left half done the next one finds due again. A panic within the block index ends the index alone: it credits nobody
-//! from then on, and further calls do nothing (`kv-index`).
+//! Each part acts on the time and on shared state, and keeps no state of its own between rounds
+//! that a panic could break: router, queue, parity monitor, fleet and reservations are behind locks
+//! held for one call, and the next round finds any unfinished work due again. A panic within the
+//! block index disables the index alone: it credits no target from then on, and further calls do
+//! nothing (`kv-index`).
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -18,10 +20,10 @@ use crate::{
     memory::{self, ProcessMemory},
 };
 
-/// How often the router is told that time has passed.
+/// Interval of the router's tick.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Starts every part; they end when this is dropped. What they do is shared by every gateway that is ever in force.
+/// Starts every part; they end when the set is dropped. All gateways of a process share them.
 pub(crate) fn start(gateways: &Arc<CurrentGateway>) -> JoinSet<Infallible> {
     let mut tasks = JoinSet::new();
     let [router, parity, overdue, clusters, lists] = [(); 5].map(|()| gateways.current());
@@ -40,7 +42,7 @@ pub(crate) fn start(gateways: &Arc<CurrentGateway>) -> JoinSet<Infallible> {
     tasks
 }
 
-/// Tells the router that time has passed, and releases requests from the queue as they become due.
+/// Ticks the router, and releases requests from the queue as they become due.
 async fn tick_router(gateway: &Gateway) -> Infallible {
     let mut ticks = ticks();
     loop {
@@ -51,7 +53,7 @@ async fn tick_router(gateway: &Gateway) -> Infallible {
     }
 }
 
-/// Judges predictions, and acts on what comes of it.
+/// Evaluates predictions and applies the resulting changes.
 async fn judge(gateway: &Gateway) -> Infallible {
     let mut ticks = ticks();
     loop {
@@ -63,7 +65,7 @@ async fn judge(gateway: &Gateway) -> Infallible {
     }
 }
 
-/// Ends what ran out, and takes leave of workers that nothing runs on any more.
+/// Expires what has timed out, and removes drained workers.
 async fn end_overdue(gateway: &Gateway) -> Infallible {
     let mut ticks = ticks();
     loop {

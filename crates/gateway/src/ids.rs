@@ -7,20 +7,21 @@ use std::{
 
 use http::{HeaderMap, HeaderValue};
 
-/// The header that carries a request's id, both ways.
+/// The header that carries a request's id, in requests and replies.
 pub(crate) const REQUEST_ID: &str = "x-request-id";
 
-/// Draws ids. All of them come from one counter through a bijection, so none comes twice in a process's life.
+/// Generates ids. All of them come from one counter through a bijection, so no id repeats in a
+/// process's life.
 #[derive(Debug)]
 pub(crate) struct IdGenerator {
     seed: u64,
     next: AtomicU64,
-    /// Lots drawn.
+    /// Random numbers drawn for decisions.
     lots: AtomicU64,
 }
 
 impl IdGenerator {
-    /// A series seeded by the system's randomness.
+    /// Creates a generator seeded by the system's randomness.
     pub(crate) fn new() -> Self {
         Self {
             seed: RandomState::new().hash_one("warmroute"),
@@ -29,18 +30,20 @@ impl IdGenerator {
         }
     }
 
-    /// A number that no other call returns; also good as a random draw.
+    /// Returns a number that no other call returns; also usable as a random draw.
     pub(crate) fn next_number(&self) -> u64 {
         let step = self.next.fetch_add(1, Ordering::Relaxed);
         mix(self.seed.wrapping_add(step.wrapping_mul(STRIDE)))
     }
 
-    /// The random number of one decision. A series of its own: what is drawn for anything else does not move it on.
+    /// Returns the random number of one decision. It has its own series, so other draws do not
+    /// advance it.
     pub(crate) fn next_random(&self) -> u64 {
         self.lot(self.lots.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// What [`Ids::draw_lot`] will draw next, so that who is asked about a decision hears of the one that would follow.
+    /// Returns the number that [`IdGenerator::next_random`] returns next, so that a dry run shows
+    /// the decision that would follow.
     pub(crate) fn peek_random(&self) -> u64 {
         self.lot(self.lots.load(Ordering::Relaxed))
     }
@@ -49,7 +52,7 @@ impl IdGenerator {
         mix(mix(self.seed).wrapping_add(number.wrapping_mul(STRIDE)))
     }
 
-    /// The client's request id where it is usable, else a new one.
+    /// Returns the client's request id if it is usable, else a new one.
     pub(crate) fn request_id(&self, headers: &HeaderMap) -> Box<str> {
         headers.get(REQUEST_ID).and_then(usable).map_or_else(
             || format!("req-{:016x}", self.next_number()).into_boxed_str(),
@@ -58,7 +61,8 @@ impl IdGenerator {
     }
 }
 
-/// 1 to 128 visible ASCII characters: nothing that could break a header, a log line or a page.
+/// Accepts 1 to 128 visible ASCII characters: nothing that could break a header, a log line or a
+/// page.
 fn usable(value: &HeaderValue) -> Option<&str> {
     if is_usable(value.as_bytes()) {
         value.to_str().ok()
@@ -67,12 +71,12 @@ fn usable(value: &HeaderValue) -> Option<&str> {
     }
 }
 
-/// Whether an id is 1 to 128 visible ASCII characters.
+/// Returns whether an id is 1 to 128 visible ASCII characters.
 pub(crate) fn is_usable(id: &[u8]) -> bool {
     (1..=128).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
 }
 
-/// Between two inputs of `mix`, so that they differ in many bits.
+/// Spaces the inputs of `mix`, so that they differ in many bits.
 const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The finalizer of SplitMix64: a bijection on 64 bits.

@@ -1,21 +1,21 @@
-//! Who may use the data listener.
+//! The inbound key of the data listener.
 
 use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, header::AUTHORIZATION};
 use sha2::{Digest, Sha256};
 
-/// The one inbound key, if there is one. Only its digest is kept.
+/// The one inbound key, if configured. Only its digest is stored.
 #[derive(Clone, Debug, Default)]
 pub struct InboundKey {
     digest: Option<[u8; 32]>,
 }
 
-/// What a request presented as its key.
+/// The key in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PresentedKey<'a> {
     Nothing,
     Key(&'a [u8]),
-    /// Two different places or a broken header.
+    /// Two different keys or a malformed header.
     Unclear,
 }
 
@@ -58,12 +58,12 @@ impl InboundKey {
         }
     }
 
-    /// Whether callers need a key at all.
+    /// Returns whether callers need a key at all.
     pub fn required(&self) -> bool {
         self.digest.is_some()
     }
 
-    /// Lets the caller through or says what is missing. There is no default identity to fall back to.
+    /// Accepts the caller or returns the error. There is no default identity.
     pub(crate) fn check(&self, presented: PresentedKey<'_>) -> Result<(), ApiError> {
         let Some(expected) = self.digest else {
             return Ok(());
@@ -73,7 +73,8 @@ impl InboundKey {
                 ErrorCode::MissingApiKey,
                 "no API key: send it as `Authorization: Bearer KEY`",
             )),
-            // Digests are compared: how many bytes of a wrong key are right decides nothing about the time taken.
+            // Compares digests: the time taken does not depend on how many bytes of a wrong key are
+            // right.
             PresentedKey::Key(key) if <[u8; 32]>::from(Sha256::digest(key)) == expected => Ok(()),
             PresentedKey::Key(_) | PresentedKey::Unclear => Err(ApiError::new(
                 ErrorCode::InvalidApiKey,

@@ -1,4 +1,4 @@
-//! A request's load, from the decision to the last byte.
+//! The lease: a request's load, from the decision to the last byte.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use routing::ReservationId;
 
 use crate::queue_waiters::QueueWaiters;
 
-/// The reservation of one attempt. Dropping it frees the load, whatever path led there: the end of a reply, an error,
-/// a client that hung up, a panic. There is no other way to free it and no way to forget it.
+/// The reservation of one attempt. Dropping it frees the load on every path: the end of a reply, an
+/// error, a client that hung up, a panic. Only the drop frees it, so it cannot be forgotten.
 #[derive(Debug)]
 #[must_use = "dropping the lease frees the load"]
 pub(crate) struct Lease {
@@ -17,18 +17,18 @@ pub(crate) struct Lease {
     target: Target,
     first_token_seen: bool,
     end: LeaseEnd,
-    /// The load where the prompt is computed, until it is, if that is elsewhere.
+    /// The load of the prefill worker until the prompt is computed, if there is one.
     prefill: Option<Box<Lease>>,
 }
 
-/// What the worker had of the request when it ends.
+/// The part of the request that reached the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaseEnd {
     /// Its prompt.
     Done,
-    /// Nothing it took.
+    /// The attempt failed at the worker.
     Failed,
-    /// Nothing that was sent.
+    /// Nothing was sent.
     Unsent,
 }
 
@@ -44,42 +44,42 @@ impl Lease {
         }
     }
 
-    /// The same, with the load of whoever computes the prompt.
+    /// Adds the load of the prefill worker.
     pub(crate) fn with_prefill(mut self, prefill: Option<Self>) -> Self {
         self.prefill = prefill.map(Box::new);
         self
     }
 
-    /// Where the load is.
+    /// Returns the target that has the load.
     pub(crate) fn target(&self) -> Target {
         self.target
     }
 
-    /// The prompt is computed elsewhere, or never will be: that load is free. Later calls do nothing.
+    /// Frees the prefill load: the prompt is computed, or never will be. Later calls do nothing.
     pub(crate) fn finish_prefill(&mut self, computed: bool) {
         if let Some(mut prefill) = self.prefill.take().filter(|_| computed) {
             prefill.first_token();
         }
     }
 
-    /// Whoever was to compute the prompt did not take it: that load is free, and nothing is expected of that cache.
+    /// Frees the prefill load of a failed prefill; its cache is not expected to hold the prompt.
     pub(crate) fn fail_prefill(&mut self) {
         if let Some(prefill) = self.prefill.take() {
             prefill.fail();
         }
     }
 
-    /// The request waits for its prompt: nothing was sent here yet.
+    /// Marks the decode leg as unsent: the request still waits for its prompt.
     pub(crate) fn mark_unsent(&mut self) {
         self.end = LeaseEnd::Unsent;
     }
 
-    /// The request is on its way.
+    /// Marks the request as sent.
     pub(crate) fn mark_sent(&mut self) {
         self.end = LeaseEnd::Done;
     }
 
-    /// The prefill is over; said once, later calls do nothing.
+    /// Records the end of the prefill; later calls do nothing.
     pub(crate) fn first_token(&mut self) {
         self.finish_prefill(true);
         if !self.first_token_seen {
@@ -88,7 +88,8 @@ impl Lease {
         }
     }
 
-    /// Nothing is sent after all, to nobody: frees every load, and with it what was expected of the caches.
+    /// Ends a request that was sent to no worker: frees every load, and drops what the caches were
+    /// expected to hold.
     pub(crate) fn withdraw(mut self) {
         self.mark_unsent();
         if let Some(prefill) = self.prefill.take() {
@@ -96,7 +97,8 @@ impl Lease {
         }
     }
 
-    /// The attempt came to nothing: frees the load, and with it what was expected of the worker's cache.
+    /// Ends a failed attempt: frees the load, and drops what the worker's cache was expected to
+    /// hold.
     pub(crate) fn fail(mut self) {
         self.end = LeaseEnd::Failed;
     }

@@ -1,10 +1,11 @@
 //! The data listener and the one path that every request takes.
 //!
-//! Not here: choosing (`routing`), what is cached (`kv-index`), the workers' health (`fleet`), operators' routes
-//! (`admin`). The client's bytes are forwarded as they came; a view of them is read beside it.
+//! Not here: the decision (`routing`), the block index (`kv-index`), worker health (`fleet`),
+//! operators' routes (`admin`). The client's bytes are forwarded as received; a view of them is
+//! read beside.
 //!
-//! **Invariant**: one request path; load is held by a drop guard from the decision to the last byte; nothing is tried
-//! again once a byte has gone out.
+//! **Invariant**: one request path; a drop guard holds the load from the decision to the last byte;
+//! nothing is retried after the first forwarded byte.
 
 mod abort_switch;
 mod cache_filler;

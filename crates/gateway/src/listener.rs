@@ -14,38 +14,42 @@ use tokio::{sync::watch, task::JoinSet};
 
 use crate::{CurrentGateway, Gateway, housekeeping, request};
 
-/// How a drain ended.
+/// The result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainResult {
-    /// Connections that still carried a request when the time was up, and were cut.
+    /// Connections that still carried a request at the end of the drain time, and were cut.
     pub cut: usize,
 }
 
-/// What the listener is told from outside.
+/// The phase of the listener, set from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ListenerPhase {
-    /// Accept and serve.
+    /// Accepts and serves.
     #[default]
     Run,
-    /// Not ready any more, for those who ask; still accept and serve, and end each connection with its next reply.
+    /// Readiness fails; the listener still accepts and serves, and ends each connection with its
+    /// next reply.
     Leaving,
-    /// The same, while another process accepts in our place.
+    /// Like `Leaving`, while another process accepts connections.
     HandedOver,
-    /// Accept nothing new, let running requests end.
+    /// Accepts nothing new, lets running requests end.
     Drain,
-    /// Cut what still runs.
+    /// Aborts what still runs.
     Cut,
 }
 
-/// Largest head that is read at all, in bytes; the configured limit is checked on what was read, with a proper error.
+/// Largest head that is read at all, in bytes; the configured limit is checked afterwards, with a
+/// proper error.
 const READ_BUFFER: usize = 64 * 1024;
-/// What is cut has this long to tell its client so. A client that does not take it is not waited for.
+/// Time for an aborted request to send its error. A client that does not read it is not waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Panics of the accepting, without ten quiet seconds between them, after which it is given up: some two seconds of pauses.
+/// Panics of the accept loop, without ten quiet seconds between them, after which it gives up: some
+/// two seconds of pauses.
 const MOST_PANICS: u32 = 6;
 
-/// Serves `listeners` until `phase` says so, then lets running requests end until it says that they are to be cut. Where it
-/// cannot go on accepting, [`InForce::failed`] tells; what runs goes on until `phase` says otherwise.
+/// Serves `listeners` until `phase` says otherwise, then lets running requests end until `phase`
+/// aborts them. If it can no longer accept, [`CurrentGateway::failed`] resolves; running requests
+/// continue until `phase` says otherwise.
 pub async fn serve(
     gateway: Arc<CurrentGateway>,
     listeners: net::Listeners,
@@ -59,7 +63,7 @@ pub async fn serve(
     drained
 }
 
-/// Dropped only where serving ends otherwise than by a drain.
+/// Dropped only if serving ends without a drain.
 struct ServingGuard<'a>(&'a CurrentGateway);
 
 impl Drop for ServingGuard<'_> {
@@ -75,7 +79,7 @@ async fn accept_and_drain(
 ) -> DrainResult {
     let mut acceptor = Acceptor::new(listeners, gateway.current().limits.max_connections);
     let announced = tokio::spawn(announce(gateway.current(), phase.clone()));
-    // Not of the accepting: a panic there costs no connection.
+    // Outside the accept loop: a panic there costs no connection.
     let mut connections = JoinSet::new();
     let mut accepting = supervision::Task::new("accept");
     loop {
@@ -127,7 +131,7 @@ async fn accept_and_drain(
     DrainResult { cut }
 }
 
-/// Accepts until another process does, or nobody is to.
+/// Accepts connections until another process does, or until the drain.
 async fn accept(
     gateway: &Arc<CurrentGateway>,
     acceptor: &mut Acceptor,
@@ -136,7 +140,8 @@ async fn accept(
 ) {
     let memory = Arc::clone(&gateway.current().memory);
     loop {
-        // Out of memory new connections wait in the kernel's backlog: nothing is accepted only to be refused.
+        // Under memory pressure new connections wait in the kernel's backlog: none is accepted only
+        // to be refused.
         tokio::select! {
             () = memory.has_room() => {}
             () = reached(phase, ListenerPhase::HandedOver) => return,
@@ -151,13 +156,13 @@ async fn accept(
     }
 }
 
-/// Who asks whether we are ready is told as soon as we are not to get any more.
+/// Fails readiness as soon as the listener is to get no more requests.
 async fn announce(gateway: Arc<Gateway>, mut phase: watch::Receiver<ListenerPhase>) {
     reached(&mut phase, ListenerPhase::Leaving).await;
     gateway.leaving.store(true, Ordering::Relaxed);
 }
 
-/// Resolves when the phase is `at` or later; a controller that went away means the end.
+/// Resolves when the phase is `at` or later; a dropped controller means the end.
 async fn reached(phase: &mut watch::Receiver<ListenerPhase>, at: ListenerPhase) {
     drop(phase.wait_for(|phase| *phase >= at).await);
 }
@@ -180,7 +185,7 @@ async fn connection(
             let answering = exchange.begin().await;
             let gateway = gateways.current();
             let mut response = request::answer(gateway, request).await;
-            // The client's next request is for somebody else.
+            // The client's next request needs another connection.
             if *leaving.borrow() >= ListenerPhase::Leaving {
                 response
                     .headers_mut()
@@ -200,7 +205,7 @@ async fn connection(
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
-        // It is idle: nobody loses anything.
+        // The connection is idle: no request is lost.
         () = exchange.slot().must_close() => return,
         () = reached(&mut phase, ListenerPhase::Drain) => {
             connection.as_mut().graceful_shutdown();

@@ -1,4 +1,4 @@
-//! The load that is held right now, read from the router at each scrape: no counter of its own that could drift.
+//! The current load, read from the router at each scrape: no counter of its own that could drift.
 
 use std::{fmt, sync::Arc};
 
@@ -46,7 +46,8 @@ impl Collector for LoadCollector {
     }
 }
 
-/// Requests in flight on each worker by its name; those beyond [`MOST_WORKERS`] are one sum, [`OTHER`].
+/// Returns the requests in flight on each worker by its name; those beyond [`MOST_WORKERS`] are one
+/// sum, [`OTHER`].
 pub(crate) fn in_flight_by_worker<'a>(
     snapshot: &'a Snapshot,
     router: &Router,

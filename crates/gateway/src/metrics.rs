@@ -1,8 +1,9 @@
-//! The request path's own metric families.
+//! The request path's metric families.
 //!
-//! Label sets are closed: routes, outcomes, classes and reasons come from enums, and of worker names the first 1024 that
-//! were ever there (`worker_labels`). Combinations of enums exist at 0 from the start, so that their rates and ratios always give data; those
-//! with a worker's name come with its first sample.
+//! Label sets are closed: routes, outcomes, classes and reasons come from enums, and worker names
+//! are the first 1024 ever seen (`worker_labels`). Combinations of enums exist at 0 from the start,
+//! so that their rates and ratios always have data; series with a worker's name begin with their
+//! first sample.
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
@@ -39,7 +40,7 @@ struct ClassResult {
     result: &'static str,
 }
 
-/// One label: why.
+/// One label: the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
@@ -58,12 +59,12 @@ struct PolicyLabel {
     policy: &'static str,
 }
 
-/// Why requests are shed whose error has the code `overloaded` too: their bodies would be too much at once, or the process
-/// has too little memory left.
+/// Reasons of rejections that share the error code `overloaded`: too many bytes of bodies at once,
+/// or too little memory.
 pub(crate) const HELD_BYTES: &str = "held_bytes";
 pub(crate) const MEMORY: &str = "memory";
 
-/// A prefill that was handed over, and one whose request ended first.
+/// Results of a prefill: handed over, or ended by its request.
 const PREFILLED: &str = "ok";
 const UNFINISHED: &str = "unfinished";
 
@@ -73,7 +74,7 @@ struct WorkerLabel {
     worker: String,
 }
 
-/// Labels of a worker's failure.
+/// Labels of a worker failure counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WorkerReason {
     worker: String,
@@ -87,24 +88,24 @@ struct WorkerResult {
     result: &'static str,
 }
 
-/// One label: where the identity of a prompt came from.
+/// One label: the source of a prompt's identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct SourceLabel {
     source: &'static str,
 }
 
-/// One label: what came of it.
+/// One label: the result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResultLabel {
     result: &'static str,
 }
 
-/// A family of counters by what came of something.
+/// A family of counters by result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ResultCounters(Family<ResultLabel, Counter>);
 
 impl ResultCounters {
-    /// With every result that there may be, so that none lacks its series.
+    /// Registers the family with every possible result, so that each has a series.
     pub(crate) fn registered(
         registry: &mut Registry,
         name: &str,
@@ -150,7 +151,7 @@ fn ratio() -> Histogram {
     Histogram::new((0..=10).map(|tenth| f64::from(tenth) / 10.0))
 }
 
-/// Cosines: those that answer are near 1.
+/// Cosines: a similarity hit is near 1.
 fn similarity() -> Histogram {
     Histogram::new([
         0.5, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 1.0,
@@ -159,7 +160,7 @@ fn similarity() -> Histogram {
 
 type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// What is counted when a request ends.
+/// The facts that are counted when a request ends.
 #[derive(Debug)]
 pub(crate) struct RequestSummary<'a> {
     pub(crate) route: &'static str,
@@ -170,7 +171,7 @@ pub(crate) struct RequestSummary<'a> {
     pub(crate) timing: Option<&'a RouterTiming>,
     pub(crate) selection: Option<&'a Selection>,
     pub(crate) usage: Option<Usage>,
-    /// `None` for a request that cannot be judged; else its cached tokens, where they are known.
+    /// `None` for an incomparable request; else its cached tokens, where they are known.
     pub(crate) judged: Option<Option<u32>>,
 }
 
@@ -266,7 +267,7 @@ impl Metrics {
         metrics
     }
 
-    /// A placement decision was made in `us` microseconds.
+    /// Records a placement decision that took `us` microseconds.
     pub(crate) fn record_decision(&self, policy: &'static str, method: &'static str, us: f64) {
         self.record_method(policy, method);
         self.decision
@@ -274,31 +275,31 @@ impl Metrics {
             .observe(us / 1e6);
     }
 
-    /// A request has its worker, or its answer, by this method; where nothing was decided it took no time.
+    /// Records the method by which a request got its worker or its reply, without a decision time.
     pub(crate) fn record_method(&self, policy: &'static str, method: &'static str) {
         self.decisions
             .get_or_create(&PolicyMethod { policy, method })
             .inc();
     }
 
-    /// A kept reply to a question that means the same answered; its cosine.
+    /// Records a similarity hit with its cosine.
     pub(crate) fn record_similar_hit(&self, similarity: f64) {
         self.similarity.observe(similarity);
     }
 
-    /// A request waited so long for a worker.
+    /// Records a request's wait for a worker.
     pub(crate) fn record_wait(&self, waited: Duration) {
         self.queue_wait.observe(waited.as_secs_f64());
     }
 
-    /// An attempt ended.
+    /// Records the end of an attempt.
     pub(crate) fn record_attempt(&self, class: &'static str, result: &'static str) {
         self.attempts
             .get_or_create(&ClassResult { class, result })
             .inc();
     }
 
-    /// A worker failed a request.
+    /// Records a worker's failure.
     pub(crate) fn record_worker_failure(&self, worker: &str, reason: &'static str) {
         self.upstream_failures
             .get_or_create(&WorkerReason {
@@ -308,14 +309,14 @@ impl Metrics {
             .inc();
     }
 
-    /// A worker answered with 429.
+    /// Records a 429 of a worker.
     pub(crate) fn record_throttle(&self, worker: &str) {
         self.upstream_throttled
             .get_or_create(&self.labelled(worker))
             .inc();
     }
 
-    /// A worker's stream ended without saying that it is whole.
+    /// Records a stream without its end marker.
     pub(crate) fn record_incomplete_stream(&self, worker: &str) {
         self.streams_incomplete
             .get_or_create(&self.labelled(worker))
@@ -328,19 +329,19 @@ impl Metrics {
         }
     }
 
-    /// A request was turned away.
+    /// Records a rejected request.
     pub(crate) fn record_rejection(&self, reason: &'static str) {
         self.shed.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    /// A prompt's identity was found.
+    /// Records the source of a prompt's identity.
     pub(crate) fn record_prompt_source(&self, source: &'static str) {
         self.prompt_source
             .get_or_create(&SourceLabel { source })
             .inc();
     }
 
-    /// A request ended whose prompt was, or was to be, computed apart.
+    /// Records the end of a request with a prefill leg, planned or sent.
     pub(crate) fn record_prefill(&self, note: &PrefillNote) {
         let result = match (note.skipped, note.ms) {
             (Some(reason), _) => reason.as_str(),
@@ -350,7 +351,7 @@ impl Metrics {
         self.prefill.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// A request ended.
+    /// Records the end of a request.
     pub(crate) fn record_request(&self, settled: &RequestSummary<'_>) {
         let route = settled.route;
         self.requests
@@ -390,7 +391,7 @@ impl Metrics {
             self.overlap
                 .observe((f64::from(predicted) / f64::from(usage.prompt_tokens)).min(1.0));
         }
-        // Counted only where both are known, so that the two totals can be compared.
+        // Counted only where both are known, so that the two totals are comparable.
         let judged = settled.judged.flatten();
         let Some(actual) = judged.or(usage.cached_tokens) else {
             return;

@@ -1,8 +1,9 @@
-//! How old the list of models may be (contracts CH12 and CH13, decision B5).
+//! Refreshes of the model list (contracts CH12 and CH13, decision B5).
 //!
-//! What workers list is part of the fleet's snapshot, and that is what clients get. Here is when the workers are asked anew: in
-//! the background once the list is older than the soft limit, and before the answer once it is older than the hard one. One
-//! task does the asking, so however many clients come at once, a worker is asked once.
+//! The workers' lists are part of the fleet's snapshot, and clients get that. This module decides
+//! when the workers are queried again: in the background once the list is older than the soft
+//! limit, and before the answer once it is older than the hard one. One task sends the queries, so
+//! a worker gets one, however many clients come at once.
 
 use std::time::Duration;
 
@@ -13,29 +14,29 @@ use tokio::sync::{Notify, watch};
 
 use crate::Gateway;
 
-/// Longest that a client waits for workers to be asked; then it gets what is known.
+/// Longest wait of a client for a refresh; then it gets the list as it is.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// Longest that the task waits for them.
+/// Longest wait of the task for a refresh.
 const LONGEST_REFRESH: Duration = Duration::from_secs(10);
 
-/// Ages and pauses of the configuration.
+/// Refresh settings of the model list.
 #[derive(Clone, Copy, Debug)]
 pub struct ModelListSettings {
-    /// How long one worker's own list counts.
+    /// Lifetime of one worker's own list.
     pub own_ttl: Duration,
-    /// How long the merged list counts.
+    /// Lifetime of the merged list.
     pub ttl: Duration,
-    /// Share of it after which the list is renewed while it still answers.
+    /// Share of the lifetime after which the list is refreshed in the background.
     pub soft_ratio: f64,
-    /// How long an empty list counts at first.
+    /// First lifetime of an empty list.
     pub empty_ttl: Duration,
-    /// Longest that an empty list counts.
+    /// Longest lifetime of an empty list.
     pub empty_max_ttl: Duration,
-    /// Between looks at the list's age, where it is renewed also while nobody asks.
+    /// Interval of age checks without any client; `None`: refreshed only for clients.
     pub background: Option<Duration>,
 }
 
-/// When the list was last renewed.
+/// Refreshes the model list.
 #[derive(Debug)]
 pub(crate) struct ModelListRefresher {
     settings: RwLock<ModelListSettings>,
@@ -48,15 +49,15 @@ pub(crate) struct ModelListRefresher {
 #[derive(Clone, Copy, Debug)]
 struct RenewalState {
     renewed: Moment,
-    /// Times in a row that it was empty.
+    /// Empty results in a row.
     empty: u32,
 }
 
-/// What is to be done for a client.
+/// The age class of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListAge {
     Fresh,
-    /// It answers, and is renewed meanwhile.
+    /// Usable, and refreshed meanwhile.
     Stale,
     Over,
 }
@@ -103,7 +104,7 @@ impl ModelListRefresher {
         }
     }
 
-    /// Other ages from now on.
+    /// Replaces the settings.
     pub(crate) fn reconfigure(&self, settings: ModelListSettings) {
         *self.settings.write() = settings;
         self.wanted.notify_one();
@@ -115,7 +116,7 @@ impl ModelListRefresher {
 }
 
 impl Gateway {
-    /// Has the list renewed where it is due, and waits for that where it is too old to answer.
+    /// Triggers a refresh if one is due, and waits for it if the list is too old to use.
     pub(crate) async fn fresh_model_list(&self) {
         let lists = &self.model_lists;
         let mut rounds = lists.rounds.subscribe();
@@ -130,7 +131,7 @@ impl Gateway {
         }
     }
 
-    /// Renews the list when somebody wants it or it gets old. Never ends.
+    /// Refreshes the list when a client needs it or it gets old. Never ends.
     pub(crate) async fn keep_model_list(&self) -> std::convert::Infallible {
         let lists = &self.model_lists;
         loop {
@@ -140,7 +141,7 @@ impl Gateway {
                 }
                 None => lists.wanted.notified().await,
             }
-            // Who wanted it may have had it meanwhile.
+            // Another refresh may have finished meanwhile.
             let state = *lists.state.lock();
             if lists.settings().age(state, self.clock.now()) == ListAge::Fresh {
                 continue;

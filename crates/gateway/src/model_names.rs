@@ -1,41 +1,42 @@
-//! Which models a request may get for the name that it asks for.
+//! Model name rules: from a requested name to the models that may serve it.
 //!
-//! **Invariant**: a name leads to at least one model and to no model twice, in at most one rule and one alias.
+//! **Invariant**: a name leads to at least one model and to no model twice, through at most one
+//! rule and one alias.
 
 use std::{collections::HashMap, sync::Arc};
 
-/// A model's place taken by others.
+/// A rule that replaces a model by others.
 #[derive(Clone, Debug)]
 pub struct ModelNameRule {
-    /// Names that it is for; `*` stands for anything.
+    /// Pattern of names; `*` matches anything.
     pub pattern: String,
-    /// The model in their place; `None` = the one that is named.
+    /// The replacement; `None`: the requested model.
     pub rewrite: Option<String>,
-    /// What is tried next, in this order.
+    /// Further models to try, in this order.
     pub fallback: Vec<String>,
 }
 
 /// Aliases and rules of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct ModelNames {
-    /// The first that matches counts.
+    /// The first match applies.
     pub rules: Vec<ModelNameRule>,
-    /// Other names of models.
+    /// Aliases of models.
     pub aliases: HashMap<String, String>,
 }
 
 impl ModelNames {
-    /// Whether every name stands for itself.
+    /// Returns whether there are no rules and no aliases.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.aliases.is_empty()
     }
 
-    /// The model that a name stands for.
+    /// Returns the model that an alias stands for, or the name itself.
     pub(crate) fn unaliased<'a>(&'a self, name: &'a str) -> &'a str {
         self.aliases.get(name).map_or(name, String::as_str)
     }
 
-    /// Models for a name, in the order in which they are tried.
+    /// Returns the models for a name, in the order in which they are tried.
     pub(crate) fn chain(&self, name: &str) -> Vec<Arc<str>> {
         let own = self.unaliased(name);
         let rule = |name: &str| self.rules.iter().find(|rule| matches(&rule.pattern, name));
@@ -55,7 +56,7 @@ impl ModelNames {
     }
 }
 
-/// Whether a name fits a pattern in which `*` stands for anything, nothing included.
+/// Returns whether a name matches a pattern in which `*` stands for anything, including nothing.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == name;
@@ -68,7 +69,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
         if parts.peek().is_none() {
             return left.ends_with(part);
         }
-        // The first place is as good as any later one: what follows has the more room.
+        // The first match is as good as any later one: it leaves the most room for the rest.
         match left.find(part) {
             Some(at) => left = left.get(at + part.len()..).unwrap_or_default(),
             None => return false,

@@ -1,42 +1,42 @@
-//! What single models have otherwise than the configuration says for all (`routing.models`).
+//! Routing settings of single models that differ from the general ones (`routing.models`).
 //!
-//! A request's own headers go before all of it; they are not looked at here.
+//! A request's own headers take precedence over them; this module does not read headers.
 
 use std::{collections::HashMap, sync::Arc};
 
 use fleet::ModelView;
 use routing::{MediumWeights, Policy};
 
-/// What one model has otherwise; `None` = as for all.
+/// One model's settings; `None`: as in general.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelRules {
-    /// The policy; also for either pool whose own one is unset.
+    /// The policy; also for either pool without a policy of its own.
     pub policy: Option<Policy>,
-    /// The policy among those that compute prompts for others.
+    /// The policy among prefill workers.
     pub prefill_policy: Option<Policy>,
-    /// The policy among those that generate, where others compute prompts.
+    /// The policy among decode workers.
     pub decode_policy: Option<Policy>,
     /// Weight of cached prefixes.
     pub overlap_weight: Option<f64>,
-    /// 0 takes the lowest cost, above 0 draws by cost.
+    /// 0 takes the lowest cost; above 0 the choice is random by cost.
     pub temperature: Option<f64>,
-    /// A worker whose KV cache is fuller than this share gets none of its requests.
+    /// A worker whose KV cache usage is above this share gets none of the model's requests.
     pub busy_threshold: Option<f64>,
-    /// What a cached block is worth by where it sits.
+    /// The value of a cached block by tier.
     pub medium_weights: Option<MediumWeights>,
 }
 
-/// The rules of models, by name.
+/// The settings of models, by name.
 #[derive(Clone, Debug, Default)]
 pub struct ModelRouting {
     named: HashMap<Box<str>, ModelRules>,
-    /// By how names begin, the longest first.
+    /// By name prefix, the longest first.
     beginnings: Vec<(Box<str>, ModelRules)>,
     usual: ModelRules,
 }
 
 impl ModelRouting {
-    /// Rules by name; a `*` at a name's end stands for anything.
+    /// Creates the table; a `*` at the end of a name matches anything.
     pub fn new(entries: impl IntoIterator<Item = (String, ModelRules)>) -> Self {
         let mut routing = Self::default();
         for (name, rules) in entries {
@@ -51,7 +51,7 @@ impl ModelRouting {
         routing
     }
 
-    /// The rules of a model that requests may name: by that name, else by the base model's.
+    /// Returns the settings of a model: by its own name, else by the base model's.
     pub(crate) fn of(&self, model: &ModelView) -> &ModelRules {
         let base = model
             .candidates
@@ -99,7 +99,7 @@ mod tests {
             ("qwen/8b-instruct", "qwen/8b-instruct", 3.0),
             ("qwen/8b", "qwen/8b", 4.0),
             ("chat", "qwen/8b", 5.0),
-            // An adapter goes by its base model.
+            // An adapter uses the rules of its base model.
             ("sql-lora", "qwen/8b", 4.0),
             ("sql-lora", "qwen/8b-instruct", 3.0),
         ] {

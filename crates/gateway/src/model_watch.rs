@@ -1,8 +1,9 @@
-//! Changes of the models that requests wait for.
+//! Watches the models that requests wait for.
 //!
-//! One look at the fleet serves all waiting requests, and wakes those of a model whose targets have changed and no others.
+//! One check of the fleet serves all waiting requests, and wakes only those whose model's targets
+//! have changed.
 //!
-//! **Invariant**: one entry for each model that a request waits for, and none beside.
+//! **Invariant**: one entry for each model that a request waits for, and no others.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -12,10 +13,10 @@ use parking_lot::Mutex;
 use routing::Router;
 use tokio::sync::watch;
 
-/// How often the fleet is looked at while requests wait.
+/// Interval of the checks while requests wait.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Models that requests wait for.
+/// The models that requests wait for.
 #[derive(Debug, Default)]
 pub(crate) struct ModelWatch(Mutex<WatchedModels>);
 
@@ -23,25 +24,26 @@ pub(crate) struct ModelWatch(Mutex<WatchedModels>);
 struct WatchedModels {
     watched: HashMap<Arc<str>, WatchedModel>,
     checked_at: Moment,
-    /// The fleet at the last look.
+    /// The fleet at the last check.
     snapshot: Option<Arc<Snapshot>>,
 }
 
 #[derive(Debug)]
 struct WatchedModel {
-    /// The model's targets when its requests were woken last; `None`: nobody listed it.
+    /// The model's targets when its requests were last woken; `None`: no worker listed it.
     targets: Option<Vec<Target>>,
     changes: watch::Sender<u64>,
     requests: usize,
 }
 
 impl ModelWatch {
-    /// Watches a model for a request that decided by `seen`; `None`: nobody listed the model.
+    /// Watches a model for a request that was decided by `seen`; `None`: no worker listed the
+    /// model.
     pub(crate) fn subscribe(&self, id: &Arc<str>, seen: Option<&ModelView>) -> ModelChanges<'_> {
         let targets = seen.map(targets);
         let models = &mut *self.0.lock();
         if !models.watched.contains_key(id) {
-            // The request may have decided by an older fleet than the one that was looked at last.
+            // The request may have been decided by an older fleet than that of the last check.
             models.snapshot = None;
         }
         let watched = models
@@ -55,7 +57,7 @@ impl ModelWatch {
         watched.requests += 1;
         let mut changes = watched.changes.subscribe();
         if watched.targets != targets {
-            // It decided by another view than the others wait by: let it decide again at once.
+            // It was decided by another view than the others wait by: it decides again at once.
             changes.mark_changed();
         }
         ModelChanges {
@@ -65,14 +67,14 @@ impl ModelWatch {
         }
     }
 
-    /// When to look at the fleet; `None`: no request waits.
+    /// Returns the time of the next check; `None`: no request waits.
     pub(crate) fn next_check(&self) -> Option<Moment> {
         let models = self.0.lock();
         (!models.watched.is_empty()).then(|| models.checked_at + LOOK)
     }
 
-    /// Wakes the requests of the models that have changed, and tells the router how full the caches are by now. Does nothing
-    /// if it is not time yet.
+    /// Wakes the requests of the models that have changed, and passes the current KV usage to the
+    /// router. Does nothing before the next check is due.
     pub(crate) fn check_fleet(&self, now: Moment, fleet: &Fleet, router: &Router) {
         let models = &mut *self.0.lock();
         if models.watched.is_empty() || now < models.checked_at + LOOK {
@@ -90,7 +92,7 @@ impl ModelWatch {
         for (id, watched) in &mut models.watched {
             let view = snapshot.model(id);
             let targets = view.map(|view| targets(view));
-            // A model that nobody lists may have been found missing for good by any change.
+            // Any change may settle that a model without workers is missing for good.
             if watched.targets != targets || targets.is_none() {
                 watched.targets = targets;
                 watched.changes.send_modify(|count| *count += 1);
@@ -114,10 +116,10 @@ pub(crate) struct ModelChanges<'a> {
 }
 
 impl ModelChanges<'_> {
-    /// Waits until other targets can take requests for the model than when this was asked last.
+    /// Waits until the model's targets differ from those at the last call.
     pub(crate) async fn wait_for_change(&mut self) {
         if self.changes.changed().await.is_err() {
-            // The sender lives as long as there is a request.
+            // The sender lives as long as a request waits.
             std::future::pending::<()>().await;
         }
     }

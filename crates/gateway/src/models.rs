@@ -1,4 +1,4 @@
-//! The models that can be asked for.
+//! The model list, and the lookup of a model by name.
 
 use std::sync::Arc;
 
@@ -9,12 +9,13 @@ use serde_json::Value;
 use crate::{Gateway, request};
 
 impl Gateway {
-    /// Who serves the model a request names.
+    /// Returns the view of the model that a request names.
     pub(crate) fn model(&self, snapshot: &Snapshot, id: &str) -> Result<Arc<ModelView>, ApiError> {
         if let Some(model) = snapshot.model(id) {
             return Ok(Arc::clone(model));
         }
-        // Workers that have never answered, or are not there yet, may serve anything: the model is not known to be missing.
+        // Workers that have never answered, or are yet to appear, may serve any model: it is not
+        // known to be missing.
         if snapshot.workers.is_empty()
             || snapshot
                 .workers
@@ -26,7 +27,7 @@ impl Gateway {
         Err(not_found(id))
     }
 
-    /// `GET /v1/models`: what workers list, and the other names of that.
+    /// `GET /v1/models`: the models that workers list, and their aliases.
     pub(crate) fn model_list(&self) -> Value {
         serde_json::to_value(self.listed()).unwrap_or_default()
     }

@@ -1,7 +1,9 @@
-//! Predictions beside what came of them: fed by every request that ends, acted on where they were wrong.
+//! The parity monitor: every ended request feeds it, and it withdraws trust where predictions were
+//! wrong.
 //!
-//! The rules are `parity`'s. Here its book meets the fleet: engines' counters go in, a target's events are believed or
-//! not as comes out. Requests only leave the change behind: what it asks for can take long, and one task does it.
+//! `parity` has the rules. This module connects its tracker to the fleet: engine counters go in,
+//! and trust in a target's events comes out. A request only queues the change: applying it can take
+//! long, and one task does that.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,13 +16,13 @@ use parity::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The book and the fleet that it speaks of.
+/// The parity tracker and the fleet.
 #[derive(Debug)]
 pub(crate) struct ParityMonitor {
     tracker: Arc<Mutex<ParityTracker>>,
     fleet: Arc<Fleet>,
     clock: Clock,
-    /// Not acted on yet. At most one per target: a later one takes in the earlier.
+    /// Changes to apply. At most one per target: a later one absorbs the earlier.
     changes: Mutex<HashMap<Target, ParityChange>>,
     changed: Notify,
 }
@@ -36,7 +38,7 @@ impl ParityMonitor {
         }
     }
 
-    /// A request that went to `target` ended well; its cached tokens, where they are known.
+    /// Records a successful request to `target`; returns its cached tokens, where they are known.
     pub(crate) fn observe(&self, target: Target, sample: PredictionSample) -> Option<u32> {
         let mut book = self.tracker.lock();
         let observed = book.observe(self.clock.now(), target, sample);
@@ -44,14 +46,14 @@ impl ParityMonitor {
         observed.actual
     }
 
-    /// A request that went to `target` is over and cannot be judged.
+    /// Records an incomparable request to `target`.
     pub(crate) fn record_incomparable(&self, target: Target, request: IncomparableRequest) {
         self.tracker
             .lock()
             .record_incomparable(self.clock.now(), target, request);
     }
 
-    /// Time has passed.
+    /// Advances the time.
     pub(crate) fn tick(&self, now: Moment) {
         let counters = self.fleet.prefix_cache_counters();
         let restarts = self.fleet.stream_restarts();
@@ -73,7 +75,7 @@ impl ParityMonitor {
         }
     }
 
-    /// Called with the book locked: changes of one target are left in the order in which they were found.
+    /// Queues a change. Called with the tracker locked: changes of one target stay in their order.
     fn leave(&self, change: Option<ParityChange>) {
         let Some(change) = change else { return };
         let mut changes = self.changes.lock();
@@ -85,14 +87,15 @@ impl ParityMonitor {
         self.changed.notify_one();
     }
 
-    /// Waits until there is something for [`Judge::act`].
+    /// Waits until [`Self::apply_changes`] has work.
     pub(crate) async fn wait_for_change(&self) {
         self.changed.notified().await;
     }
 
-    /// Does what changes ask for. For one caller at a time: of two changes of one target the later is to come last.
+    /// Applies the queued changes. For one caller at a time: of two changes of one target the later
+    /// must come last.
     pub(crate) fn apply_changes(&self) {
-        // One at a time: a panic costs one change, and not those that wait behind it.
+        // One at a time: a panic costs one change, and not the queued ones.
         while let Some(change) = self.next_change() {
             if let Some(trusted) = change.trust() {
                 self.fleet.trust(change.target, trusted);

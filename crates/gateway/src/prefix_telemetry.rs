@@ -1,5 +1,5 @@
-//! What routing by the beginning of the prompt does, under the names that dashboards for it ask for (contract CK66, CK67).
-//! Read at each scrape.
+//! Metrics of routing by prompt beginning, under the names that existing dashboards use (contract
+//! CK66, CK67). Read at each scrape.
 
 use std::{fmt, sync::Arc};
 
@@ -13,7 +13,7 @@ use routing::{PrefixDecisionCounters, Router};
 
 use crate::load_telemetry::in_flight_by_worker;
 
-/// Reads the tally, and the load that its caps are about.
+/// Reads the counters, and the load that the policy's caps refer to.
 #[derive(Debug)]
 pub(crate) struct PrefixCollector {
     pub(crate) fleet: Arc<Fleet>,

@@ -1,7 +1,8 @@
 //! Liveness and readiness on a listener, a thread and a small runtime of their own.
 //!
-//! An orchestrator that asks there is answered also when the runtime that serves requests is kept from moving, and is told
-//! so: there `/livez` is 503 `stalled`, and 503 `failed` where clients cannot connect any more. Not here: who may ask. What is said tells nothing but that.
+//! An orchestrator gets an answer here even when the request runtime is stalled, and learns it:
+//! `/livez` is then 503 `stalled`, and 503 `failed` when clients can no longer connect. This
+//! listener does not authenticate: the answers reveal nothing else.
 
 use std::{convert::Infallible, sync::Arc, thread, time::Duration};
 
@@ -24,39 +25,39 @@ use tokio::{
 
 use crate::{Gateway, ListenerPhase, health::ProbeResponse};
 
-/// How often the runtime that serves requests shows that it moves.
+/// Interval of the request runtime's heartbeat.
 const BEAT: Duration = Duration::from_millis(500);
-/// It stands still once it has not shown that for so long: longer than any work that is done on it, shorter than an
-/// orchestrator's patience.
+/// Time without a heartbeat after which the runtime counts as stalled: longer than any work on it,
+/// shorter than an orchestrator's patience.
 const STALLED: Duration = Duration::from_secs(5);
-/// Time for the head of a request, and for a connection to rest.
+/// Time limit for the head of a request, and for an idle connection.
 const HEAD: Duration = Duration::from_secs(5);
-/// Connections at once. At the limit the longest idle one yields to a new one.
+/// Most open connections. At the limit the longest idle one is closed for a new one.
 const MOST_CONNECTIONS: usize = 64;
 
-/// A running listener for probes. It ends when this is stopped or dropped.
+/// A running probe listener. It ends when stopped or dropped.
 #[derive(Debug)]
 pub struct ProbeListener {
-    /// Where it listens.
+    /// The bound address.
     pub address: ListenAddr,
     thread: Option<thread::JoinHandle<()>>,
     beating: JoinHandle<Infallible>,
-    /// Its end is the thread's.
+    /// Dropping it ends the thread.
     _stop: oneshot::Sender<Infallible>,
 }
 
-/// Why there is no listener for probes.
+/// The reason why the probe listener cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeListenerError {
-    /// Its address cannot be listened at.
+    /// The address cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// No thread, or no runtime on it.
+    /// The thread or its runtime cannot be created.
     #[error("the thread for probes could not be started ({0}): allow this process more threads")]
     Thread(#[from] std::io::Error),
 }
 
-/// Shows that a runtime moves.
+/// The heartbeat of a runtime.
 #[derive(Debug)]
 struct RuntimeHeartbeat {
     last: Mutex<Moment>,
@@ -86,7 +87,8 @@ impl RuntimeHeartbeat {
 }
 
 impl ProbeListener {
-    /// Answers probes at `address`. Must be called on the runtime that serves requests, which is watched from then on.
+    /// Answers probes at `address`. Must be called on the request runtime, whose heartbeat is
+    /// watched from then on.
     pub async fn start(
         gateway: Arc<Gateway>,
         address: ListenAddr,
@@ -132,7 +134,7 @@ impl ProbeListener {
                             let _ = bound.send(Ok(listener.address()));
                             tokio::select! {
                                 never = serve(listener, asked) => match never {},
-                                // Nothing is ever sent: its sender goes away.
+                                // Nothing is ever sent: the sender is dropped.
                                 _ = stopped => {}
                             }
                         }
@@ -152,7 +154,7 @@ impl ProbeListener {
         })
     }
 
-    /// Ends the listener and waits until its thread is gone.
+    /// Ends the listener and waits for its thread.
     pub async fn stop(mut self) {
         let thread = self.thread.take();
         drop(self);
@@ -177,7 +179,7 @@ struct ProbeState {
 }
 
 async fn serve(listener: Listener, asked: Arc<ProbeState>) -> Infallible {
-    // Not of the accepting: a panic there costs no connection.
+    // Outside the accept loop: a panic there costs no connection.
     let mut acceptor = Acceptor::new(listener, MOST_CONNECTIONS);
     let mut connections = JoinSet::new();
     let mut task = Task::new("probe_accept");
@@ -222,7 +224,7 @@ async fn connection(stream: net::Stream, slot: ConnectionSlot, asked: Arc<ProbeS
         .serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
         ended = served => ended,
-        // It is idle: nobody loses anything.
+        // The connection is idle: no request is lost.
         () = exchange.slot().must_close() => return,
     };
     if let Err(error) = ended {
@@ -239,7 +241,7 @@ impl ProbeState {
             );
         }
         let probe = match request.uri().path() {
-            // Whatever else is asked of a runtime that does not move: it says so.
+            // A stalled runtime fails both probes, before any other check.
             "/livez" | "/readyz" if self.heartbeat.stands_still() => {
                 ProbeResponse::failing("stalled", "the runtime that serves requests stands still")
             }
@@ -263,7 +265,7 @@ impl ProbeState {
 }
 
 fn reply(status: StatusCode, probe: &ProbeResponse) -> Response<Full<Bytes>> {
-    // Two texts cannot fail to be written.
+    // Serializing two strings cannot fail.
     let body = serde_json::to_vec(probe).unwrap_or_default();
     let mut reply = Response::new(Full::new(body.into()));
     *reply.status_mut() = status;
@@ -308,11 +310,11 @@ mod tests {
         let address = probes.address.clone();
         let asking = thread::spawn(move || {
             assert!(ask(&address, "/livez").starts_with("HTTP/1.1 200"));
-            // Longer than anybody may stand still.
+            // Longer than the stall limit.
             thread::sleep(STALLED + 2 * BEAT);
             (ask(&address, "/livez"), ask(&address, "/readyz"))
         });
-        // The only thread of this runtime waits, and nothing on it moves.
+        // The only thread of this runtime blocks, so nothing on it runs.
         let replies = asking.join().unwrap();
         for reply in [replies.0, replies.1] {
             assert!(

@@ -1,11 +1,12 @@
 //! The router's queue, and the requests that wait in it.
 //!
-//! The router is pure: it hands out tickets, and whatever it is told next may release some of them. Here every release
-//! finds the request that holds the ticket, in whichever order the two arrive. One loop releases what becomes due with time
-//! and looks at the fleet for all waiting requests together.
+//! The router is pure: it hands out tickets, and any later call may release some of them. This
+//! module brings every release to the request that holds the ticket, in whichever order the two
+//! arrive. One loop releases what becomes due with time and checks the fleet for all waiting
+//! requests together.
 //!
-//! **Invariant**: a plan that is released is taken by its request or given back, also when the request is dropped at that
-//! very moment.
+//! **Invariant**: a released plan is taken by its request or withdrawn, also when the request is
+//! dropped at that very moment.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,7 +26,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::model_watch::ModelWatch;
 
-/// Releases that are due later than now are not looked for more often.
+/// Shortest sleep before a due release.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// The router with the requests that wait in its queue.
@@ -33,22 +34,22 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) struct QueueWaiters {
     router: Arc<Router>,
     clock: Clock,
-    /// At most one for each held request, which the queue bounds.
+    /// At most one entry for each queued request; the queue bounds them.
     slots: Mutex<HashMap<Ticket, TicketState>>,
-    /// A request is held, or what requests wait for has changed.
+    /// Signals a new queued request, or an event that may change its due time.
     changed: Notify,
-    /// Changes of the models that requests wait for.
+    /// Watches the models that requests wait for.
     pub(crate) models: ModelWatch,
 }
 
-/// What is known of a ticket whose request and whose release have not met.
+/// The state of a ticket whose request and release have not met.
 #[derive(Debug)]
 enum TicketState {
     /// The request waits.
     Waits(oneshot::Sender<ReleasedRequest>),
     /// The release came first.
     Came(ReleasedRequest),
-    /// The request is gone; the release is on its way.
+    /// The request was dropped; the release is on its way.
     Gone,
 }
 
@@ -80,7 +81,7 @@ impl QueueWaiters {
         }
     }
 
-    /// Puts a request that nobody can take into the queue; `None`: the queue is full.
+    /// Queues a request that no target can take; `None`: the queue is full.
     pub(crate) fn enqueue(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Option<Waiter> {
         self.router
             .enqueue_unplaced(now, job)
@@ -113,7 +114,8 @@ impl QueueWaiters {
         self.deliver(self.router.tick(self.clock.now()));
     }
 
-    /// Releases requests that may go though nothing was heard, and tells them of changes of the fleet; never returns.
+    /// Releases requests that become due with time, and wakes them on changes of the fleet; never
+    /// returns.
     pub(crate) async fn run(&self, fleet: &Fleet) {
         loop {
             let now = self.clock.now();
@@ -126,7 +128,7 @@ impl QueueWaiters {
                 Some(then) if then <= now => {
                     self.models.check_fleet(now, fleet, &self.router);
                     self.deliver(self.router.take_released(now));
-                    // One call releases a few; between two calls others have their turn.
+                    // One call releases a few; other tasks run between two calls.
                     tokio::task::yield_now().await;
                 }
                 Some(then) => tokio::select! {
@@ -153,13 +155,15 @@ impl QueueWaiters {
         }
     }
 
-    /// Gives each release to its request. A plan that nobody wants any more is given back, which may release others.
+    /// Delivers each release to its request. A plan without a request is withdrawn, which may
+    /// release others.
     fn deliver(&self, released: Vec<ReleasedRequest>) {
         let mut released = VecDeque::from(released);
         while let Some(next) = released.pop_front() {
             let mut slots = self.slots.lock();
             match slots.remove(&next.ticket) {
-                // Sent under the lock: a request that finds its slot empty finds the plan in the channel.
+                // Sent under the lock: a request that finds its slot empty finds the plan in the
+                // channel.
                 Some(TicketState::Waits(sender)) => drop(sender.send(next)),
                 Some(TicketState::Gone) => {
                     drop(slots);
@@ -171,14 +175,14 @@ impl QueueWaiters {
                 _ => drop(slots.insert(next.ticket, TicketState::Came(next))),
             }
         }
-        // What was heard may let those that still wait go sooner than was reckoned.
+        // The releases may bring forward the due time of requests that still wait.
         if !self.slots.lock().is_empty() {
             self.changed.notify_one();
         }
     }
 }
 
-/// A held request. Dropping it takes it out of the queue, or gives its plan back.
+/// A queued request. Dropping it removes it from the queue, or withdraws its plan.
 #[derive(Debug)]
 #[must_use = "dropping it gives the place in the queue away"]
 pub(crate) struct Waiter {
@@ -189,7 +193,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Waits for the plan. Returns once; may be dropped and called again before it does.
+    /// Waits for the plan. Returns once; cancel-safe until then.
     pub(crate) async fn wait_for_release(&mut self) -> ReleasedRequest {
         let Ok(released) = (&mut self.receiver).await else {
             // The sender lives in its slot until it has sent.
@@ -199,12 +203,12 @@ impl Waiter {
         released
     }
 
-    /// What it waits for; `None`: its plan is on its way.
+    /// Returns the reason of the wait; `None`: the plan is on its way.
     pub(crate) fn reason(&self) -> Option<WaitReason> {
         self.waiters.router.wait_reason(self.ticket)
     }
 
-    /// It goes on waiting, in its place, for the candidates of `job`.
+    /// Keeps waiting, in its place, for the candidates of `job`.
     pub(crate) fn replace_candidates(&self, now: Moment, job: &Job<'_>) {
         if self
             .waiters

@@ -1,9 +1,9 @@
-//! Places kept for requests that somebody else sends.
+//! Reservations of load for requests that other programs send.
 //!
-//! A reservation holds its load by a lease, as a request in flight does, and is ended by exactly one of: its holder, the
-//! time without a call, or the end of the worker's process. Its receipt then gets its outcome.
+//! A reservation holds its load by a lease, like a request in flight, and ends by exactly one of:
+//! its holder, its TTL, or the end of the worker's process. Its receipt then gets its outcome.
 //!
-//! **Invariant**: the lock is held for a few lines, never while a place is found.
+//! **Invariant**: the lock is held for a few lines, never during a decision.
 
 mod table;
 
@@ -19,19 +19,20 @@ use routing::receipt::{DecisionId, OutcomeKind, ReceiptRing, RequestOutcome};
 use self::table::ReservationTable;
 use crate::lease::Lease;
 
-/// All reservations, by the id that their holders gave.
+/// All reservations, by their holders' ids.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     ttl: Duration,
     table: Mutex<ReservationTable>,
 }
 
-/// When somebody calls, on two time lines.
+/// The time of a call, on two clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallTime {
-    /// For what a receipt tells.
+    /// For receipts.
     pub(crate) now: Moment,
-    /// A reservation's life is counted in run time ([`net::RunTime`]): while this process stood still nobody could call.
+    /// A reservation's TTL counts run time ([`net::RunTime`]): while this process was suspended no
+    /// holder could call.
     pub(crate) run: Moment,
 }
 
@@ -44,7 +45,7 @@ impl CallTime {
     }
 }
 
-/// One reservation.
+/// An open reservation.
 #[derive(Debug)]
 pub(crate) struct OpenReservation {
     lease: Lease,
@@ -56,16 +57,17 @@ pub(crate) struct OpenReservation {
     last_call: Moment,
 }
 
-/// The process that a place was kept in.
+/// The worker process of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReservedProcess {
     worker: WorkerId,
-    /// [`WorkerView::ended`] when the place was found.
+    /// [`WorkerView::ended`] at the decision.
     ended: u64,
 }
 
 impl ReservedProcess {
-    /// Whether it runs, as far as anybody knows. One that fails its checks may: a probe may be wrong.
+    /// Returns whether it runs, as far as known. A worker that fails its checks may still run: a
+    /// probe may be wrong.
     fn lives(self, workers: &Snapshot) -> bool {
         workers
             .worker(self.worker)
@@ -74,7 +76,8 @@ impl ReservedProcess {
 }
 
 impl OpenReservation {
-    /// The load of `lease` on `worker`, explained by the receipt of that id, for a request that came at `received`.
+    /// Creates a reservation of the load of `lease` on `worker`, with the receipt of that id, for a
+    /// request received at `received`.
     pub(crate) fn new(
         lease: Lease,
         worker: &WorkerView,
@@ -104,7 +107,8 @@ impl OpenReservation {
             first_token,
             ..
         } = self;
-        // Without a word from the engine nobody knows that it did not get the prompt: what is expected of its cache stays.
+        // The engine does not report to this router, so it may have received the prompt: the cache
+        // expectation stays.
         drop(lease);
         ring.update(receipt, |receipt| {
             receipt.outcome = Some(RequestOutcome {
@@ -121,7 +125,7 @@ impl OpenReservation {
     }
 }
 
-/// An id that is taken while its target is being chosen. Dropping it gives the id back, unless it was filled.
+/// Holds an id while its target is chosen. Dropping it releases the id, unless it was filled.
 struct ReservationIdGuard<'a> {
     reservations: &'a Reservations,
     id: &'a str,
@@ -137,7 +141,7 @@ impl ReservationIdGuard<'_> {
 
 impl Drop for ReservationIdGuard<'_> {
     fn drop(&mut self) {
-        // Once filled it is its holder's: it may have been freed already, and the id be somebody else's.
+        // A filled id belongs to its holder: it may already be freed and taken again.
         if !self.filled {
             self.reservations.table.lock().remove(self.id);
         }
@@ -145,7 +149,7 @@ impl Drop for ReservationIdGuard<'_> {
 }
 
 impl Reservations {
-    /// None yet; each will end `ttl` after the last call about it.
+    /// Creates an empty table; each reservation ends `ttl` after the last call about it.
     pub(crate) fn new(ttl: Duration) -> Self {
         Self {
             ttl,
@@ -153,18 +157,18 @@ impl Reservations {
         }
     }
 
-    /// How long a reservation lives without a call.
+    /// Returns how long a reservation lives without a call.
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// Number of reservations.
+    /// Returns the number of reservations.
     pub(crate) fn count(&self) -> usize {
         self.table.lock().count()
     }
 
-    /// Keeps under `id` what `place` decides for a prompt of so many blocks. Of two holders with one id only one is
-    /// placed.
+    /// Reserves under `id` the decision of `place` for a prompt of this many blocks. Of two holders
+    /// with one id only one gets a decision.
     pub(crate) fn reserve<T>(
         &self,
         id: &Arc<str>,
@@ -185,7 +189,7 @@ impl Reservations {
         Ok(told)
     }
 
-    /// The prompt is computed; a repeated call only keeps the reservation alive.
+    /// Records that the prompt is computed; a repeated call only keeps the reservation alive.
     pub(crate) fn prefill_complete(
         &self,
         id: &str,
@@ -201,7 +205,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// The request is over.
+    /// Ends the reservation of a finished request.
     pub(crate) fn free(&self, id: &str, at: CallTime, ring: &ReceiptRing) -> Result<(), ApiError> {
         self.end_if_over(id, at, ring);
         let freed = self.table.lock().remove_if(id, |_| true);
@@ -211,7 +215,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// Ends what is over: without a call for too long, or in a process that has ended and with it every sequence it had.
+    /// Ends expired reservations, and those of ended worker processes, whose sequences ended too.
     /// Call about once a second.
     pub(crate) fn tick(&self, at: CallTime, workers: &Snapshot, ring: &ReceiptRing) {
         let over = |held: &OpenReservation| self.is_over(held, at) || !held.process.lives(workers);
@@ -234,7 +238,7 @@ impl Reservations {
         at.run.since(held.last_call) >= self.ttl
     }
 
-    /// A reservation whose time is up is over, whether or not a tick has come by.
+    /// Ends an expired reservation, whether or not a tick came since.
     fn end_if_over(&self, id: &str, at: CallTime, ring: &ReceiptRing) {
         let over = self
             .table
@@ -246,7 +250,7 @@ impl Reservations {
     }
 }
 
-/// No reservation has this id.
+/// Returns the error for an unknown id.
 pub(crate) fn not_found(id: &str) -> ApiError {
     let id: String = id.chars().filter(|c| !c.is_control()).take(128).collect();
     let message = format!(

@@ -1,7 +1,8 @@
-//! Where the responses lie that engines keep: a request that goes on from one must go to the worker that has it.
+//! Response affinity: a request that continues a stored response goes to the worker that holds it.
 //!
-//! **Invariant**: at most [`MOST`] are remembered, each for [`TTL`]; the oldest goes first. What is forgotten costs a request
-//! its continuation at the wrong worker, which says so itself.
+//! **Invariant**: at most [`MOST`] responses are remembered, each for [`TTL`]; the oldest is
+//! dropped first. A request whose response was dropped may reach the wrong worker, which then
+//! refuses the continuation.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,9 +13,10 @@ use kv_blocks::{Moment, WorkerId};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Responses remembered.
+/// Most responses.
 const MOST: usize = 65_536;
-/// How long each: engines keep them in memory, and conversations that rest longer have most likely ended.
+/// Lifetime of an entry: engines keep responses in memory, and most conversations that pause longer
+/// have ended.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// The memory of one router.
@@ -24,16 +26,16 @@ pub(crate) struct ResponseAffinity(Mutex<ResponseAffinityTable>);
 #[derive(Debug, Default)]
 struct ResponseAffinityTable {
     by_id: HashMap<u128, (WorkerId, Moment)>,
-    /// In the order in which they were learned.
+    /// In the order of insertion.
     order: VecDeque<(u128, Moment)>,
 }
 
 impl ResponseAffinity {
-    /// This worker keeps the response of this id.
+    /// Records that this worker holds the response of this id.
     pub(crate) fn record(&self, id: &str, worker: WorkerId, now: Moment) {
         let key = xxh3_128(id.as_bytes());
         let mut homes = self.0.lock();
-        // A stream names its response with every event: it is learned once.
+        // A stream names its response in every event: it is recorded once.
         if homes
             .by_id
             .get(&key)
@@ -52,7 +54,7 @@ impl ResponseAffinity {
             let Some((oldest, learned)) = homes.order.pop_front() else {
                 break;
             };
-            // It may have been learned anew since.
+            // It may have been recorded again since.
             if homes
                 .by_id
                 .get(&oldest)
@@ -63,7 +65,7 @@ impl ResponseAffinity {
         }
     }
 
-    /// Who keeps it, if that is known.
+    /// Returns the worker that holds it, if known.
     pub(crate) fn find(&self, id: &str, now: Moment) -> Option<WorkerId> {
         let homes = self.0.lock();
         let (worker, learned) = homes.by_id.get(&xxh3_128(id.as_bytes()))?;

@@ -1,18 +1,22 @@
-//! When a failed attempt is tried again, and where.
+//! When and where a failed attempt is retried.
 //!
-//! One table decides every retry. The classes say how far the attempt got:
+//! One table decides every retry. The class says how far the attempt came:
 //!
-//! | class | the attempt ended | tried again |
+//! | class | the attempt ended | retried |
 //! |---|---|---|
 //! | C0 | before anything was sent | on another worker, as long as one is left |
-//! | C0, local | because this process could not open a connection | after a pause, three times, on whichever worker |
-//! | C1 | after the request went out, before anything came back | on another worker, within the attempts; within the budget too where every other one failed its last request ([`fleet::Fleet::failed_lately`]) |
-//! | C2 | with 429, 502, 503 or 504 and nothing forwarded | on another worker, within the attempts and the budget |
+//! | C0, local | because this process could not connect | after a pause, on any worker (a) |
+//! | C1 | after the request was sent, before a reply | on another worker, within the attempts (b) |
+//! | C2 | with 429, 502, 503 or 504, nothing forwarded | elsewhere, within attempts and budget |
 //! | C3 | after bytes were forwarded | never |
 //!
-//! With one worker only, C1 and 503 are tried again there after a delay (contract CH10), within the budget. Where requests wait
-//! for a worker (`queue.engine_wait_timeout_secs`), C1 is tried again so with several that all failed it, too; beyond the
-//! budget it waits until one answers again.
+//! (a) At most three attempts of one request end so. (b) Within the budget too where every other
+//! worker failed its last request ([`fleet::Fleet::failed_lately`]).
+//!
+//! With one worker only, C1 and 503 are retried there after a delay (contract CH10), within the
+//! budget. Where requests wait for a worker (`queue.engine_wait_timeout_secs`), C1 is also retried
+//! so when several workers have all failed the request; beyond the budget it waits until one
+//! recovers.
 
 use std::{
     sync::{
@@ -25,13 +29,14 @@ use std::{
 /// The rules of the configuration's `retry` and `request` sections.
 #[derive(Clone, Debug)]
 pub struct RetryRules {
-    /// Sends per request, the first one included (decision B2). Attempts of class C0 sent nothing and do not count.
+    /// Sends per request, including the first (decision B2). Attempts of class C0 sent nothing and
+    /// do not count.
     pub sends: u32,
-    /// First delay before the same worker is tried again.
+    /// First delay before a retry at the same worker.
     pub base_delay: Duration,
     /// Longest such delay.
     pub max_delay: Duration,
-    /// Whether delays double; if not, each is `base_delay`.
+    /// Whether delays double; otherwise each is `base_delay`.
     pub exponential: bool,
     /// Whether a delay is drawn from its upper half.
     pub jitter: bool,
@@ -40,7 +45,7 @@ pub struct RetryRules {
 }
 
 impl RetryRules {
-    /// The delay before retry number `n` (from 0) on the same worker (contract CH10).
+    /// Returns the delay before retry number `n` (from 0) on the same worker (contract CH10).
     pub(crate) fn delay(&self, n: u32, random: u64) -> Duration {
         let full = if self.exponential {
             self.base_delay
@@ -57,15 +62,15 @@ impl RetryRules {
     }
 }
 
-/// Retries that run at the same time may be at most a share of the requests in flight, and three always may: a fleet
-/// that refuses everything is not asked three times as often.
+/// The retry budget: concurrent retries are limited to a share of the requests in flight, but three
+/// are always allowed. So a fleet that refuses everything does not get three times the requests.
 #[derive(Clone, Debug)]
 pub(crate) struct RetryBudget {
     ratio: f64,
     running: Arc<AtomicUsize>,
 }
 
-/// Always allowed, whatever the load.
+/// Retries that are allowed at any load.
 const FLOOR: f64 = 3.0;
 
 impl RetryBudget {
@@ -76,7 +81,7 @@ impl RetryBudget {
         }
     }
 
-    /// The same with another ratio; retries that run count here too.
+    /// Returns the same budget with another ratio; running retries still count.
     pub(crate) fn with_ratio(&self, ratio: f64) -> Self {
         Self {
             ratio,
@@ -84,7 +89,8 @@ impl RetryBudget {
         }
     }
 
-    /// Room for one more retry while `in_flight` requests are open; dropping the permit gives the room back.
+    /// Takes a permit for one more retry while `in_flight` requests are open; dropping it returns
+    /// it.
     pub(crate) fn take(&self, in_flight: usize) -> Option<RetryPermit> {
         let limit = (in_flight as f64 * self.ratio).max(FLOOR);
         let before = self.running.fetch_add(1, Ordering::AcqRel);
@@ -95,7 +101,7 @@ impl RetryBudget {
     }
 }
 
-/// One retry's place in the budget.
+/// A permit for one retry.
 #[derive(Debug)]
 pub(crate) struct RetryPermit {
     running: Arc<AtomicUsize>,

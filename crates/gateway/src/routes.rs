@@ -1,48 +1,49 @@
 //! The routes of the data listener, as data.
 //!
-//! A path that is not in the table is not proxied: engines expose control endpoints beside their API, and a catch-all
-//! would hand those to every client.
+//! A path that is not in the table is not proxied: engines expose control endpoints beside their
+//! API, and a catch-all would expose those to every client.
 
 use dialect::{ApiError, Dialect};
 use http::Method;
 
-/// What a caller must be allowed to do. Routes without a scope cannot be written down.
+/// The permission that a route requires. Every route has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Anybody: liveness and readiness.
+    /// None: liveness and readiness.
     Public,
-    /// A caller who may use models.
+    /// Use of models.
     Inference,
 }
 
-/// What answers a route.
+/// The handler of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteHandler {
     /// A generation, through the request path.
     Generate(Dialect),
-    /// How many tokens a message's prompt has.
+    /// The token count of a message's prompt.
     CountTokens,
     /// Token ids of a prompt.
     Tokenize,
     /// The text of token ids.
     Detokenize,
-    /// Who would get a request, and a place kept there if asked for.
+    /// The decision for a request, with an optional reservation.
     Route,
-    /// What a request would add to each worker.
+    /// The load that each worker would have with a request.
     PotentialLoads,
-    /// A reservation's prompt is computed: the rest of the path is its id and `/prefill_complete`.
+    /// Reports a reservation's prompt as computed: the rest of the path is its id and
+    /// `/prefill_complete`.
     PrefillComplete,
-    /// A reservation is over: the rest of the path is its id.
+    /// Ends a reservation: the rest of the path is its id.
     FreeReservation,
     /// The list of models.
     Models,
     /// One model: the rest of the path is its id.
     Model,
-    /// Health in some detail.
+    /// Health in detail.
     Health,
-    /// The process is alive.
+    /// Liveness of the process.
     Live,
-    /// Requests would be served.
+    /// Readiness to serve requests.
     Ready,
 }
 
@@ -53,9 +54,9 @@ pub struct Route {
     pub method: Method,
     /// The path; with a trailing `/` everything below it.
     pub path: &'static str,
-    /// What answers.
+    /// The handler.
     pub endpoint: RouteHandler,
-    /// Who may ask.
+    /// The required permission.
     pub scope: Scope,
     /// Whether the route reads a body.
     pub body: BodyMode,
@@ -150,7 +151,7 @@ pub(crate) enum ErrorShape {
 }
 
 impl ErrorShape {
-    /// By the path, also where it is no route: whoever asks for it speaks that form.
+    /// Returns the shape by path, also for a path without a route: its clients expect that shape.
     pub(crate) fn of(path: &str) -> Self {
         let below = |root: &str| {
             path.strip_prefix(root)
@@ -178,7 +179,7 @@ impl ErrorShape {
     }
 }
 
-/// What the table says about a request line.
+/// The table's answer to a request line.
 #[derive(Debug)]
 pub(crate) enum RouteMatch {
     /// A route answers.
@@ -189,8 +190,8 @@ pub(crate) enum RouteMatch {
     Nothing,
 }
 
-/// Looks a request line up. The path is matched byte for byte: nothing is decoded or normalised, so no spelling of a
-/// path can reach a handler under another path's scope.
+/// Looks up a request line. The path is matched byte for byte: nothing is decoded or normalised, so
+/// no spelling of a path can reach a handler under another path's scope.
 pub(crate) fn find(method: &Method, path: &str) -> RouteMatch {
     let here = |route: &&Route| {
         path == route.path
@@ -198,7 +199,7 @@ pub(crate) fn find(method: &Method, path: &str) -> RouteMatch {
                 && path.len() > route.path.len()
                 && path.starts_with(route.path))
     };
-    // What can be read can be probed: the body of a HEAD reply is dropped by the server.
+    // HEAD matches wherever GET does: the server drops the body of the reply.
     let answers = |route: &&Route| {
         route.method == *method || (route.method == Method::GET && *method == Method::HEAD)
     };

@@ -1,6 +1,7 @@
-//! Who served prompts that begin alike: the memory of this router, behind a lock held for one look.
+//! The memory of shared prompt beginnings: the last worker for each, behind a lock held for one
+//! lookup.
 //!
-//! Each router has its own. One that several routers share would answer the same two questions.
+//! Each router has its own. A memory that several routers share would have the same interface.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,12 +11,12 @@ use parking_lot::Mutex;
 use routing::{PrefixMemory, PrefixMemorySettings};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How beginnings are remembered.
+/// Settings of the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedPrefixSettings {
-    /// Characters of a prompt that count.
+    /// Length of a beginning, in characters.
     pub prefix_chars: usize,
-    /// The memory.
+    /// Bounds of the memory.
     pub memory: PrefixMemorySettings,
 }
 
@@ -24,7 +25,7 @@ pub struct SharedPrefixSettings {
 pub(crate) struct SharedPrefixes {
     prefix_chars: usize,
     memory: Mutex<PrefixMemory>,
-    /// What is there stays, and nothing new comes.
+    /// Whether entries stay but no new ones are added.
     closed: AtomicBool,
 }
 
@@ -37,10 +38,10 @@ impl SharedPrefixes {
         }
     }
 
-    /// Hash of the model and of how its prompt begins; `None` where there is no text.
+    /// Returns the hash of the model and the prompt's beginning; `None` for a prompt without text.
     pub(crate) fn key(&self, view: &RequestView<'_>) -> Option<u64> {
         let beginning = dialect::opening(view, self.prefix_chars)?;
-        // No model's name holds what stands between.
+        // No model's name contains the separator.
         Some(xxh3_64(format!("{}\0{beginning}", view.model).as_bytes()))
     }
 
@@ -54,12 +55,12 @@ impl SharedPrefixes {
         }
     }
 
-    /// Whether new beginnings are remembered.
+    /// Sets whether new beginnings are added.
     pub(crate) fn set_accepts_new(&self, takes: bool) {
         self.closed.store(!takes, Ordering::Relaxed);
     }
 
-    /// Remembers half of what it may at most.
+    /// Drops entries down to half of the bound.
     pub(crate) fn shrink(&self) {
         self.memory.lock().shrink();
     }

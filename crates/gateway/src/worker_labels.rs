@@ -1,15 +1,15 @@
-//! Names of workers as values of a label: bounded, since workers come and go while counters stay.
+//! Worker names as label values: bounded, since workers come and go while counters stay.
 //!
-//! **Invariant**: at most [`MOST_WORKERS`] names, and [`OTHER`] beside them. A name that has a label keeps it: a series that
-//! changed its meaning or went away would make rates wrong.
+//! **Invariant**: at most [`MOST_WORKERS`] names, and [`OTHER`] beside them. A name keeps its
+//! label: a series that changed its meaning or vanished would make rates wrong.
 
 use std::collections::HashSet;
 
 use parking_lot::RwLock;
 
-/// Workers with a label of their own.
+/// Most workers with a label of their own.
 pub(crate) const MOST_WORKERS: usize = 1024;
-/// All the rest.
+/// The label of all other workers.
 pub(crate) const OTHER: &str = "other";
 
 /// The names that have a label.
@@ -17,7 +17,7 @@ pub(crate) const OTHER: &str = "other";
 pub(crate) struct WorkerLabels(RwLock<HashSet<Box<str>>>);
 
 impl WorkerLabels {
-    /// What a worker is called in a label: its name, or [`OTHER`] where too many came before it.
+    /// Returns a worker's label: its name, or [`OTHER`] if too many came before it.
     pub(crate) fn label(&self, name: &str) -> String {
         if !self.0.read().contains(name) {
             let mut known = self.0.write();

@@ -1,4 +1,4 @@
-//! Reading a call's body: so long, so slow, and so much of it in memory at once, and no more.
+//! Reads the body of a call within limits of length, time and total memory.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,18 +10,18 @@ use crate::error::{CallError, CallErrorKind};
 
 /// Longest body, bytes: about five million token ids.
 pub(crate) const LONGEST: usize = 32 << 20;
-/// Bytes of all bodies at once. When they are used up, a call is refused and may come again.
+/// Bytes of all bodies together. Above it a call is refused and may be repeated.
 const ALL: usize = 256 << 20;
-/// A body has arrived within this.
+/// Time limit for the arrival of a body.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes that are counted as one.
+/// Bytes per permit of the semaphore.
 const UNIT: usize = 1 << 10;
 
-/// The memory of all bodies that are being read or answered.
+/// Memory budget of all bodies that are being read or answered.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyMemory(Arc<Semaphore>);
 
-/// A body, and its share of the memory until it is dropped.
+/// A body and its share of the memory; dropping it frees the share.
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Vec<u8>,

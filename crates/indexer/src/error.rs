@@ -1,8 +1,8 @@
-//! Why a call was refused, and the one place that says with which status.
+//! Reasons for refusing a call, and the only mapping of them to HTTP statuses.
 
 use axum::http::StatusCode;
 
-/// Longest text of an error, bytes: texts of others may be quoted in it.
+/// Longest text of an error, in bytes: it may quote text from outside.
 const LONGEST: usize = 400;
 
 /// A refused call.
@@ -10,30 +10,30 @@ const LONGEST: usize = 400;
 pub(crate) struct CallError {
     pub(crate) kind: CallErrorKind,
     pub(crate) message: String,
-    /// The body's top-level field that is at fault.
+    /// Top-level field of the body that is at fault.
     pub(crate) field: Option<&'static str>,
 }
 
-/// What is wrong with a call.
+/// Kind of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallErrorKind {
-    /// The body.
+    /// The body cannot be read.
     Body,
-    /// It comes without the token that is needed.
+    /// The required token is missing or wrong.
     Stranger,
-    /// It leads where it may not, or comes from where it may not.
+    /// The destination or the origin of the call is not permitted.
     Forbidden,
     /// There is no such registration, or no such route.
     Unknown,
-    /// The route answers another method.
+    /// The route takes another method.
     Method,
-    /// It took too long to arrive.
+    /// The body took too long to arrive.
     Slow,
-    /// Something else is registered under this key.
+    /// Another registration has this key.
     Conflict,
     /// The body is too long.
     TooLong,
-    /// There is no room now.
+    /// No memory or no room for a registration is free now.
     Full,
 }
 
@@ -51,7 +51,7 @@ impl CallError {
         }
     }
 
-    /// A field of the body is wrong.
+    /// Returns the error for a wrong field of the body.
     pub(crate) fn field(field: &'static str, message: impl Into<String>) -> Self {
         Self::new(CallErrorKind::Body, message).at(field)
     }

@@ -1,7 +1,7 @@
-//! A call's body as the fields that the call uses, from JSON or msgpack.
+//! Reads the fields that a call uses from a JSON or msgpack body.
 //!
-//! **Invariant**: no value of a body takes more memory than a few times its own bytes, and nesting costs no stack beyond a
-//! fixed depth.
+//! **Invariant**: no value of a body takes more memory than a few times its own bytes, and nesting
+//! costs no stack beyond a fixed depth.
 
 use std::{cell::Cell, fmt};
 
@@ -13,22 +13,22 @@ use crate::{
     msgpack,
 };
 
-/// A field that a call uses.
+/// Name and kind of a field that a call uses.
 pub(crate) type FieldSpec = (&'static str, FieldKind);
 
-/// How a body is encoded.
+/// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Encoding {
     Json,
     Msgpack,
 }
 
-/// The fields that were there.
+/// Fields that the body contains.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct FieldMap(Vec<(&'static str, FieldValue)>);
 
 impl FieldMap {
-    /// Reads the `fields` of a body and steps over all others.
+    /// Reads the `fields` of a body and skips all others.
     pub(crate) fn read(
         body: &[u8],
         encoding: Encoding,
@@ -58,13 +58,13 @@ impl FieldMap {
             .map(|(_, held)| held)
     }
 
-    /// Whether the field is there with anything but null in it.
+    /// Returns whether the field is present and not null.
     pub(crate) fn has(&self, field: &str) -> bool {
         self.held(field)
             .is_some_and(|held| *held != FieldValue::Null)
     }
 
-    /// A text; an empty one and null count as left out.
+    /// Returns a text field; an empty text and null count as absent.
     pub(crate) fn text(&self, field: &str) -> Option<&str> {
         match self.held(field) {
             Some(FieldValue::Text(text)) if !text.is_empty() => Some(text),
@@ -104,12 +104,12 @@ impl FieldMap {
     }
 }
 
-/// A field that has to be there and is not.
+/// Returns the error for a required field that is missing.
 pub(crate) fn missing(field: &'static str, expected: &str) -> CallError {
     CallError::field(field, format!("{field} is missing: expected {expected}"))
 }
 
-/// Reads a form, and keeps in `at` which field it is at.
+/// Visitor that reads the fields; `at` is the field that it is reading.
 struct FieldReader<'a> {
     fields: &'static [FieldSpec],
     at: &'a Cell<Option<&'static str>>,
@@ -148,7 +148,7 @@ impl<'de> Visitor<'de> for FieldReader<'_> {
     }
 }
 
-/// Which of the fields a key names, if any.
+/// Resolves a key to one of the fields, if it names one.
 struct FieldName(&'static [FieldSpec]);
 
 impl<'de> DeserializeSeed<'de> for FieldName {

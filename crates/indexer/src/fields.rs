@@ -1,26 +1,27 @@
-//! Single values of a body, whatever its encoding: what a field may hold, and what is said when it holds something else.
+//! Values of single fields in either encoding: the accepted kinds, and the error for any other
+//! value.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-/// Longest text of a field, bytes.
+/// Longest text of a field, in bytes.
 const LONGEST_TEXT: usize = 1024;
 
-/// What a field may hold.
+/// Kind of value that a field accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FieldKind {
     /// A text.
     Text,
     /// A whole number.
     Number,
-    /// Token ids: numbers, or in msgpack also their bytes, four each, little-endian.
+    /// Token ids: numbers; in msgpack also their bytes, four per id, little-endian.
     Tokens,
-    /// Hashes: numbers, or texts of decimal digits for those whose numbers are floats.
+    /// Hashes: numbers, or decimal texts for clients whose numbers are floats.
     Hashes,
 }
 
-/// What a field holds.
+/// Value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FieldValue {
     Null,
@@ -85,12 +86,12 @@ impl<'de> Visitor<'de> for FieldKind {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FieldValue, A::Error> {
-        // The lists grow with what is there: nobody's word is taken for their length.
+        // The lists grow with the elements read: an announced length is not trusted.
         match self {
             Self::Tokens => {
                 let mut tokens = Vec::new();
                 while let Some(token) = list.next_element_seed(ListElement::Token)? {
-                    // The seed has checked it.
+                    // The seed has checked the range.
                     tokens.push(u32::try_from(token).unwrap_or_default());
                 }
                 Ok(FieldValue::Tokens(tokens))
@@ -107,7 +108,7 @@ impl<'de> Visitor<'de> for FieldKind {
     }
 }
 
-/// An element of a list.
+/// Element of a list.
 #[derive(Clone, Copy)]
 enum ListElement {
     Token,

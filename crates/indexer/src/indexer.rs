@@ -1,4 +1,4 @@
-//! The calls themselves, free of HTTP: what each does, and what it answers.
+//! The calls of the API without HTTP: effects and results.
 
 use std::{
     sync::{Arc, Weak},
@@ -26,30 +26,31 @@ use crate::{
     views,
 };
 
-/// How often streams are looked at that ended by themselves.
+/// Interval of the check for streams that ended by themselves.
 const TENDED: Duration = Duration::from_secs(2);
-/// Whose a store's stream is: it is told to others in its place.
+/// Placeholder target of a store's stream; its updates go to the targets of its memberships
+/// instead.
 const NOBODY: Target = Target {
     worker: WorkerId(u32::MAX),
     rank: DpRank(0),
 };
 
-/// What an indexer is made of.
+/// Dependencies of an [`Indexer`].
 #[derive(Clone, Debug)]
 pub struct IndexerParts {
-    /// Where events go and queries look.
+    /// Index that events update and queries read.
     pub index: Arc<KvIndex>,
-    /// How tokens become hashes: the index's own.
+    /// Hash scheme of the index.
     pub scheme: HashScheme,
-    /// The clock.
+    /// Clock of the process.
     pub clock: Clock,
-    /// Which addresses publishers may have.
+    /// Addresses that publishers may have.
     pub destinations: Destinations,
-    /// Instances beside the registered ones.
+    /// Instances besides the registered ones.
     pub residents: ResidentInstances,
 }
 
-/// The publishers that were registered, and the index that they fill. Dropping it stops following them.
+/// Registered publishers and the index that they fill. Dropping it stops following them.
 #[derive(Debug)]
 pub struct Indexer {
     parts: IndexerParts,
@@ -57,7 +58,7 @@ pub struct Indexer {
     pub(crate) bodies: BodyMemory,
 }
 
-/// Looks after the indexer for as long as there is one; everything it goes by is there.
+/// Tends the indexer at an interval until it is dropped.
 async fn tend(tended: &Weak<Indexer>) {
     loop {
         tokio::time::sleep(TENDED).await;
@@ -69,7 +70,8 @@ async fn tend(tended: &Weak<Indexer>) {
 }
 
 impl Indexer {
-    /// An indexer without publishers. Starts a task of the current runtime, which ends after the indexer is dropped.
+    /// Starts an indexer without publishers. Spawns a task on the current runtime, which ends after
+    /// the indexer is dropped.
     pub fn start(parts: IndexerParts) -> Arc<Self> {
         let indexer = Arc::new(Self::new(parts));
         let tended = Arc::downgrade(&indexer);
@@ -86,7 +88,7 @@ impl Indexer {
         }
     }
 
-    /// Follows again whose streams ended by themselves.
+    /// Restarts streams that ended by themselves.
     fn tend(&self) {
         let ended = |seat: &InstanceRank| seat.registrations().any(|(_, source)| source.ended());
         if self.registry.read().all().any(ended) {
@@ -108,7 +110,8 @@ impl Indexer {
         self.parts.destinations
     }
 
-    /// `/register`. Its task runs when this returns: whether the publisher can be reached is seen in `/services`.
+    /// Handles `/register`. The source task runs when this returns; `/services` shows whether the
+    /// publisher can be reached.
     pub(crate) fn register(&self, registration: Registration) -> Result<Value, CallError> {
         let instance = Arc::clone(&registration.key.instance);
         if self
@@ -156,7 +159,7 @@ impl Indexer {
         ZmqSource::spawn_into(spec, sink, self.parts.clock)
     }
 
-    /// `/unregister`. Goes on to its end even if nobody waits for it any more.
+    /// Handles `/unregister`. Completes even if the caller stops waiting.
     pub(crate) async fn unregister(&self, key: RegistrationKey) -> Result<Value, CallError> {
         let seat = self.registry.write().unregister(&key)?;
         let index = Arc::clone(&self.parts.index);
@@ -165,7 +168,7 @@ impl Indexer {
                 source.stop().await;
             }
             drop(seat.store);
-            // Nothing is stored for it any more. Forgetting takes a while where much is held.
+            // Nothing is stored for this target any more. Removing many blocks takes a while.
             let _ =
                 tokio::task::spawn_blocking(move || index.remove_worker(seat.target.worker)).await;
         });
@@ -174,7 +177,7 @@ impl Indexer {
         Ok(json!({"status": "unregistered successfully", "removed_instances": [key.text()]}))
     }
 
-    /// `/query` and `/query_by_hash`: one lookup, whoever is asked about.
+    /// Handles `/query` and `/query_by_hash`: one lookup for all instances.
     pub(crate) fn answer_query(&self, question: &OverlapQuery) -> Value {
         let found =
             self.parts
@@ -192,7 +195,7 @@ impl Indexer {
         for resident in self.residents(&question.tenant) {
             known = true;
             if wanted(&resident.instance) {
-                // A router's own workers are registered with no salt.
+                // The router's own workers have no registered salt.
                 let salted = question
                     .registered_salt
                     .as_ref()
@@ -229,8 +232,8 @@ impl Indexer {
         Value::Object(reply)
     }
 
-    /// What the registered publishers' workers in the index are called: as their instance, and of what tenant if it is not
-    /// the default one.
+    /// Returns the names of the registered publishers' workers in the index: the instance, with the
+    /// tenant if it is not the default one.
     pub fn names(&self) -> Vec<(WorkerId, Arc<str>)> {
         let registry = self.registry.read();
         let name = |key: &RegistrationKey| match &*key.tenant {
@@ -243,7 +246,7 @@ impl Indexer {
             .collect()
     }
 
-    /// `/services`.
+    /// Handles `/services`.
     pub(crate) fn services(&self) -> Value {
         let mut services: Vec<Value> = self
             .parts
@@ -256,7 +259,7 @@ impl Indexer {
         json!({"services": services})
     }
 
-    /// `/global_view`.
+    /// Handles `/global_view`.
     pub(crate) fn global_view(&self) -> Value {
         let mut view = views::GlobalView::default();
         for resident in self.parts.residents.list() {
@@ -270,7 +273,7 @@ impl Indexer {
         view.json()
     }
 
-    /// A router's own workers, which are instances of one tenant only.
+    /// Returns the router's own workers, which are instances of the default tenant only.
     fn residents(&self, tenant: &Arc<str>) -> impl Iterator<Item = ResidentInstance> {
         if &**tenant == DEFAULT_TENANT {
             self.parts.residents.list()
@@ -308,7 +311,7 @@ mod tests {
             destinations: Destinations::Engines,
             residents: ResidentInstances::none(),
         });
-        // Their tasks are dropped with the runtime they began in, as a panic would drop them.
+        // The source tasks are dropped with their runtime, as after a panic.
         let another = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -1,15 +1,17 @@
-//! The Conductor API: who holds how much of a prompt, asked over HTTP by routers that are not this one.
+//! The Conductor API: other routers query over HTTP how much of a prompt each engine holds.
 //!
-//! Publishers of KV events are registered and unregistered by request; each runs as an [`event_sources::ZmqSource`] on the
-//! index that the queries read. The same routes serve two roles: alone (`warmroute indexer`), and on a router's admin
-//! listener, where the router's own workers are instances too ([`Residents`]).
+//! Publishers of KV events are registered and unregistered by request; each runs as an
+//! [`event_sources::ZmqSource`] on the index that the queries read. The same routes serve two
+//! roles: alone (`warmroute indexer`), and on a router's admin listener, where the router's own
+//! workers are instances too ([`ResidentInstances`]).
 //!
-//! Not here: who may ask (the listener's access rule), what events mean (`kv-events`), what is held (`kv-index`).
+//! Not here: access control (the listener), the meaning of events (`kv-events`), the block index
+//! (`kv-index`).
 //!
-//! **Invariant**: a query creates no state and takes no lock of the index; its answer has a row for each instance of its tenant
-//! and for nothing else.
-//! **Invariant**: what a publisher was credited with is gone from the index when its unregistration is answered, and nothing
-//! else is.
+//! **Invariant**: a query creates no state and takes no lock of the index; its reply has a row for
+//! each instance of its tenant and for nothing else.
+//! **Invariant**: when an unregistration is answered, the blocks credited to that publisher are out
+//! of the index, and no others.
 
 mod body;
 mod error;

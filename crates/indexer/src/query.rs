@@ -1,4 +1,5 @@
-//! What `/query` and `/query_by_hash` ask, checked: a namespace, a chain of blocks, and whose rows are wanted.
+//! Checked queries of `/query` and `/query_by_hash`: a namespace, a chain of blocks, and a row
+//! filter.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::{
     registration::{DEFAULT_TENANT, block_size},
 };
 
-/// What `/query` reads.
+/// Fields of `/query`.
 pub(crate) const QUERY: &[FieldSpec] = &[
     ("model", FieldKind::Text),
     ("lora_name", FieldKind::Text),
@@ -24,7 +25,7 @@ pub(crate) const QUERY: &[FieldSpec] = &[
     ("additional_salt", FieldKind::Text),
 ];
 
-/// What `/query_by_hash` reads.
+/// Fields of `/query_by_hash`.
 pub(crate) const QUERY_BY_HASH: &[FieldSpec] = &[
     ("model", FieldKind::Text),
     ("lora_name", FieldKind::Text),
@@ -38,26 +39,27 @@ pub(crate) const QUERY_BY_HASH: &[FieldSpec] = &[
     ("additional_salt", FieldKind::Text),
 ];
 
-/// A question.
+/// A query for the overlap of one chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OverlapQuery {
     pub(crate) tenant: Arc<str>,
-    /// Only this one's row.
+    /// If set, the reply has only the row of this instance.
     pub(crate) instance: Option<Arc<str>>,
     pub(crate) namespace: Namespace,
-    /// Only those that are registered with this `additionalsalt` (`Some(None)`: with none) can have a hit.
+    /// If set, only instances registered with this `additionalsalt` (`Some(None)`: without one) can
+    /// have a hit.
     pub(crate) registered_salt: Option<Option<Arc<str>>>,
     pub(crate) chain: Vec<SequenceHash>,
 }
 
 impl OverlapQuery {
-    /// By tokens, of which only complete blocks count.
+    /// Builds the query from token ids; a partial block at the end is ignored.
     pub(crate) fn by_tokens(form: &FieldMap, scheme: HashScheme) -> Result<Self, CallError> {
         let tokens = form.tokens("token_ids")?;
         Self::of(form, |size| scheme.chain(None, tokens, size))
     }
 
-    /// By rolling hashes; `block_hash` is their name in earlier drafts.
+    /// Builds the query from rolling hashes; `block_hash` is their name in earlier drafts.
     pub(crate) fn by_hashes(form: &FieldMap) -> Result<Self, CallError> {
         let hashes = match (form.hashes("seq_hashes"), form.hashes("block_hash")) {
             (Some(_), Some(_)) => {
@@ -76,8 +78,9 @@ impl OverlapQuery {
     ) -> Result<Self, CallError> {
         let model = form.required_text("model")?.into();
         let block_size = block_size(form)?;
-        // Blocks without a salt of their own have that of the registration, so one of the two is enough to find them. Where
-        // both are said, the blocks' own has to be there, at an instance that is registered with the other.
+        // Blocks without a salt of their own have that of the registration, so one of the two is
+        // enough to find them. If both are given, the blocks must have the first and their instance
+        // must be registered with the second.
         let (own, registered) = (form.text("cache_salt"), form.text("additional_salt"));
         let registered_salt = form
             .has("additional_salt")
@@ -100,7 +103,7 @@ impl OverlapQuery {
     }
 }
 
-/// The adapter by name, or by the number that older engines give it.
+/// Returns the LoRA adapter by its name, or by the number that older engines give it.
 fn lora(form: &FieldMap) -> Result<Option<Arc<str>>, CallError> {
     match (form.text("lora_name"), form.number("lora_id")) {
         (Some(_), Some(_)) => Err(CallError::field(
@@ -108,7 +111,7 @@ fn lora(form: &FieldMap) -> Result<Option<Arc<str>>, CallError> {
             "lora_id is deprecated: send only lora_name",
         )),
         (Some(name), None) => Ok(Some(name.into())),
-        // Events without a name are spelt so, too; engines number adapters from 1 on.
+        // Events without an adapter name use this spelling too; engines number adapters from 1 on.
         (None, Some(number)) if number > 0 => Ok(Some(format!("lora_id:{number}").into())),
         (None, _) => Ok(None),
     }

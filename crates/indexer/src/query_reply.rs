@@ -1,4 +1,4 @@
-//! What a query is answered: from what each target holds to a row for each instance.
+//! Builds the reply of a query: overlaps per target become one row per instance.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -9,26 +9,27 @@ use kv_blocks::{BlockSize, DpRank, Target, Tier};
 use kv_index::Overlap;
 use serde_json::{Map, Value};
 
-/// One instance, in blocks.
+/// Row of one instance, in blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct InstanceRow {
     /// Longest prefix of each rank, over all tiers.
     ranks: BTreeMap<DpRank, u32>,
-    /// Blocks of a rank's prefix in each tier, a block in two tiers counting in both; of the rank that has most.
+    /// Blocks of the prefix in each tier, for the rank that has the most. A block in two tiers
+    /// counts in both.
     present: [u32; Tier::ALL.len()],
 }
 
-/// The rows of one tenant.
+/// Rows of one tenant.
 #[derive(Debug, Default)]
 pub(crate) struct TenantRows(BTreeMap<Arc<str>, InstanceRow>);
 
 impl TenantRows {
-    /// A row of zeros, unless there is one already.
+    /// Adds a row of zeros unless the instance has a row.
     pub(crate) fn add_instance(&mut self, instance: &Arc<str>) {
         self.0.entry(Arc::clone(instance)).or_default();
     }
 
-    /// A rank of an instance, with what it holds of the question's chain.
+    /// Adds a rank of an instance with its overlap with the queried chain.
     pub(crate) fn add(&mut self, instance: &Arc<str>, rank: DpRank, held: Option<&Overlap>) {
         let row = self.0.entry(Arc::clone(instance)).or_default();
         let longest = row.ranks.entry(rank).or_default();
@@ -39,7 +40,7 @@ impl TenantRows {
         }
     }
 
-    /// The reply's object below the tenant, in tokens.
+    /// Returns the tenant's object of the reply, in tokens.
     pub(crate) fn json(&self, block_size: BlockSize) -> Value {
         let rows = self
             .0
@@ -57,7 +58,7 @@ impl InstanceRow {
             .iter()
             .map(|(rank, blocks)| (rank.0.to_string(), tokens(*blocks)));
         let mut row = Map::new();
-        // Ranks are never stitched together: a request runs on one of them.
+        // Prefixes of different ranks are never joined: a request runs on one rank.
         row.insert(
             "longest_matched".to_owned(),
             tokens(self.ranks.values().copied().max().unwrap_or(0)),
@@ -69,7 +70,7 @@ impl InstanceRow {
         row.insert("DP".to_owned(), Value::Object(ranks.collect()));
         for tier in [Tier::Host, Tier::Disk, Tier::Remote] {
             let blocks = self.present[tier.index()];
-            // The first three are always there, the others where there is something to say.
+            // The first three tiers are always present, the others only if they hold blocks.
             if tier != Tier::Remote || blocks > 0 {
                 row.insert(medium(tier).to_owned(), tokens(blocks));
             }
@@ -78,13 +79,14 @@ impl InstanceRow {
     }
 }
 
-/// Blocks that somebody announced. What a router only expects of its own request comes last in a prefix.
+/// Returns the announced blocks. Blocks that a router only expects after its own request are the
+/// last ones of a prefix.
 fn confirmed(held: &Overlap) -> u32 {
     let blocks = held.blocks;
     blocks.device + blocks.host + blocks.disk + blocks.remote
 }
 
-/// A tier by its name in replies.
+/// Returns the name of a tier in replies.
 pub(crate) fn medium(tier: Tier) -> &'static str {
     match tier {
         Tier::Device => "GPU",
@@ -94,7 +96,7 @@ pub(crate) fn medium(tier: Tier) -> &'static str {
     }
 }
 
-/// What was found, by target.
+/// Groups the overlaps by target.
 pub(crate) fn by_target(found: Vec<Overlap>) -> HashMap<Target, Overlap> {
     found
         .into_iter()
@@ -120,7 +122,7 @@ mod tests {
         }
     }
 
-    /// The answer when targets hold so many leading blocks of four in these tiers.
+    /// Returns the reply when targets hold this many of four leading blocks in these tiers.
     fn answer(held: &[(Target, Tier, usize)]) -> Value {
         let block_size = BlockSize::new(SIZE.into()).unwrap();
         let namespace = Namespace {

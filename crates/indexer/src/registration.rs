@@ -1,4 +1,4 @@
-//! What `/register` says, checked, and the key by which `/unregister` names it.
+//! Checked `/register` bodies, and the key by which `/unregister` names a registration.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::{
     fields::FieldKind,
 };
 
-/// The tenant of those who name none.
+/// Tenant of registrations that name none.
 pub(crate) const DEFAULT_TENANT: &str = "default";
 
-/// What `/register` reads.
+/// Fields of `/register`.
 pub(crate) const REGISTER: &[FieldSpec] = &[
     ("endpoint", FieldKind::Text),
     ("replay_endpoint", FieldKind::Text),
@@ -30,14 +30,15 @@ pub(crate) const REGISTER: &[FieldSpec] = &[
     ("additionalsalt", FieldKind::Text),
 ];
 
-/// What `/unregister` reads: other fields are accepted and narrow nothing (contract MC2).
+/// Fields of `/unregister`: other fields are accepted and narrow nothing (contract MC2).
 pub(crate) const UNREGISTER: &[FieldSpec] = &[
     ("tenant_id", FieldKind::Text),
     ("instance_id", FieldKind::Text),
     ("dp_rank", FieldKind::Number),
 ];
 
-/// Which publisher a registration is of. Ordered by tenant first, so that a tenant's come together.
+/// Identity of a registered publisher. Ordered by tenant first, so that a tenant's publishers are
+/// adjacent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RegistrationKey {
     pub(crate) tenant: Arc<str>,
@@ -61,18 +62,18 @@ impl RegistrationKey {
         })
     }
 
-    /// As replies write it.
+    /// Returns the key as replies write it.
     pub(crate) fn text(&self) -> String {
         format!("{}|{}|{}", self.instance, self.tenant, self.rank)
     }
 }
 
-/// Whose events they are.
+/// Kind of publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PublisherKind {
     Vllm,
     Sglang,
-    /// The master of a store that several engines share.
+    /// Master of a store that several engines share.
     Mooncake,
 }
 
@@ -85,7 +86,8 @@ impl PublisherKind {
         }
     }
 
-    /// Whether it is a store's: then it says nothing of tokens, only of blocks that engines have named.
+    /// Returns whether the publisher is a store: its events carry no tokens, only hashes of blocks
+    /// that engines named.
     pub(crate) fn is_store(self) -> bool {
         self == Self::Mooncake
     }
@@ -104,7 +106,7 @@ impl PublisherKind {
     }
 }
 
-/// A publisher to follow.
+/// A registered publisher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Registration {
     pub(crate) key: RegistrationKey,
@@ -118,7 +120,8 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// A registration that leads only to permitted `destinations`.
+    /// Builds a registration from its fields; its endpoint must be among the permitted
+    /// `destinations`.
     pub(crate) fn of(form: &FieldMap, destinations: Destinations) -> Result<Self, CallError> {
         let of = |field: &'static str, text: &str| destination(field, text, destinations);
         Ok(Self {
@@ -136,7 +139,7 @@ impl Registration {
         })
     }
 
-    /// The first field in which another registration of the same publisher says something else.
+    /// Returns the first field in which another registration of the same publisher differs.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let fields = [
             ("endpoint", self.endpoint != other.endpoint),
@@ -156,7 +159,7 @@ impl Registration {
             .map(|(field, _)| field)
     }
 
-    /// What stands in where its events say nothing. Source: contract MC11.
+    /// Returns defaults for values that its events leave out. Source: contract MC11.
     pub(crate) fn defaults(&self) -> EventDefaults {
         EventDefaults {
             lora: self.lora.clone(),
@@ -165,7 +168,7 @@ impl Registration {
         }
     }
 
-    /// As it was registered, with what was left out filled in.
+    /// Returns the registration as JSON, with defaults filled in.
     pub(crate) fn json(&self) -> Value {
         json!({
             "endpoint": self.endpoint.to_string(),
@@ -182,7 +185,7 @@ impl Registration {
     }
 }
 
-/// Tokens in a block.
+/// Returns the number of tokens per block.
 pub(crate) fn block_size(form: &FieldMap) -> Result<BlockSize, CallError> {
     BlockSize::new(form.required_number("block_size")?)
         .map_err(|error| CallError::field("block_size", error.to_string()))

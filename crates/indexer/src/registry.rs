@@ -1,4 +1,4 @@
-//! The publishers that are followed now, and whose blocks theirs are.
+//! The registered publishers, and the targets that their blocks count for.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -15,25 +15,27 @@ use crate::{
     stores::{StoreMembership, Stores},
 };
 
-/// Registrations at once. One more is refused.
+/// Most registrations at once. A further one is refused.
 pub(crate) const MOST: usize = 4096;
 
-/// Numbers from here on are ours; those of a router's own workers begin at 0. Neither are used twice.
+/// First worker number of registered instances; the router's own workers count from 0. No number is
+/// used twice.
 const FIRST_WORKER: u32 = 1 << 31;
 
-/// A rank of an instance. Each has a number of its own in the index, so that what it was credited with can be removed
-/// without touching other ranks of its instance.
+/// A rank of an instance. It has its own number in the index, so that its blocks can be removed
+/// without touching other ranks of the instance.
 #[derive(Debug)]
 pub(crate) struct InstanceRank {
     pub(crate) target: Target,
-    /// The engine's own publisher.
+    /// Publisher of the engine itself.
     pub(crate) engine: Option<(Registration, SourceHandle)>,
-    /// A store beside it, which may be others' too. Dropped, it counts for this seat no longer.
+    /// Store beside the engine, possibly shared with other ranks. Dropping it ends its credit for
+    /// this rank.
     pub(crate) store: Option<(Registration, StoreMembership)>,
 }
 
 impl InstanceRank {
-    /// An empty seat, with the number after those that were `given`.
+    /// Returns an empty rank with the next number after the `given` ones.
     fn new(given: &mut u32, rank: u32) -> Result<Self, CallError> {
         let Some(worker) = FIRST_WORKER.checked_add(*given) else {
             return Err(CallError::new(
@@ -53,7 +55,7 @@ impl InstanceRank {
         })
     }
 
-    /// What was registered for it, each with its stream.
+    /// Returns the rank's registrations, each with its stream.
     pub(crate) fn registrations(&self) -> impl Iterator<Item = (&Registration, &SourceHandle)> {
         let engine = self
             .engine
@@ -81,7 +83,7 @@ impl InstanceRank {
     }
 }
 
-/// All of them, by tenant, instance and rank.
+/// All registered ranks, by tenant, instance and rank.
 #[derive(Debug)]
 pub(crate) struct Registry {
     ranks: BTreeMap<RegistrationKey, InstanceRank>,
@@ -100,8 +102,8 @@ impl Registry {
         }
     }
 
-    /// Takes a publisher in; an equal registration again changes nothing. `follow` starts following an engine's for a
-    /// target, or a store's for whoever it is of.
+    /// Adds a publisher; an equal registration again changes nothing. `follow` starts the source of
+    /// an engine for its target, or of a store for all its targets.
     pub(crate) fn register(
         &mut self,
         registration: Registration,
@@ -142,7 +144,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes out all that is registered under a key.
+    /// Removes all registrations under a key.
     pub(crate) fn unregister(&mut self, key: &RegistrationKey) -> Result<InstanceRank, CallError> {
         let seat = self.ranks.remove(key).ok_or_else(|| {
             let message = format!(
@@ -155,8 +157,8 @@ impl Registry {
         Ok(seat)
     }
 
-    /// Follows again whose streams ended by themselves, with a panic. What an engine said until then is `forget`ten: nobody
-    /// hears what becomes of it.
+    /// Restarts streams that ended by themselves, with a panic. Their engines' blocks are dropped
+    /// by `forget`, because changes since then were missed.
     pub(crate) fn follow_ended(
         &mut self,
         forget: impl Fn(Target),
@@ -184,7 +186,7 @@ impl Registry {
         }
     }
 
-    /// A tenant's seats, all or those of one instance.
+    /// Returns the ranks of a tenant, or only those of one instance.
     pub(crate) fn of_tenant<'a>(
         &'a self,
         tenant: &Arc<str>,
@@ -204,17 +206,17 @@ impl Registry {
             .take_while(move |(key, _)| within(key))
     }
 
-    /// All seats.
+    /// Returns all ranks.
     pub(crate) fn all(&self) -> impl Iterator<Item = &InstanceRank> {
         self.ranks.values()
     }
 }
 
-/// Where a publisher's updates go.
+/// Destination of a publisher's updates.
 pub(crate) enum UpdateRoute {
-    /// To the index, as this target's.
+    /// The index, for this target.
     Engine(Target),
-    /// To all targets that the store is registered for.
+    /// All targets that the store is registered for.
     Store(Arc<dyn BlockSink>),
 }
 

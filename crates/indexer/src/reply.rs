@@ -1,4 +1,4 @@
-//! Replies, in the encoding that was asked for.
+//! Encodes replies in the requested encoding.
 
 use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{error::CallError, field_map::Encoding, msgpack};
 
-/// How the body is encoded: msgpack if it says so, else JSON, whatever it says.
+/// Returns the encoding of the body: msgpack if its content type is msgpack, else JSON.
 pub(crate) fn of_body(headers: &HeaderMap) -> Encoding {
     if headers
         .get(header::CONTENT_TYPE)
@@ -20,7 +20,8 @@ pub(crate) fn of_body(headers: &HeaderMap) -> Encoding {
     }
 }
 
-/// How the answer is to be encoded: as `accept` says if it names one of the two, else as the body is.
+/// Returns the encoding of the reply: from `accept` if it names one of the two, else that of the
+/// body.
 pub(crate) fn wanted(headers: &HeaderMap) -> Encoding {
     let accepts = headers.get_all(header::ACCEPT).iter();
     let mut named = accepts
@@ -48,7 +49,7 @@ fn names_msgpack(value: &[u8]) -> bool {
         .any(|name| media_type(value).eq_ignore_ascii_case(name))
 }
 
-/// Without parameters.
+/// Returns a media type without its parameters.
 fn media_type(value: &[u8]) -> &[u8] {
     value
         .split(|byte| *byte == b';')
@@ -57,7 +58,7 @@ fn media_type(value: &[u8]) -> &[u8] {
         .trim_ascii()
 }
 
-/// A reply to somebody who sent these headers.
+/// Builds the HTTP reply in this encoding.
 pub(crate) fn reply(result: Result<Value, CallError>, encoding: Encoding) -> Response {
     let (status, value) = match result {
         Ok(value) => (StatusCode::OK, value),

@@ -1,4 +1,4 @@
-//! Instances that nobody registered: the workers of the router that the routes are mounted on.
+//! Instances that are not registered: the workers of the router that mounts the routes.
 
 use std::{fmt, sync::Arc};
 
@@ -7,31 +7,32 @@ use kv_blocks::Target;
 /// One data-parallel rank of a router's worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResidentInstance {
-    /// Whose cache it is.
+    /// Target whose cache it is.
     pub target: Target,
     /// The worker's name.
     pub instance: Arc<str>,
-    /// What kind of engine it is.
+    /// Kind of engine.
     pub engine: &'static str,
-    /// The model its blocks belong to; `None` while it is not known.
+    /// Model that its blocks belong to; `None` while it is unknown.
     pub model: Option<Arc<str>>,
-    /// Tokens in one of its blocks.
+    /// Tokens per block.
     pub block_size: u32,
     /// State of its event stream; `None` without one.
     pub state: Option<&'static str>,
 }
 
-/// Says which instances there are beside the registered ones. They belong to tenant `default`.
+/// Lists the instances besides the registered ones. They belong to tenant `default`.
 #[derive(Clone)]
 pub struct ResidentInstances(Arc<dyn Fn() -> Vec<ResidentInstance> + Send + Sync>);
 
 impl ResidentInstances {
-    /// Those that `list` returns, in whatever order. Asked with every call, so it must be quick.
+    /// Uses the instances that `list` returns, in any order. It is called once per API call, so it
+    /// must be quick.
     pub fn new(list: impl Fn() -> Vec<ResidentInstance> + Send + Sync + 'static) -> Self {
         Self(Arc::new(list))
     }
 
-    /// None at all.
+    /// Uses no instances.
     pub fn none() -> Self {
         Self::new(Vec::new)
     }

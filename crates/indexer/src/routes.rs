@@ -1,4 +1,4 @@
-//! The HTTP face: which path is which call.
+//! HTTP routes of the API.
 
 use std::sync::Arc;
 
@@ -22,10 +22,12 @@ use crate::{
     reply::{of_body, reply, wanted},
 };
 
-/// Bodies of more bytes are read on a thread of their own: the tasks beside them are not to wait for that.
+/// Bodies above this size, in bytes, are read on a separate thread, so that other tasks do not
+/// wait.
 const LONG: usize = 64 << 10;
 
-/// The Conductor's routes, to be mounted beside others. Who may call them is the listener's to say.
+/// Returns the Conductor's routes, to be mounted beside others. Access control belongs to the
+/// listener.
 pub fn routes(indexer: Arc<Indexer>) -> Router {
     Router::new()
         .route("/register", posted(post(register)))
@@ -37,7 +39,8 @@ pub fn routes(indexer: Arc<Indexer>) -> Router {
         .with_state(indexer)
 }
 
-/// The refusal of a call by the listener, in the form of these routes; `None` if it is none of theirs.
+/// Returns the listener's refusal of a call in the error format of these routes; `None` for other
+/// paths.
 pub fn refusal(
     uri: &Uri,
     headers: &HeaderMap,
@@ -63,7 +66,7 @@ pub fn refusal(
     Some(reply(Err(CallError::new(kind, message)), wanted(headers)))
 }
 
-/// The same routes for a listener that has no others.
+/// Returns the same routes for a listener that serves nothing else.
 pub fn stand_alone(indexer: Arc<Indexer>) -> Router {
     routes(indexer).fallback(unknown_route)
 }
@@ -123,7 +126,7 @@ async fn global_view(State(indexer): State<Arc<Indexer>>, headers: HeaderMap) ->
     reply(Ok(indexer.global_view()), wanted(&headers))
 }
 
-/// Reads the `fields` of a body and does with them what the call does.
+/// Reads the `fields` of a body and runs the call with them.
 async fn call(
     indexer: Arc<Indexer>,
     request: Request,
@@ -166,8 +169,9 @@ async fn received(
     indexer.bodies.read(body).await
 }
 
-/// A page in a browser can post to a listener of its own machine without seeing the answer. Browsers say where such a
-/// request comes from; programs that are meant to call do not.
+/// Refuses requests that come from a web page. A page in a browser can post to a listener on its
+/// own machine without seeing the reply; browsers send the origin of such a request, API clients do
+/// not.
 fn not_from_another_page(headers: &HeaderMap) -> Result<(), CallError> {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return Ok(());

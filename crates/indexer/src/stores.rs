@@ -1,7 +1,9 @@
-//! Stores beside engines: one stream each, whose blocks count for every instance that it is registered for.
+//! Stores beside engines: one stream per store; its blocks count for every instance registered for
+//! it.
 //!
-//! A store says only which of the blocks that engines have named are with it too, so it speaks for the very targets of those
-//! engines: what is with it goes on behind what is on their devices. Source: contract MC10.
+//! A store names only blocks that engines named before, so its updates apply to the targets of
+//! those engines: blocks in the store extend the prefix that is on their devices. Source: contract
+//! MC10.
 
 use std::{
     collections::HashMap,
@@ -14,21 +16,22 @@ use kv_index::{KvIndex, UpdateOutcome};
 
 use crate::registration::Registration;
 
-/// The stores that somebody is registered for.
+/// Stores that have a registration.
 #[derive(Debug)]
 pub(crate) struct Stores {
     index: Arc<KvIndex>,
     by_endpoint: HashMap<(Endpoint, Option<Endpoint>), Weak<FollowedStore>>,
 }
 
-/// A followed store. Nobody follows it any more when the last of its memberships is dropped.
+/// A followed store. Dropping the last of its memberships ends its stream.
 #[derive(Debug)]
 struct FollowedStore {
     sink: Arc<StoreSink>,
     source: SourceHandle,
 }
 
-/// That a store's blocks count for a target, until it is dropped. What counted stays with the target.
+/// Credits a store's blocks to a target until it is dropped. Blocks credited before stay with the
+/// target.
 #[derive(Debug)]
 pub(crate) struct StoreMembership {
     store: Arc<FollowedStore>,
@@ -43,7 +46,8 @@ impl Stores {
         }
     }
 
-    /// From now on the registration's store is the target's too. `follow` begins to follow it, if nobody does yet.
+    /// Adds the target to the registration's store. `follow` starts the store's source unless it
+    /// runs already.
     pub(crate) fn join(
         &mut self,
         registration: &Registration,
@@ -86,7 +90,7 @@ impl Drop for StoreMembership {
     }
 }
 
-/// Takes what a store says of its own media. Of the engines' devices it has nothing to say.
+/// Sink for a store's updates of its own media. It passes on nothing about the engines' devices.
 #[derive(Debug)]
 struct StoreSink(FanOut);
 

@@ -1,4 +1,4 @@
-//! What is registered, and what all of it holds.
+//! Views of the registrations and of the index content.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     registry::InstanceRank,
 };
 
-/// What is registered for a seat, as `/services` lists it.
+/// Returns the registrations of a rank as `/services` lists them.
 pub(crate) fn services(seat: &InstanceRank) -> impl Iterator<Item = Value> {
     seat.registrations().map(|(registration, source)| {
         let report = source.report();
@@ -22,14 +22,15 @@ pub(crate) fn services(seat: &InstanceRank) -> impl Iterator<Item = Value> {
         service["last_seq"] = json!(report.last_seq);
         service["last_event_at"] = json!(report.last_event_at);
         service["counts"] = json!(report.counts);
-        // Of a size that nobody would ask for: counted, and not taken.
+        // Blocks of a size that no query uses are counted and not stored.
         service["other_block_size"] = json!(source.other_block_size());
         service["last_error"] = json!(report.last_error);
         service
     })
 }
 
-/// A router's worker as `/services` lists it. `/admin/streams` says where its events come from.
+/// Returns a router's worker as `/services` lists it. `/admin/streams` shows the source of its
+/// events.
 pub(crate) fn resident_service(resident: &ResidentInstance) -> Value {
     json!({
         "endpoint": null,
@@ -47,7 +48,7 @@ pub(crate) fn resident_service(resident: &ResidentInstance) -> Value {
     })
 }
 
-/// Who holds how much, by model and block size.
+/// Content of the index, by model and block size.
 #[derive(Debug, Default)]
 pub(crate) struct GlobalView(BTreeMap<(Option<Arc<str>>, u32), Vec<Value>>);
 
@@ -100,10 +101,10 @@ impl GlobalView {
     }
 }
 
-/// Tokens in each tier, by the names of replies in small letters.
+/// Returns the tokens in each tier, keyed by the tier names of replies in lower case.
 fn tokens(blocks: [u64; Tier::ALL.len()], block_size: u32) -> Value {
     let held = Tier::ALL.into_iter().zip(blocks);
-    // The first three are always there, the others where there is something to say.
+    // The first three tiers are always present, the others only if they hold blocks.
     let shown = held.filter(|(tier, blocks)| *tier != Tier::Remote || *blocks > 0);
     shown
         .map(|(tier, blocks)| {

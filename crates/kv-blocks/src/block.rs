@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZeroU32};
 
-/// Tokens in one block: 1 to 65,536. Not every engine can do 16, so nothing may assume it.
+/// Tokens in one block: 1 to 65,536. Not every engine supports 16, so no code may assume it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockSize(NonZeroU32);
 
@@ -14,7 +14,7 @@ impl BlockSize {
     /// The largest block, in tokens.
     pub const MAX: u32 = 1 << 16;
 
-    /// Checks `tokens` (1..=65,536).
+    /// Checks that `tokens` is in 1..=65,536.
     pub fn new(tokens: u64) -> Result<Self, BlockSizeError> {
         u32::try_from(tokens)
             .ok()
@@ -24,22 +24,22 @@ impl BlockSize {
             .ok_or(BlockSizeError(tokens))
     }
 
-    /// Tokens in one block.
+    /// Returns the tokens in one block.
     pub fn tokens(self) -> u32 {
         self.0.get()
     }
 
-    /// Whole blocks in `tokens` tokens; a trailing partial block does not count.
+    /// Returns the whole blocks in `tokens` tokens; a trailing partial block does not count.
     pub fn whole_blocks(self, tokens: u32) -> u32 {
         tokens / self.tokens()
     }
 
-    /// Tokens in one block, as a slice length.
+    /// Returns the tokens in one block, as a slice length.
     pub fn len(self) -> usize {
         self.tokens() as usize
     }
 
-    /// Always false: a block holds at least one token.
+    /// Returns false: a block holds at least one token.
     pub fn is_empty(self) -> bool {
         false
     }
@@ -66,8 +66,9 @@ pub struct BlockHash(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceHash(pub u64);
 
-/// What an engine calls a block, in normal form: integers by two's complement, byte strings by their last eight bytes
-/// big-endian. Opaque; only resolves parents and removals. Zero is a possible value.
+/// The engine's own identity of a block, in normal form: integers by two's complement, byte strings
+/// by their last eight bytes, big-endian. Opaque; it only resolves parents and removals. Zero is a
+/// possible value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EngineHash(pub u64);
 

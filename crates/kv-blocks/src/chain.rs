@@ -1,4 +1,4 @@
-//! From tokens to sequence hashes.
+//! Computes sequence hashes from tokens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,11 +6,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{BlockHash, BlockSize, PromptIdentity, SequenceHash};
 
-/// How tokens become hashes. One namespace has one scheme.
+/// How tokens are hashed. One namespace has one scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HashScheme {
-    /// XXH3-64 with a seed over little-endian u32 tokens; the first sequence hash is the block hash, each later one
-    /// hashes the previous sequence hash and the block hash, both little-endian. Source: contract MC7.
+    /// XXH3-64 with a seed over little-endian u32 tokens; the first sequence hash is the block
+    /// hash, each later one hashes the previous sequence hash and the block hash, both
+    /// little-endian. Source: contract MC7.
     Xxh3 {
         /// Seed of every XXH3 call.
         seed: u64,
@@ -29,13 +30,14 @@ const FNV_BASIS: u64 = 14_695_981_039_346_656_037;
 const FNV_PRIME: u64 = 1_099_511_628_211;
 
 impl HashScheme {
-    /// The hash of one block's tokens alone.
+    /// Returns the hash of one block's tokens alone.
     ///
-    /// For [`HashScheme::Fnv1a`] that is the block hashed as the first of a sequence.
+    /// For [`HashScheme::Fnv1a`] this is the hash of the block as the first of a sequence.
     pub fn block_hash(self, tokens: &[u32]) -> BlockHash {
         match self {
             Self::Xxh3 { seed } => {
-                // One block is at most 64 Ki tokens; typical ones (16 to 128 tokens) fit the stack buffer.
+                // One block is at most 64 Ki tokens; typical ones (16 to 128 tokens) fit the stack
+                // buffer.
                 let mut small = [0u8; 512];
                 let bytes = tokens.len() * 4;
                 if bytes <= small.len() {
@@ -55,7 +57,8 @@ impl HashScheme {
         }
     }
 
-    /// The sequence hash of a block with `tokens`, after `parent` (`None`: first of its sequence).
+    /// Returns the sequence hash of a block of `tokens` after `parent` (`None`: the first block of
+    /// its sequence).
     pub fn extend(self, parent: Option<SequenceHash>, tokens: &[u32]) -> SequenceHash {
         match self {
             Self::Xxh3 { seed } => {
@@ -72,7 +75,8 @@ impl HashScheme {
         }
     }
 
-    /// Sequence hashes of the whole blocks of `tokens`, first block first; a trailing partial block has none.
+    /// Returns the sequence hashes of the whole blocks of `tokens`, first block first; a trailing
+    /// partial block has none.
     ///
     /// ```
     /// use kv_blocks::{BlockSize, HashScheme};
@@ -108,10 +112,11 @@ fn fnv_step(previous: u64, tokens: &[u32]) -> u64 {
     hash
 }
 
-/// One prompt, cut into blocks on demand: chains are hashed the first time a block size is asked for.
+/// One prompt, cut into blocks on demand: a chain is hashed at the first request for its block
+/// size.
 ///
-/// Where the exact tokens are unknown, `tokens` are the prompt's bytes packed four to a token and `identity` says so:
-/// the two kinds live in different namespaces and never meet.
+/// Where the exact tokens are unknown, `tokens` are the prompt's bytes, packed four to a token, and
+/// `identity` records that. The two kinds are in different namespaces and never match each other.
 #[derive(Debug)]
 pub struct PromptBlocks {
     scheme: HashScheme,
@@ -121,7 +126,7 @@ pub struct PromptBlocks {
 }
 
 impl PromptBlocks {
-    /// A prompt of exact `tokens`.
+    /// Creates a prompt from its exact `tokens`.
     pub fn of_tokens(scheme: HashScheme, tokens: Arc<[u32]>) -> Self {
         Self {
             scheme,
@@ -131,7 +136,7 @@ impl PromptBlocks {
         }
     }
 
-    /// A prompt known as text only: four bytes stand for one token.
+    /// Creates a prompt that is known as text only: four bytes stand for one token.
     pub fn of_text(scheme: HashScheme, text: &[u8]) -> Self {
         let tokens = text
             .chunks(4)
@@ -149,8 +154,8 @@ impl PromptBlocks {
         }
     }
 
-    /// A prompt of which nothing is known but the sequence hashes of its whole blocks of `size` tokens, as in traces. It
-    /// has no tokens, and no blocks of any other size.
+    /// Creates a prompt of which only the sequence hashes of its whole blocks of `size` tokens are
+    /// known, as in traces. It has no tokens, and no blocks of any other size.
     pub fn of_chain(scheme: HashScheme, size: BlockSize, chain: Arc<[SequenceHash]>) -> Self {
         Self {
             scheme,
@@ -160,22 +165,23 @@ impl PromptBlocks {
         }
     }
 
-    /// Whether the tokens are exact or stand for text.
+    /// Returns whether the tokens are exact or stand for text.
     pub fn identity(&self) -> PromptIdentity {
         self.identity
     }
 
-    /// The tokens (exact, or four bytes of text each).
+    /// Returns the tokens (exact, or four bytes of text each).
     pub fn tokens(&self) -> &Arc<[u32]> {
         &self.tokens
     }
 
-    /// Number of tokens; an estimate when [`PromptBlocks::identity`] is [`Identity::TextPrefix`].
+    /// Returns the number of tokens; an estimate when [`PromptBlocks::identity`] is
+    /// [`PromptIdentity::TextPrefix`].
     pub fn token_count(&self) -> u32 {
         u32::try_from(self.tokens.len()).unwrap_or(u32::MAX)
     }
 
-    /// Sequence hashes of the whole blocks of `size` tokens, computed once per size.
+    /// Returns the sequence hashes of the whole blocks of `size` tokens, computed once per size.
     pub fn chain(&self, size: BlockSize) -> Arc<[SequenceHash]> {
         let mut chains = self.chains.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, chain)) = chains.iter().find(|(known, _)| *known == size) {
@@ -211,7 +217,7 @@ mod tests {
         assert!(cases.len() > 20);
         for case in cases {
             let count = small(&case["num_tokens"]);
-            // The longest case gives its rule (1..=2048) in place of its tokens.
+            // The longest case gives a rule (1..=2048) instead of its tokens.
             let tokens: Vec<u32> = case["tokens"].as_array().map_or_else(
                 || (1..=count).collect(),
                 |tokens| tokens.iter().map(small).collect(),

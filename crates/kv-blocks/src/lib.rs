@@ -1,10 +1,11 @@
-//! The vocabulary of KV-cache blocks: what a block is called, who holds it, and in which tier.
+//! The shared types of KV-cache blocks: their identities, their owners and their storage tiers.
 //!
-//! Every other crate speaks in these types. Nothing here reads a clock, a socket or a file, and nothing here knows how
-//! blocks are stored, looked up or announced.
+//! All other crates use these types. This crate reads no clock, socket or file, and does not know
+//! how blocks are stored, looked up or announced.
 //!
-//! **Invariant**: equal tokens under equal [`HashScheme`] and [`BlockSize`] give equal [`SequenceHash`]es, on every
-//! machine and in every release. Model, LoRA and salts are *not* in the hash: they stand beside it as [`Namespace`].
+//! **Invariant**: equal tokens under equal [`HashScheme`] and [`BlockSize`] give equal
+//! [`SequenceHash`]es, on every machine and in every release. Model, LoRA and salts are *not* in
+//! the hash: they are in [`Namespace`].
 
 mod block;
 mod chain;

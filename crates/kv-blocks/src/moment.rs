@@ -7,8 +7,8 @@ use std::{
 
 /// A point on the process's monotonic time line, counted from its start.
 ///
-/// Pure code never asks what time it is: it is told. The edges read one clock (`net::Clock`); tests and the simulator
-/// make moments up.
+/// Pure code reads no clock: it takes a `Moment` as an argument. The edges read one clock
+/// (`net::Clock`); tests and the simulator construct moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Moment(Duration);
 
@@ -16,22 +16,22 @@ impl Moment {
     /// The start of the process.
     pub const START: Self = Self(Duration::ZERO);
 
-    /// The moment this long after the start.
+    /// Returns the moment this long after the start.
     pub fn at(since_start: Duration) -> Self {
         Self(since_start)
     }
 
-    /// Time since the start.
+    /// Returns the time since the start.
     pub fn since_start(self) -> Duration {
         self.0
     }
 
-    /// Time since `earlier`; zero if `earlier` is later.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Milliseconds since `earlier`, as a number; zero if `earlier` is later.
+    /// Returns the milliseconds since `earlier`; zero if `earlier` is later.
     pub fn ms_since(self, earlier: Self) -> f64 {
         self.since(earlier).as_secs_f64() * 1e3
     }

@@ -1,21 +1,22 @@
-//! What keeps equal tokens with different KV content apart.
+//! Everything besides the tokens that makes KV content differ.
 
 use std::sync::Arc;
 
 use crate::BlockSize;
 
-/// Whether a namespace's hashes are over exact tokens or over text.
+/// The content that a namespace's hashes cover: exact tokens or text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PromptIdentity {
-    /// Hashes over the tokens the engine sees.
+    /// Hashes over the tokens that the engine processes.
     Tokens,
-    /// Hashes over the prompt's bytes, four standing for a token: good for affinity, never equal to engine blocks.
+    /// Hashes over the prompt's bytes, four per token: usable for affinity, never equal to engine
+    /// blocks.
     TextPrefix,
 }
 
-/// The dimensions in which cached KV content differs although tokens are equal.
+/// The properties by which cached KV content differs although the tokens are equal.
 ///
-/// Hashes of different namespaces never meet: the index mixes the namespace into its key.
+/// Hashes of different namespaces never match: the index mixes the namespace into its key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Namespace {
     /// Base model, as the worker names it.

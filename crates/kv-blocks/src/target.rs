@@ -1,9 +1,9 @@
-//! Who owns a cache.
+//! The owners of KV caches: workers and their ranks.
 
 use std::fmt;
 
-/// An engine process, as this process numbers it. Numbers are never used twice in a process's life, so a late message
-/// about a removed worker cannot hit its successor.
+/// An engine process, by this process's number for it. A number is never reused during the life of
+/// this process, so a late message about a removed worker cannot affect its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u32);
 
@@ -11,7 +11,7 @@ pub struct WorkerId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DpRank(pub u32);
 
-/// The owner of a cache: ranks hold blocks, not processes.
+/// The owner of one KV cache. Blocks belong to a rank, not to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
     /// The engine process.
@@ -20,7 +20,7 @@ pub struct Target {
     pub rank: DpRank,
 }
 
-/// Which phases a worker serves.
+/// The phases that a worker serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Both phases.
@@ -33,7 +33,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The configuration's word for it.
+    /// Returns the role's name in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unified => "unified",

@@ -1,4 +1,4 @@
-//! Where a block's KV sits.
+//! The storage tiers of KV blocks.
 
 /// A storage tier, fastest first: the order is the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -7,7 +7,8 @@ pub enum Tier {
     Device,
     /// Host memory.
     Host,
-    /// Local disk, and any medium whose name is unknown (contract V20: it never counts as the device).
+    /// Local disk, and any medium whose name is unknown (contract V20: it never counts as the
+    /// device).
     Disk,
     /// Storage shared over a network.
     Remote,
@@ -17,7 +18,7 @@ impl Tier {
     /// All tiers, fastest first.
     pub const ALL: [Self; 4] = [Self::Device, Self::Host, Self::Disk, Self::Remote];
 
-    /// The name used in replies and metrics.
+    /// Returns the name used in replies and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Device => "device",
@@ -27,7 +28,7 @@ impl Tier {
         }
     }
 
-    /// Position in [`Tier::ALL`].
+    /// Returns the position in [`Tier::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }

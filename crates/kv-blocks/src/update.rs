@@ -1,35 +1,36 @@
-//! What one event says about one target's cache, whoever published it.
+//! Changes of one target's cache, independent of the publisher.
 
 use std::sync::Arc;
 
 use crate::{BlockSize, EngineHash, Tier};
 
-/// A change of one target's cache. The target, and the model it serves, are known from the stream that carried it.
+/// A change of one target's cache. The event stream determines the target and its model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum IndexUpdate {
     /// Blocks became reusable.
     Stored(StoredBlocks),
-    /// Blocks are gone from one tier.
+    /// Blocks were removed from one tier.
     Removed(RemovedBlocks),
     /// The device tier was emptied.
     Cleared,
-    /// Blocks that are known by name are in one more tier.
+    /// Blocks that are known by their engine hashes are in one more tier.
     Named(NamedBlocks),
 }
 
-/// Blocks of which only the names are said: placeholders of an offload tier, or of a store beside the engines.
+/// Blocks given by their engine hashes only: placeholders of an offload tier, or of a store beside
+/// the engines.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NamedBlocks {
-    /// What the engine calls the blocks; unknown ones are no error.
+    /// Engine hashes of the blocks; unknown ones are not an error.
     pub hashes: Vec<EngineHash>,
-    /// Where they are too.
+    /// The additional tier.
     pub tier: Tier,
 }
 
 /// Consecutive blocks that became reusable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredBlocks {
-    /// What the engine calls the blocks, in sequence order.
+    /// Engine hashes of the blocks, in sequence order.
     pub hashes: Vec<EngineHash>,
     /// The block before the first one; `None` starts a sequence.
     pub parent: Option<EngineHash>,
@@ -39,17 +40,18 @@ pub struct StoredBlocks {
     pub block_size: BlockSize,
     /// LoRA adapter by name.
     pub lora: Option<Arc<str>>,
-    /// Cache salt. Publishers name it on the first block only: later blocks inherit their parent's.
+    /// Cache salt. Publishers send it with the first block only; later blocks inherit it from their
+    /// parent.
     pub salt: Option<Arc<str>>,
-    /// Where the blocks are.
+    /// The tier of the blocks.
     pub tier: Tier,
 }
 
-/// Blocks that are gone from one tier.
+/// Blocks that were removed from one tier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RemovedBlocks {
-    /// What the engine calls the blocks; unknown ones are no error.
+    /// Engine hashes of the blocks; unknown ones are not an error.
     pub hashes: Vec<EngineHash>,
-    /// The tier they left.
+    /// The tier that no longer holds them.
     pub tier: Tier,
 }

@@ -1,14 +1,17 @@
-//! Events that name a whole prefix, in the manner of Continuum's streams: one JSON object per server-sent event, or per
-//! text message of a WebSocket.
+//! Events that name a whole prefix, as in Continuum's streams: one JSON object per server-sent
+//! event, or per text message of a WebSocket.
 //!
-//! [`parse`] reads one, [`encode`] and [`sse`] are the publisher's half. What a prefix hash covers is between sender and
-//! reader; splitting a stream into events is the reader's.
+//! [`parse`] reads an event; [`encode`] and [`sse`] are the publisher's half. The content that a
+//! prefix hash covers is agreed between sender and reader; the reader splits the stream into
+//! events.
 //!
 //! ```
 //! use kv_events::continuum::{ContinuumKind, parse};
 //!
-//! let event = parse(Some("cache_evicted"), br#"{"event": "cache_created", "prefix_hash": "00FF", "token_count": 64}"#)?;
-//! assert_eq!((event.kind, &*event.prefix_hash, event.token_count), (ContinuumKind::Evicted, "00ff", Some(64)));
+//! let data = br#"{"event": "cache_created", "prefix_hash": "00FF", "token_count": 64}"#;
+//! let event = parse(Some("cache_evicted"), data)?;
+//! assert_eq!((event.kind, event.token_count), (ContinuumKind::Evicted, Some(64)));
+//! assert_eq!(event.prefix_hash, "00ff");
 //! # Ok::<(), kv_events::continuum::ContinuumError>(())
 //! ```
 
@@ -19,18 +22,18 @@ use serde_json::{json, value::RawValue};
 
 use crate::{errors::cut, json};
 
-/// What happened to a prefix.
+/// A change of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ContinuumKind {
-    /// It is in the device's memory now.
+    /// The prefix is in the device's memory now.
     Created,
-    /// It left the device's memory; where to is not said.
+    /// The prefix left the device's memory; its destination is not named.
     Evicted,
-    /// It was moved to external storage.
+    /// The prefix moved to external storage.
     Offloaded,
-    /// It came back from there.
+    /// The prefix came back from external storage.
     Reloaded,
-    /// It is gone everywhere.
+    /// The prefix was removed everywhere.
     Purged,
 }
 
@@ -44,7 +47,7 @@ impl ContinuumKind {
         Self::Purged,
     ];
 
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "cache_created",
@@ -64,18 +67,18 @@ impl ContinuumKind {
 /// One event. Source: contract CK44 and CK45.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContinuumEvent {
-    /// What happened.
+    /// The change.
     pub kind: ContinuumKind,
-    /// To which prefix: 2 to 128 hex digits, in lower case.
+    /// The prefix: 2 to 128 hex digits, in lower case.
     pub prefix_hash: String,
-    /// Tokens cached for it, if the event says so.
+    /// Tokens cached for the prefix, if the event names them.
     pub token_count: Option<u64>,
 }
 
-/// Why something is not an event. It costs itself only.
+/// Why data is not an event. Other events are not affected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContinuumError {
-    /// The data is no JSON object.
+    /// The data is not a JSON object.
     #[error("event data is no JSON object ({0}): expected one with prefix_hash")]
     NotAnObject(String),
     /// Neither the stream nor the data names the kind.
@@ -84,25 +87,25 @@ pub enum ContinuumError {
          stream's event field or under \"event\" in the data"
     )]
     NoKind,
-    /// A name that is none of the five.
+    /// The name is not one of the five kinds.
     #[error(
         "event is named {0:?}: expected cache_created, cache_evicted, cache_offloaded, cache_reloaded or cache_purged"
     )]
     UnknownKind(String),
-    /// `prefix_hash` is missing, or no hex digits.
+    /// `prefix_hash` is missing or not hex digits.
     #[error("prefix_hash is {0}: expected 2 to 128 hex digits as text")]
     BadPrefix(String),
-    /// `token_count` is no number of tokens.
+    /// `token_count` is not a number of tokens.
     #[error("token_count is {0}: expected a whole number, or none")]
     BadCount(String),
 }
 
-/// Reads one event. `event_name` is the stream's own field, which wins over the name in the data; `None` or empty where
-/// the stream has none. Source: contract CK46.
+/// Parses one event. `event_name` is the stream's own field, which takes precedence over the name
+/// in the data; `None` or empty where the stream has none. Source: contract CK46.
 ///
-/// The caller bounds the length of `data`; what is read takes no more than that.
+/// The caller bounds the length of `data`; the parsed event takes no more memory than that.
 pub fn parse(event_name: Option<&str>, data: &[u8]) -> Result<ContinuumEvent, ContinuumError> {
-    // A note of the stream itself need not carry JSON, so its name is judged first.
+    // A note about the stream itself may have no JSON, so its name is checked first.
     let named = event_name
         .filter(|name| !name.is_empty())
         .map(ContinuumKind::named)
@@ -165,7 +168,7 @@ fn count(sent: Option<&RawValue>) -> Result<Option<u64>, ContinuumError> {
     }
 }
 
-/// The data of an event about one rank of one backend, as JSON on one line.
+/// Encodes an event about one rank of one backend, as JSON on one line.
 pub fn encode(event: &ContinuumEvent, backend: &str, dp_rank: u32) -> String {
     let ContinuumEvent {
         kind,
@@ -179,7 +182,8 @@ pub fn encode(event: &ContinuumEvent, backend: &str, dp_rank: u32) -> String {
     data.to_string()
 }
 
-/// A server-sent event. Line breaks cannot be part of an id or a name and are left out of them; `data` may have any.
+/// Encodes a server-sent event. Line breaks are removed from the id and the name, which cannot
+/// contain them; `data` may have any.
 pub fn sse(id: &str, event_name: &str, data: &str) -> String {
     let one_line = |text: &str| text.replace(['\r', '\n', '\0'], "");
     let mut event = format!("id: {}\nevent: {}\n", one_line(id), one_line(event_name));

@@ -1,4 +1,4 @@
-//! Why something a publisher sent is of no use.
+//! Errors in a publisher's data.
 
 /// Why a whole payload is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -6,15 +6,15 @@
 pub struct BatchError {
     /// Length of the payload.
     pub bytes: usize,
-    /// What is wrong, in at most some 200 characters.
+    /// The problem, in at most some 200 characters.
     pub reason: String,
 }
 
-/// Why one event of a payload is unusable. It costs itself only.
+/// Why one event of a payload is unusable. Other events are not affected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event is malformed: {reason}")]
 pub struct EventError {
-    /// What is wrong, in at most some 200 characters.
+    /// The problem, in at most some 200 characters.
     pub reason: String,
 }
 
@@ -26,7 +26,7 @@ impl EventError {
     }
 }
 
-/// What others wrote is quoted in part only.
+/// Shortens foreign text for an error message.
 pub(crate) fn cut(mut text: String) -> String {
     if let Some((end, _)) = text.char_indices().nth(200) {
         text.truncate(end);

@@ -1,7 +1,7 @@
 //! Message layouts of KV-event sockets, as lists of frames.
 //!
-//! Says which frame is which and nothing about what a payload means. The publisher's half of each layout is here too,
-//! so that the simulated engine and the reader cannot drift apart.
+//! Defines the meaning of each frame, not of the payload. The publisher's half of each layout is
+//! here too, so that the simulated engine and the reader cannot drift apart.
 
 /// A message of the live socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,26 +14,26 @@ pub struct LiveFrame<'a> {
     pub payload: &'a [u8],
 }
 
-/// An answer on the replay socket, as a DEALER sees it.
+/// A message of a replay answer, as a DEALER receives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayFrame<'a> {
-    /// One batch out of the publisher's buffer.
+    /// One batch from the publisher's buffer.
     Batch {
         /// Its sequence number.
         seq: u64,
         /// The encoded batch.
         payload: &'a [u8],
     },
-    /// Everything that was asked for and is still buffered has been sent.
+    /// The end of the answer: all requested batches that are still buffered have been sent.
     End,
 }
 
-/// The two layouts of replay answers; a reader tells them apart by the number of frames.
+/// The two layouts of replay answers; a reader distinguishes them by the number of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayForm {
     /// `["", seq, payload]`: vLLM up to 0.25, SGLang up to 0.5.20.
     Old,
-    /// `["", topic, seq, payload]`: later ones.
+    /// `["", topic, seq, payload]`: later releases.
     New,
 }
 
@@ -47,7 +47,7 @@ pub enum FrameError {
     Count {
         /// Frames in the message.
         found: usize,
-        /// What would be right.
+        /// The expected layout.
         expected: &'static str,
     },
     /// A sequence number of the wrong length.
@@ -56,7 +56,7 @@ pub enum FrameError {
         /// Its length.
         found: usize,
     },
-    /// The first frame should be empty.
+    /// The first frame is not empty.
     #[error("delimiter frame has {found} bytes: expected none")]
     Delimiter {
         /// Its length.
@@ -67,7 +67,8 @@ pub enum FrameError {
 /// The sequence number of end markers: minus one, as the publishers write it.
 const END: u64 = u64::MAX;
 
-/// Reads a live message: `[topic, seq, payload]`, or `[topic, payload]` from hand-written publishers.
+/// Parses a live message: `[topic, seq, payload]`, or `[topic, payload]` from hand-written
+/// publishers.
 pub fn live<F: AsRef<[u8]>>(frames: &[F]) -> Result<LiveFrame<'_>, FrameError> {
     match frames {
         [topic, payload] => Ok(LiveFrame {
@@ -87,12 +88,12 @@ pub fn live<F: AsRef<[u8]>>(frames: &[F]) -> Result<LiveFrame<'_>, FrameError> {
     }
 }
 
-/// The frames with which a DEALER asks for everything from `start` on.
+/// Builds the frames with which a DEALER requests all batches from `start` on.
 pub fn replay_request(start: u64) -> [Vec<u8>; 2] {
     [Vec::new(), start.to_be_bytes().to_vec()]
 }
 
-/// Reads an answer of the replay socket, as a DEALER sees it.
+/// Parses a message of a replay answer, as a DEALER receives it.
 pub fn replay<F: AsRef<[u8]>>(frames: &[F]) -> Result<ReplayFrame<'_>, FrameError> {
     let (delimiter, seq, payload) = match frames {
         [delimiter, seq, payload] | [delimiter, _, seq, payload] => {
@@ -114,12 +115,12 @@ pub fn replay<F: AsRef<[u8]>>(frames: &[F]) -> Result<ReplayFrame<'_>, FrameErro
     })
 }
 
-/// A publisher's live message.
+/// Builds a publisher's live message.
 pub fn encode_live(topic: &[u8], seq: u64, payload: &[u8]) -> Vec<Vec<u8>> {
     vec![topic.to_vec(), seq.to_be_bytes().to_vec(), payload.to_vec()]
 }
 
-/// A publisher's replay answer, without the identity frame a ROUTER puts in front.
+/// Builds a publisher's replay message, without the leading identity frame of a ROUTER.
 pub fn encode_replay(form: ReplayForm, topic: &[u8], seq: u64, payload: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = vec![Vec::new()];
     if form == ReplayForm::New {
@@ -130,15 +131,15 @@ pub fn encode_replay(form: ReplayForm, topic: &[u8], seq: u64, payload: &[u8]) -
     frames
 }
 
-/// A publisher's end marker, without the identity frame a ROUTER puts in front.
+/// Builds a publisher's end marker, without the leading identity frame of a ROUTER.
 pub fn encode_replay_end(form: ReplayForm) -> Vec<Vec<u8>> {
     encode_replay(form, &[], END, &[])
 }
 
-/// Reads a replay request as a ROUTER sees it behind the identity frame: `["", start]`.
+/// Parses a replay request as a ROUTER receives it behind the identity frame: `["", start]`.
 ///
-/// Engines read the start as a number of whatever length, so that an empty one asks for everything; up to eight bytes
-/// are taken alike here.
+/// Engines read the start as a number of any length, so an empty one requests all batches; this
+/// function does the same for up to eight bytes.
 pub fn parse_replay_request<F: AsRef<[u8]>>(frames: &[F]) -> Result<u64, FrameError> {
     let [delimiter, start] = frames else {
         return Err(FrameError::Count {

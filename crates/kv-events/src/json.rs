@@ -1,4 +1,4 @@
-//! Bounded reading of JSON: the values of an array one at a time, and numbers that are exact to the last bit.
+//! Bounded reading of JSON: the values of an array one at a time, and exact numbers.
 
 use std::{borrow::Cow, fmt};
 
@@ -8,7 +8,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// Hands the values of an array over one by one; stops at the first error of `take`.
+/// Calls `take` with each value of an array; stops at its first error.
 pub(crate) fn each<'de, E>(
     bytes: &'de [u8],
     take: impl FnMut(&'de RawValue) -> Result<(), E>,
@@ -33,7 +33,7 @@ impl<'de, E, F: FnMut(&'de RawValue) -> Result<(), E>> Visitor<'de> for ElementS
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut values: A) -> Result<Self::Value, A::Error> {
         while let Some(value) = values.next_element()? {
             if let Err(error) = (self.0)(value) {
-                // What is left is stepped over, or the parser would complain of that instead.
+                // The remaining values are skipped, or the parser would report them instead.
                 while values.next_element::<serde::de::IgnoredAny>()?.is_some() {}
                 return Ok(Err(error));
             }
@@ -42,7 +42,7 @@ impl<'de, E, F: FnMut(&'de RawValue) -> Result<(), E>> Visitor<'de> for ElementS
     }
 }
 
-/// A whole number below 2^64 in decimal digits alone.
+/// Parses a whole number below 2^64 in decimal digits only.
 pub(crate) fn digits(text: &str) -> Option<u64> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
         text.parse().ok()
@@ -51,7 +51,8 @@ pub(crate) fn digits(text: &str) -> Option<u64> {
     }
 }
 
-/// What an engine calls a block: a number, negative where its language knows no unsigned ones, or its decimal digits.
+/// An engine's name of a block: a number, negative where its language has no unsigned ones, or its
+/// decimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JsonHash(pub(crate) u64);
 
@@ -83,7 +84,7 @@ impl<'de> Deserialize<'de> for JsonHash {
     }
 }
 
-/// A text of the value, if it is one.
+/// Returns the value's text, if it is a string.
 pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);

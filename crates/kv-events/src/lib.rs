@@ -1,11 +1,12 @@
-//! From the bytes engines publish to [`kv_blocks::IndexUpdate`]s, in order.
+//! Decodes and orders the event bytes of engines into [`kv_blocks::IndexUpdate`]s.
 //!
-//! [`frames`] knows the message layouts, [`Sequencer`] what a lost, repeated or restarted stream means, and one module per
-//! publisher its payloads: [`vllm`] (also SGLang, LMCache and whoever speaks like it), [`standard`] (RFC 1527, and the
-//! Mooncake store's master), [`trtllm`] and [`continuum`]. Nothing here opens a socket, reads a clock or keeps an index.
+//! [`frames`] defines the message layouts, [`Sequencer`] handles lost, repeated and restarted
+//! streams, and one module per publisher decodes its payloads: [`vllm`] (also SGLang, LMCache and
+//! compatible publishers), [`standard`] (RFC 1527, and the Mooncake store's master), [`trtllm`] and
+//! [`continuum`]. Nothing here opens a socket, reads a clock or keeps an index.
 //!
-//! **Invariant**: bytes from outside never panic, never recurse and never make this crate reserve more memory than
-//! they themselves occupy; a bad event costs itself only.
+//! **Invariant**: bytes from outside never panic, never recurse and never make this crate reserve
+//! more memory than they themselves occupy; a bad event affects no other event.
 
 pub mod continuum;
 mod errors;

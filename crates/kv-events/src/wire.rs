@@ -1,14 +1,14 @@
 //! Bounded reading of msgpack: one value's head at a time, and skipping of whole values.
 //!
-//! A length is believed only as far as the bytes that are left could hold it, and nothing here recurses: nesting is a
-//! counter with a limit.
+//! A length is accepted only if the remaining bytes can hold it, and nothing here recurses: nesting
+//! is a counter with a limit.
 
 use rmp::Marker;
 
-/// Deepest nesting inside one value that is still skipped. Events nest four deep.
+/// Deepest nesting inside one value that is skipped. Events nest four deep.
 const MAX_DEPTH: usize = 32;
 
-/// The bytes are no msgpack, end too early, or nest too deeply.
+/// The bytes are not msgpack, end too early, or nest too deeply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MsgpackError(pub(crate) &'static str);
 
@@ -21,11 +21,11 @@ pub(crate) enum MsgpackHead<'a> {
     Float(f64),
     Text(&'a [u8]),
     Bytes(&'a [u8]),
-    /// That many values follow.
+    /// This many values follow.
     Array(usize),
-    /// That many pairs of values follow.
+    /// This many pairs of values follow.
     Map(usize),
-    /// A boolean or an extension: nothing that events use.
+    /// A boolean or an extension, which events never use.
     Other,
 }
 
@@ -44,7 +44,7 @@ impl<'a> MsgpackReader<'a> {
         self.rest.is_empty()
     }
 
-    /// Reads one value's head; strings, bytes and extensions are taken whole.
+    /// Reads one value's head; strings, bytes and extensions are read whole.
     pub(crate) fn head(&mut self) -> Result<MsgpackHead<'a>, MsgpackError> {
         Ok(match Marker::from_u8(self.number::<1>()?[0]) {
             Marker::FixPos(value) => MsgpackHead::Unsigned(value.into()),
@@ -107,14 +107,14 @@ impl<'a> MsgpackReader<'a> {
         })
     }
 
-    /// Steps over one whole value and returns its bytes.
+    /// Skips one whole value and returns its bytes.
     pub(crate) fn value(&mut self) -> Result<&'a [u8], MsgpackError> {
         let start = self.rest;
         let mut children = self.children()?;
         if children == 0 {
             return Ok(&start[..start.len() - self.rest.len()]);
         }
-        // Values still to come at each level that is open.
+        // Remaining values at each open level.
         let mut open = [0usize; MAX_DEPTH];
         let mut depth = 0;
         loop {
@@ -127,7 +127,7 @@ impl<'a> MsgpackReader<'a> {
                 children = self.children()?;
                 continue;
             }
-            // The value is complete, and with it every level it was the last of.
+            // The value is complete, and with it every level that it was the last value of.
             loop {
                 let Some(level) = depth.checked_sub(1) else {
                     return Ok(&start[..start.len() - self.rest.len()]);
@@ -142,8 +142,8 @@ impl<'a> MsgpackReader<'a> {
         }
     }
 
-    /// Steps over at most so many numbers, or other values whose first byte tells their length; returns over how many. It
-    /// stops in front of anything else. Most of what is published is tokens.
+    /// Skips up to this many numbers, or other values whose length follows from their first byte;
+    /// returns how many. It stops in front of any other value. Tokens are the bulk of the data.
     fn step_over_numbers(&mut self, most: usize) -> usize {
         for stepped in 0..most {
             let length = self
@@ -158,8 +158,8 @@ impl<'a> MsgpackReader<'a> {
         most
     }
 
-    /// Reads a number of at most 32 bits in the forms that publishers write; `None`: it is something else, and nothing was
-    /// read.
+    /// Reads a number of at most 32 bits in the forms that publishers write; `None`: it is
+    /// something else, and nothing was read.
     #[inline]
     pub(crate) fn small_number(&mut self) -> Option<u32> {
         let (number, rest) = match *self.rest {
@@ -174,7 +174,7 @@ impl<'a> MsgpackReader<'a> {
         Some(number)
     }
 
-    /// Reads a head, and says how many values belong to it.
+    /// Reads a head and returns how many values belong to it.
     fn children(&mut self) -> Result<usize, MsgpackError> {
         Ok(match self.head()? {
             MsgpackHead::Array(len) => len,
@@ -201,7 +201,7 @@ impl<'a> MsgpackReader<'a> {
         Ok(*taken)
     }
 
-    /// A length of that many bytes.
+    /// Reads a length of this many bytes.
     fn length<const LEN: usize>(&mut self) -> Result<usize, MsgpackError> {
         Ok(self
             .number::<LEN>()?
@@ -238,7 +238,7 @@ impl<'a> MsgpackReader<'a> {
     }
 }
 
-/// Bytes of a value by its first one, where that tells; 0 where it does not.
+/// Bytes of a value by its first byte; 0 where the first byte does not determine them.
 const LENGTHS: [u8; 256] = {
     let mut lengths = [0; 256];
     let mut first = 0;

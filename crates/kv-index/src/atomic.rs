@@ -1,5 +1,5 @@
-//! The atomics that readers and the writer share, and the lock of the writer: the standard library's, or those of a checker
-//! of schedules (`check-concurrency`).
+//! The atomics that readers and the writer share, and the writer's lock: the standard library's, or
+//! those of a checker of schedules (`check-concurrency`).
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::Ordering;
@@ -22,10 +22,11 @@ use shuttle as source;
 #[cfg(not(any(loom, shuttle)))]
 use std as source;
 
-/// Rounds of waiting until a thread lets others run: some microseconds, more than a change of a run takes.
+/// Rounds of waiting until a thread yields: some microseconds, more than a change of a run takes.
 const ROUNDS: u32 = 100;
 
-/// Waits a little for the writer. One that was stopped in the middle of a change may need this thread's processor.
+/// Waits briefly for the writer. A writer that was preempted during a change may need this thread's
+/// processor.
 #[cold]
 pub(crate) fn pause(round: &mut u32) {
     if *round < ROUNDS {

@@ -1,7 +1,7 @@
-//! What changed, for those who follow along: a bounded feed.
+//! The change feed: a bounded queue of changes for subscribers.
 //!
-//! Nothing is put together and nothing kept while nobody follows. Whoever reads too slowly loses the beginning and is told
-//! so; the writer never waits.
+//! Without a subscriber no change is built or stored. A subscriber that reads too slowly loses the
+//! oldest changes and gets an error; the writer never waits.
 
 use std::{
     collections::VecDeque,
@@ -15,56 +15,57 @@ use kv_blocks::{Namespace, SequenceHash, Target, Tier};
 
 use crate::atomic::Mutex;
 
-/// Consecutive blocks of one chain that came into a tier of a target, or left it.
+/// Consecutive blocks of one chain that entered a tier of a target, or left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockChange {
-    /// Whose they are.
+    /// The holder.
     pub target: Target,
     /// The tier.
     pub tier: Tier,
-    /// What happened.
+    /// Kind of the change.
     pub kind: ChangeKind,
-    /// Of which namespace they are.
+    /// Namespace of the blocks.
     pub namespace: Arc<Namespace>,
-    /// Blocks of their chain before the first of them.
+    /// Blocks of the chain before the first of them.
     pub depth: u32,
-    /// The block before the first of them; `None` where they begin a chain.
+    /// The block before the first of them; `None` if they begin a chain.
     pub parent: Option<SequenceHash>,
     /// The blocks, in the order of their chain.
     pub hashes: Vec<SequenceHash>,
-    /// Whether they went with everything else in the tier, or in the stream, which was said to be empty.
+    /// Whether a clear of the whole tier, or of the whole stream, removed them.
     pub cleared: bool,
 }
 
-/// What happened to blocks.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// They came into the tier.
+    /// The blocks entered the tier.
     Stored {
         /// Whether the target had them in another tier before.
         elsewhere: bool,
     },
-    /// They left the tier.
+    /// The blocks left the tier.
     Removed {
         /// Whether the target still has them in another tier.
         elsewhere: bool,
     },
 }
 
-/// Changes were made faster than they were read, and some are not there any more: begin anew.
+/// The subscriber read too slowly, and changes were lost: it must start again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "changes were made faster than they were read: {lost} of them are lost, begin with the standing state again"
 )]
 pub struct LaggedError {
-    /// Changes that are not there any more.
+    /// Number of lost changes.
     pub lost: u64,
 }
 
-/// Changes from the moment on at which it was made.
+/// Subscription to the changes from its creation on.
 ///
-/// To have all of a standing state and what changes afterwards: follow first, dump then ([`crate::KvIndex::dump`]), and apply
-/// what changed after that. Some changes come twice that way, and in the order of changes the last word on a block is right.
+/// For the whole state and all later changes: subscribe first, then dump
+/// ([`crate::KvIndex::dump`]), then apply the changes. Some changes are then applied twice; because
+/// they come in order, the last one for a block is right.
 #[derive(Debug)]
 pub struct ChangeFeed {
     feed: Arc<ChangeLog>,
@@ -72,11 +73,11 @@ pub struct ChangeFeed {
 }
 
 impl ChangeFeed {
-    /// The next changes, at most `most`; empty if there are none yet.
+    /// Returns the next changes, at most `most`; empty if there are none yet.
     ///
     /// # Errors
     ///
-    /// Some were lost. What comes next follows after them.
+    /// Some changes were lost. The next call continues after them.
     pub fn take(&mut self, most: usize) -> Result<Vec<Arc<BlockChange>>, LaggedError> {
         let kept = self.feed.retained.lock();
         if self.next < kept.first {
@@ -102,7 +103,7 @@ impl Drop for ChangeFeed {
     }
 }
 
-/// The changes that are kept.
+/// The retained changes.
 #[derive(Debug)]
 pub(crate) struct ChangeLog {
     followers: AtomicUsize,
@@ -117,9 +118,9 @@ struct RetainedChanges {
     bytes: usize,
 }
 
-/// Bytes kept for those who are behind.
+/// Maximum bytes retained for slow subscribers.
 const MOST_BYTES: usize = 16 << 20;
-/// What a change takes beside its hashes, about.
+/// Estimated size of a change beside its hashes.
 const CHANGE_BYTES: usize = 160;
 
 impl ChangeLog {
@@ -130,7 +131,7 @@ impl ChangeLog {
         })
     }
 
-    /// Follows from now on. Called with the index's lock held, so that no change is half inside.
+    /// Subscribes from now on. Called with the index's lock held, so that no change is half inside.
     pub(crate) fn subscribe(self: &Arc<Self>) -> ChangeFeed {
         self.followers.fetch_add(1, Ordering::Relaxed);
         let kept = self.retained.lock();
@@ -140,7 +141,7 @@ impl ChangeLog {
         }
     }
 
-    /// Whether anybody wants to know.
+    /// Returns whether there are subscribers.
     pub(crate) fn has_subscribers(&self) -> bool {
         self.followers.load(Ordering::Relaxed) > 0
     }

@@ -1,18 +1,22 @@
 //! Copies: how often one target holds the same block in its device tier.
 //!
-//! Engines announce each physical copy: a cached prompt of exactly k blocks computes its last block once more, which is
-//! stored again, and each of the two copies is removed by itself. They also announce without any new copy what a request
-//! reuses, if asked to. No field tells the two apart, so neither a set nor a counter of copies is right: the set loses a
-//! block with the first of two removals, the counter keeps one for ever that was reported twice and removed once.
+//! Engines announce each physical copy: a cached prompt of exactly k blocks computes its last block
+//! once more, which is stored again, and each of the two copies is removed by itself. If
+//! configured, they also announce reused blocks, without any new copy. No field tells the two
+//! apart, so neither a set nor a counter of copies is right: the set loses a block with the first
+//! of two removals, the counter never drops one that was reported twice and removed once.
 //!
-//! The rule, for blocks the target already holds on its device:
-//! - Stored again is one copy more, except in the leading run of held blocks of an event without parent: an event from
-//!   the root repeats what is reused. A prompt of one block that is computed again looks the same, and counts once.
-//! - A removal takes one copy. What stays credited then is on trust. It is believed again as soon as the target stores the
-//!   block, or stores something right behind it, which it can only do with the block in use; and it lapses after a
-//!   turnover: when the target has announced as many further removals as it held copies of blocks at that moment, since
-//!   by then a least-recently-used cache has let go of whatever nobody used.
-//! - Where removals may have been lost every block counts as one copy, and what is on trust lapses at once.
+//! The rule, for blocks that the target already holds on its device:
+//! - A repeated store counts as a further copy, except in the leading run of held blocks of an
+//!   event without parent: an event from the root repeats reused blocks. A prompt of one block that
+//!   is computed again looks the same, and counts once.
+//! - A removal takes one copy. The credit that remains is unbacked. It is confirmed as soon as the
+//!   target stores the block, or stores a block right behind it, which it can only do with the
+//!   block in use; and it expires after a turnover: when the target has announced as many further
+//!   removals as it held copies of blocks at that moment, since by then a least-recently-used cache
+//!   has evicted every unused block.
+//! - Where removals may have been lost, every block counts as one copy, and unbacked credit ends at
+//!   once.
 //!
 //! Not here: the blocks themselves, and tiers other than the device, which stay plain sets.
 //!
@@ -22,12 +26,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::table::BlockRef;
 
-/// Blocks of one target that are counted; a further one is held once, however often it is stored.
+/// Maximum counted blocks of one target; a further one counts as held once, however often it is
+/// stored.
 const MAX_COUNTED: usize = 4096;
-/// Copies counted beside the first one.
+/// Maximum counted copies beside the first one.
 const MAX_SPARE: u8 = 7;
 
-/// What is known of one block beyond its being held.
+/// Copy count of one held block.
 #[derive(Clone, Copy, Debug, Default)]
 struct CopyCount {
     /// Copies beside the first one.
@@ -35,10 +40,10 @@ struct CopyCount {
     trust: Option<UnbackedCredit>,
 }
 
-/// A credit that no announcement backs any more.
+/// A credit without a backing announcement.
 #[derive(Clone, Copy, Debug)]
 struct UnbackedCredit {
-    /// It ends with this removal.
+    /// Number of the removal with which it ends.
     lapses: u64,
 }
 
@@ -47,7 +52,7 @@ struct UnbackedCredit {
 pub(crate) struct Copies {
     /// Bounded: [`MAX_COUNTED`].
     counted: HashMap<BlockRef, CopyCount>,
-    /// What is on trust, by the removal it ends with.
+    /// Unbacked credits, by the removal that ends them.
     lapses: BTreeSet<(u64, BlockRef)>,
     spares: u64,
     /// Removals announced so far.
@@ -55,23 +60,23 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Whether no block is counted.
+    /// Returns whether no block is counted.
     pub(crate) fn is_empty(&self) -> bool {
         self.counted.is_empty()
     }
 
-    /// Blocks counted.
+    /// Returns the number of counted blocks.
     pub(crate) fn len(&self) -> u64 {
         self.counted.len() as u64
     }
 
-    /// The blocks counted.
+    /// Returns the counted blocks.
     #[cfg(test)]
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockRef> {
         self.counted.keys().copied()
     }
 
-    /// A held block was stored once more, as a further copy.
+    /// Counts a further copy of a held block.
     pub(crate) fn add(&mut self, key: BlockRef) {
         if self.counted.len() >= MAX_COUNTED && !self.counted.contains_key(&key) {
             return;
@@ -84,7 +89,7 @@ impl Copies {
         self.confirm(key);
     }
 
-    /// The target has the block for sure: its credit is not on trust.
+    /// Confirms a block's credit: the target certainly has the block.
     pub(crate) fn confirm(&mut self, key: BlockRef) {
         let Some(counted) = self.counted.get_mut(&key) else {
             return;
@@ -97,13 +102,13 @@ impl Copies {
         }
     }
 
-    /// The target announced that so many blocks are gone.
+    /// Records announced removals.
     pub(crate) fn record_removals(&mut self, blocks: u64) {
         self.removals = self.removals.saturating_add(blocks);
     }
 
-    /// Takes one copy of a block of which there are more; the others are on trust from now on. `held`: blocks on the
-    /// target's device. Returns whether there were more.
+    /// Takes one copy of a block that has several; the credit of the others is unbacked from now
+    /// on. `held`: blocks on the target's device. Returns whether there were several.
     pub(crate) fn take(&mut self, key: BlockRef, held: u64) -> bool {
         let Some(counted) = self
             .counted
@@ -125,7 +130,7 @@ impl Copies {
         true
     }
 
-    /// The next block whose credit is over; the caller takes it from the target.
+    /// Returns the next block whose credit has expired; the caller removes it from the target.
     pub(crate) fn next_expired(&mut self) -> Option<BlockRef> {
         let (lapses, key) = *self.lapses.first()?;
         if lapses > self.removals {
@@ -135,8 +140,8 @@ impl Copies {
         Some(key)
     }
 
-    /// Removals may have been lost: counts nothing twice, and returns what is on trust, for the caller to take it from
-    /// the target.
+    /// Handles a possible loss of removals: resets all counts to one copy, and returns the blocks
+    /// with unbacked credit, for the caller to remove from the target.
     pub(crate) fn distrust(&mut self) -> Vec<BlockRef> {
         let on_trust = |(key, counted): (BlockRef, CopyCount)| counted.trust.map(|_| key);
         let lapsed = self.counted.drain().filter_map(on_trust).collect();
@@ -145,7 +150,7 @@ impl Copies {
         lapsed
     }
 
-    /// The target does not hold any block of a run any more.
+    /// Drops the counts of a run that the target does not hold any more.
     pub(crate) fn leave_run(&mut self, run: u32) {
         let blocks: Vec<_> = self
             .counted
@@ -156,7 +161,7 @@ impl Copies {
         blocks.into_iter().for_each(|block| self.forget(block));
     }
 
-    /// The target does not hold the block any more.
+    /// Drops the count of a block that the target does not hold any more.
     pub(crate) fn leave(&mut self, key: BlockRef) {
         self.forget(key);
     }

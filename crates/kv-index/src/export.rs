@@ -1,14 +1,15 @@
-//! The standing state in pieces, for those who build up another index from it.
+//! The current content in pieces, for a subscriber that builds another index from it.
 
 use crate::BlockChange;
 
-/// Blocks that a target holds, see [`crate::KvIndex::standing`].
+/// Blocks that a target holds, see [`crate::KvIndex::export`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportedBlocks {
-    /// Consecutive blocks in one tier, as if they came into it now.
+    /// Consecutive blocks in one tier, as if they entered it now.
     pub change: BlockChange,
-    /// What is in front of them and held by nobody, first one first, as if it came into that tier with them. Whoever keeps
-    /// whole chains needs it to place `held`, and takes it back then; for others it means nothing.
+    /// The blocks in front of them that no wanted target holds, first one first, as if they entered
+    /// that tier together. A consumer that stores whole chains needs them to place `change`, and
+    /// removes them afterwards; other consumers ignore them.
     pub lead: Vec<BlockChange>,
 }
 
@@ -23,22 +24,23 @@ impl ExportedBlocks {
     }
 }
 
-/// How far a walk over the standing state has come; the default is its beginning.
+/// Position of an export; the default is its beginning.
 #[derive(Clone, Debug, Default)]
 pub struct ExportCursor {
-    /// Runs below are told.
+    /// Runs below this number are exported.
     next: u32,
-    /// Which runs are told, a bit each.
+    /// Exported runs, a bit each.
     told: Vec<u64>,
-    /// The run that is being told comes last, behind those that wait for it. Never more than there are runs.
+    /// Stack of runs: the one being exported is last, behind those that wait for it. Never longer
+    /// than the number of runs.
     waiting: Vec<u32>,
     /// The next block of the last of them.
     pub(crate) at: u32,
 }
 
 impl ExportCursor {
-    /// The run to go on with. A run comes after its parent; its number may be free, or somebody else's by now: what came
-    /// since the walk began is not its business.
+    /// Returns the run to continue with. A run comes after its parent; its number may be free or
+    /// reused by now: runs created since the export began are not part of it.
     pub(crate) fn next(&mut self, runs: u32, parent: impl Fn(u32) -> Option<u32>) -> Option<u32> {
         loop {
             let Some(&last) = self.waiting.last() else {
@@ -58,7 +60,7 @@ impl ExportCursor {
         }
     }
 
-    /// The run that is being told is told.
+    /// Marks the current run as exported.
     pub(crate) fn end_run(&mut self) {
         let Some(run) = self.waiting.pop() else {
             return;
@@ -69,7 +71,7 @@ impl ExportCursor {
         }
         self.told[word] |= 1 << bit;
         self.at = 0;
-        // Numbers change hands between two steps: one that waits twice is told once.
+        // Numbers are reused between two steps: a run that is on the stack twice is exported once.
         while self.waiting.last().is_some_and(|run| self.is_told(*run)) {
             self.waiting.pop();
         }

@@ -1,4 +1,4 @@
-//! The shared face of the index.
+//! The public interface of the index.
 
 use std::{
     io::{self, Read, Write},
@@ -24,23 +24,24 @@ use crate::{
     table::BlockTable,
 };
 
-/// How an index is built.
+/// Settings of an index.
 #[derive(Clone, Debug)]
 pub struct IndexSettings {
-    /// How tokens become hashes.
+    /// Hash scheme from tokens to block hashes.
     pub scheme: HashScheme,
-    /// Bytes the index may take; at the limit unconfirmed entries go first, then the oldest ends of chains, which are
-    /// counted as shed.
+    /// Maximum bytes of the index; at the limit unconfirmed entries are dropped first, then the
+    /// oldest ends of chains, which are counted as shed.
     pub memory_budget: u64,
-    /// Speculative and predicted entries at most; beyond it the least recently used are pruned.
+    /// Maximum speculative and predicted entries; beyond it the least recently used are pruned.
     pub prediction_max_blocks: u64,
-    /// Where a target's stream has a hole, a speculative entry lives at least so long: whoever lost one announcement may
-    /// lose the one that would confirm it, and so much of what it computed would be forgotten.
+    /// Minimum lifetime of a speculative entry while the target's stream has a loss: the lost
+    /// announcement may be the one that would confirm the entry, and much of the computed content
+    /// would be forgotten.
     pub unconfirmed_ttl: Duration,
     /// Share of `prediction_max_blocks` that pruning leaves, 0 to 1.
     pub prune_target_ratio: f64,
-    /// A random number. Whoever knows it can choose prompts, salts and names that all meet in one place of a table; 0 is
-    /// for tests.
+    /// A random number. With it an attacker could choose prompts, salts and names that collide in
+    /// one place of a table; 0 is for tests.
     pub secret: u64,
 }
 
@@ -57,23 +58,30 @@ impl Default for IndexSettings {
     }
 }
 
-/// Who holds which block.
+/// Index of the blocks that each target holds.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
-/// use kv_blocks::{BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Stored, Target, Tier, WorkerId};
+/// use kv_blocks::{
+///     BlockSize, DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Namespace, PromptIdentity,
+///     StoredBlocks, Target, Tier, WorkerId,
+/// };
 /// use kv_index::{IndexSettings, KvIndex};
 ///
 /// let index = KvIndex::new(IndexSettings::default());
 /// let target = Target { worker: WorkerId(1), rank: DpRank(0) };
 /// let block_size = BlockSize::new(2).unwrap();
 /// index.register(target, Arc::from("qwen"));
-/// index.apply(target, &IndexUpdate::Stored(Stored {
-///     hashes: vec![EngineHash(7)], parent: None, tokens: vec![1, 2], block_size, lora: None, salt: None, tier: Tier::Device,
+/// index.apply(target, &IndexUpdate::Stored(StoredBlocks {
+///     hashes: vec![EngineHash(7)], parent: None, tokens: vec![1, 2], block_size, lora: None,
+///     salt: None, tier: Tier::Device,
 /// }));
 ///
-/// let namespace = Namespace { model: Arc::from("qwen"), lora: None, salt: None, block_size, identity: Identity::Tokens };
+/// let namespace = Namespace {
+///     model: Arc::from("qwen"), lora: None, salt: None, block_size,
+///     identity: PromptIdentity::Tokens,
+/// };
 /// let chain = HashScheme::default().chain(None, &[1, 2, 3, 4], block_size);
 /// let overlaps = index.lookup(&namespace, &chain, Moment::START);
 /// assert_eq!((overlaps[0].target, overlaps[0].blocks.device), (target, 1));
@@ -82,7 +90,7 @@ impl Default for IndexSettings {
 pub struct KvIndex {
     core: SharedIndex,
     state: IndexLock,
-    /// Keys of namespaces cannot be foreseen by those who choose salts.
+    /// Makes the keys of namespaces unpredictable for clients, which choose salts.
     secret: u64,
 }
 
@@ -91,7 +99,7 @@ pub struct KvIndex {
 pub struct NamespaceKey(u64);
 
 impl KvIndex {
-    /// An empty index.
+    /// Creates an empty index.
     pub fn new(settings: IndexSettings) -> Self {
         let secret = |number: u64| xxh3_64_with_seed(&number.to_le_bytes(), settings.secret);
         let sizes = MemorySizes::of(settings.memory_budget);
@@ -99,7 +107,7 @@ impl KvIndex {
             RunHeads::new(sizes.slabs, sizes.slabs_log2),
             LineChunks::new(sizes.body_chunks, sizes.body_log2),
             BlockTable::new(sizes.segments_log2, [secret(0), secret(1)]),
-            // A run takes so much itself that these fill up much later.
+            // A run itself takes so much memory that these fill up much later.
             BlockTable::new(sizes.segments_log2 - 2, [secret(0), secret(1)]),
         );
         let secret = secret(2);
@@ -110,7 +118,7 @@ impl KvIndex {
         }
     }
 
-    /// Does something with the books: see [`Guarded::with`].
+    /// Runs a function on the writer's state: see [`IndexLock::with`].
     pub(crate) fn with<R: Default>(
         &self,
         act: impl FnOnce(&mut IndexState, &SharedIndex) -> R,
@@ -118,10 +126,10 @@ impl KvIndex {
         self.state.with(&self.core, act)
     }
 
-    /// Says which model a target serves; stores of targets without one are ignored. A target that changes its model
-    /// forgets what it held.
+    /// Registers the model that a target serves; stores of targets without one are ignored. A
+    /// target that changes its model loses its blocks.
     pub fn register(&self, target: Target, model: Arc<str>) {
-        // While it is being cleared it serves no model, so that no store of the old one comes in between.
+        // During the clear it serves no model, so that no store of the old one comes in between.
         if self.with(|books, _| books.unregister_other(target, &model)) {
             self.clear(target);
         }
@@ -150,7 +158,7 @@ impl KvIndex {
         }
     }
 
-    /// Blocks became reusable that are named by their plain rolling hashes, the first one behind `parent` (`None`: it
+    /// Stores blocks named by their plain rolling hashes, the first one behind `parent` (`None`: it
     /// begins a sequence). Source: contract MC13.
     pub fn store_hashes(
         &self,
@@ -163,7 +171,7 @@ impl KvIndex {
         self.with(|books, core| books.store_hashes(core, target, namespace, parent, hashes, tier))
     }
 
-    /// Blocks that are named by their plain rolling hashes are gone from one tier.
+    /// Removes blocks named by their plain rolling hashes from one tier.
     pub fn remove_hashes(
         &self,
         target: Target,
@@ -176,49 +184,53 @@ impl KvIndex {
         })
     }
 
-    /// Forgets what a target holds in one tier of one namespace. Source: contract MC9.
+    /// Clears one tier of one namespace of a target. Source: contract MC9.
     pub fn clear_stream(&self, target: Target, namespace: &Namespace, tier: Tier) {
         self.step_by_step(target, &ClearScope::Stream(tier, namespace.clone()));
     }
 
-    /// Says that a target's stream has a hole that nobody will fill: what it holds more than once counts as held once, what
-    /// is on trust is over, and until the target is cleared its speculative entries live for
-    /// [`IndexSettings::unconfirmed_ttl`].
+    /// Records a loss in a target's stream that no replay can fill: every block counts as held
+    /// once, credit without backing ends, and until the target is cleared its speculative entries
+    /// live for [`IndexSettings::unconfirmed_ttl`].
     pub fn mark_loss(&self, target: Target) {
         self.with(|books, core| books.mark_loss(core, target));
     }
 
-    /// Whether a target is credited with what its stream announces; it is until somebody says otherwise.
+    /// Sets whether a target is credited with its announced blocks; by default it is.
     ///
-    /// One that is not goes by our own decisions alone: by what [`KvIndex::predict`] and [`KvIndex::speculate`] entered.
-    /// What it announces is still kept, so that it can be compared ([`Overlap::announced`]) and counts again once the
-    /// target is trusted again. What was predicted is forgotten then, as it is when the target is cleared: a cache said to
-    /// be empty is not expected to hold anything.
+    /// An untrusted target is credited only with our own predictions: the entries of
+    /// [`KvIndex::predict`] and [`KvIndex::speculate`]. Its announcements are still applied, so
+    /// that they can be compared ([`Overlap::announced`]) and count again once the target is
+    /// trusted again. At that moment the predictions are dropped, as they are when the target is
+    /// cleared: a cache reported as empty is not expected to hold anything.
     pub fn trust(&self, target: Target, trusted: bool) {
         if self.with(|books, core| books.trust(core, target, trusted)) {
-            // Beside what is announced it would outlast the removals.
+            // Beside the announced blocks, they would outlast the removals.
             self.step_by_step(target, &ClearScope::Promises);
         }
     }
 
-    /// Forgets everything a target holds or is expected to hold; its registration stays. Nothing of it is credited from the
-    /// beginning on, and what is stored meanwhile stays.
+    /// Clears the held and expected blocks of a target; its registration stays. None of them is
+    /// credited from the start of the call, and blocks stored meanwhile stay.
     pub fn clear(&self, target: Target) {
         self.retire(target);
         while self.sweep() {}
     }
 
-    /// Begins to forget everything a target holds or is expected to hold: nothing of it is credited any more, and what is
-    /// stored from now on stays. Takes no longer the more there is. The memory is freed by [`KvIndex::sweep`].
+    /// Starts to clear the held and expected blocks of a target: none of them is credited any more,
+    /// and blocks stored from now on stay. The time does not grow with the content.
+    /// [`KvIndex::sweep`] frees the memory.
     ///
-    /// With as many targets as an index can have, it forgets all of it before it returns.
+    /// If the index has its maximum number of targets, the call clears everything before it
+    /// returns.
     pub fn retire(&self, target: Target) {
         if !self.with(|books, core| books.retire(core, target)) {
             self.step_by_step(target, &ClearScope::All);
         }
     }
 
-    /// Begins to forget a worker with all its ranks and their registrations, as [`KvIndex::retire`] does.
+    /// Starts to remove a worker with all its ranks and their registrations, as
+    /// [`KvIndex::retire`].
     pub fn retire_worker(&self, worker: WorkerId) {
         self.with(|books, core| {
             books
@@ -228,18 +240,19 @@ impl KvIndex {
         });
     }
 
-    /// Frees a slice of what [`KvIndex::retire`] left, some thousand blocks. Returns whether there may be more.
+    /// Frees a slice of the content that [`KvIndex::retire`] left, some thousand blocks. Returns
+    /// whether there may be more.
     pub fn sweep(&self) -> bool {
         self.with(IndexState::sweep)
     }
 
-    /// Forgets a worker with all its ranks and their registrations.
+    /// Removes a worker with all its ranks and their registrations.
     pub fn remove_worker(&self, worker: WorkerId) {
         self.retire_worker(worker);
         while self.sweep() {}
     }
 
-    /// Forgets in steps, with the lock free between two of them.
+    /// Clears in steps, with the lock free between two of them.
     fn step_by_step(&self, target: Target, what: &ClearScope) {
         let mut next = Some(0);
         while let Some(from) = next {
@@ -247,24 +260,25 @@ impl KvIndex {
         }
     }
 
-    /// The key of a namespace, for lookups. Creates no state.
+    /// Returns the key of a namespace, for lookups. Creates no state.
     pub fn namespace_key(&self, namespace: &Namespace) -> NamespaceKey {
         NamespaceKey(namespaces::key(namespace, self.secret))
     }
 
-    /// The slot of a target, if the index has heard of it.
+    /// Returns the slot of a target, if the target has one.
     pub fn slot(&self, target: Target) -> Option<TargetSlot> {
         self.with(|books, _| books.find(target)).map(TargetSlot)
     }
 
-    /// Whose slot it is; nobody's once its worker was removed.
+    /// Returns the target of a slot; `None` once its worker was removed.
     pub fn target(&self, slot: TargetSlot) -> Option<Target> {
         self.core.target(slot.0)
     }
 
-    /// Who holds how much of `chain`. Replaces what is in `matches`, whose buffers are reused.
+    /// Looks up how much of `chain` each target holds. Replaces the content of `matches`, whose
+    /// buffers are reused.
     ///
-    /// Takes no lock and writes nothing but `matches`. Targets that are not trusted are left out.
+    /// Takes no lock and writes nothing but `matches`. Untrusted targets are left out.
     pub fn lookup_into(
         &self,
         space: NamespaceKey,
@@ -275,11 +289,11 @@ impl KvIndex {
         self.core.lookup(space.0, chain, nanoseconds(now), matches);
     }
 
-    /// Several lookups at once, so that their cache misses overlap.
+    /// Does several lookups at once, so that their cache misses overlap.
     ///
     /// # Panics
     ///
-    /// If there are not as many answers as chains.
+    /// If the numbers of answers and chains differ.
     pub fn lookup_batch(
         &self,
         space: NamespaceKey,
@@ -291,7 +305,8 @@ impl KvIndex {
             .lookup_batch(space.0, chains, nanoseconds(now), matches);
     }
 
-    /// Every target that holds at least the first block of `chain`, in the order of targets.
+    /// Returns every target that holds at least the first block of `chain`, in the order of
+    /// targets.
     pub fn lookup(
         &self,
         namespace: &Namespace,
@@ -306,8 +321,9 @@ impl KvIndex {
         )
     }
 
-    /// Expects `chain` on `target` until `now + ttl`, because a request was just sent there whose events will confirm
-    /// it. Blocks the target is known to hold are left alone, unless the target is not trusted ([`KvIndex::trust`]).
+    /// Adds speculative entries for `chain` on `target` until `now + ttl`, because a request was
+    /// just sent there whose events will confirm them. Blocks that the target is known to hold are
+    /// left alone, unless the target is untrusted ([`KvIndex::trust`]).
     pub fn speculate(
         &self,
         target: Target,
@@ -325,8 +341,8 @@ impl KvIndex {
         )
     }
 
-    /// The same for a target without trustworthy events: nothing will confirm it, so `ttl` is longer. Only the statistics
-    /// tell the two apart.
+    /// Adds predicted entries, for a target without trustworthy events: nothing will confirm them,
+    /// so `ttl` is longer. Only the statistics tell the two kinds apart.
     pub fn predict(
         &self,
         target: Target,
@@ -356,37 +372,41 @@ impl KvIndex {
         self.with(|books, core| books.speculate(core, target, namespace, chain, now, (kind, ttl)))
     }
 
-    /// Takes back what [`KvIndex::speculate`] or [`KvIndex::predict`] entered, because the request was not taken there.
-    /// What was confirmed since, or renewed for another request, stays.
+    /// Takes back the entries of [`KvIndex::speculate`] or [`KvIndex::predict`], because the target
+    /// did not take the request. Entries confirmed since, or renewed for another request, stay.
     pub fn retract(&self, promised: SpeculationId) {
         self.with(|books, core| books.retract(core, &promised));
     }
 
-    /// Forgets unconfirmed entries whose time is over. Lookups do not count them in any case: this is for the memory, and
-    /// for [`KvIndex::stats`]. Also ends a pruning that is under way.
+    /// Removes expired unconfirmed entries. Lookups never count them: this call frees their memory
+    /// and corrects [`KvIndex::stats`]. Also finishes a pruning that is under way.
     pub fn expire(&self, now: Moment) {
         while self.with(|books, core| books.sweep_expired(core, nanoseconds(now))) {}
     }
 
-    /// Confirmed blocks of a target per tier, in the order of [`Tier::ALL`]; a block in two tiers counts in both.
+    /// Returns the confirmed blocks of a target per tier, in the order of [`Tier::ALL`]; a block in
+    /// two tiers counts in both.
     pub fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
         self.with(|books, _| books.blocks_per_tier(target))
     }
 
-    /// Follows what changes from now on; `None` after the index was given up. Until the last one of those is dropped each
-    /// change takes some microseconds more. What [`KvIndex::load`] takes over is not told of.
+    /// Subscribes to the changes from now on; `None` after the index was abandoned. While there is
+    /// a subscriber, each change takes some microseconds more. [`KvIndex::load`] publishes no
+    /// changes.
     pub fn subscribe(&self) -> Option<ChangeFeed> {
         self.with(|books, _| Some(books.subscribe()))
     }
 
-    /// The next stretches of what targets that are `wanted` hold, each after what is in front of it; `None` after the last.
-    /// Begin with `StandingPlace::default()` and go on until then.
+    /// Returns the next stretches that `wanted` targets hold, each after the blocks in front of it;
+    /// `None` after the last. Begin with `ExportCursor::default()` and go on until then.
     ///
-    /// Each call takes the lock for about four thousand blocks, and what is in front of them where nobody wanted holds that;
-    /// it is free in between. To build up another index that ends with the same content, also while this one changes:
-    /// [`KvIndex::follow`] first; after each piece take all changes there are, and leave out of the piece whatever block of a
-    /// target and tier any of them so far was about, but for the place that it gives to others; then apply the piece, then the
-    /// changes, and take back what was there for the place alone.
+    /// Each call takes the lock for about four thousand blocks, plus the blocks in front of them
+    /// that no wanted target holds; the lock is free in between. To build another index that ends
+    /// with the same content, also while this one changes: [`KvIndex::subscribe`] first; after each
+    /// piece take all pending changes, and leave out of the piece every block of a target and tier
+    /// that any change so far was about, except for the position that it gives to other blocks;
+    /// then apply the piece, then the changes, and remove the blocks that were added for their
+    /// position alone.
     pub fn export(
         &self,
         place: &mut ExportCursor,
@@ -400,27 +420,30 @@ impl KvIndex {
         }
     }
 
-    /// Totals.
+    /// Returns totals.
     pub fn stats(&self) -> IndexStats {
         self.with(|books, _| books.stats())
     }
 
-    /// Digests of every target and tier that holds something, in the order of targets and tiers.
+    /// Returns digests of every target and tier that holds a block, in the order of targets and
+    /// tiers.
     ///
     /// Reads every block once, under the lock: updates wait, about 5 ns a block; lookups do not.
     pub fn digest(&self) -> Vec<TargetDigest> {
         self.with(|books, core| books.digest(core))
     }
 
-    /// Writes what is confirmed, for [`KvIndex::load`]; `docs/snapshot-format.md` says what that is. Contains cache salts in
-    /// clear, so `to` must be readable by its owner only (mode 0600).
+    /// Writes the confirmed content, for [`KvIndex::load`]; `docs/snapshot-format.md` has the
+    /// format. Contains cache salts in clear, so `to` must be readable by its owner only (mode
+    /// 0600).
     ///
-    /// The lock is held while the content is put together in memory, about as many bytes as are written: updates wait for
-    /// some 40 ns a block, lookups do not. It is free again before anything is written to `to`.
+    /// The lock is held while the content is assembled in memory, about as many bytes as are
+    /// written: updates wait for some 40 ns a block, lookups do not. It is free again before the
+    /// first write to `to`.
     ///
     /// # Errors
     ///
-    /// What `to` answers; then what it got is no snapshot.
+    /// The errors of `to`; the bytes written so far are no snapshot then.
     pub fn save(&self, to: &mut dyn Write) -> io::Result<SaveSummary> {
         let mut file = Vec::new();
         let saved = self
@@ -431,16 +454,18 @@ impl KvIndex {
         Ok(saved)
     }
 
-    /// Takes over what [`KvIndex::save`] wrote, and registers its targets; those that are registered for another model
-    /// already hold nothing of it. What has no room is left out, and counted as shed.
+    /// Loads the content that [`KvIndex::save`] wrote, and registers its targets; a target that is
+    /// already registered for another model gets none of it. Content without room is left out and
+    /// counted as shed.
     ///
-    /// Everything is read and checked before the lock is taken; the content takes memory of its own meanwhile, which is
-    /// bounded by the memory budget as the bytes read are. Then updates wait for some 300 to 700 ns a block, lookups
-    /// do not.
+    /// Everything is read and checked before the lock is taken; meanwhile the content takes memory
+    /// of its own, bounded by the memory budget as the bytes read are. Then updates wait for some
+    /// 300 to 700 ns a block, lookups do not.
     ///
     /// # Errors
     ///
-    /// A snapshot is taken over as a whole or refused: see [`SnapshotError`]. An index with blocks in it takes none.
+    /// A snapshot is loaded as a whole or refused: see [`SnapshotError`]. An index with blocks in
+    /// it refuses every snapshot.
     pub fn load(&self, from: &mut dyn Read) -> Result<LoadSummary, SnapshotError> {
         let (scheme, limit) = self
             .with(|books, _| Some(books.loadable()))
@@ -450,12 +475,12 @@ impl KvIndex {
             .ok_or_else(given_up)?
     }
 
-    /// The next of the confirmed memberships, in no particular order; `None` after the last. Begin with
-    /// `DumpPlace::default()` and go on until then.
+    /// Returns the next confirmed memberships, in no particular order; `None` after the last. Begin
+    /// with `DumpCursor::default()` and go on until then.
     ///
-    /// Each call takes the lock for about a thousand rows (all of one block come together) and gives it back, so a dump in
-    /// pieces is not one instant: what is there from beginning to end comes exactly once, what changes meanwhile may come
-    /// or not.
+    /// Each call takes the lock for about a thousand rows (all of one block come together) and
+    /// releases it, so a dump in pieces is not one instant: a membership that exists from beginning
+    /// to end comes exactly once, one that changes meanwhile may come or not.
     pub fn dump(&self, place: &mut DumpCursor) -> Option<Vec<DumpRow>> {
         loop {
             let rows = self.with(|books, core| books.dump(core, place))?;
@@ -468,25 +493,25 @@ impl KvIndex {
 
 #[cfg(test)]
 impl KvIndex {
-    /// Panics where the books contradict each other or the structure.
+    /// Panics if the writer's state contradicts itself or the structure.
     pub(crate) fn check(&self) {
         self.with(|books, core| books.check(core));
     }
 }
 
-/// Why there is nothing to save or load.
+/// Returns the error of an abandoned index.
 fn given_up() -> io::Error {
     io::Error::other(
         "the index was given up after a panic in it, which was logged: start the router again",
     )
 }
 
-/// A moment as runs know it.
+/// Returns a moment in the unit of runs, nanoseconds.
 fn nanoseconds(moment: Moment) -> u64 {
     u64::try_from(moment.since_start().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How memory is cut for a budget.
+/// Sizes of the memory areas for a budget.
 struct MemorySizes {
     body_log2: u32,
     body_chunks: usize,
@@ -497,7 +522,7 @@ struct MemorySizes {
 
 impl MemorySizes {
     fn of(budget: u64) -> Self {
-        // Chunks of huge pages; of less where the budget is small, so that it can be used up.
+        // Chunks of huge pages; smaller ones for a small budget, so that it can be used up.
         let body_log2 = (budget / LINE_BYTES / 64).max(1).ilog2().clamp(4, 15);
         let slabs_log2 = body_log2.saturating_sub(6).max(2);
         let lines = usize::try_from(budget / LINE_BYTES).unwrap_or(usize::MAX);
@@ -505,10 +530,10 @@ impl MemorySizes {
             body_log2,
             body_chunks: (lines >> body_log2).clamp(1, (u32::MAX >> body_log2) as usize),
             slabs_log2,
-            // Of a run there are at least a head and a line of hashes.
+            // A run has at least a head and a line of hashes.
             slabs: (lines / 2).min(MAX_RUNS as usize).div_ceil(1 << slabs_log2),
-            // Few, so that the directory stays in the cache nearest to the processor; but so many that a segment of a full
-            // table takes no more than half a chunk.
+            // Few, so that the directory stays in the first-level cache; but enough that a segment
+            // of a full table takes at most half a chunk.
             segments_log2: {
                 let few = (budget >> 11).max(1).ilog2().clamp(4, 7);
                 (budget >> 19)

@@ -1,14 +1,15 @@
-//! The books behind their lock.
+//! The writer's state behind its lock.
 
 use std::mem;
 
 use crate::{atomic::Mutex, lookup::SharedIndex, state::IndexState};
 
-/// The books, for one at a time.
+/// Lock of the writer's state.
 ///
-/// A panic with the books in hand would leave them, and what lookups read, half changed: lookups of a run in the middle of
-/// a change wait for its end. So it is the last thing that is done with them: from then on lookups credit nobody, and
-/// changes do nothing. Requests are routed by load alone then, and none fails for it.
+/// A panic under the lock leaves the state, and the structure that lookups read, half changed:
+/// lookups of a run in the middle of a change wait for its end. So the state is abandoned: from
+/// then on lookups credit no target, and changes do nothing. Requests are then routed by load
+/// alone, and none fails.
 #[derive(Debug)]
 pub(crate) struct IndexLock(Mutex<IndexState>);
 
@@ -17,7 +18,7 @@ impl IndexLock {
         Self(Mutex::new(books))
     }
 
-    /// Does something with the books; after a panic nothing any more.
+    /// Runs a function on the state; does nothing after a panic.
     pub(crate) fn with<R: Default>(
         &self,
         core: &SharedIndex,
@@ -34,7 +35,7 @@ impl IndexLock {
     }
 }
 
-/// Dropped only while a panic unwinds.
+/// Guard that is dropped only while a panic unwinds.
 struct PanicGuard<'a>(&'a SharedIndex);
 
 impl Drop for PanicGuard<'_> {

@@ -1,7 +1,7 @@
 //! Namespaces by number.
 //!
-//! A namespace lives as long as a run of blocks is in it: salts are chosen by clients, so the
-//! number of namespaces that have ever been must not cost memory.
+//! A namespace exists as long as it has a run of blocks: clients choose salts, so the number of
+//! past namespaces must not cost memory.
 
 use std::{collections::HashMap, fmt::Write, sync::Arc};
 
@@ -17,7 +17,7 @@ pub(crate) struct NamespaceId(u32);
 #[derive(Debug)]
 pub(crate) struct NamespaceEntry {
     pub(crate) namespace: Arc<Namespace>,
-    /// The same on every machine.
+    /// Digest, equal on every machine.
     pub(crate) digest: u64,
     pub(crate) salt_digest: Option<Arc<str>>,
     uses: u64,
@@ -25,7 +25,7 @@ pub(crate) struct NamespaceEntry {
 }
 
 impl NamespaceEntry {
-    /// The namespace's key in an index with this secret.
+    /// Returns the namespace's key in an index with this secret.
     pub(crate) fn key(&self, secret: u64) -> u64 {
         key(&self.namespace, secret)
     }
@@ -51,7 +51,7 @@ impl NamespaceTable {
             .expect("whoever has the number keeps the namespace in use")
     }
 
-    /// The number of a namespace, with one use more.
+    /// Returns the number of a namespace and adds one use.
     pub(crate) fn enter(&mut self, namespace: &Namespace) -> NamespaceId {
         if let Some(id) = self.find(namespace) {
             self.keep(id);
@@ -81,7 +81,7 @@ impl NamespaceTable {
         id
     }
 
-    /// One use more.
+    /// Adds one use.
     pub(crate) fn keep(&mut self, id: NamespaceId) {
         self.slots[id.0 as usize]
             .as_mut()
@@ -89,7 +89,7 @@ impl NamespaceTable {
             .uses += 1;
     }
 
-    /// One use less; the last one ends the namespace.
+    /// Removes one use; the last one ends the namespace.
     pub(crate) fn leave(&mut self, id: NamespaceId) {
         let slot = &mut self.slots[id.0 as usize];
         let space = slot.as_mut().expect("as many uses end as began");
@@ -102,7 +102,7 @@ impl NamespaceTable {
         }
     }
 
-    /// All namespaces in use, with how often.
+    /// Returns all namespaces in use, with their use counts.
     #[cfg(test)]
     pub(crate) fn uses(&self) -> std::collections::BTreeMap<NamespaceId, u64> {
         self.by_namespace
@@ -124,7 +124,7 @@ fn length(text: &Option<Arc<str>>) -> usize {
     text.as_ref().map_or(0, |text| text.len())
 }
 
-/// A namespace as one number, that nobody can aim at who does not know `secret`.
+/// Returns a namespace's key, which cannot be predicted without `secret`.
 pub(crate) fn key(namespace: &Namespace, secret: u64) -> u64 {
     let mut hash = Xxh3::with_seed(secret);
     feed(namespace, |bytes| hash.update(bytes));
@@ -143,7 +143,7 @@ fn feed(namespace: &Namespace, mut take: impl FnMut(&[u8])) {
         namespace.lora.as_ref(),
         namespace.salt.as_ref(),
     ] {
-        // The length in front, and one more than the length for what is there, keeps the parts apart.
+        // The length in front, plus one for a part that exists, separates the parts.
         take(&part.map_or(0, |part| part.len() as u64 + 1).to_le_bytes());
         take(part.map_or(&b""[..], |part| part.as_bytes()));
     }
@@ -154,7 +154,8 @@ fn feed(namespace: &Namespace, mut take: impl FnMut(&[u8])) {
     }]);
 }
 
-/// What is shown of a salt, 16 hex digits: the salt itself is a secret between a tenant and the engines.
+/// Returns the shown form of a salt, 16 hex digits: the salt itself is a secret between a tenant
+/// and the engines.
 pub fn salt_digest(salt: &str) -> Arc<str> {
     let mut hex = String::new();
     for byte in &Sha256::digest(salt.as_bytes())[..8] {

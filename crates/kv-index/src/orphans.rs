@@ -1,13 +1,15 @@
-//! Announced blocks whose parent is unknown, until it comes.
+//! Orphans: announced blocks whose parent is unknown, until the parent arrives.
 //!
-//! A lost event leaves blocks that hang on nothing. They are credited to nobody; should the parent be announced after all,
-//! the caller gets them back and applies them. A waiting block can be removed like any other: what is behind it then waits
-//! for the removed block itself, as it would be behind a hole.
+//! A lost event leaves blocks without a known parent. They are credited to no target; if the parent
+//! is announced after all, the caller gets them back and applies them. A waiting block can be
+//! removed like any other: the blocks behind it then wait for the removed block itself, as they
+//! would behind a hole.
 //!
-//! Not here: what a name stands for. A block waits for a parent of the same target, by name and block size, or by rolling
-//! hash and namespace.
+//! Not here: the resolution of engine hashes. A block waits for a parent of the same target, by
+//! engine hash and block size, or by rolling hash and namespace.
 //!
-//! **Invariant**: what waits is bounded in number and bytes; the oldest goes first, and is counted.
+//! **Invariant**: waiting blocks are bounded in number and bytes; the oldest are dropped first, and
+//! counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,24 +21,26 @@ mod tests;
 
 pub(crate) use self::blocks::{HashKeyedBlocks, NumberScope, NumberSet, OrphanBlocks};
 
-/// Pieces that may wait.
+/// Maximum number of waiting pieces.
 const MAX_WAITING: usize = 4096;
-/// Estimates: an entry of the index by name, with the name; a piece with its entry by parent; a store.
+/// Estimates: an entry of the index by name, with the name; a piece with its entry by parent; a
+/// store.
 const BLOCK_BYTES: usize = 56;
 const PIECE_BYTES: usize = 80;
 const STORE_BYTES: usize = 352;
 
-/// A store of one target, of which some blocks still wait.
+/// A store of one target with blocks that still wait.
 #[derive(Debug)]
 struct WaitingStore {
     slot: u32,
     late: OrphanBlocks,
-    /// First block to the block behind the last of each piece. Each piece waits for the block in front of it.
+    /// First block to the block behind the last of each piece. Each piece waits for the block in
+    /// front of it.
     pieces: BTreeMap<u32, u32>,
 }
 
 impl WaitingStore {
-    /// What the piece that begins with block `start` waits for.
+    /// Returns the block for which the piece that begins with block `start` waits.
     fn parent(&self, start: u32) -> Option<u64> {
         start
             .checked_sub(1)
@@ -68,7 +72,7 @@ impl WaitingStore {
     }
 }
 
-/// A piece by what it waits for.
+/// A piece by the block for which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ByParent {
     slot: u32,
@@ -78,7 +82,7 @@ struct ByParent {
     start: u32,
 }
 
-/// A waiting block by its own name or hash.
+/// A waiting block by its own engine hash or rolling hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ByNumber {
     slot: u32,
@@ -89,11 +93,12 @@ struct ByNumber {
     at: u32,
 }
 
-/// All that waits.
+/// All waiting blocks.
 #[derive(Debug)]
 pub(crate) struct Orphans {
     max_bytes: u64,
-    /// In the order they came. Bounded: [`MAX_WAITING`] pieces and `max_bytes`, beyond it the oldest go.
+    /// Stores in order of arrival. Bounded: [`MAX_WAITING`] pieces and `max_bytes`, beyond which
+    /// the oldest are dropped.
     stores: BTreeMap<u64, WaitingStore>,
     by_parent: BTreeSet<ByParent>,
     by_number: BTreeSet<ByNumber>,
@@ -103,7 +108,7 @@ pub(crate) struct Orphans {
 }
 
 impl Orphans {
-    /// Nothing waits yet; it may become `max_bytes`.
+    /// Creates an empty set of at most `max_bytes`.
     pub(crate) fn new(max_bytes: u64) -> Self {
         Self {
             max_bytes,
@@ -116,8 +121,8 @@ impl Orphans {
         }
     }
 
-    /// Takes in what a target stored behind a parent that it has not announced. Without a parent, or with another number of
-    /// tokens than of blocks, it is nothing that could wait.
+    /// Adds the blocks that a target stored behind an unannounced parent. Ignores blocks without a
+    /// parent, or with different numbers of tokens and blocks.
     pub(crate) fn keep(&mut self, slot: u32, late: OrphanBlocks) {
         let Some(count) = u32::try_from(late.len()).ok().filter(|_| late.is_sound()) else {
             return;
@@ -130,7 +135,7 @@ impl Orphans {
             pieces: BTreeMap::new(),
         };
         if waiting.bytes() + PIECE_BYTES as u64 > self.max_bytes {
-            // Alone it is too much: nothing else shall go for it.
+            // It exceeds the limit alone: nothing else is dropped for it.
             self.dropped += u64::from(count);
             return;
         }
@@ -144,7 +149,8 @@ impl Orphans {
         self.stay_bounded();
     }
 
-    /// A target announced a block: what of it waited for that, in the order it came. To be applied next.
+    /// Returns the blocks that waited for a block that the target announced, in order of arrival.
+    /// The caller applies them next.
     pub(crate) fn arrived(
         &mut self,
         slot: u32,
@@ -181,8 +187,8 @@ impl Orphans {
         arrived
     }
 
-    /// A target removed a block from a tier. If it waits it is gone; what is in front of it waits on, and what is behind it
-    /// waits for it to be announced again. Returns whether it waited.
+    /// Removes a waiting block of a target from a tier: the blocks in front of it wait on, and
+    /// those behind it wait for it to be announced again. Returns whether it waited.
     pub(crate) fn removed(
         &mut self,
         slot: u32,
@@ -229,17 +235,17 @@ impl Orphans {
         !gone.is_empty()
     }
 
-    /// Nothing of a target waits any more.
+    /// Drops all waiting blocks of a target.
     pub(crate) fn clear(&mut self, slot: u32) {
         self.forget(|waiting| waiting.slot == slot);
     }
 
-    /// Nothing of a target waits for that tier any more.
+    /// Drops the waiting blocks of a target for one tier.
     pub(crate) fn clear_tier(&mut self, slot: u32, tier: Tier) {
         self.forget(|waiting| waiting.slot == slot && waiting.late.tier() == tier);
     }
 
-    /// Nothing of a target that may be of a namespace waits for that tier any more.
+    /// Drops the waiting blocks of a target for one tier that may belong to a namespace.
     pub(crate) fn clear_stream(&mut self, slot: u32, namespace: &Namespace, tier: Tier) {
         self.forget(|waiting| {
             (waiting.slot, waiting.late.tier()) == (slot, tier) && waiting.late.may_be_of(namespace)
@@ -250,17 +256,17 @@ impl Orphans {
         self.stores.is_empty()
     }
 
-    /// Pieces that wait.
+    /// Returns the number of waiting pieces.
     pub(crate) fn len(&self) -> usize {
         self.by_parent.len()
     }
 
-    /// Heap bytes, estimated.
+    /// Returns the heap bytes, estimated.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Blocks that had to go for lack of room, ever.
+    /// Returns the number of blocks dropped for lack of room, since the start.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -275,7 +281,7 @@ impl Orphans {
         }
     }
 
-    /// Returns where it ended.
+    /// Returns the end of the piece.
     fn take_piece(&mut self, store: u64, start: u32) -> Option<u32> {
         let entry = self.piece_entry(store, start)?;
         let end = self.stores.get_mut(&store)?.pieces.remove(&start)?;

@@ -1,4 +1,4 @@
-//! From the matches of a lookup to what each target holds, by tier.
+//! Converts the matches of a lookup to the overlap of each target, by tier.
 
 use std::cell::Cell;
 
@@ -11,11 +11,12 @@ use crate::{
 };
 
 thread_local! {
-    /// Buffers of lookups, and what they learned of where to look.
+    /// Buffers of lookups, with their learned probe positions.
     static SCRATCH: Cell<Matches> = Cell::default();
 }
 
-/// Every target that holds, or is said to hold, at least the first block of `chain`, in the order of targets.
+/// Returns every target that holds, or announced, at least the first block of `chain`, in the order
+/// of targets.
 pub(crate) fn overlaps(
     core: &SharedIndex,
     space: u64,
@@ -38,7 +39,7 @@ pub(crate) fn overlaps(
         if core.doubts.load(Ordering::Acquire) > 0 {
             doubted(core, space, chain, now, &mut matches, &mut overlaps);
         }
-        // A slot that changed hands meanwhile would credit one target with what another one held.
+        // A slot reassigned meanwhile would credit one target with the blocks of another.
         if core.assignments.load(Ordering::Acquire) == assignments {
             break;
         }
@@ -49,7 +50,7 @@ pub(crate) fn overlaps(
     overlaps
 }
 
-/// Adds those who are not trusted, with what is expected of them and what they announced.
+/// Adds untrusted targets, with their expected and their announced blocks.
 fn doubted(
     core: &SharedIndex,
     space: u64,

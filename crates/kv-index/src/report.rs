@@ -1,17 +1,18 @@
-//! What the index answers.
+//! Results of the index.
 
 use std::sync::Arc;
 
 use kv_blocks::{Namespace, SequenceHash, Target, Tier};
 
-/// What one update did, in blocks.
+/// Effect of one update, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UpdateOutcome {
     /// Blocks stored or removed (also those stored before); 1 for a clear.
     pub applied: u32,
     /// Blocks not stored because their parent is unknown or belongs to another namespace.
     pub orphans: u32,
-    /// Blocks without effect: removals of unknown ones, stores refused for lack of room or of a registration.
+    /// Blocks without effect: removals of unknown ones, stores refused for lack of room or of a
+    /// registration.
     pub ignored: u32,
 }
 
@@ -31,32 +32,34 @@ pub struct TierBlocks {
 }
 
 impl TierBlocks {
-    /// All blocks.
+    /// Returns the number of all blocks.
     pub fn total(&self) -> u32 {
         self.device + self.host + self.disk + self.remote + self.speculative
     }
 }
 
-/// What one target holds of a prompt: its longest contiguous run of leading blocks.
+/// Longest contiguous run of a prompt's leading blocks that one target holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overlap {
     /// The target.
     pub target: Target,
-    /// The run, by tier; of a target that is not trusted only what is predicted.
+    /// The run, by tier; for an untrusted target only the predicted blocks.
     pub blocks: TierBlocks,
-    /// The run by the target's own announcements, by tier; for a trusted target the same as `blocks`.
+    /// The run according to the target's own announcements, by tier; for a trusted target equal to
+    /// `blocks`.
     pub announced: TierBlocks,
-    /// Blocks of `blocks` present in each tier, in the order of [`Tier::ALL`], a block in two tiers counting in both.
+    /// Blocks of `blocks` present in each tier, in the order of [`Tier::ALL`]; a block in two tiers
+    /// counts in both.
     /// Source: contract MC4.
     pub present: [u32; 4],
 }
 
-/// Totals.
+/// Totals of the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexStats {
     /// Namespaces in use.
     pub namespaces: u64,
-    /// Distinct blocks that somebody holds.
+    /// Distinct blocks with a holder.
     pub distinct: u64,
     /// Pairs of block and target.
     pub memberships: u64,
@@ -64,17 +67,17 @@ pub struct IndexStats {
     pub speculative: u64,
     /// Predicted entries.
     pub predicted: u64,
-    /// Blocks announced behind an unknown parent, ever.
+    /// Blocks announced behind an unknown parent, since the start.
     pub orphans: u64,
     /// Bytes in use, estimated.
     pub bytes: u64,
     /// Bytes allowed.
     pub budget_bytes: u64,
-    /// Blocks let go or refused for lack of room, ever.
+    /// Blocks dropped or refused for lack of room, since the start.
     pub shed: u64,
 }
 
-/// Content of one tier of one target, as one number.
+/// Digest of the content of one tier of one target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetDigest {
     /// The target.
@@ -83,31 +86,31 @@ pub struct TargetDigest {
     pub tier: Tier,
     /// Blocks in it.
     pub blocks: u64,
-    /// Digest over (namespace, sequence hash) of its blocks, whatever their order: equal content, equal digest, on every
-    /// machine.
+    /// Digest over (namespace, sequence hash) of its blocks, in any order: equal content gives an
+    /// equal digest on every machine.
     pub digest: u64,
 }
 
-/// One membership.
+/// One confirmed membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpRow {
     /// The block's namespace.
     pub namespace: Arc<Namespace>,
     /// Digest of the salt, 16 hex digits: the salt itself is a secret.
     pub salt_digest: Option<Arc<str>>,
-    /// Who holds it.
+    /// The holder.
     pub target: Target,
-    /// Where.
+    /// The tier.
     pub tier: Tier,
     /// Blocks in front of it.
     pub depth: u32,
-    /// Its plain rolling hash.
+    /// The block's plain rolling hash.
     pub hash: SequenceHash,
     /// The block in front of it; `None` at depth 0.
     pub parent: Option<SequenceHash>,
 }
 
-/// How far a dump has come; the default is its beginning.
+/// Position of a dump; the default is its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpCursor {
     /// The next run.

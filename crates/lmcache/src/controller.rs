@@ -1,4 +1,4 @@
-//! The handle on one controller, and the task that keeps asking it.
+//! The handle of one controller, and the task that polls it.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -27,25 +27,27 @@ use crate::{
 
 const WORKERS: &str = "/controller/workers";
 const LOOKUP: &str = "/lookup";
-/// Leading tokens of a prompt that are asked about: enough to tell who holds it, and half a millisecond to write.
+/// Limit of leading prompt tokens in a lookup: enough to find the holders, and half a millisecond
+/// to write.
 const MOST_TOKENS: usize = 1 << 16;
-/// Questions on their way at once; a request that finds no room goes by what each worker holds.
+/// Limit of concurrent lookups; a request beyond it uses the occupancy of the workers.
 const ASKING: usize = 64;
-/// Bytes of an answer that are read in a fraction of a millisecond.
+/// Size up to which a reply is parsed on the async thread, in bytes: a fraction of a millisecond.
 const SHORT: usize = 16 << 10;
-/// What is asked to see whether there are answers again. It is of no prompt.
+/// Tokens of the lookup that tests whether the controller answers again. They belong to no prompt.
 const PROBE: &[u32] = &[0];
-/// Before a controller is asked again that failed, twice as long each time; never longer than between two polls.
+/// First pause before a failed controller is polled again; it doubles each time, up to the poll
+/// interval.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Before the first question after one that a request waited for in vain.
+/// Pause before the first lookup after one that missed its budget.
 const REST: Duration = Duration::from_secs(1);
 
 /// One controller. Dropping it, or [`Controller::stop`], ends its task.
 #[derive(Debug)]
 pub struct Controller {
     inner: Arc<ControllerInner>,
-    /// Taken by the first stop.
+    /// Taken by the first [`Controller::stop`].
     task: Mutex<Option<JoinHandle<Infallible>>>,
 }
 
@@ -53,26 +55,26 @@ pub struct Controller {
 struct ControllerInner {
     settings: ControllerSettings,
     headers: HeaderMap,
-    /// As of the latest poll, if that was answered.
+    /// Result of the latest poll, if that was answered.
     occupancy: ArcSwapOption<Occupancy>,
     gate: AvailabilityGate,
     permits: Semaphore,
     telemetry: LmcacheTelemetry,
 }
 
-/// Why there is nothing to go by.
+/// The reason why a lookup has no result.
 #[derive(Debug, thiserror::Error)]
 enum LookupFailure {
-    /// There was no answer in time.
+    /// No answer within the time limit.
     #[error(transparent)]
     Away(FetchError),
-    /// There was one, and it says nothing.
+    /// An answer without usable content.
     #[error("{0}")]
     Unusable(String),
 }
 
 impl Controller {
-    /// Starts to ask and returns at once. Call inside a tokio runtime.
+    /// Starts the polling task and returns at once. Call inside a tokio runtime.
     pub fn start(mut settings: ControllerSettings, registry: &mut Registry) -> Self {
         settings.url = settings.url.only_at(Destinations::Engines);
         let headers = settings
@@ -90,7 +92,7 @@ impl Controller {
         });
         let asking = Arc::clone(&inner);
         let task = tokio::spawn(async move {
-            // What was told last is in `inner`.
+            // The latest state is in `inner`, so a restart loses nothing.
             supervise("lmcache_controller", || keep_asking(&asking)).await
         });
         Self {
@@ -99,14 +101,17 @@ impl Controller {
         }
     }
 
-    /// How much each worker holds, as of the latest poll; `None`: the controller did not answer that.
+    /// Returns the occupancy of each worker, as of the latest poll; `None`: the controller did not
+    /// answer it.
     pub fn occupancy(&self) -> Option<Arc<Occupancy>> {
         self.inner.occupancy.load_full()
     }
 
-    /// Who holds how much of the prompt with these tokens; `None`: nobody was asked, or there was no answer in time.
+    /// Returns how much of the prompt with these tokens each worker holds; `None`: no lookup was
+    /// made, or it was not answered in time.
     ///
-    /// `tokens` is `None` where they are not known. Under [`Mode::Occupancy`] nobody is asked at all.
+    /// `tokens` is `None` where they are not known. Under [`LookupMode::Occupancy`] no lookup is
+    /// ever made.
     pub async fn matched(&self, tokens: Option<&[u32]>) -> Option<MatchedTokens> {
         if self.inner.settings.mode == LookupMode::Occupancy {
             return None;
@@ -138,7 +143,8 @@ impl Drop for Controller {
     }
 }
 
-/// Asks how much each worker holds, and whether lookups are answered where requests do not try that any more.
+/// Polls the occupancy of each worker, and tests whether lookups are answered while requests do not
+/// try them.
 async fn keep_asking(inner: &ControllerInner) -> Infallible {
     let every = inner.settings.poll_interval;
     let first = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
@@ -156,7 +162,7 @@ async fn keep_asking(inner: &ControllerInner) -> Infallible {
 }
 
 impl ControllerInner {
-    /// Whether the controller answers whatever it is asked.
+    /// Polls the controller; returns whether it answers every query.
     async fn look(&self) -> bool {
         let polled = match self.poll().await {
             Ok(occupancy) => {
@@ -220,7 +226,7 @@ impl ControllerInner {
         if !self.gate.is_open() {
             return Err(LookupResult::Away);
         }
-        // Closed never.
+        // The semaphore is never closed.
         let _seat = self.permits.try_acquire().map_err(|_| LookupResult::Busy)?;
         match self.ask_for(tokens).await {
             Ok(matched) => Ok(matched),
@@ -266,7 +272,7 @@ impl ControllerInner {
     }
 }
 
-/// What an answer says. A long one is not read on a thread that others wait for.
+/// Parses a reply. A long one is parsed on a blocking thread.
 async fn read<T: Send + 'static>(
     body: Bytes,
     read: fn(&[u8]) -> Result<T, reply::ReplyError>,
@@ -281,16 +287,16 @@ async fn read<T: Send + 'static>(
 }
 
 fn question(tokens: &[u32]) -> Bytes {
-    // Ids of today's vocabularies have at most six digits, and a comma.
+    // Token ids of today's vocabularies have at most six digits, and a comma.
     let mut body = Vec::with_capacity(16 + 7 * tokens.len());
     body.extend_from_slice(b"{\"tokens\":");
-    // A vector takes whatever is written, and numbers can be.
+    // A vector accepts every write, and numbers always serialize.
     let _ = serde_json::to_writer(&mut body, tokens);
     body.push(b'}');
     body.into()
 }
 
-/// The body of a good answer.
+/// Returns the body of a successful reply.
 fn answered(fetched: Result<FetchedReply, FetchError>) -> Result<Bytes, LookupFailure> {
     match fetched {
         Ok(fetched) if fetched.status == StatusCode::OK => Ok(fetched.body),

@@ -1,10 +1,12 @@
-//! Whether requests wait for the controller: not from the moment when it failed to answer in time until it was seen to.
+//! Availability of the controller: after a missed time limit no request waits for it until it has
+//! answered in time again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Open or closed, and a bell for whoever is to find out when it may open again. Closed at first.
+/// Open or closed, with a notification for the task that tests when to open it again. Closed at
+/// first.
 #[derive(Debug, Default)]
 pub(crate) struct AvailabilityGate {
     open: AtomicBool,
@@ -20,7 +22,7 @@ impl AvailabilityGate {
         self.open.store(true, Ordering::Relaxed);
     }
 
-    /// Nobody waits from now on. Whether that changed anything.
+    /// Closes the gate: no request waits from now on. Returns whether it was open.
     pub(crate) fn close(&self) -> bool {
         let was_open = self.open.swap(false, Ordering::Relaxed);
         if was_open {
@@ -31,7 +33,7 @@ impl AvailabilityGate {
 
     /// Resolves when it is closed.
     pub(crate) async fn closes(&self) {
-        // The bell may have rung for a time that is over.
+        // The notification may be outdated.
         while self.is_open() {
             self.closed.notified().await;
         }

@@ -1,4 +1,4 @@
-//! Which LMCache instance is which worker's.
+//! The mapping from LMCache instances to workers.
 
 use std::collections::HashMap;
 
@@ -13,12 +13,13 @@ use std::collections::HashMap;
 pub struct Instances(HashMap<String, String>);
 
 impl Instances {
-    /// Pairs of an instance and a worker: its name, or its `host:port`.
+    /// Creates the map from pairs of an instance and a worker: its name, or its `host:port`.
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
         Self(pairs.into_iter().collect())
     }
 
-    /// The name or `host:port` of the worker that the instance belongs to: its own id where it was not said.
+    /// Returns the name or `host:port` of the worker that the instance belongs to; without a
+    /// mapping, the instance's own id.
     pub fn worker_of<'a>(&'a self, instance: &'a str) -> &'a str {
         self.0.get(instance).map_or(instance, String::as_str)
     }

@@ -1,16 +1,18 @@
-//! A controller of LMCache: what it says of who has how much cached, and how much of a prompt.
+//! Client of an LMCache controller: cached chunks per worker, and cached tokens of a prompt.
 //!
-//! LMCache keeps KV blocks beside engines (host memory, disk, remote stores), and its controller is told by each instance
-//! what it holds. [`Controller`] asks it for two things: how many chunks each instance holds, every few seconds from one
-//! task of its own, and how many leading tokens of a prompt each holds, once per request. Source: LMCache 0.5.6,
-//! `GET /controller/workers` and `POST /lookup`; contract V29, V30.
+//! LMCache stores KV blocks beside engines (host memory, disk, remote stores), and each instance
+//! reports its content to a controller. [`Controller`] makes two queries: how many chunks each
+//! instance holds, every few seconds from its own task, and how many leading tokens of a prompt
+//! each holds, once per request. Source: LMCache 0.5.6, `GET /controller/workers` and `POST
+//! /lookup`; contract V29, V30.
 //!
-//! Not here: what is made of the answers (`routing`), tokens of prompts (`gateway`), and LMCache's KV events, which need
-//! no code of their own (`kv-events`).
+//! Not here: the use of the answers (`routing`), tokens of prompts (`gateway`), and LMCache's KV
+//! events, which need no code of their own (`kv-events`).
 //!
-//! **Invariant**: nothing the controller does makes a request fail, or wait longer than [`ControllerSettings::lookup_budget`];
-//! one that is away or slow is waited for by nobody until it was seen to answer in time.
-//! **Invariant**: what it answers is bounded in bytes, in entries and by the prompt that was asked about.
+//! **Invariant**: nothing the controller does makes a request fail, or wait longer than
+//! [`ControllerSettings::lookup_budget`]; after a missed budget no request waits for it until it
+//! has answered in time again.
+//! **Invariant**: its answers are bounded in bytes, in entries and by the prompt of the lookup.
 
 mod controller;
 mod gate;

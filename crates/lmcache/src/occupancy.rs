@@ -1,16 +1,16 @@
-//! Answers of the controller by worker.
+//! The controller's answers by worker.
 
 use std::collections::HashMap;
 
 use crate::{Instances, reply::RankChunks};
 
-/// How many chunks each worker holds, of whatever prompts.
+/// Number of chunks that each worker holds, over all prompts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy(HashMap<Box<str>, u64>);
 
 impl Occupancy {
-    /// Of several instances of one worker the sum; of the ranks of one instance, which hold parts of the same chunks, the
-    /// largest.
+    /// Aggregates by worker: over several instances of one worker the sum; over the ranks of one
+    /// instance, which hold parts of the same chunks, the largest.
     pub(crate) fn of(chunks: &[RankChunks], instances: &Instances) -> Self {
         let mut largest: HashMap<&str, u64> = HashMap::new();
         for RankChunks { instance, keys } in chunks {
@@ -27,23 +27,25 @@ impl Occupancy {
         Self(by_worker)
     }
 
-    /// Chunks of the worker with this name, or at this `host:port`; `None`: the controller does not know it.
+    /// Returns the chunks of the worker with this name, or at this `host:port`; `None`: the
+    /// controller does not know it.
     pub fn keys(&self, name: &str, host_port: &str) -> Option<u64> {
         self.0.get(name).or_else(|| self.0.get(host_port)).copied()
     }
 
-    /// Workers that the controller spoke of, whether or not they are ours.
+    /// Returns the number of workers in the answer, whether or not they are ours.
     pub fn workers(&self) -> usize {
         self.0.len()
     }
 }
 
-/// How many leading tokens of one prompt each worker holds.
+/// Number of leading tokens of one prompt that each worker holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MatchedTokens(HashMap<Box<str>, u32>);
 
 impl MatchedTokens {
-    /// Of several instances of one worker the largest; nobody is believed to hold more than the `asked` tokens.
+    /// Aggregates by worker: over several instances of one worker the largest, capped at the
+    /// `asked` tokens.
     pub(crate) fn of(layout: Vec<(String, u64)>, instances: &Instances, asked: u32) -> Self {
         let mut by_worker: HashMap<Box<str>, u32> = HashMap::new();
         for (instance, tokens) in layout {
@@ -56,7 +58,8 @@ impl MatchedTokens {
         Self(by_worker)
     }
 
-    /// Tokens of the worker with this name, or at this `host:port`; 0 where nobody spoke of it.
+    /// Returns the tokens of the worker with this name, or at this `host:port`; 0 if the answer
+    /// does not list it.
     pub fn tokens(&self, name: &str, host_port: &str) -> u32 {
         self.0
             .get(name)
@@ -65,7 +68,7 @@ impl MatchedTokens {
             .unwrap_or(0)
     }
 
-    /// Whether anybody holds anything, ours or not.
+    /// Returns whether no worker, ours or not, holds any.
     pub fn is_empty(&self) -> bool {
         self.0.values().all(|tokens| *tokens == 0)
     }

@@ -1,31 +1,31 @@
-//! What the controller answers, read leniently: an entry that says nothing costs itself only.
+//! The controller's replies, parsed leniently: an invalid entry is skipped alone.
 //!
-//! **Invariant**: no more than [`MOST_INSTANCES`] entries are read of any answer, whatever it holds.
+//! **Invariant**: no more than [`MOST_INSTANCES`] entries are read of any reply.
 
 use serde_json::Value;
 
-/// Entries of one answer that are read.
+/// Entry limit of one reply.
 pub const MOST_INSTANCES: usize = 4096;
-/// Bytes of an answer to how much is held where: some 200 for an entry.
+/// Size limit of an occupancy reply, in bytes: some 200 for an entry.
 pub(crate) const WORKERS_BYTES: usize = 1 << 20;
-/// Bytes of an answer to who holds a prompt: some 60 for an entry.
+/// Size limit of a lookup reply, in bytes: some 60 for an entry.
 pub(crate) const LOOKUP_BYTES: usize = 256 << 10;
 
-/// What one rank of an instance holds.
+/// The chunks of one rank of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RankChunks {
     pub(crate) instance: String,
     pub(crate) keys: u64,
 }
 
-/// An answer that is not of the form asked for.
+/// A reply of an unexpected form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer has no {missing}: use the address of an LMCache controller")]
 pub(crate) struct ReplyError {
     missing: &'static str,
 }
 
-/// `{"workers": [{"instance_id", "worker_id", "key_count", ..}], ..}`, or the list alone.
+/// Parses `{"workers": [{"instance_id", "worker_id", "key_count", ..}], ..}`, or the list alone.
 pub(crate) fn workers(body: &[u8]) -> Result<Vec<RankChunks>, ReplyError> {
     let missing = ReplyError {
         missing: "list of workers",
@@ -45,8 +45,8 @@ pub(crate) fn workers(body: &[u8]) -> Result<Vec<RankChunks>, ReplyError> {
     Ok(list.iter().take(MOST_INSTANCES).filter_map(one).collect())
 }
 
-/// `{"layout_info": {instance: [location, matched tokens]}, ..}`: each instance with the largest count that stands with
-/// it, as some versions tell one for each location.
+/// Parses `{"layout_info": {instance: [location, matched tokens]}, ..}`: each instance with the
+/// largest count in its value, as some versions list one per location.
 pub(crate) fn layout(body: &[u8]) -> Result<Vec<(String, u64)>, ReplyError> {
     let missing = ReplyError {
         missing: "layout_info",
@@ -60,7 +60,7 @@ pub(crate) fn layout(body: &[u8]) -> Result<Vec<(String, u64)>, ReplyError> {
     Ok(layout.iter().take(MOST_INSTANCES).filter_map(one).collect())
 }
 
-/// The largest whole number in lists and mappings, not deeper than so many.
+/// Returns the largest whole number in lists and mappings, down to a nesting of `depth`.
 fn largest(told: &Value, depth: u8) -> Option<u64> {
     match told {
         Value::Number(number) => number.as_u64(),
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// As LMCache 0.5.6 answers it.
+    /// A reply of LMCache 0.5.6.
     const WORKERS: &str = r#"{"workers": [{"instance_id": "vllm-001", "worker_id": 0, "ip": "10.0.0.1", "port": 8500,
         "peer_init_url": null, "registration_time": 1.5, "last_heartbeat_time": 2.5, "key_count": 120},
         {"instance_id": "vllm-002", "worker_id": 0, "ip": "10.0.0.2", "port": 8500, "peer_init_url": "h:1",

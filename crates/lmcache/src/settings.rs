@@ -1,4 +1,4 @@
-//! Where the controller is, and how long it is waited for.
+//! Settings of a controller: its address, its mode, its time limits.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use net::WorkerUrl;
 
 use crate::Instances;
 
-/// Where the controller is, and how long it is waited for.
+/// Settings of one controller.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
     /// Its base URL.
     pub url: WorkerUrl,
-    /// The `authorization` of every question; see [`bearer`].
+    /// The `authorization` header of every query; see [`bearer`].
     pub authorization: Option<HeaderValue>,
-    /// What it is asked.
+    /// The queries to make.
     pub mode: LookupMode,
-    /// Between two questions of how much each instance holds.
+    /// Interval between two occupancy polls.
     pub poll_interval: Duration,
-    /// Time for an answer that no request waits for.
+    /// Time limit of a query that no request waits for.
     pub timeout: Duration,
-    /// Time for one that a request waits for; never more than `timeout`.
+    /// Time limit of a query that a request waits for; never more than `timeout`.
     pub lookup_budget: Duration,
-    /// Which instance is which worker's.
+    /// The mapping from instances to workers.
     pub instances: Instances,
 }
 
-/// What the controller is asked.
+/// The queries sent to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupMode {
-    /// How much each instance holds.
+    /// The occupancy of each instance.
     Occupancy,
-    /// That, and for each prompt how much of it.
+    /// The occupancy, and for each prompt the matched tokens.
     PrefixLookup,
 }
 
-/// A key as the header of a question, which debug output does not show. `None`: it cannot stand in one.
+/// Returns a key as the header of a query, hidden in debug output. `None`: no header can carry it.
 pub fn bearer(key: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {key}")).ok()?;
     value.set_sensitive(true);

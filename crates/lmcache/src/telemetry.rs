@@ -1,4 +1,4 @@
-//! What is counted of a controller.
+//! Counters of a controller.
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -6,27 +6,27 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// What came of asking who holds a prompt.
+/// Result of a prompt lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupResult {
-    /// Somebody holds some of it.
+    /// Some worker holds part of it.
     Matched,
-    /// Nobody does.
+    /// No worker holds any of it.
     Nothing,
     /// No answer within the budget.
     Late,
-    /// An answer that says nothing, or none because of a broken connection.
+    /// An unusable answer, or none because of a broken connection.
     Failed,
-    /// Not asked: the controller is known not to answer.
+    /// No lookup: the controller is known not to answer.
     Away,
-    /// Not asked: too many questions are on their way.
+    /// No lookup: too many queries are in flight.
     Busy,
-    /// Not asked: the tokens of the prompt are not known.
+    /// No lookup: the tokens of the prompt are not known.
     NoTokens,
 }
 
 impl LookupResult {
-    /// All of them.
+    /// All results.
     pub const ALL: [Self; 7] = [
         Self::Matched,
         Self::Nothing,
@@ -37,7 +37,7 @@ impl LookupResult {
         Self::NoTokens,
     ];
 
-    /// The value of the label `result`.
+    /// Returns the value of the label `result`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Matched => "matched",
@@ -56,7 +56,7 @@ struct ResultLabel {
     result: &'static str,
 }
 
-/// Every series is there from the start.
+/// The metric families; every series exists from the start.
 #[derive(Debug, Default)]
 pub(crate) struct LmcacheTelemetry {
     lookups: Family<ResultLabel, Counter>,
@@ -99,7 +99,7 @@ impl LmcacheTelemetry {
             .inc();
     }
 
-    /// `workers`: how many it knows; `None`: it did not answer.
+    /// Records a poll. `workers`: how many the controller knows; `None`: it did not answer.
     pub(crate) fn polled(&self, workers: Option<usize>) {
         self.polls
             .get_or_create(if workers.is_some() {

@@ -1,4 +1,4 @@
-//! Where a byte stream leads to, and where one is listened for.
+//! Connect and listen addresses.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
     str::FromStr,
 };
 
-/// Where to connect to. The host is a name or an address without brackets.
+/// A connect address. The host is a name or an address without brackets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// TCP.
@@ -40,7 +40,7 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// Where to listen, and which flag an operator would change to listen elsewhere.
+/// A listen address, and the flag with which an operator would change it.
 ///
 /// ```
 /// let address: net::ListenAddr = "127.0.0.1:8080".parse()?;
@@ -53,7 +53,7 @@ pub struct ListenAddr {
     flag: &'static str,
 }
 
-/// Why a text is not a place to listen.
+/// The reason why a text is no listen address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{value:?} is not a listening address: use host:port, [ipv6]:port or unix:/path, for example 127.0.0.1:8080"
@@ -63,7 +63,7 @@ pub struct ListenAddrError {
 }
 
 impl ListenAddr {
-    /// TCP; port 0 lets the system choose.
+    /// Creates a TCP address; port 0 lets the system choose.
     pub fn tcp(host: impl Into<String>, port: u16) -> Self {
         Self::from(Address::Tcp {
             host: host.into(),
@@ -71,19 +71,19 @@ impl ListenAddr {
         })
     }
 
-    /// A unix socket.
+    /// Creates a unix socket address.
     pub fn unix(path: impl Into<PathBuf>) -> Self {
         Self::from(Address::Unix(path.into()))
     }
 
-    /// The same place, with the flag that the message about a taken port names (`--port` unless said).
+    /// Sets the flag that the message about a taken port names (`--port` by default).
     #[must_use]
     pub fn chosen_by(mut self, flag: &'static str) -> Self {
         self.flag = flag;
         self
     }
 
-    /// The same host with another port; a unix path stays as it is.
+    /// Returns the same host with another port; a unix path stays as it is.
     #[must_use]
     pub fn with_port(mut self, new: u16) -> Self {
         if let Address::Tcp { port, .. } = &mut self.address {
@@ -92,12 +92,12 @@ impl ListenAddr {
         self
     }
 
-    /// The place itself.
+    /// Returns the address without the flag.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The port; `None` for a unix socket.
+    /// Returns the port; `None` for a unix socket.
     pub fn port(&self) -> Option<u16> {
         match &self.address {
             Address::Tcp { port, .. } => Some(*port),
@@ -105,7 +105,7 @@ impl ListenAddr {
         }
     }
 
-    /// Whether only this machine can reach it. A name counts only if it is `localhost`.
+    /// Returns whether only this machine can reach it. A name counts only if it is `localhost`.
     pub fn is_loopback(&self) -> bool {
         match &self.address {
             Address::Tcp { host, .. } => {

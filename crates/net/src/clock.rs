@@ -1,8 +1,8 @@
 //! The one clock of the process.
 //!
-//! Everything else takes time as a value: a [`Moment`] for distances, a wall-clock time for what people read. A moment
-//! is never turned into a stored wall time: [`Clock::wall_at`] goes through the present, so a corrected system clock
-//! moves what is shown and nothing else.
+//! All other code takes time as a value: a [`Moment`] for distances, a wall-clock time for output
+//! to people. A moment is never turned into a stored wall time: [`Clock::wall_at`] goes through the
+//! present, so a corrected system clock changes the displayed time and nothing else.
 
 use std::{
     sync::OnceLock,
@@ -27,11 +27,12 @@ pub struct Clock {
     start: Instant,
 }
 
-/// Of the process: what stops it stops everything in it. Held for a few lines.
+/// The run time of the process: a stop of the process stops everything in it. Locked for a few
+/// lines.
 static RUN_TIME: Mutex<RunTime> = Mutex::new(RunTime::new());
 
 impl Clock {
-    /// The system's clocks; moments count from the first call in this process.
+    /// Returns the system's clocks; moments count from the first call in this process.
     pub fn system() -> Self {
         static START: OnceLock<Instant> = OnceLock::new();
         Self {
@@ -39,7 +40,7 @@ impl Clock {
         }
     }
 
-    /// A clock of a process that has run for so much longer.
+    /// Returns a clock of a process that has run longer by `time`.
     #[cfg(test)]
     pub(crate) fn ahead_by(time: Duration) -> Self {
         let clock = Self::system();
@@ -48,45 +49,45 @@ impl Clock {
         }
     }
 
-    /// Now, on the monotonic time line.
+    /// Returns the present on the monotonic time line.
     pub fn now(&self) -> Moment {
         Moment::at(monotonic().saturating_duration_since(self.start))
     }
 
-    /// Now, on the time line on which the process does not stand still ([`RunTime`]): for what runs out unless somebody
-    /// else calls.
+    /// Returns the present on the time line that excludes stalls of the process ([`RunTime`]): for
+    /// deadlines that another process extends by its calls.
     pub fn run_time(&self) -> Moment {
         RUN_TIME.lock().advance(self.now())
     }
 
-    /// How long this process has stood still, all stalls together. Whoever calls this calls again after [`RunTime::BEAT`]: by
-    /// that a stall is known.
+    /// Records a tick and returns the sum of all stalls of this process. The caller calls again
+    /// after [`RunTime::BEAT`], which is how a stall is detected.
     pub fn record_tick(&self) -> Duration {
         let mut run_time = RUN_TIME.lock();
         run_time.record_tick(self.now());
         run_time.stalled()
     }
 
-    /// Whether this process stood still and has run for less than `within` since.
+    /// Returns whether this process stalled and has run for less than `within` since.
     pub fn resumed_within(&self, within: Duration) -> bool {
         let mut run_time = RUN_TIME.lock();
         run_time.advance(self.now());
         run_time.resumed_within(within)
     }
 
-    /// Now, as people write it (UTC).
+    /// Returns the present wall-clock time (UTC).
     pub fn wall(&self) -> OffsetDateTime {
         system_time().into()
     }
 
-    /// The wall time of a moment of this process, as seen from now.
+    /// Returns the wall time of a moment of this process, as seen from now.
     pub fn wall_at(&self, moment: Moment) -> OffsetDateTime {
         let ago = self.now().since(moment);
         let ahead = moment.since(self.now());
         self.wall() - ago + ahead
     }
 
-    /// Milliseconds since 1970, UTC; 0 for a system clock set before that.
+    /// Returns milliseconds since 1970, UTC; 0 for a system clock set before that.
     pub fn unix_ms(&self) -> u64 {
         let since = system_time()
             .duration_since(UNIX_EPOCH)
@@ -94,7 +95,7 @@ impl Clock {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Seconds since 1970, UTC.
+    /// Returns seconds since 1970, UTC.
     pub fn unix_s(&self) -> i64 {
         self.wall().unix_timestamp()
     }
@@ -106,7 +107,7 @@ impl Default for Clock {
     }
 }
 
-/// A time as interfaces show it: RFC 3339, UTC, milliseconds.
+/// Formats a time for interfaces: RFC 3339, UTC, milliseconds.
 ///
 /// ```
 /// assert_eq!(net::rfc3339(time::OffsetDateTime::UNIX_EPOCH), "1970-01-01T00:00:00.000Z");

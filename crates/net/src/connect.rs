@@ -1,35 +1,36 @@
-//! Opening a connection within a time.
+//! Opens connections within a time limit.
 
 use std::{io, time::Duration};
 
 use crate::{Address, Destinations, Stream, TrustRoots, WorkerUrl};
 
-/// Time for a handshake with a server that took the connection.
+/// Time limit for a handshake with a server that accepted the connection.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 
-/// Connects to `address`, name resolution included, within `timeout`. TCP connections send at once (no Nagle delay).
+/// Connects to `address`, name resolution included, within `timeout`. TCP connections send at once
+/// (no Nagle delay).
 ///
-/// A name's addresses are those last known ([`crate::NAME_REFRESH`]); they are tried one after the other, and the error is the
-/// last one's. One that lies with this process is a [`crate::LocalFault`]. Running out of
-/// time is [`io::ErrorKind::TimedOut`], nobody listening [`io::ErrorKind::ConnectionRefused`] (for a unix socket also
-/// [`io::ErrorKind::NotFound`]).
+/// A name's addresses come from the cache ([`crate::NAME_REFRESH`]); they are tried one after the
+/// other, and the error is the last one's. A fault of this process is a [`crate::LocalFault`]. A
+/// time-out is [`io::ErrorKind::TimedOut`], a refused connection
+/// [`io::ErrorKind::ConnectionRefused`] (for a unix socket also [`io::ErrorKind::NotFound`]).
 pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream> {
     Destinations::Any.connect(address, timeout).await
 }
 
-/// Connects to a worker, whose URL says whether that is encrypted; a handshake has 3 s beyond `timeout`.
+/// Connects to a worker, encrypted if its URL requires that; a handshake has 3 s beyond `timeout`.
 ///
-/// A certificate that is not believed is [`io::ErrorKind::InvalidData`].
+/// An untrusted certificate is [`io::ErrorKind::InvalidData`].
 pub async fn dial(url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
     let stream = url.destinations().connect(&url.address(), timeout).await?;
     let Some(host) = url.host().filter(|_| url.is_tls()) else {
         return Ok(stream);
     };
-    // Large, and seldom needed: it must not lie in the future of every request.
+    // Large and seldom needed, so it is boxed and not part of every request's future.
     let encrypted = Box::pin(async {
         match url.trust() {
             Some(trust) => trust.encrypt(stream, host).await,
-            // Who asks often brings the trust along.
+            // A caller with many connections supplies the trust roots itself.
             None => {
                 TrustRoots::system_now()
                     .await
@@ -50,7 +51,7 @@ pub async fn dial(url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
         .unwrap_or_else(|_| Err(late()))
 }
 
-/// What becomes of opening a connection to `address`, within `timeout`.
+/// Applies `timeout` to a connect, and maps its error for `address`.
 pub(crate) async fn within(
     address: &Address,
     timeout: Duration,

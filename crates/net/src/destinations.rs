@@ -1,11 +1,11 @@
-//! Which addresses may be connected to, where somebody else chose the host.
+//! Restricts the addresses to connect to where an outside party chose the host.
 //!
-//! Whoever may register an endpoint makes this process connect to it. Addresses that answer with secrets to whoever is on
-//! the machine, or that are no single host at all, are left out. Engines do live on loopback and in private networks, so
-//! those are not.
+//! A caller that may register an endpoint makes this process connect to it. Addresses that serve
+//! secrets to any process on the machine, or that are no single host at all, are forbidden. Engines
+//! do live on loopback and in private networks, so those are allowed.
 //!
-//! **Invariant**: an address is checked on every connection, whenever its name was resolved, and the address that was checked
-//! is the one connected to: a name cannot lead elsewhere the second time.
+//! **Invariant**: an address is checked on every connection, whenever its name was resolved, and
+//! the checked address is the one connected to: a name cannot lead elsewhere the second time.
 
 use std::{
     io,
@@ -17,18 +17,19 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::{Address, Stream, connect::within, resolver};
 
-/// Which addresses may be connected to.
+/// The set of permitted addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Destinations {
-    /// Any: the operator wrote them down.
+    /// All addresses: the operator wrote them down.
     #[default]
     Any,
-    /// Those that can be an engine's: not link-local (the metadata services of clouds live there), not multicast, broadcast
-    /// or unspecified, not a metadata address elsewhere, nor any of these inside an IPv6 address. Unix sockets may be.
+    /// Possible addresses of engines: not link-local (the metadata services of clouds live there),
+    /// not multicast, broadcast or unspecified, not a metadata address elsewhere, nor any of these
+    /// inside an IPv6 address. Unix sockets are permitted.
     Engines,
 }
 
-/// An address that may not be connected to.
+/// A forbidden address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{address} is {kind}: no engine may be reached there, use the address of the engine's own machine"
@@ -36,7 +37,7 @@ pub enum Destinations {
 pub struct ForbiddenAddress {
     /// The address.
     pub address: IpAddr,
-    /// What it is.
+    /// The kind of the address.
     pub kind: &'static str,
 }
 
@@ -48,7 +49,7 @@ const METADATA_V4: [Ipv4Addr; 2] = [
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
 impl Destinations {
-    /// Whether `address` may be connected to.
+    /// Checks whether `address` may be connected to.
     ///
     /// ```
     /// use net::Destinations;
@@ -59,7 +60,7 @@ impl Destinations {
     ///
     /// # Errors
     ///
-    /// It may not, and why.
+    /// The address is forbidden; the error names the reason.
     pub fn check(self, address: IpAddr) -> Result<(), ForbiddenAddress> {
         let kind = match (self, address) {
             (Self::Any, _) => None,
@@ -69,11 +70,12 @@ impl Destinations {
         kind.map_or(Ok(()), |kind| Err(ForbiddenAddress { address, kind }))
     }
 
-    /// The same for an address whose host may be a name: a name passes here, and is looked at when it is connected to.
+    /// Checks an address whose host may be a name: a name passes here, and its addresses are
+    /// checked at each connect.
     ///
     /// # Errors
     ///
-    /// The host is an address that may not be connected to.
+    /// The host is a forbidden address.
     pub fn check_host(self, address: &Address) -> Result<(), ForbiddenAddress> {
         match address {
             Address::Tcp { host, .. } => host.parse().map_or(Ok(()), |ip| self.check(ip)),
@@ -81,11 +83,12 @@ impl Destinations {
         }
     }
 
-    /// [`crate::connect`] to one of these addresses: of what a name stands for only permitted ones are tried.
+    /// Connects like [`crate::connect`], but tries only the permitted ones of a name's addresses.
     ///
     /// # Errors
     ///
-    /// As [`crate::connect`], and [`io::ErrorKind::PermissionDenied`] around a [`ForbiddenAddress`].
+    /// As [`crate::connect`], and [`io::ErrorKind::PermissionDenied`] around a
+    /// [`ForbiddenAddress`].
     pub async fn connect(self, address: &Address, timeout: Duration) -> io::Result<Stream> {
         let opening = async {
             match address {
@@ -146,7 +149,8 @@ fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address that an IPv6 address leads to: mapped, or translated by a gateway (64:ff9b::/96).
+/// Returns the IPv4 address that an IPv6 address leads to: mapped, or translated by a gateway
+/// (64:ff9b::/96).
 fn inner_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     address.to_ipv4_mapped().or_else(|| match address.octets() {
         [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] => {

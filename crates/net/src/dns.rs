@@ -1,8 +1,8 @@
-//! Questions to name servers that the system's resolver cannot be asked: service records (SRV, RFC 2782), and the names of
-//! one certain server, such as a service catalogue's.
+//! DNS queries that the system's resolver does not support: service records (SRV, RFC 2782), and
+//! names of one particular server, such as a service catalogue's.
 //!
-//! What comes back is untrusted: an answer counts only from the server that was asked, with the number of the question, and
-//! nothing in it makes reading loop or reach beyond its end.
+//! Answers are untrusted: an answer counts only if it comes from the queried server with the
+//! query's id, and no content can make the parser loop or read beyond its end.
 
 use std::{
     fs,
@@ -20,23 +20,23 @@ use tokio::{
 
 /// Longest wait for one server's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Most of an answer by UDP; longer ones are asked for by TCP.
+/// Size limit of an answer by UDP; longer ones are requested by TCP.
 const LARGEST_DATAGRAM: usize = 4096;
-/// Names may be compressed by pointers to earlier ones; so many are followed.
+/// Limit of followed compression pointers per name.
 const MOST_POINTERS: usize = 32;
-/// Most records of one answer.
+/// Record limit of one answer.
 const MOST_RECORDS: usize = 4096;
 
 const A: u16 = 1;
 const AAAA: u16 = 28;
 const SRV: u16 = 33;
 
-/// Host and port of everybody behind a service's name, such as `_http._tcp.engines.example.org`. `server`: who is asked;
-/// `None`: the system's servers.
+/// Resolves a service name, such as `_http._tcp.engines.example.org`, to host and port of each
+/// instance. `server`: the name server; `None`: the system's servers.
 ///
 /// # Errors
 ///
-/// Nobody answered, or the answer is no good.
+/// No server answered, or the answer is malformed.
 pub async fn service_records(
     name: &str,
     server: Option<SocketAddr>,
@@ -50,11 +50,11 @@ pub async fn service_records(
     Ok(found)
 }
 
-/// The addresses of a name, as `server` knows it.
+/// Resolves a name to its addresses at `server`.
 ///
 /// # Errors
 ///
-/// It did not answer, or the answer is no good.
+/// The server did not answer, or the answer is malformed.
 pub async fn host_addresses(name: &str, server: SocketAddr) -> io::Result<Vec<IpAddr>> {
     let mut found = Vec::new();
     for kind in [A, AAAA] {
@@ -91,7 +91,7 @@ async fn ask(name: &str, kind: u16, server: Option<SocketAddr>) -> io::Result<Ve
     Err(last)
 }
 
-/// The servers of the system, in order.
+/// Returns the system's name servers, in order.
 fn system_servers() -> Vec<SocketAddr> {
     let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let lines = text
@@ -108,7 +108,7 @@ fn system_servers() -> Vec<SocketAddr> {
 }
 
 async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<DnsRecord>> {
-    // Not predictable from outside: the port of the socket and this number are what an answer must match.
+    // Not predictable from outside: an answer must match the port of the socket and this number.
     let id = (RandomState::new().hash_one(name) & 0xffff) as u16;
     let question = question(id, name, kind).ok_or_else(|| bad("the name cannot be asked for"))?;
     let own: SocketAddr = if server.is_ipv4() {
@@ -123,7 +123,7 @@ async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<Dn
     let answer = loop {
         let size = socket.recv(&mut buffer).await?;
         let answer = &buffer[..size];
-        // An answer to another question is not waited for by anybody here.
+        // Answers with another id are ignored.
         if answer.get(..2) == Some(&id.to_be_bytes()) {
             break answer;
         }
@@ -149,7 +149,7 @@ fn bad(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// One question; `None`: a label of the name is empty or too long.
+/// Encodes one query; `None`: a label of the name is empty or too long.
 fn question(id: u16, name: &str, kind: u16) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(name.len() + 18);
     out.extend_from_slice(&id.to_be_bytes());
@@ -168,7 +168,7 @@ fn question(id: u16, name: &str, kind: u16) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The records of the wanted kind in an answer.
+/// Returns the records of the wanted kind in an answer.
 fn read(answer: &[u8], id: u16, kind: u16) -> io::Result<Vec<DnsRecord>> {
     let short = || bad("the answer ends early");
     let number = |at: usize| Some(u16::from_be_bytes([*answer.get(at)?, *answer.get(at + 1)?]));
@@ -178,7 +178,7 @@ fn read(answer: &[u8], id: u16, kind: u16) -> io::Result<Vec<DnsRecord>> {
     }
     match flags & 0x0f {
         0 => {}
-        // No such name: nobody is there.
+        // No such name: there are no instances.
         3 => return Ok(Vec::new()),
         _ => return Err(bad("the name server could not answer")),
     }
@@ -214,13 +214,13 @@ fn record(answer: &[u8], data: usize, bytes: &[u8], kind: u16) -> Option<DnsReco
         _ => {
             let port = u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?]);
             let (host, _) = name(answer, data + 6)?;
-            // The root stands for "not here".
+            // A root name as target means "not available here".
             (!host.is_empty() && port != 0).then_some(DnsRecord::Service { host, port })
         }
     }
 }
 
-/// The name at this place, and where what follows it begins.
+/// Reads the name at this position; returns it with the position after it.
 fn name(answer: &[u8], start: usize) -> Option<(String, usize)> {
     let mut text = String::new();
     let (mut at, mut after, mut pointers) = (start, None, 0);
@@ -256,7 +256,8 @@ fn name(answer: &[u8], start: usize) -> Option<(String, usize)> {
 mod tests {
     use super::*;
 
-    /// An answer to `question` with these records, each a kind and its data; names point to the question's.
+    /// Builds an answer to `question` with these records, each a kind and its data; names point to
+    /// the question's.
     fn answer(question: &[u8], records: &[(u16, Vec<u8>)]) -> Vec<u8> {
         let mut out = question.to_vec();
         (out[2], out[3]) = (0x81, 0x80);

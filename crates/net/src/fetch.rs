@@ -1,7 +1,8 @@
 //! A small HTTP/1 client for probes and artefacts: one request, one connection, everything capped.
 //!
-//! It follows no redirect (a reply is what this worker said, never what another host said), keeps no connection, and
-//! asks for no compression. The time limit covers name resolution, connecting, the head and the whole body.
+//! It follows no redirect (a reply always comes from this worker, never from another host), reuses
+//! no connection, and requests no compression. The time limit covers name resolution, connecting,
+//! the head and the whole body.
 
 use std::{io, pin::pin, time::Duration};
 
@@ -15,21 +16,21 @@ use hyper_util::rt::TokioIo;
 
 use crate::{Stream, WorkerUrl, dial};
 
-/// Largest head that is read, in bytes.
+/// Size limit of a reply head, in bytes.
 const HEAD_BYTES: usize = 64 * 1024;
 
-/// A whole reply.
+/// A complete reply.
 #[derive(Clone, Debug)]
 pub struct FetchedReply {
-    /// Its status, whatever it is.
+    /// The status, whatever it is.
     pub status: StatusCode,
     /// Its headers.
     pub headers: HeaderMap,
-    /// Its body, never larger than asked for.
+    /// The body, never larger than the given limit.
     pub body: Bytes,
 }
 
-/// Why there is no reply.
+/// The reason why there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// No connection.
@@ -37,15 +38,15 @@ pub enum FetchError {
     Connect {
         /// The worker's address.
         worker: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The time was up before the whole reply had come.
+    /// The time limit passed before the whole reply arrived.
     #[error("{worker} did not answer {path} within {limit:?}")]
     TimedOut {
         /// The worker's address.
         worker: String,
-        /// The path asked for.
+        /// The requested path.
         path: String,
         /// The time limit.
         limit: Duration,
@@ -55,40 +56,40 @@ pub enum FetchError {
     TooLarge {
         /// The worker's address.
         worker: String,
-        /// The path asked for.
+        /// The requested path.
         path: String,
         /// The size limit.
         limit: usize,
     },
-    /// What came is not HTTP/1, or it broke off.
+    /// The reply is not HTTP/1, or it broke off.
     #[error("{worker} did not answer {path} with a whole http reply ({source})")]
     Protocol {
         /// The worker's address.
         worker: String,
-        /// The path asked for.
+        /// The requested path.
         path: String,
-        /// What was wrong.
+        /// The protocol error.
         source: hyper::Error,
     },
     /// The path or a header cannot be sent.
     #[error("{path:?} cannot be asked for ({source}): use an absolute path in plain ascii")]
     Request {
-        /// The path asked for.
+        /// The requested path.
         path: String,
-        /// What was wrong.
+        /// The reason.
         source: http::Error,
     },
 }
 
 impl FetchError {
-    /// Whether nobody listens there: the sure sign of a process that is gone.
+    /// Returns whether the port refused the connection: the sure sign that the process has ended.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Connect { source, .. }
             if matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
     }
 }
 
-/// Asks for `path` below the worker's base path.
+/// Sends a GET for `path` below the worker's base path.
 pub async fn get(
     url: &WorkerUrl,
     path: &str,
@@ -106,7 +107,8 @@ pub async fn get(
     .await
 }
 
-/// Posts to `path` below the worker's base path. A body is sent as `application/json` unless `headers` say otherwise.
+/// Sends a POST to `path` below the worker's base path. The body's type is `application/json`
+/// unless `headers` give another.
 pub async fn post(
     url: &WorkerUrl,
     path: &str,
@@ -210,7 +212,8 @@ impl FetchExchange<'_> {
                 .map_err(|source| self.protocol(source))?;
             self.read(response).await
         });
-        // The connection is driven here and not in a task of its own: dropping the call closes the socket.
+        // The connection is driven here and not in its own task: dropping the call closes the
+        // socket.
         let mut connection = pin!(connection);
         let mut driving = true;
         loop {
@@ -228,7 +231,7 @@ impl FetchExchange<'_> {
         response: http::Response<hyper::body::Incoming>,
     ) -> Result<FetchedReply, FetchError> {
         let (head, mut body) = response.into_parts();
-        // Grown by what really comes, not by what the head promises.
+        // Grows with the received bytes, not with the announced length.
         let mut bytes = BytesMut::new();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|source| self.protocol(source))?;

@@ -1,7 +1,7 @@
-//! Listening sockets that one process gives another: a socket that was bound stays bound, and no connection is refused
-//! while one process ends and the next begins.
+//! Hands listening sockets from one process to another: a bound socket stays bound, and no
+//! connection is refused while one process ends and the next begins.
 //!
-//! Only a process of the same user gets them: the kernel says who is at the other end.
+//! Only a process of the same user gets them: the kernel identifies the peer.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read},
@@ -17,16 +17,16 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt::socket_peercred,
 };
 
-/// Most sockets that are given at once.
+/// Limit of sockets per handover.
 const MOST_SOCKETS: usize = 32;
-/// Longest text that goes with them.
+/// Size limit of the note that goes with them, in bytes.
 const LONGEST_NOTE: usize = 16 * 1024;
 
-/// Gives `sockets` to whoever is at the other end of `to`, with a text that says which is which. They stay ours, too.
+/// Sends `sockets` to the peer of `to`, with a note that identifies each. They stay open here, too.
 ///
 /// # Errors
 ///
-/// It is another user's process, or the sockets could not be given.
+/// The peer is another user's process, or the sockets could not be sent.
 pub fn give(to: &UnixStream, sockets: &[BorrowedFd<'_>], note: &[u8]) -> io::Result<()> {
     if socket_peercred(to)?.uid != rustix::process::geteuid() {
         return Err(io::Error::new(
@@ -47,7 +47,7 @@ pub fn give(to: &UnixStream, sockets: &[BorrowedFd<'_>], note: &[u8]) -> io::Res
     if !rights.push(SendAncillaryMessage::ScmRights(sockets)) {
         return Err(io::Error::other("too many sockets to give at once"));
     }
-    // The sockets go with the first bytes; the rest is an ordinary text.
+    // The sockets go with the first bytes; the rest is ordinary text.
     sendmsg(
         to,
         &[IoSlice::new(&length.to_be_bytes())],
@@ -57,11 +57,11 @@ pub fn give(to: &UnixStream, sockets: &[BorrowedFd<'_>], note: &[u8]) -> io::Res
     io::Write::write_all(&mut &*to, note)
 }
 
-/// Takes the sockets that the process at the other end gives, and its text.
+/// Receives the peer's sockets and its note.
 ///
 /// # Errors
 ///
-/// It gave none, or what it said is no good.
+/// The peer sent no sockets, or a malformed note.
 pub fn take(from: &UnixStream) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
@@ -96,7 +96,7 @@ pub fn take(from: &UnixStream) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     Ok((sockets, note))
 }
 
-/// Waits for one byte; `false`: the other end is gone instead.
+/// Waits for one byte; `false`: the peer closed the connection instead.
 ///
 /// # Errors
 ///

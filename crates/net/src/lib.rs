@@ -1,16 +1,18 @@
-//! Time, addresses and byte streams: what the edges need from the operating system.
+//! Time, addresses and byte streams: the operating-system services of the edges.
 //!
-//! TCP and unix sockets are opened here (and, for ZeroMQ's protocol, in `zmtp` through this crate), worker URLs are
-//! parsed here and nowhere else, and [`Clock`] is the only reader of the system's time. [`fetch`] is a small client for
-//! probes and artefacts. [`Destinations`] says which addresses may be connected to where somebody else named them,
-//! [`Stalling`] ends a connection whose other side takes nothing, and [`server`] has what listeners share.
+//! TCP and unix sockets are opened here (and, for ZeroMQ's protocol, in `zmtp` through this crate),
+//! worker URLs are parsed here and nowhere else, and [`Clock`] is the only reader of the system's
+//! time. [`fetch`] is a small client for probes and artefacts. [`Destinations`] restricts the
+//! addresses to connect to where an outside party named them, [`StallTimeout`] ends a connection
+//! whose other side takes nothing, and [`server`] holds the parts that listeners share.
 //!
-//! Encryption is set up here and nowhere else: [`Trust`] for connections that we make, [`Identity`] for those that we accept.
+//! Encryption is set up here and nowhere else: [`TrustRoots`] for outgoing connections,
+//! [`TlsIdentity`] for accepted ones.
 //!
-//! Not here: the request path's connection pool (`gateway`), retries, anything that knows what an engine is.
+//! Not here: the request path's connection pool (`gateway`), retries, any knowledge of engines.
 //!
-//! **Invariant**: the parser that accepts a [`WorkerUrl`] is the one whose result is connected to, so no second reading
-//! of the same text can lead elsewhere.
+//! **Invariant**: the parser that accepts a [`WorkerUrl`] is the one whose result is connected to,
+//! so no second reading of the same text can lead elsewhere.
 
 mod address;
 mod clock;

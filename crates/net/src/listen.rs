@@ -1,7 +1,7 @@
 //! Listening sockets.
 //!
-//! A unix socket's file outlives a crashed process: one that nobody answers is replaced, one that somebody answers is
-//! taken. A listener removes its own file when it is dropped.
+//! A unix socket's file outlives a crashed process: a file that no process serves is replaced, one
+//! that a process serves is in use. A listener removes its own file when it is dropped.
 
 use std::{
     future::poll_fn,
@@ -19,17 +19,17 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use crate::{Address, ListenAddr, Stream, TlsIdentity, tls::ReloadingIdentity};
 
-/// Why a place cannot be listened on.
+/// The reason why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Somebody else listens there.
+    /// Another process listens there.
     #[error(
         "{address} is already in use: stop the other process or choose another port with {flag}"
     )]
     Taken {
-        /// The place.
+        /// The address.
         address: ListenAddr,
-        /// The flag that chooses it.
+        /// The flag that sets it.
         flag: &'static str,
     },
     /// A port below 1024, or a directory that may not be written.
@@ -37,21 +37,21 @@ pub enum ListenError {
         "{address} may not be listened on by this user: choose a port from 1024 up, or a directory of your own, with {flag}"
     )]
     Forbidden {
-        /// The place.
+        /// The address.
         address: ListenAddr,
-        /// The flag that chooses it.
+        /// The flag that sets it.
         flag: &'static str,
     },
-    /// The address is not one of this machine's, the path cannot be used, and the like.
+    /// The address is not one of this machine's, the path is unusable, and the like.
     #[error(
         "{address} cannot be listened on ({source}): use an address of this machine, for example 127.0.0.1, with {flag}"
     )]
     Unusable {
-        /// The place.
+        /// The address.
         address: ListenAddr,
-        /// The flag that chooses it.
+        /// The flag that sets it.
         flag: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -61,7 +61,7 @@ pub enum ListenError {
 pub struct Listener {
     socket: ListeningSocket,
     flag: &'static str,
-    /// What is shown to clients of an encrypted listener.
+    /// The TLS identity of an encrypted listener.
     identity: Option<ReloadingIdentity>,
 }
 
@@ -71,7 +71,7 @@ enum ListeningSocket {
     Unix(UnixListener, SocketFile),
 }
 
-/// Binds `address`. Port 0 is chosen by the system: ask [`Listener::address`].
+/// Binds `address`. The system chooses for port 0: see [`Listener::address`].
 pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
     let flag = address.flag();
     let socket = match address.address() {
@@ -102,7 +102,7 @@ pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
 }
 
 impl Listener {
-    /// A socket that another process bound at `address` and gave to this one.
+    /// Takes over a socket that another process bound at `address` and handed to this one.
     ///
     /// # Errors
     ///
@@ -127,8 +127,8 @@ impl Listener {
         })
     }
 
-    /// The same socket, to give it to another process: from then on the file of a unix socket is that one's to remove, if
-    /// it says that it has taken over.
+    /// Duplicates the socket, to hand it to another process. The file of a unix socket is the other
+    /// process's to remove once it confirms the takeover.
     ///
     /// # Errors
     ///
@@ -147,8 +147,8 @@ impl Listener {
         })
     }
 
-    /// The same, encrypted: with this identity, whose files are looked at again every other second while connections
-    /// are accepted. A unix socket, which does not leave the machine, stays as it is.
+    /// Encrypts the listener with this identity, whose files are checked every other second while
+    /// connections are accepted. A unix socket, which does not leave the machine, stays as it is.
     #[must_use]
     pub fn encrypted(self, identity: Arc<TlsIdentity>) -> Self {
         match self.socket {
@@ -160,8 +160,9 @@ impl Listener {
         }
     }
 
-    /// The next connection. Cancelling loses none. An error concerns one connection or a passing shortage (of file
-    /// descriptors, say): pause briefly and call again. An encrypted connection shakes hands when it is first read.
+    /// Accepts the next connection. Cancelling loses none. An error concerns one connection or a
+    /// passing shortage (of file descriptors, say): pause briefly and call again. An encrypted
+    /// connection shakes hands when it is first read.
     pub async fn accept(&self) -> io::Result<Stream> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
@@ -184,7 +185,7 @@ impl Listener {
         }))
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// Returns the listen address, with the port that the system chose.
     pub fn address(&self) -> ListenAddr {
         match &self.socket {
             ListeningSocket::Tcp(listener) => match listener.local_addr() {
@@ -203,13 +204,13 @@ impl Listener {
 pub struct SharedListener {
     /// The socket.
     pub socket: OwnedFd,
-    /// Where it listens.
+    /// The listen address.
     pub address: ListenAddr,
     file: Option<SocketFile>,
 }
 
 impl SharedListener {
-    /// Another process has it now: the file of a unix socket stays when this one ends.
+    /// Keeps the file of a unix socket when this process ends: another process owns it now.
     pub fn keep_socket_file(&self) {
         if let Some(file) = &self.file {
             file.0.keep.store(true, Ordering::Relaxed);
@@ -228,7 +229,8 @@ async fn bind_unix(path: &Path) -> io::Result<ListeningSocket> {
     Ok(ListeningSocket::Unix(listener, SocketFile::new(path)))
 }
 
-/// A refused connection proves that no process holds the socket; a plain file is never taken for an abandoned socket.
+/// Returns whether no process holds the socket, which a refused connection proves; a plain file
+/// never counts as an abandoned socket.
 async fn is_abandoned(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
@@ -242,7 +244,7 @@ struct SocketFile(Arc<OwnedSocketFile>);
 #[derive(Debug)]
 struct OwnedSocketFile {
     path: PathBuf,
-    /// It is another process's by now.
+    /// Whether the file belongs to another process by now.
     keep: AtomicBool,
 }
 
@@ -258,7 +260,7 @@ impl SocketFile {
 impl Drop for OwnedSocketFile {
     fn drop(&mut self) {
         if !self.keep.load(Ordering::Relaxed) {
-            // Somebody may have removed it already; there is nobody left to tell.
+            // Another process may have removed it already; there is no caller left to report to.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! Several listening sockets that serve the same.
+//! Several listening sockets of one service.
 
 use std::{
     future::poll_fn,
@@ -16,12 +16,12 @@ use crate::{ListenAddr, Listener, Stream};
 #[derive(Debug)]
 pub struct Listeners {
     all: Vec<Arc<Listener>>,
-    /// Who is asked first, so that a busy one does not keep the others waiting.
+    /// The socket polled first, rotating so that a busy one does not starve the others.
     next: AtomicUsize,
 }
 
 impl Listeners {
-    /// The first one and the others.
+    /// Combines the first listener and the others.
     pub fn new(first: Arc<Listener>, others: impl IntoIterator<Item = Arc<Listener>>) -> Self {
         Self {
             all: std::iter::once(first).chain(others).collect(),
@@ -29,7 +29,7 @@ impl Listeners {
         }
     }
 
-    /// The next connection of any of them; as [`Listener::accept`].
+    /// Accepts the next connection of any of them; as [`Listener::accept`].
     pub async fn accept(&self) -> io::Result<Stream> {
         poll_fn(|cx| {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
@@ -46,12 +46,12 @@ impl Listeners {
         .await
     }
 
-    /// All of them, the first one first.
+    /// Returns all of them, the first one first.
     pub fn all(&self) -> &[Arc<Listener>] {
         &self.all
     }
 
-    /// Where they listen, the first one first.
+    /// Returns their addresses, the first one first.
     pub fn addresses(&self) -> Vec<ListenAddr> {
         self.all.iter().map(|listener| listener.address()).collect()
     }

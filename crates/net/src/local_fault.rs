@@ -1,4 +1,5 @@
-//! Errors of connecting that lie with this process or its machine, and say nothing of the other side.
+//! Connect errors that are faults of this process or its machine, and no evidence about the other
+//! side.
 
 use std::io;
 
@@ -10,21 +11,21 @@ const EMFILE: i32 = 24;
 const EADDRNOTAVAIL: i32 = 99;
 const ENOBUFS: i32 = 105;
 
-/// What this process or its machine has run out of.
+/// A resource that this process or its machine has run out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocalFault {
-    /// Open files: the limit of the process or of the machine.
+    /// File descriptors: the limit of the process or of the machine.
     Descriptors,
-    /// Ports to connect from.
+    /// Local ports.
     Ports,
-    /// Memory of the kernel for sockets.
+    /// Kernel memory for sockets.
     Memory,
-    /// Names cannot be resolved, and no address is known from before.
+    /// The resolver: names cannot be resolved, and no cached address exists.
     Resolver,
 }
 
 impl LocalFault {
-    /// The local fault behind an error of connecting, if it is one.
+    /// Returns the local fault behind a connect error, if it is one.
     ///
     /// ```
     /// use net::LocalFault;
@@ -46,12 +47,13 @@ impl LocalFault {
         }
     }
 
-    /// Whether something of this process or machine is used up. A name that cannot be resolved may as well be gone.
+    /// Returns whether a resource of this process or machine is exhausted. An unresolvable name may
+    /// be a removed one instead.
     pub fn is_exhaustion(self) -> bool {
         self != Self::Resolver
     }
 
-    /// What it is, and what to do about it.
+    /// Describes the fault and its remedy.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Descriptors => {
@@ -87,7 +89,8 @@ mod tests {
             assert_eq!(of(code), Some(fault));
             assert!(fault.is_exhaustion() && !fault.remedy().is_empty());
         }
-        // Refused, reset, timed out, no route, no network, no such socket, full backlog of a unix socket.
+        // Refused, reset, timed out, no route, no network, no such socket, full backlog of a unix
+        // socket.
         for code in [111, 104, 110, 113, 101, 2, 11] {
             assert_eq!(of(code), None, "{code}");
         }

@@ -1,11 +1,12 @@
-//! Names to addresses, beside the connections that need them.
+//! Resolves names in the background of the connections that need them, and caches the answers.
 //!
-//! The system's resolver is asked (`/etc/hosts` and search domains count), which tells no time to live: an answer is asked for
-//! anew after [`REFRESH`], while the connections go on with what is known. Where the resolver fails or hangs, the last
-//! addresses are used for [`GRACE`] more.
+//! Queries go to the system's resolver (`/etc/hosts` and search domains count), which reports no
+//! time to live: an answer is refreshed after [`REFRESH`], while connections use the cached one.
+//! Where the resolver fails or hangs, the last addresses are used for [`GRACE`] more.
 //!
-//! **Invariant**: of one name at most one question is under way, of all names [`MOST_LOOKUPS`], and a caller that leaves ends
-//! none of them. What is returned is only a list: who connects checks each address ([`crate::Destinations`]).
+//! **Invariant**: at most one query runs per name, at most [`MOST_LOOKUPS`] in all, and a caller
+//! that leaves ends none of them. The result is only a list: the caller that connects checks each
+//! address ([`crate::Destinations`]).
 
 use std::{
     collections::HashMap,
@@ -22,18 +23,18 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, oneshot, watch}
 
 use crate::Clock;
 
-/// Age at which an answer is asked for anew.
+/// Age at which an answer is refreshed.
 pub const REFRESH: Duration = Duration::from_secs(30);
-/// How long an answer is used beyond that, where there is no newer one.
+/// Time for which an answer is used beyond that, where there is no newer one.
 pub const GRACE: Duration = Duration::from_secs(600);
-/// After a question that failed the next one waits this long.
+/// Pause after a failed query.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Questions under way at once; each takes a thread for as long as the resolver takes.
+/// Limit of concurrent queries; each takes a thread for as long as the resolver takes.
 const MOST_LOOKUPS: usize = 8;
-/// Names kept; one more takes the place of the one that was used longest ago.
+/// Limit of cached names; one more replaces the least recently used one.
 const MOST_NAMES: usize = 4096;
 
-/// A name could not be resolved, and no address of it is known.
+/// A name could not be resolved, and no cached address exists.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "the name {name} cannot be resolved ({reason}): check the name, and the resolver of this machine"
@@ -45,14 +46,14 @@ pub(crate) struct ResolveError {
 
 type Addresses = Arc<[IpAddr]>;
 type ResolveResult = Result<Addresses, Arc<str>>;
-/// How a name is looked up; it may block for as long as it likes.
+/// The lookup function; it may block without limit.
 type LookupFn = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
-/// What this process knows from the system's resolver.
+/// The cache of the system's resolver.
 static SYSTEM: LazyLock<NameCache> =
     LazyLock::new(|| NameCache::new(Arc::new(by_system), Clock::system()));
 
-/// The addresses of `host`, from what is known or by asking.
+/// Returns the addresses of `host`, from the cache or by a query.
 pub(crate) async fn resolve(host: &str) -> io::Result<Addresses> {
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(Arc::new([address]));
@@ -60,7 +61,7 @@ pub(crate) async fn resolve(host: &str) -> io::Result<Addresses> {
     SYSTEM.resolve(host).await
 }
 
-/// Nothing was reached at the addresses of `host`: they may be others by now.
+/// Marks the addresses of `host` as stale: none of them was reachable, so they may have changed.
 pub(crate) fn mark_stale(host: &str) {
     if host.parse::<IpAddr>().is_err() {
         SYSTEM.doubt(host);
@@ -77,7 +78,7 @@ fn by_system(name: &str) -> io::Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// What is known of names.
+/// Cache of names.
 #[derive(Clone)]
 struct NameCache {
     lookup: LookupFn,
@@ -86,21 +87,21 @@ struct NameCache {
     lookup_permits: Arc<Semaphore>,
 }
 
-/// What is known of one name.
+/// Cache entry of one name.
 struct CachedName {
-    /// The last answer, and when it came.
+    /// The last answer, and when it arrived.
     answer: Option<(Moment, Addresses)>,
-    /// Nobody was reached there since: it is asked for anew.
+    /// Whether a connect failed since: the name is queried again.
     stale: bool,
-    /// Why the last question failed, and when.
+    /// Reason and time of the last failed query.
     failure: Option<(Moment, Arc<str>)>,
-    /// The question under way.
+    /// The running query.
     pending: Option<watch::Receiver<Option<ResolveResult>>>,
     used: Moment,
 }
 
 impl CachedName {
-    /// The last answer, where it is not older than this.
+    /// Returns the last answer if it is no older than `age`.
     fn answered_within(&self, age: Duration, now: Moment) -> Option<Addresses> {
         self.answer
             .as_ref()
@@ -140,7 +141,7 @@ impl NameCache {
             .map_err(|reason| failed(name, reason))
     }
 
-    /// What is known already, or the question to wait for.
+    /// Returns the cached answer, or the query to wait for.
     fn known_or_asked(
         &self,
         name: &str,
@@ -181,7 +182,7 @@ impl NameCache {
         }
     }
 
-    /// Has a name asked for anew when it is next wanted, where its answer is no news.
+    /// Marks a name for a new query at its next use, unless its answer is fresh.
     fn doubt(&self, name: &str) {
         let now = self.clock.now();
         if let Some(known) = self.names.lock().get_mut(name) {
@@ -189,7 +190,7 @@ impl NameCache {
         }
     }
 
-    /// Asks for a name on a thread of its own, as soon as there is room.
+    /// Starts a query on its own thread, as soon as a permit is free.
     fn ask(&self, name: Arc<str>) -> watch::Receiver<Option<ResolveResult>> {
         let (answered, asked) = watch::channel(None);
         let cache = self.clone();
@@ -206,8 +207,8 @@ impl NameCache {
         asked
     }
 
-    /// Asks on a thread of its own, which holds `permit`: a resolver that hangs keeps none of the runtime's, and does not
-    /// hold up the end of the process.
+    /// Queries on its own thread, which holds `permit`: a hanging resolver blocks no thread of the
+    /// runtime, and does not delay the end of the process.
     async fn look_up(
         &self,
         name: &Arc<str>,
@@ -220,7 +221,7 @@ impl NameCache {
             .spawn(move || {
                 let found = lookup(&name);
                 drop(permit);
-                // Nobody waits any more where the runtime has ended.
+                // No receiver is left where the runtime has ended.
                 drop(done.send(found));
             })?;
         found
@@ -228,7 +229,7 @@ impl NameCache {
             .unwrap_or_else(|_| Err(io::Error::other("the resolver's thread ended with a panic")))
     }
 
-    /// Takes an answer over.
+    /// Stores an answer.
     fn take(&self, name: &str, answer: &ResolveResult) {
         let now = self.clock.now();
         let mut names = self.names.lock();
@@ -252,7 +253,7 @@ impl NameCache {
     }
 }
 
-/// Makes room for one more name, where there is none. A name whose question is under way stays.
+/// Evicts a name if the cache is full. A name with a running query stays.
 fn make_room(names: &mut HashMap<Arc<str>, CachedName>) {
     if names.len() < MOST_NAMES {
         return;

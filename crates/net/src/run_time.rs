@@ -1,23 +1,24 @@
-//! How long this process has run, without the time in which it stood still.
+//! Run time of this process, without the time in which it stood still.
 //!
-//! A process is stopped (SIGSTOP, a paused virtual machine, a debugger) or starved, and time goes on around it. What was
-//! promised to others for a time without a word from them, a lease, must not run out meanwhile: they may have called, and
-//! nobody was there to hear it. Such promises are kept on this time line.
+//! A process is stopped (SIGSTOP, a paused virtual machine, a debugger) or starved, while time goes
+//! on around it. A lease that expires without a call from its holder must not expire meanwhile: the
+//! holder may have called while this process could not receive. Such leases use this time line.
 
 use std::time::Duration;
 
 use kv_blocks::Moment;
 
-/// Time between two readings counts as a stall from here on, once there are beats.
+/// Minimum gap between two readings that counts as a stall, once there are ticks.
 const STALL: Duration = Duration::from_secs(1);
 
-/// The time line of what this process has seen of time. Pure: it is told the time.
+/// The time line that excludes stalls. Pure: it gets the time as an argument.
 ///
-/// **Invariant**: it never goes back, and never ahead of the time that it is told.
+/// **Invariant**: it never goes back, and never ahead of the given time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RunTime {
     last: Moment,
-    /// Somebody reads every [`RunTime::BEAT`]: without that, time without a reading says nothing.
+    /// Whether a reader reads every [`RunTime::BEAT`]: without that, time without a reading is no
+    /// evidence of a stall.
     has_beats: bool,
     stalled: Duration,
     /// When the latest stall ended.
@@ -25,10 +26,10 @@ pub struct RunTime {
 }
 
 impl RunTime {
-    /// How often somebody must read while the process runs.
+    /// Interval of ticks while the process runs.
     pub const BEAT: Duration = Duration::from_millis(250);
 
-    /// All time is run time until the first beat.
+    /// Creates the time line. All time is run time until the first tick.
     pub const fn new() -> Self {
         Self {
             last: Moment::START,
@@ -38,14 +39,15 @@ impl RunTime {
         }
     }
 
-    /// A reading that is followed by another one after [`RunTime::BEAT`], unless this process stands still.
+    /// Records a reading that is followed by another one after [`RunTime::BEAT`], unless this
+    /// process stands still.
     pub fn record_tick(&mut self, now: Moment) -> Moment {
         let run = self.advance(now);
         self.has_beats = true;
         run
     }
 
-    /// Run time at `now`. Of a gap since the last reading that is a stall, only one beat counts.
+    /// Returns run time at `now`. A gap since the last reading that is a stall counts as one beat.
     pub fn advance(&mut self, now: Moment) -> Moment {
         let gap = now.since(self.last);
         if gap >= STALL && self.has_beats {
@@ -56,12 +58,12 @@ impl RunTime {
         self.last - self.stalled
     }
 
-    /// The sum of all stalls.
+    /// Returns the sum of all stalls.
     pub fn stalled(&self) -> Duration {
         self.stalled
     }
 
-    /// Whether a stall ended less than `within` before the latest reading.
+    /// Returns whether a stall ended less than `within` before the latest reading.
     pub fn resumed_within(&self, within: Duration) -> bool {
         self.resumed_at
             .is_some_and(|at| self.last.since(at) < within)
@@ -87,7 +89,7 @@ mod tests {
             run = time.record_tick(at(now));
         }
         assert_eq!((run, time.stalled()), (at(10_000), Duration::ZERO));
-        // A minute passes between two beats.
+        // A minute passes between two ticks.
         assert_eq!(time.advance(at(70_000)), at(10_250));
         assert_eq!(time.stalled(), Duration::from_millis(59_750));
         assert_eq!(time.advance(at(70_250)), at(10_500));

@@ -1,6 +1,7 @@
-//! A connection that is given up when its other side takes nothing for a while.
+//! Closes a connection whose other side takes nothing for a while.
 //!
-//! A reply is not asked for more while nothing of it can be written, so a reply that never ends would stay for ever.
+//! The HTTP layer does not poll a reply while it cannot write, so a reply that never ends would
+//! stay for ever.
 
 use std::{
     io,
@@ -19,14 +20,14 @@ use tokio::{
 pub struct StallTimeout<S> {
     inner: S,
     timeout: Duration,
-    /// Runs while nothing can be written.
+    /// Runs while no write makes progress.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Runs while what was written cannot leave: an encrypted stream takes in more than it can send.
+    /// Runs while a flush makes no progress: an encrypted stream takes in more than it can send.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> StallTimeout<S> {
-    /// Gives up once nothing could be written for as long as `patience`; the write then fails with `TimedOut`.
+    /// Wraps `inner`. A write that makes no progress for `patience` fails with `TimedOut`.
     pub fn new(inner: S, patience: Duration) -> Self {
         Self {
             inner,
@@ -45,7 +46,7 @@ impl<S> StallTimeout<S> {
     }
 }
 
-/// The result, or an error once there was none for as long as `patience`; `timer` runs meanwhile.
+/// Returns the result, or an error after `patience` without one; `timer` runs meanwhile.
 fn in_time<T>(
     timer: &mut Option<Pin<Box<Sleep>>>,
     patience: Duration,

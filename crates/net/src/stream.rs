@@ -1,4 +1,4 @@
-//! A connected byte stream, whatever carries it.
+//! A connected byte stream over any transport.
 
 use std::{
     io,
@@ -22,14 +22,14 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A unix socket.
     Unix(UnixStream),
-    /// One of them, encrypted by us as a client.
+    /// A client-side encrypted stream over one of them.
     Tls(Box<TlsStream<Stream>>),
-    /// One of them that a client is to encrypt.
+    /// A server-side stream whose handshake the client begins.
     Accepting(Box<TlsAccept>),
 }
 
 impl Stream {
-    /// The other end's address; `None` for a unix socket or a connection that is already gone.
+    /// Returns the peer's address; `None` for a unix socket or a connection that is already closed.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(stream) => stream.peer_addr().ok(),

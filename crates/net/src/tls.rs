@@ -1,7 +1,8 @@
-//! Encryption, set up in one place: one library, one provider of cryptography, TLS 1.2 and 1.3 and nothing older.
+//! Encryption, set up in one place: one library, one provider of cryptography, TLS 1.2 and 1.3 and
+//! nothing older.
 //!
-//! [`Trust`] is the client's side: whose certificates are believed. [`Identity`] is the server's: what is shown to
-//! clients, and which clients are believed. Both speak HTTP/1.1 unless told otherwise.
+//! [`TrustRoots`] is the client's side: the trusted certificates. [`TlsIdentity`] is the server's:
+//! its own certificate, and the trusted clients. Both negotiate HTTP/1.1 by default.
 
 mod accept;
 mod identity;
@@ -18,7 +19,7 @@ pub use identity::{IdentityError, IdentityFiles, TlsIdentity};
 pub(crate) use reloading::ReloadingIdentity;
 pub use trust::{TrustError, TrustRoots};
 
-/// What both sides agree to speak.
+/// The ALPN protocol of both sides.
 const HTTP_1: &[u8] = b"http/1.1";
 
 fn provider() -> Arc<CryptoProvider> {

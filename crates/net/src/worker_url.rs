@@ -1,10 +1,12 @@
-//! The URL of a worker: one strict reading, used for checking and for connecting.
+//! The URL of a worker: one strict parser, used for checking and for connecting.
 //!
-//! URL parsers disagree about unusual spellings (user names, backslashes, `0x7f.1`), and every disagreement between
-//! the parser that checks and the parser that connects is a way around the check. So this one accepts only what has a
-//! single reading, and refuses the rest with the spelling to use.
+//! URL parsers disagree about unusual spellings (user names, backslashes, `0x7f.1`), and every
+//! disagreement between the parser that checks and the parser that connects is a way around the
+//! check. So this one accepts only texts with a single reading, and refuses the rest with the
+//! spelling to use.
 //!
-//! Not here: which destinations are allowed. This module says what a text means, not whether to go there.
+//! Not here: which destinations are allowed. This module defines the meaning of a text, not whether
+//! to connect.
 
 use std::{
     fmt,
@@ -15,10 +17,11 @@ use std::{
 
 use crate::{Address, Destinations, TrustRoots};
 
-/// A worker's base URL: `http://host[:port][/base/path]`, the same with `https`, or `unix:///absolute/path.sock`.
+/// A worker's base URL: `http://host[:port][/base/path]`, the same with `https`, or
+/// `unix:///absolute/path.sock`.
 ///
-/// It may bring along whose certificates are believed there ([`WorkerUrl::believing`]); that is no part of what it is, and
-/// two URLs of one text are equal.
+/// It may carry trust roots ([`WorkerUrl::believing`]); they are no part of its identity, and two
+/// URLs of one text are equal.
 ///
 /// ```
 /// let url: net::WorkerUrl = "http://10.0.0.5:8000/engine/".parse()?;
@@ -43,7 +46,8 @@ impl PartialEq for WorkerUrl {
 
 impl Eq for WorkerUrl {}
 
-/// Why a text is not a worker's URL. The text itself is shown only where it cannot carry a password.
+/// The reason why a text is no worker URL. The text itself is shown only where it cannot carry a
+/// password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerUrlError {
     /// No scheme at all.
@@ -54,7 +58,7 @@ pub enum WorkerUrlError {
         /// The text.
         url: String,
     },
-    /// A scheme that leads elsewhere.
+    /// An unsupported scheme.
     #[error("worker url scheme {scheme:?} is not supported: use http://, https:// or unix://")]
     Scheme {
         /// The scheme.
@@ -68,7 +72,7 @@ pub enum WorkerUrlError {
     /// `?` or `#`.
     #[error("worker url {url:?} has a {part}: give only scheme, host, port and base path")]
     Extra {
-        /// The text up to the part.
+        /// The text before the part.
         url: String,
         /// "query" or "fragment".
         part: &'static str,
@@ -86,7 +90,7 @@ pub enum WorkerUrlError {
     Host {
         /// The host as written.
         host: String,
-        /// What is wrong and what to write.
+        /// The problem and the correct spelling.
         trouble: &'static str,
     },
     /// Not a port.
@@ -112,12 +116,12 @@ pub enum WorkerUrlError {
 }
 
 impl WorkerUrl {
-    /// Where to connect to.
+    /// Returns the address to connect to.
     pub fn address(&self) -> Address {
         self.address.clone()
     }
 
-    /// The same, with those whose certificates are believed where it is encrypted; without, the machine's own.
+    /// Sets the trust roots for an encrypted URL; without, the machine's own apply.
     #[must_use]
     pub fn believing(self, trust: TrustRoots) -> Self {
         Self {
@@ -126,18 +130,18 @@ impl WorkerUrl {
         }
     }
 
-    /// The same, connected to only at one of these addresses, whatever its name stands for by then.
+    /// Restricts the URL to these addresses, whatever its name resolves to at connect time.
     #[must_use]
     pub fn only_at(self, only: Destinations) -> Self {
         Self { only, ..self }
     }
 
-    /// Which addresses it may be connected to at.
+    /// Returns the permitted addresses.
     pub fn destinations(&self) -> Destinations {
         self.only
     }
 
-    /// Whether connections are encrypted.
+    /// Returns whether connections are encrypted.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
@@ -146,7 +150,7 @@ impl WorkerUrl {
         self.trust.as_ref()
     }
 
-    /// The host without brackets; `None` for a unix socket.
+    /// Returns the host without brackets; `None` for a unix socket.
     pub fn host(&self) -> Option<&str> {
         match &self.address {
             Address::Tcp { host, .. } => Some(host),
@@ -154,13 +158,13 @@ impl WorkerUrl {
         }
     }
 
-    /// Where it is, as messages say it: `host:port`, or `unix:/path`.
+    /// Returns the display form for messages: `host:port`, or `unix:/path`.
     pub fn display_name(&self) -> String {
         self.address.to_string()
     }
 
-    /// What a worker without a configured name is called: `host:port`, or `unix:` and the path with `-` for `/`, which
-    /// has a meaning of its own behind a worker's name.
+    /// Returns the name of a worker without a configured one: `host:port`, or `unix:` and the path
+    /// with `-` for `/`, since `/` has its own meaning after a worker's name.
     ///
     /// ```
     /// let url: net::WorkerUrl = "unix:///run/vllm/0.sock".parse()?;
@@ -181,7 +185,7 @@ impl WorkerUrl {
         }
     }
 
-    /// The value of the `Host` header: `host:port`, and `localhost` behind a unix socket.
+    /// Returns the value of the `Host` header: `host:port`, and `localhost` behind a unix socket.
     pub fn authority(&self) -> String {
         match &self.address {
             Address::Tcp { .. } => self.address.to_string(),
@@ -189,12 +193,13 @@ impl WorkerUrl {
         }
     }
 
-    /// The base path: empty, or with a leading and without a trailing slash.
+    /// Returns the base path: empty, or with a leading and without a trailing slash.
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// The request target for `path` (with its query, if any): the base path in front of it.
+    /// Returns the request target for `path` (with its query, if any): the base path in front of
+    /// it.
     pub fn path(&self, path: &str) -> String {
         if path.starts_with('/') {
             format!("{}{path}", self.base)
@@ -225,7 +230,8 @@ impl FromStr for WorkerUrl {
         }
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(match text.split_once(':') {
-                // `user:password@host` has no scheme either; what stands before the colon may be a secret.
+                // `user:password@host` has no scheme either; the part before the colon may be a
+                // secret.
                 _ if text.contains('@') => WorkerUrlError::UserInfo,
                 Some((scheme, _)) if is_other_scheme(scheme) => WorkerUrlError::Scheme {
                     scheme: scheme.to_owned(),
@@ -268,7 +274,8 @@ impl FromStr for WorkerUrl {
     }
 }
 
-/// `host:8000` looks like a scheme, too; a scheme is assumed only where the rest is no port.
+/// Returns whether the word is another scheme. `host:8000` looks like a scheme, too; a scheme is
+/// assumed only where the rest is no port.
 fn is_other_scheme(word: &str) -> bool {
     [
         "file",
@@ -384,7 +391,8 @@ fn check_host(host: &str) -> Result<String, WorkerUrlError> {
             "is not a host name: use letters, digits, hyphens and dots, or an ip address",
         );
     }
-    // Resolvers read a name whose last label is a number as an address, in octal, hex or with parts left out.
+    // Resolvers read a name whose last label is a number as an address, in octal, hex or with parts
+    // left out.
     let last = host.rsplit('.').next().unwrap_or(host);
     let hex = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
     let numeric = last.bytes().all(|b| b.is_ascii_digit())

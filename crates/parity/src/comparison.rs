@@ -1,20 +1,20 @@
-//! Two sums of tokens, and how far they are apart.
+//! The difference between expected and counted tokens.
 
 use std::fmt;
 
-/// Requests with what was expected of them and what the engine counted, in tokens.
+/// Expected and counted cached tokens of one or more requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Comparison {
     pub(crate) requests: usize,
     pub(crate) prompt_tokens: u64,
     pub(crate) expected: u64,
     pub(crate) actual: u64,
-    /// Sum of the differences, each without its sign.
+    /// Sum of the absolute differences.
     pub(crate) apart: u64,
 }
 
 impl Comparison {
-    /// One request.
+    /// Creates the comparison of one request.
     pub(crate) fn of(prompt_tokens: u32, expected: u32, actual: u32) -> Self {
         Self {
             requests: 1,
@@ -25,7 +25,7 @@ impl Comparison {
         }
     }
 
-    /// Several requests of which only the sums are known.
+    /// Creates the comparison of several requests of which only the sums are known.
     pub(crate) fn of_sums(requests: usize, prompt_tokens: u64, expected: u64, actual: u64) -> Self {
         Self {
             requests,
@@ -44,7 +44,7 @@ impl Comparison {
         self.apart += other.apart;
     }
 
-    /// Takes out what was added before.
+    /// Subtracts a comparison that was added before.
     pub(crate) fn take(&mut self, other: &Self) {
         self.requests -= other.requests;
         self.prompt_tokens -= other.prompt_tokens;
@@ -53,13 +53,13 @@ impl Comparison {
         self.apart -= other.apart;
     }
 
-    /// Difference per prompt token; 0 without any.
+    /// Returns the difference per prompt token; 0 without any.
     pub(crate) fn ratio(&self) -> f64 {
         ratio(self.apart, self.prompt_tokens)
     }
 }
 
-/// `part / whole`; 0 for a whole of 0.
+/// Returns `part / whole`; 0 for a whole of 0.
 #[allow(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 {

@@ -1,8 +1,9 @@
 //! Requests between two readings of an engine's own counters.
 //!
-//! The counters tell sums only, and of everything that reached the engine. They are compared over spans in which their
-//! count of prompt tokens agrees with what was sent from here to be judged. Where others use the engine too, nothing can
-//! be said; where much of our own traffic cannot be judged, spans without it are looked for.
+//! The counters give sums only, and they cover all requests that reached the engine. They are
+//! compared over spans in which their count of prompt tokens agrees with the comparable requests
+//! sent from here. Where other clients use the engine too, no comparison is possible; where much of
+//! our own traffic is incomparable, only spans without it are used.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,41 +11,42 @@ use kv_blocks::Moment;
 
 use crate::{IncomparableRequest, PredictionSample, comparison::Comparison, spans::ReadingSpans};
 
-/// Readings kept per target, the oldest going first.
+/// Most readings per target; the oldest is dropped first.
 const MOST_READINGS: usize = 128;
-/// Unjudged requests kept per target for a reading that is still to be told, the oldest going first: those stand in the
-/// intervals that were known when they ended.
+/// Most incomparable requests retained per target for a reading that is still to come; the oldest
+/// is dropped first. They are already counted in the intervals that were known when they ended.
 const MOST_UNJUDGED: usize = 512;
-/// The engine's count of prompt tokens and ours may differ by one part in this many: requests that were on their way
-/// when the counters were read stand in the one and not yet in the other.
+/// The engine's count of prompt tokens and ours may differ by one part in this many: requests that
+/// were in flight when the counters were read are counted on one side and not yet on the other.
 pub(crate) const AGREEMENT: u64 = 50;
 
-/// An engine's own counters of its prefix cache at one moment, in tokens; they grow until it restarts.
+/// An engine's own counters of its prefix cache at one moment, in tokens; they grow until it
+/// restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineCounters {
     /// When they were read.
     pub at: Moment,
     /// Prompt tokens looked up.
     pub queries: u64,
-    /// Those of them that were found.
+    /// The looked-up tokens that were found.
     pub hits: u64,
 }
 
-/// What came of a reading.
+/// The result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CounterReading {
-    /// It is one we had.
+    /// The reading is already recorded.
     Known,
     New,
     /// A counter fell: the engine is another process.
     Restarted,
 }
 
-/// Readings, and what was sent after each until the next.
+/// Readings, and the requests sent after each of them until the next.
 #[derive(Debug, Default)]
 pub(crate) struct CounterIntervals {
     readings: VecDeque<CounterInterval>,
-    /// Those that had not been looked up, as far as is known, when the latest reading was taken.
+    /// Requests that were not yet looked up, as far as is known, when the latest reading was taken.
     incomparable: VecDeque<IncomparableRequest>,
 }
 
@@ -52,12 +54,12 @@ pub(crate) struct CounterIntervals {
 pub(crate) struct CounterInterval {
     pub(crate) start: EngineCounters,
     pub(crate) sent: SentTotals,
-    /// Prompt tokens of unjudged requests that may have been looked up in it.
+    /// Prompt tokens of incomparable requests that may have been looked up in this interval.
     incomparable: u64,
 }
 
 impl CounterInterval {
-    /// Few enough of its tokens are unjudged.
+    /// Returns whether few enough of the interval's tokens are incomparable.
     pub(crate) fn is_usable(&self) -> bool {
         self.incomparable.saturating_mul(AGREEMENT)
             <= self.sent.prompt_tokens.saturating_add(self.incomparable)
@@ -90,7 +92,7 @@ impl SentTotals {
         self.announced += other.announced;
     }
 
-    /// Takes out what was added before.
+    /// Subtracts totals that were added before.
     pub(crate) fn take(&mut self, other: &Self) {
         self.requests -= other.requests;
         self.prompt_tokens -= other.prompt_tokens;
@@ -100,8 +102,9 @@ impl SentTotals {
 }
 
 impl CounterIntervals {
-    /// Takes in what the engine says. `known` are all requests that have ended since it was read: it may have taken a
-    /// while to come here, and those that were sent after it stand before it until now.
+    /// Adds a reading of the engine's counters. `known` are all requests that have ended since it
+    /// was read: a reading may arrive late, and until now the requests sent after it are counted
+    /// before it.
     pub(crate) fn read<'a>(
         &mut self,
         counters: EngineCounters,
@@ -150,7 +153,7 @@ impl CounterIntervals {
         reading
     }
 
-    /// Forgets an engine that has not told anything for a whole window.
+    /// Drops the readings of an engine that has sent none for a whole window.
     pub(crate) fn expire(&mut self, now: Moment, window: Duration) {
         if self
             .readings
@@ -161,7 +164,7 @@ impl CounterIntervals {
         }
     }
 
-    /// Counts a request where it was sent.
+    /// Counts a request in the interval in which it was sent.
     pub(crate) fn add(&mut self, sample: &PredictionSample) {
         let sent_in = self
             .readings
@@ -172,7 +175,7 @@ impl CounterIntervals {
         interval.sent.add(&SentTotals::of(sample));
     }
 
-    /// Counts an unjudged request wherever it may have been looked up.
+    /// Counts an incomparable request in every interval in which it may have been looked up.
     pub(crate) fn add_incomparable(&mut self, request: IncomparableRequest) {
         for interval in self.readings.iter_mut().rev() {
             if interval.start.at <= request.until {
@@ -188,7 +191,7 @@ impl CounterIntervals {
         self.incomparable.push_back(request);
     }
 
-    /// What can be said from the first reading at or after `from` on.
+    /// Returns the comparable spans from the first reading at or after `from` on.
     pub(crate) fn spans(&self, from: Moment) -> ReadingSpans {
         ReadingSpans::of(
             self.readings
@@ -197,7 +200,7 @@ impl CounterIntervals {
         )
     }
 
-    /// Predicted against counted over everything that can be compared.
+    /// Returns predicted against counted tokens over all comparable spans.
     pub(crate) fn all_predictions(&self) -> Option<Comparison> {
         self.spans(Moment::START).predictions().ok().flatten()
     }

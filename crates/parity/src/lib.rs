@@ -1,16 +1,18 @@
-//! What was predicted beside what came of it, and what follows from the difference.
+//! Compares predicted with actual cached tokens and decides whether a target's events are trusted.
 //!
-//! Every judged request leaves a [`Sample`] with its target; a [`Book`] keeps a window of them. Where a tenth of the
-//! replies say how many prompt tokens were cached, the samples are compared one by one; where they do not, sums are
-//! compared with the growth of the engine's own counters ([`EngineCounters`]). A target whose predictions drift is
-//! reported, one that drifts far is known by our own decisions only, until what its events say has been right again for
-//! a while: see [`State`] for when each follows from which.
+//! Every comparable request leaves a [`PredictionSample`] with its target; a [`ParityTracker`]
+//! keeps a window of them. Where a tenth of the replies report their cached prompt tokens, the
+//! samples are compared one by one; otherwise sums are compared with the growth of the engine's own
+//! counters ([`EngineCounters`]). A target whose predictions drift is reported. A target whose
+//! predictions drift far is credited by our own decisions only, until its events have been right
+//! again for a while: [`ParityState`] lists the transitions.
 //!
-//! Nothing here reads a clock or talks to anybody: samples and counters come in as values, [`Change`]s go out as values
-//! for the caller to act on. Which requests are fit to be judged is the caller's to say, too.
+//! This crate reads no clock and does no IO: samples and counters are arguments, [`ParityChange`]s
+//! are results that the caller acts on. The caller also decides which requests are comparable.
 //!
-//! **Invariant**: a sample decides at most one state; after a change of state, a restart of the engine or a change of what
-//! predictions go by ([`Basis`]) earlier ones stay in the report and decide nothing more.
+//! **Invariant**: a sample decides at most one state; after a change of state, a restart of the
+//! engine or a change of the [`Basis`] of predictions, earlier samples stay in the report and
+//! decide nothing more.
 
 mod comparison;
 mod intervals;

@@ -1,27 +1,28 @@
-//! One request, as far as parity goes.
+//! One request's prediction and result.
 
 use kv_blocks::Moment;
 
-/// What was predicted for one request, and what came of it. Token counts.
+/// Predicted and actual cached tokens of one request. All counts are in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PredictionSample {
-    /// When it was sent: counters read later include it.
+    /// When the request was sent: counters read later include it.
     pub sent: Moment,
-    /// Length of its prompt, as the engine counted it where it said so.
+    /// Length of the prompt, as the engine counted it where the reply has the count.
     pub prompt_tokens: u32,
-    /// Cached tokens predicted when it was placed.
+    /// Cached tokens predicted when the request was placed.
     pub predicted: u32,
-    /// The same by the target's events alone; while those are believed nothing else.
+    /// Cached tokens predicted from the target's events alone; equal to `predicted` while the
+    /// events are trusted.
     pub announced: u32,
-    /// Cached tokens that the reply told.
+    /// Cached tokens that the reply reports.
     pub actual: Option<u32>,
-    /// What kind of reply counted the prompt at all; `None`: it carried no usage.
+    /// The kind of reply that counted the prompt; `None`: the reply had no usage.
     pub counted_by: Option<ReplyKind>,
-    /// What the prediction went by.
+    /// The basis of the prediction.
     pub basis: Basis,
 }
 
-/// What a prediction went by.
+/// The basis of a prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// The target's events.
@@ -30,16 +31,17 @@ pub enum Basis {
     Decisions,
 }
 
-/// Replies of one kind tell the same things: an engine may tell cached tokens in some kinds and not in others.
+/// Kinds of replies. An engine may report cached tokens in some kinds and not in others, but always
+/// in the same way in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyKind {
-    /// A chat completion in one piece.
+    /// A complete chat completion.
     Chat,
-    /// A streamed one.
+    /// A streamed chat completion.
     ChatStream,
-    /// A completion in one piece.
+    /// A complete text completion.
     Completion,
-    /// A streamed one.
+    /// A streamed text completion.
     CompletionStream,
 }
 
@@ -47,19 +49,20 @@ impl ReplyKind {
     pub(crate) const COUNT: usize = 4;
 }
 
-/// A request that went to a target and cannot be held against its prediction. The engine may have looked its prompt up.
+/// A request that reached a target and cannot be compared with its prediction. The engine may have
+/// looked its prompt up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncomparableRequest {
-    /// When it was sent.
+    /// When the request was sent.
     pub sent: Moment,
-    /// When the engine had looked it up at the latest: at its first token, else at its end.
+    /// The latest time at which the engine can have looked it up: its first token, else its end.
     pub until: Moment,
-    /// Tokens of its prompt, about.
+    /// Approximate length of its prompt in tokens.
     pub prompt_tokens: u64,
 }
 
 impl PredictionSample {
-    /// Predicted less actual tokens; `None` for a reply that did not tell.
+    /// Returns predicted less actual tokens; `None` for a reply that does not report them.
     pub fn drift(&self) -> Option<i64> {
         Some(i64::from(self.predicted) - i64::from(self.actual?))
     }

@@ -1,4 +1,4 @@
-//! Spans of readings over which an engine's own counters can be compared with what was sent.
+//! Spans of readings over which an engine's counters are compared with the requests sent.
 
 use std::{fmt, ops::RangeInclusive};
 
@@ -7,27 +7,27 @@ use crate::{
     intervals::{AGREEMENT, CounterInterval, EngineCounters, SentTotals},
 };
 
-/// Why the counters say nothing.
+/// Why the counters cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CounterRefusal {
-    /// They and we do not speak of the same requests.
+    /// The counters and our totals do not cover the same requests.
     Foreign {
         /// Prompt tokens by the engine's count.
         counted: u64,
         /// Prompt tokens sent from here.
         sent: u64,
     },
-    /// Requests of ours that cannot be judged ran all the time.
+    /// Incomparable requests of ours ran all the time.
     Unjudged,
 }
 
-/// Readings in their order, cut where there is too much between two of them that cannot be judged.
+/// Readings in order, cut where too much of the traffic between two of them is incomparable.
 #[derive(Debug)]
 pub(crate) struct ReadingSpans {
     readings: Vec<EngineCounters>,
-    /// What was sent before each of them, since the first.
+    /// Totals sent before each reading, since the first.
     before: Vec<SentTotals>,
-    /// First and last reading of each span, which are never the same one.
+    /// First and last reading of each span; they always differ.
     uncut: Vec<RangeInclusive<usize>>,
 }
 
@@ -56,7 +56,7 @@ impl ReadingSpans {
         spans
     }
 
-    /// Predicted against counted; `Ok(None)` before a second reading.
+    /// Returns predicted against counted tokens; `Ok(None)` before a second reading.
     pub(crate) fn predictions(&self) -> Result<Option<Comparison>, CounterRefusal> {
         let (mut sum, mut refused) = (None::<Comparison>, None);
         for span in &self.uncut {
@@ -72,8 +72,8 @@ impl ReadingSpans {
         }
     }
 
-    /// Announced against counted, of about the latest `count` requests; `None` while there are fewer that can be
-    /// compared.
+    /// Returns announced against counted tokens of about the latest `count` requests; `None` while
+    /// fewer are comparable.
     pub(crate) fn latest_announcements(&self, count: usize) -> Option<Comparison> {
         let announced = |sent: &SentTotals| sent.announced;
         let mut sum = Comparison::default();
@@ -97,7 +97,8 @@ impl ReadingSpans {
         None
     }
 
-    /// From the span's first reading to the latest one that agrees: what was on its way at a later one has not ended yet.
+    /// Returns the span from its first reading to the latest one that agrees: requests in flight at
+    /// a later one have not ended yet.
     fn longest(
         &self,
         span: &RangeInclusive<usize>,

@@ -1,39 +1,42 @@
-//! How far a target's predictions can be relied on.
+//! How reliable a target's predictions are.
 
 use kv_blocks::Target;
 
-/// How a target's predictions fare.
+/// The state of a target's predictions.
 ///
-/// - `no_data` -> `ok`, `drifting` or `downgraded`: by the window's ratio, once `min_joined` requests could be compared.
-///   Back to `no_data` (from `ok` and `drifting`) when the window holds fewer.
+/// - `no_data` -> `ok`, `drifting` or `downgraded`: by the window's ratio, once `min_joined`
+///   requests could be compared. Back to `no_data` (from `ok` and `drifting`) when the window holds
+///   fewer.
 /// - `ok` -> `drifting`: above `drift_ratio`. `drifting` -> `ok`: at or below `recover_ratio`.
-/// - -> `downgraded`: above `downgrade_ratio`, for a target that is known by its events. They are not believed from then
-///   on; what they would have said goes on being compared.
-/// - `downgraded` -> `recovering`: the latest 10 (or `min_joined`) of these comparisons are within `recover_ratio`.
-/// - `recovering` -> `ok`: the latest `min_joined` are; the events are believed again. `recovering` -> `downgraded`: the
-///   latest 10 are above `drift_ratio`.
-/// - A target that has lost its stream for good is one without events: `no_data`.
+/// - -> `downgraded`: above `downgrade_ratio`, for a target whose predictions are based on its
+///   events. The events are not trusted from then on; predictions from them are still compared.
+/// - `downgraded` -> `recovering`: the latest 10 (or `min_joined`) of these comparisons are within
+///   `recover_ratio`.
+/// - `recovering` -> `ok`: the latest `min_joined` are; the events are trusted again. `recovering`
+///   -> `downgraded`: the latest 10 are above `drift_ratio`.
+/// - A target that has lost its stream for good counts as one without events: `no_data`.
 ///
-/// After each change earlier requests decide nothing more, except from `downgraded` to `recovering`: both look at the
-/// same comparisons, those since the downgrade. Nor do those before a restart of the engine, or before predictions began
-/// to go by something else ([`crate::Basis`]); the state stays until enough of the others are known.
+/// After each change earlier requests decide nothing more, except from `downgraded` to
+/// `recovering`: both use the comparisons since the downgrade. Requests before a restart of the
+/// engine, or before a change of the basis of predictions ([`crate::Basis`]), decide nothing
+/// either; the state stays until enough newer ones are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ParityState {
-    /// Too little to tell.
+    /// Too few comparisons.
     #[default]
     NoData,
     /// Predictions are right.
     Ok,
-    /// Its events are not believed yet, and have been right lately.
+    /// The events are not trusted yet, and have been right lately.
     Recovering,
     /// Predictions are off.
     Drifting,
-    /// Its events are not believed: its cache is predicted from our own decisions.
+    /// The events are not trusted: the cache is predicted from our own decisions.
     Downgraded,
 }
 
 impl ParityState {
-    /// The word used in replies and logs.
+    /// Returns the name used in replies and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NoData => "no_data",
@@ -44,36 +47,37 @@ impl ParityState {
         }
     }
 
-    /// The state that needs the operator's eye more.
+    /// Returns the worse of two states, the one that needs the operator's attention more.
     #[must_use]
     pub fn worse(self, other: Self) -> Self {
         self.max(other)
     }
 
-    /// Whether the target's events are believed.
+    /// Returns whether the target's events are trusted.
     pub fn trusts_events(self) -> bool {
         !matches!(self, Self::Recovering | Self::Downgraded)
     }
 }
 
-/// A target's state changed.
+/// A change of a target's state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParityChange {
-    /// Whose.
+    /// The target.
     pub target: Target,
-    /// What it was.
+    /// The state before.
     pub from: ParityState,
-    /// What it is.
+    /// The state from now on.
     pub to: ParityState,
     /// The ratio that decided; `None` where there was nothing to compare.
     pub ratio: Option<f64>,
-    /// What was seen, one sentence with its numbers.
+    /// The observation that decided, one sentence with its numbers.
     pub reason: String,
 }
 
 impl ParityChange {
-    /// What the caller has to do about the target's events: believe them again (`true`), or not any more (`false`: what
-    /// they said is to be fetched anew, also when that was asked for before); `None`: nothing.
+    /// Returns the new trust in the target's events: `true` to trust them again, `false` to stop
+    /// trusting them (the caller fetches the target's state again, even if an earlier change
+    /// required that already), `None` for no change.
     pub fn trust(&self) -> Option<bool> {
         match (self.from.trusts_events(), self.to) {
             (_, ParityState::Downgraded) | (true, ParityState::Recovering) => Some(false),
@@ -82,7 +86,7 @@ impl ParityChange {
         }
     }
 
-    /// This change and the one before it, which nobody has acted on yet, as one.
+    /// Merges this change with the one before it that the caller has not acted on yet.
     #[must_use]
     pub fn after(self, earlier: &Self) -> Self {
         Self {

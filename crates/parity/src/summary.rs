@@ -1,4 +1,4 @@
-//! What the window of one target, or of several, says.
+//! Figures over the windows of one or more targets.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use kv_blocks::Moment;
 
 use crate::{ParityState, comparison::ratio};
 
-/// Where the actual numbers come from.
+/// The source of the actual numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ActualSource {
     /// The replies themselves.
     #[default]
     Usage,
-    /// The engine's own counters: fewer than a tenth of the replies tell.
+    /// The engine's own counters, because fewer than a tenth of the replies report cached tokens.
     EngineMetrics,
 }
 
 impl ActualSource {
-    /// The word used in replies.
+    /// Returns the name used in replies.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Usage => "usage",
@@ -26,57 +26,60 @@ impl ActualSource {
     }
 }
 
-/// The window's requests, not yet put in figures: cheap to take while the book is locked.
+/// The window's requests, before figures are computed: cheap to copy while the tracker is locked.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     pub(crate) requests: u64,
     pub(crate) source: ActualSource,
-    /// Predicted less actual tokens of each request that could be joined.
+    /// Predicted less actual tokens of each joined request.
     pub(crate) drifts: Vec<i64>,
     pub(crate) predicted_tokens: u64,
     pub(crate) actual_tokens: u64,
     pub(crate) state: ParityState,
     pub(crate) since: Moment,
     pub(crate) reason: Option<String>,
-    /// End of the latest request that left the window before its time.
+    /// End of the latest request that left the window early because the window was full.
     pub(crate) made_room: Option<Moment>,
 }
 
-/// The figures.
+/// The figures of a window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParityReport {
     /// Requests in the window.
     pub requests: u64,
-    /// Those of them whose reply told its cached tokens.
+    /// Requests whose reply reports its cached tokens.
     pub joined: u64,
-    /// Where the actual tokens come from.
+    /// The source of the actual tokens.
     pub source: ActualSource,
-    /// Joined requests that were predicted to the token.
+    /// Joined requests whose prediction was exact to the token.
     pub exact: u64,
-    /// The same as a share of the joined ones, 0..1; `None` without any.
+    /// Exact requests as a share of the joined ones, 0..1; `None` without any.
     pub exact_ratio: Option<f64>,
-    /// Cached tokens predicted, of what could be compared.
+    /// Predicted cached tokens of the comparable requests.
     pub predicted_tokens: u64,
-    /// Cached tokens that the engine told, of the same.
+    /// Cached tokens that the engine reported for the comparable requests.
     pub actual_tokens: u64,
     /// Median of predicted less actual tokens over the joined requests; `None` without any.
     pub drift_tokens_p50: Option<i64>,
-    /// The value that 99 % of them do not exceed.
+    /// 99th percentile of predicted less actual tokens over the joined requests; `None` without
+    /// any.
     pub drift_tokens_p99: Option<i64>,
-    /// Share of the joined requests for which too much was predicted, 0..1; `None` without any.
+    /// Share of the joined requests with too high a prediction, 0..1; `None` without any.
     pub over_ratio: Option<f64>,
-    /// How the predictions fare.
+    /// The state of the predictions.
     pub state: ParityState,
-    /// Since when.
+    /// When the target entered the state.
     pub since: Moment,
-    /// Why, where there is something to say.
+    /// Why, if there is a reason.
     pub reason: Option<String>,
-    /// End of the latest request that left the window before its time, to make room: nothing older is in the figures.
+    /// End of the latest request that left the window early because the window was full: the
+    /// figures cover nothing older.
     pub made_room: Option<Moment>,
 }
 
 impl ParityReport {
-    /// How far back the figures reach: the window, or less where there were too many requests to keep.
+    /// Returns the time that the figures cover: the window, or less if there were too many requests
+    /// to retain.
     pub fn covered(&self, now: Moment, window: Duration) -> Duration {
         self.made_room
             .map_or(window, |at| now.since(at).min(window))
@@ -84,8 +87,8 @@ impl ParityReport {
 }
 
 impl Summary {
-    /// Adds another target's. The state is the worse one's, with its time and reason; of equal ones the one that is in it
-    /// longer.
+    /// Adds another target's figures. The state is the worse one, with its time and reason; of
+    /// equal states the older one.
     pub fn absorb(&mut self, other: Self) {
         let told = (self.drifts.len() + other.drifts.len()) as u64;
         self.requests += other.requests;
@@ -104,14 +107,14 @@ impl Summary {
         }
     }
 
-    /// The figures of it.
+    /// Computes the figures.
     pub fn report(mut self) -> ParityReport {
         self.drifts.sort_unstable();
         let drifts = &self.drifts;
         let joined = drifts.len() as u64;
         let over = (drifts.len() - drifts.partition_point(|drift| *drift <= 0)) as u64;
         let exact = joined - over - drifts.partition_point(|drift| *drift < 0) as u64;
-        // The smallest value that at least this percentage of them do not exceed.
+        // The smallest value that at least this percentage of the drifts do not exceed.
         let percentile = |percent: usize| {
             drifts
                 .get((drifts.len() * percent).div_ceil(100).max(1) - 1)

@@ -1,4 +1,4 @@
-//! One target: its window, its state, and the rules that move it.
+//! The window and the state of one target, and the rules of its transitions.
 
 use kv_blocks::Moment;
 
@@ -16,19 +16,20 @@ pub(crate) struct TargetTracker {
     intervals: CounterIntervals,
     state: ParityState,
     since: Moment,
-    /// Why it is in this state; `None` where there is nothing to say.
+    /// Why the target is in this state; `None` if there is no reason.
     reason: Option<String>,
     /// Requests sent before this decide nothing.
     from: Moment,
-    /// What predictions go by, and since when; `None` before the first.
+    /// The basis of predictions, and since when; `None` before the first.
     basis: Option<(Basis, Moment)>,
-    /// How often the publisher of its events had restarted when that was last told.
+    /// The latest known number of restarts of the publisher of the target's events.
     restarts: Option<u64>,
-    /// By kind of reply: one has told cached tokens since the engine's last known restart.
+    /// For each kind of reply: whether one has reported cached tokens since the engine's last known
+    /// restart.
     tells_cached: [bool; ReplyKind::COUNT],
 }
 
-/// A change of state, before it is known whose.
+/// A change of state without its target.
 #[derive(Debug)]
 pub(crate) struct StateStep {
     pub(crate) from: ParityState,
@@ -37,11 +38,11 @@ pub(crate) struct StateStep {
     pub(crate) reason: String,
 }
 
-/// What can be compared of the requests that decide.
+/// Comparison over the requests that decide.
 enum Evidence {
-    /// Enough of them.
+    /// Enough requests.
     Enough(Comparison),
-    /// More are to come.
+    /// Too few so far; more will come.
     TooFew,
     /// The window itself holds too few.
     None(String),
@@ -70,7 +71,8 @@ impl TargetTracker {
         &self.window
     }
 
-    /// What the reply told, with the zero that some engines leave out: they tell cached tokens where there are any.
+    /// Returns the sample with the zero that some engines omit: they report cached tokens only when
+    /// there are any.
     pub(crate) fn completed(&mut self, sample: PredictionSample) -> PredictionSample {
         let Some(kind) = sample.counted_by else {
             return sample;
@@ -83,7 +85,7 @@ impl TargetTracker {
         }
     }
 
-    /// A request ended.
+    /// Records a finished request.
     pub(crate) fn observe(
         &mut self,
         now: Moment,
@@ -94,7 +96,7 @@ impl TargetTracker {
         self.window.expire(now, settings.window);
         self.window.push(now, sample);
         self.intervals.add(&sample);
-        // Sums are compared with the clock: that takes longer the more readings there are.
+        // Sums are compared in `tick`: that takes longer with more readings.
         if self.window.has_enough_samples() {
             self.judge(now, settings)
         } else {
@@ -102,11 +104,12 @@ impl TargetTracker {
         }
     }
 
-    /// A prediction of this moment went by this. What went by the other says nothing about it.
+    /// Records the basis of a prediction sent at this moment. Predictions on the other basis are no
+    /// evidence about this one.
     fn goes_by(&mut self, basis: Basis, sent: Moment) {
         match self.basis {
             Some((known, _)) if known == basis => {}
-            // It ends late.
+            // A request from before the change of basis that ends late.
             Some((_, since)) if sent < since => {}
             before => {
                 self.basis = Some((basis, sent));
@@ -117,12 +120,12 @@ impl TargetTracker {
         }
     }
 
-    /// A request ended that cannot be judged.
+    /// Records the end of an incomparable request.
     pub(crate) fn record_incomparable(&mut self, request: IncomparableRequest) {
         self.intervals.add_incomparable(request);
     }
 
-    /// Time has passed, and the engine may have told its counters.
+    /// Advances the time and takes the engine's counters if there are any.
     pub(crate) fn tick(
         &mut self,
         now: Moment,
@@ -159,7 +162,8 @@ impl TargetTracker {
         self.judge(now, settings)
     }
 
-    /// The engine is another process: what was said of the one before is not held against it.
+    /// Starts over: the engine is another process, and the earlier one's requests do not count
+    /// against it.
     fn restarted(&mut self, at: Moment) {
         self.tells_cached = Default::default();
         self.start_over(at);
@@ -215,7 +219,8 @@ impl TargetTracker {
         let few = |requests: usize| {
             format!("{requests} requests could be compared, parity.min_joined is {least}")
         };
-        // Where about a tenth of the replies tell, one source follows the other: what either knows keeps the state.
+        // Where about a tenth of the replies report cached tokens, the source alternates: data of
+        // either source keeps the state.
         let joined = self.window.joined();
         let counted = || {
             self.intervals
@@ -288,7 +293,7 @@ impl TargetTracker {
         let from = std::mem::replace(&mut self.state, to);
         self.since = now;
         self.reason = (to != ParityState::Ok).then(|| reason.clone());
-        // Both of these look at the comparisons since the downgrade.
+        // Both of these states use the comparisons since the downgrade.
         if (from, to) != (ParityState::Downgraded, ParityState::Recovering) {
             self.start_over(now);
         }
@@ -305,7 +310,8 @@ impl TargetTracker {
         self.window.start_over(self.from);
     }
 
-    /// Why it is in its state: what was seen when it came to it, and of too little data, how little there is now.
+    /// Returns why the target is in its state: the observation at the change, or with too little
+    /// data the current amount.
     fn reason(&self, settings: &ParitySettings) -> Option<String> {
         match self.state {
             ParityState::NoData if self.window.requests() > 0 => match self.evidence(settings) {

@@ -1,4 +1,4 @@
-//! All targets.
+//! The parity of all targets.
 
 use std::collections::HashMap;
 
@@ -10,15 +10,17 @@ use crate::{
     target_tracker::{StateStep, TargetTracker},
 };
 
-/// What is known of each target's predictions.
+/// The prediction accuracy of each target.
 ///
 /// ```
 /// use std::time::Duration;
 ///
 /// use kv_blocks::{DpRank, Moment, Target, WorkerId};
-/// use parity::{Basis, Book, ReplyKind, Sample, Settings, State};
+/// use parity::{
+///     Basis, ParitySettings, ParityState, ParityTracker, PredictionSample, ReplyKind,
+/// };
 ///
-/// let mut book = Book::new(Settings {
+/// let mut tracker = ParityTracker::new(ParitySettings {
 ///     window: Duration::from_secs(600),
 ///     min_joined: 1,
 ///     drift_ratio: 0.05,
@@ -26,7 +28,7 @@ use crate::{
 ///     recover_ratio: 0.02,
 /// });
 /// let (target, now) = (Target { worker: WorkerId(0), rank: DpRank(0) }, Moment::START);
-/// let right = Sample {
+/// let right = PredictionSample {
 ///     sent: now,
 ///     prompt_tokens: 100,
 ///     predicted: 64,
@@ -35,9 +37,11 @@ use crate::{
 ///     counted_by: Some(ReplyKind::Chat),
 ///     basis: Basis::Events,
 /// };
-/// assert_eq!(book.observe(now, target, right).change.map(|change| change.to), Some(State::Ok));
-/// let wrong = Sample { actual: Some(0), ..right };
-/// assert_eq!(book.observe(now, target, wrong).change.and_then(|change| change.trust()), Some(false));
+/// let change = tracker.observe(now, target, right).change;
+/// assert_eq!(change.map(|change| change.to), Some(ParityState::Ok));
+/// let wrong = PredictionSample { actual: Some(0), ..right };
+/// let change = tracker.observe(now, target, wrong).change;
+/// assert_eq!(change.and_then(|change| change.trust()), Some(false));
 /// ```
 #[derive(Debug)]
 pub struct ParityTracker {
@@ -46,17 +50,18 @@ pub struct ParityTracker {
     targets: HashMap<Target, TargetTracker>,
 }
 
-/// What came of a request that was judged.
+/// The result of a comparable request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParityOutcome {
-    /// Its cached tokens: as the reply told, or none where the engine leaves out zeros.
+    /// Its cached tokens: as the reply reports them, or 0 where the engine omits zeros.
     pub actual: Option<u32>,
-    /// What follows from it.
+    /// The change of state that follows from it.
     pub change: Option<ParityChange>,
 }
 
 impl ParityTracker {
-    /// An empty book. `min_joined` above [`MOST_SAMPLES`] could never be reached and counts as that.
+    /// Creates an empty tracker. `min_joined` above [`MOST_SAMPLES`] is unreachable and counts as
+    /// [`MOST_SAMPLES`].
     pub fn new(settings: ParitySettings) -> Self {
         let min_joined = settings.min_joined.clamp(1, MOST_SAMPLES);
         Self {
@@ -68,12 +73,12 @@ impl ParityTracker {
         }
     }
 
-    /// The thresholds.
+    /// Returns the thresholds.
     pub fn settings(&self) -> &ParitySettings {
         &self.settings
     }
 
-    /// A request that went to `target` ended well. Once for each.
+    /// Records a request to `target` that ended well. Call it once for each.
     pub fn observe(
         &mut self,
         now: Moment,
@@ -92,8 +97,8 @@ impl ParityTracker {
         }
     }
 
-    /// A request that went to `target` is over, or one attempt at it, and [`Book::observe`] is not told of it: in the
-    /// engine's own counters it stands all the same.
+    /// Records the end of a request to `target`, or of one attempt, without a call of
+    /// [`ParityTracker::observe`]: the engine's own counters include it all the same.
     pub fn record_incomparable(
         &mut self,
         now: Moment,
@@ -106,8 +111,9 @@ impl ParityTracker {
             .record_incomparable(request);
     }
 
-    /// Time has passed. `counters` is the latest that `target`'s engine told; `stream` is how often the publisher of its
-    /// events has restarted, `None` without an event stream. To be called for every target, about once a second.
+    /// Advances the time. `counters` is the latest reading of `target`'s engine; `stream` is how
+    /// often the publisher of its events has restarted, `None` without an event stream. Call it for
+    /// every target about once a second.
     pub fn tick(
         &mut self,
         now: Moment,
@@ -124,21 +130,21 @@ impl ParityTracker {
             .map(|step| change(target, step))
     }
 
-    /// How a target's predictions fare.
+    /// Returns the state of a target's predictions.
     pub fn state(&self, target: Target) -> ParityState {
         self.targets
             .get(&target)
             .map_or_else(ParityState::default, TargetTracker::state)
     }
 
-    /// What a target's window says; that of nobody for an unknown one.
+    /// Returns the figures of a target's window; empty ones for an unknown target.
     pub fn summary(&self, target: Target) -> Summary {
         self.targets
             .get(&target)
             .map_or_else(Summary::default, |track| track.summary(&self.settings))
     }
 
-    /// Requests of a target that were predicted to the token, and all that could be joined.
+    /// Returns the number of exactly predicted requests of a target, and of all joined ones.
     pub fn exact_and_joined(&self, target: Target) -> (usize, usize) {
         self.targets.get(&target).map_or((0, 0), |track| {
             (track.window().exact(), track.window().joined())

@@ -6,19 +6,19 @@ use kv_blocks::Moment;
 
 use crate::{MOST_SAMPLES, PredictionSample, comparison::Comparison};
 
-/// A ring of at most [`MOST_SAMPLES`] samples with sums kept as they come and go: a sample costs the same however many
-/// there are.
+/// A ring of at most [`MOST_SAMPLES`] samples with running sums: the cost of a sample does not
+/// depend on their number.
 #[derive(Debug, Default)]
 pub(crate) struct SampleWindow {
-    /// In the order they ended.
+    /// In the order in which the requests ended.
     entries: VecDeque<WindowEntry>,
     joined: usize,
     exact: usize,
-    /// Predicted against actual, of those that decide.
+    /// Predicted against actual tokens of the deciding samples.
     deciding: Comparison,
     /// Requests sent before this decide nothing.
     from: Moment,
-    /// End of the latest one that made room for another.
+    /// End of the latest sample that was dropped because the ring was full.
     made_room: Option<Moment>,
 }
 
@@ -52,7 +52,7 @@ impl WindowEntry {
 }
 
 impl SampleWindow {
-    /// Takes one in; the oldest goes when the ring is full.
+    /// Adds a sample; the oldest is dropped when the ring is full.
     pub(crate) fn push(&mut self, now: Moment, sample: PredictionSample) {
         if self.entries.len() >= MOST_SAMPLES {
             self.made_room = self.entries.front().map(|oldest| oldest.ended);
@@ -86,7 +86,7 @@ impl SampleWindow {
         }
     }
 
-    /// Drops what ended longer ago than `window`.
+    /// Drops the samples that ended longer ago than `window`.
     pub(crate) fn expire(&mut self, now: Moment, window: Duration) {
         while self
             .entries
@@ -97,7 +97,7 @@ impl SampleWindow {
         }
     }
 
-    /// What is there so far decides nothing more, nor does what was sent before `from`.
+    /// Excludes the samples so far, and those sent before `from`, from all decisions.
     pub(crate) fn start_over(&mut self, from: Moment) {
         self.from = from;
         self.deciding = Comparison::default();
@@ -106,7 +106,7 @@ impl SampleWindow {
             .for_each(|entry| entry.decides = false);
     }
 
-    /// End of the latest one that left before its time: the ring was full.
+    /// Returns the end of the latest sample that was dropped because the ring was full.
     pub(crate) fn made_room(&self) -> Option<Moment> {
         self.made_room
     }
@@ -115,27 +115,28 @@ impl SampleWindow {
         self.entries.len()
     }
 
-    /// Requests whose reply told.
+    /// Returns the number of requests whose reply reports its cached tokens.
     pub(crate) fn joined(&self) -> usize {
         self.joined
     }
 
-    /// Those of them that were predicted to the token.
+    /// Returns the number of joined requests whose prediction was exact.
     pub(crate) fn exact(&self) -> usize {
         self.exact
     }
 
-    /// Whether enough replies tell for one by one to be the way.
+    /// Returns whether enough replies report cached tokens to compare one by one.
     pub(crate) fn has_enough_samples(&self) -> bool {
         self.joined * 10 >= self.entries.len()
     }
 
-    /// Predicted against actual, of the requests that decide.
+    /// Returns predicted against actual tokens of the deciding requests.
     pub(crate) fn predictions(&self) -> Comparison {
         self.deciding
     }
 
-    /// Announced against actual of the latest `count` requests that decide; `None` while there are fewer.
+    /// Returns announced against actual tokens of the latest `count` deciding requests; `None`
+    /// while there are fewer.
     pub(crate) fn latest_announcements(&self, count: usize) -> Option<Comparison> {
         let mut sum = Comparison::default();
         let deciding = self.entries.iter().rev().filter(|entry| entry.decides);
@@ -146,7 +147,7 @@ impl SampleWindow {
         (sum.requests >= count).then_some(sum)
     }
 
-    /// Those that ended at `from` or later.
+    /// Returns the samples that ended at `from` or later.
     pub(crate) fn ended_since(&self, from: Moment) -> impl Iterator<Item = &PredictionSample> {
         self.entries
             .iter()
@@ -155,7 +156,7 @@ impl SampleWindow {
             .map(|entry| &entry.sample)
     }
 
-    /// All of them, oldest first.
+    /// Returns all samples, oldest first.
     pub(crate) fn samples(&self) -> impl Iterator<Item = &PredictionSample> {
         self.entries.iter().map(|entry| &entry.sample)
     }

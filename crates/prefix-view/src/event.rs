@@ -1,21 +1,21 @@
-//! What an engine, or somebody beside it, says about one prefix.
+//! One event about a prefix, sent by an engine or by a publisher beside it.
 
 use kv_events::continuum::{self, ContinuumError, ContinuumEvent, ContinuumKind};
 
 use crate::{PrefixHash, PrefixHashError, PrefixHashKind};
 
-/// What happened to a prefix on a backend.
+/// Kind of a change to a prefix on a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventKind {
-    /// It is in the accelerator's memory now.
+    /// The prefix is in the accelerator's memory now.
     Created,
-    /// It left the accelerator's memory; where to is not said.
+    /// The prefix left the accelerator's memory; the event does not name the destination.
     Evicted,
-    /// It was moved to external storage.
+    /// The prefix was moved to external storage.
     Offloaded,
-    /// It came back from external storage.
+    /// The prefix came back from external storage.
     Reloaded,
-    /// It is gone from every tier.
+    /// The prefix is in no tier any more.
     Purged,
 }
 
@@ -29,7 +29,7 @@ impl EventKind {
         Self::Purged,
     ];
 
-    /// The value of the label `type` in metrics.
+    /// Returns the value of the label `type` in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -40,7 +40,7 @@ impl EventKind {
         }
     }
 
-    /// Position in [`EventKind::ALL`].
+    /// Returns the position in [`EventKind::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
@@ -49,41 +49,43 @@ impl EventKind {
 /// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrefixEvent {
-    /// What happened.
+    /// Kind of the change.
     pub kind: EventKind,
-    /// To which prefix.
+    /// The prefix.
     pub prefix: PrefixHash,
-    /// Tokens cached for it on that backend, if the event says so.
+    /// Tokens cached for the prefix on that backend, if the event has the number.
     pub token_count: Option<u32>,
 }
 
-/// Why something is not an event. Each costs itself only: the stream goes on.
+/// Why a message is not a valid event. It costs only itself: the stream goes on.
 #[derive(Debug, thiserror::Error)]
 pub enum PrefixEventError {
-    /// It is no event at all.
+    /// The message is not an event.
     #[error(transparent)]
     NoEvent(#[from] ContinuumError),
-    /// `prefix_hash` is not of the kind its source sends.
+    /// `prefix_hash` is not of the kind that the source sends.
     #[error(transparent)]
     BadPrefix(#[from] PrefixHashError),
-    /// More tokens than a prompt can have.
+    /// `token_count` is more than a prompt can have.
     #[error("token_count is {0}: expected a whole number from 0 to 4294967295, or none")]
     BadCount(u64),
 }
 
 impl PrefixEvent {
-    /// Reads one event of a stream. `name` is the `event:` field of the stream, which wins over `"event"` in the data;
-    /// `None` or empty where the stream has none. Further fields are ignored.
+    /// Decodes one event of a stream. `name` is the `event:` field of the stream and takes
+    /// precedence over `"event"` in the data; it is `None` or empty if the stream has none. Further
+    /// fields are ignored.
     ///
-    /// The caller bounds the length of `data`; what is read does not outgrow it.
+    /// The caller bounds the length of `data`; the decoded event does not exceed it.
     ///
     /// ```
     /// use prefix_view::{EventKind, PrefixEvent, PrefixHashKind};
     ///
-    /// let data = br#"{"event": "cache_created", "prefix_hash": "00000000000000ff", "token_count": 64}"#;
+    /// let data = br#"{"event": "cache_created", "prefix_hash": "00000000000000ff",
+    ///     "token_count": 64}"#;
     /// let event = PrefixEvent::decode(Some("cache_evicted"), data, PrefixHashKind::SequenceHash)?;
     /// assert_eq!((event.kind, event.token_count), (EventKind::Evicted, Some(64)));
-    /// # Ok::<(), prefix_view::EventError>(())
+    /// # Ok::<(), prefix_view::PrefixEventError>(())
     /// ```
     pub fn decode(
         name: Option<&str>,

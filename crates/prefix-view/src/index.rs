@@ -1,4 +1,4 @@
-//! What every form of the view can do, and what it answers.
+//! The interface of every implementation of the view, and its results.
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
@@ -6,16 +6,18 @@ use kv_blocks::Moment;
 
 use crate::{EventKind, PrefixEvent, PrefixHash, StorageTier};
 
-/// Prefix -> backends that hold it.
+/// Map from a prefix to the backends that hold it.
 ///
-/// No call waits for anything but a short lock, so it may be called from wherever a request is decided. A form whose
-/// data lies on another machine keeps that rule by having two halves: an asynchronous one that sends what was recorded
-/// and asks for a prefix while the request is being prepared, for a bounded time, and this one, which takes events in and
-/// answers from what this process itself heard. [`PreparedQueries`](crate::PreparedQueries) stands in front of both forms
-/// and keeps each answer for 100 ms, so the other machine is asked at most that often for one prefix.
+/// No call waits for anything but a short lock, so it may be called from the code that routes a
+/// request. An implementation with its data on another machine keeps that rule with two halves: an
+/// asynchronous one, which sends recorded events and queries a prefix while the request is
+/// prepared, for a bounded time, and this one, which records events and answers from the events
+/// that this process received. [`QueryCache`](crate::QueryCache) is in front of both
+/// implementations and caches each answer for 100 ms, so the other machine gets at most one query
+/// per prefix in that time.
 pub trait PrefixIndex: fmt::Debug + Send + Sync {
-    /// Enters what `backend` said. A name comes from the configuration, never from the wire; passing the same `Arc`
-    /// every time shares its text.
+    /// Records an event of `backend`. The name comes from the configuration, never from the wire;
+    /// passing the same `Arc` every time shares its text.
     fn record(
         &self,
         backend: &Arc<str>,
@@ -23,21 +25,22 @@ pub trait PrefixIndex: fmt::Debug + Send + Sync {
         now: Moment,
     ) -> Result<RecordOutcome, Unavailable>;
 
-    /// The backends that hold `prefix`, best first: more tokens, then the better tier, then by name. Nobody: an empty
-    /// vector, which allocates nothing.
+    /// Returns the backends that hold `prefix`, best first: more tokens, then the better tier, then
+    /// by name. With no holder the vector is empty and allocates nothing.
     fn query(&self, prefix: &PrefixHash, now: Moment) -> Result<Vec<Holder>, Unavailable>;
 
-    /// Forgets a backend that has left, and how many of its entries there were.
+    /// Removes a backend that left, and returns the number of its entries.
     fn remove_backend(&self, backend: &str) -> Result<u64, Unavailable>;
 
-    /// Forgets every entry; events fill the view again.
+    /// Removes every entry; events fill the view again.
     fn clear(&self) -> Result<ClearedCounts, Unavailable>;
 
-    /// Forgets entries whose time is over and says how many there were. Queries do not count them in any case: this is
-    /// for the memory. A form whose storage does that by itself answers 0.
+    /// Removes expired entries and returns their number. Queries never count expired entries; this
+    /// call frees their memory. An implementation whose storage expires entries by itself returns
+    /// 0.
     fn cleanup_expired(&self, now: Moment) -> u64;
 
-    /// Totals.
+    /// Returns totals.
     fn stats(&self) -> ViewStats;
 }
 
@@ -46,14 +49,15 @@ pub trait PrefixIndex: fmt::Debug + Send + Sync {
 pub struct Holder {
     /// The backend's name.
     pub backend: Arc<str>,
-    /// Tokens it has cached for the prefix.
+    /// Tokens that it has cached for the prefix.
     pub tokens: u32,
-    /// Where.
+    /// Tier of the cached tokens.
     pub tier: StorageTier,
 }
 
 impl Holder {
-    /// The better holder is the lesser: more tokens first, then the better tier, then by name.
+    /// Compares two holders; the better one is the lesser: more tokens first, then the better tier,
+    /// then by name.
     pub fn rank(&self, other: &Self) -> Ordering {
         other
             .tokens
@@ -63,18 +67,19 @@ impl Holder {
     }
 }
 
-/// What became of an event.
+/// Effect of an event on the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordOutcome {
     /// The backend holds the prefix now.
     Held,
-    /// It held it and does not any more.
+    /// The backend held the prefix and does not any more.
     Dropped,
-    /// It did not hold it, so there was nothing to drop or to move; or the view knows its most backends already.
+    /// No effect: the backend did not hold the prefix, so there was nothing to drop or to move; or
+    /// the view has its maximum number of backends.
     Ignored,
 }
 
-/// How much a [`PrefixIndex::clear`] removed.
+/// Number of prefixes and entries that [`PrefixIndex::clear`] removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClearedCounts {
     /// Prefixes.
@@ -83,36 +88,37 @@ pub struct ClearedCounts {
     pub entries: u64,
 }
 
-/// The view cannot answer now. Never a reason for a request to fail: it is routed as if nobody held its prefix.
+/// The view cannot answer now. No request fails for it: a request is routed as if no backend held
+/// its prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the prefix view is not available ({reason}): requests are routed without it until it is back"
 )]
 pub struct Unavailable {
-    /// What happened, for people.
+    /// Human-readable reason.
     pub reason: String,
 }
 
 /// Totals of a view. An entry is a pair of prefix and backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ViewStats {
-    /// Prefixes known, expired ones that nobody asked for since included.
+    /// Prefixes in the view, including expired ones that were not queried since.
     pub prefixes: u64,
-    /// Entries, the same way.
+    /// Entries, including expired ones that were not queried since.
     pub entries: u64,
-    /// Queries, ever.
+    /// Queries since the start.
     pub queries: u64,
-    /// Queries that found somebody, ever.
+    /// Queries with at least one holder, since the start.
     pub hits: u64,
-    /// Prefixes evicted for lack of room, ever.
+    /// Prefixes evicted for lack of room, since the start.
     pub evicted_prefixes: u64,
-    /// The entries of those.
+    /// Entries of the evicted prefixes.
     pub evicted_entries: u64,
-    /// Entries dropped because their time was over, ever.
+    /// Entries dropped because they expired, since the start.
     pub expired_entries: u64,
-    /// Events that changed nothing, ever.
+    /// Events that changed nothing, since the start.
     pub ignored_events: u64,
-    /// Per backend, in the order of names.
+    /// Statistics per backend, in the order of names.
     pub backends: Vec<BackendStats>,
 }
 
@@ -121,7 +127,7 @@ pub struct ViewStats {
 pub struct BackendStats {
     /// The backend's name.
     pub backend: Arc<str>,
-    /// Events that changed the view, ever, in the order of [`EventKind::ALL`].
+    /// Events that changed the view, since the start, in the order of [`EventKind::ALL`].
     pub events: [u64; EventKind::ALL.len()],
     /// Entries in [`StorageTier::GpuHot`].
     pub hot: u64,

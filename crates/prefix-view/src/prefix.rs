@@ -1,10 +1,10 @@
-//! What an event calls a prompt's beginning.
+//! The hash by which an event names a prompt prefix.
 
 use std::fmt;
 
 use kv_blocks::SequenceHash;
 
-/// Names a prefix: a prompt's beginning, as the sender of the events sees it. The index never looks inside.
+/// Hash of a prompt prefix as the event's sender computes it; opaque to the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PrefixHash {
     /// The prefix key of a request: SHA-256 over model and first message.
@@ -14,7 +14,7 @@ pub enum PrefixHash {
 }
 
 impl PrefixHash {
-    /// One of `parts` equal parts, as even as the hashes are.
+    /// Returns one of `parts` equal parts; the parts are as even as the hashes.
     pub(crate) fn spread(&self, parts: usize) -> usize {
         let number = match self {
             Self::Key(bytes) => {
@@ -26,7 +26,7 @@ impl PrefixHash {
     }
 }
 
-/// Which of the two a source of events sends (`event_sources[].prefix_hash_kind`).
+/// Kind of prefix hash that an event source sends (`event_sources[].prefix_hash_kind`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PrefixHashKind {
     /// [`PrefixHash::Key`], 64 hex digits.
@@ -36,7 +36,7 @@ pub enum PrefixHashKind {
     SequenceHash,
 }
 
-/// A text that is no prefix hash of the kind that its source sends.
+/// A text that is not a prefix hash of the expected kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "prefix_hash {text:?} is no {kind}: expected {digits} hex digits; prefix_hash_kind of the event source says which kind it sends",
@@ -45,12 +45,12 @@ pub enum PrefixHashKind {
 pub struct PrefixHashError {
     /// The text, cut after 80 characters.
     pub text: String,
-    /// The kind that was expected.
+    /// The expected kind.
     pub kind: PrefixHashKind,
 }
 
 impl PrefixHashKind {
-    /// The configuration's word for it.
+    /// Returns the value in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::PrefixKey => "prefix_key",
@@ -58,7 +58,7 @@ impl PrefixHashKind {
         }
     }
 
-    /// Reads the hex digits of an event, in either case.
+    /// Parses the hex digits of an event, in either case.
     ///
     /// ```
     /// use prefix_view::PrefixHashKind;
@@ -66,7 +66,7 @@ impl PrefixHashKind {
     /// let prefix = PrefixHashKind::SequenceHash.parse("EA06fc71a5ee6e88")?;
     /// assert_eq!(prefix.to_string(), "ea06fc71a5ee6e88");
     /// assert!(PrefixHashKind::PrefixKey.parse("ea06fc71a5ee6e88").is_err());
-    /// # Ok::<(), prefix_view::BadPrefixHash>(())
+    /// # Ok::<(), prefix_view::PrefixHashError>(())
     /// ```
     pub fn parse(self, text: &str) -> Result<PrefixHash, PrefixHashError> {
         let read = match self {
@@ -88,7 +88,7 @@ impl PrefixHashKind {
     }
 }
 
-/// Exactly `N` bytes, two hex digits each.
+/// Parses exactly `N` bytes, two hex digits each.
 fn bytes<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N {
@@ -116,7 +116,7 @@ impl fmt::Display for PrefixHashKind {
     }
 }
 
-/// As hex digits, as in events and keys.
+/// Hex digits, as in events and keys.
 impl fmt::Display for PrefixHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

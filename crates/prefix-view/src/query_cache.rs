@@ -1,4 +1,4 @@
-//! What is known of a request's prefix, asked for once: the first of the two phases of scoring.
+//! Short-lived cache of the holders of a request's prefix: the first of the two phases of scoring.
 
 use std::{
     collections::HashMap,
@@ -14,17 +14,18 @@ use parking_lot::Mutex;
 
 use crate::{Holder, PrefixHash, PrefixIndex};
 
-/// How long an answer stands.
+/// Lifetime of an answer.
 const STANDS: Duration = Duration::from_millis(100);
 const SHARDS: usize = 64;
-/// Answers kept in one part, so 8,192 in all: 80,000 different prefixes a second. With more, the answers of a full part
-/// are dropped and asked for again; with fewer, the index is asked once per prefix in 100 ms.
+/// Maximum answers in one part, so 8,192 in all: enough for 80,000 different prefixes a second.
+/// With more prefixes, the answers of a full part are dropped and queried again; with fewer, the
+/// index gets one query per prefix in 100 ms.
 const MOST_ANSWERS: usize = 128;
 
-/// Answers of an index, each of which stands for 100 ms.
+/// Answers of an index, each valid for 100 ms.
 ///
-/// Preparing is the phase that may take time; the score (`routing`) is then made of the answer alone,
-/// which the request keeps, so that it cannot run out between the two.
+/// [`Self::prepare`] is the phase that may take time; the score (`routing`) is then computed from
+/// the answer alone. The request owns the answer, so it cannot expire between the two phases.
 #[derive(Debug)]
 pub struct QueryCache {
     shards: [Mutex<HashMap<PrefixHash, CachedAnswer>>; SHARDS],
@@ -47,10 +48,11 @@ impl Default for QueryCache {
 }
 
 impl QueryCache {
-    /// Who holds `prefix`, best first, as of at most 100 ms ago. Requests that come at the same time share one query.
+    /// Returns the holders of `prefix`, best first, as of at most 100 ms ago. Concurrent requests
+    /// share one query.
     ///
-    /// An index that is not available holds nothing, for 100 ms as well: a request never fails for it, and an outage is
-    /// not met with a query per request.
+    /// An unavailable index counts as one without holders, for 100 ms as well: no request fails for
+    /// it, and an outage does not cause a query per request.
     pub fn prepare(
         &self,
         index: &dyn PrefixIndex,
@@ -62,7 +64,8 @@ impl QueryCache {
             return Arc::clone(&answer.holders);
         }
         make_room(&mut answers, now);
-        // Asked with the lock held, so that nobody asks the same beside it: no form of the index waits for anything.
+        // The lock is held during the query to prevent a second one for this prefix; no index
+        // blocks.
         let holders: Arc<[Holder]> = match index.query(prefix, now) {
             Ok(holders) => holders.into(),
             Err(_) => {
@@ -80,8 +83,9 @@ impl QueryCache {
         holders
     }
 
-    /// The answer that stands for `prefix`, if there is one. For a form of the index that has to be waited for: whoever
-    /// finds none asks it, and says with [`Self::keep`] what it answered.
+    /// Returns the valid answer for `prefix`, if there is one. For an index that answers
+    /// asynchronously: after a miss the caller queries it and stores the answer with
+    /// [`Self::keep`].
     pub fn standing(&self, prefix: &PrefixHash, now: Moment) -> Option<Arc<[Holder]>> {
         let answers = self.shards[prefix.spread(SHARDS)].lock();
         answers
@@ -90,7 +94,7 @@ impl QueryCache {
             .map(|answer| Arc::clone(&answer.holders))
     }
 
-    /// Keeps an answer that was given at `now`.
+    /// Stores an answer that was given at `now`.
     pub fn keep(&self, prefix: &PrefixHash, holders: Arc<[Holder]>, now: Moment) {
         let mut answers = self.shards[prefix.spread(SHARDS)].lock();
         make_room(&mut answers, now);
@@ -103,7 +107,7 @@ impl QueryCache {
         );
     }
 
-    /// Queries that the index could not answer, ever.
+    /// Returns the number of queries that the index could not answer, since the start.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }

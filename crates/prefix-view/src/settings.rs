@@ -1,4 +1,4 @@
-//! How a view is built.
+//! Settings of a view.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -7,11 +7,11 @@ use crate::Offloading;
 /// Settings of a view (`kv_cache_index`); the configuration has checked their ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewSettings {
-    /// Prefixes at most.
+    /// Maximum number of prefixes.
     pub max_entries: NonZeroUsize,
-    /// An entry that no event confirmed for this long is over.
+    /// Time after the last event for an entry, when the entry expires.
     pub entry_ttl: Duration,
-    /// Whether there is a second tier.
+    /// Whether backends have a second tier.
     pub offloading: Offloading,
     /// Bytes of a prompt that its prefix key covers (`prefix_routing.max_prefix_length`).
     pub max_prefix_length: u32,
@@ -29,7 +29,8 @@ impl Default for ViewSettings {
 }
 
 impl ViewSettings {
-    /// Tokens of a prefix whose events never said how many: about four bytes of text are a token.
+    /// Returns the tokens assumed for a prefix whose events had no count: about four bytes of text
+    /// are a token.
     pub fn assumed_tokens(&self) -> u32 {
         self.max_prefix_length / 4
     }

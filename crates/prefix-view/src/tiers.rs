@@ -1,40 +1,42 @@
-//! Which tier an event puts a prefix into.
+//! The tier into which an event puts a prefix.
 
 use crate::EventKind;
 
-/// Where a backend keeps the KV of a prefix; the better one first.
+/// Tier of a prefix's KV on a backend; the better one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StorageTier {
-    /// In the accelerator's memory: a hit costs nothing.
+    /// The accelerator's memory: a hit costs nothing.
     GpuHot,
-    /// In external storage: a hit has to be loaded first.
+    /// External storage: a hit has to be loaded first.
     StorageWarm,
 }
 
-/// Whether backends keep a second tier (`storage_offloading`).
+/// Whether backends have a second tier (`storage_offloading`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offloading {
-    /// They do not: whatever they hold is hot, and what leaves the accelerator is gone.
+    /// No second tier: every held prefix is hot, and one that leaves the accelerator is lost.
     #[default]
     Off,
-    /// They do.
+    /// A second tier exists.
     On {
-        /// What a plain eviction means, which does not say where the data went: moved to storage, or gone.
+        /// Meaning of a plain eviction, which does not name the destination: `true` for moved to
+        /// storage, `false` for lost.
         treat_eviction_as_offload: bool,
     },
 }
 
-/// What an event does to what is known of its backend.
+/// Effect of an event on its backend's holding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The backend holds the prefix in this tier now.
     Hold(StorageTier),
-    /// It does not hold it any more.
+    /// The backend does not hold the prefix any more.
     Drop,
 }
 
 impl Offloading {
-    /// The one table of events and tiers, for every form of the view.
+    /// Returns the effect of an event. This is the one table of events and tiers, for every
+    /// implementation of the view.
     pub fn effect(self, kind: EventKind) -> Effect {
         match (kind, self) {
             (EventKind::Created | EventKind::Reloaded, _) => Effect::Hold(StorageTier::GpuHot),

@@ -1,32 +1,33 @@
-//! A model's own files, as bytes, and what is read in `tokenizer_config.json`.
+//! A model's own files, as bytes, and the contents of `tokenizer_config.json`.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-/// The files that decide how a model's prompts become tokens.
+/// The files that determine the tokens of a model's prompts.
 #[derive(Clone, Copy, Debug)]
 pub struct Artefacts<'a> {
     /// `tokenizer.json`.
     pub tokenizer_json: &'a [u8],
-    /// `tokenizer_config.json`: special tokens, longest prompt, and often the template.
+    /// `tokenizer_config.json`: special tokens, maximum prompt length, and often the template.
     pub tokenizer_config: Option<&'a [u8]>,
-    /// A template of its own, as in `chat_template.jinja`. It wins over the one in the configuration.
+    /// A separate template, as in `chat_template.jinja`. It takes precedence over the one in the
+    /// configuration.
     pub chat_template: Option<&'a str>,
 }
 
-/// Where the chat template came from.
+/// The source of the chat template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateSource {
     /// A template file.
     File,
     /// `tokenizer_config.json`.
     TokenizerConfig,
-    /// There is none: chats cannot be rendered.
+    /// There is no template: chats cannot be rendered.
     None,
 }
 
 impl TemplateSource {
-    /// The word used in replies.
+    /// Returns the word used in replies.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -36,7 +37,7 @@ impl TemplateSource {
     }
 }
 
-/// Why a model's files cannot be used.
+/// The reason why a model's files cannot be used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file is larger than any real one.
@@ -44,22 +45,22 @@ pub enum LoadError {
         "{file} has {bytes} bytes, expected at most {limit}; check that it is the model's own file"
     )]
     TooLarge {
-        /// Which file.
+        /// The file.
         file: &'static str,
         /// Its size.
         bytes: usize,
         /// The limit.
         limit: usize,
     },
-    /// The tokenizer library refuses the file.
+    /// The tokenizer library rejects the file.
     #[error(
         "tokenizer.json is not usable: {reason}; use the file that the engine was started with"
     )]
     Tokenizer {
-        /// In the library's words.
+        /// The library's message.
         reason: String,
     },
-    /// Nobody waits for it any more; see [`CancelFlag`](crate::CancelFlag).
+    /// The caller no longer waits for the load; see [`CancelFlag`](crate::CancelFlag).
     #[error(
         "the load was cancelled, as it took too long; use the file that the engine was started with"
     )]
@@ -69,12 +70,12 @@ pub enum LoadError {
         "tokenizer_config.json is not usable: {reason}; use the file that the engine was started with"
     )]
     Config {
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 }
 
-/// The largest tokenizers of today have some 35 MB.
+/// Current tokenizers have at most some 35 MB.
 const MAX_TOKENIZER_BYTES: usize = 128 << 20;
 const MAX_CONFIG_BYTES: usize = 16 << 20;
 
@@ -100,14 +101,14 @@ impl Artefacts<'_> {
     }
 }
 
-/// What `tokenizer_config.json` says.
+/// The parsed `tokenizer_config.json`.
 #[derive(Debug, Default)]
 pub(crate) struct TokenizerConfig {
     /// Names and texts of the special tokens, as templates see them: `bos_token` and so on.
     pub(crate) special_tokens: Vec<(String, String)>,
     /// Named templates; a lone one is `default`.
     pub(crate) templates: Vec<(String, String)>,
-    /// Longest prompt, where the file has a real number.
+    /// Maximum prompt length, if the file has a realistic number.
     pub(crate) max_len: Option<u32>,
 }
 
@@ -158,7 +159,7 @@ fn named_template(entry: &Value) -> Option<(String, String)> {
     ))
 }
 
-/// The first 16 hex digits of the SHA-256 of `parts`, one after the other.
+/// Returns the first 16 hex digits of the SHA-256 of the concatenated `parts`.
 pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut digest = Sha256::new();
     for part in parts {

@@ -1,7 +1,7 @@
 //! Cancellation of a computation that runs on another thread.
 //!
-//! A render and a computation of tokens cannot be interrupted from outside; they look at the flag of their thread's
-//! scope between steps. A step inside a library is not interrupted.
+//! A render or a tokenization cannot be interrupted from outside; it checks the flag of its
+//! thread's scope between steps. A step inside a library is not interrupted.
 
 use std::{
     cell::RefCell,
@@ -16,27 +16,27 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Tells a computation that nobody waits for its result any more.
+/// Cancels a computation whose result is no longer needed.
 #[derive(Clone, Debug, Default)]
 pub struct CancelFlag(Arc<AtomicBool>);
 
 impl CancelFlag {
-    /// Cancels everything that runs, or will run, in a scope of this flag.
+    /// Cancels every running and future computation in a scope of this flag.
     pub fn cancel(&self) {
         self.0.store(true, Relaxed);
     }
 
-    /// Whether [`Self::cancel`] was called.
+    /// Returns whether [`Self::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Relaxed)
     }
 
-    /// Cancels when it is dropped: with the future that waits for the result.
+    /// Returns a guard that cancels on drop: with the future that waits for the result.
     pub fn cancel_on_drop(&self) -> CancelGuard {
         CancelGuard(self.clone())
     }
 
-    /// Runs `work` in the scope of this flag: renders and tokenizing in it fail with
+    /// Runs `work` in the scope of this flag: renders and tokenizations in it fail with
     /// [`PromptError::Cancelled`](crate::PromptError::Cancelled) once the flag is set.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let outer = CURRENT.with(|current| current.replace(Some(Arc::clone(&self.0))));
@@ -45,7 +45,7 @@ impl CancelFlag {
     }
 }
 
-/// Sets its flag when it is dropped.
+/// A guard that sets its flag on drop.
 #[derive(Debug)]
 pub struct CancelGuard(CancelFlag);
 
@@ -55,7 +55,7 @@ impl Drop for CancelGuard {
     }
 }
 
-/// Puts the outer scope's flag back, also when the work panics.
+/// A guard that restores the outer scope's flag, also if the work panics.
 struct RestoreFlag(Option<Arc<AtomicBool>>);
 
 impl Drop for RestoreFlag {
@@ -64,7 +64,7 @@ impl Drop for RestoreFlag {
     }
 }
 
-/// Whether the computation of this thread was cancelled.
+/// Returns whether the computation of this thread was cancelled.
 pub(crate) fn is_cancelled() -> bool {
     CURRENT.with(|current| {
         current

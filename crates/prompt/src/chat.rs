@@ -1,9 +1,9 @@
-//! A chat request as its template sees it.
+//! Converts a chat request into the form that its template sees.
 //!
-//! Engines do not hand messages to the template as they came: fields are dropped, renamed, filled in and parsed first.
-//! This module does what vLLM 0.32 does, also in what it refuses; the facts are held by what was recorded from it
-//! (`tests/engine_tokens.rs`, `tests/engine_verdicts.rs`). What only the engine can know (images, a template of the
-//! client's own) is an error, never a guess.
+//! Engines do not pass messages to the template unchanged: fields are dropped, renamed, defaulted
+//! and parsed first. This module does what vLLM 0.32 does, including its rejections; recordings of
+//! it verify the facts (`tests/engine_tokens.rs`, `tests/engine_verdicts.rs`). A feature that only
+//! the engine can evaluate (images, a client's own template) is an error, never a guess.
 
 mod field;
 mod message;
@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 use self::field::{json, read};
 use crate::{PromptError, template::ChatTemplates};
 
-/// A chat request: JSON texts of its fields, and its flags with the defaults that the engine gives them.
+/// A chat request: JSON texts of its fields, and its flags with the engine's defaults.
 #[derive(Clone, Copy, Debug)]
 pub struct ChatRequest<'a> {
     /// A list of messages.
@@ -27,33 +27,35 @@ pub struct ChatRequest<'a> {
     pub tools: Option<&'a str>,
     /// A list of documents.
     pub documents: Option<&'a str>,
-    /// A template of the client's own. Engines refuse it unless they were told to trust clients.
+    /// The client's own template. Engines reject it unless they are configured to trust clients.
     pub chat_template: Option<&'a str>,
     /// An object of variables for the template.
     pub chat_template_kwargs: Option<&'a str>,
-    /// How much the model shall reason: a word.
+    /// The reasoning effort of the model: a word.
     pub reasoning_effort: Option<&'a str>,
-    /// Ends with the lead-in of the reply. Engines default to true.
+    /// Whether the chat ends with the lead-in of the reply. Engines default to true.
     pub add_generation_prompt: bool,
-    /// Leaves the last message open.
+    /// Whether the last message stays open.
     pub continue_final_message: bool,
-    /// Adds the tokenizer's special tokens to those the template writes. Engines default to false.
+    /// Whether the tokenizer's special tokens are added to those of the template. Engines default
+    /// to false.
     pub add_special_tokens: bool,
 }
 
-/// Marks the place behind the open message's text, then is cut off with all that follows. The space at its end tells
-/// whether the template trims what it prints. Private-use letters, so that no template treats it specially.
+/// Marks the end of the open message's text; the mark and everything after it are cut off. The
+/// space at its end shows whether the template trims its output. Private-use letters, so that no
+/// template treats it specially.
 const OPEN_END: &str = "\u{f8ff}open\u{f8ff} ";
 
-/// What the engine makes of a template variable in `chat_template_kwargs`.
+/// The engine's treatment of a template variable in `chat_template_kwargs`.
 enum Variable {
-    /// The template sees it.
+    /// The engine passes it to the template.
     Seen,
     /// The engine uses its own value in its place.
     Unused,
-    /// The engine refuses the request.
+    /// The engine rejects the request.
     Refused,
-    /// The engine does something else with it than handing it to the template.
+    /// The engine uses it in another way.
     Unknown,
 }
 
@@ -132,7 +134,8 @@ pub(crate) fn render(
         }
     }
     if let Some(effort) = reasoning_effort(chat)? {
-        // What the client says of thinking itself wins. Engines from before May 2026 pass on the effort only.
+        // The client's own thinking settings take precedence. Engines from before May 2026 pass on
+        // the effort only.
         variables
             .entry("enable_thinking")
             .or_insert((effort != "none").into());

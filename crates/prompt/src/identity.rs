@@ -1,19 +1,20 @@
-//! What stands for a prompt whose tokens are not known: its text, in a form of which a later turn's is a continuation.
+//! The identity of a prompt without known tokens: its text, in a form that a later turn continues.
 //!
-//! Identities are compared by their leading bytes, so they carry nothing that changes from turn to turn, and no count or
-//! closing mark. They are not the text that the engine sees.
+//! Identities are compared by their leading bytes, so they contain nothing that changes from turn
+//! to turn, and no count or closing mark. They are not the text that the engine sees.
 //!
 //! **Invariant**: the identity of the first n messages is a prefix of that of the first n + 1.
 
 use serde_json::Value;
 
-/// A token of today's vocabularies stands for about four bytes.
+/// Average bytes of a token in current vocabularies.
 const BYTES_PER_TOKEN: usize = 4;
 
-/// The identity of a chat: `tools` (JSON), then role, content and the rest of each message of `messages` (JSON).
+/// Returns the identity of a chat: `tools` (JSON), then role, content and the rest of each message
+/// of `messages` (JSON).
 ///
-/// Spelling does not matter: spaces between tokens and escapes in strings read alike. Text that this crate cannot read is
-/// taken as it stands.
+/// It does not depend on notation: insignificant spaces and escapes in strings make no difference.
+/// Text that this crate cannot parse is used unchanged.
 pub fn chat_identity(messages: &str, tools: Option<&str>) -> Vec<u8> {
     let mut identity = Vec::with_capacity(messages.len());
     if let Some(tools) = tools {
@@ -38,12 +39,12 @@ pub fn chat_identity(messages: &str, tools: Option<&str>) -> Vec<u8> {
     identity
 }
 
-/// The identity of a plain prompt: its bytes.
+/// Returns the identity of a plain prompt: its bytes.
 pub fn text_identity(text: &str) -> Vec<u8> {
     text.as_bytes().to_vec()
 }
 
-/// About how many tokens a text of this many bytes has.
+/// Returns the approximate number of tokens of a text with this many bytes.
 pub fn estimate_tokens(bytes: usize) -> u32 {
     u32::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u32::MAX)
 }
@@ -68,7 +69,7 @@ fn message(identity: &mut Vec<u8>, message: &Value) {
             parts
                 .iter()
                 .for_each(|part| match part.get("text").and_then(Value::as_str) {
-                    // A lone text part says the same as a plain text.
+                    // A single text part is equivalent to a plain text.
                     Some(text) => field(identity, b"content", text.as_bytes()),
                     None => field(identity, b"part", part.to_string().as_bytes()),
                 })
@@ -85,8 +86,8 @@ fn message(identity: &mut Vec<u8>, message: &Value) {
     }
 }
 
-/// Appends a name and a value. The marks are bytes that UTF-8 never has, so no other pair reads the same, and two values
-/// that begin alike begin alike here too.
+/// Appends a name and a value. The marks are bytes that never occur in UTF-8, so no other pair has
+/// equal bytes, and the identities of two values have the same common prefix as the values.
 fn field(identity: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     identity.extend_from_slice(name);
     identity.push(0xFE);

@@ -1,11 +1,12 @@
-//! From a request's messages or text to the token ids that the engine will compute.
+//! Converts a request's messages or text into the token ids that the engine will compute.
 //!
-//! Bytes of a model's own files come in ([`Artefacts`]), a [`PromptModel`] comes out: it renders chats as vLLM does and
-//! tokenises the result. It opens no file, asks no engine and reads no clock. Where it cannot say the engine's ids it
-//! answers an error, and the caller falls back to [`chat_identity`] or [`text_identity`].
+//! The input are the bytes of a model's own files ([`Artefacts`]), the result is a [`PromptModel`]:
+//! it renders chats as vLLM does and tokenises the result. It opens no file, calls no engine and
+//! reads no clock. If it cannot determine the engine's ids it returns an error, and the caller
+//! falls back to [`chat_identity`] or [`text_identity`].
 //!
-//! **Invariant**: nothing a client sends makes this crate panic, loop without end or grow without bound; every failure
-//! is a value.
+//! **Invariant**: no client input makes this crate panic, loop forever or grow without bound; every
+//! failure is a value.
 
 mod artefacts;
 mod cancel;

@@ -1,4 +1,4 @@
-//! One model's way from a request to token ids.
+//! Converts requests into token ids for one model.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -13,17 +13,17 @@ use crate::{
     tokenizer::{EncodedText, Tokenizer},
 };
 
-/// A tokenizer with its chat template. Made once per model and shared: every method takes `&self`.
+/// A tokenizer with its chat template. Built once per model and shared: every method takes `&self`.
 #[derive(Debug)]
 pub struct PromptModel {
     tokenizer: Tokenizer,
-    /// Why there is none, if so.
+    /// The templates, or the reason why there are none.
     templates: Result<ChatTemplates, String>,
     template_source: TemplateSource,
     tokenizer_digest: String,
     template_digest: Option<String>,
     max_len: Option<u32>,
-    /// Picoseconds a byte.
+    /// Picoseconds per byte.
     cost: AtomicU64,
 }
 
@@ -36,48 +36,50 @@ pub struct RenderedChat {
     pub tokens: Vec<u32>,
 }
 
-/// Why the engine's token ids cannot be told. None of it is a reason to refuse a generation: the engine has the last word.
+/// The reason why the engine's token ids are unknown. None of them is a reason to reject a
+/// generation: the engine decides.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
-    /// The model has no template that works here.
+    /// The model has no template that works in this crate.
     #[error("the model has no usable chat template: {0}")]
     NoTemplate(String),
-    /// A field is not the JSON that it should be. What it is instead is not said: it may be the prompt.
+    /// A field is not the expected JSON. The error does not quote the value: it may be the prompt.
     #[error("{field} is not readable: {found} at line {line} column {column}")]
     Json {
         /// The request's field.
         field: &'static str,
-        /// What is wrong with it, in general.
+        /// The fault, in general terms.
         found: &'static str,
         /// Line in the field's text, from 1 on.
         line: usize,
         /// Column in that line, in bytes.
         column: usize,
     },
-    /// The request asks for something whose tokens only the engine knows.
+    /// Only the engine knows the tokens of a feature in the request.
     #[error("{what} is not rendered here, only in the engine")]
     Unsupported {
-        /// What it asks for.
+        /// The feature.
         what: String,
     },
-    /// The engine refuses the request too.
+    /// The engine rejects the request too.
     #[error("{0}")]
     Refused(String),
-    /// Nobody waits for the result any more; see [`CancelFlag`](crate::CancelFlag).
+    /// The caller no longer waits for the result; see [`CancelFlag`](crate::CancelFlag).
     #[error("the computation was cancelled")]
     Cancelled,
-    /// The tokenizer library gave up.
+    /// The tokenizer library failed.
     #[error("the text cannot be tokenised: {0}")]
     Tokenizer(String),
 }
 
 impl PromptError {
-    /// Whether the engine would refuse the request as well. Otherwise only it can say.
+    /// Returns whether the engine would reject the request as well. Otherwise only the engine
+    /// decides.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Json { .. } | Self::Refused(_))
     }
 
-    /// A word for it, for logs: the message may quote the request.
+    /// Returns a word for logs: the message may quote the request.
     pub fn word(&self) -> &'static str {
         match self {
             Self::NoTemplate(_) => "no_template",
@@ -90,12 +92,13 @@ impl PromptError {
     }
 }
 
-/// A guess until [`PromptModel::set_cost`]: a desktop core with a plain build.
+/// An estimate until [`PromptModel::set_cost`]: a desktop core with a plain build.
 const UNMEASURED_COST_PS: u64 = 250_000;
 
 impl PromptModel {
-    /// Loads a model's files: up to seconds of computing for a large vocabulary. A template that does not compile does
-    /// not fail the load, since plain prompts work without one; see [`Self::template_problem`].
+    /// Loads a model's files: this takes up to seconds of CPU time for a large vocabulary. A
+    /// template that does not compile does not fail the load, since plain prompts work without one;
+    /// see [`Self::template_problem`].
     pub fn load(artefacts: Artefacts<'_>) -> Result<Self, LoadError> {
         artefacts.check_sizes()?;
         let config = artefacts
@@ -130,7 +133,7 @@ impl PromptModel {
         })
     }
 
-    /// Renders a chat and tokenises it. `now_unix_s` is for templates that write today's date.
+    /// Renders a chat and tokenises it. `now_unix_s` is for templates that write the current date.
     pub fn chat_tokens(
         &self,
         chat: &ChatRequest<'_>,
@@ -141,7 +144,8 @@ impl PromptModel {
         Ok(RenderedChat { text, tokens })
     }
 
-    /// Renders a chat: the cheap half of [`Self::chat_tokens`], after which the cost of the other half can be told.
+    /// Renders a chat: the cheap half of [`Self::chat_tokens`], after which the cost of the other
+    /// half is known.
     pub fn chat_text(
         &self,
         chat: &ChatRequest<'_>,
@@ -154,7 +158,8 @@ impl PromptModel {
         chat::render(templates, chat, now_unix_s)
     }
 
-    /// Token ids of a text. Engines add special tokens to plain prompts and not to chats, unless told otherwise.
+    /// Returns the token ids of a text. By default, engines add special tokens to plain prompts and
+    /// not to chats.
     pub fn text_tokens(
         &self,
         text: &str,
@@ -165,8 +170,8 @@ impl PromptModel {
             .map(|encoded| encoded.tokens)
     }
 
-    /// As [`Self::text_tokens`], and how many of the tokens were not known from earlier texts: a turn of a conversation
-    /// continues the turn before.
+    /// Returns the ids of [`Self::text_tokens`], and how many of them were not cached from earlier
+    /// texts: a turn of a conversation continues the turn before.
     pub fn text_tokens_counted(
         &self,
         text: &str,
@@ -176,70 +181,74 @@ impl PromptModel {
         Ok((tokens, u32::try_from(new_tokens).unwrap_or(u32::MAX)))
     }
 
-    /// Whether the ids of text that is new are remembered for the next turn, as they are at first.
+    /// Sets whether the ids of new text are cached for the next turn; initially they are.
     pub fn take_new(&self, takes: bool) {
         self.tokenizer.take_new(takes);
     }
 
-    /// Forgets the ids of text that was not met lately: at least half of what may be remembered.
+    /// Evicts the ids of text without recent use: at least half of the cache's capacity.
     pub fn shrink(&self) {
         self.tokenizer.shrink();
     }
 
-    /// Bytes of a text whose tokens are not known from earlier texts: what [`Self::predicted_cost`] is about. Looking that
-    /// up costs little beside computing them.
+    /// Returns the bytes of a text without cached tokens: the input of [`Self::predicted_cost`].
+    /// The lookup costs little compared with the tokenization.
     pub fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {
         self.tokenizer.new_bytes(text, add_special_tokens)
     }
 
-    /// The library that computes token ids: `fastokens`, or `tokenizers` where the other one cannot stand in for it.
+    /// Returns the library that computes token ids: `fastokens`, or `tokenizers` if the other one
+    /// cannot replace it.
     pub fn tokenizer_engine(&self) -> &'static str {
         self.tokenizer.engine()
     }
 
-    /// How the comparison of the two libraries went at load: `ok`, `failed` (the ids differed, or it broke down since),
-    /// or `skipped` (the fast one does not read this model's tokenizer).
+    /// Returns the result of the comparison of the two libraries at load: `ok`, `failed` (the ids
+    /// differed, or it failed since), or `skipped` (the fast one does not support this model's
+    /// tokenizer).
     pub fn self_test(&self) -> &'static str {
         self.tokenizer.self_test()
     }
 
-    /// Each token as the vocabulary spells it, which is not its text. An id that is not in the vocabulary has none.
+    /// Returns each token as the vocabulary spells it, which is not its text. `None` for an id
+    /// outside the vocabulary.
     pub fn token_strings(&self, ids: &[u32]) -> Vec<Option<String>> {
         self.tokenizer.spellings(ids)
     }
 
-    /// The text of token ids, special tokens included. Ids that are not in the vocabulary have no text.
+    /// Returns the text of token ids, special tokens included. Ids outside the vocabulary have no
+    /// text.
     pub fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
         self.tokenizer.decode(ids)
     }
 
-    /// Tells equal tokenizer files apart from others: 16 hex digits.
+    /// Returns a digest of the tokenizer file: 16 hex digits.
     pub fn tokenizer_digest(&self) -> &str {
         &self.tokenizer_digest
     }
 
-    /// Tells equal templates apart from others: 16 hex digits. `None` without a template.
+    /// Returns a digest of the templates: 16 hex digits. `None` without a template.
     pub fn template_digest(&self) -> Option<&str> {
         self.template_digest.as_deref()
     }
 
-    /// Where the template came from.
+    /// Returns the source of the template.
     pub fn template_source(&self) -> TemplateSource {
         self.template_source
     }
 
-    /// Why chats cannot be rendered, if they cannot.
+    /// Returns the reason why chats cannot be rendered, if there is one.
     pub fn template_problem(&self) -> Option<&str> {
         self.templates.as_ref().err().map(String::as_str)
     }
 
-    /// The longest prompt in tokens, where the files say.
+    /// Returns the maximum prompt length in tokens, if the files have it.
     pub fn max_len(&self) -> Option<u32> {
         self.max_len
     }
 
-    /// Sets what tokenising one byte costs on this machine, as the caller measured it. What is no positive number is
-    /// not taken.
+    /// Sets the cost of tokenising one byte on this machine, as the caller measured it. A value
+    /// that is not a positive number is ignored.
     pub fn set_cost(&self, ns_per_byte: f64) {
         if !(ns_per_byte.is_finite() && ns_per_byte > 0.0) {
             return;
@@ -252,7 +261,8 @@ impl PromptModel {
         self.cost.store((ns_per_byte * 1e3) as u64, Relaxed);
     }
 
-    /// What tokenising this many bytes will cost, about, if none of them is known. Rendering costs little beside it.
+    /// Returns the approximate cost of tokenising this many bytes without cached tokens. Rendering
+    /// costs little beside it.
     pub fn predicted_cost(&self, bytes: usize) -> Duration {
         let picoseconds = self.cost.load(Relaxed).saturating_mul(bytes as u64);
         Duration::from_nanos(picoseconds / 1_000)

@@ -1,6 +1,7 @@
-//! One connection, from the name of the server to its end.
+//! One connection to the server, from name resolution to its end.
 //!
-//! Sockets are opened by `net` and not by the client library: its own streams know no bound on the length of an answer.
+//! `net` opens the sockets instead of the client library, whose streams do not bound the length of
+//! an answer.
 
 use std::time::Duration;
 
@@ -17,10 +18,11 @@ use crate::{
     read_limit::{LimitedStream, ReadAllowance},
 };
 
-/// Longest answer where nothing else is said, bytes: that of a prefix with the most backends is a tenth of it.
+/// Default limit of an answer, bytes: ten times the answer for a prefix with the most backends.
 pub(crate) const MOST_ANSWER: usize = 1 << 20;
 
-/// How to connect. As deadpool's manager it makes connections, and says whether one is still good.
+/// Connection parameters. As deadpool's manager it opens connections and checks whether one is
+/// still good.
 #[derive(Debug)]
 pub(crate) struct RedisDialer {
     address: Address,
@@ -30,7 +32,7 @@ pub(crate) struct RedisDialer {
     limit: Duration,
 }
 
-/// An open connection; dropping it closes it, whatever it waits for.
+/// An open connection. Dropping it closes it, even while an answer is pending.
 #[derive(Debug)]
 pub(crate) struct RedisConnection {
     redis: MultiplexedConnection,
@@ -66,7 +68,7 @@ impl RedisDialer {
         })
     }
 
-    /// Name, connection, encryption and greeting, within the time for all of them.
+    /// Resolves, connects, encrypts and greets, within one time limit for all steps.
     pub(crate) async fn open(&self) -> Result<RedisConnection, RedisFault> {
         let opening = async {
             let stream = net::connect(&self.address, self.limit)
@@ -89,7 +91,7 @@ impl RedisDialer {
     async fn greet(&self, stream: Stream) -> Result<RedisConnection, RedisFault> {
         let allowance = ReadAllowance::new(MOST_ANSWER);
         let stream = LimitedStream::new(stream, allowance.clone());
-        // Whoever asks sets the time limit.
+        // The caller sets the time limit.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let made = MultiplexedConnection::new_with_config(&self.info, stream, config).await;
         let (redis, driver) = made.map_err(|error| RedisFault {
@@ -126,8 +128,8 @@ impl Manager for RedisDialer {
 }
 
 impl RedisConnection {
-    /// One answer per command, among them the server's refusals as [`Value::ServerError`], of at most so many bytes together. A connection whose answer was
-    /// not waited for must not be used again.
+    /// Returns one answer per command, of at most `most` bytes together; a refusal by the server is
+    /// a [`Value::ServerError`]. A connection with unread answers must not be used again.
     pub(crate) async fn ask(
         &mut self,
         pipeline: &Pipeline,
@@ -145,7 +147,7 @@ impl RedisConnection {
 
 impl Drop for RedisConnection {
     fn drop(&mut self) {
-        // It would go on waiting for what was asked.
+        // Otherwise the driver continues to wait for the pending answer.
         self.driver.abort();
     }
 }

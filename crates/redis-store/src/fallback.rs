@@ -1,4 +1,4 @@
-//! Who says that memory answers in the place of Redis.
+//! Registration of the stores that answer from memory in the place of Redis.
 
 use std::sync::{
     Arc,
@@ -7,18 +7,19 @@ use std::sync::{
 
 use crate::pool::PoolShared;
 
-/// What has memory to go on with while the server is away. As long as there is one, metrics say so when it does.
+/// Registration of a store with a fallback in memory. While one exists, metrics report when the
+/// fallback is active.
 #[derive(Debug)]
 pub struct FallbackRegistration {
     shared: Arc<PoolShared>,
     is_slow: AtomicBool,
 }
 
-/// Of one pool.
+/// Registered fallbacks of one pool.
 #[derive(Debug, Default)]
 pub(crate) struct FallbackRegistry {
     all: AtomicUsize,
-    /// For which the server, though it is there, is too slow.
+    /// Fallbacks that are active although the server is up, because it is too slow for them.
     slow: AtomicUsize,
 }
 
@@ -31,7 +32,7 @@ impl FallbackRegistration {
         }
     }
 
-    /// Says whether memory answers also while the server is there.
+    /// Sets whether the fallback answers also while the server is up.
     pub fn answers_for_a_slow_server(&self, is_slow: bool) {
         if self.is_slow.swap(is_slow, Ordering::Relaxed) != is_slow {
             let slow = &self.shared.fallbacks.slow;
@@ -52,7 +53,7 @@ impl Drop for FallbackRegistration {
 }
 
 impl FallbackRegistry {
-    /// Whether memory answers in the place of a server that is there, or is not.
+    /// Returns whether a fallback is active while the server is up, or while it is down.
     pub(crate) fn is_any_active(&self, server_is_up: bool) -> bool {
         let some = |count: &AtomicUsize| count.load(Ordering::Relaxed) > 0;
         some(&self.slow) || (!server_is_up && some(&self.all))

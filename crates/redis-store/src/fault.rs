@@ -1,20 +1,20 @@
-//! What goes wrong with Redis.
+//! Faults of Redis.
 
 use std::io;
 
 use redis::{ErrorKind, RedisError};
 
-/// Longest text of a server that is passed on, characters.
+/// Maximum length of a server's text that is passed on, characters.
 const MOST_TEXT: usize = 200;
 
-/// The kinds that metrics tell apart.
+/// Kind of a fault, as distinguished in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// There is no connection, or it was lost.
     Connection,
     /// The server did not answer in time.
     Timeout,
-    /// It answered something else than what was asked for.
+    /// The server's answer does not match the command.
     Other,
 }
 
@@ -22,7 +22,7 @@ impl FaultKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Connection, Self::Timeout, Self::Other];
 
-    /// The value of the label `type` in metrics.
+    /// Returns the value of the label `type` in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Connection => "connection",
@@ -32,21 +32,21 @@ impl FaultKind {
     }
 }
 
-/// One thing that went wrong. Never a reason for a request to fail.
+/// One fault. It never makes a request fail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct RedisFault {
-    /// What kind of thing.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// Whether the server is to be left alone until it is seen to be well again. Not after a mere refusal: a server that
-    /// cannot be written to may still be read.
+    /// Whether the server is out of use until a check succeeds. A mere refusal is no outage: a
+    /// server that rejects writes may still answer reads.
     pub outage: bool,
-    /// For people.
+    /// Human-readable reason.
     pub reason: String,
 }
 
 impl RedisFault {
-    /// No connection could be made.
+    /// Returns the fault for a connection that could not be made.
     pub(crate) fn unreachable(error: &io::Error) -> Self {
         let kind = if error.kind() == io::ErrorKind::TimedOut {
             FaultKind::Timeout
@@ -68,7 +68,7 @@ impl RedisFault {
         }
     }
 
-    /// Nothing was tried: the server is known to be away.
+    /// Returns the fault for a skipped command: the server is known to be down.
     pub(crate) fn away() -> Self {
         Self {
             kind: FaultKind::Connection,
@@ -77,7 +77,8 @@ impl RedisFault {
         }
     }
 
-    /// The answer was cut off. That ends its connection, but says nothing against the server.
+    /// Returns the fault for an answer over the limit. That ends its connection but is no sign of
+    /// an outage.
     pub(crate) fn too_long() -> Self {
         Self {
             kind: FaultKind::Other,
@@ -86,7 +87,7 @@ impl RedisFault {
         }
     }
 
-    /// The answer is none to what was asked.
+    /// Returns the fault for an answer that does not match the command.
     pub(crate) fn unusable(what: &str) -> Self {
         Self {
             kind: FaultKind::Other,
@@ -101,11 +102,11 @@ impl From<&RedisError> for RedisFault {
         let (kind, outage) = match error.kind() {
             _ if error.is_timeout() => (FaultKind::Timeout, true),
             ErrorKind::Io => (FaultKind::Connection, true),
-            // The server understood and said no.
+            // The server understood the command and refused it.
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType => {
                 (FaultKind::Other, false)
             }
-            // We are not let in, or what came is no answer at all and the connection is over.
+            // The login failed, or the answer is not valid and the connection is over.
             _ => (FaultKind::Other, true),
         };
         Self {
@@ -116,7 +117,7 @@ impl From<&RedisError> for RedisFault {
     }
 }
 
-/// A text from elsewhere, on one line and not long.
+/// Shortens a foreign text to one line.
 fn cut(text: &str) -> String {
     text.chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })

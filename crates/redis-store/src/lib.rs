@@ -1,16 +1,20 @@
-//! What lies in Redis: one pool of connections, and the view of prefixes that routers share through it.
+//! Storage in Redis: one pool of connections, and the prefix view that routers share through it.
 //!
-//! [`RedisPool`] opens connections, bounds what a server may answer and how long it may take, and notices when it is away
-//! and when it is back. It is one for all who use it, each with connections of its own number. [`RedisValues`] is what a cache
-//! needs of it: values with an end under keys that begin alike. [`RedisPrefixIndex`] is the view (`prefix-view`) on top of it: what this process hears is kept in
-//! memory as ever and written to Redis behind its back, and who holds a prefix is asked of Redis, or of that memory where
-//! Redis does not answer in time.
+//! [`RedisPool`] opens connections, limits the length and time of the server's answers, and detects
+//! when the server goes down and comes back. All stores share one pool; each has its own limit of
+//! connections. [`RedisValues`] is the interface for a cache: values with an expiry under keys with
+//! a common prefix. [`RedisPrefixIndex`] is the prefix view (`prefix-view`) on top of the pool:
+//! events that this process receives go into its memory as always and are written to Redis
+//! asynchronously; the holders of a prefix are read from Redis, or from that memory when Redis does
+//! not answer in time.
 //!
-//! Not here: what events mean and what a score is made of (`prefix-view`, `routing`), and who is asked when (`fleet`).
+//! Not here: the meaning of events and the computation of a score (`prefix-view`, `routing`), and
+//! the choice and time of queries (`fleet`).
 //!
-//! **Invariant**: nothing that Redis does makes a request fail, or makes one wait longer than [`LOOKUP_BUDGET`].
-//! **Invariant**: what Redis answers is believed for no other backend than those that are configured.
-//! **Invariant**: whoever takes events in never waits for Redis.
+//! **Invariant**: no behaviour of Redis makes a request fail, or makes one wait longer than
+//! [`LOOKUP_BUDGET`].
+//! **Invariant**: an answer of Redis counts only for configured backends.
+//! **Invariant**: recording events never waits for Redis.
 
 mod connection;
 mod fallback;

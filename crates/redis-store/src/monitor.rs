@@ -1,4 +1,4 @@
-//! Looks after the server: whether it is still there, and whether it is back.
+//! Checks whether the server is up, and whether it came back.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -16,17 +16,17 @@ use crate::{
     pool::PoolShared,
 };
 
-/// Before the first look for a server that went away.
+/// Wait before the first check of a server that went down.
 const FIRST: Duration = Duration::from_millis(250);
-/// Between two looks at most, chance included; with the time that a look itself takes a server that is back is noticed
-/// within half a minute.
+/// Maximum wait between two checks, jitter included; together with the duration of a check, a
+/// server that came back is noticed within half a minute.
 const LONGEST: Duration = Duration::from_secs(20);
-/// What chance adds at most, so that routers that lost one server together do not return together.
+/// Maximum share of jitter, so that routers that lost one server together do not return together.
 const JITTER: f64 = 0.1;
-/// Between two looks at a server that is there; one that was there this long was well.
+/// Wait between two checks of a server that is up; one that was up this long counts as stable.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Never ends: its owner aborts it.
+/// Runs for ever; its owner aborts it.
 pub(crate) async fn watch(shared: Arc<PoolShared>) {
     let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(LOOK);
     let mut silent = false;
@@ -41,7 +41,7 @@ pub(crate) async fn watch(shared: Arc<PoolShared>) {
             }
             Err(fault) => {
                 shared.counters.fault(fault.kind);
-                // Once per absence; the loss itself was reported by whoever met it.
+                // Logged once per outage; the code that met the loss has reported it.
                 if !silent {
                     tracing::warn!(server = shared.server, %fault, "redis does not answer: looking for it again and again");
                     silent = true;
@@ -58,7 +58,7 @@ pub(crate) async fn watch(shared: Arc<PoolShared>) {
     }
 }
 
-/// A connection of its own: those of the pool may be used up by what waits for the server.
+/// Checks the server over a connection of its own: pending commands may use up those of the pool.
 async fn knock(shared: &PoolShared) -> Result<(), RedisFault> {
     let dial: &RedisDialer = shared.connections.manager();
     let mut connection = dial.open().await?;
@@ -70,12 +70,12 @@ async fn knock(shared: &PoolShared) -> Result<(), RedisFault> {
     }
 }
 
-/// Looks now and then until the server is away, and says how long it was there at least.
+/// Checks periodically until the server is down, and returns the minimum time that it was up.
 async fn well(shared: &PoolShared) -> Duration {
     let mut lasted = Duration::ZERO;
     while timeout(LOOK, shared.state.wait_until(false)).await.is_err() {
         lasted += LOOK;
-        // A fault is acted on where it is found.
+        // The pool acts on a fault when it occurs.
         let _ = shared.ask(Operation::Get, &ping()).await;
     }
     lasted
@@ -91,7 +91,8 @@ fn is_pong(answers: &[Value]) -> bool {
     matches!(answers, [Value::SimpleString(pong)] if pong == "PONG")
 }
 
-/// A server that loads its data, or wants a password, answers too.
+/// Returns the fault for a refused check: a server that loads its data, or requires a password,
+/// answers too.
 fn unready(answers: &[Value]) -> RedisFault {
     match answers {
         [Value::ServerError(error)] => RedisFault::from(&error.clone().into()),
@@ -99,7 +100,7 @@ fn unready(answers: &[Value]) -> RedisFault {
     }
 }
 
-/// From 0 to 1.
+/// Returns a random number from 0 to 1.
 fn chance() -> f64 {
     f64::from(u16::try_from(RandomState::new().hash_one(0_u8) & 0xffff).unwrap_or_default())
         / f64::from(u16::MAX)

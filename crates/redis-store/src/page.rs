@@ -1,26 +1,27 @@
-//! Keys that begin alike, page by page.
+//! Keys with a common prefix, page by page.
 
 use redis::{Pipeline, Value};
 
 use crate::{Operation, RedisFault, pool::PoolShared};
 
-/// Keys that the server looks at for one page.
+/// Keys that the server scans for one page.
 const PAGE: usize = 500;
-/// Pages at most: some twenty million keys, twice over. A server that never comes to an end has none.
+/// Maximum number of pages: twice some twenty million keys. A scan on a faulty server may never
+/// end.
 const MOST_PAGES: usize = 80_000;
 
-/// The keys under a prefix, each once or more often. What is written meanwhile may be among them or not.
+/// The keys under a prefix, each at least once. Keys written during the scan may be included.
 #[derive(Debug)]
 pub(crate) struct KeyPages<'a> {
     shared: &'a PoolShared,
     pattern: String,
-    /// `None`: that was the last page.
+    /// `None` after the last page.
     cursor: Option<Vec<u8>>,
     read: usize,
 }
 
 impl<'a> KeyPages<'a> {
-    /// `prefix`: no pattern.
+    /// Starts a scan; `prefix` is not a pattern.
     pub(crate) fn new(shared: &'a PoolShared, prefix: &str) -> Self {
         Self {
             shared,
@@ -30,7 +31,7 @@ impl<'a> KeyPages<'a> {
         }
     }
 
-    /// The next page; `None`: there is none.
+    /// Returns the next page; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Vec<u8>>>, RedisFault> {
         let Some(cursor) = self.cursor.take() else {
             return Ok(None);

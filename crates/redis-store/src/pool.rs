@@ -1,4 +1,4 @@
-//! The connections that all stores share.
+//! The connection pool that all stores share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,22 +19,22 @@ use crate::{
     telemetry::{PoolCounters, RedisTelemetry},
 };
 
-/// What is asked of Redis, as metrics tell it apart.
+/// Operation on Redis, as distinguished in metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Something is looked up.
+    /// A lookup.
     Get,
-    /// Something is written.
+    /// A write.
     Set,
-    /// Something is removed, and nothing else.
+    /// A removal without a write.
     Delete,
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Self; 3] = [Self::Get, Self::Set, Self::Delete];
 
-    /// The value of the label `operation` in metrics.
+    /// Returns the value of the label `operation` in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -44,11 +44,11 @@ impl Operation {
     }
 }
 
-/// Connections to one server, and whether it is there. Dropping the last handle closes them.
+/// Connections to one server, and whether it is up. Dropping the last handle closes them.
 ///
-/// Away until it was first seen, and from a fault on that says so until a task of its own has seen it again: nobody else
-/// waits for a server that is away. How much of the pool a store may use is the store's own matter: each has permits of its
-/// own, so that none can starve another.
+/// The server counts as down until the first successful check; after an outage it counts as down
+/// until the monitor task reaches it again. No other task waits for a server that is down. Each
+/// store limits its share of the pool with its own permits, so no store can starve another.
 #[derive(Debug)]
 pub struct RedisPool {
     pub(crate) shared: Arc<PoolShared>,
@@ -68,13 +68,13 @@ pub(crate) struct PoolShared {
 }
 
 impl RedisPool {
-    /// Starts to look for the server and returns at once. Call inside a tokio runtime.
+    /// Starts the monitor and returns at once. Call inside a tokio runtime.
     ///
     /// # Errors
-    /// The connection is to be encrypted, and there is nothing to check certificates with.
+    /// The connection has to be encrypted, and there are no root certificates.
     pub fn start(settings: &RedisSection, clock: Clock) -> Result<Self, TrustError> {
         let connections = Pool::builder(RedisDialer::new(settings)?)
-            // Bound: whoever needs one more waits, as long as its own limit says.
+            // Bound: a caller that needs one more waits, up to its own time limit.
             .max_size(settings.pool_size.get() as usize)
             .queue_mode(QueueMode::Lifo)
             .build()
@@ -90,40 +90,42 @@ impl RedisPool {
             clock,
         });
         let watched = Arc::clone(&shared);
-        // Whether the server is there is in `shared`, and is found out anew after a panic.
+        // `shared` has the state of the server, and a check finds it anew after a panic.
         let monitor = tokio::spawn(supervise("redis_monitor", move || {
             monitor::watch(Arc::clone(&watched))
         }));
         Ok(Self { shared, monitor })
     }
 
-    /// Registers the metric families of the pool: whoever made it does that once, whoever uses it.
+    /// Registers the metric families of the pool: the owner of the pool calls it once, however many
+    /// stores use it.
     pub fn register(&self, registry: &mut Registry) {
         registry.register_collector(Box::new(RedisTelemetry(Arc::clone(&self.shared))));
         self.shared.counters.register(registry);
     }
 
-    /// Whether the server is there, as far as is known.
+    /// Returns whether the server is up, as far as is known.
     pub fn is_up(&self) -> bool {
         self.shared.state.up().is_some()
     }
 
-    /// Says that memory goes on in the place of this server while it is away, as long as the handle lives.
+    /// Registers a fallback that answers from memory while the server is down, for the handle's
+    /// lifetime.
     pub fn register_fallback(&self) -> FallbackRegistration {
         FallbackRegistration::new(Arc::clone(&self.shared))
     }
 
-    /// Whether memory answers in the place of the server.
+    /// Returns whether memory answers in the place of the server.
     pub fn has_fallback(&self) -> bool {
         self.shared.fallbacks.is_any_active(self.is_up())
     }
 
-    /// Most connections.
+    /// Returns the maximum number of connections.
     pub fn most_connections(&self) -> usize {
         self.shared.connections.status().max_size
     }
 
-    /// Connections in use, and connections that wait for use.
+    /// Returns the number of connections in use, and of idle ones.
     pub fn connections(&self) -> (u64, u64) {
         let status = self.shared.connections.status();
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
@@ -133,7 +135,7 @@ impl RedisPool {
         )
     }
 
-    /// Faults of this kind, ever.
+    /// Returns the number of faults of a kind, since the start.
     pub fn faults(&self, kind: FaultKind) -> u64 {
         self.shared.counters.faults(kind)
     }
@@ -147,10 +149,11 @@ impl Drop for RedisPool {
 }
 
 impl PoolShared {
-    /// One answer per command, among them the server's refusals as [`Value::ServerError`]. Waits for a connection no
-    /// longer than opening one and one answer may take, then for the answers; not at all where the server is away.
+    /// Sends commands and returns one answer per command; a refusal by the server is a
+    /// [`Value::ServerError`]. Waits for a connection no longer than opening one and one answer may
+    /// take, then for the answers; does not wait at all if the server is down.
     ///
-    /// A fault is counted here, and one that is an outage is acted on.
+    /// A fault is counted here, and an outage takes the server out of use.
     pub(crate) async fn ask(
         &self,
         operation: Operation,
@@ -159,7 +162,7 @@ impl PoolShared {
         self.ask_for(operation, pipeline, MOST_ANSWER).await
     }
 
-    /// The same for answers of at most so many bytes together.
+    /// Sends commands as [`Self::ask`] does, with a limit for all answers together, in bytes.
     pub(crate) async fn ask_for(
         &self,
         operation: Operation,
@@ -182,10 +185,10 @@ impl PoolShared {
 
     async fn asked(&self, pipeline: &Pipeline, most: usize) -> Result<Vec<Value>, RedisFault> {
         let command = self.command_timeout;
-        // Opening one has a limit of its own.
+        // Opening a connection has a limit of its own.
         let patience = self.connect_timeout + command;
         let mut connection = match timeout(patience, self.connections.get()).await {
-            // All are in use, which says nothing against the server.
+            // All connections are in use, which is no sign of an outage.
             Err(_) => {
                 return Err(RedisFault {
                     outage: false,
@@ -201,7 +204,7 @@ impl PoolShared {
             Ok(Err(fault)) => fault,
             Err(_) => RedisFault::timeout("answer", command),
         };
-        // What was asked may still be answered, to whoever would use the connection next.
+        // Otherwise the next user of the connection could receive this answer.
         drop(Object::take(connection));
         Err(fault)
     }
@@ -216,7 +219,7 @@ impl PoolShared {
         self.counters.fault(fault.kind);
         if fault.outage && self.state.mark_down(epoch) {
             tracing::warn!(server = self.server, %fault, "redis is away: going on without it until it answers again");
-            // They lead to a server that does not answer.
+            // Their server does not answer.
             self.connections.retain(|_, _| false);
         }
     }

@@ -1,4 +1,4 @@
-//! A byte stream that gives no more than was allowed for.
+//! A byte stream that returns at most the allowed number of bytes.
 
 use std::{
     io,
@@ -12,8 +12,8 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that may still be read. The parser above keeps what it reads until an answer is whole, however long the server
-/// says that it is going to be.
+/// Bytes that may still be read. The parser above buffers an answer until it is complete, whatever
+/// length the server announces.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadAllowance(Arc<AtomicUsize>);
 
@@ -31,7 +31,7 @@ impl ReadAllowance {
     }
 }
 
-/// Ends with an error one read after the allowance is used up.
+/// A stream that ends with an error one read after the allowance is used up.
 #[derive(Debug)]
 pub(crate) struct LimitedStream<S> {
     stream: S,
@@ -60,7 +60,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for LimitedStream<S> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         let count = buf.filled().len() - before;
-        // Not a plain store: a new allowance may have been given meanwhile.
+        // Not a plain store: a new allowance may have been set meanwhile.
         self.allowance
             .0
             .fetch_sub(count.min(left), Ordering::Relaxed);
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(&four, b"efgh");
     }
 
-    /// Whoever wrote it has gone.
+    /// Returns a stream whose writer is closed.
     fn written(bytes: &'static [u8]) -> tokio::io::DuplexStream {
         let (mut near, far) = tokio::io::duplex(64);
         tokio::spawn(async move { tokio::io::AsyncWriteExt::write_all(&mut near, bytes).await });

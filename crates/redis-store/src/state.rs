@@ -1,8 +1,8 @@
-//! Whether the server is there.
+//! Whether the server is up.
 
 use tokio::sync::watch;
 
-/// Which of the server's times: the first one, and one more each time that it comes back.
+/// Number of an uptime period of the server: each time it comes back, a new one begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Epoch(pub(crate) u64);
 
@@ -12,7 +12,7 @@ struct ServerPresence {
     is_up: bool,
 }
 
-/// Away until it was seen.
+/// State of the server: down until the first successful check.
 #[derive(Debug)]
 pub(crate) struct PoolState(watch::Sender<ServerPresence>);
 
@@ -24,7 +24,7 @@ impl PoolState {
         }))
     }
 
-    /// `None`: it is away.
+    /// Returns the current epoch; `None` if the server is down.
     pub(crate) fn up(&self) -> Option<Epoch> {
         let presence = *self.0.borrow();
         presence.is_up.then_some(presence.epoch)
@@ -39,7 +39,8 @@ impl PoolState {
         });
     }
 
-    /// Says whether this is news: a fault of an earlier time tells nothing about the present one.
+    /// Records an outage and returns whether it is new: a fault of an earlier epoch does not apply
+    /// to this one.
     pub(crate) fn mark_down(&self, epoch: Epoch) -> bool {
         self.0.send_if_modified(|presence| {
             let news = presence.is_up && presence.epoch == epoch;
@@ -48,10 +49,10 @@ impl PoolState {
         })
     }
 
-    /// Waits until it is there, or is not. Never ends if it never comes to that.
+    /// Waits until the server is up, or down. Never ends if that does not happen.
     pub(crate) async fn wait_until(&self, is_up: bool) {
         let mut presence = self.0.subscribe();
-        // The sender lives as long as this does.
+        // The sender lives as long as this object.
         let _ = presence.wait_for(|presence| presence.is_up == is_up).await;
     }
 }

@@ -1,4 +1,5 @@
-//! The metric families of the pool. Labels come from enums, and every combination is there from the start.
+//! The metric families of the pool. Labels come from enums; every combination exists from the
+//! start.
 
 use std::{
     fmt,
@@ -28,7 +29,7 @@ struct OperationLabel {
     operation: &'static str,
 }
 
-/// What is counted on the way.
+/// Counters of the pool.
 #[derive(Debug)]
 pub(crate) struct PoolCounters {
     faults: [AtomicU64; FaultKind::ALL.len()],

@@ -1,8 +1,8 @@
-//! Values under keys that begin alike: what a cache needs of Redis.
+//! Values under keys with a common prefix: the interface of Redis for a cache.
 //!
-//! Not here: what a value is, whether it is to be believed, and how long somebody waits for it.
+//! Not here: the content of a value, its validation, and the caller's time limit.
 //!
-//! **Invariant**: nothing is removed whose key does not begin with the prefix.
+//! **Invariant**: only keys that begin with the prefix are removed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use redis::{Pipeline, Value};
 
 use crate::{Operation, RedisFault, RedisPool, page};
 
-/// What an answer to a look may hold beside the value itself, bytes.
+/// Bytes that the answer to a lookup may have beside the value.
 const FRAMING: usize = 4_096;
 
 /// The values under one prefix.
@@ -20,30 +20,30 @@ pub struct RedisValues {
     prefix: String,
 }
 
-/// A value, and what is left of its time.
+/// A value and its remaining lifetime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisValue {
     /// The value.
     pub bytes: Vec<u8>,
-    /// Zero where it has no end, or none that is known.
+    /// Remaining lifetime; zero if the value does not expire or the lifetime is not known.
     pub left: Duration,
 }
 
 impl RedisValues {
-    /// `prefix`: no pattern, as the configuration checks.
+    /// Creates the store; `prefix` is not a pattern, which the configuration checks.
     pub fn new(pool: Arc<RedisPool>, prefix: String) -> Self {
         Self { pool, prefix }
     }
 
-    /// The connections.
+    /// Returns the pool.
     pub fn pool(&self) -> &Arc<RedisPool> {
         &self.pool
     }
 
-    /// What is there under prefix and `name`, of at most so many bytes.
+    /// Returns the value under prefix and `name`, of at most `most` bytes.
     ///
     /// # Errors
-    /// Redis did not say, or what is there is longer, or is no text.
+    /// Redis did not answer, the value is longer, or it is not a string.
     pub async fn get(&self, name: &str, most: usize) -> Result<Option<RedisValue>, RedisFault> {
         let key = self.key(name);
         let mut pipeline = Pipeline::new();
@@ -77,10 +77,10 @@ impl RedisValues {
         read.inspect_err(|fault| shared.refused(fault))
     }
 
-    /// Puts a value there for so long.
+    /// Stores a value for `ttl`.
     ///
     /// # Errors
-    /// It is not there, or not surely.
+    /// The value is not stored, or possibly not.
     pub async fn set(&self, name: &str, bytes: &[u8], ttl: Duration) -> Result<(), RedisFault> {
         let mut pipeline = Pipeline::new();
         let set = pipeline
@@ -97,21 +97,21 @@ impl RedisValues {
         self.done(Operation::Set, &pipeline).await
     }
 
-    /// Takes a value away.
+    /// Removes a value.
     ///
     /// # Errors
-    /// It may still be there.
+    /// The value may still exist.
     pub async fn delete(&self, name: &str) -> Result<(), RedisFault> {
         let mut pipeline = Pipeline::new();
         pipeline.ignore_errors().cmd("DEL").arg(self.key(name));
         self.done(Operation::Delete, &pipeline).await
     }
 
-    /// Takes away every value under the prefix whose name is one of ours, page by page, and says how many there were. What
-    /// is written meanwhile may stay or go.
+    /// Removes every value under the prefix whose name `is_ours` accepts, page by page, and returns
+    /// their number. Values written meanwhile may be removed or stay.
     ///
     /// # Errors
-    /// Some may still be there.
+    /// Some values may still exist.
     pub async fn clear(&self, is_ours: impl Fn(&str) -> bool) -> Result<u64, RedisFault> {
         let shared = &self.pool.shared;
         let mut pages = page::KeyPages::new(shared, &self.prefix);
@@ -142,10 +142,10 @@ impl RedisValues {
         Ok(removed)
     }
 
-    /// How many values under the prefix have a name that is one of ours, as far as the first `pages` pages tell.
+    /// Counts the values under the prefix whose name `is_ours` accepts, in the first `pages` pages.
     ///
     /// # Errors
-    /// Redis did not say.
+    /// Redis did not answer.
     pub async fn count(
         &self,
         pages: usize,

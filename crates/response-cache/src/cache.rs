@@ -1,4 +1,4 @@
-//! The cache as the request path sees it.
+//! The cache's interface for the request path.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,26 +20,28 @@ use crate::{
     telemetry::{CacheTelemetry, NoRedis},
 };
 
-/// Replies that are kept, wherever they lie. It takes no part in what may be kept and for whom: that is in the key.
+/// The response cache over all stores. It does not decide which replies may be cached for whom: the
+/// key contains that.
 #[derive(Debug)]
 pub struct ResponseCache {
     parts: CacheParts,
     similar: SimilarityIndex,
     /// `None`: the cache is off.
     engine: ArcSwapOption<CacheEngine>,
-    /// Held while settings change; what is there is in force too.
+    /// Locked while settings change; the value is the current relief.
     relief: Mutex<Relief>,
 }
 
 impl ResponseCache {
-    /// Starts what the settings ask for; where the cache is off nothing runs, and its metric families stand at 0. Call
-    /// inside a tokio runtime.
+    /// Starts the backend of the settings; if the cache is off nothing runs, and its metric
+    /// families stay at 0. Call inside a tokio runtime.
     ///
-    /// `redis`: the process's pool, if it has one, whether or not replies lie there; whoever made it registers its
-    /// families, and without one they are registered here, at 0.
+    /// `redis`: the process's pool, if it has one, whether or not replies are stored there; the
+    /// pool's creator registers its metric families, and without a pool they are registered here,
+    /// at 0.
     ///
     /// # Errors
-    /// The backend cannot be had.
+    /// If the backend cannot be started.
     pub fn start(
         settings: &config::ResponseCacheSection,
         redis: Option<Arc<RedisPool>>,
@@ -73,19 +75,19 @@ impl ResponseCache {
         Ok(cache)
     }
 
-    /// The settings in force.
+    /// Returns the current settings.
     pub fn settings(&self) -> Arc<config::ResponseCacheSection> {
         self.parts.current.load_full()
     }
 
-    /// Looks for a reply, never longer than `lookup_budget`; in memory without any wait.
+    /// Looks a reply up, for at most `lookup_budget`; in memory without any wait.
     pub async fn get(&self, key: &CacheKey) -> CacheLookup {
         self.get_after(key, Duration::ZERO).await
     }
 
-    /// The same for a request that has waited for the cache already.
+    /// Looks a reply up for a request that has already waited for the cache.
     pub async fn get_after(&self, key: &CacheKey, waited: Duration) -> CacheLookup {
-        // Not held across the wait: a change of settings need not wait for lookups.
+        // The guard is not held across the wait: a change of settings need not wait for lookups.
         let engine = match &*self.engine.load() {
             None => return CacheLookup::Unavailable,
             Some(engine) => match engine.get_in_process(key) {
@@ -96,8 +98,9 @@ impl ResponseCache {
         engine.get(key, waited, &self.parts).await
     }
 
-    /// Keeps a reply, soon; what there is no room for is let go and counted. `begun`: [`Self::generation`] of before the
-    /// request was sent. `held` is dropped when it can be found, or never will be.
+    /// Queues a reply for storage; a reply that does not fit is dropped and counted. `begun`:
+    /// [`Self::generation`] from before the request was sent. `held` is dropped once the reply can
+    /// be found, or never will be.
     pub fn put(
         &self,
         key: CacheKey,
@@ -120,13 +123,15 @@ impl ResponseCache {
         engine.put(key, entry, begun, &settings, Box::new(held));
     }
 
-    /// The reply to the question of this rest that is nearest to what is asked, if it is near enough, and how near it is.
+    /// Returns the reply of this rest whose question is nearest to `asked`, if it is near enough,
+    /// with its similarity.
     pub fn similar(&self, rest: &CacheKey, asked: &UnitVector) -> Option<(CacheEntry, f64)> {
         let near = SimilaritySettings::of(&self.settings())?;
         self.similar.find(rest, asked, near, self.parts.clock.now())
     }
 
-    /// Keeps a reply for questions that mean the same. `rest`: all that they must share with it.
+    /// Stores a reply for questions with the same meaning. `rest`: everything that the requests
+    /// must share.
     pub fn put_similar_reply(
         &self,
         rest: CacheKey,
@@ -140,30 +145,31 @@ impl ResponseCache {
         if begun == self.generation() && *self.relief.lock() != Relief::StopWrites {
             self.similar
                 .put(rest, direction, entry, near, self.parts.clock.now());
-            // A clear that came in between has emptied it before this.
+            // A clear in between has already emptied the index.
             if begun != self.generation() {
                 self.similar.clear();
             }
         }
     }
 
-    /// Removes one entry, soon: its body turned out to be of no use.
+    /// Queues the removal of one entry whose body turned out to be unusable.
     pub fn remove(&self, key: &CacheKey) {
         if let Some(engine) = &*self.engine.load() {
             engine.remove(*key);
         }
     }
 
-    /// The time between two clears that is now.
+    /// Returns the current generation.
     pub fn generation(&self) -> CacheGeneration {
         self.parts.generations.now()
     }
 
-    /// Removes every entry of ours, and none of anybody else's; says how many there were. What was begun before is not
-    /// kept after it.
+    /// Removes every entry of this cache and no foreign one; returns their number. An entry that
+    /// began before is not stored after it.
     ///
     /// # Errors
-    /// Some may still be there: a store was away, or failed on the way. What lies in memory is gone in any case.
+    /// If entries may remain: a store was unavailable, or failed midway. The entries in memory are
+    /// removed in any case.
     pub async fn clear(&self) -> Result<u64, StoreFault> {
         self.parts.generations.clear();
         self.similar.clear();
@@ -173,12 +179,12 @@ impl ResponseCache {
         }
     }
 
-    /// Counts what became of a request.
+    /// Counts the outcome of a request.
     pub fn record_result(&self, what: CacheResult) {
         self.parts.tally.record_result(what, self.parts.clock.now());
     }
 
-    /// The stores that are not there now: `redis`, `s3`.
+    /// Returns the stores that are unavailable now: `redis`, `s3`.
     pub fn absent(&self) -> Vec<&'static str> {
         self.engine
             .load()
@@ -187,7 +193,7 @@ impl ResponseCache {
             .unwrap_or_default()
     }
 
-    /// The cache as it stands.
+    /// Returns the current state of the cache.
     pub async fn stats(&self) -> CacheStats {
         let settings = self.settings();
         let (tally, held) = (&self.parts.tally, self.held());
@@ -220,8 +226,8 @@ impl ResponseCache {
         }
     }
 
-    /// Goes by other settings from now on. Where replies lie stays as it was at the start: backend, `redis`, `l1.type` and
-    /// `l2`. Call inside a tokio runtime.
+    /// Applies new settings. The location of replies stays as at the start: backend, `redis`,
+    /// `l1.type` and `l2`. Call inside a tokio runtime.
     pub fn reconfigure(&self, settings: &config::ResponseCacheSection) {
         let relief = self.relief.lock();
         let now = self.settings();
@@ -243,7 +249,7 @@ impl ResponseCache {
         }
     }
 
-    /// The process is short of memory, or no longer.
+    /// Sets the relief for the process's memory pressure.
     pub fn relieve(&self, relief: Relief) {
         let mut held = self.relief.lock();
         if *held == relief {
@@ -259,7 +265,7 @@ impl ResponseCache {
         }
     }
 
-    /// Writes what is still to be written, if that is quickly done, and ends; afterwards the cache is off.
+    /// Writes the queued entries within a short time, and ends; afterwards the cache is off.
     pub async fn stop(&self) {
         if let Some(engine) = self.engine.swap(None) {
             self.parts.tally.evictions.add(engine.held().evictions);
@@ -267,7 +273,7 @@ impl ResponseCache {
         }
     }
 
-    /// Called by one at a time.
+    /// Applies settings and relief. Callers are serialized.
     fn apply(
         &self,
         next: config::ResponseCacheSection,
@@ -276,7 +282,7 @@ impl ResponseCache {
         self.parts
             .seal
             .store(Arc::new(HmacEnvelope::new(mac_key(&next))));
-        // Stores read them while they are made.
+        // Stores read them during construction.
         self.parts.current.store(Arc::new(next.clone()));
         match (self.engine.load_full(), next.enabled) {
             (Some(engine), true) => engine.reconfigure(&next, relief),
@@ -329,7 +335,7 @@ impl ResponseCache {
             .unwrap_or_default()
     }
 
-    /// Entries, as counted last.
+    /// Returns the number of entries at the last count.
     pub(crate) fn entries(&self) -> u64 {
         match &*self.engine.load() {
             Some(engine) if !engine.is_counted() => self.parts.tally.last_count(),
@@ -342,7 +348,7 @@ impl ResponseCache {
     }
 }
 
-/// An empty one proves nothing.
+/// Returns the MAC key; an empty one counts as absent because it proves nothing.
 fn mac_key(settings: &config::ResponseCacheSection) -> Option<&str> {
     settings
         .mac_key
@@ -351,7 +357,8 @@ fn mac_key(settings: &config::ResponseCacheSection) -> Option<&str> {
         .filter(|key| !key.is_empty())
 }
 
-/// Once at each start of it: who else could have written what we are going to answer.
+/// Logs, once at each start of the backend, whether other parties could have written the cached
+/// replies.
 fn tell(settings: &config::ResponseCacheSection) {
     if settings.backend != CacheBackend::Memory && mac_key(settings).is_none() {
         tracing::warn!(

@@ -1,4 +1,4 @@
-//! What is counted on the way. Stores come and go with the settings; these numbers stay.
+//! The counters of the cache. Stores are replaced with the settings; these numbers stay.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -18,7 +18,7 @@ use prometheus_client::{
 
 use crate::{CacheResult, hit_rate::HitRate};
 
-/// A number that only grows.
+/// A monotonic counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -54,7 +54,7 @@ impl CacheTier {
     }
 }
 
-/// What is asked of an object store.
+/// An operation of an object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum S3Operation {
     Get,
@@ -74,7 +74,7 @@ impl S3Operation {
     }
 }
 
-/// How an object store failed; these and no others are labels.
+/// The error of an object store; the complete set of label values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum S3Code {
     Forbidden,
@@ -118,17 +118,17 @@ struct OperationLabel {
     operation: &'static str,
 }
 
-/// Everything that is counted.
+/// All counters.
 #[derive(Debug)]
 pub(crate) struct CacheCounters {
     results: [Counter; CacheResult::ALL.len()],
     rate: Mutex<HitRate>,
-    /// Of stores that are gone; those in use count their own.
+    /// Of replaced stores; the current ones count their own.
     pub(crate) evictions: Counter,
     /// Hits and misses.
     tiers: [[Counter; 2]; CacheTier::ALL.len()],
     pub(crate) promotions: Counter,
-    /// Entries of a shared store, when they were counted last.
+    /// Entries of a shared store at the last count.
     counted: AtomicU64,
     pub(crate) demotions: Counter,
     pub(crate) lookups_abandoned: Counter,
@@ -166,7 +166,7 @@ impl Default for CacheCounters {
 }
 
 impl CacheCounters {
-    /// Entries of a shared store.
+    /// Records the entries of a shared store.
     pub(crate) fn counted(&self, entries: u64) {
         self.counted.store(entries, Ordering::Relaxed);
     }
@@ -216,7 +216,7 @@ impl CacheCounters {
             .observe(time.as_secs_f64());
     }
 
-    /// What cannot be read at a scrape.
+    /// Registers the families that are not computed at a scrape.
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register(
             "continuum_cache_s3_latency_seconds",

@@ -1,4 +1,4 @@
-//! The stores of one backend, made of the settings. Whoever drops it ends what runs in it.
+//! The stores of one backend, built from the settings. Dropping the engine ends its tasks.
 
 mod build;
 
@@ -22,10 +22,10 @@ use crate::{
     writer::WriteGuard,
 };
 
-/// The settings in force.
+/// The current settings.
 pub(crate) type CurrentSettings = ArcSwap<ResponseCacheSection>;
 
-/// What stores are made with, and what outlives them.
+/// The inputs of the stores that outlive them.
 #[derive(Debug)]
 pub(crate) struct CacheParts {
     pub(crate) current: Arc<CurrentSettings>,
@@ -38,16 +38,16 @@ pub(crate) struct CacheParts {
 
 #[derive(Debug)]
 pub(crate) struct CacheEngine {
-    /// The backend itself, the first tier, or what stands in for Redis: whatever lies in this process.
+    /// The part in this process: the backend itself, the first tier, or the fallback for Redis.
     memory: Arc<MemoryStore>,
-    /// `None`: memory is all there is.
+    /// `None` for the memory backend.
     behind: Option<RemoteStore>,
-    /// Counts what lies elsewhere.
+    /// The task that counts the entries of the remote store.
     _census: Tasks,
 }
 
 impl CacheEngine {
-    /// `parts.in_force` are the settings to go by already.
+    /// `parts.current` already holds the new settings.
     pub(crate) fn start(relief: Relief, parts: &CacheParts) -> Result<Self, CacheStartError> {
         let settings = parts.current.load_full();
         let bounds = bounds(&settings, relief);
@@ -78,7 +78,7 @@ impl CacheEngine {
         })
     }
 
-    /// The answer, where it takes no wait to know it.
+    /// Returns the answer, if it is known without a wait.
     pub(crate) fn get_in_process(&self, key: &CacheKey) -> Option<CacheLookup> {
         let found = |entry| CacheLookup::Found(entry);
         self.behind.is_none().then(|| {
@@ -130,7 +130,8 @@ impl CacheEngine {
         match &self.behind {
             None => self.memory.keep(fill),
             Some(behind) => {
-                // Where memory answers too it has the entry at once, and nobody has to wait for the rest.
+                // If memory also serves lookups, it gets the entry at once, and the guard need not
+                // wait for the rest.
                 let held = match behind.store.near(&fill) {
                     Some(near) => {
                         self.memory.keep(near);
@@ -143,12 +144,12 @@ impl CacheEngine {
         }
     }
 
-    /// The caller has raised the generation.
+    /// Clears the stores. The caller has raised the generation.
     pub(crate) async fn clear(&self) -> Result<u64, StoreFault> {
         match &self.behind {
             None => Ok(self.memory.empty()),
             Some(behind) => {
-                // At once, however long the rest takes.
+                // Immediately, however long the rest takes.
                 let near = self.memory.empty();
                 behind.writer.clear().await.map(|far| far.max(near))
             }
@@ -159,7 +160,7 @@ impl CacheEngine {
         self.memory.set_bounds(bounds(settings, relief));
     }
 
-    /// What lies in this process.
+    /// Returns the statistics of the part in this process.
     pub(crate) fn held(&self) -> StoreStats {
         match &self.behind {
             None => self.memory.held(),
@@ -174,7 +175,7 @@ impl CacheEngine {
             .unwrap_or_default()
     }
 
-    /// Entries, wherever they lie.
+    /// Returns the number of entries in all stores.
     pub(crate) async fn count(&self, tally: &CacheCounters) -> u64 {
         match &self.behind {
             Some(behind) if !behind.store.abilities().counts => {
@@ -184,14 +185,14 @@ impl CacheEngine {
         }
     }
 
-    /// Whether that is all there is.
+    /// Returns whether that number is complete.
     pub(crate) fn is_counted(&self) -> bool {
         self.behind
             .as_ref()
             .is_none_or(|behind| behind.store.abilities().counts)
     }
 
-    /// Soon.
+    /// Queues the removal of an entry.
     pub(crate) fn remove(&self, key: CacheKey) {
         self.memory.remove(&key);
         if let Some(behind) = &self.behind {
@@ -199,7 +200,7 @@ impl CacheEngine {
         }
     }
 
-    /// Writes what is still to be written, if that is quickly done, and ends.
+    /// Writes the queued entries within a short time, and ends.
     pub(crate) async fn stop(&self) {
         if let Some(behind) = &self.behind {
             behind.writer.stop().await;
@@ -207,7 +208,8 @@ impl CacheEngine {
     }
 }
 
-/// Of the memory that a backend has, if it has any: of its own, as a first tier, or in the place of Redis.
+/// Returns the bounds of the backend's memory, if it has any: its own, a first tier, or the
+/// fallback for Redis.
 fn bounds(settings: &ResponseCacheSection, relief: Relief) -> StoreBounds {
     let bounds = StoreBounds {
         entries: entries(settings).unwrap_or(usize::MAX),
@@ -220,7 +222,7 @@ fn bounds(settings: &ResponseCacheSection, relief: Relief) -> StoreBounds {
     }
 }
 
-/// Most entries in memory; `None` = bytes alone bound them.
+/// Returns the maximum number of entries in memory; `None` = only bytes bound them.
 pub(crate) fn entries(settings: &ResponseCacheSection) -> Option<usize> {
     match (settings.backend, settings.l1.kind) {
         (CacheBackend::Memory, _) => Some(settings.capacity.get()),

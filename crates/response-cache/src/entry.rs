@@ -1,66 +1,66 @@
-//! What is kept, and what a look for it brings.
+//! Cache entries and lookup results.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-/// What an entry takes in memory beside its body, bytes: the key twice, the two orders that it stands in, the body's own
-/// bookkeeping.
+/// Memory of an entry beside its body, bytes: the key twice, its places in two orders, the body's
+/// own bookkeeping.
 const OVERHEAD: usize = 256;
 
-/// A reply as it is kept.
+/// A cached reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheEntry {
-    /// What the body is, in the caller's own terms.
+    /// The kind of the body, defined by the caller.
     pub label: u8,
     /// When it was stored, seconds since 1970.
     pub stored_at: u64,
-    /// The bytes. A slice of something longer keeps all of that in memory, and is counted with its own length only: give
-    /// bytes that stand alone.
+    /// The bytes. A slice of a longer buffer retains all of that buffer in memory, but counts with
+    /// its own length only: pass bytes that stand alone.
     pub body: Bytes,
 }
 
 impl CacheEntry {
-    /// Bytes that it takes in memory.
+    /// Returns the bytes of memory that it takes.
     pub(crate) fn cost(&self) -> usize {
         self.body.len().saturating_add(OVERHEAD)
     }
 }
 
-/// An entry and the rest of its life.
+/// An entry and its remaining lifetime.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundEntry {
     pub(crate) entry: CacheEntry,
     pub(crate) left: Duration,
 }
 
-/// What a lookup brought.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CacheLookup {
-    /// This.
+    /// The entry.
     Found(CacheEntry),
-    /// A store was asked, and has nothing.
+    /// A store answered and has no entry.
     NotFound,
-    /// Nothing could be asked, or nothing answered in time.
+    /// No store was available, or none answered in time.
     Unavailable,
 }
 
-/// What became of a request at the cache, as metrics tell it apart.
+/// The outcome of a request at the cache, as a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheResult {
-    /// It was answered from the cache.
+    /// The cache answered the request.
     Hit,
-    /// It was looked for and not found.
+    /// A lookup found no entry.
     Miss,
-    /// It was not looked for.
+    /// There was no lookup.
     Skip,
 }
 
 impl CacheResult {
-    /// All of them.
+    /// All results.
     pub const ALL: [Self; 3] = [Self::Hit, Self::Miss, Self::Skip];
 
-    /// The value of the label `result` in metrics.
+    /// Returns the value of the label `result` in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Hit => "hit",

@@ -1,4 +1,4 @@
-//! How many entries lie where others write too.
+//! Counts the entries of stores that other processes write to.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,12 +6,12 @@ use tokio::time::{sleep, timeout};
 
 use crate::{counters::CacheCounters, store::Store};
 
-/// Between two counts that nobody asked for.
+/// Interval of the periodic counts.
 const EVERY: Duration = Duration::from_secs(15);
-/// Time for one.
+/// Timeout of a count.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Counts now and then, for metrics. Never ends: its owner drops it.
+/// Counts periodically, for metrics. Never ends: its owner drops it.
 pub(crate) async fn run_entry_count(store: Arc<dyn Store>, tally: Arc<CacheCounters>) {
     loop {
         now(&*store, &tally).await;
@@ -19,7 +19,7 @@ pub(crate) async fn run_entry_count(store: Arc<dyn Store>, tally: Arc<CacheCount
     }
 }
 
-/// Counts, or says what was counted last.
+/// Counts the entries, or returns the last count.
 pub(crate) async fn now(store: &dyn Store, tally: &CacheCounters) -> u64 {
     if let Ok(Ok(count)) = timeout(LIMIT, store.count()).await {
         tally.counted(count);

@@ -1,21 +1,21 @@
-//! What goes wrong.
+//! Errors of the cache and its stores.
 
-/// Something that a store did not do. Never a reason for a request to fail.
+/// An error of a store. It never makes a request fail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{store}: {reason}")]
 pub struct StoreFault {
-    /// Which store, such as `redis` or `s3`.
+    /// The name of the store, such as `redis` or `s3`.
     pub store: &'static str,
-    /// Whether it is to be left alone for a while.
+    /// Whether the store should be skipped for a while.
     pub outage: bool,
-    /// For people; holds no secret.
+    /// The message for people; contains no secret.
     pub reason: String,
 }
 
-/// Why the cache cannot be.
+/// The reason why the cache cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheStartError {
-    /// This program cannot speak to the store.
+    /// This program was built without support for the store.
     #[error(
         "response_cache needs {store} ({key} is {value}), and this program was built without it: build it with the \
          feature `{feature}`, or set {key} to another"
@@ -23,27 +23,27 @@ pub enum CacheStartError {
     NotBuilt {
         /// The store.
         store: &'static str,
-        /// The key that asks for it.
+        /// The key that selects it.
         key: &'static str,
         /// Its value.
         value: &'static str,
-        /// The feature of the build that has it.
+        /// The build feature that supports it.
         feature: &'static str,
     },
-    /// The store is not named, or there are no connections to it.
+    /// The store is not configured, or there are no connections to it.
     #[error("response_cache needs {store}, and there is none: set {key} and start again")]
     NoStore {
         /// The store.
         store: &'static str,
-        /// The key that names it.
+        /// The key that configures it.
         key: &'static str,
     },
-    /// What is said about the store cannot be used.
+    /// The configuration of the store is invalid.
     #[error("{key}: {reason}")]
     Unusable {
         /// The key.
         key: &'static str,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and the expected form.
         reason: String,
     },
 }

@@ -1,17 +1,18 @@
-//! What keeps a cleared cache clear of what was begun before, and a removed entry from coming back as a copy.
+//! Generations: they keep a cleared cache free of entries begun before the clear, and a removed
+//! entry from returning as a copy.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A time between two clears. Whoever begins to make an entry takes the present one along, and an entry that was begun
-/// before a clear is not kept after it.
+/// The period between two clears. The production of an entry takes the current generation at its
+/// start, and an entry that began before a clear is not stored after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheGeneration {
     clears: u64,
-    /// Of what is copied from one store to another: nor is it kept after a removal.
+    /// Set for copies from one store to another: a copy is not stored after a removal either.
     removals: Option<u64>,
 }
 
-/// The present one.
+/// The current generation.
 #[derive(Debug, Default)]
 pub(crate) struct Generations {
     clears: AtomicU64,
@@ -19,16 +20,17 @@ pub(crate) struct Generations {
 }
 
 impl Generations {
-    /// Of what is made now.
+    /// Returns the generation for a new entry.
     pub(crate) fn now(&self) -> CacheGeneration {
-        // Acquire: what is put after a look at it is put after the clear that it was raised by.
+        // Acquire: an entry stored after this load is stored after the clear that raised the
+        // number.
         CacheGeneration {
             clears: self.clears.load(Ordering::Acquire),
             removals: None,
         }
     }
 
-    /// Of what is copied now.
+    /// Returns the generation for a new copy.
     pub(crate) fn of_copies(&self) -> CacheGeneration {
         CacheGeneration {
             removals: Some(self.removals.load(Ordering::Acquire)),
@@ -41,12 +43,13 @@ impl Generations {
         begun.clears == self.now().clears && begun.removals.is_none_or(|seen| seen == removals())
     }
 
-    /// Before anything is removed: what is put from here on either is of the new one, or is removed.
+    /// Starts a new generation, before any removal: an entry stored from here on either is of the
+    /// new generation, or is removed.
     pub(crate) fn clear(&self) {
         self.clears.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// After the original of one entry is gone, and before its copies are removed.
+    /// Marks a removal, after the original entry is removed and before its copies are.
     pub(crate) fn removed(&self) {
         self.removals.fetch_add(1, Ordering::AcqRel);
     }

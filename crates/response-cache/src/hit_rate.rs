@@ -1,15 +1,15 @@
-//! How often the cache had an answer lately. Pure: time comes in.
+//! The recent hit rate of the cache. Pure: time is an argument.
 
 use std::time::Duration;
 
 use kv_blocks::Moment;
 
-/// Length of one part of the past.
+/// Length of a bucket.
 const PART: Duration = Duration::from_secs(30);
-/// Parts that count: five minutes, the present part included.
+/// Number of buckets: five minutes, the current one included.
 const PARTS: usize = 10;
 
-/// Hits and misses of the last five minutes, in parts of half a minute.
+/// Hits and misses of the last five minutes, in buckets of half a minute.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HitRate {
     parts: [RateBucket; PARTS],
@@ -17,7 +17,7 @@ pub(crate) struct HitRate {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RateBucket {
-    /// Which one since the start of the process.
+    /// Number of the bucket since the start of the process.
     number: u64,
     hits: u64,
     misses: u64,
@@ -32,7 +32,7 @@ impl HitRate {
         self.part(now).misses += 1;
     }
 
-    /// 0 to 1; 0 where nothing was looked for.
+    /// Returns the rate, 0 to 1; 0 without lookups.
     pub(crate) fn rate(&self, now: Moment) -> f64 {
         let number = number(now);
         let counts = self
@@ -57,7 +57,7 @@ impl HitRate {
         let number = number(now);
         let slot = usize::try_from(number % PARTS as u64).unwrap_or_default();
         let part = &mut self.parts[slot];
-        // Whoever was slow to note something must not bring an old part back.
+        // A late record must not bring an old bucket back.
         if part.number < number {
             *part = RateBucket {
                 number,

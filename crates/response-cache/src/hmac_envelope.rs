@@ -1,10 +1,11 @@
-//! Proof that a value in a shared store is as this fleet wrote it, and for the key that it lies under.
+//! Authenticates values in a shared store: a value was written by this fleet, and for its key.
 //!
-//! A value is `version (1) | HMAC-SHA-256 (32) | label (1) | stored at (8) | ends at (8) | body`; the code covers the version,
-//! the key and, with its length before it, all that follows the code. Pure.
+//! A value is `version (1) | HMAC-SHA-256 (32) | label (1) | stored at (8) | ends at (8) | body`;
+//! the MAC covers the version, the key and, with its length before it, everything after the MAC.
+//! Pure.
 //!
-//! **Invariant**: nothing of a value is used before its code was found right, in a time that does not depend on where it is
-//! wrong.
+//! **Invariant**: no part of a value is used before its MAC is verified, in constant time with
+//! respect to the position of a difference.
 
 use aws_lc_rs::hmac;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -14,16 +15,16 @@ use crate::{CacheEntry, CacheKey};
 const VERSION: u8 = 1;
 const TAG: usize = 32;
 const HEAD: usize = 1 + 8 + 8;
-/// Bytes that a sealed value has beside its body.
+/// Bytes of the envelope beside the body.
 pub(crate) const FRAME: usize = 1 + TAG + HEAD;
-/// The key where none is set: everybody can have it, so it finds damage and no forgery.
+/// The default key if none is set: it is public, so it detects damage but no forgery.
 const PUBLIC: &[u8] = b"warmroute response cache, no mac_key set";
 
-/// A key of the code.
+/// A MAC key.
 #[derive(Clone)]
 pub(crate) struct HmacEnvelope(hmac::Key);
 
-/// A value whose code was right.
+/// A value with a verified MAC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VerifiedValue {
     pub(crate) entry: CacheEntry,
@@ -31,12 +32,12 @@ pub(crate) struct VerifiedValue {
     pub(crate) ends_at: u64,
 }
 
-/// The value is damaged, of another key, or somebody else's.
+/// The value is damaged, or has the MAC of another key or of a foreign writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EnvelopeError;
 
 impl HmacEnvelope {
-    /// `None`: the public key.
+    /// `None` selects the public key.
     pub(crate) fn new(secret: Option<&str>) -> Self {
         Self(hmac::Key::new(
             hmac::HMAC_SHA256,

@@ -1,8 +1,8 @@
-//! What replies are found by.
+//! The key of a cached reply.
 
 use std::fmt;
 
-/// The digest of everything that a reply depends on, tenant included; made by `dialect`.
+/// The digest of everything that a reply depends on, tenant included; computed by `dialect`.
 ///
 /// ```
 /// let key = response_cache::CacheKey([0xab; 32]);
@@ -11,7 +11,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheKey(pub [u8; 32]);
 
-/// 64 digits of hex, as stores have it.
+/// 64 hex digits, as in stores.
 impl fmt::Display for CacheKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -25,7 +25,8 @@ impl fmt::Debug for CacheKey {
 }
 
 impl CacheKey {
-    /// Whether a text is one as stores have it: what else lies there is not ours.
+    /// Returns whether a text has the form of a stored key: other names do not belong to this
+    /// cache.
     pub(crate) fn is_hex(text: &str) -> bool {
         text.len() == 64
             && text

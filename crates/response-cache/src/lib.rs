@@ -1,14 +1,14 @@
-//! Replies that are kept: in this process, in Redis, in an object store, or in several of them.
+//! The response cache: in this process, in Redis, in an object store, or in several of them.
 //!
-//! [`ResponseCache`] is looked up in ([`ResponseCache::get`]) and filled ([`ResponseCache::put`]) by the request path. What may
-//! be kept, for whom and for how long it counts as the same request is in the key that it brings; what a body is stays its
-//! own matter too ([`Entry::label`]).
+//! The request path looks replies up in a [`ResponseCache`] ([`ResponseCache::get`]) and stores
+//! them ([`ResponseCache::put`]). Its key determines which replies may be cached, for whom, and
+//! which requests are equal; the caller also defines the kinds of bodies ([`CacheEntry::label`]).
 //!
 //! Not here: keys and eligibility (`dialect`, `gateway`), connections to Redis (`redis-store`).
 //!
-//! **Invariant**: nothing that a store does makes a request fail, or makes one wait longer than `lookup_budget`.
-//! **Invariant**: what was begun before a clear is not found after it.
-//! **Invariant**: everything that waits, and everything in memory, has a bound.
+//! **Invariant**: a store never makes a request fail, or wait longer than `lookup_budget`.
+//! **Invariant**: an entry that began before a clear is not found after it.
+//! **Invariant**: every wait and all memory have a bound.
 
 #![cfg_attr(
     not(all(feature = "redis-cache", feature = "s3-cache")),

@@ -1,9 +1,9 @@
-//! The process's connections to Redis, or the name of them in a program that cannot have any.
+//! The process's connections to Redis, or a placeholder type in a build without them.
 
 #[cfg(feature = "redis-cache")]
 pub use redis_store::RedisPool;
 
-/// In a program without the feature `redis-cache` there is none.
+/// Uninhabited in a build without the feature `redis-cache`.
 #[cfg(not(feature = "redis-cache"))]
 #[derive(Debug)]
 pub enum RedisPool {}

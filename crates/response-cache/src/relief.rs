@@ -1,13 +1,13 @@
-//! What the cache does where the process is short of memory.
+//! The cache's reaction to memory pressure.
 
-/// How short it is.
+/// The level of relief.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Relief {
-    /// It is not.
+    /// None.
     #[default]
     Nothing,
-    /// What is kept in memory shrinks to half of what it may be.
+    /// Memory shrinks to half of its bound.
     Shrink,
-    /// The same, and nothing more is taken, for any store.
+    /// Memory shrinks to half, and no store accepts new entries.
     StopWrites,
 }

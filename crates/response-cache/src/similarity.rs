@@ -1,10 +1,11 @@
-//! Replies to requests that mean the same.
+//! An index of replies by the meaning of their question.
 //!
-//! A request is what it asks last and all the rest of it. Only replies of one rest are compared (same tenant, model,
-//! parameters, conversation before); among those the nearest question answers, if it is near enough. What near means says
-//! whoever makes the directions.
+//! A request consists of its last question and the rest. Only replies with the same rest are
+//! compared (same tenant, model, parameters, earlier conversation); the one with the nearest
+//! question answers, if it is near enough. The producer of the vectors defines nearness.
 //!
-//! **Invariant**: bounded in number and bytes; an entry answers no longer than its time, and never another rest.
+//! **Invariant**: bounded in number and bytes; an entry answers only within its TTL, and only for
+//! its own rest.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -14,22 +15,22 @@ use parking_lot::Mutex;
 
 use crate::{CacheEntry, CacheKey, UnitVector};
 
-/// Most bytes of all replies and directions.
+/// Maximum bytes of all replies and vectors.
 const MOST_BYTES: usize = 64 << 20;
 
-/// How replies are found by meaning.
+/// Settings of similarity lookups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SimilaritySettings {
-    /// Least cosine, 0 to 1.
+    /// Minimum cosine, 0 to 1.
     pub(crate) threshold: f64,
-    /// Most entries.
+    /// Maximum number of entries.
     pub(crate) max_entries: usize,
-    /// How long an entry answers.
+    /// Lifetime of an entry.
     pub(crate) ttl: Duration,
 }
 
 impl SimilaritySettings {
-    /// `None`: replies are not found by meaning.
+    /// `None` if similarity lookups are off.
     pub(crate) fn of(settings: &ResponseCacheSection) -> Option<Self> {
         let semantic = &settings.semantic;
         let (threshold, max_entries, ttl) =
@@ -42,7 +43,7 @@ impl SimilaritySettings {
     }
 }
 
-/// The replies, the one that was used or stored last at the end.
+/// The replies in order of use; the most recently used or stored one is last.
 #[derive(Debug, Default)]
 pub(crate) struct SimilarityIndex(Mutex<IndexedReplies>);
 
@@ -67,7 +68,7 @@ impl IndexedReply {
 }
 
 impl SimilarityIndex {
-    /// The reply to the nearest question of this rest, and how near it is.
+    /// Returns the reply to the nearest question of this rest, with its similarity.
     pub(crate) fn find(
         &self,
         rest: &CacheKey,
@@ -94,7 +95,7 @@ impl SimilarityIndex {
         Some((entry, similarity.min(1.0)))
     }
 
-    /// Takes a reply in; what was not used for longest makes room.
+    /// Adds a reply; the least recently used ones make room.
     pub(crate) fn put(
         &self,
         rest: CacheKey,
@@ -113,7 +114,7 @@ impl SimilarityIndex {
             return;
         }
         let mut held = self.0.lock();
-        // The same question again: its newest reply.
+        // Replaces the reply to an equal question.
         held.forget(|old| {
             old.until <= now || (old.rest == known.rest && old.direction == known.direction)
         });
@@ -122,13 +123,13 @@ impl SimilarityIndex {
         held.fit(near.max_entries, MOST_BYTES);
     }
 
-    /// Forgets all, and says how many.
+    /// Removes all entries; returns their number.
     pub(crate) fn clear(&self) -> u64 {
         let held = std::mem::take(&mut *self.0.lock());
         held.entries.len() as u64
     }
 
-    /// Keeps half of what may be kept.
+    /// Shrinks the index to half of `max_entries`.
     pub(crate) fn shrink(&self, max_entries: usize) {
         self.0.lock().fit(max_entries / 2, MOST_BYTES / 2);
     }

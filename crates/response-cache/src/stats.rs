@@ -1,49 +1,50 @@
-//! What operators are shown.
+//! Statistics for operators.
 
-/// The cache as it stands.
+/// The current state of the cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheStats {
-    /// Whether replies are kept.
+    /// Whether the cache is on.
     pub enabled: bool,
     /// `memory`, `redis` or `tiered`.
     pub backend_type: &'static str,
-    /// Replies kept; in Redis at most some hundred thousand of ours are counted.
+    /// Cached replies; in Redis the count stops at some hundred thousand of this cache's keys.
     pub entries: u64,
-    /// Whether these are all: not where others write too, or an object store has the rest.
+    /// Whether `entries` is complete: it is not if other processes write too, or an object store
+    /// has the rest.
     pub entries_are_all: bool,
-    /// Most replies in memory; `None` = bytes alone bound them.
+    /// Maximum number of replies in memory; `None` = only bytes bound them.
     pub capacity: Option<u64>,
-    /// Bytes that they take.
+    /// Bytes of the replies.
     pub size_bytes: u64,
-    /// Replies that had to leave memory before their time, ever.
+    /// Total replies evicted from memory before they expired.
     pub evictions: u64,
-    /// Requests that were answered from the cache, ever.
+    /// Total requests answered from the cache.
     pub hits: u64,
-    /// Requests whose answer was not there.
+    /// Total requests without a cached reply.
     pub misses: u64,
-    /// Requests that were not looked for.
+    /// Total requests without a lookup.
     pub skips: u64,
     /// Hits over hits and misses of the last five minutes, 0 to 1.
     pub hit_rate: f64,
-    /// Replies that are found by what their question means.
+    /// Replies in the similarity index.
     pub semantic_entries: u64,
-    /// The server, where replies lie in Redis.
+    /// The connections to Redis, if replies are stored there.
     pub redis: Option<RedisStats>,
 }
 
 /// Connections to Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedisStats {
-    /// In use.
+    /// Connections in use.
     pub active: u64,
-    /// Waiting for use.
+    /// Idle connections.
     pub idle: u64,
-    /// Whether memory stands in.
+    /// Whether the in-memory fallback is active.
     pub fallback_active: bool,
-    /// Faults of the connection, ever.
+    /// Total connection errors.
     pub connection_errors: u64,
-    /// Answers that did not come in time.
+    /// Total timeouts.
     pub timeout_errors: u64,
-    /// Other faults.
+    /// Total other errors.
     pub other_errors: u64,
 }

@@ -1,11 +1,11 @@
-//! Directions of texts: what means the same as what. Pure arithmetic.
+//! Unit vectors of texts, for the comparison of meanings. Pure arithmetic.
 
-/// A vector of length one, or of none where it says nothing.
+/// A vector of length one, or an empty one without meaning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitVector(Vec<f32>);
 
 impl UnitVector {
-    /// The direction of a vector, whatever its length.
+    /// Normalizes a vector of any length.
     pub fn of(vector: Vec<f32>) -> Self {
         let length = vector
             .iter()
@@ -25,7 +25,8 @@ impl UnitVector {
         })
     }
 
-    /// The middle of several directions; of none, and where they are of different sizes, one that is near nothing.
+    /// Returns the mean of several vectors; without any, or with different dimensions, one that is
+    /// near nothing.
     pub fn middle(directions: &[Self]) -> Self {
         let size = directions.first().map_or(0, |first| first.0.len());
         if directions.iter().any(|direction| direction.0.len() != size) {
@@ -40,17 +41,17 @@ impl UnitVector {
         Self::of(sum)
     }
 
-    /// Whether it is near nothing.
+    /// Returns whether it is near nothing.
     pub fn is_nothing(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What it takes in memory.
+    /// Returns its bytes in memory.
     pub(crate) fn bytes(&self) -> usize {
         self.0.len() * size_of::<f32>()
     }
 
-    /// The cosine of the angle between two directions, -1 to 1; 0 where they cannot be compared.
+    /// Returns the cosine of the angle between two vectors, -1 to 1; 0 if they cannot be compared.
     pub fn similarity(&self, other: &Self) -> f64 {
         if self.0.len() != other.0.len() {
             return 0.0;
@@ -62,7 +63,7 @@ impl UnitVector {
             .sum()
     }
 
-    /// The nearest of several, and how near it is; the first of equals.
+    /// Returns the index of the nearest vector, with its similarity; the first of equals.
     pub fn nearest(&self, others: &[Self]) -> Option<(usize, f64)> {
         let near = others
             .iter()

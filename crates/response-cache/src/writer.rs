@@ -1,7 +1,7 @@
-//! What is written behind the requests' backs.
+//! Writes entries behind the requests' backs.
 //!
-//! **Invariant**: what waits is bounded in number and in bytes, and a clear has nothing under way beside it: what was begun
-//! before it is not written after it.
+//! **Invariant**: the queue is bounded in number and in bytes, and a clear runs alone: an entry
+//! that began before it is not written after it.
 
 use std::{
     any::Any,
@@ -28,16 +28,17 @@ use crate::{
     store::{Store, StoreFill},
 };
 
-/// Entries that wait. When it is full, or their bytes are too many, further ones are let go and counted.
+/// Maximum number of queued entries. If the queue is full, or its bytes are, further entries are
+/// dropped and counted.
 const QUEUE: usize = 1_024;
-/// Bytes of the entries that wait or are being written.
+/// Maximum bytes of the entries that are queued or being written.
 const QUEUE_BYTES: usize = 64 << 20;
-/// How long the end of the process waits for what is still to be written.
+/// How long the end of the process waits for the queued entries.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long a clear may take.
+/// Timeout of a clear.
 const LONGEST_CLEAR: Duration = Duration::from_secs(60);
 
-/// The way to the one task that writes.
+/// The handle of the writer task.
 #[derive(Debug)]
 pub(crate) struct StoreWriter {
     lane: FillSender,
@@ -45,7 +46,7 @@ pub(crate) struct StoreWriter {
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The way for entries alone.
+/// The sender for entries alone.
 #[derive(Clone, Debug)]
 pub(crate) struct FillSender {
     queue: mpsc::Sender<WriteJob>,
@@ -55,25 +56,25 @@ pub(crate) struct FillSender {
 
 #[derive(Debug)]
 enum WriteJob {
-    /// To where everything is written.
+    /// Writes to all stores.
     Keep(StoreFill, WritePermit),
-    /// To the first tier alone.
+    /// Writes to the first tier alone.
     Promote(StoreFill, WritePermit),
     Remove(CacheKey),
     Clear(oneshot::Sender<Result<u64, StoreFault>>),
     End,
 }
 
-/// Bytes that an entry has of the queue, until it is written or let go.
+/// An entry's share of the queue's bytes, until it is written or dropped.
 #[derive(Debug)]
 struct WritePermit {
     bytes: usize,
     of: Arc<AtomicUsize>,
-    /// Whoever brought it sees it dropped then.
+    /// The caller's guard, dropped at that time.
     _held: Option<WriteGuard>,
 }
 
-/// Something that is dropped when an entry was written, or let go.
+/// A guard that is dropped when an entry was written, or discarded.
 pub(crate) type WriteGuard = Box<dyn Any + Send + Sync>;
 
 impl Drop for WritePermit {
@@ -82,18 +83,18 @@ impl Drop for WritePermit {
     }
 }
 
-/// What is written to.
+/// The stores that the writer writes to.
 #[derive(Debug)]
 pub(crate) struct WriterTarget {
     pub(crate) store: Arc<dyn Store>,
-    /// Where copies go, if not into memory at once.
+    /// The target of copies, unless they go into memory directly.
     pub(crate) l1: Option<Arc<dyn Store>>,
-    /// Entries at a time.
+    /// Concurrent writes.
     pub(crate) at_once: usize,
     pub(crate) generations: Arc<Generations>,
 }
 
-/// The queue before there is a task behind it: the store to be written to may need the way to it.
+/// The queue before its task starts: the store to write to may need the sender.
 #[derive(Debug)]
 pub(crate) struct WriterQueue {
     pub(crate) lane: FillSender,
@@ -113,7 +114,7 @@ impl WriterQueue {
         }
     }
 
-    /// Call inside a tokio runtime.
+    /// Starts the task. Call inside a tokio runtime.
     pub(crate) fn start(self, written: WriterTarget) -> StoreWriter {
         let tally = Arc::clone(&self.lane.tally);
         let task = tokio::spawn(run(written, self.jobs, tally));
@@ -125,12 +126,12 @@ impl WriterQueue {
 }
 
 impl FillSender {
-    /// Never waits.
+    /// Queues an entry. Never waits.
     pub(crate) fn keep(&self, fill: StoreFill, held: Option<WriteGuard>) {
         self.enqueue(fill, held, WriteJob::Keep);
     }
 
-    /// The same for the first tier alone.
+    /// Queues an entry for the first tier alone. Never waits.
     pub(crate) fn promote(&self, fill: StoreFill) {
         self.enqueue(fill, None, WriteJob::Promote);
     }
@@ -159,14 +160,15 @@ impl StoreWriter {
         self.lane.keep(fill, held);
     }
 
-    /// After everything that waits or is being written.
+    /// Queues a removal, after everything that is queued or being written.
     pub(crate) fn remove(&self, key: CacheKey) {
         if self.lane.queue.try_send(WriteJob::Remove(key)).is_err() {
             self.lane.tally.writes_dropped.one();
         }
     }
 
-    /// After everything that is being written. The caller has raised the generation.
+    /// Clears the store, after everything that is being written. The caller has raised the
+    /// generation.
     pub(crate) async fn clear(&self) -> Result<u64, StoreFault> {
         let over = || StoreFault {
             store: "cache",
@@ -205,8 +207,8 @@ impl Drop for StoreWriter {
     }
 }
 
-/// Jobs that wait outlive a panic. Those that are under way are lost: entries are let go and counted, a clear fails for
-/// whoever asked for it.
+/// Runs the jobs. Queued jobs survive a panic. Running ones are lost: entries are dropped and
+/// counted, a clear fails for its caller.
 async fn run(written: WriterTarget, mut jobs: mpsc::Receiver<WriteJob>, tally: Arc<CacheCounters>) {
     let mut task = Task::new("response_cache_writer");
     while task
@@ -241,14 +243,14 @@ async fn write_all(
                 while writing.next().await.is_some() {}
                 let original = written.store.delete(key).await;
                 written.generations.removed();
-                // What was copied from it in between goes too.
+                // Copies made from it in between are removed too.
                 if original.and(written.store.delete(key).await).is_err() {
                     tally.writes_dropped.one();
                 }
             }
             Some(WriteJob::Clear(told)) => {
                 while writing.next().await.is_some() {}
-                // Whoever asked may have gone.
+                // The caller may have left.
                 let _ = told.send(clear(&*written.store).await);
             }
             Some(WriteJob::End) | None => {

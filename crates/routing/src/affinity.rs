@@ -1,10 +1,10 @@
-//! What a request has in common with others that should meet it on the same target.
+//! Keys that a request shares with others that should go to the same target.
 //!
-//! Keys come in already hashed: nothing here reads headers or bodies.
+//! Keys are hashes: this module reads no headers or bodies.
 
 use kv_blocks::WorkerId;
 
-/// Keys by which the hashing policies place a request. Equal keys meet on one target.
+/// Keys by which the hashing policies place a request. Equal keys go to one target.
 ///
 /// ```
 /// use routing::Affinity;
@@ -15,24 +15,25 @@ use kv_blocks::WorkerId;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Affinity {
-    /// SHA-256 over the model and the beginning of the prompt: its system text, else its first message. `None` when the
-    /// request has neither.
+    /// SHA-256 over the model and the beginning of the prompt: its system text, else its first
+    /// message. `None` when the request has neither.
     pub prefix_key: Option<[u8; 32]>,
-    /// Hash of what names the session: a header, a field of the body, as a last resort the body itself.
+    /// Hash of the session's identity: a header, a field of the body, as a last resort the body
+    /// itself.
     pub session_key: Option<u64>,
-    /// Who served a prompt that began alike, as far as that is remembered. A hint for policies that go by caches, where
-    /// nobody is known to hold anything of the prompt.
+    /// The worker that served a prompt with this beginning, from the prefix memory. A hint for
+    /// cache-based policies where no target is known to hold any of the prompt.
     pub served_by: Option<WorkerId>,
 }
 
 impl Affinity {
-    /// The prefix key as a number: its first eight bytes, the first one the most significant.
+    /// Returns the prefix key as a number: its first eight bytes, most significant first.
     pub(crate) fn prefix(&self) -> Option<u64> {
         self.prefix_key
             .map(|[a, b, c, d, e, f, g, h, ..]| u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// The narrowest key there is: the session's, else the prefix's.
+    /// Returns the most specific key: the session's, else the prefix's.
     pub(crate) fn session(&self) -> Option<u64> {
         self.session_key.or_else(|| self.prefix())
     }

@@ -1,4 +1,4 @@
-//! What was chosen, and how it is told.
+//! The result of a choice, and its conversion to a decision.
 
 use std::sync::Arc;
 
@@ -10,30 +10,31 @@ use crate::{
     session::SessionOutcome,
 };
 
-/// A winner, and everything that was weighed against it.
+/// A winner and the candidates that it was compared with.
 #[derive(Debug)]
 pub(crate) struct Choice<'a> {
     pub(crate) input: PolicyInput<'a>,
-    /// One per contender.
+    /// One per candidate.
     pub(crate) prices: Vec<CandidateCost>,
-    /// Contenders by price, cheapest first.
+    /// Candidates by cost, cheapest first.
     pub(crate) order: Vec<usize>,
     /// The winner's place in `order`.
     pub(crate) place: usize,
     pub(crate) unit: CostUnit,
-    /// The policy that was asked.
+    /// The policy of the request.
     pub(crate) policy: Policy,
-    /// The policy that priced: another one where the first needs a key that the request has not.
+    /// The policy that computed the costs: another one where the first needs a key that the request
+    /// does not have.
     pub(crate) ruling: Policy,
-    /// What this means for the request's session, if it has one.
+    /// The effect on the request's session, if it has one.
     pub(crate) session: Option<SessionOutcome>,
-    /// How the policy placed the request, where it tells ways apart.
+    /// How the policy placed the request, for policies that distinguish ways.
     pub(crate) label: Option<&'static str>,
-    /// Cold work that targets seen for the first time were taken to have behind them.
+    /// Cold work that new targets were credited with.
     pub(crate) newcomer_cold_tokens: f64,
 }
 
-/// What the caller knows of a decision besides the choice.
+/// The facts of a decision that are not part of the choice.
 #[derive(Debug)]
 pub(crate) struct DecisionContext {
     pub(crate) method: Method,
@@ -44,22 +45,23 @@ pub(crate) struct DecisionContext {
 }
 
 impl Choice<'_> {
-    /// Whether another policy priced than the one that was asked.
+    /// Returns whether another policy than the requested one computed the costs.
     pub(crate) fn fell_back(&self) -> bool {
         self.policy.fell_back_to(self.ruling)
     }
 
-    /// Whether the session decided, and the policy did not.
+    /// Returns whether the session decided instead of the policy.
     pub(crate) fn by_session(&self) -> bool {
         self.session.is_some_and(|session| session.decided)
     }
 
-    /// The contender that won.
+    /// Returns the winning candidate.
     pub(crate) fn winner(&self) -> &PolicyCandidate<'_> {
         &self.input.candidates[self.order[self.place]]
     }
 
-    /// The decision as the receipt will show it, with at most `kept` candidates (at least winner and runner-up).
+    /// Returns the decision for the receipt, with at most `kept` candidates (at least winner and
+    /// runner-up).
     pub(crate) fn decision(&self, circumstances: DecisionContext, kept: usize) -> Decision {
         let DecisionContext {
             method,
@@ -108,7 +110,7 @@ impl Choice<'_> {
         }
     }
 
-    /// What knowledge of caches did, where nobody was asked for by name.
+    /// Returns the effect of cache knowledge on the choice for a request without a pin.
     fn cache_use(&self) -> Option<CacheUse> {
         let warm = |contender: &PolicyCandidate<'_>| contender.overlap.warm.total();
         let (decided, tokens) = if self.by_session() {
@@ -130,15 +132,16 @@ impl Choice<'_> {
         if !decided {
             return Some(CacheUse::Fallback);
         }
-        // Streams may know of more tokens than this prompt has; one that has none is cached nowhere.
+        // Streams may report more tokens than this prompt has; a prompt without tokens is cached
+        // nowhere.
         let overlap = f64::from(tokens) / f64::from(self.input.prompt_tokens.max(1));
         Some(CacheUse::Decided {
             overlap: overlap.min(1.0),
         })
     }
 
-    /// What each contender would have to compute and to hold with this request, by target. `prompt` says where the prompt
-    /// is computed if it generates.
+    /// Returns what each candidate would have to compute and to hold with this request, by target.
+    /// `prompt` gives the place where the prompt is computed if the candidate generates.
     pub(crate) fn potential_loads(
         &self,
         prompt: impl Fn(&PolicyCandidate<'_>) -> PromptLocation,
@@ -161,14 +164,15 @@ impl Choice<'_> {
         loads
     }
 
-    /// Places worth telling of, best first: winner, runner-up, most warm, least loaded, then by rank.
+    /// Returns the places to report, best first: winner, runner-up, warmest, least loaded, then by
+    /// rank.
     fn worth_keeping(&self, runner_up: Option<usize>, kept: usize) -> Vec<usize> {
         let contender = |place: &usize| &self.input.candidates[self.order[*place]];
         let places = || 0..self.order.len();
         if self.order.len() <= kept {
             return places().collect();
         }
-        // Of equals the better rank, so the last of `max` is turned round.
+        // Of equals the better rank wins; `max` returns the last one, so the order is reversed.
         let warmest = places()
             .rev()
             .max_by_key(|place| contender(place).overlap.warm.total());

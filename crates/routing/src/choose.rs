@@ -1,13 +1,14 @@
-//! From prices to a winner and an order.
+//! Orders candidates by cost and picks the winner.
 
 use crate::policy::CandidateCost;
 
 /// Costs this close, relative to the larger, are equal: they differ by rounding only.
 const EQUAL: f64 = 1e-9;
 
-/// The order of candidates by cost, cheapest first; equal costs by tie-break, then by a draw.
+/// Returns the order of candidates by cost, cheapest first; equal costs by tie-break, then at
+/// random.
 pub(crate) fn order(prices: &[CandidateCost], random: u64) -> Vec<usize> {
-    // Costs go beside their places: prices are long, and there may be a thousand.
+    // Costs are copied next to their places: `CandidateCost` is large, and there may be a thousand.
     let mut costs: Vec<(f64, usize)> = prices
         .iter()
         .enumerate()
@@ -15,7 +16,7 @@ pub(crate) fn order(prices: &[CandidateCost], random: u64) -> Vec<usize> {
         .collect();
     costs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let mut order: Vec<usize> = costs.into_iter().map(|(_, i)| i).collect();
-    // Equal costs stand together now; settling each run on its own keeps the comparison transitive.
+    // Equal costs are adjacent now; ordering each run on its own keeps the comparison transitive.
     let mut start = 0;
     while start < order.len() {
         let cheapest = prices[order[start]].cost;
@@ -28,8 +29,8 @@ pub(crate) fn order(prices: &[CandidateCost], random: u64) -> Vec<usize> {
     order
 }
 
-/// Draws a position of `order`: certainly the first at temperature 0, else with weights `exp(-x / temperature)` where
-/// `x` is the cost scaled to 0..1 between the cheapest and the dearest.
+/// Draws a position of `order`: always the first at temperature 0, else with weights `exp(-x /
+/// temperature)` where `x` is the cost scaled to 0..1 between the cheapest and the most expensive.
 pub(crate) fn pick(
     prices: &[CandidateCost],
     order: &[usize],
@@ -65,7 +66,7 @@ pub(crate) fn pick(
     order.len() - 1
 }
 
-/// A number for the `i`-th candidate, spread evenly over all `u64` for even spread of `random`.
+/// Returns a number for the `i`-th candidate, uniform over all `u64` if `random` is.
 pub(crate) fn random_for(random: u64, i: usize) -> u64 {
     let mut x = random.wrapping_add(
         (i as u64)
@@ -81,7 +82,7 @@ fn equal(a: f64, b: f64) -> bool {
     (a - b).abs() <= EQUAL * a.abs().max(b.abs()).max(1.0)
 }
 
-/// Evenly spread over 0 (included) to 1 (not included).
+/// Maps `random` uniformly to 0 (included) to 1 (not included).
 pub(crate) fn unit(random: u64) -> f64 {
     (random >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,10 +1,10 @@
-//! A sum that forgets.
+//! A sum that decays with time.
 
 use std::time::Duration;
 
 use kv_blocks::Moment;
 
-/// A sum in which each amount counts for less the longer ago it was added: by `1/e` after `memory`.
+/// A sum in which older amounts count less: by `1/e` after `memory`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecayingSum {
     memory: Duration,
@@ -23,7 +23,8 @@ impl DecayingSum {
 
     pub(crate) fn add(&mut self, now: Moment, amount: f64) {
         self.sum = self.at(now) + amount;
-        // A caller's clock may be read before another's and used after it; the sum never runs backwards.
+        // A caller may read its clock before another caller and use the value later; the sum never
+        // runs backwards.
         self.at = self.at.max(now);
     }
 

@@ -1,4 +1,4 @@
-//! One decision with its reasons, as the receipt will show it.
+//! One decision with its reasons, for the receipt.
 
 use std::sync::Arc;
 
@@ -8,39 +8,40 @@ use crate::{
     CacheSource, CostUnit, ExcludedTarget, Policy, PrefillNote, SessionNote, TargetLoad, Terms,
 };
 
-/// Who won, who came second, and what each would have cost.
+/// The winner, the runner-up and the costs of the candidates.
 #[derive(Clone, Debug)]
 pub struct Decision {
     /// The policy that decided.
     pub policy: Policy,
     /// How the winner was found.
     pub method: Method,
-    /// How the policy placed the request, where it tells ways apart: `prefix_hash` says `prefix_hash` (the key's owner),
-    /// `overflow` (the owner is full) or `fallback` (there was no key). `None` for a request that was pinned, or went to the
-    /// target of its session.
+    /// How the policy placed the request, for policies that distinguish ways: `prefix_hash` has
+    /// `prefix_hash` (the key's owner), `overflow` (the owner is full) and `fallback` (there was no
+    /// key). `None` for a request that was pinned, or went to the target of its session.
     pub label: Option<&'static str>,
-    /// What knowledge of caches did for it; `None` under policies that do not go by it, and for a request that was pinned or
-    /// went to the target of its session.
+    /// The effect of cache knowledge; `None` under policies that do not use it, and for a request
+    /// that was pinned or went to the target of its session.
     pub cache_use: Option<CacheUse>,
     /// Unit of every cost.
     pub cost_unit: CostUnit,
-    /// The candidates worth keeping, best rank first; the first one won unless a temperature drew another.
+    /// The reported candidates, best rank first; the first one won unless a temperature drew
+    /// another.
     pub candidates: Vec<ScoredCandidate>,
     /// Candidates before the cut.
     pub candidates_total: usize,
-    /// Who was ruled out, and why.
+    /// Excluded targets and the reasons.
     pub excluded: Vec<ExcludedTarget>,
     /// The winner.
     pub winner: Target,
     /// The winner's worker name.
     pub winner_name: Arc<str>,
-    /// The best of the others.
+    /// The best of the other candidates.
     pub runner_up: Option<Target>,
     /// Cost of the runner-up less cost of the winner; `None` without a time model.
     pub regret_ms: Option<f64>,
-    /// What the engine is expected to report as cached tokens.
+    /// Cached tokens that the engine is expected to report.
     pub predicted_cached_tokens: u32,
-    /// The same by the winner's announcements alone; differs while it is not trusted.
+    /// The same from the winner's announcements only; differs while the winner is not trusted.
     pub announced_cached_tokens: u32,
     /// The winner's block size, tokens.
     pub block_size: u32,
@@ -48,32 +49,32 @@ pub struct Decision {
     pub prompt_blocks: u32,
     /// Load counted on the winner.
     pub reserved: ReservedLoad,
-    /// What became of its session; `None`: it has none that anybody looks at.
+    /// The effect on its session; `None`: it has none, or sessions are ignored.
     pub session: Option<SessionNote>,
-    /// What becomes of its prefill, where another pool computes prompts.
+    /// The prefill of the request, where another pool computes prompts.
     pub prefill: Option<PrefillNote>,
     /// Microseconds spent hashing the prompt's blocks.
     pub hash_us: f64,
-    /// Microseconds spent asking the index.
+    /// Microseconds spent on index lookups.
     pub lookup_us: f64,
     /// Microseconds spent on the rest of the decision.
     pub decide_us: f64,
 }
 
 impl Decision {
-    /// The winner's row; `None` never happens for a decision made by the router.
+    /// Returns the winner's row; `None` never happens for a decision made by the router.
     pub fn winning(&self) -> Option<&ScoredCandidate> {
         self.candidates.iter().find(|row| row.target == self.winner)
     }
 }
 
-/// What knowledge of caches did for a decision.
+/// The effect of cache knowledge on a decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CacheUse {
-    /// It was weighed. The winner is believed to have this part of the prompt cached, 0..1: other things count too, so it
-    /// need not be the most that any worker has.
+    /// The policy used it. The winner is expected to have this share of the prompt cached, 0..1.
+    /// Other terms count too, so it need not be the largest share of any worker.
     Decided {
-        /// That part.
+        /// The cached share of the prompt.
         overlap: f64,
     },
     /// Too little is cached anywhere: another rule decided.
@@ -85,7 +86,7 @@ pub enum CacheUse {
 pub enum Method {
     /// The policy chose.
     Policy,
-    /// The request asked for the worker by name.
+    /// The request names the worker.
     Pinned,
     /// The session's worker.
     Session,
@@ -95,7 +96,7 @@ pub enum Method {
     SemanticHit,
     /// Joined a request in flight.
     Dedup,
-    /// There was only one.
+    /// There was only one candidate.
     OnlyCandidate,
     /// The policy could not decide.
     Fallback,
@@ -104,7 +105,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Policy => "policy",
@@ -120,7 +121,7 @@ impl Method {
     }
 }
 
-/// One candidate, as it stood when the decision was made.
+/// One candidate at the time of the decision.
 #[derive(Clone, Debug)]
 pub struct ScoredCandidate {
     /// The target.
@@ -131,11 +132,11 @@ pub struct ScoredCandidate {
     pub rank: u32,
     /// Leading prompt tokens held there, by tier.
     pub warm_tokens: WarmTokens,
-    /// What the engine would report as cached.
+    /// Cached tokens that the engine is expected to report.
     pub predicted_cached_tokens: u32,
     /// Prompt tokens it would have to compute.
     pub uncached_tokens: u32,
-    /// Where knowledge of its cache comes from.
+    /// The source of knowledge about its cache.
     pub cache_source: CacheSource,
     /// State of its event stream.
     pub stream_state: Option<&'static str>,
@@ -147,7 +148,7 @@ pub struct ScoredCandidate {
     pub cost: f64,
     /// Expected time to first token; `None` without a time model.
     pub predicted_ttft_ms: Option<f64>,
-    /// What the cost is made of.
+    /// The terms of the cost.
     pub terms: Terms,
 }
 
@@ -162,12 +163,12 @@ pub struct WarmTokens {
     pub disk: u32,
     /// In remote storage.
     pub remote: u32,
-    /// Expected there, not yet confirmed.
+    /// Expected on the target, not yet confirmed.
     pub speculative: u32,
 }
 
 impl WarmTokens {
-    /// All of them.
+    /// Returns the sum of all tiers.
     pub fn total(self) -> u32 {
         [self.host, self.disk, self.remote, self.speculative]
             .into_iter()
@@ -184,14 +185,14 @@ pub struct ReservedLoad {
     pub decode_blocks: u32,
 }
 
-/// What a target would have to compute and to hold if a request went there.
+/// The work and blocks of a target if a request went there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PotentialLoad {
     /// The target.
     pub target: Target,
-    /// Its worker's name.
+    /// The worker's name.
     pub name: Arc<str>,
-    /// Prompt tokens to compute: those queued there, and those of the request that it does not hold.
+    /// Prompt tokens to compute: the queued ones, and the uncached tokens of the request.
     pub prefill_tokens: u64,
     /// Blocks of its active sequences and of the request's prompt, shared prefixes counted once.
     pub decode_blocks: u64,

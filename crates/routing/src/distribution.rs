@@ -1,13 +1,15 @@
-//! How values were spread: a count per range, and their sum.
+//! Distributions of values: a count per range, and the sum.
 //!
-//! **Invariant**: every value that was observed is in exactly one range; the sum of the counts is the number of values.
+//! **Invariant**: every observed value is in exactly one range; the sum of the counts is the number
+//! of values.
 
 use parking_lot::Mutex;
 
-/// Counts values by ranges that are fixed when it is made. Shared; its lock is held for one look.
+/// Counts values by fixed ranges. Shared; its lock is held briefly.
 #[derive(Debug)]
 pub(crate) struct Distribution {
-    /// Where ranges end, that value included; rising. Behind the last there is one more range, without an end.
+    /// Inclusive upper ends of the ranges, ascending. After the last there is one more range,
+    /// without an end.
     ends: Vec<f64>,
     seen: Mutex<BucketCounts>,
 }
@@ -21,26 +23,26 @@ struct BucketCounts {
 /// The values so far.
 ///
 /// ```
-/// let tally = routing::KvTally::default();
-/// let spread = tally.overlaps();
-/// assert_eq!((spread.count(), spread.mean()), (0, None));
+/// let counters = routing::KvDecisionCounters::default();
+/// let overlaps = counters.overlaps();
+/// assert_eq!((overlaps.count(), overlaps.mean()), (0, None));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct DistributionSnapshot {
-    /// Where each range ends, that value included, and how many values are in it; rising. The last one has no end
-    /// (`f64::INFINITY`).
+    /// Inclusive upper end of each range, and the number of values in it; ascending. The last one
+    /// has no end (`f64::INFINITY`).
     pub ranges: Vec<(f64, u64)>,
     /// Sum of the values.
     pub sum: f64,
 }
 
 impl DistributionSnapshot {
-    /// How many values there were.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.ranges.iter().map(|(_, count)| count).sum()
     }
 
-    /// Their mean; `None` without any.
+    /// Returns their mean; `None` without any.
     pub fn mean(&self) -> Option<f64> {
         (self.count() > 0).then(|| self.sum / self.count() as f64)
     }
@@ -58,7 +60,7 @@ impl Distribution {
         }
     }
 
-    /// A value that is no number is none.
+    /// Counts a value; NaN is ignored.
     pub(crate) fn observe(&self, value: f64) {
         if value.is_nan() {
             return;

@@ -1,14 +1,14 @@
-//! How often workers took what they were given, over the last minute.
+//! The success rate of workers over the last minute.
 
 use std::{collections::HashMap, time::Duration};
 
 use kv_blocks::{Moment, WorkerId};
 
-/// The minute, in parts that are forgotten one at a time.
+/// The minute is divided into this many parts, which expire one at a time.
 const PARTS: usize = 6;
 const PART: Duration = Duration::from_secs(10);
 
-/// Every worker's minute. Bounded: one entry per worker that has not been forgotten.
+/// The last minute of every worker. Bounded: one entry per worker that has not been forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct HealthTable {
     workers: HashMap<WorkerId, FailureWindow>,
@@ -29,7 +29,7 @@ fn number(now: Moment) -> u64 {
 }
 
 impl HealthTable {
-    /// A request ended at `worker`; `taken`: it had it.
+    /// Records the end of a request at `worker`; `taken`: the worker accepted it.
     pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, taken: bool) {
         let number = number(now);
         let minute = self.workers.entry(worker).or_default();
@@ -45,7 +45,7 @@ impl HealthTable {
         part.taken = part.taken.saturating_add(u32::from(taken));
     }
 
-    /// Its share of requests taken; one that was given none is taken for a good one.
+    /// Returns the share of requests that it accepted; 1 for a worker without requests.
     pub(crate) fn of(&self, now: Moment, worker: WorkerId) -> f64 {
         let number = number(now);
         let Some(minute) = self.workers.get(&worker) else {
@@ -95,7 +95,7 @@ mod tests {
         is(&book, 60, 2.0 / 3.0);
         is(&book, 70, 1.0);
         assert!((book.of(at(15), other) - 1.0).abs() < 1e-9);
-        // The place of a part that is over is used again.
+        // The slot of an expired part is reused.
         book.observe(at(72), one, false);
         is(&book, 72, 0.0);
         book.forget(one);

@@ -1,4 +1,4 @@
-//! What the router is asked: one request, and the targets it may go to.
+//! The input of a decision: one request, and the targets that it may go to.
 
 use std::{fmt, sync::Arc};
 
@@ -9,72 +9,77 @@ use crate::{
     WaitBudget,
 };
 
-/// One request that needs a target.
+/// A request that needs a target.
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// The policy asked for by name; `None` takes the configured one.
+    /// The policy that the request names; `None` selects the configured one.
     pub policy: Option<Policy>,
-    /// The worker asked for by name: every other candidate is excluded as `not_pinned`.
+    /// The worker that the request names: every other candidate is excluded as `not_pinned`.
     pub pin: Option<Pin>,
-    /// The prompt, cut into blocks on demand; `None` when nothing is known of it.
+    /// The prompt, cut into blocks on demand; `None` when it is unknown.
     pub blocks: Option<&'a Arc<PromptBlocks>>,
-    /// What the request has in common with others that should meet it on the same target.
+    /// Keys that the request shares with others that should go to the same target.
     pub affinity: Affinity,
-    /// By what its session is recognised; `None`: it belongs to none. See [`crate::Router::session_mode`].
+    /// The keys of its session; `None`: it has none. See [`crate::Router::session_mode`].
     pub session: Option<&'a Arc<SessionKeys>>,
-    /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none.
+    /// The holders of the prompt's beginning, from streams of whole prefixes; `None`: there are no
+    /// such streams.
     pub prefix_holders: Option<&'a [PrefixHolder]>,
     /// Prompt length in tokens; an estimate when the blocks are over text.
     pub prompt_tokens: u32,
-    /// How many tokens the reply will have at most, if the caller knows; how long replies are is learned.
+    /// Upper limit of the reply's length in tokens, if the caller knows it; typical lengths are
+    /// learned.
     pub expected_output_tokens: Option<u32>,
-    /// Who will see its first token.
+    /// How the reply comes back.
     pub answer: ReplyMode,
-    /// Whether it may be held, and how long; `None`: it is answered at once.
+    /// Whether and how long it may wait in the queue; `None`: it gets an answer at once.
     pub wait_budget: Option<WaitBudget>,
-    /// The share of its cache in use, 0 to 1, above which a target takes no new request; `None`: none is too much.
+    /// The share of its cache in use, 0 to 1, above which a target takes no new request; `None`: no
+    /// limit.
     pub busy_threshold: Option<f64>,
     /// Targets that serve the model and may take the request now, in any order.
     pub candidates: &'a [Candidate],
     /// Targets the caller has already ruled out, for the receipt.
     pub excluded: &'a [ExcludedTarget],
-    /// Who may compute the prompt for them; `None`: whoever generates computes it too.
+    /// The pool that may compute the prompt; `None`: the decode worker computes it too.
     pub prefill: Option<PrefillPool<'a>>,
-    /// A number drawn for this request; settles equal costs.
+    /// A random number for this request; breaks ties between equal costs.
     pub random: u64,
-    /// What this request changes of the configuration.
+    /// The request's changes of the configuration.
     pub overrides: Overrides,
     /// Measures the parts of the decision.
     pub stopwatch: &'a dyn Stopwatch,
 }
 
-/// How the answer comes back.
+/// How the reply comes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReplyMode {
     /// Token by token: `first_token` will be called when the prompt is computed.
     #[default]
     Streamed,
-    /// Token by token to somebody else, who sends the request and calls `first_token`. Nobody knows how long it waited
-    /// there before it was sent, so the engine's speed is not learned from it.
+    /// Token by token to another process, which sends the request and calls `first_token`. The time
+    /// between the decision and the sending is unknown, so the engine's speed is not learned from
+    /// it.
     Elsewhere,
-    /// In one piece at the end. Nobody will say when the prompt was computed, so its estimated time is believed.
+    /// In one piece at the end. The end of the prefill is not reported, so its estimated time is
+    /// used.
     Whole,
 }
 
-/// What one request, or its model, changes of the configured routing.
+/// Changes of the configured routing by one request, or by its model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Overrides {
     /// Weight of cached prefixes, 0 to 100; 0 balances load alone.
     pub overlap_weight: Option<f64>,
     /// 0 takes the lowest cost, above 0 draws by cost.
     pub temperature: Option<f64>,
-    /// Higher goes first among held requests.
+    /// A higher priority is released first from the queue.
     pub priority: i32,
-    /// What a cached block is worth by where it sits.
+    /// Value of a cached block by its medium.
     pub medium_weights: Option<MediumWeights>,
 }
 
-/// A worker asked for by name, or one rank of it.
+/// A worker that the request names, or one rank of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
     /// The worker.
@@ -84,7 +89,7 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// Whether the pin allows `target`.
+    /// Returns whether the pin allows `target`.
     pub fn allows(self, target: Target) -> bool {
         self.worker == target.worker && self.rank.is_none_or(|rank| rank == target.rank)
     }
@@ -101,9 +106,9 @@ pub struct Candidate {
     pub namespace: Namespace,
     /// Configured share of work, compared with the others: above 0.
     pub weight: f64,
-    /// Where knowledge of the target's cache comes from.
+    /// The source of knowledge about the target's cache.
     pub cache: CacheSource,
-    /// Size of the target's device cache in blocks, where the engine tells.
+    /// Size of the target's device cache in blocks, if the engine reports it.
     pub total_blocks: Option<u32>,
     /// Tiers the engine reuses blocks from.
     pub tiers: Tiers,
@@ -111,14 +116,14 @@ pub struct Candidate {
     pub stream_state: Option<&'static str>,
     /// Health, for the receipt.
     pub health: &'static str,
-    /// What a controller of LMCache says of its worker.
+    /// The figures of an LMCache controller about the worker.
     pub lmcache: LmcacheFacts,
-    /// Share of the device cache in use, as the engine said last.
+    /// Share of the device cache in use, by the engine's latest report.
     pub usage: Option<f64>,
 }
 
 impl Candidate {
-    /// Its weight; 1 where that is no positive number.
+    /// Returns the weight; 1 if it is not a positive number.
     pub(crate) fn share(&self) -> f64 {
         if self.weight.is_finite() && self.weight > 0.0 {
             self.weight
@@ -128,7 +133,7 @@ impl Candidate {
     }
 }
 
-/// Where knowledge of a target's cache comes from.
+/// The source of knowledge about a target's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheSource {
     /// The engine's own KV events.
@@ -138,7 +143,7 @@ pub enum CacheSource {
 }
 
 impl CacheSource {
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Events => "events",
@@ -155,14 +160,14 @@ impl Tiers {
     /// Every tier.
     pub const ALL: Self = Self([true; 4]);
 
-    /// Whether `tier` is in the set.
+    /// Returns whether `tier` is in the set.
     pub fn contains(self, tier: Tier) -> bool {
         self.0[tier.index()]
     }
 }
 
 impl Default for Tiers {
-    /// Device, host and disk: what an engine with an offloading cache reuses by itself.
+    /// Returns device, host and disk: an engine with an offloading cache reuses them by itself.
     fn default() -> Self {
         Self([true, true, true, false])
     }
@@ -194,7 +199,7 @@ pub struct ExcludedTarget {
 pub enum ExcludeReason {
     /// Does not answer its health checks.
     Unhealthy,
-    /// Answers, but has not finished loading.
+    /// Answers its health checks, but has not finished loading.
     WarmingUp,
     /// Takes no new requests.
     Draining,
@@ -210,20 +215,20 @@ pub enum ExcludeReason {
     Role,
     /// The tenant may not use it.
     Acl,
-    /// Failed this very request.
+    /// Failed this request before.
     FailedBefore,
-    /// Another worker was asked for by name.
+    /// The request names another worker.
     NotPinned,
     /// The prompt does not fit.
     ContextTooLong,
-    /// Not of the cluster that the prompt belongs to.
+    /// Not in the cluster that the prompt belongs to.
     OtherCluster,
-    /// Has no words for such a request.
+    /// Has no dialect for such a request.
     Dialect,
 }
 
 impl ExcludeReason {
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unhealthy => "unhealthy",
@@ -246,7 +251,7 @@ impl ExcludeReason {
 
 /// Measures the parts of a decision for the receipt; the pure core has no clock of its own.
 pub trait Stopwatch {
-    /// Microseconds since some fixed point.
+    /// Returns the microseconds since some fixed point.
     fn elapsed_us(&self) -> f64;
 }
 
@@ -256,7 +261,7 @@ impl fmt::Debug for dyn Stopwatch + '_ {
     }
 }
 
-/// A stopwatch that stands still, for callers that do not measure.
+/// A stopwatch that does not run, for callers that do not measure.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoStopwatch;
 

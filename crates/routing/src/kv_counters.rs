@@ -1,7 +1,8 @@
-//! What knowledge of caches has done for requests: how often it decided, how much of their prompts was cached where they
-//! went, and how long asking took.
+//! Counters of cache-based decisions: how often caches decided, the cached share of prompts, and
+//! the duration of index queries.
 //!
-//! Whoever carries a decision out tells it here, once; whoever asks reads. Nothing is decided by these figures.
+//! The caller that carries a decision out records it here, once. No decision depends on these
+//! figures.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -18,9 +19,9 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 ///
-/// let tally = routing::KvTally::default();
-/// tally.queried(Duration::from_micros(3));
-/// assert_eq!((tally.counts().total(), tally.queries().count()), (0, 1));
+/// let counters = routing::KvDecisionCounters::default();
+/// counters.record_query(Duration::from_micros(3));
+/// assert_eq!((counters.counts().total(), counters.queries().count()), (0, 1));
 /// ```
 #[derive(Debug)]
 pub struct KvDecisionCounters {
@@ -36,35 +37,36 @@ impl Default for KvDecisionCounters {
             kv_aware: AtomicU64::new(0),
             fallback: AtomicU64::new(0),
             overlaps: Distribution::new((1..=10).map(|tenth| f64::from(tenth) / 10.0)),
-            // Seconds, 1 us to 65 ms: a look into memory, and the longest that anybody waits for another machine.
+            // Seconds, 1 us to 65 ms: from a lookup in memory to the longest wait for another
+            // machine.
             queries: Distribution::new((0..17).map(|n| 1e-6 * f64::from(1 << n))),
         }
     }
 }
 
-/// Decisions of policies that go by caches, by who decided.
+/// Decisions of cache-based policies, by the rule that decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvCounts {
-    /// What is known of caches.
+    /// Cache knowledge decided.
     pub kv_aware: u64,
-    /// Another rule, because too little was known.
+    /// Another rule decided, because too little was known.
     pub fallback: u64,
 }
 
 impl KvCounts {
-    /// With the names that metrics have for them.
+    /// Returns the counts with their names in metrics.
     pub fn by_decision(&self) -> [(&'static str, u64); 2] {
         [("kv_aware", self.kv_aware), ("fallback", self.fallback)]
     }
 
-    /// Both.
+    /// Returns the sum of both.
     pub fn total(&self) -> u64 {
         self.kv_aware + self.fallback
     }
 }
 
 impl KvDecisionCounters {
-    /// A decision is carried out.
+    /// Counts a decision that is carried out.
     pub fn count(&self, decision: &Decision) {
         match decision.cache_use {
             Some(CacheUse::Decided { overlap }) => {
@@ -78,12 +80,12 @@ impl KvDecisionCounters {
         }
     }
 
-    /// An index was asked who holds a prompt, and took so long.
+    /// Records the duration of an index query for the holders of a prompt.
     pub fn record_query(&self, took: Duration) {
         self.queries.observe(took.as_secs_f64());
     }
 
-    /// The decisions so far.
+    /// Returns the decisions so far.
     pub fn counts(&self) -> KvCounts {
         KvCounts {
             kv_aware: self.kv_aware.load(Ordering::Relaxed),
@@ -91,12 +93,13 @@ impl KvDecisionCounters {
         }
     }
 
-    /// Shares of prompts that were cached where they went, 0..1, of the requests that caches decided about.
+    /// Returns the cached shares of prompts on their targets, 0..1, of the requests that caches
+    /// decided.
     pub fn overlaps(&self) -> DistributionSnapshot {
         self.overlaps.spread()
     }
 
-    /// Times that an index took to answer, seconds.
+    /// Returns the durations of index queries in seconds.
     pub fn queries(&self) -> DistributionSnapshot {
         self.queries.spread()
     }

@@ -1,7 +1,7 @@
-//! How long workers took to their first tokens lately, waiting included.
+//! Recent times to first token of workers, waiting included.
 //!
-//! Unlike the rates this explains nothing: it is what clients saw. Only streamed replies count; nobody sees the others'
-//! first token.
+//! Unlike the rates these times include all delays, as clients see them. Only streamed replies
+//! count; the first token of other replies is not visible.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -9,14 +9,14 @@ use kv_blocks::{Moment, WorkerId};
 
 use crate::decaying_sum::DecayingSum;
 
-/// A first token counts for a third after this long.
+/// The weight of a first token falls to a third after this long.
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// A worker without a first token for this long has no mean: a bad one would keep requests away for ever, and nothing
-/// would show that it is better by now.
+/// A worker without a first token for this long has no mean: a bad mean would keep requests away
+/// for ever, and no sample would show that the worker has improved.
 const STALE: Duration = Duration::from_secs(60);
 
-/// Every worker's mean. Bounded: one entry per worker that has not been forgotten.
+/// The mean of every worker. Bounded: one entry per worker that has not been forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyTable {
     workers: HashMap<WorkerId, RecentLatency>,
@@ -40,7 +40,7 @@ impl Default for RecentLatency {
 }
 
 impl LatencyTable {
-    /// A first token of `worker` came `ms` after the request was given to it.
+    /// Records that a first token of `worker` came `ms` after the request was assigned to it.
     pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, ms: f64) {
         let lately = self.workers.entry(worker).or_default();
         lately.ms.add(now, ms);
@@ -48,7 +48,7 @@ impl LatencyTable {
         lately.latest = lately.latest.max(now);
     }
 
-    /// The mean of `worker`; `None` when it has shown no first token lately.
+    /// Returns the mean of `worker`; `None` without a recent first token.
     pub(crate) fn mean_ms(&self, now: Moment, worker: WorkerId) -> Option<f64> {
         let lately = self
             .workers

@@ -1,11 +1,11 @@
-//! What each target has been given and not yet finished.
+//! The load of each target from open reservations.
 //!
-//! Every dispatch is a reservation: counted when it is opened, moved from prefill to decode at its first token, freed
-//! when it is closed. Nothing here chooses, and nothing here knows of HTTP: who closes a reservation, and why, is the
-//! caller's business.
+//! Every dispatch is a reservation: counted when it is opened, moved from prefill to decode at its
+//! first token, freed when it is closed. The ledger chooses no target and knows no HTTP; the caller
+//! decides when a reservation is closed, and why.
 //!
-//! **Invariant**: a reservation is freed exactly once, and when none is open every target's load is exactly zero: all
-//! sums are integers.
+//! **Invariant**: a reservation is freed exactly once, and when none is open every target's load is
+//! exactly zero: all sums are integers.
 
 mod account;
 mod active;
@@ -36,12 +36,12 @@ use crate::{
     survey::OverlapSurvey,
 };
 
-/// Load of one target, as counted from our own decisions.
+/// Load of one target, counted from our own decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetLoad {
-    /// Requests sent and not done.
+    /// Requests that were sent and are not done.
     pub in_flight: u32,
-    /// Prompt tokens still to be computed: of requests without a first token.
+    /// Prompt tokens still to be computed, of requests without a first token.
     pub queued_prefill_tokens: u64,
     /// Sequences that have their first token.
     pub decode_sequences: u32,
@@ -49,10 +49,11 @@ pub struct TargetLoad {
     pub decode_blocks: u64,
 }
 
-/// A first token tells of its worker's speed if no more than this share of its time went to sequences that ran beside.
+/// A first token is a sample of its worker's speed if at most this share of its time went to
+/// concurrent sequences.
 const INTERLEAVED_MOST: f64 = 0.5;
 
-/// What a dispatch adds to a target.
+/// The load that a dispatch adds to a target.
 #[derive(Debug)]
 pub(crate) struct DispatchLoad {
     pub(crate) target: Target,
@@ -63,38 +64,40 @@ pub(crate) struct DispatchLoad {
     /// Estimated time that running sequences take from its prefill.
     pub(crate) interleave_ms: f64,
     pub(crate) blocks: SequenceBlocks,
-    /// Who will see its first token.
+    /// How the reply arrives, and with it whether its first token is seen.
     pub(crate) answer: ReplyMode,
 }
 
-/// A first token that whoever sent the request saw come.
+/// A first token that the sender of the request saw.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FirstToken {
     pub(crate) worker: WorkerId,
-    /// Since it was decided.
+    /// Milliseconds since the decision.
     pub(crate) ms: f64,
-    /// What it says of the worker's speed, if the target had nothing else to compute.
+    /// The sample of the worker's speed, if the target had nothing else to compute.
     pub(crate) alone: Option<PrefillSample>,
 }
 
-/// A prefill that nothing stood before: what a worker's speed is learned from.
+/// A prefill that did not wait for others: a sample of a worker's speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PrefillSample {
-    /// Tokens that were there already.
+    /// Tokens that were cached already.
     pub(crate) start: u32,
     /// Tokens that were computed.
     pub(crate) tokens: u32,
     pub(crate) ms: f64,
 }
 
-/// All targets' accounts and the open reservations. Memory is bounded by the open reservations and the known targets.
+/// All targets' accounts and the open reservations. Memory is bounded by the open reservations and
+/// the known targets.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     accounts: HashMap<Target, TargetAccount, FixedState>,
     active: ActiveBlocks,
-    /// How full caches are; at most one for each target that any request with a busy threshold could go to.
+    /// Share of each cache in use; at most one entry per target that a request with a busy
+    /// threshold could go to.
     usage: HashMap<Target, UsageReading, FixedState>,
-    /// In an order, as a table that doubles moves all entries under the lock.
+    /// Ordered, because a hash table that grows moves all entries under the lock.
     open: BTreeMap<ReservationId, Reservation>,
     issued: u64,
 }
@@ -102,19 +105,20 @@ pub(crate) struct Ledger {
 #[derive(Debug)]
 struct Reservation {
     load: DispatchLoad,
-    /// Where its blocks end among the active ones.
+    /// The end of its blocks among the active ones.
     blocks_end: Option<NodeId>,
     opened: Moment,
-    /// Nothing was waiting for prefill when it was opened.
+    /// No prefill was waiting when it was opened.
     alone: bool,
     decoding: bool,
-    /// What the index expects because of it.
+    /// The blocks that the index expects because of it.
     speculation: SpeculationId,
 }
 
 impl Ledger {
-    /// Cold work that a target without an account counts as having: one that joins a running fleet starts with the
-    /// others' mean, which fades if it gets none, so it is filled over minutes, not flooded at once.
+    /// Returns the cold work that a target without an account is credited with: a target that joins
+    /// a running fleet starts with the others' mean. The mean fades if the target gets no work, so
+    /// the target is filled over minutes, not flooded at once.
     pub(crate) fn newcomer_cold_tokens(
         &self,
         now: Moment,
@@ -133,15 +137,15 @@ impl Ledger {
             let (sum, known) = accounts.fold((0.0, 0), count);
             (known > 0).then(|| sum / f64::from(known))
         };
-        // A request that only newcomers may take says nothing of the fleet.
+        // A request for which only newcomers are eligible does not represent the fleet.
         let asked = mean(&mut targets.filter_map(|target| self.account(target)));
         asked
             .or_else(|| mean(&mut self.accounts.values()))
             .unwrap_or(0.0)
     }
 
-    /// Takes note of the backlogs of these targets, for their means; opens accounts for those not seen before, each with
-    /// so much cold work behind it.
+    /// Records the backlogs of these targets for their means; opens accounts for new targets, each
+    /// with this much cold work.
     pub(crate) fn record_backlogs(
         &mut self,
         now: Moment,
@@ -179,7 +183,8 @@ impl Ledger {
         id
     }
 
-    /// The prompt is computed. Unknown and repeated ids are ignored.
+    /// Moves a reservation from prefill to decode: its prompt is computed. Unknown and repeated ids
+    /// are ignored.
     pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) -> Option<FirstToken> {
         let reservation = self
             .open
@@ -197,7 +202,8 @@ impl Ledger {
             tokens: load.uncached_tokens,
             ms: (ms - load.interleave_ms).max(0.0),
         };
-        // Where most of the time went to others, what is left tells of an estimate, not of the worker.
+        // Where most of the time went to other sequences, the remainder measures an estimate, not
+        // the worker.
         let tells = load.interleave_ms <= INTERLEAVED_MOST * ms;
         (load.answer == ReplyMode::Streamed).then(|| FirstToken {
             worker: load.target.worker,
@@ -206,15 +212,16 @@ impl Ledger {
         })
     }
 
-    /// Moves prefills to decode whose end nobody will announce, once their estimated time is over. Without it the prompt
-    /// of a reply that is not streamed would stand in the queue until the reply is complete.
+    /// Moves prefills whose end is never announced to decode once their estimated time is over.
+    /// Otherwise the prompt of a reply that is not streamed would stay in the backlog until the
+    /// reply is complete.
     pub(crate) fn expire_prefills(&mut self, now: Moment) {
         for account in self.accounts.values_mut() {
             pass_account(account, &mut self.open, now);
         }
     }
 
-    /// The same for these targets only.
+    /// Does so for these targets only.
     pub(crate) fn expire_prefills_on(
         &mut self,
         now: Moment,
@@ -231,21 +238,22 @@ impl Ledger {
         }
     }
 
-    /// Keeps with a reservation what the index expects because of it.
+    /// Stores with a reservation the speculation that the index holds because of it.
     pub(crate) fn set_speculation(&mut self, id: ReservationId, promised: SpeculationId) {
         if let Some(reservation) = self.open.get_mut(&id) {
             reservation.speculation = promised;
         }
     }
 
-    /// Where a reservation is; `None`: there is none of that id.
+    /// Returns a reservation's target; `None`: the id is unknown.
     pub(crate) fn target(&self, id: ReservationId) -> Option<Target> {
         self.open
             .get(&id)
             .map(|reservation| reservation.load.target)
     }
 
-    /// Frees a reservation; returns what the index expects because of it. Unknown and repeated ids are ignored.
+    /// Frees a reservation; returns its speculation in the index. Unknown and repeated ids are
+    /// ignored.
     pub(crate) fn close(&mut self, now: Moment, id: ReservationId) -> Option<SpeculationId> {
         let reservation = self.open.remove(&id)?;
         let load = &reservation.load;
@@ -265,13 +273,13 @@ impl Ledger {
         self.accounts.get(&target)
     }
 
-    /// Whether a target has no more than this to compute.
+    /// Returns whether a target has at most this backlog.
     pub(crate) fn is_below(&self, now: Moment, target: Target, backlog: Duration) -> bool {
         self.account(target)
             .is_none_or(|account| account.backlog_ms(now) <= backlog.as_secs_f64() * 1e3)
     }
 
-    /// When a target with more to compute will have no more than this, if nobody says so before.
+    /// Returns when a target's backlog falls to this value if no call changes it before.
     pub(crate) fn falls_below_at(
         &self,
         now: Moment,
@@ -282,7 +290,7 @@ impl Ledger {
             .falls_below_at(now, backlog.as_secs_f64() * 1e3)
     }
 
-    /// What opens and closes targets for held requests.
+    /// Returns the gate that opens and closes targets for queued requests.
     pub(crate) fn gate(&self, hold_above: Duration) -> TargetGate<'_> {
         TargetGate {
             ledger: self,
@@ -290,7 +298,7 @@ impl Ledger {
         }
     }
 
-    /// The engine says how full its cache is; `false`: nothing new.
+    /// Records the share of its cache in use that an engine reports; `false`: nothing changed.
     pub(crate) fn observe_usage(
         &mut self,
         target: Target,
@@ -310,14 +318,14 @@ impl Ledger {
         true
     }
 
-    /// Whether more of a target's cache is in use than this; without a figure it is not.
+    /// Returns whether more of a target's cache is in use than this; false without a figure.
     pub(crate) fn is_above(&self, target: Target, threshold: f64) -> bool {
         self.usage
             .get(&target)
             .is_some_and(|reading| reading.estimate(self.load(target)) > threshold)
     }
 
-    /// Leaves out targets above the job's busy threshold; `None`: all of them are.
+    /// Excludes targets above the job's busy threshold; `None`: all of them are.
     pub(crate) fn exclude_busy<'a>(
         &self,
         job: &Job<'_>,
@@ -343,7 +351,7 @@ impl Ledger {
         (!survey.candidates.is_empty()).then_some(survey)
     }
 
-    /// Leading blocks of `blocks` that are active, by target.
+    /// Returns the leading blocks of `blocks` that are active, by target.
     pub(crate) fn known_blocks(&self, blocks: &SequenceBlocks) -> KnownBlocks {
         self.active.known(blocks)
     }
@@ -357,7 +365,7 @@ impl Ledger {
         self.open.len()
     }
 
-    /// Drops a worker's accounts, each as soon as nothing of it is in flight.
+    /// Drops a worker's accounts, each one as soon as it has nothing in flight.
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         self.accounts.retain(|target, account| {
             account.forgotten |= target.worker == worker;

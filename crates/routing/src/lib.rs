@@ -1,14 +1,16 @@
-//! Which target gets a request, and why.
+//! Chooses the target of a request and records why.
 //!
-//! [`Router`] is the only decision state machine: `decide` looks up who holds the prompt's blocks, prices every
-//! candidate by the chosen [`Policy`], reserves load on the winner and says so to the index; `first_token` and `done`
-//! move and free that load; `preview` says what `decide` would, and changes nothing. [`receipt`] keeps what was decided and what came of it.
+//! [`Router`] is the only decision state machine: `decide` looks up the overlap of the prompt with
+//! every candidate's cache, computes every candidate's cost by the chosen [`Policy`], reserves load
+//! on the winner and tells the index; `first_token` and `done` move and free that load; `preview`
+//! returns what `decide` would and changes nothing. [`receipt`] keeps the decision and its outcome.
 //!
-//! Nothing here opens a socket, reads a clock or draws a random number: `now` and `random` come in as values, so the
-//! same calls give the same decisions. Nothing here retries, speaks HTTP or knows what a client sent.
+//! This crate opens no socket, reads no clock and draws no random number: `now` and `random` are
+//! arguments, so the same calls give the same decisions. It does not retry, speaks no HTTP and does
+//! not see the client's request.
 //!
-//! **Invariant**: load is counted inside `decide` and freed exactly once by `done` or `failed`; when every reservation is done, every
-//! target's load is exactly zero.
+//! **Invariant**: load is counted inside `decide` and freed exactly once by `done` or `failed`;
+//! when every reservation is done, every target's load is exactly zero.
 
 mod affinity;
 mod choice;

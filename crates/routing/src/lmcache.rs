@@ -1,24 +1,27 @@
-//! What a controller of LMCache says of a worker, and how policy `lmcache_aware` takes it.
+//! The figures of an LMCache controller about a worker, and the settings of policy `lmcache_aware`.
 //!
-//! Values only: who asks the controller, and how long that may take, is not known here.
+//! Values only: this module does not query the controller.
 
 use crate::Policy;
 
-/// What a controller says of one candidate's worker.
+/// A controller's figures about one candidate's worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LmcacheFacts {
-    /// Chunks that it holds, of whatever prompts; `None`: the controller does not know it, or is away.
+    /// Chunks that the worker holds, of any prompts; `None`: the controller does not know it, or is
+    /// unreachable.
     pub keys: Option<u64>,
-    /// Leading tokens of this very prompt that it holds; `None`: nobody asked, or there was no answer in time.
+    /// Leading tokens of this prompt that the worker holds; `None`: no query was made, or no answer
+    /// came in time.
     pub matched_tokens: Option<u32>,
 }
 
 /// Settings of `lmcache_aware`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LmcacheSettings {
-    /// Weight of how much a worker holds beside how little it has to do, 0 to 1.
+    /// Weight of the cache size against a low load, 0 to 1.
     pub cache_weight: f64,
-    /// Who decides where the controller says nothing. One that needs a key of the request cannot: `power_of_two` does then.
+    /// The policy that decides where the controller has no figures. For one that needs a key of the
+    /// request `power_of_two` does.
     pub fallback: Policy,
 }
 

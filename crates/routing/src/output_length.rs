@@ -1,12 +1,12 @@
-//! How long replies are.
+//! The expected length of replies.
 
-/// What a reply is taken to be long before any was seen, and the most it is ever taken to be.
+/// Expected length of a reply before any was seen, and the upper limit of the expected length.
 const PRIOR_TOKENS: f64 = 200.0;
 const MOST_TOKENS: f64 = 1024.0;
-/// Weight of one more reply.
+/// Weight of one more reply in the mean.
 const WEIGHT: f64 = 0.01;
 
-/// The mean length of replies lately, over the fleet.
+/// The recent mean length of replies over the fleet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutputLength {
     mean: f64,
@@ -19,12 +19,13 @@ impl Default for OutputLength {
 }
 
 impl OutputLength {
-    /// A reply of so many tokens was complete.
+    /// Records the length of a complete reply.
     pub(crate) fn observe(&mut self, tokens: u32) {
         self.mean += WEIGHT * (f64::from(tokens).min(MOST_TOKENS) - self.mean);
     }
 
-    /// What a reply will be long that can be so long at most: limits are no forecasts, most replies end before.
+    /// Returns the expected length of a reply with this limit: a limit is not a forecast, as most
+    /// replies end before it.
     pub(crate) fn expected(self, at_most: Option<u32>) -> f64 {
         self.mean
             .min(at_most.map_or(f64::INFINITY, f64::from))

@@ -1,4 +1,4 @@
-//! What the router answers.
+//! The router's answers.
 
 use std::time::Duration;
 
@@ -11,23 +11,25 @@ use crate::{Decision, ExcludedTarget, Policy, PrefillLeg};
 pub enum Dispatch {
     /// Send it now.
     Plan(Box<Plan>),
-    /// Keep it until one of the router's answers releases the ticket, or withdraw it.
+    /// The request is queued: wait until one of the router's calls releases the ticket, or cancel
+    /// it.
     Held(Ticket),
-    /// Nobody can take it.
+    /// No target can take it.
     Refused(Refusal),
 }
 
-/// Where a request goes, with load already counted there.
+/// The targets of a request, with their load already counted.
 #[derive(Debug)]
 pub struct Plan {
-    /// Give it back, whatever happens: with `failed` when the worker did not take the request, else with `done`.
+    /// The load of the decode leg. The caller always ends it: with `failed` when the worker did not
+    /// take the request, else with `done`.
     pub reservation: ReservationId,
     /// The target that computes the prompt, if another one generates.
     pub prefill: Option<PrefillLeg>,
     /// The target that generates.
     pub decode: Leg,
-    /// Its place among those that the target has waiting, the lowest first, in the order of the queue here: for engines
-    /// that schedule by a number which comes with the request.
+    /// The rank of the request among those waiting on the target, lowest first, in the order of
+    /// this router's queue: for engines that schedule by a number in the request.
     pub engine_priority: i64,
     /// Why, for the receipt.
     pub decision: Decision,
@@ -40,26 +42,26 @@ pub struct Leg {
     pub target: Target,
 }
 
-/// Load counted on a target; never used twice in a router's life.
+/// The id of a load counted on a target; never reused in a router's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReservationId(pub u64);
 
-/// A held request.
+/// The id of a queued request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// A held request that may go now.
+/// A queued request that may start now.
 #[derive(Debug)]
 pub struct ReleasedRequest {
-    /// The ticket it was held under.
+    /// The ticket of the queued request.
     pub ticket: Ticket,
-    /// How long it was held.
+    /// How long it was queued.
     pub waited: Duration,
-    /// Where it goes.
+    /// Its targets.
     pub plan: Box<Plan>,
 }
 
-/// Why a job got no target.
+/// Why a job has no target.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("no target may take the request: {} excluded, see the reasons in the receipt", excluded.len())]
 pub struct Refusal {
@@ -67,6 +69,6 @@ pub struct Refusal {
     pub policy: Policy,
     /// Every target considered, with the reason against it.
     pub excluded: Vec<ExcludedTarget>,
-    /// Somebody could take it later, but no more may wait.
+    /// A target could take it later, but the queue is full.
     pub queue_full: bool,
 }

@@ -1,11 +1,13 @@
 //! Two pools for one request: workers that compute its prompt, and workers that generate.
 //!
-//! The decode leg is chosen first, by the job's own policy and among the job's own candidates; what its winner holds of
-//! the prompt says whether a prefill is worth its way. The prefill leg is chosen by the pool's policy. Each leg is a
-//! reservation of its own, made under the lock that its choice was made under.
+//! The decode leg is chosen first, by the job's own policy among the job's own candidates; the
+//! overlap of its winner decides whether a separate prefill is worthwhile. The prefill leg is
+//! chosen by the pool's policy. Each leg is a reservation of its own, made under the lock of its
+//! choice.
 //!
-//! **Invariant**: a prompt is counted where it is computed and nowhere else. The prefill leg counts its tokens until it
-//! is given back and never a block of an active sequence; the decode leg of such a request counts blocks and no prompt.
+//! **Invariant**: a prompt is counted where it is computed and nowhere else. The prefill leg counts
+//! its tokens until it ends and never a block of an active sequence; the decode leg of such a
+//! request counts blocks and no prompt.
 
 use std::sync::Arc;
 
@@ -23,53 +25,55 @@ use crate::{
 /// Workers that compute prompts for others.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefillPool<'a> {
-    /// Targets that may compute the prompt now, in any order; none: the request goes to its decode worker whole.
+    /// Targets that may compute the prompt now, in any order; if empty, the decode worker serves
+    /// the whole request.
     pub candidates: &'a [Candidate],
-    /// Targets of the pool that are ruled out, for the receipt.
+    /// Excluded targets of the pool, for the receipt.
     pub excluded: &'a [ExcludedTarget],
-    /// The policy among them; `None` takes the configured one.
+    /// The policy of the pool; `None` selects the configured one.
     pub policy: Option<Policy>,
-    /// Tokens: where the decode worker lacks no more than this of the prompt, it computes them itself. 0 = off.
+    /// Tokens: a decode worker that lacks at most this much of the prompt computes it itself. 0 =
+    /// off.
     pub uncached_token_threshold: u32,
 }
 
-/// The target that computes a prompt for another one, with its load already counted there.
+/// The target that computes a prompt for another one, with its load already counted.
 #[derive(Clone, Debug)]
 pub struct PrefillLeg {
-    /// Give it back when the prompt is computed or will not be: with `failed` when the worker did not take it, else with
-    /// `done`, after `first_token` if it was computed.
+    /// The load of the prefill. End it when the prompt is computed or will not be: with `failed`
+    /// when the worker did not take it, else with `done`, after `first_token` if it was computed.
     pub reservation: ReservationId,
     /// The target.
     pub target: Target,
-    /// Its worker's name.
+    /// The worker's name.
     pub name: Arc<str>,
-    /// Where knowledge of its cache comes from.
+    /// The source of knowledge about its cache.
     pub cache: CacheSource,
-    /// What the engine is expected to report as cached.
+    /// Cached tokens that the engine is expected to report.
     pub predicted_cached_tokens: u32,
-    /// The same by its announcements alone.
+    /// The same from its announcements only.
     pub announced_cached_tokens: u32,
 }
 
-/// What became of the prefill of a request that has two pools, for the receipt.
+/// The prefill of a request with two pools, for the receipt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PrefillNote {
-    /// Who computes the prompt, or was to.
+    /// The target that computes the prompt, or was meant to.
     pub target: Option<(Target, Arc<str>)>,
-    /// Why the decode worker computes it; `None`: it does not.
+    /// Why the decode worker computes the prompt; `None`: it does not.
     pub skipped: Option<PrefillSkip>,
-    /// How long the prefill took; `None` while it runs and where there was none.
+    /// Duration of the prefill; `None` while it runs and where there was none.
     pub ms: Option<f64>,
 }
 
 /// Why a decode worker computes the prompt itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefillSkip {
-    /// It lacks so little of it that the way is not worth it.
+    /// It lacks too little of the prompt for a separate prefill.
     UnderThreshold,
-    /// Nobody of the prefill pool can be used.
+    /// No worker of the prefill pool can be used.
     NoPrefillWorker,
-    /// The prefill worker did not deliver.
+    /// The prefill worker failed.
     PrefillFailed,
     /// The request has no single prompt that could be handed over.
     Unsplittable,
@@ -84,7 +88,7 @@ impl PrefillSkip {
         Self::Unsplittable,
     ];
 
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UnderThreshold => "under_threshold",
@@ -95,7 +99,7 @@ impl PrefillSkip {
     }
 }
 
-/// Where the prompt of a reservation is computed.
+/// The place where the prompt of a reservation is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PromptLocation {
     Here,
@@ -103,7 +107,7 @@ pub(crate) enum PromptLocation {
 }
 
 impl PromptLocation {
-    /// What a request adds to the target that generates for it.
+    /// Returns the load that a request adds to the target that generates.
     pub(crate) fn counted(self, load: DispatchLoad) -> DispatchLoad {
         match self {
             Self::Here => load,
@@ -111,7 +115,7 @@ impl PromptLocation {
                 uncached_tokens: 0,
                 prefill_ms: 0.0,
                 interleave_ms: 0.0,
-                // Its first token says how fast another worker is.
+                // Its first token measures another worker's speed.
                 answer: if load.answer == ReplyMode::Streamed {
                     ReplyMode::Elsewhere
                 } else {
@@ -123,13 +127,13 @@ impl PromptLocation {
     }
 }
 
-/// A job as each of its pools sees it.
+/// A job as seen by each of its pools.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolSplit<'a> {
     /// The job of the pool that generates.
     pub(crate) decode: Job<'a>,
     pool: Option<PrefillPool<'a>>,
-    /// The job of the pool that computes prompts, if anybody is in it.
+    /// The job of the prefill pool, if the pool is not empty.
     prefill: Option<Job<'a>>,
 }
 
@@ -142,7 +146,7 @@ impl<'a> PoolSplit<'a> {
                 prefill: None,
             };
         };
-        // Who names a prefill worker means the prefill.
+        // A pin on a prefill worker applies to the prefill.
         let named = job.pin.filter(|pin| {
             pool.candidates
                 .iter()
@@ -153,13 +157,14 @@ impl<'a> PoolSplit<'a> {
             pin: named,
             candidates: pool.candidates,
             excluded: pool.excluded,
-            // Its only token is its prompt's end.
+            // The prefill's only token ends the prompt.
             answer: if job.answer == ReplyMode::Elsewhere {
                 ReplyMode::Elsewhere
             } else {
                 ReplyMode::Streamed
             },
-            // It is with whoever generates: its past is there when its next request comes.
+            // The session belongs to the decode worker: its history is there when the next request
+            // comes.
             session: None,
             prefill: None,
             ..*job
@@ -174,7 +179,7 @@ impl<'a> PoolSplit<'a> {
         }
     }
 
-    /// Where the prompt is computed if this contender generates.
+    /// Returns where the prompt is computed if this candidate generates.
     pub(crate) fn prompt(&self, contender: &PolicyCandidate<'_>) -> PromptLocation {
         let (Some(pool), Some(job)) = (self.pool, self.prefill) else {
             return PromptLocation::Here;
@@ -187,7 +192,8 @@ impl<'a> PoolSplit<'a> {
         }
     }
 
-    /// The job of the prefill pool, or why there is no prefill; `None` for a job with one pool.
+    /// Returns the job of the prefill pool, or why there is no prefill; `None` for a job with one
+    /// pool.
     fn prefill(&self, choice: &Choice<'_>) -> Option<Result<Job<'a>, PrefillSkip>> {
         self.pool?;
         let Some(job) = self.prefill else {
@@ -200,17 +206,17 @@ impl<'a> PoolSplit<'a> {
     }
 }
 
-/// What was decided about a prefill.
+/// The decision about a prefill.
 #[derive(Debug, Default)]
 pub(crate) struct PrefillDecision {
     pub(crate) leg: Option<PrefillLeg>,
     pub(crate) note: Option<PrefillNote>,
-    /// Estimated time until the prompt is computed there.
+    /// Estimated time until the prompt is computed on that target.
     pub(crate) wait_ms: f64,
 }
 
 impl Router {
-    /// Chooses who computes the prompt for the winner of `choice`, and counts the load there.
+    /// Chooses the target that computes the prompt for the winner of `choice`, and counts its load.
     pub(crate) fn prefill(
         &self,
         now: Moment,
@@ -236,7 +242,7 @@ impl Router {
                 &self.settings.load().queue,
             )
         });
-        // A pool with candidates never refuses: whoever is named is one of them.
+        // A pool with candidates never refuses: a pinned target is one of them.
         let Ok((weighed, reservation)) = reserved else {
             return PrefillDecision {
                 note: Some(skipped(PrefillSkip::NoPrefillWorker)),
@@ -266,7 +272,7 @@ impl Router {
         }
     }
 
-    /// Who would compute the prompt for the winner of `choice`.
+    /// Returns the target that would compute the prompt for the winner of `choice`.
     pub(crate) fn prefill_preview(
         &self,
         now: Moment,
@@ -282,7 +288,7 @@ impl Router {
         }
     }
 
-    /// What every target of the prefill pool would have to compute.
+    /// Returns what every target of the prefill pool would have to compute.
     pub(crate) fn prefill_loads(&self, now: Moment, split: &PoolSplit<'_>) -> Vec<PotentialLoad> {
         let weighed = split.prefill.and_then(|job| {
             self.score(now, &job, BlockCounting::Ignored, |_, _| ())
@@ -293,8 +299,9 @@ impl Router {
         })
     }
 
-    /// A reservation whose request was not sent, through no fault of the worker: frees its load and takes back what the
-    /// index expects because of it. Unknown and repeated ids are ignored. Returns held requests that may go now.
+    /// Ends a reservation whose request was not sent, through no fault of the worker: frees its
+    /// load and withdraws its speculation from the index. Unknown and repeated ids are ignored.
+    /// Returns queued requests that may start now.
     pub fn withdraw(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         self.end(
             now,

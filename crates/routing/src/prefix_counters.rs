@@ -1,7 +1,8 @@
-//! What routing by the beginning of the prompt (`prefix_hash`, `continuum`) has done: how requests were placed, and how
-//! many beginnings there were.
+//! Counters of routing by the beginning of the prompt (`prefix_hash`, `continuum`): the placements
+//! of requests, and the number of distinct beginnings.
 //!
-//! Whoever carries a decision out tells it here, once; whoever asks reads. Nothing is decided by these figures.
+//! The caller that carries a decision out records it here, once. No decision depends on these
+//! figures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,8 +11,8 @@ use crate::{Affinity, Decision, Policy, sketch::Sketch};
 /// Counts decisions; shared without a lock, in a fixed amount of memory.
 ///
 /// ```
-/// let tally = routing::PrefixTally::default();
-/// assert_eq!((tally.counts().total(), tally.unique_prefixes()), (0, 0));
+/// let counters = routing::PrefixDecisionCounters::default();
+/// assert_eq!((counters.counts().total(), counters.unique_prefixes()), (0, 0));
 /// ```
 #[derive(Debug, Default)]
 pub struct PrefixDecisionCounters {
@@ -21,19 +22,19 @@ pub struct PrefixDecisionCounters {
     prefixes: Sketch,
 }
 
-/// Decisions by how they were made.
+/// Decisions by the kind of placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrefixCounts {
     /// On the target that owns the beginning.
     pub prefix_hash: u64,
-    /// On another, because the owner was full.
+    /// On another target, because the owner was full.
     pub overflow: u64,
-    /// By another policy, because there was nothing to go by.
+    /// By another policy, because there was no prefix key.
     pub fallback: u64,
 }
 
 impl PrefixCounts {
-    /// With the names that metrics have for them.
+    /// Returns the counts with their names in metrics.
     pub fn by_strategy(&self) -> [(&'static str, u64); 3] {
         [
             ("prefix_hash", self.prefix_hash),
@@ -42,12 +43,12 @@ impl PrefixCounts {
         ]
     }
 
-    /// All of them.
+    /// Returns the sum of all.
     pub fn total(&self) -> u64 {
         self.prefix_hash + self.overflow + self.fallback
     }
 
-    /// Share of them that the owner was too full for; 0 of none.
+    /// Returns the share of decisions for which the owner was too full; 0 without any.
     pub fn overflow_rate(&self) -> f64 {
         if self.total() == 0 {
             0.0
@@ -58,9 +59,9 @@ impl PrefixCounts {
 }
 
 impl PrefixDecisionCounters {
-    /// A decision is carried out, for a request with these keys.
+    /// Counts a decision that is carried out, for a request with these keys.
     pub fn count(&self, decision: &Decision, keys: &Affinity) {
-        // A request that was asked for by name was placed by nobody's rule and has no label.
+        // A pinned request was placed by no rule and has no label.
         let Some(label) = decision.label else { return };
         let counted = match label {
             "prefix_hash" => Some(&self.prefix_hash),
@@ -79,7 +80,7 @@ impl PrefixDecisionCounters {
         }
     }
 
-    /// The decisions so far.
+    /// Returns the decisions so far.
     pub fn counts(&self) -> PrefixCounts {
         PrefixCounts {
             prefix_hash: self.prefix_hash.load(Ordering::Relaxed),
@@ -88,7 +89,8 @@ impl PrefixDecisionCounters {
         }
     }
 
-    /// How many different beginnings those policies were asked about, estimated within 2 %.
+    /// Returns the number of distinct beginnings in requests under these policies, estimated within
+    /// 2 %.
     pub fn unique_prefixes(&self) -> u64 {
         self.prefixes.estimate()
     }

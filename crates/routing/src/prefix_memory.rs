@@ -1,8 +1,10 @@
-//! Who served the prompts that begin alike: a short memory for where nothing else is known of a prompt.
+//! The last worker for each prompt beginning: a short memory for prompts of which no target is
+//! known to hold any part.
 //!
-//! A hint and no more: nobody says whether the worker still has anything of it. Whoever asks looks at load first.
+//! A hint only: the worker may have dropped the prompt's blocks, and the policy checks the load
+//! first.
 //!
-//! **Invariant**: never more entries than allowed; what was asked for longest ago goes first.
+//! **Invariant**: at most the allowed number of entries; the least recently used is dropped first.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,12 +15,12 @@ use kv_blocks::{Moment, WorkerId};
 
 use crate::choose::unit;
 
-/// How the memory works.
+/// Settings of the prefix memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrefixMemorySettings {
     /// How long an entry counts after it was written.
     pub ttl: Duration,
-    /// How often an entry that is there already is written anew, 0 to 1.
+    /// Probability that an existing entry is rewritten, 0 to 1.
     pub write_probability: f64,
     /// Most entries.
     pub max_entries: usize,
@@ -34,21 +36,21 @@ impl Default for PrefixMemorySettings {
     }
 }
 
-/// The memory. Keys are hashes over the model and a prompt's beginning.
+/// The prefix memory. Keys are hashes over the model and a prompt's beginning.
 ///
 /// ```
 /// use kv_blocks::{Moment, WorkerId};
 /// use routing::{PrefixMemory, PrefixMemorySettings};
 ///
 /// let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
-/// memory.served(Moment::START, 7, WorkerId(1), 0);
+/// memory.record_served(Moment::START, 7, WorkerId(1), 0);
 /// assert_eq!(memory.find(Moment::START, 7), Some(WorkerId(1)));
 /// ```
 #[derive(Debug)]
 pub struct PrefixMemory {
     settings: PrefixMemorySettings,
     entries: HashMap<u64, MemoryEntry>,
-    /// Keys by when they were last asked for or written.
+    /// Keys by their last use: a lookup or a write.
     by_use: BTreeMap<u64, u64>,
     uses: u64,
 }
@@ -61,7 +63,7 @@ struct MemoryEntry {
 }
 
 impl PrefixMemory {
-    /// An empty memory.
+    /// Creates an empty memory.
     pub fn new(settings: PrefixMemorySettings) -> Self {
         Self {
             settings,
@@ -71,7 +73,7 @@ impl PrefixMemory {
         }
     }
 
-    /// Who served the last request with this beginning that was written down.
+    /// Returns the worker of the last recorded request with this beginning.
     pub fn find(&mut self, now: Moment, key: u64) -> Option<WorkerId> {
         let entry = self.entries.get(&key)?;
         let (worker, fresh) = (entry.worker, now.since(entry.written) < self.settings.ttl);
@@ -83,8 +85,9 @@ impl PrefixMemory {
         fresh.then_some(worker)
     }
 
-    /// A worker took a request. What is not there is written; what is, now and then, as `random` says: often enough to
-    /// follow a prompt that moved, and seldom enough to cost nothing where the memory is shared.
+    /// Records that a worker took a request. A new key is always written; an existing one now and
+    /// then, by `random`: often enough to follow a prompt that moved, and seldom enough to cost
+    /// nothing where the memory is shared.
     pub fn record_served(&mut self, now: Moment, key: u64, worker: WorkerId, random: u64) {
         let known = self
             .entries
@@ -107,7 +110,7 @@ impl PrefixMemory {
         self.keep_at_most(self.settings.max_entries);
     }
 
-    /// Keeps at most half of the entries that are allowed, and gives back the memory of the others.
+    /// Drops entries beyond half of the allowed number, and frees their memory.
     pub fn shrink(&mut self) {
         let most = self.settings.max_entries / 2;
         if self.entries.len() > most {
@@ -124,18 +127,18 @@ impl PrefixMemory {
         }
     }
 
-    /// Entries, those that do not count any more among them.
+    /// Returns the number of entries, expired ones included.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds nothing.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     fn touch(&mut self, key: u64) {
-        // From 1 on: 0 is an entry that was never used.
+        // Starts at 1: 0 is an entry that was never used.
         self.uses += 1;
         if let Some(entry) = self.entries.get_mut(&key) {
             self.by_use.remove(&entry.used);

@@ -1,12 +1,13 @@
-//! How fast a worker is, learned from its first tokens.
+//! The speed of workers, learned from their first tokens.
 //!
-//! Samples are taken by the ledger when a worker had no prefill waiting, so that the time to first token is
-//! `overhead + a * tokens + b * (end^2 - start^2)` and nothing else: attention makes a token dearer the more stand before
-//! it. One curve is fitted to the first tokens of all workers, so that it is known soon and for every length; what is a
-//! worker's own is how many times that it takes. The fit weighs samples by how far they are off, relatively, and so
-//! shrugs off wild ones; it forgets by keeping the latest. A worker that is not known yet is taken to be like the others.
+//! The ledger takes samples when a worker had no prefill waiting, so that the time to first token
+//! is exactly `overhead + a * tokens + b * (end^2 - start^2)`: attention makes a token more
+//! expensive the more tokens precede it. One curve is fitted to the first tokens of all workers, so
+//! that it is known soon and for every length; each worker has a factor of its own. The fit weighs
+//! samples by their relative deviation, which makes it robust against outliers; it forgets by
+//! keeping only the latest samples. An unknown worker is assumed to be like the others.
 //!
-//! **Invariant**: whatever is observed, every figure is finite, positive and within its bounds.
+//! **Invariant**: for all inputs every figure is finite, positive and within its bounds.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,26 +24,26 @@ use self::robust::{TimeSample, median};
 mod fit;
 pub mod robust;
 
-/// How fast a worker is believed to be.
+/// The estimated speed of a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
-    /// Prompt tokens computed in a second, of a prompt of 4,096.
+    /// Prompt tokens computed per second, for a prompt of 4,096 tokens.
     pub prefill_tokens_per_s: f64,
-    /// Time to first token that does not depend on the prompt.
+    /// The part of the time to first token that does not depend on the prompt.
     pub overhead_ms: f64,
-    /// What one more sequence in the batch adds to each decode step: a prior, times what the worker takes of what the
-    /// others do. Nothing is learned from decode steps yet.
+    /// Time that one more sequence in the batch adds to each decode step: a prior, times the
+    /// worker's factor. Nothing is learned from decode steps yet.
     pub decode_ms_per_sequence: f64,
-    /// First tokens of the worker that the estimate has seen.
+    /// First tokens of the worker that the estimate includes.
     pub samples: u64,
-    /// Whether enough of its own were seen to tell it from the others.
+    /// Whether the worker has enough samples of its own to distinguish it from the others.
     pub learned: bool,
-    /// Of the worker.
+    /// The worker's curve.
     curve: PrefillCurve,
 }
 
 impl Rates {
-    /// What is believed of a worker before anything was seen: one current GPU with a model of 8 billion parameters.
+    /// The estimate before any sample: one current GPU with a model of 8 billion parameters.
     pub const PRIOR: Self = Self {
         prefill_tokens_per_s: 7000.0,
         overhead_ms: 14.0,
@@ -52,56 +53,57 @@ impl Rates {
         curve: PrefillCurve::PRIOR,
     };
 
-    /// Time to compute `tokens` prompt tokens behind `start` that are there.
+    /// Returns the time to compute `tokens` prompt tokens after `start` cached ones.
     pub(crate) fn prefill_ms(&self, start: f64, tokens: f64) -> f64 {
         self.curve.ms(start, tokens)
     }
 
-    /// What the decoding sequences add to one step: their number, and the context they read (a sequence of 700 tokens
-    /// costs as much for its context as for being there).
+    /// Returns the time that the decoding sequences add to one step: for their number, and for the
+    /// context they read (a sequence of 700 tokens costs as much for its context as for being
+    /// there).
     pub(crate) fn step_ms(&self, sequences: u32, context_tokens: u64) -> f64 {
         self.decode_ms_per_sequence
             * (f64::from(sequences) + context_tokens as f64 / CONTEXT_TOKENS_PER_SEQUENCE)
     }
 }
 
-/// Context tokens that cost one decode step as much as one more sequence does.
+/// Context tokens that cost one decode step as much as one more sequence.
 pub(crate) const CONTEXT_TOKENS_PER_SEQUENCE: f64 = 700.0;
 
-/// Length of the prompt that a worker's speed is told for.
+/// Prompt length for which a worker's speed is reported.
 const TOLD_TOKENS: f64 = 4096.0;
-/// Speeds that are told.
+/// Bounds of reported speeds.
 const TOLD: RangeInclusive<f64> = 20.0..=500_000.0;
-/// Overheads that are told.
+/// Bounds of reported overheads.
 const OVERHEAD_MS: RangeInclusive<f64> = 0.0..=2000.0;
-/// A worker whose factor changes by this much at once has changed itself.
+/// A worker whose factor changes by this ratio at once is taken to be another engine.
 const ANOTHER: f64 = 1.5;
-/// Times a worker may take of what the others do.
+/// Bounds of a worker's factor relative to the others.
 const FACTOR: RangeInclusive<f64> = 0.02..=50.0;
-/// Samples of one worker that are kept; older ones are forgotten.
+/// Most samples of one worker; older ones are dropped.
 const KEPT_OF_ONE: usize = 32;
-/// Samples of one worker that tell it from the others.
+/// Samples of one worker that distinguish it from the others.
 const ENOUGH: usize = 8;
-/// What is known of a slow worker fades by half in this time without a sample, and what it showed before counts for no
-/// more than a few samples afterwards: whoever gets nothing because it was slow once would never show that it no longer
-/// is.
+/// Half-life of a slow worker's factor while it gets no samples; older samples then count for no
+/// more than a few. Otherwise a worker that gets no requests because it was slow once would never
+/// show that it has recovered.
 const FADES: Duration = Duration::from_secs(60);
 const KEPT_OF_STALE: usize = 3;
 /// Samples of all workers together that replace the prior.
 const ENOUGH_OF_ALL: usize = 8;
-/// Samples of all workers that are kept; older ones are forgotten.
+/// Most samples of all workers; older ones are dropped.
 const KEPT: usize = 96;
-/// While there are fewer than this, each sample is fitted; afterwards every fourth.
+/// Below this number each sample is fitted; afterwards every fourth.
 const EAGER: u64 = 64;
 
-/// What is known of every worker's speed. Bounded: one learner per worker that has not been forgotten.
+/// The learned speed of every worker. Bounded: one learner per worker that has not been forgotten.
 #[derive(Debug)]
 pub(crate) struct RateTable {
     workers: HashMap<WorkerId, RateLearner, FixedState>,
-    /// The latest of all workers, oldest first; at most [`KEPT`].
+    /// The latest samples of all workers, oldest first; at most [`KEPT`].
     samples: VecDeque<(WorkerId, TimeSample)>,
     seen: u64,
-    /// Of a worker whose factor is 1.
+    /// The curve of a worker with factor 1.
     curve: PrefillCurve,
 }
 
@@ -116,14 +118,14 @@ impl Default for RateTable {
     }
 }
 
-/// How many times what the others take a worker does.
+/// A worker's factor: its times as a multiple of the others'.
 #[derive(Debug)]
 struct RateLearner {
-    /// The latest, oldest first; at most [`KEPT_OF_ONE`].
+    /// The latest samples, oldest first; at most [`KEPT_OF_ONE`].
     recent_samples: VecDeque<TimeSample>,
     samples: u64,
     factor: f64,
-    /// When its last first token came, whether or not that told of its speed.
+    /// When its last first token came, whether or not it was a sample of its speed.
     heard: Moment,
 }
 
@@ -139,8 +141,8 @@ impl Default for RateLearner {
 }
 
 impl RateTable {
-    /// `worker` took `ms` to the first token of a prompt of which `tokens` were to be computed behind `start` that were
-    /// there, and had nothing else to compute.
+    /// Records that `worker` took `ms` to the first token of a prompt, with `tokens` computed after
+    /// `start` cached ones, and had nothing else to compute.
     pub(crate) fn observe(
         &mut self,
         now: Moment,
@@ -162,7 +164,7 @@ impl RateTable {
         }
         let learner = self.workers.entry(worker).or_default();
         if learner.observe(now, sample, &self.curve) {
-            // It is another engine now: what it took before says nothing of anybody.
+            // It is another engine now: its earlier samples are no evidence about any engine.
             self.samples.retain(|(seen, _)| *seen != worker);
             self.samples.extend(
                 learner
@@ -180,8 +182,9 @@ impl RateTable {
             .drain(..self.samples.len().saturating_sub(KEPT));
     }
 
-    /// Only the product of curve and factor shows in samples. The middle one of the workers has the factor 1, so that one
-    /// that is not known is like the others, and the two do not drift apart.
+    /// Fixes the scale: samples show only the product of curve and factor. The median worker has
+    /// the factor 1, so that an unknown worker is like the others, and curve and factors do not
+    /// drift apart.
     fn anchor(&mut self) {
         let known = || self.workers.values().filter(|learner| learner.is_known());
         if known().next().is_none() {
@@ -190,7 +193,8 @@ impl RateTable {
         let middle = median(known().map(|learner| learner.factor));
         let before = self.curve.token_ms;
         self.curve = self.curve.times(middle);
-        // The curve ends at its bounds: what it did not take up stays with the workers.
+        // The curve is limited by its bounds: the part that it could not absorb stays with the
+        // workers.
         let taken_up = self.curve.token_ms / before;
         let known = self
             .workers
@@ -201,7 +205,7 @@ impl RateTable {
         });
     }
 
-    /// Fits the curve to what all would have taken were they alike.
+    /// Fits the curve to the times that all workers would have taken if they were alike.
     fn fit(&mut self) {
         let factor = |worker| {
             self.workers
@@ -216,19 +220,20 @@ impl RateTable {
         self.curve = fit::fit(&alike, self.curve);
     }
 
-    /// A first token of `worker` came that tells nothing of its speed, but that it is in use.
+    /// Records a first token of `worker` that is no sample of its speed but shows that it is in
+    /// use.
     pub(crate) fn record_activity(&mut self, now: Moment, worker: WorkerId) {
         if let Some(learner) = self.workers.get_mut(&worker) {
             learner.heard = now;
         }
     }
 
-    /// What was learned of `worker`.
+    /// Returns the learned speed of `worker`.
     pub(crate) fn of(&self, worker: WorkerId) -> Rates {
         self.with_factor(worker, |learner| learner.factor)
     }
 
-    /// The best belief about `worker` by now.
+    /// Returns the best estimate for `worker` at this moment.
     pub(crate) fn rates_of(&self, now: Moment, worker: WorkerId) -> Rates {
         self.with_factor(worker, |learner| learner.faded(now))
     }
@@ -258,12 +263,12 @@ impl RateTable {
 }
 
 impl RateLearner {
-    /// Whether there were enough samples to tell it from the others.
+    /// Returns whether there were enough samples to distinguish it from the others.
     fn is_known(&self) -> bool {
         self.samples >= ENOUGH as u64
     }
 
-    /// Whether it turned out to be of quite another speed than before.
+    /// Adds a sample; returns whether the worker's speed changed greatly.
     fn observe(&mut self, now: Moment, sample: TimeSample, curve: &PrefillCurve) -> bool {
         if self.factor > 1.0 && now.since(self.heard) >= FADES {
             self.recent_samples
@@ -284,7 +289,8 @@ impl RateLearner {
                 .iter()
                 .map(|sample| sample.ratio(&prices)),
         );
-        // Within a tenth of the others it is one of them: a few samples more or less are no reason to prefer it.
+        // Within a tenth of the others it is one of them: a few samples more or less are no reason
+        // to prefer it.
         let alike = (0.9..=1.1).contains(&factor);
         let before = self.factor;
         self.factor = if alike {
@@ -295,7 +301,8 @@ impl RateLearner {
         !(1.0 / ANOTHER..=ANOTHER).contains(&(self.factor / before))
     }
 
-    /// The factor by now: of a slow one it goes back to that of the others while nothing is heard.
+    /// Returns the factor by now: a slow worker's returns to that of the others while no first
+    /// token comes.
     fn faded(&self, now: Moment) -> f64 {
         if self.factor <= 1.0 {
             return self.factor;
@@ -495,7 +502,7 @@ mod tests {
         };
         assert!(close(takes(&book, 40), 310.0, 0.05), "{}", takes(&book, 40));
         assert!(close(takes(&book, 99), 210.0, 0.05), "{}", takes(&book, 99));
-        // In use, though no first token tells of its speed: nothing fades.
+        // In use, though no first token is a sample of its speed: nothing decays.
         book.record_activity(Moment::at(Duration::from_secs(99)), WorkerId(3));
         assert!(close(takes(&book, 99), 310.0, 0.05), "{}", takes(&book, 99));
         // It is no longer slow.
@@ -521,7 +528,7 @@ mod tests {
                 20.0 + 0.1 * f64::from(200 + (i * 997) % 8_000),
             );
         }
-        // Long prompts that cost next to nothing: there is a cache that nobody announces.
+        // Long prompts that cost next to nothing: there is a cache without announcements.
         for i in 0..1_000u32 {
             book.observe(
                 Moment::START,
@@ -571,7 +578,7 @@ mod tests {
                 assert_eq!(unknown(&book), book.of(W).prefill_tokens_per_s);
             }
         }
-        // Four that are alike, with a lot of noise, for a long time.
+        // Four workers that are alike, with a lot of noise, for a long time.
         let mut book = RateTable::default();
         let mut dice = 1u64;
         for i in 0..8_000u32 {

@@ -1,8 +1,9 @@
-//! Who is held, and who may go: the router's side of the queue.
+//! The router's side of the queue: requests enter it and are released.
 //!
-//! Requests are released in three steps, of which the first and the last hold the router's lock: pick a few, ask the index
-//! about them, price them and bind those that can begin. What each step does is bounded by a [`ReleaseBudget`]; when there is
-//! more to do [`Router::next_release`] says so.
+//! Requests are released in three steps; the first and the last hold the router's lock: pick a few,
+//! look up their overlaps in the index, compute their costs and bind those that can begin. Each
+//! step is bounded by a [`ReleaseBudget`]; when there is more to do, [`Router::next_release`]
+//! returns the time.
 //!
 //! [`ReleaseBudget`]: crate::queue::ReleaseBudget
 
@@ -25,11 +26,11 @@ use crate::{
     survey::OverlapSurvey,
 };
 
-/// Why a job is held, and what its place depends on.
+/// Why a job waits, and the inputs of its place in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitTerms {
     pub(crate) budget: WaitBudget,
-    /// Whether a backlog holds it up.
+    /// Whether it waits because of a backlog.
     pub(crate) minds_backlog: bool,
     /// The target that it would get now.
     pub(crate) winner: Option<Target>,
@@ -45,7 +46,7 @@ struct BoundRequest<'a> {
     reservation: ReservationId,
 }
 
-/// A request that is being priced.
+/// A request whose costs are being computed.
 struct PricedRequest<'a> {
     pick: &'a ReleaseCandidate,
     split: PoolSplit<'a>,
@@ -53,16 +54,16 @@ struct PricedRequest<'a> {
 }
 
 impl Router {
-    /// Whether a target's backlog holds a job up: only `warm` holds, the others are what they are elsewhere and bind at once.
-    /// A job that asks for a worker by name gets it, and a prompt that another pool computes does not stand in the queue of
-    /// the pool that generates.
+    /// Returns whether a target's backlog delays a job: only under `warm`; jobs of the other
+    /// policies bind at once. A pinned job is not delayed, and a prompt that another pool computes
+    /// does not wait in the queue of the pool that generates.
     pub(crate) fn waits_for_backlog(&self, job: &Job<'_>, ruling: Policy) -> bool {
         let enabled = self.settings.load().queue.enabled;
         enabled && ruling == Policy::Warm && job.pin.is_none() && job.prefill.is_none()
     }
 
-    /// Whether a job is held that would be bound as `choice` says: the target cannot begin, or it may be somebody else's turn
-    /// there.
+    /// Returns the wait terms of a job that `choice` cannot bind now: the target cannot begin it,
+    /// or another request may be first there.
     pub(crate) fn wait_terms(
         &self,
         now: Moment,
@@ -118,7 +119,8 @@ impl Router {
         )
     }
 
-    /// A job that outlives its caller. Its lists are found among those of other held requests, or copied, without the lock.
+    /// Returns a job that outlives its caller. Its lists are shared with other queued requests, or
+    /// copied, outside the lock.
     fn queued_job(&self, job: &Job<'_>) -> QueuedJob {
         let set = match job.pin {
             None => self.candidate_set(job.candidates, job.excluded),
@@ -156,8 +158,8 @@ impl Router {
         shared(fingerprint, alike, candidates, excluded)
     }
 
-    /// Holds a job that nobody can take now, until [`Router::replace_candidates`] names somebody who can, or it is given up.
-    /// `None`: the queue is full, or the job may not wait.
+    /// Queues a job that no target can take now, until [`Router::replace_candidates`] gives it one
+    /// that can, or it is cancelled. `None`: the queue is full, or the job may not wait.
     pub fn enqueue_unplaced(&self, now: Moment, job: &Job<'_>) -> Option<Ticket> {
         let minds_backlog = self.waits_for_backlog(job, self.policy(job.policy));
         let holding = WaitTerms {
@@ -169,8 +171,8 @@ impl Router {
         self.enqueue(now, job, holding)
     }
 
-    /// Other targets can take a held request than before: it goes on waiting for those of `job`, in its place, and is due as
-    /// `job` says. `false`: it is not held any more.
+    /// Replaces the candidates of a queued request by those of `job`: it keeps its place and is due
+    /// as `job` says. `false`: it is no longer queued.
     pub fn replace_candidates(&self, now: Moment, ticket: Ticket, job: &Job<'_>) -> bool {
         let until = now
             + job
@@ -188,7 +190,7 @@ impl Router {
         )
     }
 
-    /// What a held request waits for; `None`: it is not held.
+    /// Returns why a request waits; `None`: it is not queued.
     pub fn wait_reason(&self, ticket: Ticket) -> Option<WaitReason> {
         let state = self.state.lock();
         let job = &state.queue.get(ticket)?.job;
@@ -203,8 +205,8 @@ impl Router {
         })
     }
 
-    /// The engine of `target` says which share of its cache is in use. What is sent there and what ends counts from now on,
-    /// until the next figure.
+    /// Records the share of its cache in use that the engine of `target` reports. Requests sent
+    /// there and ended there count from now on, until the next figure.
     pub fn observe_usage(
         &self,
         target: Target,
@@ -219,8 +221,8 @@ impl Router {
         }
     }
 
-    /// Takes out of the queue some of those that may go now, and counts their load. Whether there are more says
-    /// [`Router::next_release`].
+    /// Takes some of the requests that may start now out of the queue, and counts their load.
+    /// [`Router::next_release`] tells whether there are more.
     pub(crate) fn release(&self, now: Moment) -> Vec<ReleasedRequest> {
         let picks = {
             let hold_above = self.settings.load().queue.hold_above;
@@ -246,8 +248,8 @@ impl Router {
             .collect()
     }
 
-    /// Prices requests and binds those that can begin, in their order: the overdue ones, which are picked in theirs, and then
-    /// the others.
+    /// Computes costs and binds the requests that can begin, in their order: first the overdue
+    /// ones, in the order in which they were picked, then the others.
     fn bind<'a>(&self, now: Moment, priced: Vec<PricedRequest<'a>>) -> Vec<BoundRequest<'a>> {
         let mut able: Vec<(OrderKey, PricedRequest<'a>, Option<ScoredChoice<'a>>)> =
             Vec::with_capacity(priced.len());
@@ -292,7 +294,7 @@ impl Router {
         able.sort_by_key(|(key, priced, _)| (*key, priced.pick.ticket));
         let before = bound.len();
         for (_, priced, weighed) in &mut able {
-            // A request that went before may have taken the target.
+            // A request before this one may have taken the target.
             let first = weighed.take().filter(|_| bound.len() == before);
             let weighed = first.or_else(|| self.rescore(now, state, priced));
             let Some(weighed) = weighed.filter(|weighed| self.can_begin(priced, &weighed.choice))
@@ -334,13 +336,14 @@ impl Router {
         });
     }
 
-    /// Whether a request can be bound as `choice` says though it has not waited as long as it may.
+    /// Returns whether a request can be bound by `choice` before its wait budget is used up.
     fn can_begin(&self, priced: &PricedRequest<'_>, choice: &Choice<'_>) -> bool {
         !self.waits_for_backlog(&priced.pick.job(), choice.ruling) || !self.is_backed_up(choice)
     }
 
-    /// The choice as it is by now; `None`: every target is above the busy threshold. What was ruled out when the job came
-    /// still is: its caller replaces the candidates when that changes.
+    /// Returns the choice at this moment; `None`: every target is above the busy threshold. Targets
+    /// that were excluded when the job arrived stay excluded: the caller replaces the candidates
+    /// when that changes.
     fn rescore<'a>(
         &self,
         now: Moment,
@@ -363,8 +366,8 @@ impl Router {
         })
     }
 
-    /// Says to the index what is expected of it, and chooses who computes the prompt where that is another pool: without
-    /// the lock that the request was bound under.
+    /// Tells the index the expected blocks, and chooses the prefill target where another pool
+    /// computes the prompt: outside the lock under which the request was bound.
     fn released_plan(&self, now: Moment, bound: BoundRequest<'_>) -> ReleasedRequest {
         let BoundRequest {
             ticket,
@@ -392,7 +395,7 @@ impl ReleaseCandidate {
 }
 
 impl RouterState {
-    /// Takes note of the backlogs that a job met which is to be held; `false`: the queue is full.
+    /// Records the backlogs that a job met before it waits; `false`: the queue is full.
     pub(crate) fn has_room_for(
         &mut self,
         now: Moment,

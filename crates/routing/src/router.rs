@@ -21,19 +21,21 @@ use crate::{
     survey::{OverlapSurvey, survey},
 };
 
-/// The decision state machine. Shared by all requests; every call holds its one lock for a few lines.
+/// The decision state machine, shared by all requests. It has one lock; every call holds it
+/// briefly.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
-/// use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
+/// use kv_blocks::{BlockSize, DpRank, Moment, Namespace, PromptIdentity, Target, WorkerId};
 /// use kv_index::{IndexSettings, KvIndex};
 /// use routing::{
-///     Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides, Router,
-///     RoutingSettings, Tiers,
+///     Affinity, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides,
+///     ReplyMode, Router, RoutingSettings, Tiers,
 /// };
 ///
-/// let router = Router::new(RoutingSettings::default(), Arc::new(KvIndex::new(IndexSettings::default())));
+/// let index = Arc::new(KvIndex::new(IndexSettings::default()));
+/// let router = Router::new(RoutingSettings::default(), index);
 /// let candidate = Candidate {
 ///     target: Target { worker: WorkerId(1), rank: DpRank(0) },
 ///     name: "w1".into(),
@@ -42,7 +44,7 @@ use crate::{
 ///         lora: None,
 ///         salt: None,
 ///         block_size: BlockSize::new(16).unwrap(),
-///         identity: Identity::Tokens,
+///         identity: PromptIdentity::Tokens,
 ///     },
 ///     weight: 1.0,
 ///     cache: CacheSource::Events,
@@ -62,8 +64,8 @@ use crate::{
 ///     prefix_holders: None,
 ///     prompt_tokens: 100,
 ///     expected_output_tokens: None,
-///     answer: Answer::Streamed,
-///     patience: None,
+///     answer: ReplyMode::Streamed,
+///     wait_budget: None,
 ///     busy_threshold: None,
 ///     candidates: &[candidate],
 ///     excluded: &[],
@@ -72,10 +74,12 @@ use crate::{
 ///     overrides: Overrides::default(),
 ///     stopwatch: &NoStopwatch,
 /// };
-/// let Dispatch::Plan(plan) = router.decide(Moment::START, &job) else { panic!("one worker is free") };
+/// let Dispatch::Plan(plan) = router.decide(Moment::START, &job) else {
+///     panic!("one worker is free")
+/// };
 /// assert_eq!(router.load(plan.decode.target).in_flight, 1);
 /// router.done(Moment::START, plan.reservation);
-/// assert_eq!(router.leases(), 0);
+/// assert_eq!(router.open_reservations(), 0);
 /// ```
 #[derive(Debug)]
 pub struct Router {
@@ -85,7 +89,7 @@ pub struct Router {
 }
 
 impl Router {
-    /// A router with no load, deciding by what `index` knows.
+    /// Creates a router without load that looks blocks up in `index`.
     pub fn new(settings: RoutingSettings, index: Arc<KvIndex>) -> Self {
         Self {
             state: StateLock::new(RouterState::new(&settings)),
@@ -94,7 +98,8 @@ impl Router {
         }
     }
 
-    /// Decides by other settings from now on. Load, learned rates and sessions stay; turns of the policies start over.
+    /// Replaces the settings. Load, learned rates and sessions stay; the turns of the policies
+    /// start over.
     pub fn reconfigure(&self, settings: RoutingSettings) {
         let state = &mut *self.state.lock();
         if **self.settings.load() != settings {
@@ -103,20 +108,22 @@ impl Router {
         }
     }
 
-    /// The policy of a request that asks for this one, or for none.
+    /// Returns the policy of a request that names this one, or none.
     pub fn policy(&self, asked: Option<Policy>) -> Policy {
         asked.unwrap_or(self.settings.load().policy)
     }
 
-    /// How much [`Job::session`] counts in a request under this policy; [`SessionMode::Off`]: it is not looked at.
+    /// Returns the effect of [`Job::session`] under this policy; [`SessionMode::Off`]: it is
+    /// ignored.
     pub fn session_mode(&self, policy: Policy) -> SessionMode {
         self.settings.load().session.effective_under(policy)
     }
 
-    /// Finds a target for `job` and counts its load there, or holds it until there is one that can begin; where another
-    /// pool computes prompts, finds one of each.
+    /// Chooses a target for `job` and counts its load there, or queues the job until a target can
+    /// begin it; where another pool computes prompts, chooses one target of each.
     ///
-    /// Refuses when nothing is eligible, and when it would have to be held and the queue is full.
+    /// Refuses when no target is eligible, and when the job would have to wait and the queue is
+    /// full.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
         let split = PoolSplit::of(job);
         let settings = self.settings.load();
@@ -167,7 +174,7 @@ impl Router {
                 }
             },
         };
-        // Whatever opens meanwhile is seen when the request enters.
+        // A target that becomes free meanwhile is seen when the request enters the queue.
         match holding.and_then(|holding| self.enqueue(now, job, holding)) {
             Some(ticket) => Dispatch::Held(ticket),
             None => Dispatch::Refused(Refusal {
@@ -178,7 +185,7 @@ impl Router {
         }
     }
 
-    /// The answer to a job that came at `since`.
+    /// Returns the answer to a job that arrived at `since`.
     pub(crate) fn plan(
         &self,
         since: Moment,
@@ -203,12 +210,12 @@ impl Router {
         }
     }
 
-    /// What [`Router::decide`] would decide now, with nothing changed by asking: no load, no entry in the index, no turn
-    /// used up.
+    /// Returns what [`Router::decide`] would decide now and changes nothing: no load, no entry in
+    /// the index, no turn used up.
     ///
     /// # Errors
     ///
-    /// The refusal that `decide` would answer.
+    /// Returns the refusal that `decide` would return.
     pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
         let split = PoolSplit::of(job);
         let (weighed, ()) = self
@@ -218,12 +225,12 @@ impl Router {
         Ok(weighed.decision(&split, note, self.settings.load().kept_candidates))
     }
 
-    /// What every eligible target, of both pools where there are two, would have to compute and to hold if `job` went
-    /// there, in the order of the targets; changes nothing.
+    /// Returns what every eligible target, of both pools where there are two, would have to compute
+    /// and to hold if `job` went there, in the order of the targets; changes nothing.
     ///
     /// # Errors
     ///
-    /// The refusal that `decide` would answer.
+    /// Returns the refusal that `decide` would return.
     pub fn potential_loads(
         &self,
         now: Moment,
@@ -241,8 +248,9 @@ impl Router {
         Ok(loads)
     }
 
-    /// Surveys, prices and chooses. `settle` is called under the same lock as the choice, so that of two requests at once
-    /// the second knows of the first; what it leaves out does not happen.
+    /// Looks up overlaps, computes costs and chooses. `settle` is called under the same lock as the
+    /// choice, so that of two concurrent requests the second sees the first; a step that `settle`
+    /// omits does not happen.
     pub(crate) fn score<'a, T>(
         &self,
         now: Moment,
@@ -299,7 +307,8 @@ impl Router {
         ))
     }
 
-    /// The first token of a reservation has come: its prompt is computed. Returns held requests that may go now.
+    /// Records the first token of a reservation: its prompt is computed. Returns queued requests
+    /// that may start now.
     pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         {
             let state = &mut *self.state.lock();
@@ -323,10 +332,11 @@ impl Router {
         self.release(now)
     }
 
-    /// An attempt came to nothing: the worker refused it or could not be reached. Frees its load as [`Router::done`] does,
-    /// and takes back what the index expects of the worker because of it, or equal prompts would be drawn to just the one
-    /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
-    /// ids are ignored. Returns held requests that may go now.
+    /// Ends an attempt that failed: the worker refused it or could not be reached. Frees its load
+    /// as [`Router::done`] does, and withdraws the blocks expected of the worker because of it;
+    /// otherwise equal prompts would be routed to exactly the worker that refuses them. Blocks that
+    /// the engine confirmed meanwhile, or that another request renewed, stay. Unknown and repeated
+    /// ids are ignored. Returns queued requests that may start now.
     pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         self.end(
             now,
@@ -336,13 +346,13 @@ impl Router {
         )
     }
 
-    /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored. Returns held requests
-    /// that may go now.
+    /// Ends a reservation whose prompt the worker received. Unknown and repeated ids are ignored.
+    /// Returns queued requests that may start now.
     pub fn done(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         self.end(now, id, |state| state.close(now, id, true), drop)
     }
 
-    /// Closes a reservation. The index is told without the lock.
+    /// Closes a reservation. The index is updated outside the lock.
     pub(crate) fn end(
         &self,
         now: Moment,
@@ -365,26 +375,29 @@ impl Router {
         self.release(now)
     }
 
-    /// A complete reply had so many tokens: what later ones are expected to be long.
+    /// Records the length of a complete reply, for the expected length of later ones.
     pub fn record_reply_length(&self, output_tokens: u32) {
         self.state.lock().output.observe(output_tokens);
     }
 
-    /// Held requests that may go now; also frees what has expired in the index. Call about once a second.
+    /// Returns queued requests that may start now; also frees what has expired in the index. Call
+    /// it about once a second.
     pub fn tick(&self, now: Moment) -> Vec<ReleasedRequest> {
         self.index.expire(now);
         self.state.lock().ledger.expire_prefills(now);
         self.release(now)
     }
 
-    /// Some of the held requests that may go now, however many they are: [`Router::next_release`] says whether there is more
-    /// to do. To be called when one more is held: it may be its turn already.
+    /// Returns some of the queued requests that may start now, however many there are:
+    /// [`Router::next_release`] tells when to continue. Call it after another request is queued: it
+    /// may start at once.
     pub fn take_released(&self, now: Moment) -> Vec<ReleasedRequest> {
         self.release(now)
     }
 
-    /// When held requests may go though nothing is heard from anybody: [`Router::released`] should be called then, at once if
-    /// that is not after `now`. `None`: not before something is heard.
+    /// Returns when queued requests may start without any further call; [`Router::take_released`]
+    /// should be called then, at once if that is not after `now`. `None`: not before a further
+    /// call.
     pub fn next_release(&self, now: Moment) -> Option<Moment> {
         self.state
             .lock()
@@ -393,28 +406,29 @@ impl Router {
             .map(|then| then.max(now))
     }
 
-    /// Takes a held request out of the queue; `false`: it is not there, because it was released or given up
-    /// before.
+    /// Takes a request out of the queue; `false`: it is not there, because it was released or
+    /// cancelled before.
     pub fn cancel(&self, ticket: Ticket) -> bool {
         self.state.lock().queue.remove(ticket).is_some()
     }
 
-    /// Requests held.
+    /// Returns the number of queued requests.
     pub fn queued_requests(&self) -> usize {
         self.state.lock().queue.len()
     }
 
-    /// A target's load.
+    /// Returns a target's load.
     pub fn load(&self, target: Target) -> TargetLoad {
         self.state.lock().ledger.load(target)
     }
 
-    /// How fast a worker is believed to be.
+    /// Returns the estimated speed of a worker.
     pub fn rates(&self, worker: WorkerId) -> Rates {
         self.state.lock().rates.of(worker)
     }
 
-    /// Drops what was learned of a worker that is gone. What it still has in flight stays counted until it is done.
+    /// Drops the learned state of a removed worker. Its requests in flight stay counted until they
+    /// are done.
     pub fn forget(&self, worker: WorkerId) {
         let state = &mut *self.state.lock();
         state.ledger.forget(worker);
@@ -425,12 +439,12 @@ impl Router {
         state.sessions.forget(worker);
     }
 
-    /// Keys by which sessions are remembered.
+    /// Returns the number of keys by which sessions are remembered.
     pub fn session_keys(&self) -> usize {
         self.state.lock().sessions.len()
     }
 
-    /// Open reservations.
+    /// Returns the number of open reservations.
     pub fn open_reservations(&self) -> usize {
         self.state.lock().ledger.open_reservations()
     }
@@ -453,7 +467,8 @@ impl Router {
         survey
     }
 
-    /// Tells the index what the winner is about to hold, and keeps with the reservation what it expects.
+    /// Tells the index the blocks that the winner is about to hold, and stores the speculation with
+    /// the reservation.
     pub(crate) fn speculate(
         &self,
         now: Moment,
@@ -469,11 +484,12 @@ impl Router {
         }
     }
 
-    /// Tells the index what the winner is about to hold.
+    /// Tells the index the blocks that the winner is about to hold.
     ///
-    /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
-    /// itself: the time to live counts from the end of the queue, or a burst behind a long queue would find nothing.
-    /// `wait_ms` is how long another target computes the prompt first.
+    /// For a target without events the index learns nothing else. For one with events the entry
+    /// bridges the time until the engine announces the blocks: its time to live counts from the end
+    /// of the target's queue, or a burst behind a long queue would find nothing. `wait_ms` is how
+    /// long another target computes the prompt first.
     fn expect_blocks(
         &self,
         now: Moment,
@@ -508,12 +524,12 @@ impl Router {
     }
 }
 
-/// Why nobody was chosen.
+/// Why no target was chosen.
 #[derive(Debug)]
 pub(crate) enum PlacementError {
-    /// Nobody may take the request.
+    /// No target may take the request.
     Nobody(Refusal),
-    /// Those who may are above its busy threshold.
+    /// All targets that may take the request are above its busy threshold.
     AllBusy(Refusal),
 }
 
@@ -529,11 +545,11 @@ impl PlacementError {
 pub(crate) enum BlockCounting {
     /// As configured.
     Counted,
-    /// Not: whoever only computes prompts holds no sequence.
+    /// Not counted: a worker that only computes prompts holds no sequence.
     Ignored,
 }
 
-/// A choice, and what the caller knows of how it came about.
+/// A choice and its circumstances that only the caller knows.
 pub(crate) struct ScoredChoice<'a> {
     pub(crate) choice: Choice<'a>,
     pub(crate) excluded: Vec<ExcludedTarget>,
@@ -583,7 +599,7 @@ impl ScoredChoice<'_> {
     }
 }
 
-/// Estimated time to compute what the winner lacks of the prompt.
+/// Returns the estimated time to compute the part of the prompt that the winner does not hold.
 pub(crate) fn prefill_ms(job: &Job<'_>, choice: &Choice<'_>) -> f64 {
     let PolicyCandidate {
         overlap: surveyed,

@@ -1,45 +1,47 @@
-//! From who holds a prefix to one number per candidate: the formula of policy `composite`.
+//! The score of each candidate by the formula of policy `composite`.
 
 use std::sync::Arc;
 
-/// A worker that holds the beginning of a prompt, as streams that name whole prefixes say.
+/// A worker that holds the beginning of a prompt, from streams of whole prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixHolder {
-    /// Its name.
+    /// The worker's name.
     pub worker: Arc<str>,
-    /// Tokens it has cached for the prefix.
+    /// Tokens of the prefix that it has cached.
     pub tokens: u32,
-    /// In the accelerator's memory; otherwise in external storage.
+    /// Whether they are in the accelerator's memory; otherwise they are in external storage.
     pub hot: bool,
 }
 
-/// What is compared with the threshold.
+/// The measure that is compared with the threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverlapMeasure {
     /// The part of this prompt that the best worker has cached.
     #[default]
     PromptFraction,
-    /// The best worker's tokens beside the most that any has, times the weight of their tier, as in the published
-    /// formula. It is at least the tier's weight as soon as anybody holds anything, so a threshold hardly bites.
+    /// The best worker's tokens relative to the most tokens of any worker, times the weight of
+    /// their tier, as in the published formula. It is at least the tier's weight as soon as any
+    /// worker holds a token, so a threshold rarely has an effect.
     Relative,
 }
 
-/// Weights of the formula (`kv_cache_index.scoring`), each 0..1; the first three make 1. The configuration checks that.
+/// Weights of the formula (`kv_cache_index.scoring`), each 0..1; the first three sum to 1, which
+/// the configuration checks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoringSettings {
-    /// What is compared with `min_overlap_threshold`.
+    /// The measure compared with `min_overlap_threshold`.
     pub overlap_measure: OverlapMeasure,
-    /// Weight of what a worker has cached.
+    /// Weight of the cached tokens.
     pub overlap_weight: f64,
-    /// Weight of how little it has to do.
+    /// Weight of a low load.
     pub load_weight: f64,
-    /// Weight of how often it succeeded of late.
+    /// Weight of the recent success rate.
     pub health_weight: f64,
-    /// From here on the scores decide.
+    /// The scores decide from this overlap on.
     pub min_overlap_threshold: f64,
-    /// What a token counts that is in the accelerator's memory.
+    /// Weight of a token in the accelerator's memory.
     pub gpu_tier_weight: f64,
-    /// What a token counts that is in external storage.
+    /// Weight of a token in external storage.
     pub storage_tier_weight: f64,
 }
 
@@ -57,10 +59,10 @@ impl Default for ScoringSettings {
     }
 }
 
-/// A candidate as the formula sees it.
+/// A candidate as input of the formula.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScoringInput {
-    /// Tokens it has cached, and whether they are hot.
+    /// Its cached tokens, and whether they are in the accelerator's memory.
     pub held: Option<(u32, bool)>,
     /// Requests it is serving.
     pub in_flight: u32,
@@ -68,28 +70,32 @@ pub struct ScoringInput {
     pub health: f64,
 }
 
-/// What the formula says.
+/// The result of the formula.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scores {
-    /// What was compared with the threshold, 0..1.
+    /// The value compared with the threshold, 0..1.
     pub overlap: f64,
-    /// Whether the scores decide; if not, somebody else does.
+    /// Whether the scores decide; otherwise another rule does.
     pub decides: bool,
-    /// One score per candidate, in their order, higher is better, 0..1; all 0 if they do not decide.
+    /// One score per candidate, in their order, higher is better, 0..1; all 0 if they do not
+    /// decide.
     pub scores: Vec<f64>,
 }
 
 impl ScoringSettings {
-    /// `overlap_weight * (raw * tier) + load_weight * (1 - load) + health_weight * health` for each candidate.
+    /// Computes `overlap_weight * (raw * tier) + load_weight * (1 - load) + health_weight * health`
+    /// for each candidate.
     ///
-    /// `raw` is a candidate's cached tokens beside the most that any has, `load` its requests in flight beside the most
-    /// that any has; 0 of 0 is 0. Source: contract CK57 to CK62.
+    /// `raw` is a candidate's cached tokens relative to the most of any candidate, `load` its
+    /// requests in flight relative to the most of any candidate; 0 of 0 is 0. Source: contract CK57
+    /// to CK62.
     ///
     /// ```
-    /// use routing::{Scorable, ScoringSettings};
+    /// use routing::{ScoringInput, ScoringSettings};
     ///
-    /// let idle = Scorable { held: None, in_flight: 0, health: 1.0 };
-    /// let scores = ScoringSettings::default().scores(1024, &[Scorable { held: Some((512, true)), ..idle }, idle]);
+    /// let idle = ScoringInput { held: None, in_flight: 0, health: 1.0 };
+    /// let warm = ScoringInput { held: Some((512, true)), ..idle };
+    /// let scores = ScoringSettings::default().scores(1024, &[warm, idle]);
     /// assert!(scores.decides);
     /// assert!(scores.scores[0] > scores.scores[1]);
     /// ```
@@ -98,7 +104,7 @@ impl ScoringSettings {
         let most_tokens = held().map(|(tokens, _)| tokens).max().unwrap_or(0);
         let overlap_of = |(tokens, hot)| share(tokens, most_tokens) * self.tier_weight(hot);
         let overlap = match self.overlap_measure {
-            // Streams may know of more tokens than this prompt has.
+            // Streams may report more tokens than this prompt has.
             OverlapMeasure::PromptFraction => share(most_tokens, prompt_tokens).min(1.0),
             OverlapMeasure::Relative => held().map(overlap_of).fold(0.0, f64::max),
         };
@@ -136,7 +142,7 @@ impl ScoringSettings {
     }
 }
 
-/// `part / whole`; nothing of nothing is nothing.
+/// Returns `part / whole`; 0 for a whole of 0.
 fn share(part: u32, whole: u32) -> f64 {
     if whole == 0 {
         0.0

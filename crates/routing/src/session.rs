@@ -1,11 +1,11 @@
-//! Sessions: requests that belong together, and the target that has their past.
+//! Sessions: requests that belong together, and the target that holds their history.
 //!
-//! A request is recognised by the name that its client gives its session, or by growth: its messages begin with all
-//! messages of an earlier request, and go on with a reply. Both come in as hashes; nothing here reads headers or bodies. A
-//! session is where its last request went.
+//! A request is matched by the name that its client gives its session, or by growth: its messages
+//! begin with all messages of an earlier request and continue with a reply. Both are hashes; this
+//! module reads no headers or bodies. A session is bound to the target of its last request.
 //!
-//! **Invariant**: the book is changed where load is counted and when a worker is forgotten, never by looking, and holds
-//! no more than [`SessionBook::MOST`] entries.
+//! **Invariant**: the table changes where load is counted and when a worker is forgotten, never in
+//! a lookup, and holds at most [`SessionTable::MOST`] entries.
 
 mod growth;
 
@@ -21,20 +21,22 @@ use crate::{
     policy::{CandidateCost, PolicyCandidate},
 };
 
-/// How much a session counts.
+/// The effect of sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SessionMode {
-    /// Nothing is remembered.
+    /// Sessions are not remembered.
     Off,
-    /// Under `warm` it settles what costs about the same.
+    /// Under `warm` the session decides between targets of about equal cost.
     #[default]
     Soft,
-    /// A session goes to its target whatever the policy, unless that cannot be used or holds too much.
+    /// A session goes to its target whatever the policy, unless the target cannot be used or has
+    /// too many requests.
     Hard,
 }
 
 impl SessionMode {
-    /// What it is under this policy: only under `warm` are costs times, of which some are about the same.
+    /// Returns the effect under this policy: costs are times only under `warm`, so only there can
+    /// they be about equal.
     pub(crate) fn effective_under(self, policy: Policy) -> Self {
         if self == Self::Soft && policy != Policy::Warm {
             Self::Off
@@ -44,55 +46,55 @@ impl SessionMode {
     }
 }
 
-/// By what a request's session is recognised. Equal keys are one session: the caller mixes in whatever keeps sessions
-/// apart, such as the model and the salt.
+/// The keys of a request's session. Equal keys are one session: the caller mixes in everything that
+/// separates sessions, such as the model and the salt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionKeys {
-    /// Hash of the name that its client gave it.
+    /// Hash of the name that the client gave the session.
     pub name: Option<u64>,
-    /// What it may have grown out of, and what may grow out of it.
+    /// The earlier requests that it may continue, and the key for later ones.
     pub growth: Option<PromptGrowth>,
 }
 
-/// What became of a session in a decision.
+/// The effect of a decision on a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionNote {
-    /// Its first key: the same in every request of it.
+    /// The session's first key: equal in all of its requests.
     pub id: u64,
-    /// Where it went.
+    /// The target relative to the session's last one.
     pub state: SessionState,
 }
 
-/// Where a session went.
+/// The placement of a session relative to its last target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionState {
-    /// Nothing was known of it.
+    /// The session was unknown.
     New,
-    /// To its target.
+    /// On its target.
     Kept,
-    /// Elsewhere: its target holds too many requests.
+    /// Elsewhere: its target has too many requests.
     MovedFull,
-    /// Elsewhere: its target is no candidate.
+    /// Elsewhere: its target is not a candidate.
     MovedGone,
     /// Elsewhere: the policy chose so.
     MovedByPolicy,
-    /// Elsewhere: the request asked for another worker by name.
+    /// Elsewhere: the request names another worker.
     MovedByPin,
 }
 
-/// Where a session was last.
+/// The last target of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionBinding {
     pub(crate) target: Target,
     /// The session's first key.
     pub(crate) id: u64,
-    /// What has to stand behind the key for a request to have grown out of it.
+    /// The bytes that must follow the key's beginning in a request that continues this one.
     rest: Option<PromptTail>,
     used: Moment,
 }
 
-/// Every session's last target, in two generations: what is used moves to the young one, and when that is half of what
-/// may be kept the old one is forgotten.
+/// The last target of every session, in two generations: used entries move to the young one, and
+/// when that reaches half of the limit the old one is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct SessionTable {
     young: HashMap<u64, SessionBinding>,
@@ -100,12 +102,12 @@ pub(crate) struct SessionTable {
 }
 
 impl SessionTable {
-    /// Most keys remembered: some 6 MB, and half an hour of 18 new turns a second.
+    /// Most keys: some 6 MB, and half an hour of 18 new turns a second.
     pub(crate) const MOST: usize = 65_536;
-    /// A session that was idle for so long has most likely nothing left in any cache.
+    /// A session that was idle this long has most likely nothing left in any cache.
     const IDLE: Duration = Duration::from_secs(30 * 60);
 
-    /// Where the session of `keys` was. A name decides alone.
+    /// Returns the binding of the session of `keys`. A name decides alone.
     pub(crate) fn find(&self, now: Moment, keys: &SessionKeys) -> Option<SessionBinding> {
         let known = |key: u64| {
             let bond = self.young.get(&key).or_else(|| self.old.get(&key))?;
@@ -123,7 +125,7 @@ impl SessionTable {
             .find_map(|(place, key)| known(key).filter(|bond| is_before(place, bond)))
     }
 
-    /// The session of `keys` is on `target` from now on.
+    /// Binds the session of `keys` to `target`.
     pub(crate) fn bind(
         &mut self,
         now: Moment,
@@ -160,13 +162,13 @@ impl SessionTable {
         }
     }
 
-    /// Keys remembered.
+    /// Returns the number of keys.
     pub(crate) fn len(&self) -> usize {
         self.young.len() + self.old.len()
     }
 }
 
-/// Contenders as a policy has put them, the cheapest first.
+/// Candidates in a policy's order, cheapest first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranking<'a, 'c> {
     pub(crate) candidates: &'a [PolicyCandidate<'c>],
@@ -188,17 +190,18 @@ impl<'a, 'c> Ranking<'a, 'c> {
     }
 }
 
-/// What a decision means for a session.
+/// The effect of a decision on a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionOutcome {
     pub(crate) note: SessionNote,
-    /// The request goes where its session is, whatever the policy says.
+    /// The session chose the target, whatever the policy says.
     pub(crate) decided: bool,
 }
 
 impl SessionOutcome {
-    /// Of the session of `keys`, found as `found`, where a policy has put the contenders in `line` and chosen the one at
-    /// `place`; moves `place` where the session counts for more. `None`: there is nothing to recognise it by.
+    /// Decides for the session of `keys`, found as `found`, after a policy has ordered the
+    /// candidates in `line` and chosen the one at `place`; changes `place` where the session takes
+    /// precedence. `None`: there is no key.
     pub(crate) fn of(
         (keys, found): (&SessionKeys, Option<SessionBinding>),
         mode: SessionMode,
@@ -240,7 +243,8 @@ impl SessionOutcome {
                 *place = home;
                 return course(SessionState::Kept, true);
             }
-            // The policy chooses anew, among those that are not full either: or two of them would take turns.
+            // The policy chooses again, among targets that have room too; otherwise two full ones
+            // would alternate.
             if !has_room(line.contender(*place)) {
                 *place = (0..line.len())
                     .find(|place| has_room(line.contender(*place)))
@@ -264,14 +268,17 @@ impl SessionOutcome {
     }
 }
 
-/// Costs that differ by so much of the lower one say nothing against a soft session's target: with whole views that cost no
-/// workload in the simulator more than 0.2 %, where a twentieth cost `agents` 4 %.
+/// Costs that differ by at most this share of the lower one do not count against a soft session's
+/// target. With complete views this cost no workload in the simulator more than 0.2 %, while a
+/// twentieth cost `agents` 4 %.
 const ABOUT_EQUAL: f64 = 0.005;
 
-/// Requests that a target may hold with one more of a session that is bound to it: a quarter above the mean, as in
-/// consistent hashing with bounded loads, so that under load none gets farther ahead of the others. Few are no load to an
-/// engine that batches, whatever the mean is: a session that left over them would lose its cache for nothing. In the
-/// simulator, under `warm` at load 0.55, floors of 8 and 16 cost 22 to 148 % of time to first token, this one 2 to 17 %.
+/// Returns how many requests a target may have with one more of a session bound to it: a quarter
+/// above the mean, as in consistent hashing with bounded loads, so that under load no target gets
+/// farther ahead of the others. A few requests are no load to an engine that batches, whatever the
+/// mean is: a session that left because of them would lose its cache for nothing. In the simulator,
+/// under `warm` at load 0.55, floors of 8 and 16 cost 22 to 148 % of time to first token, this one
+/// 2 to 17 %.
 fn holds_at_most(line: Ranking<'_, '_>) -> f64 {
     const FREELY: f64 = 64.0;
     const OVER_MEAN: f64 = 1.25;

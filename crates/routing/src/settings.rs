@@ -1,4 +1,4 @@
-//! Settings of the decision, already checked.
+//! Checked settings of the decision.
 
 use std::time::Duration;
 
@@ -7,18 +7,19 @@ use crate::{LmcacheSettings, Policy, QueueSettings, ScoringSettings, SessionMode
 /// Settings of the decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoutingSettings {
-    /// The policy when a job names none.
+    /// The policy of jobs that name none.
     pub policy: Policy,
-    /// The policy that decides for `prefix_hash` when a request has no prefix key; `least_loaded` in place of
-    /// `prefix_hash` itself.
+    /// The policy that decides for `prefix_hash` when a request has no prefix key; `least_loaded`
+    /// in place of `prefix_hash` itself.
     pub fallback: Policy,
     /// Points, seed and load bound of the policies that hash.
     pub ring: RingSettings,
-    /// When `cache_aware` follows the cache, and when the load.
+    /// Thresholds of `cache_aware` between following the cache and following the load.
     pub cache_aware: CacheAwareSettings,
     /// Weight and fallback of `lmcache_aware`.
     pub lmcache: LmcacheSettings,
-    /// Whether `continuum` has the ring: without it the fallback places what its score does not.
+    /// Whether `continuum` has the ring; without it the fallback places requests that its score
+    /// does not place.
     pub continuum_ring: bool,
     /// Weights of `composite` and `continuum`.
     pub scoring: ScoringSettings,
@@ -26,23 +27,24 @@ pub struct RoutingSettings {
     pub overlap_weight: f64,
     /// 0 takes the lowest cost, above 0 draws by cost.
     pub temperature: f64,
-    /// Whether a decision is entered in the index before the engine confirms it (targets with events).
+    /// Whether a decision is entered in the index before the engine confirms it (targets with
+    /// events).
     pub speculative: bool,
     /// How long such an entry lives without confirmation.
     pub speculative_ttl: Duration,
     /// How long an entry lives for a target without events.
     pub prediction_ttl: Duration,
-    /// What a cached block is worth by where it sits.
+    /// Value of a cached block by its medium.
     pub medium_weights: MediumWeights,
-    /// What `dynamo_cost` counts beside blocks to compute and to hold.
+    /// Weights of the additional terms of `dynamo_cost`.
     pub dynamo: DynamoSettings,
-    /// How much sessions count.
+    /// The effect of sessions.
     pub session: SessionMode,
-    /// How requests are held.
+    /// Settings of the queue.
     pub queue: QueueSettings,
     /// Whether blocks of active sequences are counted.
     pub track_active_blocks: bool,
-    /// Candidates kept in a decision, at least 2.
+    /// Candidates reported in a decision, at least 2.
     pub kept_candidates: usize,
 }
 
@@ -71,7 +73,7 @@ impl Default for RoutingSettings {
     }
 }
 
-/// What a cached block is worth by where it sits. Remote storage weighs as disk.
+/// Value of a cached block by its medium. Remote storage weighs as disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MediumWeights {
     /// In the accelerator's memory, or assumed to be there.
@@ -92,19 +94,19 @@ impl Default for MediumWeights {
     }
 }
 
-/// What `dynamo_cost` counts beside blocks to compute and to hold.
+/// Weights of the terms of `dynamo_cost` besides blocks to compute and to hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamoSettings {
     /// Blocks that each request in flight on a target adds to its cost.
     pub active_request_weight: f64,
     /// Share of a token cached in host memory that need not be computed, 0 to 1.
     pub host_cache_hit_weight: f64,
-    /// The same of one on disk or in remote storage.
+    /// Share of a token cached on disk or in remote storage that need not be computed, 0 to 1.
     pub disk_cache_hit_weight: f64,
 }
 
 impl Default for DynamoSettings {
-    /// Nothing but blocks, and what is cached is cached wherever it is.
+    /// Counts blocks only; cached tokens count fully in every tier.
     fn default() -> Self {
         Self {
             active_request_weight: 0.0,
@@ -116,12 +118,13 @@ impl Default for DynamoSettings {
 
 /// Points, seed and load bound of the policies that hash.
 ///
-/// Replicas place a key alike only where these are alike.
+/// Replicas place a key equally only if these settings are equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RingSettings {
-    /// Points of each target on the ring of `prefix_hash`, 1 to 10,000 (others are taken to the nearer end).
+    /// Points of each target on the ring of `prefix_hash`, 1 to 10,000 (other values are clamped).
     pub virtual_nodes: u32,
-    /// How far above its even share of the load a target may go under `prefix_hash`: 0.25 is a quarter.
+    /// How far above its even share of the load a target may go under `prefix_hash`: 0.25 is a
+    /// quarter.
     pub load_factor_epsilon: f64,
     /// Seed of every hash that places a target or a key.
     pub seed: u64,
@@ -137,14 +140,14 @@ impl Default for RingSettings {
     }
 }
 
-/// When `cache_aware` follows the cache, and when the load.
+/// Thresholds of `cache_aware` between following the cache and following the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CacheAwareSettings {
-    /// Share of the prompt that must be cached somewhere, more than, for the cache to decide.
+    /// Share of the prompt that must be exceeded by a cached prefix for the cache to decide.
     pub match_threshold: f64,
-    /// Requests in flight by which the fullest target must exceed the emptiest, and ...
+    /// Requests in flight by which the most loaded target must exceed the least loaded, and ...
     pub balance_difference: u32,
-    /// ... how many times as many it must have, more than, for load to decide whatever is cached.
+    /// ... the ratio between them that must be exceeded, for the load to decide whatever is cached.
     pub balance_ratio: f64,
 }
 

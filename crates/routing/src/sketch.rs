@@ -1,10 +1,11 @@
-//! How many different keys there were, in a fixed amount of memory.
+//! An estimate of the number of distinct keys, in a fixed amount of memory.
 //!
-//! HyperLogLog over keys that are uniform already: the first bits of a key choose a register, which keeps the longest run
-//! of zeroes that the rest of a key began with. The estimate is the "improved" one of O. Ertl, "New cardinality estimation
-//! algorithms for HyperLogLog sketches" (2017), section 3: no table of corrections, and no range in which it is biased.
+//! HyperLogLog over keys that are uniform already: the first bits of a key choose a register, which
+//! stores the longest run of leading zeroes in the rest of a key. The estimate is the "improved"
+//! one of O. Ertl, "New cardinality estimation algorithms for HyperLogLog sketches" (2017), section
+//! 3: no table of corrections, and no range in which it is biased.
 //!
-//! **Invariant**: a key that was seen before changes nothing.
+//! **Invariant**: a repeated key changes nothing.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -12,10 +13,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 const BITS: u32 = 16;
 /// Registers. The standard error is 1.04 / sqrt(2^16) = 0.41 %, so 2 % is nearly five of them.
 const REGISTERS: usize = 1 << BITS;
-/// Bits that are left, and so the longest run; registers hold one more.
+/// Remaining bits, and so the longest run; registers store one more.
 const REST: usize = (u64::BITS - BITS) as usize;
 
-/// Estimates the number of different keys; 64 KiB, whatever it has seen. Shared without a lock.
+/// Estimates the number of distinct keys; always 64 KiB. Shared without a lock.
 #[derive(Debug)]
 pub(crate) struct Sketch(Box<[AtomicU8]>);
 
@@ -26,16 +27,16 @@ impl Default for Sketch {
 }
 
 impl Sketch {
-    /// Notes a key, which has to be a hash: every bit of it counts.
+    /// Records a key, which has to be a hash: every bit of it counts.
     pub(crate) fn record(&self, key: u64) {
-        // Ends the run at the latest after the bits that are left.
+        // Ends the run after the remaining bits at the latest.
         let rest = (key << BITS) | (1 << (BITS - 1));
         let run = u8::try_from(rest.leading_zeros() + 1).unwrap_or(u8::MAX);
         let register = (key >> (u64::BITS - BITS)) as usize;
         self.0[register].fetch_max(run, Ordering::Relaxed);
     }
 
-    /// The number of different keys, within 2 % (of small numbers: within one or two).
+    /// Returns the number of distinct keys, within 2 % (of small numbers: within one or two).
     pub(crate) fn estimate(&self) -> u64 {
         let mut registers_at = [0u32; REST + 2];
         for register in &*self.0 {
@@ -59,7 +60,7 @@ impl Sketch {
     }
 }
 
-/// What empty registers say: x + sum of x^(2^k) * 2^(k-1) over k from 1.
+/// Returns the contribution of empty registers: x + sum of x^(2^k) * 2^(k-1) over k from 1.
 fn sigma(mut x: f64) -> f64 {
     if x >= 1.0 {
         return f64::INFINITY;
@@ -76,7 +77,8 @@ fn sigma(mut x: f64) -> f64 {
     }
 }
 
-/// What full registers say: a third of 1 - x - sum of (1 - x^(2^-k))^2 * 2^-k over k from 1.
+/// Returns the contribution of full registers: a third of 1 - x - sum of (1 - x^(2^-k))^2 * 2^-k
+/// over k from 1.
 fn tau(mut x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return 0.0;
@@ -100,7 +102,8 @@ mod tests {
 
     use super::*;
 
-    /// Keys that look like hashes: the finaliser of splitmix64 over a counter, a bijection, so that all differ.
+    /// Keys that look like hashes: the finaliser of splitmix64 over a counter, a bijection, so that
+    /// all differ.
     fn key(seed: u64, n: u64) -> u64 {
         let mut z = seed.wrapping_add(n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -140,7 +143,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// The sketch is asked at every power of two on the way, so that no magnitude is skipped.
+        /// The sketch is read at every power of two on the way, so that no magnitude is skipped.
         #[test]
         #[contract("CK67")]
         fn the_estimate_is_within_two_percent_at_every_magnitude(seed in any::<u64>(), most in 100_000_u64..600_000) {

@@ -1,6 +1,7 @@
-//! What the router remembers between decisions, and what it does with it under its lock.
+//! The router's state between decisions, and the operations on it under its lock.
 //!
-//! [`State::choose`] looks and [`State::reserve`] remembers: a choice that is not reserved leaves no trace.
+//! [`RouterState::choose`] reads and [`RouterState::reserve`] writes: a choice that is not reserved
+//! leaves no trace.
 
 use kv_blocks::{Moment, Target};
 use kv_index::SpeculationId;
@@ -49,7 +50,8 @@ impl RouterState {
         }
     }
 
-    /// Prices the contenders and picks one. Changes nothing but what the passing of time changes by itself.
+    /// Computes the candidates' costs and picks one. Changes nothing but the state that passing
+    /// time changes by itself.
     pub(crate) fn choose<'a>(
         &mut self,
         now: Moment,
@@ -87,7 +89,7 @@ impl RouterState {
             || policy.needs_lmcache() && settings.lmcache.fallback() == Policy::Warm;
         let contenders = surveyed.into_iter().map(|mut surveyed| {
             let active = known[surveyed.prompt].of(surveyed.candidate.target);
-            // What is predicted outlives its requests by itself.
+            // A predicted entry outlives its request by itself.
             let bridged = settings.speculative && surveyed.candidate.cache == CacheSource::Events;
             if by_warm && bridged {
                 surveyed.credit(active, job.prompt_tokens);
@@ -144,7 +146,7 @@ impl RouterState {
                 .for_each(|price| price.terms = price.terms.of_full_session());
         }
         let label = match job.pin {
-            // Who was asked for by name was not placed by the policy, nor was who has the session.
+            // A pin or a session placed this request, not the policy.
             Some(_) => None,
             None if session.is_some_and(|session| session.decided) => None,
             None if policy.fell_back_to(ruling) => Some(FALLBACK),
@@ -178,7 +180,7 @@ impl RouterState {
             .record_backlogs(now, targets, choice.newcomer_cold_tokens);
         let winner = choice.winner();
         if job.pin.is_none() && !choice.by_session() {
-            // Who was asked for by name, or has the session, has not used up a turn.
+            // A pinned request, or one placed by its session, uses up no turn.
             self.rules.of(choice.ruling).chosen(&choice.input, winner);
         }
         if let (Some(keys), Some(course)) = (job.session, choice.session) {
@@ -193,7 +195,8 @@ impl RouterState {
         reservation
     }
 
-    /// Frees a reservation, and notes whether the worker had the prompt; returns what the index expects because of it.
+    /// Frees a reservation, and records whether the worker received the prompt; returns its
+    /// speculation in the index.
     pub(crate) fn close(
         &mut self,
         now: Moment,
@@ -205,7 +208,7 @@ impl RouterState {
         self.ledger.close(now, id)
     }
 
-    /// Takes note of how full the candidates' caches are.
+    /// Records the share of the candidates' caches in use.
     pub(crate) fn observe_usage(
         &mut self,
         now: Moment,
@@ -226,13 +229,13 @@ impl RouterState {
         }
     }
 
-    /// Something ended on `target`: held requests may go there now.
+    /// Records that work ended on `target`: queued requests may go there now.
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
         self.queue
             .target_changed(now, target, self.ledger.gate(queue.hold_above));
     }
 
-    /// Where `target` stands; the prompt has so many blocks that are not active there.
+    /// Returns the state of `target`; `new_blocks` blocks of the prompt are not active there.
     fn standing(&self, asked: &LoadQuery, target: Target, new_blocks: u64) -> CandidateState {
         let &LoadQuery {
             now,
@@ -241,7 +244,7 @@ impl RouterState {
         } = asked;
         let account = self.ledger.account(target);
         let load = account.map_or_else(TargetLoad::default, TargetAccount::load);
-        // Only some policies look at what takes time to say.
+        // Values that are expensive to compute are used by some policies only.
         let rules = |policy: fn(Policy) -> bool| policies.into_iter().any(policy);
         CandidateState {
             load,
@@ -265,10 +268,10 @@ impl RouterState {
     }
 }
 
-/// What is the same for all targets that are asked about.
+/// The part of a load query that is equal for all targets.
 struct LoadQuery {
     now: Moment,
-    /// One of them rules.
+    /// One of them decides.
     policies: [Policy; 3],
     newcomer_cold_tokens: f64,
 }

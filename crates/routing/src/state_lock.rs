@@ -1,7 +1,7 @@
 //! The router's one lock.
 //!
-//! With the feature `lock-observer` a benchmark is told when the lock is taken and given back; without it nothing is there
-//! but the lock.
+//! With the feature `lock-observer` a benchmark is notified when the lock is taken and released;
+//! without it there is only the lock.
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -41,18 +41,18 @@ pub(crate) mod observed {
 
     use super::{MutexGuard, RouterState};
 
-    /// What happened to the lock.
+    /// A change of the lock.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum LockEvent {
-        /// This thread has it.
+        /// This thread took the lock.
         Taken,
-        /// It is about to give it back.
+        /// This thread is about to release it.
         GivenBack,
     }
 
     static OBSERVER: OnceLock<fn(LockEvent)> = OnceLock::new();
 
-    /// Names who is told of the lock, of all routers of the process. Later calls do nothing.
+    /// Sets the observer of the lock, for all routers of the process. Later calls do nothing.
     pub fn observe_lock(observer: fn(LockEvent)) {
         OBSERVER.get_or_init(|| observer);
     }
@@ -63,7 +63,7 @@ pub(crate) mod observed {
         }
     }
 
-    /// The state, as long as the lock is held.
+    /// Access to the state while the lock is held.
     pub(crate) struct StateGuard<'a>(MutexGuard<'a, RouterState>);
 
     impl<'a> StateGuard<'a> {

@@ -1,4 +1,4 @@
-//! Who is warm: what the index says of each candidate, before anything is locked.
+//! The overlap of every candidate with the prompt, looked up before any lock is taken.
 //!
 //! Candidates that share a namespace share one chain and one lookup.
 
@@ -13,41 +13,41 @@ use kv_index::{KvIndex, Overlap, TierBlocks};
 
 use crate::{Candidate, Job, Tiers, WarmTokens, ledger::SequenceBlocks};
 
-/// A candidate and what it holds of the prompt.
+/// A candidate and its overlap with the prompt.
 #[derive(Clone, Debug)]
 pub(crate) struct CandidateOverlap<'a> {
     pub(crate) candidate: &'a Candidate,
-    /// Leading blocks it holds and reuses.
+    /// Leading blocks that it holds and reuses.
     pub(crate) overlap: TierBlocks,
-    /// The same in tokens.
+    /// The overlap in tokens.
     pub(crate) warm: WarmTokens,
-    /// What the engine would report as cached.
+    /// Cached tokens that the engine is expected to report.
     pub(crate) predicted_cached_tokens: u32,
-    /// The same if only its own announcements counted.
+    /// The same from its own announcements only.
     pub(crate) announced_cached_tokens: u32,
-    /// What it would have to compute.
+    /// Tokens that it would have to compute.
     pub(crate) uncached_tokens: u32,
     /// Whole blocks of the prompt.
     pub(crate) prompt_blocks: u32,
-    /// Which of [`Survey::prompts`] is the prompt as it sees it.
+    /// Index of its prompt in [`OverlapSurvey::prompts`].
     pub(crate) prompt: usize,
 }
 
-/// The prompt as targets with one namespace see it.
+/// The prompt in the blocks of one namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct NamespacePrompt {
-    /// Its blocks; `None` when nothing is known of it.
+    /// Its blocks; `None` when the prompt is unknown.
     pub(crate) chain: Option<Arc<[SequenceHash]>>,
-    /// What it would add to the load.
+    /// Its share of the load.
     pub(crate) blocks: SequenceBlocks,
 }
 
 impl CandidateOverlap<'_> {
-    /// Credits the target with leading blocks of requests that it has been given and not finished: it is about to compute
+    /// Credits the target with leading blocks of its unfinished requests: it is about to compute
     /// them, or it uses them and cannot drop them, whatever its announcements say by now.
     pub(crate) fn credit(&mut self, blocks: usize, prompt_tokens: u32) {
         let size = self.candidate.namespace.block_size;
-        // No more than the blocks of the prompt.
+        // At most the blocks of the prompt.
         let blocks = u32::try_from(blocks)
             .unwrap_or(u32::MAX)
             .min(self.prompt_blocks);
@@ -65,12 +65,13 @@ impl CandidateOverlap<'_> {
     }
 }
 
-/// An engine always computes the last prompt token: it needs the logits.
+/// Returns the most tokens that can be cached: an engine always computes the last prompt token, as
+/// it needs the logits.
 fn most_cached_tokens(size: BlockSize, prompt_tokens: u32) -> u32 {
     size.whole_blocks(prompt_tokens.saturating_sub(1)) * size.tokens()
 }
 
-/// All candidates with what they hold.
+/// All candidates with their overlaps.
 #[derive(Clone, Debug)]
 pub(crate) struct OverlapSurvey<'a> {
     pub(crate) candidates: Vec<CandidateOverlap<'a>>,
@@ -80,7 +81,7 @@ pub(crate) struct OverlapSurvey<'a> {
     pub(crate) hash_us: f64,
 }
 
-/// Asks the index about every candidate.
+/// Looks up the overlap of every candidate in the index.
 pub(crate) fn survey<'a>(
     index: &KvIndex,
     now: Moment,
@@ -114,7 +115,7 @@ struct NamespaceGroup<'a> {
     prompt: NamespacePrompt,
     /// Sorted by target.
     overlaps: Vec<Overlap>,
-    /// The overlap that is probably asked for next.
+    /// The overlap that is probably needed next.
     next: usize,
     hash_us: f64,
 }
@@ -129,7 +130,7 @@ impl<'a> NamespaceGroup<'a> {
             .filter(|chain| !chain.is_empty())
             .map_or_else(Vec::new, |chain| index.lookup(namespace, chain, now));
         overlaps.sort_unstable_by_key(|overlap| overlap.target);
-        // Only tells namespaces apart inside this process, so any fixed hash will do.
+        // The hash only distinguishes namespaces inside this process, so any fixed hash will do.
         let mut hasher = DefaultHasher::new();
         namespace.hash(&mut hasher);
         let all = u64::from(job.prompt_tokens.div_ceil(namespace.block_size.tokens()));
@@ -147,9 +148,9 @@ impl<'a> NamespaceGroup<'a> {
         }
     }
 
-    /// What a target holds, and what it announced.
+    /// Returns the blocks that a target is credited with, and those that it announced.
     fn overlap(&mut self, target: Target) -> (TierBlocks, TierBlocks) {
-        // Callers mostly ask in the order of targets: the next one is the one after the last.
+        // Callers mostly iterate in the order of targets: the next one follows the last.
         let place = match self.overlaps.get(self.next) {
             Some(next) if next.target == target => Ok(self.next),
             _ => self
@@ -197,8 +198,9 @@ fn surveyed<'a>(
     }
 }
 
-/// Blocks in tiers that the engine does not reuse from are no help. The index tells how many there are, not where in
-/// the run: they are taken to be at its end, as engines push out the ends of sequences first.
+/// Returns the blocks in tiers that the engine reuses. The index gives their number, not their
+/// position in the run; the others are assumed to be at its end, as engines evict the ends of
+/// sequences first.
 fn reused(held: TierBlocks, tiers: Tiers) -> TierBlocks {
     let kept = |tier: Tier, blocks: u32| if tiers.contains(tier) { blocks } else { 0 };
     TierBlocks {
@@ -287,7 +289,7 @@ mod tests {
             let found = surveyed(&job, &candidate, &mut group, 0);
             (found.predicted_cached_tokens, found.announced_cached_tokens)
         };
-        // A target that is not trusted is credited with what is predicted, whatever it announced.
+        // A target that is not trusted is credited with predicted blocks, whatever it announced.
         assert_eq!(found(TierBlocks::default()), (0, 3 * 16));
         assert_eq!(
             found(TierBlocks {

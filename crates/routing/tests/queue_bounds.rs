@@ -331,12 +331,12 @@ fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
     }
     assert_eq!(
         fleet.router.next_release(at_ms(103)),
-        Some(at_ms(120)),
+        Some(at_ms(150)),
         "{next:?}"
     );
     waiting.sort_unstable();
     let mut order = Vec::new();
-    let mut now = at_ms(120);
+    let mut now = at_ms(150);
     let mut released = VecDeque::from(release_all(&fleet.router, now));
     while let Some(next) = released.pop_front() {
         assert_eq!(next.plan.decode.target, target(2));
@@ -377,7 +377,7 @@ fn a_request_that_nobody_could_take_keeps_its_place_and_goes_when_somebody_can()
     let released = release_all(&fleet.router, then);
     assert_eq!(
         (tickets(&released), released[0].waited),
-        (vec![ticket], Duration::from_millis(61_020))
+        (vec![ticket], Duration::from_millis(61_050))
     );
 }
 

@@ -1,4 +1,4 @@
-//! One experiment: which fleet, which policy, how fast.
+//! One experiment: fleet, policy and pace.
 
 use std::time::Duration;
 
@@ -10,37 +10,39 @@ use crate::{Trace, speedup_for};
 /// One experiment.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// How the router is configured; its policy is the one under test.
+    /// The router's settings; their policy is the one under test.
     pub routing: RoutingSettings,
-    /// Engines.
+    /// Number of engines.
     pub workers: u32,
-    /// How fast the trace is played.
+    /// Speed of the trace.
     pub pace: TracePace,
-    /// What each engine is.
+    /// Profile of every engine.
     pub profile: Profile,
-    /// How engines give blocks to sequences: [`Allocation::Reserved`] is what published simulations do, and
-    /// [`Allocation::Growing`] what vLLM does.
+    /// The engines' assignment of blocks to sequences: published simulations use
+    /// [`Allocation::Reserved`], vLLM uses [`Allocation::Growing`].
     pub allocation: Allocation,
-    /// Whether the router follows what engines announce, or knows of its own decisions alone.
+    /// Whether the router follows the engines' events, or knows only its own decisions.
     pub cache: CacheSource,
     /// Time from a change of a cache to the router's knowledge of it.
     pub event_delay: Duration,
     /// Share of the engines' messages that never arrive, 0 to 1.
     pub event_loss: f64,
-    /// How long a request may be held, where requests are held at all.
+    /// Longest wait of a request in the queue, if the settings enable queueing.
     pub wait: Duration,
-    /// Whether engines take up what waits there in the router's order, not in that of arrival.
+    /// Whether engines schedule their waiting requests in the router's order instead of the order
+    /// of arrival.
     pub engine_priority: bool,
-    /// Whether the router can tell which requests grew out of which, where the trace names sessions.
+    /// Whether the router sees the sessions of requests, where the trace names them.
     pub sessions: bool,
-    /// What is not as it should be.
+    /// Faults of the fleet.
     pub mishaps: FaultPlan,
-    /// Another seed settles ties and loses messages differently.
+    /// Seed for tie-breaks and lost messages.
     pub seed: u64,
 }
 
 impl Cell {
-    /// An experiment with nothing special about it: announcements take 20 ms, and nobody waits for longer than 30 s.
+    /// Creates an experiment with default conditions: events take 20 ms, and no request waits
+    /// longer than 30 s.
     pub fn new(routing: RoutingSettings, workers: u32, pace: TracePace, profile: Profile) -> Self {
         Self {
             routing,
@@ -60,44 +62,45 @@ impl Cell {
     }
 }
 
-/// What is not as it should be in a fleet. Engines that there are not are ignored.
+/// Faults in a fleet. Entries for engines that do not exist are ignored.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FaultPlan {
-    /// Engines that are slower than their profile. Load is still counted as if they were not.
+    /// Engines that are slower than their profile. The router counts their load as if they were
+    /// not.
     pub slow: Vec<SlowEngine>,
-    /// Engines whose blocks the router forgets, though they keep them.
+    /// Engines whose blocks the router forgets, though the engines still hold them.
     pub forgotten: Vec<LostView>,
 }
 
-/// An engine that takes longer for everything.
+/// An engine that is slower in every step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlowEngine {
-    /// Which engine, from 0.
+    /// The engine, from 0.
     pub worker: u32,
-    /// How many times as long; above 0, and below 1 it is faster.
+    /// Factor on its times; above 0, and below 1 it is faster.
     pub times: f64,
 }
 
-/// The router's view of an engine's cache is lost, and it knows that.
+/// A loss of the router's view of an engine's cache, which the router notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostView {
-    /// Which engine, from 0.
+    /// The engine, from 0.
     pub worker: u32,
-    /// When, in virtual time.
+    /// Time of the loss, in virtual time.
     pub at: Duration,
 }
 
-/// How fast a trace is played.
+/// Playback speed of a trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TracePace {
-    /// The load index it was chosen for, if it was.
+    /// The load index that the speed was chosen for, if any.
     pub load: Option<f64>,
-    /// How many times faster than recorded; above 0.
+    /// Factor over the recorded speed; above 0.
     pub speedup: f64,
 }
 
 impl TracePace {
-    /// So that `workers` engines of this profile have this load index.
+    /// Chooses the speed at which `workers` engines of this profile have this load index.
     pub fn for_load(trace: &Trace, profile: &Profile, workers: u32, load: f64) -> Self {
         Self {
             load: Some(load),
@@ -105,7 +108,7 @@ impl TracePace {
         }
     }
 
-    /// So many times faster than recorded.
+    /// Plays the trace faster by this factor.
     pub fn faster(speedup: f64) -> Self {
         Self {
             load: None,

@@ -1,13 +1,13 @@
-//! The figures of a cell as a row of a table, on a page as on a terminal.
+//! The figures of a cell as a table row, for the page and the terminal.
 
 use crate::CellReport;
 
 /// One column.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// What stands above it. Times are in ms, and a percentile is one of what stands before it.
+    /// Heading. Times are in ms, and a percentile belongs to the figure of the columns before it.
     pub name: &'static str,
-    /// What stands in it.
+    /// Formats the cell's value.
     pub of: fn(&CellReport) -> String,
 }
 

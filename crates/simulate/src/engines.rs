@@ -1,4 +1,4 @@
-//! The fleet: engines, and how the router knows them.
+//! The fleet: the engines, and the router's candidates for them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,8 @@ use routing::{Candidate, LmcacheFacts, Tiers};
 
 use crate::Cell;
 
-/// Most sequences in a batch and most tokens in a step, as in the comparisons whose figures can be checked.
+/// Most sequences in a batch and most tokens in a step, as in the published comparisons, so that
+/// their figures can be checked.
 const MAX_SEQUENCES: u32 = 256;
 const MAX_BATCHED_TOKENS: u32 = 8192;
 
@@ -26,16 +27,16 @@ pub(crate) struct Engines {
 struct ModelledEngine {
     engine: Engine,
     stepping: bool,
-    /// When it is to be looked at again.
+    /// Time of its next scheduled wake-up.
     wake_at: Option<Moment>,
 }
 
-/// What an engine does from now on, where that has to be put down.
+/// An engine's next event, if it must be scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextWake {
-    /// A step began that takes so long.
+    /// A step began and takes this long.
     Step(Duration),
-    /// It has to be looked at then.
+    /// The engine must be woken at this time.
     Wake(Moment),
 }
 
@@ -65,7 +66,7 @@ impl Engines {
         self.engines[worker].engine.submit_named(now, request)
     }
 
-    /// Lets an engine that does nothing begin a step, if it has anything to do.
+    /// Starts a step on an idle engine, if it has work.
     pub(crate) fn start_idle(&mut self, worker: usize, now: Moment) -> Option<NextWake> {
         let modelled = &mut self.engines[worker];
         if modelled.stepping {
@@ -76,7 +77,7 @@ impl Engines {
                 modelled.stepping = true;
                 Some(NextWake::Step(length))
             }
-            // Once is enough.
+            // One wake-up is enough.
             NextAction::WaitUntil(then) => {
                 (modelled.wake_at.replace(then) != Some(then)).then_some(NextWake::Wake(then))
             }
@@ -91,7 +92,7 @@ impl Engines {
         modelled.engine.finish()
     }
 
-    /// Prompt tokens that each engine has computed.
+    /// Returns the prompt tokens that each engine has computed.
     pub(crate) fn computed_tokens(&self) -> Vec<u64> {
         self.engines
             .iter()
@@ -103,7 +104,7 @@ impl Engines {
         self.candidates[worker].target
     }
 
-    /// Whose target it is.
+    /// Returns the engine of a target.
     pub(crate) fn worker(&self, target: Target) -> Option<usize> {
         self.candidates
             .iter()
@@ -111,7 +112,7 @@ impl Engines {
     }
 }
 
-/// Where all engines keep their blocks.
+/// Returns the namespace of all engines' blocks.
 pub(crate) fn namespace(block_size: BlockSize) -> Namespace {
     Namespace {
         model: Arc::from("simulated"),

@@ -1,12 +1,13 @@
-//! What happens next.
+//! The queue of simulation events.
 
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use kv_blocks::Moment;
 
-/// Things to come, earliest first; of two at one moment the one that was put down first.
+/// Future events, earliest first; events at the same moment in the order of insertion.
 ///
-/// Bounded by who puts things down: one arrival, one step and one wake-up for each engine, and the messages under way.
+/// Bounded by its producers: one arrival, one step and one wake-up for each engine, and the
+/// messages in flight.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     entries: BinaryHeap<ScheduledEvent<T>>,
@@ -45,7 +46,7 @@ struct ScheduledEvent<T> {
 }
 
 impl<T> Ord for ScheduledEvent<T> {
-    /// Turned round: the heap hands out its greatest entry.
+    /// Reversed, because the heap returns its greatest entry first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }

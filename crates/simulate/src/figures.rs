@@ -1,6 +1,6 @@
 //! Means and percentiles.
 
-/// The mean; 0 of nothing.
+/// Returns the mean; 0 for an empty slice.
 pub(crate) fn mean(values: &[f64]) -> f64 {
     if values.is_empty() {
         0.0
@@ -9,8 +9,8 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     }
 }
 
-/// The value that a `share` (0 to 1) of the others is not above: of n sorted values the one at `floor((n - 1) * share)`.
-/// 0 of nothing.
+/// Returns a percentile: of n sorted values the one at `floor((n - 1) * share)`, with `share` from
+/// 0 to 1. Returns 0 for an empty slice.
 pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0.0;
@@ -24,13 +24,13 @@ pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
     sorted[place.min(last)]
 }
 
-/// `values` in ascending order.
+/// Returns `values` in ascending order.
 pub(crate) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     values
 }
 
-/// The largest of `values` over their mean; 1 if there is nothing to compare.
+/// Returns the largest of `values` over their mean; 1 if there is nothing to compare.
 pub(crate) fn imbalance(values: &[f64]) -> f64 {
     let mean = mean(values);
     if mean > 0.0 {
@@ -40,7 +40,7 @@ pub(crate) fn imbalance(values: &[f64]) -> f64 {
     }
 }
 
-/// `part` of `whole`; 0 of nothing.
+/// Returns `part` over `whole`; 0 if `whole` is 0.
 pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0

@@ -1,16 +1,18 @@
-//! What a policy would do with a workload: the real routing core, in virtual time, in front of modelled engines.
+//! Simulation of a policy on a workload: the real routing core, in virtual time, in front of
+//! modelled engines.
 //!
-//! A [`Trace`], recorded or [`Synthetic`], says when requests came, how long they and their replies were and which blocks
-//! they share. [`run`] sends it through a [`routing::Router`] over a [`kv_index::KvIndex`], the very ones that
-//! `warmroute serve` runs, to [`engine_model::Engine`]s whose announcements come back late, or not at all. What comes out
-//! is a [`CellReport`], of which [`html`] makes a page.
+//! A [`Trace`], recorded or [`Synthetic`], contains the arrival times of requests, the lengths of
+//! their prompts and replies, and the blocks they share. [`run`] sends it through a
+//! [`routing::Router`] over a [`kv_index::KvIndex`], the same code that `warmroute serve` runs, to
+//! [`engine_model::Engine`]s whose events arrive late, or not at all. The result is a
+//! [`CellReport`], which [`html`] renders as a page.
 //!
-//! Nothing here reads a file, a clock or a random device: the same trace and the same [`Cell`] give the same report. What
-//! is not modelled: prefill and decode apart, replay of lost events, caches behind the device, clients that wait for an
-//! answer before they ask again.
+//! Nothing here reads a file, a clock or a random device: the same trace and the same [`Cell`] give
+//! the same report. Not modelled: separate prefill and decode, replay of lost events, caches behind
+//! the device, clients that wait for a reply before their next request.
 //!
-//! **Invariant**: the router sees what it would see in front of real engines, and nothing else: its own decisions, first
-//! tokens, ends of replies, and announcements when they arrive.
+//! **Invariant**: the router sees what it would see in front of real engines, and nothing else: its
+//! own decisions, first tokens, ends of replies, and events when they arrive.
 
 mod cell;
 mod columns;

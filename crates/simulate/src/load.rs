@@ -1,8 +1,9 @@
-//! How hard a trace is on a fleet, and how much of it a cache could save.
+//! The load of a trace on a fleet, and the share of it that a cache could save.
 //!
-//! The load index is the share of its time that a fleet with one pooled cache would spend on useful work: prefill of what
-//! such a cache does not hold, and decoding in batches of 32. It is an index, not a utilisation: engines that queue or
-//! batch badly are busier. Source: the definition of load that published comparisons of routing policies use.
+//! The load index is the share of its time that a fleet with one pooled cache would spend on useful
+//! work: prefill of the blocks that such a cache does not hold, and decoding in batches of 32. It
+//! is an index, not a utilisation: engines that queue or batch badly are busier. Source: the
+//! definition of load that published comparisons of routing policies use.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,10 +12,11 @@ use kv_blocks::EngineHash;
 
 use crate::{Trace, figures::ratio};
 
-/// Sequences in the batches that decoding is costed at.
+/// Sequences per batch in the cost of decoding.
 const BATCH: f64 = 32.0;
 
-/// Share of the blocks of all prompts that a cache without end would hold already when they come.
+/// Returns the share of all prompts' blocks that an unbounded cache would already hold at their
+/// arrival.
 pub fn infinite_hit_ratio(trace: &Trace) -> f64 {
     let hits: u64 = pooled_hits(trace, usize::MAX)
         .into_iter()
@@ -23,7 +25,7 @@ pub fn infinite_hit_ratio(trace: &Trace) -> f64 {
     ratio(hits, trace.blocks() as u64)
 }
 
-/// How many times faster than recorded `trace` has to be played so that `workers` engines have this load index.
+/// Returns the speed-up of `trace` at which `workers` engines have this load index.
 pub fn speedup_for(trace: &Trace, profile: &Profile, workers: u32, load: f64) -> f64 {
     let size = trace.block_size.tokens();
     let capacity = (profile.kv_tokens / size) as usize * workers as usize;
@@ -49,7 +51,8 @@ pub fn speedup_for(trace: &Trace, profile: &Profile, workers: u32, load: f64) ->
     load * f64::from(workers) * duration_ms / work_ms
 }
 
-/// Leading blocks of each request that one cache of `capacity` blocks would hold, the least recently used going first.
+/// Returns the leading blocks of each request that one cache of `capacity` blocks would hold, with
+/// least-recently-used eviction.
 fn pooled_hits(trace: &Trace, capacity: usize) -> Vec<u32> {
     let mut cache = PooledCache::default();
     trace
@@ -61,20 +64,20 @@ fn pooled_hits(trace: &Trace, capacity: usize) -> Vec<u32> {
                 .iter()
                 .take_while(|name| cache.last_use.contains_key(name))
                 .count();
-            // The end of a prompt first, so that it also goes first.
+            // Inserts the end of a prompt first, so that it is also evicted first.
             request
                 .names
                 .iter()
                 .rev()
                 .for_each(|name| cache.touch(*name));
             cache.shrink_to(capacity);
-            // No more than the blocks of a prompt, whose tokens are a u32.
+            // At most the blocks of a prompt, whose tokens are a u32.
             u32::try_from(hits).unwrap_or(u32::MAX)
         })
         .collect()
 }
 
-/// One cache in place of all.
+/// One cache that stands for all engines' caches.
 #[derive(Debug, Default)]
 struct PooledCache {
     last_use: HashMap<EngineHash, u64>,
@@ -143,7 +146,7 @@ mod tests {
         let speed = |workers, load| speedup_for(&trace, &profile, workers, load);
         assert!((speed(4, 0.6) / speed(4, 0.3) - 2.0).abs() < 1e-12);
         assert!((speed(8, 0.3) / speed(4, 0.3) - 2.0).abs() < 1e-12);
-        // Three prompts of 32 tokens in two seconds, by hand.
+        // Three prompts of 32 tokens in two seconds, computed by hand.
         let prompt_ms = 0.014_109_7 * 32.0 + 4.919e-7 * 1024.0;
         let token_ms = 4.452 / 32.0 + 0.022_24 + 3.159_6e-5 * 32.0;
         let by_hand = 0.5 * 2000.0 / (3.0 * (prompt_ms + 10.0 * token_ms));

@@ -1,4 +1,4 @@
-//! What became of each request, and the figures that follow.
+//! The results of requests, and the figures computed from them.
 
 use kv_blocks::Moment;
 use routing::ReservationId;
@@ -9,11 +9,11 @@ use crate::{
     report::rounded,
 };
 
-/// What became of one request.
+/// The result of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestResult {
     pub(crate) arrival: Moment,
-    /// Its engine, and the load counted there.
+    /// Its engine, and the reservation there.
     pub(crate) placed: Option<(usize, ReservationId)>,
     pub(crate) held: bool,
     pub(crate) cached_tokens: u32,
@@ -34,18 +34,18 @@ impl RequestResult {
     }
 }
 
-/// A whole run.
+/// The results of a whole run.
 #[derive(Debug)]
 pub(crate) struct Outcomes<'a> {
     pub(crate) trace: &'a Trace,
     pub(crate) cell: &'a Cell,
-    /// One for each request of the trace.
+    /// One result for each request of the trace.
     pub(crate) requests: &'a [RequestResult],
-    /// Requests in front that only warm the caches.
+    /// Number of leading requests that only warm the caches.
     pub(crate) warm_up: usize,
-    /// Prompt tokens that each engine computed behind them.
+    /// Prompt tokens that each engine computed after the warm-up.
     pub(crate) computed_tokens: &'a [u64],
-    /// When it was over for those that had not come to their end.
+    /// End of the run, for requests that did not finish.
     pub(crate) end: Moment,
 }
 
@@ -81,7 +81,8 @@ impl Outcomes<'_> {
         }
     }
 
-    /// Times from the arrivals. Who still waits at the end is as old as that.
+    /// Returns the times from arrival. A request that is still waiting at the end counts with its
+    /// age then.
     fn waits(
         &self,
         counted: &[RequestResult],
@@ -92,7 +93,8 @@ impl Outcomes<'_> {
         Milliseconds::of(&sorted(counted.iter().map(wait).collect()))
     }
 
-    /// The mean gap between tokens, of each reply that is complete and longer than one token.
+    /// Returns the mean gap between tokens, for each reply that is complete and longer than one
+    /// token.
     fn gaps(&self) -> Milliseconds {
         let gap = |(outcome, output_tokens): (&RequestResult, u32)| {
             let gaps = output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
@@ -107,7 +109,7 @@ impl Outcomes<'_> {
         Milliseconds::of(&sorted(counted.filter_map(gap).collect())).without_middle()
     }
 
-    /// Share of blocks and of tokens that were found in a cache.
+    /// Returns the shares of blocks and of tokens that were found in a cache.
     fn hit_ratios(&self) -> (f64, f64) {
         let size = u64::from(self.trace.block_size.tokens());
         let (mut hits, mut blocks, mut tokens) = (0, 0, 0);
@@ -159,7 +161,7 @@ impl Milliseconds {
         }
     }
 
-    /// Mean and p99 alone.
+    /// Removes every figure but the mean and p99.
     fn without_middle(self) -> Self {
         Self {
             p50: None,

@@ -1,4 +1,4 @@
-//! What is told of a simulation, in the order and with the names of `warmroute simulate --json`.
+//! The report of a simulation, in the order and with the names of `warmroute simulate --json`.
 
 use std::fmt;
 
@@ -6,21 +6,21 @@ use serde::Serialize;
 
 use crate::{FitReport, Trace, infinite_hit_ratio};
 
-/// All of it.
+/// The report of all cells.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SimulationReport {
     /// `warmroute.simulation/1`.
     pub schema: &'static str,
-    /// What was played.
+    /// The workload.
     pub trace: TraceSummary,
     /// The engines' profile by name.
     pub profile: &'static str,
-    /// How the profile was found, if it is none of those that have a name.
+    /// The fit behind the profile, unless it is a named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fit: Option<FitReport>,
-    /// Of all cells.
+    /// The seed of all cells.
     pub seed: u64,
-    /// One for each experiment.
+    /// One report for each experiment.
     pub cells: Vec<CellReport>,
 }
 
@@ -29,23 +29,23 @@ impl SimulationReport {
     pub const SCHEMA: &'static str = "warmroute.simulation/1";
 }
 
-/// What was played.
+/// Summary of a workload.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceSummary {
-    /// As it was named.
+    /// The trace's name as given.
     pub file: String,
     /// Requests that were played.
     pub requests: usize,
-    /// Requests that were left out because no engine could hold them.
+    /// Requests that were left out because no engine has room for them.
     pub dropped: usize,
-    /// Blocks of all their prompts.
+    /// Blocks of all prompts.
     pub blocks: usize,
-    /// Share of them that a cache without end would hold when they come.
+    /// Share of the blocks that an unbounded cache would hold at their arrival.
     pub infinite_hit_ratio: f64,
 }
 
 impl TraceSummary {
-    /// Of a trace that is named like this.
+    /// Summarises a trace of this name.
     pub fn of(file: String, trace: &Trace) -> Self {
         Self {
             file,
@@ -58,7 +58,7 @@ impl TraceSummary {
 }
 
 impl fmt::Display for TraceSummary {
-    /// What there is to play, without its name.
+    /// Writes the summary without the name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = self.infinite_hit_ratio * 100.0;
         write!(
@@ -69,40 +69,42 @@ impl fmt::Display for TraceSummary {
     }
 }
 
-/// What one experiment showed. The first tenth of the requests warms the caches and is not counted.
+/// The figures of one experiment. The first tenth of the requests warms the caches and is not
+/// counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CellReport {
-    /// The policy by name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// Engines.
+    /// Number of engines.
     pub workers: u32,
-    /// The load index, if the pace was chosen by one.
+    /// The load index that the pace was chosen for, if any.
     pub load: Option<f64>,
-    /// How many times faster than recorded the trace was played.
+    /// Speed of the trace over its recorded speed.
     pub speedup: f64,
     /// Requests with a complete reply.
     pub finished: usize,
-    /// Requests without one 900 s after the last arrival: they count with their age at that time.
+    /// Requests without a complete reply 900 s after the last arrival: they count with their age at
+    /// that time.
     pub unfinished: usize,
     /// Share of the prompts' blocks that were found in a cache.
     pub block_hit_ratio: f64,
-    /// The same in tokens.
+    /// Share of the prompts' tokens that were found in a cache.
     pub token_hit_ratio: f64,
-    /// From arrival to first token.
+    /// Time from arrival to first token.
     pub ttft_ms: Milliseconds,
     /// Mean gap between the tokens of a reply.
     pub itl_ms: Milliseconds,
-    /// From arrival to last token.
+    /// Time from arrival to last token.
     pub e2e_ms: Milliseconds,
-    /// Prompt tokens that the busiest engine computed, over the mean of all.
+    /// Prompt tokens that the busiest engine computed, over the mean of all engines.
     pub prefill_imbalance: f64,
-    /// Share of the requests that the router held back for a while.
+    /// Share of the requests that the router queued for a while.
     pub held_ratio: f64,
-    /// One for each engine.
+    /// One report for each engine.
     pub per_worker: Vec<WorkerReport>,
 }
 
-/// A time as it was for all requests.
+/// Statistics of a time over all requests, in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Milliseconds {
     /// The mean.
@@ -110,20 +112,20 @@ pub struct Milliseconds {
     /// The median.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50: Option<f64>,
-    /// Nine in ten are not above it.
+    /// The 90th percentile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p90: Option<f64>,
-    /// Ninety-nine in a hundred are not above it.
+    /// The 99th percentile.
     pub p99: f64,
     /// The largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<f64>,
 }
 
-/// One engine.
+/// The figures of one engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkerReport {
-    /// Requests sent there.
+    /// Requests sent to it.
     pub requests: u64,
     /// Prompt tokens it computed.
     pub computed_tokens: u64,
@@ -131,24 +133,24 @@ pub struct WorkerReport {
     pub hit_tokens: u64,
 }
 
-/// What became of one request.
+/// The result of one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RequestReport {
-    /// When it came, in seconds of virtual time.
+    /// Arrival, in seconds of virtual time.
     pub arrival_s: f64,
-    /// The engine that it was sent to, from 0.
+    /// The engine that got the request, from 0.
     pub worker: Option<usize>,
-    /// Whether the router held it back for a while.
+    /// Whether the router queued it for a while.
     pub held: bool,
-    /// Prompt tokens that were not found in the cache there; all of them if it has no first token.
+    /// Prompt tokens that were not in the engine's cache; all of them if there is no first token.
     pub computed_tokens: u32,
-    /// From arrival to first token.
+    /// Time from arrival to first token.
     pub ttft_ms: Option<f64>,
-    /// From arrival to last token.
+    /// Time from arrival to last token.
     pub e2e_ms: Option<f64>,
 }
 
-/// Rounds a figure to so many decimals: the rest is no information.
+/// Rounds a figure to this many decimals: further ones carry no information.
 pub(crate) fn rounded(value: f64, decimals: i32) -> f64 {
     let scale = 10f64.powi(decimals);
     (value * scale).round() / scale

@@ -1,4 +1,4 @@
-//! Virtual time: arrivals, steps, messages.
+//! The simulation in virtual time: arrivals, steps, messages.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -19,16 +19,17 @@ use crate::{
     wire::{StepAnnouncement, Wire},
 };
 
-/// The first of so many requests is not counted: it warms the caches.
+/// Divisor for the warm-up: the first one in so many requests only warms the caches and is not
+/// counted.
 const WARM_UP: usize = 10;
 
-/// Who has no complete reply so long after the last arrival is not waited for.
+/// Longest wait for complete replies after the last arrival.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// How often the router is told that time passes, as `warmroute serve` does.
+/// Interval of the router's ticks, as in `warmroute serve`.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Keeps the numbers drawn for decisions apart from those that lose messages.
+/// Separates the random numbers of decisions from those of lost messages.
 const PURPOSE: u64 = 1;
 
 /// Plays `trace` in one cell.
@@ -36,7 +37,7 @@ pub fn run(trace: &Trace, cell: &Cell) -> CellReport {
     run_in_detail(trace, cell).0
 }
 
-/// The same, and what became of each request, in the order of arrival.
+/// Like [`run`], and returns the result of each request too, in the order of arrival.
 pub fn run_in_detail(trace: &Trace, cell: &Cell) -> (CellReport, Vec<RequestReport>) {
     let mut run = Simulation::new(trace, cell);
     run.play();
@@ -50,17 +51,17 @@ pub fn run_in_detail(trace: &Trace, cell: &Cell) -> (CellReport, Vec<RequestRepo
     )
 }
 
-/// What happens at a moment.
+/// An event at a moment.
 #[derive(Debug)]
 enum SimulationEvent {
     Arrival(usize),
     StepEnd(usize),
-    /// An engine has to be looked at.
+    /// An engine must be woken.
     Wake(usize),
     Message(StepAnnouncement),
     /// The router loses its view of an engine's cache.
     Forget(usize),
-    /// Held requests may go.
+    /// Queued requests may be released.
     Release,
     Tick,
 }
@@ -75,13 +76,13 @@ struct Simulation<'a> {
     agenda: EventQueue<SimulationEvent>,
     random: SplitMix64,
     requests: Vec<RequestResult>,
-    /// Requests that the router holds.
+    /// Requests in the router's queue.
     queued: HashMap<Ticket, usize>,
-    /// When they are looked at next.
+    /// Time of the next scheduled release.
     release_at: Option<Moment>,
-    /// Requests that have not come to their end.
+    /// Number of unfinished requests.
     open: usize,
-    /// Prompt tokens that each engine had computed when the warm-up was over.
+    /// Prompt tokens that each engine had computed at the end of the warm-up.
     computed_before: Vec<u64>,
     end: Moment,
 }
@@ -163,7 +164,7 @@ impl<'a> Simulation<'a> {
             prompt_tokens: asked.prompt_tokens,
             expected_output_tokens: None,
             answer: ReplyMode::Streamed,
-            // Nobody gives up.
+            // No client gives up.
             wait_budget: Some(WaitBudget {
                 limit: self.cell.wait,
                 waited: Duration::ZERO,
@@ -195,7 +196,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Sends a request where the router says; returns the engine, which has to be roused.
+    /// Sends a request to the plan's target; returns the engine, which may have to be started.
     fn send(&mut self, now: Moment, request: usize, plan: &Plan) -> Option<usize> {
         let asked = &self.trace.requests[request];
         let generation = NamedRequest {
@@ -238,7 +239,7 @@ impl<'a> Simulation<'a> {
             self.agenda
                 .put(now + delay, SimulationEvent::Message(message));
         }
-        // Everybody's token comes before the next step begins.
+        // All tokens are processed before the next step begins.
         let released = outcome
             .emitted
             .iter()
@@ -248,9 +249,9 @@ impl<'a> Simulation<'a> {
         self.rouse(now, worker);
     }
 
-    /// A token of some request.
+    /// Records one emitted token.
     fn token(&mut self, now: Moment, emitted: &EmittedToken) -> Vec<ReleasedRequest> {
-        // Ids are places in the trace.
+        // Request ids are positions in the trace.
         let Some((outcome, asked)) = usize::try_from(emitted.id.0).ok().and_then(|place| {
             self.requests
                 .get_mut(place)
@@ -276,7 +277,8 @@ impl<'a> Simulation<'a> {
         released
     }
 
-    /// As behind a gap that cannot be replayed: what was known is of no use, and what comes next may lack its beginning.
+    /// Behaves as after a gap that cannot be replayed: all known blocks are dropped, and later
+    /// events may refer to lost ones.
     fn forget(&self, worker: usize) {
         if let Some(candidate) = self.engines.candidates.get(worker) {
             self.index.clear(candidate.target);
@@ -310,7 +312,7 @@ impl<'a> Simulation<'a> {
                 }
                 return;
             }
-            // One call releases a few; all who may go now do.
+            // One call releases a few requests; the loop releases all that may start now.
             released = self.router.take_released(now);
         }
     }
@@ -344,9 +346,9 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// A request that has not come yet.
+/// Returns the initial result of a request that has not arrived yet.
 fn unheard_of(arrival_s: f64, cell: &Cell) -> RequestResult {
-    // A pace that makes no sense plays everything at once.
+    // An invalid pace plays everything at once.
     let arrival = Duration::try_from_secs_f64(arrival_s / cell.pace.speedup).unwrap_or_default();
     RequestResult {
         arrival: Moment::at(arrival),

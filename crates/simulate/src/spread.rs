@@ -1,10 +1,11 @@
-//! Arrivals that were recorded with coarse time stamps.
+//! Spreading of arrivals that were recorded with coarse time stamps.
 
-/// The longest time that requests of one time stamp are spread over, in seconds: behind a long pause they came together.
+/// Longest time over which requests with the same time stamp are spread, in seconds: before a long
+/// pause they arrived together.
 const LONGEST_GAP_S: f64 = 10.0;
 
-/// Spreads times that are equal evenly over the gap to the next one; those of the last time stamp over the gap before it.
-/// Times are in seconds and in order, and stay so.
+/// Spreads equal times evenly over the gap to the next one; those of the last time stamp over the
+/// gap before it. Times are in seconds and in ascending order, and stay so.
 pub(crate) fn spread(times: &mut [f64]) {
     let mut gap = 1.0;
     let mut rest = times;

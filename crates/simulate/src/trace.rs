@@ -1,8 +1,8 @@
-//! Traces in the Mooncake layout: one JSON object a line with `timestamp` (ms), `input_length`, `output_length` (tokens)
-//! and `hash_ids`, one for each block of the prompt.
+//! Traces in the Mooncake layout: one JSON object a line with `timestamp` (ms), `input_length`,
+//! `output_length` (tokens) and `hash_ids`, one for each block of the prompt.
 //!
-//! An id stands for its block and everything before it, so ids are all that is needed of a prompt: they become block
-//! hashes of our own, and no token is ever made up.
+//! An id identifies its block and everything before it, so the ids of a prompt are sufficient: they
+//! become block hashes of the simulation, and no tokens are invented.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -13,12 +13,13 @@ use serde_json::{Map, Value};
 
 use crate::spread::spread;
 
-/// How ids become hashes. Any scheme would do: the simulated engines and the router's index share one.
+/// Conversion of ids into hashes. Any scheme would do: the simulated engines and the router's index
+/// share one.
 const SCHEME: HashScheme = HashScheme::Xxh3 {
     seed: 0x74_72_61_63_65,
 };
 
-/// Longest prompt or reply that is read, in tokens: beyond any model.
+/// Longest accepted prompt or reply, in tokens: beyond any model.
 const LONGEST: u64 = 1 << 24;
 
 /// Most blocks of all prompts together, 16 bytes each.
@@ -27,7 +28,7 @@ const MOST_BLOCKS: usize = 1 << 26;
 /// Largest `timestamp`, in ms: a year.
 const LATEST_MS: f64 = 366.0 * 86_400_000.0;
 
-/// Longest piece of a trace that an error repeats.
+/// Longest piece of a trace in an error.
 const SHOWN: usize = 60;
 
 /// A workload, in the order of arrival; the first request comes at 0.
@@ -37,39 +38,39 @@ pub struct Trace {
     pub requests: Vec<TraceRequest>,
     /// Tokens per block.
     pub block_size: BlockSize,
-    /// Requests that were left out because no engine could hold them.
+    /// Requests that were left out because no engine has room for them.
     pub dropped: usize,
 }
 
 /// One request of a trace.
 #[derive(Debug)]
 pub struct TraceRequest {
-    /// When it comes, in seconds.
+    /// Arrival, in seconds.
     pub arrival_s: f64,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Tokens of the reply.
     pub output_tokens: u32,
-    /// What the prompt's blocks are called, the partial one at its end included.
+    /// Names of the prompt's blocks, including the partial one at its end.
     pub names: Arc<[EngineHash]>,
-    /// The whole ones, as the router sees them.
+    /// The whole blocks, as the router sees them.
     pub blocks: Arc<PromptBlocks>,
-    /// Where it stands in its session, if the trace names one.
+    /// Its position in a session, if the trace names one.
     pub turn: Option<SessionTurn>,
 }
 
-/// A place in a session.
+/// A position in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionTurn {
-    /// The session's number.
+    /// Number of the session.
     pub session: u64,
-    /// The request's, from 0.
+    /// The request's number in the session, from 0.
     pub number: u64,
 }
 
 impl TraceRequest {
-    /// What the policies that hash would go by: the first block stands for the beginning of the prompt, and the whole
-    /// prompt for the session, since a trace names none.
+    /// Returns the keys for hashing policies: the first block represents the beginning of the
+    /// prompt, and the whole prompt the session, since a trace names none.
     pub(crate) fn affinity(&self) -> Affinity {
         let prefix = self
             .names
@@ -82,7 +83,7 @@ impl TraceRequest {
         }
     }
 
-    /// What its session would be recognised by, where the trace names one.
+    /// Returns the keys that identify its session, if the trace names one.
     pub(crate) fn session(&self) -> Option<SessionKeys> {
         let SessionTurn { session, number } = self.turn?;
         let turns =
@@ -99,50 +100,51 @@ impl TraceRequest {
     }
 }
 
-/// Why a trace is none.
+/// Why a text is not a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    /// A line is no JSON object.
+    /// A line is not a JSON object.
     #[error("line {line} is no JSON object ({problem}): expected a request in the Mooncake layout")]
     NotJson {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What the parser said.
+        /// The parser's message.
         problem: String,
     },
-    /// A field has no usable value.
+    /// A field without a usable value.
     #[error("line {line}: {field} is {found}: expected {expected}")]
     BadField {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// Its name.
+        /// Name of the field.
         field: &'static str,
-        /// What stands there, shortened.
+        /// The value found, shortened.
         found: String,
-        /// What should.
+        /// The expected value.
         expected: &'static str,
     },
-    /// The prompts are too long for the memory there is.
+    /// The prompts have too many blocks for the memory.
     #[error(
         "line {line}: the prompts up to here have more than {MOST_BLOCKS} blocks: expected fewer, so cut the trace, or \
          give the tokens that each of its hash_ids stands for"
     )]
     TooManyBlocks {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// There is nothing in it.
+    /// The text has no requests.
     #[error("there is no request in it: expected one JSON object a line")]
     Empty,
 }
 
 impl Trace {
-    /// Reads `text`; empty lines are skipped. Requests that share a time stamp are spread over the time to the next one:
-    /// recorded times are often rounded, and a simulation of them would measure the rounding.
+    /// Parses `text`; empty lines are skipped. Requests that share a time stamp are spread over the
+    /// time to the next one: recorded times are often rounded, and a simulation of them would
+    /// measure the rounding.
     ///
     /// # Errors
     ///
-    /// The first line that is no request.
+    /// The first line that is not a request.
     pub fn read(text: &str, block_size: BlockSize) -> Result<Self, TraceError> {
         let mut requests = Vec::new();
         let mut room = MOST_BLOCKS;
@@ -175,7 +177,8 @@ impl Trace {
         })
     }
 
-    /// Leaves out the requests that do not fit the engines of `profile` with two blocks to spare, and counts them.
+    /// Removes and counts the requests that do not fit the engines of `profile` with two blocks to
+    /// spare.
     pub fn drop_what_exceeds(&mut self, profile: &Profile) {
         let size = self.block_size.tokens();
         let capacity = profile.kv_tokens / size;
@@ -186,7 +189,7 @@ impl Trace {
         self.dropped += before - self.requests.len();
     }
 
-    /// Blocks of all prompts.
+    /// Returns the number of blocks of all prompts.
     pub fn blocks(&self) -> usize {
         self.requests
             .iter()
@@ -195,7 +198,7 @@ impl Trace {
     }
 }
 
-/// One line, with blocks as long as there is `room` for them.
+/// Parses one line, with at most `room` blocks.
 fn request(
     line: usize,
     text: &str,
@@ -247,7 +250,8 @@ fn request(
     })
 }
 
-/// Hashes of so many blocks. Ids beyond them are ignored; blocks without an id are shared with nobody.
+/// Returns the hashes of this many blocks. Further ids are ignored; blocks without an id are shared
+/// with no other request.
 fn chain(line: usize, ids: &[u64], blocks: usize) -> Vec<SequenceHash> {
     let words = |kind: u64, number: u64| [kind, number].map(u64::to_le_bytes).concat();
     let own = |block: usize| words(1 + line as u64, block as u64);

@@ -1,4 +1,4 @@
-//! The way of an engine's announcements to the index: they take their time, and some get lost.
+//! The transport of the engines' events to the index: with a delay and with losses.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,29 +9,29 @@ use routing::CacheSource;
 
 use crate::{Cell, random::SplitMix64};
 
-/// Keeps the numbers drawn here apart from the router's.
+/// Separates the random numbers drawn here from the router's.
 const PURPOSE: u64 = 2;
 
-/// Carries announcements of all engines.
+/// Carries the events of all engines.
 #[derive(Debug)]
 pub(crate) struct Wire {
     index: Arc<KvIndex>,
     namespace: Namespace,
-    /// Whether anybody listens.
+    /// Whether the router follows events.
     followed: bool,
     delay: Duration,
     loss: f64,
     random: SplitMix64,
-    /// Engines of which a message was lost since their last one arrived.
+    /// For each engine, whether a message was lost since the last one that arrived.
     truncated: Vec<bool>,
 }
 
-/// What one step of an engine announces.
+/// The events of one step of an engine.
 #[derive(Debug)]
 pub(crate) struct StepAnnouncement {
     from: Target,
     events: Vec<CacheEvent>,
-    /// A message before it is missing.
+    /// Whether a message before it is missing.
     truncated: bool,
 }
 
@@ -48,7 +48,7 @@ impl Wire {
         }
     }
 
-    /// Sends what a step brought; the message and how long it is under way, or nothing if it got lost on the way.
+    /// Sends the events of a step; returns the message and its delay, or `None` if it is lost.
     pub(crate) fn send(
         &mut self,
         worker: usize,
@@ -73,8 +73,8 @@ impl Wire {
         ))
     }
 
-    /// A message arrives. One that was missing before it shows by its number, as on a real stream that cannot be
-    /// replayed.
+    /// Delivers a message. A missing message before it is detected, as by its number on a real
+    /// stream without replay.
     pub(crate) fn deliver(&self, message: &StepAnnouncement) {
         if message.truncated {
             self.index.mark_loss(message.from);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Pauses that double from the first to the longest, and start again after an attempt that lasted long enough.
+/// Pauses that double from the first to the longest and start over after an attempt that ran long
+/// enough.
 ///
 /// ```
 /// use std::time::Duration;
@@ -10,8 +11,8 @@ use std::time::Duration;
 ///
 /// let seconds = Duration::from_secs;
 /// let mut backoff = Backoff::new(seconds(1), seconds(3)).reset_after(seconds(60));
-/// let pauses: Vec<u64> = [0, 0, 0, 60, 0].map(|lasted| backoff.after(seconds(lasted)).as_secs()).to_vec();
-/// assert_eq!(pauses, [1, 2, 3, 1, 2]);
+/// let mut pause = |lasted| backoff.after(seconds(lasted)).as_secs();
+/// assert_eq!([0, 0, 0, 60, 0].map(|lasted| pause(lasted)), [1, 2, 3, 1, 2]);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Backoff {
@@ -22,7 +23,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Pauses from `first` to `longest`; an attempt that lasted as long as the longest pause starts them again.
+    /// Creates pauses from `first` to `longest`; an attempt that ran as long as the longest pause
+    /// resets them.
     pub fn new(first: Duration, longest: Duration) -> Self {
         Self {
             first,
@@ -32,14 +34,14 @@ impl Backoff {
         }
     }
 
-    /// An attempt that lasted this long starts the pauses again.
+    /// Sets how long an attempt must run to reset the pauses.
     #[must_use]
     pub fn reset_after(mut self, lasted: Duration) -> Self {
         self.reset_after = lasted;
         self
     }
 
-    /// The pause after an attempt that lasted so long.
+    /// Returns the pause after an attempt that ran for `lasted`.
     pub fn after(&mut self, lasted: Duration) -> Duration {
         if lasted >= self.reset_after {
             self.next = self.first;

@@ -1,27 +1,28 @@
-//! Panics for tests.
+//! Injects panics in tests.
 //!
 //! `WARMROUTE_TEST_PANICS` is a list of rules, separated by commas:
 //!
-//! - `TASK:every=1s`: the task of this name (the label `task` of `warmroute_task_panics_total`), or the [`panic_point`] of
-//!   this name, panics once a second;
-//! - `every=10s`: every ten seconds one panics, each supervised task and each point in turn. One whose turn it is and that
-//!   does not run then, or is not passed, loses its turn after a second.
-//! - `tasks:every=10s`: the same without the points, so that no request is struck.
+//! - `TASK:every=1s`: the task of this name (the label `task` of `warmroute_task_panics_total`), or
+//!   the [`panic_point`] of this name, panics once a second;
+//! - `every=10s`: every ten seconds one supervised task or point panics, each in turn. One that is
+//!   not running, or whose point is not passed, loses its turn after a second.
+//! - `tasks:every=10s`: as before, without the points, so that no request is affected.
 //!
-//! Times are whole numbers followed by `ms` or `s`. A rule that cannot be read is a panic at once: a test that injects
-//! nothing would prove nothing.
+//! Times are whole numbers followed by `ms` or `s`. An invalid rule is an immediate panic: a test
+//! that injects nothing would prove nothing.
 //!
-//! The variable is read only where debug assertions are on: a production build contains none of this.
+//! The variable is read only in builds with debug assertions: a production build contains none of
+//! this.
 
 use std::convert::Infallible;
 
-/// A place at which a panic can be injected, for code that is no task of its own: the gateway has `request` (while the
-/// reply's head is made) and `reply_body` (while a body is polled). Does nothing in a release build, or while
-/// `WARMROUTE_TEST_PANICS` is not set.
+/// Injects a panic into code that is not a task of its own. The gateway has the points `request`
+/// (while the reply's head is made) and `reply_body` (while a body is polled). Does nothing in a
+/// release build, or while `WARMROUTE_TEST_PANICS` is not set.
 ///
 /// # Panics
 ///
-/// That is what it is for.
+/// Panics when a rule requires it.
 #[inline]
 pub fn panic_point(name: &'static str) {
     #[cfg(debug_assertions)]
@@ -30,7 +31,7 @@ pub fn panic_point(name: &'static str) {
     let _ = name;
 }
 
-/// Panics when a rule says so; never returns.
+/// Panics when a rule requires it; never returns.
 pub(crate) async fn strikes(name: &'static str) -> Infallible {
     #[cfg(debug_assertions)]
     rules::strikes(name).await;
@@ -46,9 +47,9 @@ mod rules {
     use tokio::time::{Instant, sleep};
 
     const VARIABLE: &str = "WARMROUTE_TEST_PANICS";
-    /// How often a task looks whether it is its turn.
+    /// How often a task checks whether its turn has come.
     const LOOK_EVERY: Duration = Duration::from_millis(20);
-    /// How long a turn waits for somebody who does not come.
+    /// How long a turn waits for a task or point that does not run.
     const PATIENCE: Duration = Duration::from_secs(1);
 
     static RULES: LazyLock<Vec<Mutex<InjectionRule>>> = LazyLock::new(|| {
@@ -61,7 +62,7 @@ mod rules {
 
     pub(super) fn strike(name: &'static str, of: PanicSite) {
         let mut due = false;
-        // Every rule is asked, so that each knows whose turn it can be.
+        // Every rule is checked, so that each one learns all the names that can have a turn.
         for rule in RULES.iter() {
             due |= rule.lock().is_due(name, of, Instant::now());
         }
@@ -75,14 +76,14 @@ mod rules {
         }
     }
 
-    /// What asks whether it is to panic.
+    /// The kind of place that checks for an injected panic.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum PanicSite {
         Task,
         Point,
     }
 
-    /// What a rule strikes.
+    /// The places to which a rule applies.
     #[derive(Debug, PartialEq, Eq)]
     enum RuleScope {
         All,
@@ -100,13 +101,13 @@ mod rules {
         }
     }
 
-    /// When who panics.
+    /// One rule: which places panic, and how often.
     #[derive(Debug)]
     pub(super) struct InjectionRule {
         scope: RuleScope,
         every: Duration,
         due: Instant,
-        /// Those that were heard of: names written in the source, so there are few.
+        /// The names seen so far. They are written in the source, so there are few.
         names: Vec<&'static str>,
         turn: usize,
     }
@@ -139,7 +140,7 @@ mod rules {
             }
         }
 
-        /// Whether `name` is to panic now.
+        /// Returns whether `name` has to panic now.
         pub(super) fn is_due(&mut self, name: &'static str, of: PanicSite, now: Instant) -> bool {
             if !self.scope.includes(name, of) {
                 return false;

@@ -1,4 +1,4 @@
-//! The count of panics.
+//! The panic counter.
 
 use std::sync::LazyLock;
 
@@ -13,8 +13,8 @@ struct TaskLabel {
     task: &'static str,
 }
 
-/// Of the process, as a panic is: tasks are started in many crates, long before there is a registry. The label is a name
-/// written in the source, so the family is bounded.
+/// Process-wide, because tasks are started in many crates, long before there is a registry. The
+/// label is a name written in the source, so the family is bounded.
 static PANICS: LazyLock<Family<TaskLabel, Counter>> = LazyLock::new(Family::default);
 
 /// Registers `warmroute_task_panics_total{task}`.
@@ -26,7 +26,8 @@ pub fn register(registry: &mut Registry) {
     );
 }
 
-/// The count of this task is shown from now on: a rate over a series that appears with its first event misses that one.
+/// Exports the counter of this task from now on: a rate over a series that appears with its first
+/// event misses that event.
 pub(crate) fn announce(task: &'static str) {
     drop(PANICS.get_or_create(&TaskLabel { task }));
 }

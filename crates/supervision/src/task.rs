@@ -7,11 +7,11 @@ use tokio::time::{Instant, sleep};
 
 use crate::{Backoff, injection, metrics};
 
-/// Pause after a first panic: short, as others wait for the task.
+/// Pause after a first panic: short, because other code waits for the task.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause of a task that panics each time.
+/// Longest pause of a task that panics in every attempt.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// A task that ran this long without a panic counts as well again.
+/// A task that runs this long without a panic counts as healthy again.
 const WELL: Duration = Duration::from_secs(10);
 
 /// A long-lived task, over all of its attempts.
@@ -31,7 +31,7 @@ pub struct TaskPanic {
 }
 
 impl Task {
-    /// A task of this name, which logs and metrics show.
+    /// Creates a task with this name, which logs and metrics show.
     pub fn new(name: &'static str) -> Self {
         metrics::announce(name);
         let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE).reset_after(WELL);
@@ -62,12 +62,13 @@ impl Task {
         Err(TaskPanic { in_a_row })
     }
 
-    /// Waits for as long as the latest panic asks for.
+    /// Waits for the pause that the latest panic requires.
     pub async fn pause(&self) {
         sleep(self.pause).await;
     }
 
-    /// Runs an attempt to its end; after a panic waits, and answers `None` when the next attempt is due.
+    /// Runs an attempt to its end; after a panic waits and returns `None` when the next attempt is
+    /// due.
     pub async fn attempt<T>(&mut self, attempt: impl Future<Output = T>) -> Option<T> {
         let done = self.run(attempt).await.ok();
         if done.is_none() {
@@ -77,7 +78,7 @@ impl Task {
     }
 }
 
-/// Runs what `start` makes, again after each panic, until it ends.
+/// Runs the future that `start` returns, again after each panic, until it ends.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
@@ -96,14 +97,15 @@ pub async fn supervise<T, F: Future<Output = T>>(
 ) -> T {
     let mut task = Task::new(name);
     loop {
-        // What `start` does itself may panic as well.
+        // `start` itself may panic as well.
         if let Some(done) = task.attempt(async { start().await }).await {
             return done;
         }
     }
 }
 
-/// Runs a task once. `None`: it panicked, which is counted and logged; its owner notices the end and starts another.
+/// Runs a task once. `None`: it panicked, which is counted and logged; its owner notices the end
+/// and starts another.
 pub async fn contain<T>(name: &'static str, task: impl Future<Output = T>) -> Option<T> {
     metrics::announce(name);
     let panic = match caught(name, task).await {
@@ -125,7 +127,8 @@ async fn caught<T>(
             never = injection::strikes(name) => match never {},
         }
     };
-    // What an attempt leaves behind is argued where its task is started.
+    // The code that starts a task explains why the state that an attempt leaves behind is
+    // consistent.
     AssertUnwindSafe(attempt)
         .catch_unwind()
         .await
@@ -171,7 +174,7 @@ mod tests {
             .windows(2)
             .map(|pair| (pair[1] - pair[0]).as_millis())
             .collect();
-        // The timer's resolution is a millisecond.
+        // The timer's resolution is one millisecond.
         let expected = [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000];
         for (pause, expected) in pauses.iter().zip(expected) {
             assert!(pause.abs_diff(expected) <= 2, "{pauses:?}");

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
     }
 }
 
-/// The starter file. One that is there is never written over: it may be somebody's work.
+/// Writes the starter file. Never overwrites an existing file: it may hold the user's work.
 fn init(args: &InitArgs) -> ExitCode {
     let Some(file) = &args.file else {
         output::out(config::starter().trim_end());
@@ -138,7 +138,8 @@ fn convert_text(from: OtherRouter, name: &str, text: &str) -> Result<String, Vec
     }
 }
 
-/// The text of a file, or of stdin. One byte more than the longest text is enough to see that it is too long.
+/// Reads a file, or stdin. One byte more than the longest text is enough to detect one that is too
+/// long.
 fn read(file: &Path, name: &str) -> Result<String, Vec<Problem>> {
     let unreadable = |error: io::Error| vec![Problem::unreadable(name, error)];
     let source: Box<dyn Read> = if file == Path::new("-") {
@@ -152,7 +153,7 @@ fn read(file: &Path, name: &str) -> Result<String, Vec<Problem>> {
         .read_to_end(&mut bytes)
         .map_err(unreadable)?;
     if bytes.len() > config::MAX_TEXT_BYTES {
-        // The cut may have gone through a character, which is not what is wrong.
+        // The cut may have split a character, which is not the problem to report.
         return Ok(String::from_utf8_lossy(&bytes).into_owned());
     }
     String::from_utf8(bytes).map_err(|error| {

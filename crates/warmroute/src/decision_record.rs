@@ -1,4 +1,4 @@
-//! A line of the decision log, as far as anybody here reads it. Everything else in it is ignored.
+//! A line of the decision log, as far as the subcommands read it. They ignore all other fields.
 
 use serde::{Deserialize, de::IgnoredAny};
 use time::{Date, Month, OffsetDateTime, Time};
@@ -67,13 +67,16 @@ pub(crate) struct RecordedOutcome {
 }
 
 impl DecisionRecord {
-    /// When the request came, in milliseconds since 1970; `None` if the line's time is none.
+    /// Returns the arrival time of the request, in milliseconds since 1970; `None` if the line has
+    /// no valid time.
     pub(crate) fn arrival_ms(&self, outcome: &RecordedOutcome) -> Option<f64> {
-        // A receipt is made out when the head of the reply goes out: with the first token, or with the whole reply.
+        // A receipt is stamped when the head of the reply goes out: with the first token, or with
+        // the whole reply.
         Some(unix_ms(&self.at)? - outcome.ttft_ms.unwrap_or(outcome.duration_ms))
     }
 
-    /// Tokens of the prompt that were in the winner's cache: as its reply says, or as was expected where it does not.
+    /// Returns the prompt's tokens that were in the target's cache: from its reply, else as
+    /// predicted.
     pub(crate) fn cached_tokens(&self, outcome: &RecordedOutcome) -> Option<u32> {
         let expected = || {
             self.candidates
@@ -85,13 +88,13 @@ impl DecisionRecord {
             .or_else(|| Some(expected()?.predicted_cached_tokens))
     }
 
-    /// How long the request was here before it was sent on.
+    /// Returns how long the request was in the router before it was sent on, in ms.
     pub(crate) fn kept_ms(&self) -> f64 {
         self.timing_us.total / 1e3 + self.hold.held_ms
     }
 }
 
-/// Milliseconds since 1970 of a receipt's time, `2026-11-20T17:41:09.123Z`.
+/// Parses a receipt's time, `2026-11-20T17:41:09.123Z`, into milliseconds since 1970.
 fn unix_ms(at: &str) -> Option<f64> {
     let digits = |from: usize, to: usize| -> Option<u16> {
         at.get(from..to)

@@ -7,7 +7,7 @@ use doctor::{CheckResult, CheckStatus, DoctorOptions, DoctorReport, ProbeMode, U
 
 use crate::{cli::ServeArgs, limits, output, serve, settings, wire_up};
 
-/// Longest time for one worker that can be asked for, in seconds.
+/// Largest `--timeout` per worker, in seconds.
 const LONGEST_TIMEOUT_S: u64 = 600;
 
 /// The flags of `serve`, so that a command line is checked by one word in place of the other, and a few of its own.
@@ -31,7 +31,8 @@ pub(crate) struct DoctorArgs {
     pub(crate) timeout: u64,
 }
 
-/// Exit code 0 when no check failed, 1 when one did, that of `serve` for settings with which it would not start.
+/// Runs the checks. Exit code 0 if no check failed, 1 if one did, that of `serve` for settings with
+/// which it would not start.
 pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     let settings = match serve::checked(&args.serve) {
         Ok(checked) => checked.settings,
@@ -42,7 +43,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
             return settings::refuse(&problems);
         }
     };
-    // As the router does: what it cannot raise is worth a look.
+    // As `serve` does: a limit that cannot be raised deserves a warning.
     limits::raise_open_files(settings.server.max_connections);
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         timeout: Duration::from_secs(args.timeout),
     };
     let report = runtime.block_on(doctor::diagnose(&settings, &surroundings, options));
-    // Loading a tokenizer cannot be cut short, and nobody waits for it any more.
+    // Loading a tokenizer cannot be cancelled, and its result is not needed any more.
     runtime.shutdown_background();
     if args.json {
         print_json(&report);
@@ -91,7 +92,7 @@ fn print_lines(report: &DoctorReport, verbose: bool) {
     }
 }
 
-/// One line per check that is not as it should be, its fix below it, then how many went how.
+/// Prints one line per check that is not ok, its fix below it, then the count of each status.
 fn print_checks(subject: &str, checks: &[CheckResult], verbose: bool) {
     for check in checks {
         if !verbose && matches!(check.status, CheckStatus::Ok | CheckStatus::Skip) {

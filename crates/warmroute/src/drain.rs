@@ -1,4 +1,4 @@
-//! The end of the data listener: begun by a signal or by an operator, once, whoever comes first.
+//! Drain of the data listener: a signal or an operator begins it; only the first call counts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use net::Clock;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
-/// A listener's way to its end.
+/// State of the data listener from running to ended.
 #[derive(Debug)]
 pub(crate) struct DrainProgress {
     phase: watch::Sender<ListenerPhase>,
@@ -17,23 +17,24 @@ pub(crate) struct DrainProgress {
     clock: Clock,
 }
 
-/// How long things take where whoever begins does not say.
+/// Defaults for a drain that is begun without times of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DrainDefaults {
-    /// New connections are still served, for those who do not know yet.
+    /// Time during which new connections are still served, for clients that do not know of the
+    /// drain yet.
     pub(crate) grace: Duration,
-    /// Running requests may take so long.
+    /// Time limit for running requests.
     pub(crate) timeout: Duration,
 }
 
-/// Who takes new connections during a drain.
+/// Treatment of new connections during a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewConnections {
-    /// This process, for a while.
+    /// Served by this process during the grace time.
     Served,
-    /// Nobody.
+    /// Refused.
     Refused,
-    /// Another process, which has our listening sockets.
+    /// Served by another process, which has our listening sockets.
     HandedOver,
 }
 
@@ -45,7 +46,7 @@ struct DrainStart {
 }
 
 impl DrainProgress {
-    /// Not begun.
+    /// Returns the state of a listener that runs.
     pub(crate) fn new(usual: DrainDefaults, clock: Clock) -> Arc<Self> {
         let (phase, begun) = (watch::Sender::default(), watch::Sender::default());
         Arc::new(Self {
@@ -57,12 +58,12 @@ impl DrainProgress {
         })
     }
 
-    /// What the listener goes by.
+    /// Returns the phases for the listener to follow.
     pub(crate) fn phases(&self) -> watch::Receiver<ListenerPhase> {
         self.phase.subscribe()
     }
 
-    /// Runs the listener to its end, and cuts it when the time of a drain is up.
+    /// Runs the listener to its end, and aborts its requests when the time of a drain is up.
     pub(crate) async fn carry(self: Arc<Self>, listener: impl Future<Output = DrainResult>) {
         let _told = DrainNotifier(&self);
         let time_up = async {
@@ -83,7 +84,7 @@ impl DrainProgress {
         self.ended.send_replace(Some(drained));
     }
 
-    /// Ends with what runs, which may take `timeout`. A repeated call changes nothing.
+    /// Begins the drain; running requests may take `timeout`. A repeated call changes nothing.
     pub(crate) fn begin(&self, new_connections: NewConnections, timeout: Option<Duration>) {
         let grace = if new_connections == NewConnections::Refused {
             Duration::ZERO
@@ -112,12 +113,12 @@ impl DrainProgress {
         }
     }
 
-    /// Cuts what still runs.
+    /// Aborts the requests that still run.
     pub(crate) fn cut(&self) {
         self.reach(ListenerPhase::Cut);
     }
 
-    /// There is no way back.
+    /// Advances to `phase`; a phase is never left for an earlier one.
     fn reach(&self, phase: ListenerPhase) {
         self.phase.send_if_modified(|reached| {
             let news = *reached < phase;
@@ -137,7 +138,7 @@ impl DrainProgress {
         drained.unwrap_or(DrainResult { cut: 0 })
     }
 
-    /// How far it is, with so many requests running.
+    /// Returns the progress, with this many requests running.
     pub(crate) fn status(&self, running: u64) -> admin::DrainStatus {
         let cut = self.ended.borrow().map_or(0, |drained| drained.cut);
         admin::DrainStatus {
@@ -148,7 +149,7 @@ impl DrainProgress {
     }
 }
 
-/// Whoever waits for the end is told of it, also of one by a panic.
+/// Drop guard that reports the end of the listener to all waiters, also after a panic.
 struct DrainNotifier<'a>(&'a DrainProgress);
 
 impl Drop for DrainNotifier<'_> {

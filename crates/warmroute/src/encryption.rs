@@ -1,4 +1,5 @@
-//! Certificates: read before anything is started, so that what is wrong with them is a problem of the configuration.
+//! Reads certificates before anything is started, so that their faults are problems of the
+//! configuration.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use config::{ListenerTls, Problem, Settings};
 use fleet::TrustCache;
 use net::{IdentityError, IdentityFiles, Listener, TlsIdentity, WorkerUrl};
 
-/// What is wrong with the files that the settings name.
+/// Returns the problems of the certificate files that the settings name.
 pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut bad = |key: &str, value: &str, message: &str| {
@@ -48,7 +49,7 @@ pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
     problems
 }
 
-/// The listener as its clients are to find it.
+/// Wraps the listener in TLS if it has an identity.
 pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<TlsIdentity>>) -> Listener {
     match tls {
         Some(identity) => listener.encrypted(Arc::clone(identity)),
@@ -56,7 +57,7 @@ pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<TlsIdentity>>) -> L
     }
 }
 
-/// What a listener shows, if anything.
+/// Returns the certificate of a listener, if it has one.
 pub(crate) fn identity(
     tls: Option<&ListenerTls>,
 ) -> Result<Option<Arc<TlsIdentity>>, IdentityError> {

@@ -1,7 +1,8 @@
-//! `warmroute events`: what an engine publishes, shown line by line (`tap`), recorded frame by frame (`dump`), or put on
-//! a NATS subject (`relay`).
+//! `warmroute events`: shows an engine's messages line by line (`tap`), records them frame by frame
+//! (`dump`), or publishes them on a NATS subject (`relay`).
 //!
-//! A reader of its own beside the router's: it routes nothing, keeps nothing, and its publisher does not notice it.
+//! The command reads beside the router: it routes nothing and stores nothing, and the publisher
+//! does not notice it.
 
 mod feed;
 mod recording;
@@ -98,10 +99,10 @@ enum PayloadFormat {
     Mooncake,
 }
 
-/// Why it ended.
+/// Reason why the command ended.
 #[derive(Debug)]
 enum CommandEnd {
-    /// Everything that was asked for came, or nobody reads the output any more.
+    /// All requested batches came, or the reader of the output went away.
     Done,
     /// A signal.
     Stopped(crate::signals::StopSignal),
@@ -131,7 +132,7 @@ pub(crate) fn run(args: &EventsArgs) -> ExitCode {
     match ended {
         Ok(CommandEnd::Done) => ExitCode::SUCCESS,
         Ok(CommandEnd::Stopped(stop)) => ExitCode::from(stop.exit_code()),
-        // Whoever read the output has seen enough.
+        // The reader of the output has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             output::err(&format!("warmroute events: {error}"));
@@ -140,7 +141,7 @@ pub(crate) fn run(args: &EventsArgs) -> ExitCode {
     }
 }
 
-/// A recording is never written over another one.
+/// Opens the output; a recording never overwrites an existing file.
 fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write>> {
     let Some(path) = path else {
         return Ok(Box::new(io::stdout()));

@@ -1,7 +1,8 @@
-//! `warmroute explain`: who would get a request, or why one went where it did, asked of a running router.
+//! `warmroute explain`: asks a running router which target a request would get, or why one got its
+//! target.
 //!
-//! It decides nothing itself: a dry run or a kept receipt comes from the router's admin listener, and is shown as a
-//! table or as it came.
+//! It decides nothing itself: a dry run or a stored receipt comes from the router's admin listener,
+//! and is shown as a table or as received.
 
 mod table;
 
@@ -14,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::{output, settings};
 
-/// The router has this long to answer: a long prompt has to be tokenised first.
+/// Time limit for the router's answer: a long prompt has to be tokenized first.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest answer that is read; a receipt has a few KiB.
 const ANSWER_BYTES: usize = 16 << 20;
@@ -57,14 +58,14 @@ pub(crate) struct ExplainQuery {
     pub(crate) decision: Option<String>,
 }
 
-/// Why there is no answer, and the exit code that says so.
+/// Reason for a missing answer, with its exit code.
 struct ExplainError {
     message: String,
     code: u8,
 }
 
 impl ExplainError {
-    /// The question is wrong.
+    /// Returns the error for a wrong query.
     fn usage(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -72,7 +73,7 @@ impl ExplainError {
         }
     }
 
-    /// The router did not answer it.
+    /// Returns the error for a router that gave no answer.
     fn answer(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -104,7 +105,7 @@ async fn ask(args: &ExplainArgs) -> Result<Value, ExplainError> {
         headers: headers(args)?,
     };
     if let Some(id) = &args.question.decision {
-        // Only what may be an id becomes part of a path.
+        // Only a valid id becomes part of a path.
         let id: routing::receipt::DecisionId =
             id.parse()
                 .map_err(|error: routing::receipt::DecisionIdError| {
@@ -124,7 +125,7 @@ async fn ask(args: &ExplainArgs) -> Result<Value, ExplainError> {
         .await
 }
 
-/// The body of the dry run.
+/// Returns the body of the dry run.
 fn body(question: &ExplainQuery) -> Result<Map<String, Value>, ExplainError> {
     if let Some(prompt) = &question.prompt {
         return Ok(Map::from_iter([(
@@ -141,7 +142,8 @@ fn body(question: &ExplainQuery) -> Result<Map<String, Value>, ExplainError> {
         .map_err(|error| ExplainError::usage(format!("{shown} cannot be read: {error}")))?;
     match serde_json::from_slice(&text) {
         Ok(Value::Object(mut body)) => {
-            // Engines take one too. To the router it would mean a reservation, and asking keeps no place.
+            // Engines take a `request_id` too. To the router it would mean a reservation, and a dry
+            // run makes none.
             body.remove("request_id");
             Ok(body)
         }
@@ -178,7 +180,8 @@ fn headers(args: &ExplainArgs) -> Result<HeaderMap, ExplainError> {
     Ok(headers)
 }
 
-/// Also takes the address as the ready line and the configuration have it: `host:port` or `unix:/path`.
+/// Parses the address, also in the forms of the ready line and the configuration: `host:port` or
+/// `unix:/path`.
 fn admin_url(text: &str) -> Result<WorkerUrl, String> {
     let url = match text.strip_prefix("unix:") {
         _ if text.contains("://") => text.to_owned(),
@@ -189,7 +192,7 @@ fn admin_url(text: &str) -> Result<WorkerUrl, String> {
         .map_err(|error: net::WorkerUrlError| error.to_string())
 }
 
-/// A running router, as operators reach it.
+/// Admin listener of a running router.
 struct AdminListener<'a> {
     url: &'a WorkerUrl,
     headers: HeaderMap,
@@ -214,7 +217,7 @@ impl AdminListener<'_> {
         )
     }
 
-    /// The only model there is.
+    /// Returns the router's only model.
     async fn only_model(&self) -> Result<String, ExplainError> {
         let list = self.get("/admin/models").await?;
         let models = list["models"]

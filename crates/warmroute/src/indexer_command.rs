@@ -1,4 +1,4 @@
-//! `warmroute indexer`: the Conductor API alone, over publishers that are registered by request.
+//! `warmroute indexer`: the Conductor API alone, for registered publishers.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -20,7 +20,7 @@ use crate::{
     cli::LoggingArgs, limits, logging, output, serve, settings, signals::StopSignals, wire_up,
 };
 
-/// Where it listens unless told otherwise: the port that Conductor's clients know.
+/// Default listen address: the port that Conductor's clients know.
 const USUAL_PLACE: &str = "127.0.0.1:13333";
 
 #[derive(Args, Debug)]

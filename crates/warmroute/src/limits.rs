@@ -5,16 +5,17 @@ use std::num::NonZeroU32;
 use doctor::FileLimit;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors kept for workers, events, the admin listener and logs.
+/// Descriptors reserved for workers, events, the admin listener and logs.
 const RESERVED: u64 = 512;
-/// More client connections than this are never accepted by default.
+/// Most client connections accepted by default.
 const MOST: u64 = 10_000;
-/// Where the system lets an unlimited number be open, this many are asked for: far more than what is accepted by default,
-/// its workers' connections, and those of engines to bound event sockets need.
+/// Limit requested if the system allows an unlimited number: far more than needed for the default
+/// connections, their workers' connections, and engines' connections to bound event sockets.
 const ENOUGH: u64 = 65_536;
 
-/// Raises the soft limit of open files towards the hard one. `configured` is `server.max_connections`. The usual soft
-/// limit of 1024 is there for programs that cannot handle more.
+/// Raises the soft limit of open files towards the hard one. `configured` is
+/// `server.max_connections`. The usual soft limit of 1024 exists for programs that cannot handle
+/// more.
 pub(crate) fn raise_open_files(configured: Option<NonZeroU32>) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = configured
@@ -35,13 +36,14 @@ pub(crate) fn raise_open_files(configured: Option<NonZeroU32>) {
     }
 }
 
-/// Client connections to accept at once: a connection costs up to two descriptors, its own and its worker's.
+/// Returns the number of client connections to accept at once: a connection costs up to two
+/// descriptors, its own and its worker's.
 pub(crate) fn max_connections() -> usize {
     usize::try_from(fitting(open_files())).unwrap_or(64)
 }
 
-/// What the limit of open files allows, and what as many clients as would be accepted need of it. `configured` is
-/// `server.max_connections`.
+/// Returns the limit of open files, and the need of as many clients as would be accepted.
+/// `configured` is `server.max_connections`.
 pub(crate) fn files(configured: Option<NonZeroU32>) -> FileLimit {
     let limit = open_files();
     let fitting = fitting(limit);
@@ -57,7 +59,7 @@ fn fitting(open_files: u64) -> u64 {
     (open_files.saturating_sub(RESERVED) / 2).clamp(64, MOST)
 }
 
-/// The soft limit of open files.
+/// Returns the soft limit of open files.
 fn open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

@@ -1,9 +1,9 @@
-//! Lines on their way to stderr: a bounded queue, and one thread that writes.
+//! Queue of log lines for stderr: bounded, with one writer thread.
 //!
-//! Whoever reads the log may be slow or stuck (a full pipe of a container's log driver, a paused terminal). Nobody who logs
-//! waits for that: lines that find no room are dropped and counted.
+//! The reader of the log may be slow or stuck (a full pipe of a container's log driver, a paused
+//! terminal). No logging thread waits for it: lines beyond the bound are dropped and counted.
 //!
-//! **Invariant**: lines are written whole and in the order in which they were handed in.
+//! **Invariant**: lines are written whole and in the order in which they were pushed.
 
 use std::{
     collections::VecDeque,
@@ -19,13 +19,13 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Bytes of lines that wait. When there are more, further lines are dropped.
+/// Most bytes of queued lines; further lines are dropped.
 const MOST_BYTES: usize = 1 << 20;
-/// What a line costs beside its text.
+/// Overhead counted per line besides its text, in bytes.
 const LINE_OVERHEAD: usize = 32;
-/// Bytes that are written at a time, beside those that wait.
+/// Bytes written at a time, besides the queued ones.
 const CHUNK: usize = 64 * 1024;
-/// How long the end of the process waits for the rest to be written.
+/// Longest wait for the remaining lines at the end of the process.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 const SINK: [(&str, &str); 1] = [("sink", "log")];
@@ -39,9 +39,9 @@ static LOG: OnceLock<&'static LogQueue> = OnceLock::new();
 #[derive(Debug, Default)]
 struct LogQueue {
     waiting: Mutex<PendingLines>,
-    /// There is something to write.
+    /// Signals queued lines.
     filled: Condvar,
-    /// Everything is written.
+    /// Signals that everything is written.
     drained: Condvar,
 }
 
@@ -49,16 +49,17 @@ struct LogQueue {
 struct PendingLines {
     lines: VecDeque<Box<[u8]>>,
     bytes: usize,
-    /// A chunk was taken and is not out yet.
+    /// Whether a chunk was taken and is not written yet.
     writing: bool,
 }
 
-/// Starts the thread that writes. Until then, and where there can be no thread, lines are written by whoever logs.
+/// Starts the writer thread. Before that, and if no thread can be started, the logging thread
+/// writes.
 pub(crate) fn start() {
     if LOG.get().is_some() {
         return;
     }
-    // Of the thread as of everybody who logs: there is one per process.
+    // Lives as long as the process, of which it is the only one.
     let log: &'static LogQueue = Box::leak(Box::default());
     let thread = thread::Builder::new().name("log".to_owned());
     if thread
@@ -69,7 +70,7 @@ pub(crate) fn start() {
     }
 }
 
-/// Hands in lines, each with its end.
+/// Queues lines, each with its end.
 pub(crate) fn push(lines: &[u8]) {
     match LOG.get() {
         Some(log) => log.push(lines),
@@ -77,7 +78,7 @@ pub(crate) fn push(lines: &[u8]) {
     }
 }
 
-/// Waits, for a bounded time, until everything that was handed in is written.
+/// Waits, for a bounded time, until all queued lines are written.
 pub(crate) fn finish() {
     if let Some(log) = LOG.get() {
         log.wait_until_drained(FAREWELL);
@@ -106,7 +107,7 @@ impl LogQueue {
         self.filled.notify_one();
     }
 
-    /// Writes what is handed in; never returns. A reader that went away is no error.
+    /// Writes queued lines; never returns. A closed output is no error.
     fn write_all_to(&self, out: &mut impl Write) -> ! {
         let mut told = 0;
         let mut chunk = Vec::with_capacity(CHUNK);
@@ -124,7 +125,7 @@ impl LogQueue {
         }
     }
 
-    /// Waits for lines, and moves a chunk of them into `chunk`; one that is longer goes alone.
+    /// Waits for lines, and moves a chunk of them into `chunk`; a longer line goes alone.
     fn take(&self, chunk: &mut Vec<u8>) {
         chunk.clear();
         let mut waiting = self.waiting.lock();
@@ -156,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that takes one write for each permit.
+    /// A reader that takes one write per permit.
     struct SlowReader {
         permits: mpsc::Receiver<()>,
         written: mpsc::Sender<Vec<u8>>,
@@ -177,7 +178,7 @@ mod tests {
     fn queue() -> (&'static LogQueue, mpsc::Sender<()>, mpsc::Receiver<Vec<u8>>) {
         let log: &'static LogQueue = Box::leak(Box::default());
         let ((permit, permits), (written, read)) = (mpsc::channel(), mpsc::channel());
-        // It ends with the test's process, as the one of a program does.
+        // The thread ends with the test's process, as in a program.
         thread::spawn(move || log.write_all_to(&mut SlowReader { permits, written }));
         (log, permit, read)
     }

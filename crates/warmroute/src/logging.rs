@@ -1,4 +1,4 @@
-//! The log, on stderr. Nobody who logs waits for its reader: see [`log_queue`].
+//! The log, on stderr. Logging never waits for the reader of stderr: see [`log_queue`].
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -12,17 +12,18 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::log_queue;
 
-/// Sets the level of the log that was started.
+/// Sets the level of the started log.
 static SET_LEVEL: OnceLock<Box<dyn Fn(LogLevel) + Send + Sync>> = OnceLock::new();
 
-/// Starts the log. Later calls change nothing, so that a demo with two routers in one process has one log.
+/// Starts the log. Later calls change nothing, so that a demo with two routers in one process has
+/// one log.
 pub(crate) fn start(logging: &LoggingSection) {
     log_queue::start();
     let pretty = is_pretty(logging.format, std::io::stderr().is_terminal());
     let log = fmt()
         .with_env_filter(filter(logging.level))
         .with_writer(|| QueueWriter);
-    // A handle knows the type of what it sets, which the two forms do not share.
+    // The type of a handle depends on the layer, which the two formats do not share.
     if pretty {
         let log = log.with_ansi(logging.enable_colors).with_filter_reloading();
         let handle = log.reload_handle();
@@ -39,7 +40,7 @@ pub(crate) fn start(logging: &LoggingSection) {
     std::panic::set_hook(Box::new(log_panic));
 }
 
-/// Hands lines to the queue. The formatter writes each event with one call.
+/// Pushes lines to the queue. The formatter writes each event with one call.
 struct QueueWriter;
 
 impl Write for QueueWriter {
@@ -58,7 +59,7 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let location = panic.location().map(ToString::to_string);
     let message = panic.payload_as_str().unwrap_or("(no message)");
-    // Taken where RUST_BACKTRACE asks for it.
+    // Captured if RUST_BACKTRACE enables it.
     let backtrace = Backtrace::capture();
     let backtrace =
         (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());

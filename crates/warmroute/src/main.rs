@@ -1,4 +1,5 @@
-//! The `warmroute` program: one module per subcommand, and one file, `wire_up`, that builds the router.
+//! The `warmroute` program: one module per subcommand, and one file, `wire_up`, that builds the
+//! router.
 
 mod cli;
 mod config_command;

@@ -1,17 +1,18 @@
-//! How much memory the process may use, where the configuration leaves that to the system.
+//! Memory budget of the process, if the configuration leaves it to the system.
 
 use std::path::{Component, Path, PathBuf};
 
 use config::MemoryBudget;
 
-/// The part of the memory there is that the process may use: the system needs some for its files and sockets, and in a
-/// control group that counts them the process would be killed before it came near.
+/// Share of the available memory that the process may use, in percent: the system needs some for
+/// its files and sockets, and a control group that counts them would kill the process before it
+/// reached the limit.
 const SHARE_PERCENT: u64 = 90;
 
-/// Where control groups are mounted.
+/// Mount point of control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// The budget in bytes; `None`: there is none.
+/// Returns the budget in bytes; `None`: unlimited.
 pub(crate) fn bytes(configured: MemoryBudget) -> Option<u64> {
     match configured {
         MemoryBudget::Off => None,
@@ -24,8 +25,8 @@ fn share_of(available: u64) -> Option<u64> {
     Some(available / 100 * SHARE_PERCENT).filter(|bytes| *bytes > 0)
 }
 
-/// The memory that the process may come to use: that of the machine, or what its control group leaves of it. `None` where
-/// the system does not tell.
+/// Returns the memory available to the process: that of the machine, or the limit of its control
+/// group. `None` if the system does not report it.
 fn available() -> Option<u64> {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let groups = group_limit(&text("/proc/self/cgroup"), Path::new(CGROUPS));
@@ -35,7 +36,7 @@ fn available() -> Option<u64> {
         .min()
 }
 
-/// `MemTotal` in the text of `/proc/meminfo`, in bytes.
+/// Returns `MemTotal` from the text of `/proc/meminfo`, in bytes.
 fn machine(meminfo: &str) -> Option<u64> {
     let line = meminfo
         .lines()
@@ -44,8 +45,8 @@ fn machine(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The least limit of the process's control groups, of either version, and of those that they lie in. `groups` is the text
-/// of `/proc/self/cgroup`.
+/// Returns the lowest limit of the process's control groups, of either version, and of their
+/// ancestors. `groups` is the text of `/proc/self/cgroup`.
 fn group_limit(groups: &str, mounted: &Path) -> Option<u64> {
     let limits = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -61,8 +62,8 @@ fn group_limit(groups: &str, mounted: &Path) -> Option<u64> {
     limits.min()
 }
 
-/// The least number in the files of this name from the group upwards. A group that cannot be seen from here, as in a
-/// container, is the one that is mounted.
+/// Returns the lowest number in the files of this name from the group upwards. If the group is not
+/// visible, as in a container, the mounted one is used.
 fn least(mounted: &Path, group: &str, file: &str) -> Option<u64> {
     let normal = Path::new(group)
         .components()

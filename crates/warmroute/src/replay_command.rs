@@ -1,8 +1,9 @@
-//! `warmroute replay`: what a configuration would do with the requests of a decision log.
+//! `warmroute replay`: runs the requests of a decision log under a configuration.
 //!
-//! The log becomes a workload ([`recorded`]), and that is played through the routing code in front of modelled engines, as
-//! many as the configuration has workers, at the pace it was recorded at. What came of the requests when they were
-//! recorded is told beside it; it was on other engines than the modelled ones, so the two are alike, not equal.
+//! The log becomes a workload ([`recording`]), which is played through the routing code in front of
+//! modelled engines, as many as the configuration has workers, at the recorded pace. The recorded
+//! results are shown beside it; they come from other engines than the modelled ones, so the two are
+//! similar, not equal.
 
 mod recording;
 mod summary;
@@ -47,7 +48,7 @@ pub(crate) struct ReplayArgs {
     json: bool,
 }
 
-/// What is printed.
+/// Printed report.
 #[derive(Debug, Serialize)]
 struct ReplayReport {
     #[serde(flatten)]
@@ -55,7 +56,7 @@ struct ReplayReport {
     recorded: RecordedResults,
 }
 
-/// Why there is no result.
+/// Reason for a missing result.
 enum ReplayCommandError {
     Config(Vec<config::Problem>),
     Message { message: String, code: u8 },
@@ -130,7 +131,7 @@ fn replayed(args: &ReplayArgs) -> Result<ReplayReport, ReplayCommandError> {
     Ok(ReplayReport { report, recorded })
 }
 
-/// As many engines as the configuration names workers.
+/// Returns the number of workers in the configuration, one engine each.
 fn workers(settings: &Settings) -> Result<u32, ReplayCommandError> {
     let workers = settings.workers.len();
     let few_enough = u32::try_from(workers)

@@ -18,9 +18,9 @@ use crate::{
     wire_up::{self, RunningRouter, StartOptions},
 };
 
-/// The exit code of a drain that had to cut streams.
+/// Exit code of a drain that had to cut streams.
 const CUT_STREAMS: u8 = 3;
-/// What is left for a change of the configuration that was begun before the end.
+/// Time for a change of the configuration that was begun before the end.
 const LAST_CHANGE: Duration = Duration::from_secs(1);
 
 /// Checks everything that can be checked before a port is bound, then serves until a signal.
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     match runtime.enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(serve(settings, sources, extras, args.print_ready));
-            // Not for as long as a file may hang that a change is made of.
+            // Bounded: a change may hang on a file.
             runtime.shutdown_timeout(LAST_CHANGE);
             code
         }
@@ -60,14 +60,14 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     }
 }
 
-/// What a start goes by.
+/// Checked inputs of a start.
 pub(crate) struct CheckedStart {
     pub(crate) settings: Settings,
     pub(crate) token: Option<Token>,
     pub(crate) sources: SourceTexts,
 }
 
-/// Everything that can be checked before a port is bound or a worker asked.
+/// Checks everything that needs no bound port and no query to a worker.
 pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
     let mut sources = SourceTexts::read(
         args.config.clone(),
@@ -121,7 +121,8 @@ async fn serve(
         }
         stop = stops.next() => {
             tracing::info!("told to stop: a second signal cuts running requests");
-            // An interrupt is somebody's at a terminal; no balancer has to be told.
+            // An interrupt comes from a person at a terminal; no load balancer needs the grace
+            // time.
             let refused = stop == StopSignal::Interrupt;
             let new_connections = if refused { NewConnections::Refused } else { NewConnections::Served };
             ended(&running, new_connections, &mut stops).await
@@ -169,7 +170,8 @@ fn announce(running: &RunningRouter, print_ready: bool) {
     }
 }
 
-/// Configured tokenizers and templates are used or refused, never silently left out.
+/// Returns problems of configured tokenizers and templates: they are used or refused, never
+/// silently left out.
 fn model_file_problems(settings: &Settings) -> Vec<Problem> {
     let bad = fleet::artefacts::check_models(&settings.models).into_iter();
     bad.map(|bad| {
@@ -183,7 +185,7 @@ fn model_file_problems(settings: &Settings) -> Vec<Problem> {
     .collect()
 }
 
-/// A router with nothing to route to is a mistake, unless the configuration says `workers: []`.
+/// Returns the problem of a configuration without workers, unless it says `workers: []`.
 pub(crate) fn no_workers(settings: &Settings) -> Option<Problem> {
     if !settings.workers.is_empty() || settings.discovery.finds_any() {
         return None;
@@ -197,8 +199,8 @@ pub(crate) fn no_workers(settings: &Settings) -> Option<Problem> {
     Some(Problem::bad_value("workers", "", message))
 }
 
-/// Keys that are known and without effect in this version, in one line: a file may be written for more than there is, and
-/// who wrote it must not think that it is all in force.
+/// Logs valid keys without effect in this version, in one line: a file may be written for a later
+/// version, and its author must not assume that all of it is in force.
 fn tell_idle_keys(settings: &Settings) {
     if settings.ignored_keys().is_empty() {
         return;
@@ -218,8 +220,8 @@ fn tell_idle_keys(settings: &Settings) {
     ));
 }
 
-/// What governs prediction touches no worker whose events are followed, and a router by itself keeps nothing over a
-/// restart: who sets such keys may expect otherwise.
+/// Warns of settings without effect here: prediction settings apply to no worker whose events are
+/// followed, and a router without replicas keeps nothing over a restart.
 fn warn_of_idle_settings(settings: &Settings) {
     if settings.replicas.reset_states {
         tracing::warn!(

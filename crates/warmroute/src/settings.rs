@@ -1,4 +1,5 @@
-//! File, environment and flags become settings, or every problem at once and exit code 78.
+//! Turns file, environment and flags into settings, or reports every problem at once with exit code
+//! 78.
 
 use std::{path::Path, process::ExitCode};
 
@@ -9,15 +10,15 @@ use crate::{
     output,
 };
 
-/// The exit code of a bad configuration.
+/// Exit code of a bad configuration.
 pub(crate) const BAD_CONFIGURATION: u8 = 78;
-/// The exit code of a bad flag.
+/// Exit code of a bad flag.
 pub(crate) const BAD_FLAG: u8 = 2;
-/// Holds the key that clients must send, where it is not to stand on the command line.
+/// Variable with the key that clients must send, as an alternative to the command line.
 const API_KEY: &str = "WARMROUTE_API_KEY";
-/// Holds the admin token for commands that ask a running router.
+/// Variable with the admin token for commands that query a running router.
 pub(crate) const ADMIN_TOKEN: &str = "WARMROUTE_ADMIN_TOKEN";
-/// Variables that are no configuration keys.
+/// Variables that are not configuration keys.
 const OWN_ENV: &[&str] = &[
     API_KEY,
     ADMIN_TOKEN,
@@ -26,20 +27,22 @@ const OWN_ENV: &[&str] = &[
     "WARMROUTE_WRITE_STATUS",
 ];
 
-/// The variables of this process. One that is not UTF-8 can be neither a key of ours nor a value that the file may use.
+/// Returns the variables of this process. One that is not UTF-8 can be neither a key nor a value
+/// that the file may use.
 pub(crate) fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
-/// The key that clients must send. An empty variable counts as not set; an empty flag was refused already.
+/// Returns the key that clients must send. An empty variable counts as not set; an empty flag was
+/// refused already.
 pub(crate) fn api_key(args: &ServeArgs) -> Option<String> {
     let own = || std::env::var(API_KEY).ok().filter(|key| !key.is_empty());
     args.api_key.clone().or_else(own)
 }
 
-/// The settings of a file (or of none) under `env` and `overrides`.
+/// Loads the settings of a file (or of none) under `env` and `overrides`.
 pub(crate) fn load(
     file: Option<&Path>,
     env: Vec<(String, String)>,
@@ -60,19 +63,19 @@ pub(crate) fn load(
     })
 }
 
-/// Sources that were read.
+/// Sources as read.
 pub(crate) struct SettingsInput<'a> {
-    /// What the file is called.
+    /// Name of the file in problems.
     pub(crate) name: &'a str,
     pub(crate) text: Option<&'a str>,
     pub(crate) env: &'a [(String, String)],
     pub(crate) overrides: &'a [Override],
-    /// Names of workers of the sources above that are left out.
+    /// Names of workers of these sources that are left out.
     pub(crate) left_out: &'a [String],
     pub(crate) more_workers: &'a [MoreWorker],
 }
 
-/// The settings that sources make together.
+/// Returns the settings that the sources make together.
 pub(crate) fn check(given: &SettingsInput<'_>) -> Result<Settings, Vec<Problem>> {
     config::load(ConfigSource {
         name: given.name,
@@ -101,7 +104,7 @@ pub(crate) fn read(path: &Path, name: &str) -> Result<String, Vec<Problem>> {
     })
 }
 
-/// Prints every problem on stderr. Slips of the command line alone exit as any other bad flag does.
+/// Prints every problem on stderr. If all are errors of flags, exits as for any other bad flag.
 pub(crate) fn refuse(problems: &[Problem]) -> ExitCode {
     for problem in problems {
         output::err(&problem.to_string());
@@ -114,7 +117,7 @@ pub(crate) fn refuse(problems: &[Problem]) -> ExitCode {
     })
 }
 
-/// What the flags of `serve` set.
+/// Returns the overrides from the flags of `serve`.
 pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
     let mut set = SetFlags::default();
     for worker in &args.workers {
@@ -153,7 +156,7 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
         args.admin_token_file.as_ref().map(|path| path.display()),
         "--admin-token-file",
     );
-    // A key protects the listener just as well as saying that it is meant to be open.
+    // A key protects the listener as well as `--insecure-open` allows it to be open.
     if args.insecure_open || api_key(args).is_some() {
         set.one("server.insecure_open", "true", "--insecure-open");
     }

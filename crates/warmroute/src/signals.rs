@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Which signal came.
+/// The signal that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopSignal {
     Interrupt,
@@ -10,7 +10,7 @@ pub(crate) enum StopSignal {
 }
 
 impl StopSignal {
-    /// The exit code of a program that a signal ended.
+    /// Returns the exit code of a program ended by this signal.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -19,7 +19,7 @@ impl StopSignal {
     }
 }
 
-/// Both signals, caught from the moment this is made.
+/// Both signals, caught from the moment this is created.
 #[derive(Debug)]
 pub(crate) struct StopSignals {
     interrupt: Signal,
@@ -34,7 +34,7 @@ impl StopSignals {
         })
     }
 
-    /// The next signal.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> StopSignal {
         tokio::select! {
             _ = self.interrupt.recv() => StopSignal::Interrupt,

@@ -1,7 +1,7 @@
-//! `warmroute simulate`: what policies would do with a workload, before anybody deploys them.
+//! `warmroute simulate`: compares policies on a workload before a deployment.
 //!
-//! It reads the trace, or makes one up, spreads the experiments over the machine's cores and prints what comes out; the
-//! simulation itself is crate `simulate`.
+//! It reads or generates the trace, spreads the experiments over the machine's cores and prints the
+//! results; the simulation itself is crate `simulate`.
 
 mod args;
 mod cells;
@@ -24,10 +24,10 @@ use crate::{
     settings::{BAD_CONFIGURATION, BAD_FLAG},
 };
 
-/// The exit code where a file cannot be written.
+/// Exit code if a file cannot be written.
 const NOT_WRITTEN: u8 = 1;
 
-/// Why there is no result, and the exit code that says so.
+/// Reason for a missing result, with its exit code.
 struct SimulateError {
     message: String,
     code: u8,
@@ -47,7 +47,8 @@ pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
     }
 }
 
-/// On stdout first: what was simulated for minutes is not lost over a full disk.
+/// Prints the report on stdout before it writes files, so that a full disk does not lose the
+/// results.
 fn tell(args: &SimulateArgs, report: &SimulationReport) -> Result<(), SimulateError> {
     if args.json {
         output::out(&files::json(report));
@@ -67,7 +68,7 @@ fn not_written(message: String) -> SimulateError {
     }
 }
 
-/// The workload as it is read or made up.
+/// Returns the workload, read or generated.
 fn text(args: &SimulateArgs) -> Result<String, SimulateError> {
     args.trace
         .text(args.trace_block_tokens)
@@ -123,7 +124,7 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
     })
 }
 
-/// Every combination of engines, load and policy, in this order.
+/// Returns every combination of engines, load and policy, in this order.
 fn cells(
     args: &SimulateArgs,
     trace: &Trace,

@@ -1,6 +1,7 @@
-//! Notices when the process stood still: it was stopped, its machine was paused, or its runtime got no time.
+//! Detects that the process was suspended: it was stopped, its machine was paused, or its runtime
+//! got no time.
 //!
-//! Its readings are the beats of [`net::RunTime`], the time line on which leases are kept.
+//! It reads the beats of [`net::RunTime`], the time line on which leases are kept.
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
@@ -9,13 +10,14 @@ use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use supervision::Task;
 use tokio::task::JoinHandle;
 
-/// Registers its metric and starts to watch. Call inside a tokio runtime; the task ends when it is aborted.
+/// Registers its metric and starts the watch task. Call inside a tokio runtime; the task ends when
+/// it is aborted.
 pub(crate) fn start(clock: Clock, registry: &mut Registry) -> JoinHandle<()> {
     let seconds = Counter::<f64, AtomicU64>::default();
     let help = "Time in which this process, or its runtime, stood still for a second or more";
     registry.register("warmroute_scheduler_stall_seconds", help, seconds.clone());
     tokio::spawn(async move {
-        // What was seen outlives a panic: no stall is counted twice.
+        // The count survives a panic: no stall is counted twice.
         let (mut task, mut seen) = (Task::new("stall_watch"), clock.record_tick());
         while task
             .attempt(watch(clock, &seconds, &mut seen))

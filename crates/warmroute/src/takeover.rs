@@ -1,8 +1,9 @@
-//! A restart without a closed door: a new process gets the listening sockets of the one that runs, which then ends with what
-//! it has begun.
+//! Restart without a gap in service: a new process gets the listening sockets of the running one,
+//! which then drains and ends.
 //!
-//! The new one asks over the running one's admin listener, and names a unix socket in a directory of its own; the running
-//! one connects to it and gives the sockets. It goes on as if nothing had happened until the new one says that it serves.
+//! The new process sends the request over the running one's admin listener, and names a unix socket
+//! in a directory of its own; the running one connects to it and sends the sockets. It continues
+//! unchanged until the new one reports that it serves.
 
 use std::{
     fs::DirBuilder,
@@ -36,14 +37,14 @@ use crate::{
 };
 
 const SCHEMA: &str = "warmroute.takeover/1";
-/// For one step between the two processes.
+/// Time limit for one step between the two processes.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The new process looks at its workers before it says that it serves.
+/// Time limit for the new process to report that it serves; it probes its workers first.
 const LONGEST_START: Duration = Duration::from_secs(60);
-/// Longest answer of the running process.
+/// Longest answer of the running process, in bytes.
 const LONGEST_ANSWER: usize = 64 * 1024;
 
-/// Why a running process's sockets were not had.
+/// Reason why a running process did not hand over its sockets.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct TakeoverError(String);
@@ -54,17 +55,17 @@ impl TakeoverError {
     }
 }
 
-/// What a socket is for.
+/// Purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum SocketPurpose {
-    /// Clients.
+    /// Data listener.
     Data,
-    /// Operators.
+    /// Admin listener.
     Admin,
 }
 
-/// The text that goes with the sockets, in their order.
+/// Text sent with the sockets, in their order.
 #[derive(Serialize, Deserialize)]
 struct SocketManifest {
     schema: String,
@@ -77,7 +78,7 @@ struct NamedSocket {
     address: String,
 }
 
-/// The running process's side.
+/// The running process's side of a takeover.
 #[derive(Debug)]
 pub(crate) struct SocketHandover {
     doors: Vec<(SocketPurpose, Weak<Listener>)>,
@@ -88,7 +89,7 @@ pub(crate) struct SocketHandover {
 }
 
 impl SocketHandover {
-    /// Of a process with these listeners.
+    /// Returns the handover of a process with these listeners.
     pub(crate) fn new(
         data: &Listeners,
         admin: &Arc<Listener>,
@@ -114,7 +115,8 @@ impl SocketHandover {
         self.done.subscribe()
     }
 
-    /// Gives the sockets to the process that listens at `socket`. Blocks for a moment; what follows is waited for aside.
+    /// Sends the sockets to the process that listens at `socket`. Blocks for a moment; a separate
+    /// thread waits for the result.
     pub(crate) fn to(self: &Arc<Self>, socket: &Path) -> Result<(), String> {
         if self.requested.swap(true, Ordering::AcqRel) {
             return Err(
@@ -128,7 +130,7 @@ impl SocketHandover {
         let (stream, shared) =
             given.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
         let this = Arc::clone(self);
-        // A thread that nobody waits for: this process may be told to end meanwhile.
+        // A detached thread: this process may be told to end meanwhile.
         let waiting = std::thread::Builder::new().name("takeover".to_owned());
         waiting
             .spawn(move || this.wait(&stream, &shared))
@@ -180,7 +182,7 @@ impl SocketHandover {
     }
 }
 
-/// The sockets that a running process gave.
+/// Sockets received from a running process.
 #[derive(Debug)]
 pub(crate) struct InheritedSockets {
     sockets: Vec<(SocketPurpose, ListenAddr, OwnedFd)>,
@@ -188,8 +190,8 @@ pub(crate) struct InheritedSockets {
 }
 
 impl InheritedSockets {
-    /// The socket for this door, if the running process had one at `wanted`, or at a port that the system chose where
-    /// `wanted` leaves that to it.
+    /// Returns the socket for this purpose, if the running process had one at `wanted`, or at a
+    /// port chosen by the system if `wanted` leaves it open.
     pub(crate) fn listener(
         &mut self,
         door: SocketPurpose,
@@ -205,21 +207,21 @@ impl InheritedSockets {
         Some(Listener::taken(socket, &address))
     }
 
-    /// We serve: the other process may end.
+    /// Reports that this process serves, so that the other one may end.
     pub(crate) fn taken_over(mut self) -> io::Result<()> {
         self.stream.write_all(b"1")
     }
 }
 
-/// Asks the process that runs with these settings for its sockets; `None`: there is none.
+/// Requests the sockets of the process that runs with these settings; `None`: there is none.
 ///
 /// # Errors
 ///
-/// It runs, and does not give them.
+/// It runs, and does not hand them over.
 pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>, TakeoverError> {
     let listen = wire_up::address(&settings.admin.listen);
     if listen.port() == Some(0) {
-        // Nobody can be at a place that is not known yet.
+        // No process can be reached at an address that is not known yet.
         return Ok(None);
     }
     if settings
@@ -234,14 +236,15 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>,
     }
     let mut url = admin_url(&listen, settings.admin.tls.is_some())?;
     if settings.admin.tls.is_some() {
-        // It is this machine that is asked, under an address that certificates seldom name.
+        // The request stays on this machine, under an address that certificates seldom name.
         url = url.believing(TrustRoots::blind().map_err(|error| TakeoverError(error.to_string()))?);
     }
     let meeting = HandoverPoint::new().map_err(|error| {
         TakeoverError(format!("no socket for a take-over could be made: {error}"))
     })?;
     let mut headers = HeaderMap::new();
-    // The start has checked the file; the running process says so if it wants another token.
+    // The start has checked the file; the running process reports an error if it expects another
+    // token.
     let token = settings
         .admin
         .token_file
@@ -305,7 +308,7 @@ fn admin_url(listen: &ListenAddr, encrypted: bool) -> Result<WorkerUrl, Takeover
     })
 }
 
-/// Where the running process brings the sockets.
+/// Unix socket at which the running process delivers the sockets.
 struct HandoverPoint {
     folder: PathBuf,
     path: PathBuf,
@@ -316,7 +319,7 @@ impl HandoverPoint {
     fn new() -> io::Result<Self> {
         let drawn = RandomState::new().hash_one(std::process::id());
         let folder = std::env::temp_dir().join(format!("warmroute-takeover-{drawn:016x}"));
-        // Fails where something is there already: nobody else's directory is used.
+        // Fails if the path exists: another user's directory is never used.
         DirBuilder::new().mode(0o700).create(&folder)?;
         let path = folder.join("sockets");
         let listener = UnixListener::bind(&path);
@@ -328,7 +331,7 @@ impl HandoverPoint {
         })
     }
 
-    /// The running process connected before it answered.
+    /// Accepts the sockets; the running process connects before it answers.
     fn take(self) -> io::Result<InheritedSockets> {
         self.listener.set_nonblocking(true)?;
         let (stream, _) = self.listener.accept()?;
@@ -359,7 +362,7 @@ impl HandoverPoint {
 
 impl Drop for HandoverPoint {
     fn drop(&mut self) {
-        // A left-over in the directory for temporary files hurts nobody.
+        // A left-over in the directory for temporary files is harmless.
         let _ = std::fs::remove_file(&self.path);
         let _ = std::fs::remove_dir(&self.folder);
     }

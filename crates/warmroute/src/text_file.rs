@@ -11,13 +11,13 @@ use ruzstd::decoding::{
     errors::{FrameDecoderError, ReadFrameHeaderError},
 };
 
-/// Most bytes of a file, and of what is in it: some fifty times the longest public trace.
+/// Most bytes of a file, and of its decompressed text: some fifty times the longest public trace.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// What a compressed file begins with.
+/// Magic bytes of a compressed file.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Why a file cannot be used.
+/// Reason why a file cannot be used.
 #[derive(Debug)]
 pub(crate) enum TextFileError {
     Io(io::Error),
@@ -46,7 +46,7 @@ impl std::fmt::Display for TextFileError {
     }
 }
 
-/// The text in a file.
+/// Returns the text of a file.
 pub(crate) fn read(path: &Path) -> Result<String, TextFileError> {
     let mut bytes = Vec::new();
     File::open(path)
@@ -62,7 +62,7 @@ pub(crate) fn read(path: &Path) -> Result<String, TextFileError> {
         .map_err(|error| TextFileError::NotText(error.utf8_error().valid_up_to()))
 }
 
-/// All frames of a file, one after the other.
+/// Decompresses all frames of a file in order.
 fn decompressed(mut rest: &[u8]) -> Result<Vec<u8>, TextFileError> {
     let mut text = Vec::new();
     while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! Builds the router out of its parts. Nothing is decided here: parts are made, handed to each other, and started.
+//! Builds the router from its parts: creates, connects and starts them. It makes no decisions.
 
 mod before_routing;
 mod content_routing;
@@ -38,54 +38,55 @@ use crate::{
     takeover::{self, InheritedSockets, SocketHandover, TakeoverError},
 };
 
-/// Before a process that takes over accepts: long enough for workers that answer.
+/// Longest wait for worker checks before a process that takes over accepts: long enough for workers
+/// that answer.
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(15);
 
-/// What the settings do not hold.
+/// Start options that are not in the settings.
 pub(crate) struct StartOptions {
-    /// Required of clients.
+    /// Keys that clients must send.
     pub(crate) keys: InboundKey,
-    /// Required of operators.
+    /// Token that operators must send.
     pub(crate) token: Option<Token>,
-    /// Told what was found at each worker.
+    /// Callback for the result of each worker's probe.
     pub(crate) on_verdict: OnVerdict,
-    /// Whether a running process is asked for its listening sockets.
+    /// Whether to take over the listening sockets of a running process.
     pub(crate) takeover: bool,
 }
 
-/// Why nothing was started.
+/// Reason why nothing was started.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub(crate) enum StartError {
     /// A port could not be bound.
     Listen(#[from] ListenError),
-    /// There can be no connections to Redis.
+    /// Connections to Redis cannot be set up.
     Redis(#[from] redis::PoolError),
-    /// The fleet could not be made.
+    /// The fleet could not be started.
     Fleet(#[from] fleet::FleetStartError),
-    /// Replies cannot be kept where they are to be.
+    /// The store of the response cache cannot be opened.
     Cache(#[from] response_cache::CacheStartError),
-    /// There is no certificate to show.
+    /// The certificate of a listener cannot be used.
     Identity(#[from] net::IdentityError),
-    /// Token ids cannot be shared where they are to be.
+    /// The store of shared token ids cannot be opened.
     Tokens(#[from] gateway::SharedTokensError),
-    /// Probes cannot be answered.
+    /// The probe listener cannot be started.
     Probes(#[from] gateway::ProbeListenerError),
-    /// A running process keeps its listening sockets.
+    /// A running process did not hand over its listening sockets.
     Takeover(#[from] TakeoverError),
 }
 
 /// A running router.
 pub(crate) struct RunningRouter {
-    /// Where clients connect.
+    /// Address of the data listener.
     pub(crate) data: ListenAddr,
-    /// Where else they do.
+    /// Addresses of further data listeners.
     pub(crate) also: Vec<ListenAddr>,
-    /// Where operators connect.
+    /// Address of the admin listener.
     pub(crate) admin: ListenAddr,
-    /// Where probes are answered apart from clients, if they are.
+    /// Separate listener for probes, if configured.
     pub(crate) probes: Mutex<Option<ProbeListener>>,
-    /// Its receipts.
+    /// Ring of receipts.
     pub(crate) ring: Arc<ReceiptRing>,
     /// Its workers.
     pub(crate) fleet: Arc<Fleet>,
@@ -103,8 +104,8 @@ pub(crate) struct RunningRouter {
     cache: Arc<ResponseCache>,
 }
 
-/// Binds every listener, or takes them from the process that runs, then starts everything behind them. A worker that is
-/// down does not stop the start.
+/// Binds every listener, or takes them over from the running process, then starts everything behind
+/// them. A worker that is down does not stop the start.
 pub(crate) async fn start(
     settings: Settings,
     sources: SourceTexts,
@@ -125,7 +126,7 @@ pub(crate) async fn start(
     if let Some(probe) = probe {
         match listeners::probes(&gateway, &probe, running.draining.phases(), taken).await {
             Ok(probes) => *running.probes.get_mut() = Some(probes),
-            // The other process is ending: clients are served, whoever probes has to notice.
+            // The other process is ending: clients are served, and the prober has to notice.
             Err(error) if taken => tracing::error!(%error, "probes are not answered"),
             Err(error) => {
                 running.stop().await;
@@ -276,7 +277,8 @@ async fn start_on(
     Ok((running, gateway))
 }
 
-/// A registry with the metrics of the process itself, and the task that watches for its stalls.
+/// Returns a registry with the metrics of the process itself, and the task that watches for its
+/// stalls.
 fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
     let mut registry = Registry::default();
     supervision::register(&mut registry);
@@ -285,13 +287,13 @@ fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
     (registry, stall_task)
 }
 
-/// The way to give the listening sockets to another process.
+/// Returns the callback that hands the listening sockets to another process.
 fn takeover(handing: &Arc<SocketHandover>) -> Takeover {
     let handing = Arc::clone(handing);
     Takeover::new(move |socket| handing.to(socket))
 }
 
-/// How a drain goes that nobody asked for otherwise.
+/// Returns the times of a drain that was begun without times of its own.
 fn usual(server: &ServerSection) -> DrainDefaults {
     DrainDefaults {
         grace: server.drain_grace,
@@ -299,7 +301,8 @@ fn usual(server: &ServerSection) -> DrainDefaults {
     }
 }
 
-/// Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
+/// Waits until workers are probed, so that the first accepted requests find known workers: the
+/// other process serves meanwhile.
 async fn first_look(live: &LiveConfig, fleet: &Fleet) {
     let known = async {
         live.first_found().await;
@@ -309,24 +312,24 @@ async fn first_look(live: &LiveConfig, fleet: &Fleet) {
 }
 
 impl RunningRouter {
-    /// Lets running requests end; resolves when they have, or when their time is up.
+    /// Drains running requests; resolves when they have ended, or when their time is up.
     pub(crate) async fn drain(&self, new_connections: NewConnections) -> DrainResult {
         self.draining.begin(new_connections, None);
         self.draining.ended().await
     }
 
-    /// Resolves when clients cannot connect any more though nobody asked for that.
+    /// Resolves when clients cannot connect any more though no drain was requested.
     pub(crate) async fn failed(&self) {
         self.gateway.failed().await;
     }
 
-    /// Resolves when another process has taken over, and what ran here has ended.
+    /// Resolves when another process has taken over, and this process has drained.
     pub(crate) async fn handed_over(&self) -> DrainResult {
         let mut done = self.handing.done();
         if done.wait_for(|done| *done).await.is_err() {
             return std::future::pending().await;
         }
-        // Operators, probes and what they change are the other process's from now on.
+        // Operators, probes and their changes belong to the other process from now on.
         self.watch_task.abort();
         self.stop_admin.send_replace(true);
         let probes = self.probes.lock().take();
@@ -336,13 +339,13 @@ impl RunningRouter {
         self.draining.ended().await
     }
 
-    /// Cuts what still runs of a drain.
+    /// Aborts the requests that are still draining.
     pub(crate) async fn cut_now(&self) -> DrainResult {
         self.draining.cut();
         self.draining.ended().await
     }
 
-    /// Ends everything that is left, and waits until it is gone.
+    /// Ends everything that is left, and waits until it has ended.
     pub(crate) async fn stop(self) {
         self.watch_task.abort();
         self.stall_task.abort();
@@ -364,7 +367,7 @@ impl RunningRouter {
     }
 }
 
-/// Settings that a running router can go on with: what the check of a file alone does not see.
+/// Checks settings for a running router beyond the check of the file alone.
 pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
     match serve::no_workers(&settings) {
         Some(problem) => Err(vec![problem]),
@@ -372,7 +375,8 @@ pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
     }
 }
 
-/// Looks at the workers of the settings in force, beside the fleet that uses them.
+/// Returns the doctor for the workers of the current settings, separate from the fleet that uses
+/// them.
 fn doctor(live: &Arc<LiveConfig>, api_key: bool) -> Doctor {
     let live = Arc::clone(live);
     Doctor::new(move |probe| {
@@ -398,7 +402,7 @@ fn doctor(live: &Arc<LiveConfig>, api_key: bool) -> Doctor {
     })
 }
 
-/// What a look goes by beside the settings. `api_key`: clients must send one.
+/// Returns the doctor's inputs besides the settings. `api_key`: clients must send one.
 pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Environment {
     Environment {
         api_key,
@@ -407,7 +411,7 @@ pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Environment {
     }
 }
 
-/// The end of the data listener, for operators.
+/// Returns the operators' control of the data listener's drain.
 fn drain(draining: &Arc<DrainProgress>, gateway: &Arc<CurrentGateway>) -> Drain {
     let (begins, tells, gateway) = (
         Arc::clone(draining),
@@ -420,7 +424,7 @@ fn drain(draining: &Arc<DrainProgress>, gateway: &Arc<CurrentGateway>) -> Drain 
     })
 }
 
-/// The request path's own answer to who would get a request.
+/// Returns the request path's own dry run of a decision.
 fn dry_run(gateway: &Arc<CurrentGateway>, max_body_bytes: usize) -> DryRun {
     let gateway = Arc::clone(gateway);
     DryRun::new(max_body_bytes, move |body| {

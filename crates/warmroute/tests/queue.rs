@@ -4,10 +4,11 @@ mod harness;
 
 use contract_id::contract;
 use harness::{
-    Program, RawClient, RoutedFleet, RouterQueries as _, SimControls as _, Stopwatch, chat,
-    eventually, long_chat, streamed,
+    Program, RawClient, RoutedFleet, RouterQueries as _, SimControls as _, chat, eventually,
+    long_chat, streamed,
 };
 use serde_json::Value;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
 /// A tenth of a millisecond for each prompt token, in real time.
 const SLOW: &[&str] = &["--speed", "1"];
@@ -266,7 +267,6 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
     eventually("the long reply to be under way", || {
         (engine.stats()["running"] == 1).then_some(())
     });
-    let started = Stopwatch::start();
     let mut clients = Vec::new();
     let asked = [
         ("second", 600, "0"),
@@ -275,11 +275,7 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
         ("before_all", 800, "1"),
     ];
     for (number, (id, words, priority)) in (1..).zip(asked) {
-        clients.push((
-            id,
-            started.elapsed(),
-            ask(id, &streamed(long_chat("sim", words, 1)), priority),
-        ));
+        clients.push((id, ask(id, &streamed(long_chat("sim", words, 1)), priority)));
         eventually("it to wait in the engine", || {
             (engine.stats()["waiting"] == number).then_some(())
         });
@@ -287,7 +283,7 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
     drop(long);
     let mut first_tokens: Vec<_> = clients
         .iter_mut()
-        .map(|(id, sent, client)| {
+        .map(|(id, client)| {
             let reply = client.reply();
             assert_eq!(
                 (reply.status, reply.header("x-warmroute-rewrites")),
@@ -297,13 +293,12 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
                 let receipt = routed.router.receipt(id);
                 (!receipt["outcome"].is_null()).then_some(receipt)
             });
-            (
-                sent.as_secs_f64() * 1e3
-                    + receipt["outcome"]["ttft_ms"]
-                        .as_f64()
-                        .expect("a first token"),
-                *id,
-            )
+            let received = receipt["at"].as_str().expect("a time");
+            let received = OffsetDateTime::parse(received, &Rfc3339).expect("a time of RFC 3339");
+            let ttft_ms = receipt["outcome"]["ttft_ms"]
+                .as_f64()
+                .expect("a first token");
+            (received.unix_timestamp_nanos() as f64 / 1e6 + ttft_ms, *id)
         })
         .collect();
     first_tokens.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -1,4 +1,4 @@
-//! Serving everybody who connects to a bound socket.
+//! Serves every peer that connects to a bound socket.
 
 use std::future::Future;
 
@@ -12,26 +12,28 @@ use tokio::task::{JoinHandle, JoinSet};
 /// A peer that connected to a bound socket.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// No number is used twice.
+    /// Number of the connection, never used twice.
     pub(crate) number: u64,
     pub(crate) stream: Stream,
-    /// A peer that has sent nothing for the longest time yields to a new one when there are as many as may be.
+    /// Slot of the connection. At the limit, the peer that has been silent longest yields to a new
+    /// one.
     pub(crate) slot: ConnectionSlot,
 }
 
-/// A running accept loop. Dropping it ends the loop and every connection it made.
+/// A running accept loop. Dropping it ends the loop and all its connections.
 #[derive(Debug)]
 pub(crate) struct AcceptLoop(JoinHandle<()>);
 
 impl AcceptLoop {
-    /// Runs `serve` for each peer, of which there are `most` at once.
+    /// Runs `serve` for each peer, for at most `most` at once.
     pub(crate) fn start<S, F>(listener: Listener, most: usize, mut serve: S) -> Self
     where
         S: FnMut(Peer) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
         Self(tokio::spawn(async move {
-            // Not of the accepting: a panic there costs no connection, and no number comes twice.
+            // Outside the accept task: a panic there costs no connection, and no number comes
+            // twice.
             let mut acceptor = Acceptor::new(listener, most);
             let (mut peers, mut number) = (JoinSet::new(), 0);
             let mut task = Task::new("zmtp_accept");

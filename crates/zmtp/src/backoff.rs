@@ -1,18 +1,19 @@
-//! How long to wait before connecting again.
+//! Pauses between connection attempts.
 
 use std::time::Duration;
 
 use supervision::Backoff;
 
 const FIRST: Duration = Duration::from_millis(100);
-/// The longest wait after an attempt. A publisher that was away for long is read again at most this long after it is
-/// back, so that its worker is back in use, followed by its events, within three seconds.
+/// The longest pause after an attempt. A publisher that was away for long is read again at most
+/// this long after its return, so that its worker is used again, and then its events, within three
+/// seconds.
 const LONGEST: Duration = Duration::from_secs(2);
-/// A connection that lasted this long was a good one. Shorter ones do not reset the wait, or a peer that accepts
-/// everybody and then breaks off would be called ten times a second for ever.
+/// Minimum duration of a good connection. Shorter ones do not reset the pause; otherwise a peer
+/// that accepts every connection and then breaks off would be called ten times a second for ever.
 const GOOD: Duration = Duration::from_secs(1);
 
-/// The waits of one connection.
+/// Returns the pauses of one connection.
 pub(crate) fn reconnects() -> Backoff {
     Backoff::new(FIRST, LONGEST).reset_after(GOOD)
 }

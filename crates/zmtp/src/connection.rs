@@ -1,4 +1,4 @@
-//! A [`Session`] on a socket.
+//! A [`ZmtpSession`] on a socket.
 
 use std::{io, pin::Pin, time::Duration};
 
@@ -16,19 +16,20 @@ use crate::{
     receive_budget::ReceiveAccount,
 };
 
-/// Bytes asked for in one read.
+/// Bytes requested in one read.
 const READ: usize = 64 * 1024;
-/// With this much waiting to be written nothing more is read or queued: the peer must take what it caused first.
+/// Limit of unwritten bytes: above it, no more is read or queued until the peer has taken the
+/// answers that it caused.
 const WRITE_AHEAD: usize = 64 * 1024;
-/// A message of this length leaves a buffer behind that is not worth keeping.
+/// Length of a message above which its read buffer is not reused.
 const LONG_MESSAGE: usize = 1024 * 1024;
-/// A peer counts as heard of once in this time, however much it sends.
+/// Minimum interval between updates of the time of a peer's last message.
 const HEARD_AGAIN: Duration = Duration::from_secs(1);
 
-/// Why a connection is over or was never made.
+/// The reason why a connection ended or was never made.
 #[derive(Debug, thiserror::Error)]
 pub enum Disconnect {
-    /// The endpoint names no place to connect to.
+    /// The endpoint is no address to connect to.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// The socket failed.
@@ -43,28 +44,28 @@ pub enum Disconnect {
     /// The handshake did not end in time.
     #[error("no zmtp handshake within {0:?}: check that the endpoint is a zeromq socket")]
     HandshakeTimeout(Duration),
-    /// Not even an answer to a PING.
+    /// The peer did not even answer a PING.
     #[error("nothing was heard from the peer for {0:?}")]
     Silent(Duration),
-    /// It was the one of as many peers as may be that had sent nothing for the longest time.
+    /// The peer limit was reached, and this peer had been silent longest.
     #[error("the place was given to a new peer: this one had sent nothing for the longest time")]
     Displaced,
-    /// Incomplete messages of all peers have too many bytes together, and most of them are this one's.
+    /// Incomplete messages of all peers exceed the budget, and this peer has most of them.
     #[error("incomplete messages of all peers have too many bytes, and this peer has most of them")]
     ReceiveBudget,
 }
 
-/// What a connection of a bound socket shares with its siblings.
+/// State that the connections of a bound socket share.
 #[derive(Debug)]
 struct Inbound {
     slot: ConnectionSlot,
     account: ReceiveAccount,
-    /// When the peer's place was last kept by a message.
+    /// Time of the peer's last update of its place by a message.
     place: Instant,
 }
 
 impl Inbound {
-    /// Resolves when the connection has to go.
+    /// Resolves when the connection must close.
     async fn must_go(&self) -> Disconnect {
         tokio::select! {
             () = self.slot.must_close() => Disconnect::Displaced,
@@ -72,7 +73,7 @@ impl Inbound {
         }
     }
 
-    /// A whole message came: there is somebody.
+    /// Records that a whole message arrived: the peer is alive.
     fn heard(&mut self) {
         if self.place.elapsed() >= HEARD_AGAIN {
             self.place = Instant::now();
@@ -81,7 +82,7 @@ impl Inbound {
     }
 }
 
-/// As [`Inbound::must_go`]; a connection that we made stays.
+/// As [`Inbound::must_go`]; an outgoing connection never has to close.
 async fn must_go(inbound: &Option<Inbound>) -> Disconnect {
     match inbound {
         Some(inbound) => inbound.must_go().await,
@@ -99,12 +100,12 @@ pub(crate) struct ZmtpConnection {
     inbound: Option<Inbound>,
     heartbeat: Duration,
     heard: Instant,
-    /// Kept from call to call: a sleep that is made anew with each cancelled call would never end.
+    /// Stored across calls: a timer created again by each cancelled call would never fire.
     alarm: Pin<Box<Sleep>>,
 }
 
 impl ZmtpConnection {
-    /// Shakes hands on a connection that we made.
+    /// Makes the handshake on an outgoing connection.
     pub(crate) async fn open(
         stream: Stream,
         socket: SocketType,
@@ -113,7 +114,8 @@ impl ZmtpConnection {
         Ok(Self::shake_hands(stream, None, socket, limits).await?.0)
     }
 
-    /// Shakes hands with a peer of a bound socket; its routing id comes with the connection.
+    /// Makes the handshake with a peer of a bound socket; returns its routing id with the
+    /// connection.
     pub(crate) async fn accept(
         peer: Peer,
         socket: SocketType,
@@ -158,7 +160,8 @@ impl ZmtpConnection {
         Ok((connection, identity))
     }
 
-    /// One step: something came in, or (`None`) something went out. May be cancelled without losing anything.
+    /// Makes one step: an incoming event, or (`None`) outgoing bytes. May be cancelled without
+    /// losing anything.
     pub(crate) async fn turn(&mut self) -> Result<Option<Incoming>, Disconnect> {
         loop {
             if let Some(incoming) = self.session.receive(&mut self.incoming)? {
@@ -189,7 +192,8 @@ impl ZmtpConnection {
         }
     }
 
-    /// What is here of incomplete messages counts with that of all other peers of bound sockets.
+    /// Counts the bytes of incomplete messages together with those of all other peers of bound
+    /// sockets.
     fn count_bytes(&mut self) -> Result<(), Disconnect> {
         let bytes = self
             .incoming
@@ -214,19 +218,20 @@ impl ZmtpConnection {
             inbound.heard();
         }
         if frames.iter().map(Bytes::len).sum::<usize>() >= LONG_MESSAGE {
-            // What follows would keep the memory of the whole message, for as long as the connection lasts.
+            // Otherwise the remaining bytes would keep the memory of the whole message, for as long
+            // as the connection lasts.
             self.incoming = BytesMut::from(&self.incoming[..]);
         }
     }
 
-    /// The peer keeps its place, whether it sends anything or not.
+    /// Marks the peer as active, so that it keeps its place, whether or not it sends anything.
     pub(crate) fn keep_place(&self) {
         if let Some(inbound) = &self.inbound {
             inbound.slot.set_busy();
         }
     }
 
-    /// Waits for `done`, unless the connection has to go before.
+    /// Waits for `done`, unless the connection must close before.
     pub(crate) async fn unless_gone<T>(
         &self,
         done: impl Future<Output = T>,
@@ -237,7 +242,7 @@ impl ZmtpConnection {
         }
     }
 
-    /// The next event, writing meanwhile what is to be written.
+    /// Returns the next event, and writes queued bytes meanwhile.
     pub(crate) async fn next(&mut self) -> Result<Incoming, Disconnect> {
         loop {
             if let Some(incoming) = self.turn().await? {
@@ -246,12 +251,12 @@ impl ZmtpConnection {
         }
     }
 
-    /// Whether more may be queued.
+    /// Returns whether more may be queued.
     pub(crate) fn has_room(&mut self) -> bool {
         self.session.outgoing().len() < WRITE_AHEAD
     }
 
-    /// Queues encoded messages; [`Connection::turn`] writes them.
+    /// Queues encoded messages; [`ZmtpConnection::turn`] writes them.
     pub(crate) fn queue(&mut self, encoded: &[u8]) {
         self.session.outgoing().extend_from_slice(encoded);
     }
@@ -260,7 +265,7 @@ impl ZmtpConnection {
         self.session.subscribe(topic);
     }
 
-    /// Writes everything queued. Reads nothing meanwhile.
+    /// Writes all queued bytes. Reads nothing meanwhile.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         while self.session.outgoing().has_remaining() {
             if self.writer.write_buf(self.session.outgoing()).await? == 0 {
@@ -270,7 +275,7 @@ impl ZmtpConnection {
         self.writer.flush().await
     }
 
-    /// The alarm rang: a quiet peer is asked for a sign of life, a dead one given up.
+    /// Handles the alarm: sends a PING to a silent peer, and drops a dead one.
     fn check_life(&mut self) -> Result<(), Disconnect> {
         let quiet = self.heard.elapsed();
         let ours = self.session.can_ping().then_some(self.heartbeat * 3);

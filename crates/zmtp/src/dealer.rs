@@ -1,7 +1,7 @@
 //! DEALER: one connection, whole messages both ways.
 //!
-//! It does not reconnect: a request whose answer is interrupted has failed, and only the caller knows whether to ask
-//! again.
+//! It does not reconnect: a request whose answer is interrupted has failed, and only the caller
+//! knows whether to repeat it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Dealer {
 }
 
 impl Dealer {
-    /// Connects within `timeout` and shakes hands within the limits' time.
+    /// Connects within `timeout` and makes the handshake within the limits' time.
     pub async fn connect(
         endpoint: &Endpoint,
         limits: Limits,
@@ -34,7 +34,7 @@ impl Dealer {
         Ok(Self { connection })
     }
 
-    /// Sends one message; returns when the system has taken it.
+    /// Sends one message; returns when the system has accepted it.
     pub async fn send<F: AsRef<[u8]>>(&mut self, frames: &[F]) -> Result<(), Disconnect> {
         let mut encoded = BytesMut::new();
         encode_message(frames, &mut encoded);
@@ -42,8 +42,8 @@ impl Dealer {
         Ok(self.connection.flush().await?)
     }
 
-    /// The next message. There is no queue: whoever does not call this slows the sender through TCP. May be cancelled
-    /// without losing anything.
+    /// Returns the next message. There is no queue: a caller that does not read slows the sender
+    /// through TCP. May be cancelled without losing anything.
     pub async fn recv(&mut self) -> Result<Vec<Bytes>, Disconnect> {
         loop {
             if let Incoming::Message(frames) = self.connection.next().await? {

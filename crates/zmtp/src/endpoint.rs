@@ -4,7 +4,7 @@ use std::{fmt, net::Ipv6Addr, path::PathBuf, str::FromStr};
 
 use net::{Address, ListenAddr};
 
-/// Where a ZeroMQ socket binds or connects.
+/// The address where a ZeroMQ socket binds or connects.
 ///
 /// ```
 /// let published: zmtp::Endpoint = "tcp://*:5557".parse()?;
@@ -14,21 +14,21 @@ use net::{Address, ListenAddr};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Endpoint {
-    /// `tcp://host:port`; the host may be `*` where one binds.
+    /// `tcp://host:port`; the host may be `*` for a bind.
     Tcp {
         /// Name, IP address without brackets, or `*`.
         host: String,
-        /// Port; 0 lets the system choose where one binds.
+        /// Port; 0 lets the system choose for a bind.
         port: u16,
     },
     /// `ipc://path`: a unix socket.
     Ipc(PathBuf),
 }
 
-/// Why a text is not an endpoint, or an endpoint cannot be used.
+/// The reason why a text is no endpoint, or an endpoint cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Not tcp and not ipc.
+    /// A transport other than tcp and ipc.
     #[error("endpoint {text:?} has no supported transport: write tcp://host:port or ipc:///path")]
     Transport {
         /// The text.
@@ -61,12 +61,13 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
-    /// Whether it means "every address of this machine" and so names no host to connect to.
+    /// Returns whether it means "every address of this machine", so that it names no host to
+    /// connect to.
     pub fn is_wildcard(&self) -> bool {
         matches!(self, Self::Tcp { host, .. } if matches!(host.as_str(), "*" | "0.0.0.0" | "::"))
     }
 
-    /// The same port at another host; an `ipc` endpoint stays as it is.
+    /// Returns the same port at another host; an `ipc` endpoint stays as it is.
     #[must_use]
     pub fn with_host(self, host: &str) -> Self {
         match self {
@@ -78,7 +79,7 @@ impl Endpoint {
         }
     }
 
-    /// The port; `None` for `ipc`.
+    /// Returns the port; `None` for `ipc`.
     pub fn port(&self) -> Option<u16> {
         match self {
             Self::Tcp { port, .. } => Some(*port),
@@ -86,11 +87,11 @@ impl Endpoint {
         }
     }
 
-    /// Where to connect to.
+    /// Returns the address to connect to.
     ///
     /// # Errors
     ///
-    /// A wildcard and port 0 say where to listen: [`EndpointError::NotADestination`].
+    /// A wildcard or port 0 is only valid for listening: [`EndpointError::NotADestination`].
     pub fn to_address(&self) -> Result<Address, EndpointError> {
         match self {
             Self::Tcp { port: 0, .. } => Err(EndpointError::NotADestination {

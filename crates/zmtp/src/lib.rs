@@ -1,13 +1,14 @@
 //! ZMTP 3.0/3.1 (ZeroMQ's wire protocol) with hard limits, for sockets that face untrusted peers.
 //!
-//! NULL mechanism; `tcp` and `ipc`; [`Sub`] and [`Dealer`] for readers of event streams, [`Pub`] and [`Router`] for
-//! publishers. Every disconnect is reported: for an event stream it may mean that the publisher restarted.
+//! NULL mechanism; `tcp` and `ipc`; [`Sub`] and [`Dealer`] for readers of event streams, [`Pub`]
+//! and [`Router`] for publishers. Every disconnect is reported: for an event stream it may mean
+//! that the publisher restarted.
 //!
-//! Not here: what the messages mean, security mechanisms, other socket types.
+//! Not here: the meaning of messages, security mechanisms, other socket types.
 //!
-//! **Invariant**: no memory is reserved because a peer announced it. Lengths are checked against [`Limits`] as soon as
-//! a frame header is read, and buffers grow with the bytes that really arrived. What all peers of bound sockets have sent
-//! of incomplete messages has a bound of its own ([`ReceiveBudget`]).
+//! **Invariant**: no memory is reserved because a peer announced it. Lengths are checked against
+//! [`Limits`] as soon as a frame header is read, and buffers grow with the received bytes.
+//! Incomplete messages of all peers of bound sockets have a common bound ([`ReceiveBudget`]).
 
 mod accept;
 mod backoff;

@@ -1,4 +1,4 @@
-//! What a peer may make us do.
+//! Limits on peers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,23 +6,25 @@ use net::Destinations;
 
 use crate::ReceiveBudget;
 
-/// Limits that every connection keeps. A peer that breaks one is disconnected; nothing it announced is allocated.
+/// Limits of every connection. A peer that breaks one is disconnected; an announced length is never
+/// allocated in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Which addresses may be connected to.
+    /// Permitted addresses of outgoing connections.
     pub destinations: Destinations,
-    /// Most bytes in all frames of one message together.
+    /// Byte limit of all frames of one message together.
     pub max_message: usize,
-    /// Most frames in one message.
+    /// Frame limit of one message.
     pub max_frames: usize,
-    /// Time from connection to the end of the handshake.
+    /// Time limit from connection to the end of the handshake.
     pub handshake_timeout: Duration,
-    /// A peer that sent nothing for this long is sent a PING (ZMTP 3.1 only), and dropped after three times as long.
+    /// Silence of a peer after which it is sent a PING (ZMTP 3.1 only); it is dropped after three
+    /// times as long.
     pub heartbeat: Duration,
-    /// Peers of a bound socket at once. With as many, a new one takes the place of the one that has sent nothing for the
-    /// longest time.
+    /// Concurrent peers of a bound socket. At the limit, a new one replaces the one that has been
+    /// silent longest.
     pub max_peers: usize,
-    /// Bytes that all peers of bound sockets may have in incomplete messages.
+    /// Budget for incomplete messages of all peers of bound sockets.
     pub receive_budget: Arc<ReceiveBudget>,
 }
 

@@ -1,4 +1,4 @@
-//! PUB: sends to whoever subscribed, and waits for nobody.
+//! PUB: sends to every subscriber, and waits for none.
 
 use std::{
     collections::BTreeMap,
@@ -23,14 +23,16 @@ use crate::{
     subscriber::{self, Subscriber},
 };
 
-/// How a [`Pub`] treats its subscribers.
+/// Settings of a [`Pub`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PubSettings {
-    /// Limits on what subscribers send.
+    /// Limits on messages of subscribers.
     pub limits: Limits,
-    /// Messages waiting per subscriber; when full the new message is dropped for that subscriber and counted.
+    /// Queue limit per subscriber in messages; when full the new message is dropped for that
+    /// subscriber and counted.
     pub queue_messages: usize,
-    /// Bytes waiting per subscriber; when full the new message is dropped for that subscriber and counted.
+    /// Queue limit per subscriber in bytes; when full the new message is dropped for that
+    /// subscriber and counted.
     pub queue_bytes: usize,
 }
 
@@ -44,7 +46,7 @@ impl Default for PubSettings {
     }
 }
 
-/// A publisher. Dropping it ends all connections, whatever is queued.
+/// A publisher. Dropping it ends all connections and discards their queues.
 #[derive(Debug)]
 pub struct Pub {
     shared: Arc<PublisherShared>,
@@ -58,7 +60,7 @@ enum PublisherLink {
 }
 
 impl Pub {
-    /// Lets subscribers connect. The endpoint that comes back has the port that the system chose.
+    /// Binds a socket for subscribers. The returned endpoint has the port that the system chose.
     pub async fn bind(
         endpoint: &Endpoint,
         settings: PubSettings,
@@ -79,7 +81,7 @@ impl Pub {
         Ok((Self { shared, link }, bound))
     }
 
-    /// Feeds one subscriber that listens; connects again after 100 ms, doubling up to 2 s.
+    /// Connects to one listening subscriber; reconnects after 100 ms, doubling up to 2 s.
     pub fn connect(endpoint: &Endpoint, settings: PubSettings) -> Result<Self, EndpointError> {
         let address = endpoint.to_address()?;
         let shared = Arc::new(PublisherShared::new(settings));
@@ -106,24 +108,25 @@ impl Pub {
         }
     }
 
-    /// Connections that subscribed to something.
+    /// Returns the number of connections with a subscription.
     pub fn subscribers(&self) -> usize {
         *self.shared.subscribed.borrow()
     }
 
-    /// Follows [`Pub::subscribers`].
+    /// Watches [`Pub::subscribers`].
     pub fn watch_subscribers(&self) -> watch::Receiver<usize> {
         self.shared.subscribed.subscribe()
     }
 
-    /// Messages dropped so far because a subscriber's queue was full, counted once per subscriber.
+    /// Returns the messages dropped so far because a subscriber's queue was full, counted once per
+    /// subscriber.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
     }
 
-    /// Stops taking subscribers and gives what is queued this long to leave.
+    /// Stops accepting subscribers and gives queued messages this long to be sent.
     pub async fn close(self, linger: Duration) {
-        // Without their senders the connections end by themselves when they have written everything.
+        // Without their senders the connections end by themselves after their last write.
         let senders = self.shared.subscribers.lock().take();
         let mut open = self.shared.connected.subscribe();
         drop(senders);
@@ -135,7 +138,7 @@ impl Pub {
     }
 }
 
-/// What the publisher and its connections share.
+/// State that the publisher and its connections share.
 #[derive(Debug)]
 pub(crate) struct PublisherShared {
     pub(crate) settings: PubSettings,
@@ -157,7 +160,7 @@ impl PublisherShared {
         }
     }
 
-    /// `false`: the publisher is closing.
+    /// Adds a subscriber; `false`: the publisher is closing.
     pub(crate) fn join(&self, number: u64, subscriber: Subscriber) -> bool {
         let mut subscribers = self.subscribers.lock();
         let Some(subscribers) = subscribers.as_mut() else {
@@ -214,7 +217,7 @@ async fn keep_dialling(address: Address, shared: Arc<PublisherShared>) {
     {}
 }
 
-/// Each connection gets a number of its own, over all attempts.
+/// Each connection gets its own number, over all attempts.
 async fn dial(address: &Address, shared: &Arc<PublisherShared>, number: &mut u64) {
     let mut backoff = backoff::reconnects();
     loop {

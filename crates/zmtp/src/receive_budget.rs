@@ -1,10 +1,11 @@
-//! One bound on what all peers of bound sockets may have here in incomplete messages.
+//! One bound on the incomplete messages of all peers of bound sockets.
 //!
-//! Whoever connects to a bound socket is unknown until a whole message has come, and each of many peers may send one of
-//! the longest that is accepted. When their bytes are too many together, the peer that has most of them is disconnected:
-//! a publisher whose messages have the usual length is never that one.
+//! A peer that connects to a bound socket is unknown until a whole message has arrived, and each of
+//! many peers may send a message of the maximum length. When their bytes exceed the budget, the
+//! peer with most of them is disconnected: a publisher whose messages have the usual length is
+//! never that one.
 //!
-//! **Invariant**: what is counted is what the accounts that live have, less [`FREE`] bytes each.
+//! **Invariant**: the counted bytes are those of all live accounts, less [`FREE`] bytes each.
 
 use std::{
     collections::HashMap,
@@ -14,13 +15,13 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Bytes of incomplete messages of all peers of all bound sockets of the process. One message may be longer where a
-/// socket accepts that.
+/// Budget of incomplete messages of all peers of all bound sockets of the process, in bytes. One
+/// message may be longer where a socket accepts that.
 const MOST: usize = 256 << 20;
-/// Each peer has this much that does not count: about what one read takes.
+/// Bytes of each peer that do not count: about the size of one read.
 const FREE: usize = 64 << 10;
 
-/// The bytes of all peers that share it.
+/// A byte budget and the peers that share it.
 #[derive(Debug)]
 pub struct ReceiveBudget {
     most: usize,
@@ -31,7 +32,7 @@ pub struct ReceiveBudget {
 struct BudgetState {
     next: u64,
     total: usize,
-    /// Peers with bytes that count; one entry for each connection at most.
+    /// Peers with counted bytes; at most one entry per connection.
     accounts: HashMap<u64, BudgetEntry>,
 }
 
@@ -42,7 +43,7 @@ struct BudgetEntry {
 }
 
 impl ReceiveBudget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `most` bytes.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -50,13 +51,13 @@ impl ReceiveBudget {
         })
     }
 
-    /// That of the process, 256 MiB.
+    /// Returns the budget of the process, 256 MiB.
     pub fn of_process() -> Arc<Self> {
         static ALL: LazyLock<Arc<ReceiveBudget>> = LazyLock::new(|| ReceiveBudget::new(MOST));
         Arc::clone(&ALL)
     }
 
-    /// An account for a connection whose messages have `max_message` bytes at most.
+    /// Opens an account for a connection whose messages have at most `max_message` bytes.
     pub(crate) fn account(self: &Arc<Self>, max_message: usize) -> ReceiveAccount {
         let id = {
             let mut state = self.state.lock();
@@ -89,26 +90,27 @@ impl BudgetState {
         Some(entry)
     }
 
-    /// The account that has most, if it is another one than `id`.
+    /// Returns the largest account, if it is another one than `id`.
     fn largest_but(&self, id: u64) -> Option<u64> {
         let (largest, _) = self.accounts.iter().max_by_key(|(_, entry)| entry.bytes)?;
         Some(*largest).filter(|largest| *largest != id)
     }
 }
 
-/// What one connection has of the budget. Dropping it gives that back.
+/// One connection's share of the budget. Dropping it frees the share.
 #[derive(Debug)]
 pub(crate) struct ReceiveAccount {
     budget: Arc<ReceiveBudget>,
     id: u64,
     most: usize,
-    /// That count.
+    /// Counted bytes.
     bytes: usize,
     revoked: Arc<Notify>,
 }
 
 impl ReceiveAccount {
-    /// The connection has so many bytes now. `false`: it has to go. Others that have more go before it.
+    /// Sets the connection's bytes. `false`: it must close. Connections with more bytes close
+    /// before it.
     pub(crate) fn set(&mut self, bytes: usize) -> bool {
         let bytes = bytes.saturating_sub(FREE);
         if bytes == self.bytes {
@@ -133,7 +135,7 @@ impl ReceiveAccount {
         );
         while state.total > self.most {
             let Some(largest) = state.largest_but(self.id) else {
-                // With what it has itself it would go on taking from others.
+                // Otherwise the account's own bytes would evict further connections.
                 state.remove(self.id);
                 return false;
             };
@@ -144,7 +146,7 @@ impl ReceiveAccount {
         true
     }
 
-    /// Resolves when the connection has to go.
+    /// Resolves when the connection must close.
     pub(crate) async fn revoked(&self) {
         self.revoked.notified().await;
     }

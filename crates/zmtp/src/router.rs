@@ -14,12 +14,12 @@ use crate::{
     connection::ZmtpConnection,
 };
 
-/// Messages waiting per peer. When full, [`Router::send`] waits.
+/// Queue limit per peer in messages. When full, [`Router::send`] waits.
 const QUEUE: usize = 64;
-/// How long [`Router::send`] waits for a peer that takes nothing, before the peer is dropped.
+/// Time that [`Router::send`] waits for a peer that takes nothing, before the peer is dropped.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A peer of a [`Router`]: the routing id it gave, or one made up here (a zero byte and four more).
+/// A peer of a [`Router`]: the routing id it gave, or an assigned one (a zero byte and four more).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub Bytes);
 
@@ -34,7 +34,7 @@ pub struct Router {
 type Peers = Mutex<HashMap<PeerId, mpsc::Sender<Bytes>>>;
 
 impl Router {
-    /// Lets peers connect. The endpoint that comes back has the port that the system chose.
+    /// Binds a socket for peers. The returned endpoint has the port that the system chose.
     pub async fn bind(
         endpoint: &Endpoint,
         limits: Limits,
@@ -42,7 +42,7 @@ impl Router {
         let listener = listen(&endpoint.to_listen_addr()).await?;
         let bound = Endpoint::from(listener.address().address());
         let peers = Arc::new(Peers::default());
-        // When full, connections wait with reading, and TCP holds their peers back.
+        // When full, connections stop reading, and TCP slows their peers.
         let (inbox, received) = mpsc::channel(16);
         let known = Arc::clone(&peers);
         let accepting = AcceptLoop::start(listener, limits.max_peers, move |peer| {
@@ -63,7 +63,8 @@ impl Router {
         ))
     }
 
-    /// The next message of any peer, without a frame for its routing id. May be cancelled without losing anything.
+    /// Returns the next message of any peer, without a frame for its routing id. May be cancelled
+    /// without losing anything.
     pub async fn recv(&mut self) -> (PeerId, Vec<Bytes>) {
         match self.received.recv().await {
             Some(message) => message,
@@ -72,8 +73,8 @@ impl Router {
         }
     }
 
-    /// Sends to one peer. Waits while the peer's queue is full, up to 5 s, after which the peer is dropped. `false`:
-    /// there is no such peer (any longer), the message is lost.
+    /// Sends to one peer. Waits while the peer's queue is full, up to 5 s, after which the peer is
+    /// dropped. `false`: there is no such peer (any longer), the message is lost.
     pub async fn send<F: AsRef<[u8]>>(&self, peer: &PeerId, frames: &[F]) -> bool {
         let queue = self.peers.lock().get(peer).cloned();
         let Some(queue) = queue else { return false };
@@ -106,7 +107,8 @@ async fn serve(
     let (queue, mut messages) = mpsc::channel::<Bytes>(QUEUE);
     {
         let mut known = peers.lock();
-        // Whoever has a routing id keeps it: a newcomer must not receive another peer's answers.
+        // The first holder of a routing id keeps it: a newcomer must not receive another peer's
+        // answers.
         if known.get(&peer).is_some_and(|held| !held.is_closed()) {
             tracing::debug!("routing id is in use, newcomer refused");
             return Ok(());
@@ -130,14 +132,14 @@ async fn serve(
             }
             message = messages.recv(), if room => match message {
                 Some(message) => connection.queue(&message),
-                // Dropped for taking nothing: what it has not taken by now it will not get.
+                // Dropped because it took nothing: the rest of its queue is discarded.
                 None => return Ok(()),
             },
         }
     }
 }
 
-/// Starts with a zero byte, which routing ids of peers must not.
+/// Assigns a routing id that starts with a zero byte, which peers must not use.
 fn made_up(number: u64) -> PeerId {
     let mut id = BytesMut::with_capacity(5);
     id.put_u8(0);

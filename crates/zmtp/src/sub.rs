@@ -1,7 +1,7 @@
-//! SUB: receives what publishers send, and tells when they come and go.
+//! SUB: receives published messages, and reports connects and disconnects.
 //!
-//! A connecting [`Sub`] has no queue and no task: [`Sub::next`] reads the socket itself, so that whoever does not call
-//! it slows the sender through TCP, and nothing piles up here.
+//! A connecting [`Sub`] has no queue and no task: [`Sub::next`] reads the socket itself, so that a
+//! caller that does not read slows the sender through TCP, and nothing piles up here.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -20,34 +20,35 @@ use crate::{
     connection::ZmtpConnection,
 };
 
-/// Bytes of the messages in the queue of a bound socket. When it is full, connections wait with reading.
+/// Queue limit of a bound socket in message bytes. When it is full, connections stop reading.
 const QUEUE_BYTES: usize = 64 << 20;
 
-/// Something that happened on a [`Sub`]. `peer` numbers connections; no number is used twice.
+/// An event of a [`Sub`]. `peer` numbers connections; no number is used twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubEvent {
-    /// A publisher is connected; the subscriptions are on their way to it.
+    /// A publisher is connected; the subscriptions are being sent to it.
     Connected {
-        /// Which connection.
+        /// The connection.
         peer: u64,
     },
     /// A message of that connection, never without frames.
     Message {
-        /// Which connection.
+        /// The connection.
         peer: u64,
         /// Its frames.
         frames: Vec<Bytes>,
     },
-    /// A connection that was reported as connected is over. A connecting socket tries again by itself.
+    /// A connection that was reported as connected ended. A connecting socket tries again by
+    /// itself.
     Disconnected {
-        /// Which connection.
+        /// The connection.
         peer: u64,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
-    /// An attempt to connect came to nothing; the next one follows by itself.
+    /// A connection attempt failed; the next one follows by itself.
     Unreachable {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
 }
@@ -63,8 +64,8 @@ enum SubMode {
 }
 
 impl Sub {
-    /// Follows one publisher. Nothing happens before [`Sub::next`], which connects, and connects again after 100 ms,
-    /// doubling up to 2 s.
+    /// Follows one publisher. Nothing happens before [`Sub::next`], which connects, and reconnects
+    /// after 100 ms, doubling up to 2 s.
     pub fn connect(
         endpoint: &Endpoint,
         topics: &[&[u8]],
@@ -83,7 +84,7 @@ impl Sub {
         }))))
     }
 
-    /// Lets publishers connect. The endpoint that comes back has the port that the system chose.
+    /// Binds a socket for publishers. The returned endpoint has the port that the system chose.
     pub async fn bind(
         endpoint: &Endpoint,
         topics: &[&[u8]],
@@ -92,7 +93,7 @@ impl Sub {
         let listener = listen(&endpoint.to_listen_addr()).await?;
         let bound = Endpoint::from(listener.address().address());
         let topics = owned(topics);
-        // When full, connections wait with reading, and TCP holds their publishers back.
+        // When full, connections stop reading, and TCP slows their publishers.
         let (events, queue) = mpsc::channel(16);
         let queue_room = Arc::new(Semaphore::new(QUEUE_BYTES));
         let accepting = AcceptLoop::start(listener, limits.max_peers, move |peer| {
@@ -111,7 +112,8 @@ impl Sub {
         ))
     }
 
-    /// The next event; there is always another one. May be cancelled without losing anything.
+    /// Returns the next event; there is always another one. May be cancelled without losing
+    /// anything.
     pub async fn next(&mut self) -> SubEvent {
         match &mut self.0 {
             SubMode::Connects(connecting) => connecting.next().await,
@@ -143,7 +145,7 @@ struct SubDialer {
 
 enum SubLink {
     Waiting(Pin<Box<Sleep>>),
-    /// Kept here and not in a local variable: a cancelled call must not give up the attempt.
+    /// Stored here and not in a local variable: a cancelled call must not abandon the attempt.
     Opening(Pin<Box<dyn Future<Output = Result<ZmtpConnection, Disconnect>> + Send>>),
     Open(Box<ZmtpConnection>),
 }
@@ -231,14 +233,14 @@ struct BoundSub {
     _accepting: AcceptLoop,
 }
 
-/// An event and the room that its bytes take until somebody has taken it.
+/// An event, and the permits for its bytes until the reader takes it.
 #[derive(Debug)]
 struct QueuedEvent {
     event: SubEvent,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Where the connections of a bound socket put what came.
+/// Sender of connection events to a bound socket's queue.
 #[derive(Debug)]
 struct EventSender {
     queue: mpsc::Sender<QueuedEvent>,
@@ -246,8 +248,8 @@ struct EventSender {
 }
 
 impl EventSender {
-    /// Waits for room. A message that is longer than all room there is waits until nothing else is queued. `false`: the
-    /// socket is gone.
+    /// Waits for room in the queue. A message larger than the whole queue waits until nothing else
+    /// is queued. `false`: the socket was dropped.
     async fn send(&self, event: SubEvent) -> bool {
         let bytes = match &event {
             SubEvent::Message { frames, .. } => frames
@@ -257,7 +259,7 @@ impl EventSender {
                 .min(QUEUE_BYTES),
             _ => 0,
         };
-        // Never closed.
+        // The semaphore is never closed.
         let room = Arc::clone(&self.room)
             .acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX))
             .await
@@ -269,7 +271,7 @@ impl EventSender {
     }
 }
 
-/// Passes on what one connected publisher sends.
+/// Forwards the messages of one connected publisher.
 async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: EventSender) {
     let number = peer.number;
     let mut connection = match ZmtpConnection::accept(peer, SocketType::Sub, &limits).await {
@@ -290,7 +292,7 @@ async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: EventSend
     let Some(reason) = pass_on(number, &mut connection, &events).await else {
         return;
     };
-    // The place and the bytes are somebody else's by now.
+    // The slot and the bytes belong to another connection by now.
     drop(connection);
     events
         .send(SubEvent::Disconnected {
@@ -300,7 +302,7 @@ async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: EventSend
         .await;
 }
 
-/// Returns why the connection is over; `None`: the socket is gone.
+/// Forwards until the connection ends and returns the reason; `None`: the socket was dropped.
 async fn pass_on(
     peer: u64,
     connection: &mut ZmtpConnection,

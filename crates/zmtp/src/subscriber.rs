@@ -17,10 +17,10 @@ use crate::{
     publisher::PublisherShared,
 };
 
-/// Topics one subscriber may hold. One more ends the connection.
+/// Topic limit of one subscriber. One more ends the connection.
 const MAX_TOPICS: usize = 1024;
 
-/// What the publisher knows of a subscriber.
+/// The publisher's state of one subscriber.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     topics: Vec<Bytes>,
@@ -37,12 +37,12 @@ impl Subscriber {
         !self.topics.is_empty()
     }
 
-    /// Queues a message unless that breaks a bound; `false`: dropped.
+    /// Queues a message unless that exceeds a limit; `false`: dropped.
     pub(crate) fn offer(&self, encoded: &Bytes, max_bytes: usize) -> bool {
         let before = self
             .queued_bytes
             .fetch_add(encoded.len(), Ordering::Relaxed);
-        // A single message longer than the bound still passes when nothing else waits.
+        // A single message longer than the limit still passes when the queue is empty.
         let fits = before == 0 || before.saturating_add(encoded.len()) <= max_bytes;
         let queued = fits && self.queue.try_send(encoded.clone()).is_ok();
         if !queued {
@@ -53,7 +53,7 @@ impl Subscriber {
     }
 }
 
-/// Serves a subscriber that connected to us, until it leaves or the publisher is closed.
+/// Serves a subscriber that connected, until it leaves or the publisher is closed.
 pub(crate) async fn accept(peer: Peer, shared: Arc<PublisherShared>) -> Result<(), Disconnect> {
     let number = peer.number;
     let (connection, _) =
@@ -61,7 +61,7 @@ pub(crate) async fn accept(peer: Peer, shared: Arc<PublisherShared>) -> Result<(
     serve(number, connection, shared).await
 }
 
-/// The same for one that we connected to.
+/// Serves a subscriber on an outgoing connection.
 pub(crate) async fn connected(
     number: u64,
     stream: Stream,
@@ -96,7 +96,7 @@ async fn serve(
         tokio::select! {
             turn = connection.turn() => match turn? {
                 Some(Incoming::Subscribe(topic)) => {
-                    // A subscriber has nothing more to say.
+                    // A subscriber sends nothing more, so silence must not cost its place.
                     connection.keep_place();
                     subscribe(&shared, number, topic)?;
                 }

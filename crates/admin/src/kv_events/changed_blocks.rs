@@ -1,4 +1,5 @@
-//! Blocks that changed while the standing state was being read: what the feed says of them comes later, and is right.
+//! Blocks that changed while the initial state was read: their changes follow from the feed, and
+//! take precedence.
 
 use std::collections::HashMap;
 
@@ -7,18 +8,19 @@ use kv_index::{BlockChange, ChangeKind, KvIndex, NamespaceKey};
 
 use super::changes::part;
 
-/// Blocks kept in mind, at most some 35 bytes each. With more of them the subscriber has fallen behind.
+/// Limit of tracked blocks, at most some 35 bytes each. With more of them the subscriber has fallen
+/// behind.
 const MOST: usize = 1 << 19;
 
 #[derive(Debug, Default)]
 pub(super) struct ChangedBlocks {
-    /// Per block, whether it was stored when it was last changed.
+    /// Per block, whether its last change stored it.
     blocks: HashMap<(NamespaceKey, Target, Tier), HashMap<SequenceHash, bool>>,
     count: usize,
 }
 
 impl ChangedBlocks {
-    /// Notes a change; false if there are too many.
+    /// Records a change; false if there are too many.
     pub(super) fn record(&mut self, index: &KvIndex, change: &BlockChange) -> bool {
         let blocks = self.blocks.entry(key(index, change)).or_default();
         let stored = matches!(change.kind, ChangeKind::Stored { .. });
@@ -30,12 +32,12 @@ impl ChangedBlocks {
         self.count <= MOST
     }
 
-    /// A stretch of the standing state, cut by whether its blocks were changed.
+    /// Splits a stretch of the initial state by whether its blocks changed.
     pub(super) fn cut(&self, index: &KvIndex, held: BlockChange) -> Vec<(BlockChange, bool)> {
         self.cut_where(index, held, |_| true)
     }
 
-    /// What of a removal is about blocks that are not stored after all.
+    /// Returns the parts of a removal whose blocks are not stored after all.
     pub(super) fn not_stored(&self, index: &KvIndex, removal: BlockChange) -> Vec<BlockChange> {
         let parts = self.cut_where(index, removal, |stored| stored).into_iter();
         parts

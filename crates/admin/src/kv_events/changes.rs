@@ -1,13 +1,15 @@
-//! What a change of the index is called on the wire.
+//! Names of index changes on the wire.
 
 use kv_blocks::Tier;
 use kv_events::continuum::ContinuumKind;
 use kv_index::{BlockChange, ChangeKind};
 
-/// The events of each block of a change, where a block is either at hand or stored elsewhere. Source: contract CK44.
+/// Returns the events of each block of a change, where a block is either on the device or stored
+/// elsewhere. Source: contract CK44.
 ///
-/// A copy in another tier is none as long as the device has the block. A block that never was on the device comes as one
-/// that was moved right away: readers that know one place only then count it as gone, the others as stored.
+/// A copy in another tier does not count as long as the device has the block. A block that never
+/// was on the device is announced and moved at once: readers that know only one place then count it
+/// as removed, the others as stored.
 pub(super) fn of_a_block(change: &BlockChange) -> &'static [ContinuumKind] {
     use ContinuumKind::{Created, Evicted, Offloaded, Purged, Reloaded};
     match (change.kind, change.tier) {
@@ -23,7 +25,7 @@ pub(super) fn of_a_block(change: &BlockChange) -> &'static [ContinuumKind] {
     }
 }
 
-/// The name of a change as a whole, where every tier counts for itself.
+/// Returns the name of a change as a whole, where every tier counts separately.
 pub(super) fn of_a_tier(change: &BlockChange) -> ContinuumKind {
     match (change.kind, change.tier) {
         (ChangeKind::Stored { elsewhere: true }, Tier::Device) => ContinuumKind::Reloaded,
@@ -34,7 +36,7 @@ pub(super) fn of_a_tier(change: &BlockChange) -> ContinuumKind {
     }
 }
 
-/// A tier as events name it.
+/// Returns the name of a tier in events.
 pub(super) fn medium(tier: Tier) -> &'static str {
     match tier {
         Tier::Device => "gpu",
@@ -44,7 +46,7 @@ pub(super) fn medium(tier: Tier) -> &'static str {
     }
 }
 
-/// Some of a change's blocks.
+/// Returns a part of a change, with these blocks.
 pub(super) fn part(change: &BlockChange, blocks: std::ops::Range<usize>) -> BlockChange {
     let parent = blocks
         .start

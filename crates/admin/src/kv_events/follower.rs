@@ -1,4 +1,4 @@
-//! One subscriber: what it is sent next.
+//! One subscriber of the event stream.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,12 +16,13 @@ use super::{
     writer::{CHUNK, EnvelopeWriter},
 };
 
-/// How often a quiet index is asked: a change is sent this much later at most.
+/// Poll interval of a quiet index: a change is sent this much later at most.
 const POLL: Duration = Duration::from_millis(20);
-/// After so much silence there is a comment, so that nothing between here and the reader takes the connection for dead.
+/// Silence after which a comment is sent, so that no proxy on the way considers the connection
+/// dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// A place among the subscribers.
+/// A permit of one subscriber.
 #[derive(Debug)]
 pub(super) struct SubscriberPermit {
     _seat: OwnedSemaphorePermit,
@@ -34,13 +35,13 @@ impl SubscriberPermit {
     }
 }
 
-/// One subscriber. Dropping it frees its place.
+/// One subscriber. Dropping it frees its permit.
 #[derive(Debug)]
 pub(super) struct Follower {
     index: Arc<KvIndex>,
     format: Format,
     permit: SubscriberPermit,
-    /// What only one can use at a time; away while a piece of the standing state is being read.
+    /// State with one user at a time; absent while a piece of the initial state is being read.
     work: Option<Box<SubscriptionWork>>,
     silent_for: Duration,
 }
@@ -53,7 +54,7 @@ struct SubscriptionWork {
 
 #[derive(Debug)]
 enum SubscriptionStage {
-    /// The standing state is wanted, but others have their turn.
+    /// The initial state is requested, but all snapshot permits are taken.
     Waiting,
     Standing {
         snapshot: Box<SnapshotCursor>,
@@ -65,7 +66,7 @@ enum SubscriptionStage {
 }
 
 impl Follower {
-    /// Follows from now on.
+    /// Follows the index from now on.
     pub(super) fn new(
         index: &Arc<KvIndex>,
         clock: Clock,
@@ -91,7 +92,7 @@ impl Follower {
         })
     }
 
-    /// What comes next; `None` after the last. Waits until there is something.
+    /// Returns the next chunk; `None` after the last. Waits until there is one.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.take_turn();
@@ -125,7 +126,7 @@ impl Follower {
             .is_some_and(|work| matches!(work.stage, SubscriptionStage::Standing { .. }))
     }
 
-    /// Begins with the standing state, if that is wanted and there is a turn.
+    /// Begins the initial state, if it is requested and a snapshot permit is free.
     fn take_turn(&mut self) {
         let Some(work) = self
             .work
@@ -147,7 +148,8 @@ impl Follower {
         };
     }
 
-    /// More of the standing state, made where computing holds up nobody. `None` if that broke.
+    /// Returns the next chunk of the initial state, made on a blocking thread. `None` if that
+    /// failed.
     async fn standing(&mut self) -> Option<Vec<u8>> {
         let mut work = self.work.take()?;
         let index = Arc::clone(&self.index);

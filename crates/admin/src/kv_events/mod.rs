@@ -1,12 +1,15 @@
-//! `GET /v1/kv_events`: what the workers' caches hold and how that changes, as server-sent events.
+//! `GET /v1/kv_events`: the content of the workers' caches and its changes, as server-sent events.
 //!
-//! A subscriber's events are made when its connection has room for them: [`follower`] takes changes from the index's feed,
-//! [`snapshot`] the standing state before them, [`writer`] turns both into text. Nothing waits for a subscriber. One that
-//! reads too slowly gets `event: lagged` and the end; one that takes nothing at all is cut by the listener.
+//! A subscriber's events are made when its connection has room for them: [`follower`] takes changes
+//! from the index's feed, [`snapshot`] the initial state before them, [`writer`] turns both into
+//! text. Nothing waits for a subscriber. One that reads too slowly gets `event: lagged` and the
+//! end; one that takes nothing at all is cut by the listener.
 //!
-//! Not here: which of an engine's announcements count. The feed tells of the index's content, whatever made it so.
+//! Not here: which of an engine's announcements count. The feed reports the index's content,
+//! whatever its origin.
 //!
-//! **Invariant**: what a subscriber was told, applied in order, is the index's content at a moment not long ago.
+//! **Invariant**: the events sent to a subscriber, applied in order, give the index's content at a
+//! recent moment.
 
 mod changed_blocks;
 mod changes;
@@ -38,22 +41,22 @@ use follower::{Follower, SubscriberPermit};
 use names::SubscriberNames;
 use query::{RawStreamQuery, StreamQuery};
 
-/// Subscribers at once; one more is refused.
+/// Limit of concurrent subscribers; one more is refused.
 const SUBSCRIBERS: usize = 64;
-/// Of these so many are sent the standing state at once; others wait for their turn. Each keeps in mind what changed
-/// meanwhile.
+/// Limit of subscribers that are sent the initial state at once; others wait. Each of them records
+/// the blocks that change meanwhile.
 const SNAPSHOTS: usize = 8;
 
-/// Where subscribers sit.
+/// Permits for subscribers.
 #[derive(Debug)]
 struct SubscriberLimits {
     subscribers: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
-    /// Whether callers have shown a token.
+    /// Whether callers have presented a token.
     trusted: bool,
 }
 
-/// The route.
+/// Returns the route.
 pub(crate) fn route(access: &Access) -> MethodRouter<Arc<AdminParts>> {
     let room = SubscriberLimits {
         subscribers: Arc::new(Semaphore::new(SUBSCRIBERS)),
@@ -86,7 +89,7 @@ async fn subscribe(
     }
 }
 
-/// What a subscriber is sent. Made when it is asked for; what was asked for and not taken is not lost.
+/// Returns the body of a subscriber. Each event is made on demand; a cancelled poll loses none.
 fn events(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
     stream::unfold(follower, |mut follower| async move {
         let bytes = follower.next().await?;

@@ -1,19 +1,19 @@
-//! What workers are called, also those that have just left.
+//! Worker names, including those of recently removed workers.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
 use kv_blocks::{Target, WorkerId};
 
-/// Names of workers that are not there any more, at most about; then they are forgotten.
+/// Approximate limit of names of removed workers; beyond it they are forgotten.
 const MOST: usize = 4096;
 
-/// Who is there now.
+/// Function that lists the present workers.
 pub(super) type WorkerNameSource = Box<dyn Fn() -> Vec<(WorkerId, Arc<str>)> + Send + Sync>;
 
-/// Names as one subscriber gets to see them.
+/// Worker names as one subscriber sees them.
 pub(super) struct SubscriberNames {
     source: WorkerNameSource,
-    /// Only this worker is of interest.
+    /// If set, only this worker is of interest.
     only: Option<Arc<str>>,
     known: HashMap<WorkerId, Arc<str>>,
 }
@@ -33,7 +33,7 @@ impl SubscriberNames {
         self.known.values().any(|known| **known == *name)
     }
 
-    /// Takes in who has come. Those who left stay: the index lets go of what they held afterwards.
+    /// Adds new workers. Removed ones stay: the index frees their blocks later.
     pub(super) fn refresh(&mut self) {
         if self.known.len() > MOST {
             self.known.clear();
@@ -41,7 +41,7 @@ impl SubscriberNames {
         self.known.extend((self.source)());
     }
 
-    /// The name of a target's worker, if it is of interest.
+    /// Returns the name of a target's worker, if it is of interest.
     pub(super) fn wanted(&self, target: Target) -> Option<&Arc<str>> {
         let name = self.known.get(&target.worker)?;
         self.only
@@ -50,7 +50,7 @@ impl SubscriberNames {
             .then_some(name)
     }
 
-    /// The same, after a look whether somebody has come.
+    /// Returns the name as [`Self::wanted`] does, after a refresh if it is unknown.
     pub(super) fn find(&mut self, target: Target) -> Option<Arc<str>> {
         if !self.known.contains_key(&target.worker) {
             self.refresh();

@@ -1,20 +1,20 @@
-//! Numbers of events, as one subscriber gets to see them.
+//! Event numbers as one subscriber sees them.
 
 use std::{collections::HashMap, hash::Hash};
 
 /// Numbers of the envelopes of a stream: consecutive, from 0.
 ///
-/// Salts are chosen by clients, so there may be any number of streams. Beyond [`MOST`] all are forgotten, and go on above
-/// every number that was used: then readers see a gap, which says that something may be missing, and never a number again,
-/// which would say that the router was restarted.
+/// Clients choose salts, so there may be any number of streams. Beyond [`MOST`] all are forgotten,
+/// and continue above every used number: then readers see a gap, which means that something may be
+/// missing, and never a repeated number, which would mean that the router was restarted.
 #[derive(Debug)]
 pub(super) struct StreamNumbering<K> {
     next: HashMap<K, u64>,
-    /// What a stream that is not known begins with.
+    /// First number of an unknown stream.
     first: u64,
 }
 
-/// Streams whose numbers are known at once.
+/// Limit of streams with known numbers.
 const MOST: usize = 16_384;
 
 impl<K: Eq + Hash> StreamNumbering<K> {
@@ -25,7 +25,7 @@ impl<K: Eq + Hash> StreamNumbering<K> {
         }
     }
 
-    /// The next number of a stream.
+    /// Returns the next number of a stream.
     pub(super) fn next(&mut self, stream: K) -> u64 {
         if self.next.len() >= MOST && !self.next.contains_key(&stream) {
             self.first = self

@@ -1,4 +1,4 @@
-//! What a subscriber asks for, checked.
+//! The checked query of a subscriber.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ pub(super) struct RawStreamQuery {
 /// The query, checked.
 #[derive(Clone, Debug)]
 pub(super) struct StreamQuery {
-    /// Only what this worker holds.
+    /// If set, only the content of this worker.
     pub(super) worker: Option<Arc<str>>,
     pub(super) format: Format,
-    /// Whether the standing state comes first.
+    /// Whether the initial state comes first.
     pub(super) snapshot: bool,
     pub(super) salts: Salts,
 }
 
-/// How an event's data looks.
+/// The form of an event's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// An event per block: prefix hash, and tokens up to its end. Source: contract CK44 and CK45.
@@ -35,7 +35,7 @@ pub(super) enum Format {
     Rfc1527,
 }
 
-/// How salts are shown, where the format has them.
+/// The form of salts, where the format has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Salts {
     Digest,
@@ -70,7 +70,7 @@ impl TryFrom<RawStreamQuery> for StreamQuery {
     }
 }
 
-/// The first is what it is if nothing was said.
+/// Parses a value; the first known one is the default.
 fn one_of<T: Copy>(name: &str, asked: Option<&str>, known: &[(&str, T)]) -> Result<T, ApiError> {
     let Some(asked) = asked else {
         return Ok(known[0].1);

@@ -1,10 +1,12 @@
-//! The standing state, piece by piece, with the changes that come in between.
+//! The initial state, piece by piece, merged with the changes that happen meanwhile.
 //!
-//! [`KvIndex::standing`] has the rule: follow first; after each piece take every change there is; of the piece only what no
-//! change was about; then the changes. So nothing is told as held after it went, nothing twice, and nothing is left out.
+//! [`KvIndex::export`] has the rule: follow first; after each piece take all pending changes; send
+//! only the unchanged part of the piece; then the changes. So no block is sent as stored after its
+//! removal, none twice, and none is left out.
 //!
-//! One thing may come too early: what a worker stores behind blocks that it does not hold itself, while those of others who
-//! do are yet to be told. A reader that keeps whole chains cannot place it, and credits less until it is stored again.
+//! One thing may come too early: blocks that a worker stores behind blocks that it lacks itself,
+//! while the workers that have those are still to be sent. A reader that requires whole chains
+//! cannot place them, and credits less until they are stored again.
 
 use std::sync::Arc;
 
@@ -13,31 +15,33 @@ use kv_index::{BlockChange, ChangeFeed, ChangeKind, ExportCursor, ExportedBlocks
 
 use super::{changed_blocks::ChangedBlocks, names::SubscriberNames, query::Format};
 
-/// Changes that may come while a piece is being read, and their blocks. With more of them the subscriber has fallen behind.
+/// Limit of changes, and of their blocks, while a piece is read. With more of them the subscriber
+/// has fallen behind.
 const MOST_CHANGES: usize = 16_384;
 const MOST_BLOCKS: usize = 1 << 18;
 
-/// Where that is told to be for a moment which only gives others their place. Whoever counts copies counts those on the device.
+/// Tier of a block that is announced for a moment only, so that others find their place behind it.
+/// Readers that count copies count those on the device.
 const LENT: Tier = Tier::Remote;
 
-/// How far it has come.
+/// Progress of the initial state.
 #[derive(Debug)]
 pub(super) struct SnapshotCursor {
     place: ExportCursor,
     touched: ChangedBlocks,
     format: Format,
-    /// Blocks of the standing state told so far, each tier counting.
+    /// Blocks of the initial state sent so far, counted per tier.
     pub(super) blocks: u64,
 }
 
 /// One piece.
 #[derive(Debug)]
 pub(super) enum SnapshotPiece {
-    /// To be told in this order.
+    /// Changes to send in this order.
     Some(Vec<Arc<BlockChange>>),
-    /// The standing state is told; these changes come behind it.
+    /// The initial state is complete; these changes follow it.
     Last(Vec<Arc<BlockChange>>),
-    /// Changes came faster than they could be told, and are lost.
+    /// Changes came faster than they could be sent, and are lost.
     Lost,
 }
 
@@ -51,7 +55,7 @@ impl SnapshotCursor {
         }
     }
 
-    /// The next piece. Takes the index's lock, and some milliseconds.
+    /// Returns the next piece. Takes the index's lock, and some milliseconds.
     pub(super) fn next(
         &mut self,
         index: &KvIndex,
@@ -70,12 +74,12 @@ impl SnapshotCursor {
             self.tell(index, standing, &mut told, &mut back);
         }
         told.extend(since);
-        // Last: what hangs on it may have come with the changes.
+        // Last: blocks that depend on them may have come with the changes.
         told.extend(back);
         SnapshotPiece::Some(told)
     }
 
-    /// Every change there is.
+    /// Takes all pending changes; `None`: too many.
     fn drain(
         &mut self,
         index: &KvIndex,
@@ -112,7 +116,8 @@ impl SnapshotCursor {
         }
         for (stretch, touched) in self.touched.cut(index, held) {
             if touched {
-                // The changes tell whether it is held. Till then others may hang on it.
+                // The changes decide whether the block is stored. Until then others may depend on
+                // it.
                 self.lend(index, stretch, told, back);
             } else {
                 self.blocks += stretch.hashes.len() as u64;
@@ -121,7 +126,7 @@ impl SnapshotCursor {
         }
     }
 
-    /// Tells of blocks so that others find their place behind them, and takes that back.
+    /// Announces blocks so that others find their place behind them, and removes them again.
     fn lend(
         &self,
         index: &KvIndex,
@@ -129,7 +134,7 @@ impl SnapshotCursor {
         told: &mut Vec<Arc<BlockChange>>,
         back: &mut Vec<Arc<BlockChange>>,
     ) {
-        // An event per block says nothing of the block before, so nobody could need that.
+        // An event per block does not name the block before, so it needs no such announcement.
         if self.format == Format::Continuum {
             return;
         }

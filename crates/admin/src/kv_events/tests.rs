@@ -1,4 +1,4 @@
-//! A subscriber as its reader sees it.
+//! A subscriber from its reader's side.
 
 mod follower_index;
 
@@ -25,7 +25,7 @@ pub(super) fn target(worker: u32) -> Target {
     }
 }
 
-/// Workers 0 to 2.
+/// An index with workers 0 to 2.
 pub(super) fn index() -> Arc<KvIndex> {
     let index = KvIndex::new(IndexSettings {
         memory_budget: 256 << 20,
@@ -37,7 +37,8 @@ pub(super) fn index() -> Arc<KvIndex> {
     Arc::new(index)
 }
 
-/// Blocks of 4 tokens of a sequence per salt; the engine calls block n `n + 1`, and the salt's number beside it.
+/// Blocks of 4 tokens of a sequence per salt; the engine hash of block n is `n + 1`, with the
+/// salt's number beside it.
 pub(super) fn stored(salt: u32, blocks: std::ops::Range<u32>, tier: Tier) -> IndexUpdate {
     IndexUpdate::Stored(StoredBlocks {
         hashes: blocks.clone().map(|block| name(salt, block)).collect(),
@@ -61,7 +62,7 @@ fn name(salt: u32, block: u32) -> EngineHash {
     EngineHash(u64::from(salt) << 32 | u64::from(block + 1))
 }
 
-/// What a subscriber with this query is sent; no worker 3 is known.
+/// The stream of a subscriber with this query; worker 3 is unknown.
 pub(super) fn subscribe_to(
     index: &Arc<KvIndex>,
     query: &[(&str, &str)],
@@ -86,7 +87,7 @@ pub(super) fn subscribe_to(
     events(follower).map(|bytes| String::from_utf8(bytes.unwrap().to_vec()).unwrap())
 }
 
-/// What comes until nothing comes for a second; and whether that was the end.
+/// Collects events until there is none for a second; the flag is true at the end of the stream.
 pub(super) async fn all_of(events: &mut (impl Stream<Item = String> + Unpin)) -> (String, bool) {
     let mut text = String::new();
     loop {
@@ -98,7 +99,7 @@ pub(super) async fn all_of(events: &mut (impl Stream<Item = String> + Unpin)) ->
     }
 }
 
-/// Name and data of each event, after a look at its form.
+/// Name and data of each event, after a check of its form.
 pub(super) fn parsed(text: &str) -> Vec<(String, Value)> {
     let mut seen = std::collections::BTreeMap::<String, u64>::new();
     let events = text
@@ -303,7 +304,7 @@ async fn a_reader_that_fell_behind_is_told_so_and_cut() {
         let index = index();
         let mut events = Box::pin(subscribe_to(&index, &[("format", format)]));
         for round in 0..700 {
-            // 16 MiB of changes are kept.
+            // The feed keeps 16 MiB of changes.
             index.apply(target(0), &stored(0, 0..3000, Tier::Device));
             index.apply(target(0), &removed(0, 0..3000, Tier::Device));
             assert!(round < 699 || index.blocks_per_tier(target(0)) == [0; 4]);

@@ -1,4 +1,4 @@
-//! From changes to the text of server-sent events.
+//! Converts changes to the text of server-sent events.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,12 +18,12 @@ use super::{
     query::{Format, Salts, StreamQuery},
 };
 
-/// Bytes of events that are made at once, about: one event may go beyond.
+/// Approximate size of a chunk of events, in bytes: one event may exceed it.
 pub(super) const CHUNK: usize = 64 << 10;
-/// Blocks of one envelope at most, some 20 KiB: readers bound the size of an event.
+/// Block limit of one envelope, some 20 KiB: readers bound the size of an event.
 const BLOCKS: usize = 1024;
 
-/// Writes what waits, a chunk at a time.
+/// Encoder of queued changes, a chunk at a time.
 #[derive(Debug)]
 pub(super) struct EnvelopeWriter {
     index: Arc<KvIndex>,
@@ -31,9 +31,10 @@ pub(super) struct EnvelopeWriter {
     clock: Clock,
     format: Format,
     salts: Salts,
-    /// Bounded by the caller, who adds only to an empty one: a piece of the standing state, or a change.
+    /// Bounded by the caller, who adds only to an empty queue: a piece of the initial state, or a
+    /// change.
     waiting: VecDeque<Arc<BlockChange>>,
-    /// Blocks of the first one that are written.
+    /// Blocks of the first change that are already written.
     done: usize,
     events: StreamNumbering<Target>,
     envelopes: StreamNumbering<(NamespaceKey, Target, Tier)>,
@@ -71,7 +72,7 @@ impl EnvelopeWriter {
         self.waiting.is_empty()
     }
 
-    /// Writes of what waits until there is a chunk.
+    /// Writes queued changes until the chunk is full.
     pub(super) fn write(&mut self, out: &mut Vec<u8>) {
         while out.len() < CHUNK
             && let Some(change) = self.waiting.front().cloned()
@@ -93,7 +94,7 @@ impl EnvelopeWriter {
         }
     }
 
-    /// The events of the next block.
+    /// Writes the events of the next block.
     fn blocks(&mut self, change: &BlockChange, name: &str, out: &mut Vec<u8>) {
         let kinds = of_a_block(change);
         if kinds.is_empty() {
@@ -116,7 +117,7 @@ impl EnvelopeWriter {
         self.done += 1;
     }
 
-    /// The event of the next stretch.
+    /// Writes the event of the next stretch.
     fn envelope(&mut self, change: &BlockChange, name: &str, out: &mut Vec<u8>) {
         let to = change.hashes.len().min(self.done + BLOCKS);
         let stretch = part(change, self.done..to);
@@ -185,7 +186,7 @@ impl EnvelopeWriter {
     }
 }
 
-/// One block, as Continuum's readers know it.
+/// One block in Continuum's format.
 #[derive(Serialize)]
 struct ContinuumBlock<'a> {
     event: &'static str,

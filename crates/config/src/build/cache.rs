@@ -7,7 +7,7 @@ use crate::{
     CacheSection, ModelAggregationSection, checked_value::CheckedValue, problem::ProblemDraft,
 };
 
-/// Section `cache`.
+/// Builds section `cache`.
 pub(super) fn cache(section: &CheckedValue) -> CacheSection {
     let ttl = section.key("deduplication_ttl").duration();
     CacheSection {
@@ -16,7 +16,8 @@ pub(super) fn cache(section: &CheckedValue) -> CacheSection {
     }
 }
 
-/// Section `model_aggregation`. An empty list that counts longer at first than at last is a problem.
+/// Builds section `model_aggregation`. An empty list whose first lifetime exceeds the longest one
+/// is a problem.
 pub(super) fn model_aggregation(
     section: &CheckedValue,
     problems: &mut Vec<ProblemDraft>,

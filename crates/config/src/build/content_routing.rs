@@ -8,7 +8,7 @@ use crate::{
 
 const PATH: &str = "routing.semantic_clusters";
 
-/// `None` where disabled; its entries are checked all the same.
+/// Returns `None` if disabled; its entries are checked all the same.
 pub(super) fn semantic_clusters(
     section: &CheckedValue,
     workers: &[WorkerEntry],

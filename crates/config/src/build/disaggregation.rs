@@ -1,4 +1,4 @@
-//! Section `disaggregation`, and what the pools that it makes ask of workers.
+//! Section `disaggregation`, and the requirements of its pools on workers.
 
 use kv_blocks::Role;
 
@@ -18,7 +18,8 @@ pub(super) fn disaggregation(section: &CheckedValue) -> DisaggregationSection {
     }
 }
 
-/// The role of the worker at place `at`, which others must reach where it hands caches over.
+/// Returns the role of the worker at index `at`; a worker that transfers caches must be reachable
+/// by others.
 pub(super) fn role(
     entry: &CheckedValue,
     url: &str,

@@ -23,7 +23,7 @@ pub(super) fn discovery(
     }
 }
 
-/// Hides the keys in what stands for workers, whose section hides its own.
+/// Hides the keys in the workers' template, whose section hides its own.
 pub(super) fn hide_keys(section: &mut CheckedValue) {
     for name in section.key_mut("dns").items_mut() {
         if let Value::Free(serde_json::Value::Object(entry)) = &mut name.key_mut("worker").value
@@ -85,7 +85,7 @@ fn dns(name: &CheckedValue, at: usize, problems: &mut Vec<ProblemDraft>) -> Opti
     })
 }
 
-/// Labels of letters, digits, hyphens and underscores: SRV names begin with the latter.
+/// Checks for labels of letters, digits, hyphens and underscores: SRV names begin with underscores.
 fn is_host(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(plain);

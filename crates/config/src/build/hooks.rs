@@ -7,7 +7,7 @@ use crate::{
     problem::ProblemDraft,
 };
 
-/// The hooks in their order.
+/// Returns the hooks in their order.
 pub(super) fn hooks(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> Vec<HookEntry> {
     let mut hooks: Vec<HookEntry> = Vec::new();
     for (at, entry) in list.items().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The sections about KV events and what is learnt from them.
+//! The sections about KV events and predictions.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{
     problem::ProblemDraft,
 };
 
-/// How far the sum of the weights may be from 1.
+/// Tolerance for the sum of the weights, which must be 1.
 const SUM_TOLERANCE: f64 = 1e-6;
 
 pub(super) fn kv_events(section: &CheckedValue) -> KvEventsSection {
@@ -41,7 +41,7 @@ pub(super) fn kv_events(section: &CheckedValue) -> KvEventsSection {
     }
 }
 
-/// The three weights of a score are shares of it.
+/// Checks that the three weights of a score add up to 1.
 pub(super) fn check_weights_sum(scoring: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let weights =
         ["overlap_weight", "load_weight", "health_weight"].map(|key| (key, scoring.key(key)));
@@ -52,7 +52,7 @@ pub(super) fn check_weights_sum(scoring: &CheckedValue, problems: &mut Vec<Probl
     if (sum - 1.0).abs() <= SUM_TOLERANCE {
         return;
     }
-    // The last one that was set is the one to correct.
+    // The problem is at the last weight that was set.
     let (key, weight) = weights
         .iter()
         .rfind(|(_, weight)| weight.is_set())
@@ -80,7 +80,7 @@ fn scoring(section: &CheckedValue) -> ScoringSection {
     }
 }
 
-/// Entries whose problem is filed are left out.
+/// Builds section `kv_cache_index`; entries with a recorded problem are left out.
 pub(super) fn kv_cache_index(
     root: &CheckedValue,
     workers: &[WorkerEntry],

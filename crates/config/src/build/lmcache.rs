@@ -15,7 +15,7 @@ const PATH: &str = "routing.lmcache";
 const POLICY: &str = "lmcache_aware";
 const CACHE_BACKEND: &str = "routing.lmcache.prompt_cache.backend";
 
-/// `None` where no controller is named; what else is set is checked all the same.
+/// Returns `None` if no controller is configured; the other keys are checked all the same.
 pub(super) fn lmcache(
     root: &CheckedValue,
     workers: &[WorkerEntry],
@@ -87,7 +87,7 @@ pub(super) fn lmcache(
     })
 }
 
-/// The first key that chooses the policy.
+/// Returns the first key that chooses the policy.
 fn chosen_by(routing: &CheckedValue) -> Option<(String, &CheckedValue)> {
     const KEYS: [&str; 3] = ["policy", "prefill_policy", "decode_policy"];
     let own = KEYS.map(|key| (format!("routing.{key}"), routing.key(key)));
@@ -108,7 +108,8 @@ fn chosen_by(routing: &CheckedValue) -> Option<(String, &CheckedValue)> {
         .find(|(_, key)| key.word() == Some(POLICY))
 }
 
-/// A worker that nobody is would never be found to hold anything. Those that are discovered are not known yet.
+/// Checks that mapped workers exist: an unknown one would never have a hit. With discovery nothing
+/// is checked, as discovered workers are not known yet.
 fn workers_are_known(
     root: &CheckedValue,
     map: &CheckedValue,
@@ -150,7 +151,7 @@ fn is(worker: &WorkerEntry, named: &str) -> bool {
     worker.name == named || place(&worker.url) == place(named)
 }
 
-/// A URL without its scheme; a name stays as it is.
+/// Returns a URL without its scheme; a name stays unchanged.
 fn place(named: &str) -> &str {
     named
         .split_once("://")

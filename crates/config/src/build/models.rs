@@ -8,7 +8,7 @@ use crate::{
     checked_value::CheckedValue, problem::ProblemDraft,
 };
 
-/// The section; rules and aliases that could not work are filed.
+/// Builds the section; rules and aliases that could not work are problems.
 pub(super) fn models(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> ModelsSection {
     let defaults = section.key("defaults");
     let entries = section.key("entries").entries().iter();
@@ -93,7 +93,7 @@ fn rules(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> Vec<ModelRule
     rules
 }
 
-/// A name leads to a model in one step: chains of names could lead round in a circle.
+/// Builds the aliases. An alias leads to a model in one step: chains could form a loop.
 fn aliases(map: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> BTreeMap<String, String> {
     let aliases: BTreeMap<String, String> = map
         .entries()

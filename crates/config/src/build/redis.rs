@@ -7,8 +7,8 @@ use crate::{RedisSection, checked_value::CheckedValue, problem::ProblemDraft};
 
 const URL: &str = "response_cache.redis.url";
 
-/// `response_cache.redis`, because `key`, called `chosen_by`, selects it. Without a URL that is a problem, told once
-/// however many need the server, and `None`.
+/// Returns `response_cache.redis`, selected by `key` (`chosen_by`). A missing URL is a problem,
+/// reported once however many keys need the server, and gives `None`.
 pub(super) fn redis(
     root: &CheckedValue,
     chosen_by: &str,
@@ -22,7 +22,7 @@ pub(super) fn redis(
     found
 }
 
-/// The server, if one is named.
+/// Returns the server, if one is configured.
 pub(super) fn server(root: &CheckedValue) -> Option<RedisSection> {
     let section = root.key("response_cache").key("redis");
     let url = section.key("url").redis_url()?;
@@ -36,7 +36,7 @@ pub(super) fn server(root: &CheckedValue) -> Option<RedisSection> {
     })
 }
 
-/// The problem of a server that is not named, where it was not told otherwise already.
+/// Returns the problem of a missing server, unless it was reported already.
 fn missing(root: &CheckedValue, chosen_by: &str, key: &CheckedValue) -> Option<ProblemDraft> {
     let section = root.key("response_cache").key("redis");
     let message = format!("missing, and `{chosen_by}` is redis");

@@ -9,7 +9,8 @@ use crate::{
     problem::ProblemDraft,
 };
 
-/// A cache that is on and lacks what its backend needs is a problem; one that is off may lack anything.
+/// Builds the section. An enabled cache that lacks a setting of its backend is a problem; a
+/// disabled one may lack any.
 pub(super) fn response_cache(
     root: &CheckedValue,
     problems: &mut Vec<ProblemDraft>,
@@ -75,7 +76,7 @@ fn cache_redis(
     };
     let server = match chosen {
         Some((path, key)) if enabled => redis::redis(root, path, key, problems),
-        // It may be switched on while the program runs.
+        // It may be enabled while the program runs.
         Some(_) => redis::server(root),
         None => None,
     };
@@ -169,7 +170,8 @@ fn a_model_says_what_means_the_same(section: &CheckedValue, problems: &mut Vec<P
     }
 }
 
-/// Half of a pair signs nothing: requests would be refused, or go out as nobody's.
+/// Checks that both keys of the pair are set: with one, requests would be refused, or go out
+/// unsigned.
 fn key_has_its_other_half(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     for (there, missing) in [("access_key", "secret_key"), ("secret_key", "access_key")] {
         let (found, lacking) = (section.key(there), section.key(missing));

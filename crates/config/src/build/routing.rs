@@ -60,7 +60,7 @@ pub(super) fn routing(
     }
 }
 
-/// Whether caches count for anybody.
+/// Returns whether caches count for any model.
 pub(super) fn caches_count(section: &CheckedValue) -> bool {
     let models = section
         .key("models")

@@ -1,9 +1,9 @@
-//! Section `server`: values that are more than one kind, and what its keys have to do with each other.
+//! Section `server`: values of more than one kind, and relations between its keys.
 
 use super::problem_at;
 use crate::{MemoryBudget, checked_value::CheckedValue, problem::ProblemDraft};
 
-/// `server.memory_budget`.
+/// Reads `server.memory_budget`.
 pub(super) fn memory_budget(value: &CheckedValue) -> MemoryBudget {
     match (value.size_if_set(), value.word()) {
         (Some(bytes), _) => MemoryBudget::Bytes(bytes),
@@ -12,13 +12,14 @@ pub(super) fn memory_budget(value: &CheckedValue) -> MemoryBudget {
     }
 }
 
-/// A body that is not too long must fit beside no others, or it would be told to try again for ever.
+/// Checks that the longest allowed body fits the budget of all bodies; otherwise its client would
+/// be told to retry for ever.
 pub(super) fn check_body_fits(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let (one, all) = (section.key("max_body_bytes"), section.key("max_held_bytes"));
     if one.failed || all.failed || one.size() <= all.size() {
         return;
     }
-    // The one that was set is the one to correct; where both were, that for all bodies.
+    // The problem is at the key that was set; if both were, at the one for all bodies.
     let (name, set) = if all.is_set() {
         ("max_held_bytes", all)
     } else {

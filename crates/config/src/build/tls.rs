@@ -1,4 +1,4 @@
-//! Encryption: what belongs together.
+//! TLS: checks keys that belong together.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ fn path(section: &CheckedValue, key: &str) -> Option<PathBuf> {
     section.key(key).text().map(Into::into)
 }
 
-/// `server.tls` or `admin.tls`, where it is whole.
+/// Returns `server.tls` or `admin.tls` if it is complete.
 pub(super) fn listener(section: &CheckedValue) -> Option<ListenerTls> {
     let (cert, key) = (path(section, "cert")?, path(section, "key")?);
     Some(ListenerTls {
@@ -23,7 +23,8 @@ pub(super) fn listener(section: &CheckedValue) -> Option<ListenerTls> {
     })
 }
 
-/// A certificate without its key, and the like, would silently leave connections plain.
+/// Checks listeners for incomplete TLS: a certificate without its key, for example, would silently
+/// leave connections plain.
 pub(super) fn listeners_are_whole(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     for name in ["server", "admin"] {
         let section = root.key(name).key("tls");
@@ -45,12 +46,12 @@ pub(super) fn listeners_are_whole(root: &CheckedValue, problems: &mut Vec<Proble
     }
 }
 
-/// Whether only clients with a certificate get in.
+/// Returns whether clients need a certificate.
 pub(super) fn knows_its_clients(section: &CheckedValue) -> bool {
     listener(section.key("tls")).is_some_and(|tls| tls.client_ca.is_some())
 }
 
-/// `workers[].tls` of the worker at place `at`.
+/// Returns `workers[].tls` of the worker at index `at`.
 pub(super) fn worker(
     entry: &CheckedValue,
     url: &str,

@@ -1,11 +1,11 @@
-//! `workers[].kv_events`: which kind of stream it is, and what that kind needs.
+//! `workers[].kv_events`: the kind of stream, and the requirements of that kind.
 
 use super::problem_at;
 use crate::{
     EventSource, ReplayEndpoint, WorkerKvEvents, checked_value::CheckedValue, problem::ProblemDraft,
 };
 
-/// `entry` is the worker's, number `at`.
+/// Builds the section; `entry` is that of worker number `at`.
 pub(super) fn kv_events(
     section: &CheckedValue,
     entry: &CheckedValue,
@@ -85,7 +85,7 @@ pub(super) fn kv_events(
     }
 }
 
-/// As it says, or else as its endpoint says.
+/// Returns the configured kind, or the kind that follows from the endpoint.
 fn source(section: &CheckedValue) -> EventSource {
     match section.key("source").word() {
         Some("zmq") => EventSource::Zmq,
@@ -110,7 +110,7 @@ fn schemes(source: EventSource) -> &'static [&'static str] {
         EventSource::Ws => &["ws", "wss"],
         EventSource::Nats => &["nats", "tls"],
         EventSource::Poll => &[],
-        // One that is not looked at may stay where it is.
+        // An unused endpoint may keep any scheme.
         EventSource::None => &["tcp", "ipc", "http", "https", "ws", "wss", "nats", "tls"],
     }
 }

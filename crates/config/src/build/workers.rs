@@ -1,4 +1,4 @@
-//! The entries of `workers`: their names, and what they take from other sections.
+//! The entries of `workers`: their names, and defaults from other sections.
 
 use std::{collections::BTreeMap, num::NonZeroU16};
 
@@ -11,7 +11,8 @@ use crate::{
     problem::ProblemDraft,
 };
 
-/// The workers; entries whose URL or name was refused are left out, as their problem is filed already.
+/// Builds the workers; entries with a refused URL or name are left out, as their problem is
+/// recorded already.
 pub(super) fn workers(
     root: &mut CheckedValue,
     problems: &mut Vec<ProblemDraft>,
@@ -65,7 +66,7 @@ pub(super) fn workers(
     workers
 }
 
-/// A name stands in headers, labels and paths.
+/// Checks a name for use in headers, labels and paths.
 fn is_name(name: &str) -> bool {
     (1..=128).contains(&name.len())
         && name

@@ -1,4 +1,5 @@
-//! The configuration of Continuum Router: its keys are ours, but for some that have another name here.
+//! Converts the configuration of Continuum Router: its keys are ours, except for some with another
+//! name here.
 
 use super::converted_config::refused;
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
 
 const TITLE: &str = "Converted from a configuration of Continuum Router.";
 
-/// Keys with another name here: theirs, ours. Both are two steps deep at most.
+/// Keys with another name here: theirs, ours. Both are at most two steps deep.
 const RENAMED: &[(&[&str], &[&str])] = &[
     (&["server", "bind_address"], &["server", "listen"]),
     (&["server", "workers"], &["server", "runtime_threads"]),
@@ -19,15 +20,18 @@ const RENAMED: &[(&[&str], &[&str])] = &[
     (&["load_balancer", "strategy"], &["routing", "policy"]),
 ];
 
-/// Translates a configuration of Continuum Router into YAML of ours. `name` is what problems call the file.
+/// Converts a configuration of Continuum Router to one of ours in YAML. `name` is the name of the
+/// file in problems.
 ///
-/// Keys without a counterpart stand in comments above it, and so do those that this version refuses.
+/// Keys without a counterpart are listed in comments at the top, and so are those that this version
+/// refuses.
 ///
 /// # Errors
-/// What is wrong with the text as YAML.
+/// YAML errors of the text.
 ///
 /// ```
-/// let theirs = "selection_strategy: LeastLatency\nbackends: [{name: a, url: 'http://10.0.0.5:8000', pool: x}]\n";
+/// let theirs = "selection_strategy: LeastLatency\n\
+///     backends: [{name: a, url: 'http://10.0.0.5:8000', pool: x}]\n";
 /// let ours = config::convert_continuum("config.yaml", theirs).expect("a file of that router");
 /// assert!(ours.contains("policy: LeastLatency"));
 /// assert!(ours.contains("# no counterpart: backends[0].pool\n"));
@@ -68,7 +72,7 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
     Ok(text + &body)
 }
 
-/// Gives renamed keys their names here, unless a key of that name stands there already.
+/// Renames keys to their names here, unless that name exists already.
 fn rename(tree: &mut LocatedValue) {
     for (theirs, ours) in RENAMED {
         let Some(value) = taken(tree, theirs) else {
@@ -85,7 +89,7 @@ fn rename(tree: &mut LocatedValue) {
     }
 }
 
-/// The value under a path, removed; an emptied section goes with it.
+/// Removes and returns the value under a path, and a section that becomes empty.
 fn taken(tree: &mut LocatedValue, path: &[&str]) -> Option<LocatedValue> {
     let (first, rest) = path.split_first()?;
     let ValueNode::Map(entries) = &mut tree.node else {
@@ -143,7 +147,7 @@ fn kind_at(path: &[&str]) -> Option<&'static ValueKind> {
         .map(|key| &key.kind)
 }
 
-/// Takes out what the schema does not know.
+/// Removes keys that the schema does not know.
 fn prune(
     kind: &'static ValueKind,
     given: &mut LocatedValue,

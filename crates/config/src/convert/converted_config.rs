@@ -1,14 +1,15 @@
-//! Writes a configuration of ours: the workers, a section a block, and above them what cannot be said in keys.
+//! Writes a converted configuration: the workers, a block per section, and comments above them for
+//! everything without a key.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use crate::{ConfigSource, checked_value::Value, load};
 
-/// What was translated so far.
+/// Converted configuration so far.
 #[derive(Debug, Default)]
 pub(super) struct ConvertedConfig {
     pub(super) workers: Vec<ConvertedWorker>,
-    /// By the path of the key; a section's keys are next to each other in this order.
+    /// Settings by the path of the key; in this order a section's keys are adjacent.
     settings: BTreeMap<&'static str, ConvertedSetting>,
 }
 
@@ -23,16 +24,16 @@ pub(super) struct ConvertedWorker {
 
 #[derive(Debug)]
 struct ConvertedSetting {
-    /// As YAML.
+    /// Value as YAML.
     value: String,
-    /// The key of the other router that said so.
+    /// Key of the other router that set it.
     from: String,
     note: Option<String>,
 }
 
 impl ConvertedConfig {
-    /// Sets a key, its value given as YAML. A key that has another value already keeps it, and that value is given back
-    /// with the key of the other router that set it.
+    /// Sets a key to a YAML value. A key that has another value keeps it, and that value is
+    /// returned with the key of the other router that set it.
     pub(super) fn set(
         &mut self,
         key: &'static str,
@@ -56,14 +57,14 @@ impl ConvertedConfig {
         }
     }
 
-    /// Sets a comment beside a key that is set. It must be of one line.
+    /// Sets a comment beside a key that is set. It must be one line.
     pub(super) fn note(&mut self, key: &'static str, note: String) {
         if let Some(setting) = self.settings.get_mut(key) {
             setting.note = Some(note);
         }
     }
 
-    /// The whole text; `unused` are the other router's keys that have no counterpart.
+    /// Returns the whole text; `unused` are the other router's keys without a counterpart.
     pub(super) fn text(&self, title: &str, unused: &[String]) -> String {
         let body = self.body();
         let mut text = format!("# {title}\n");
@@ -120,12 +121,12 @@ impl ConvertedConfig {
     }
 }
 
-/// A value as YAML.
+/// Returns a value as YAML.
 pub(super) fn yaml(value: &Value) -> String {
     match value {
         Value::Bool(value) => value.to_string(),
         Value::Int(number) => number.to_string(),
-        // With a point, so that it is a number to every reader.
+        // With a decimal point, so that every reader parses a number.
         Value::Float(number) => format!("{number:?}"),
         Value::Text(text) => quoted(text),
         Value::Word(word) => (*word).to_owned(),
@@ -133,12 +134,13 @@ pub(super) fn yaml(value: &Value) -> String {
     }
 }
 
-/// A text as YAML. A `${` of the other file names no variable of ours, so it is written as the characters themselves.
+/// Returns a text as YAML. A `${` of the other file names no variable of ours, so it is escaped.
 pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text.replace("${", "$${")).to_string()
 }
 
-/// The keys that this version refuses, found by loading the text; entries of a list count once, as `workers[].role`.
+/// Returns the keys that this version refuses, found by loading the text; entries of a list count
+/// once, as `workers[].role`.
 pub(super) fn refused(body: &str) -> Vec<String> {
     let source = ConfigSource {
         name: "",
@@ -155,7 +157,7 @@ pub(super) fn refused(body: &str) -> Vec<String> {
     problems.sort_by_key(|problem| (problem.line, problem.column));
     let mut keys = Vec::new();
     for problem in problems {
-        // Without a key the whole text is meant, and the message says what is wrong with it.
+        // Without a key the problem concerns the whole text, and the message describes it.
         let key = if problem.path.is_empty() {
             problem.message
         } else {
@@ -168,7 +170,7 @@ pub(super) fn refused(body: &str) -> Vec<String> {
     keys
 }
 
-/// What a worker is called after its URL, near enough to find two of one name.
+/// Returns the worker name that follows from a URL, accurate enough to find duplicates.
 pub(super) fn host(url: &str) -> String {
     match url.split_once("://") {
         Some(("unix", path)) => format!("unix:{}", path.trim_matches('/').replace('/', "-")),

@@ -1,10 +1,11 @@
-//! Another router's configuration becomes one of ours, as text: `warmroute config convert`.
+//! Converts another router's configuration to one of ours, as text: `warmroute config convert`.
 //!
-//! One file per router says which of its keys is which of ours; `given` reads its file, `ours` writes ours.
-//! What it means is not checked here beyond the shape of values: that is the part of [`crate::load`].
+//! One file per router maps its keys to ours; `source_config` reads the other file,
+//! `converted_config` writes ours. Values are checked here only for their shape: [`crate::load`]
+//! checks the rest.
 //!
-//! **Invariant**: a text comes out only if nothing was wrong; every key of the other file is then in it, as a key of ours
-//! or by name in a comment.
+//! **Invariant**: a text is returned only if there was no problem; it then contains every key of
+//! the other file, as a key of ours or by name in a comment.
 
 mod continuum;
 mod converted_config;

@@ -1,6 +1,6 @@
-//! What another router's `model_path` is: a place on this machine, or a model of a hub.
+//! Classifies another router's `model_path`: a directory on this machine, or a model of a hub.
 
-/// Longest hub id that is believed to be one, bytes.
+/// Longest accepted hub id, bytes.
 const MAX_HUB_ID_BYTES: usize = 200;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,8 @@ pub(super) enum ModelPath {
     Other,
 }
 
-/// By the spelling alone, as the file may be converted on another machine than the one it is for.
+/// Classifies by the spelling alone, as the file may be converted on another machine than the one
+/// it is for.
 pub(super) fn model_path(text: &str) -> ModelPath {
     let (directory, last) = text
         .rsplit_once('/')

@@ -1,4 +1,4 @@
-//! Reads another router's file: values that know their path, what is wrong with them, and keys that nobody asked for.
+//! Reads another router's file: values with their paths, problems, and unread keys.
 
 use crate::{
     CheckUrl, Problem,
@@ -12,21 +12,21 @@ use crate::{
     yaml,
 };
 
-/// The other file as far as it was read.
+/// State of reading the other file.
 #[derive(Debug, Default)]
 pub(super) struct SourceConfig {
     problems: Vec<ProblemDraft>,
     unused: Vec<(ValueOrigin, String)>,
 }
 
-/// A value that a key has.
+/// Value of a key.
 #[derive(Debug)]
 pub(super) struct SourceField<'a> {
     pub(super) path: String,
     pub(super) value: &'a LocatedValue,
 }
 
-/// The keys of a mapping that were not taken yet.
+/// Keys of a mapping that were not taken yet.
 #[derive(Debug)]
 pub(super) struct UnreadFields<'a> {
     path: String,
@@ -35,7 +35,7 @@ pub(super) struct UnreadFields<'a> {
 }
 
 impl<'a> SourceField<'a> {
-    /// One of its values, where it is a list.
+    /// Returns the field of a list item.
     pub(super) fn item(&self, at: usize, value: &'a LocatedValue) -> Self {
         Self {
             path: format!("{}[{at}]", self.path),
@@ -45,7 +45,7 @@ impl<'a> SourceField<'a> {
 }
 
 impl<'a> UnreadFields<'a> {
-    /// Those of a mapping that is left out: none.
+    /// Returns the fields of a missing mapping: none.
     pub(super) fn absent(&self, key: &str) -> Self {
         Self {
             path: path_of(&self.path, key),
@@ -54,12 +54,12 @@ impl<'a> UnreadFields<'a> {
         }
     }
 
-    /// The names of the keys.
+    /// Returns the names of the keys.
     pub(super) fn names(&self) -> Vec<String> {
         self.entries.iter().map(|entry| entry.key.clone()).collect()
     }
 
-    /// The value of this key; `None` if it is left out or empty.
+    /// Takes the value of this key; `None` if it is left out or empty.
     pub(super) fn take(&mut self, key: &str) -> Option<SourceField<'a>> {
         let at = self.entries.iter().position(|entry| entry.key == key)?;
         let entry = self.entries.remove(at);
@@ -70,7 +70,7 @@ impl<'a> UnreadFields<'a> {
         })
     }
 
-    /// Path and place of a key, those of the mapping if the key is left out.
+    /// Returns path and place of a key, those of the mapping if the key is left out.
     pub(super) fn place(
         &self,
         key: &str,
@@ -82,7 +82,7 @@ impl<'a> UnreadFields<'a> {
 }
 
 impl SourceConfig {
-    /// The YAML text as a tree, where it can be read.
+    /// Parses the YAML text into a tree, as far as possible.
     pub(super) fn parse(text: &str) -> (Option<LocatedValue>, Self) {
         let (tree, problems) = yaml::parse(text);
         (
@@ -94,7 +94,7 @@ impl SourceConfig {
         )
     }
 
-    /// The keys at the top.
+    /// Returns the top-level keys.
     pub(super) fn top<'a>(&mut self, tree: &'a LocatedValue) -> Option<UnreadFields<'a>> {
         if matches!(tree.node, ValueNode::Null) {
             return Some(UnreadFields {
@@ -109,7 +109,7 @@ impl SourceConfig {
         })
     }
 
-    /// The keys of a mapping.
+    /// Returns the keys of a mapping.
     pub(super) fn fields<'a>(&mut self, field: &SourceField<'a>) -> Option<UnreadFields<'a>> {
         match &field.value.node {
             ValueNode::Map(entries) => Some(UnreadFields {
@@ -127,7 +127,7 @@ impl SourceConfig {
         }
     }
 
-    /// The values of a list.
+    /// Returns the values of a list.
     pub(super) fn items<'a>(&mut self, field: &SourceField<'a>) -> Vec<SourceField<'a>> {
         match &field.value.node {
             ValueNode::List(items) => items
@@ -145,14 +145,14 @@ impl SourceConfig {
         }
     }
 
-    /// The value of a simple kind that holds no URL.
+    /// Reads a value of a simple kind that holds no URL.
     pub(super) fn value(&mut self, field: &SourceField<'_>, kind: &ValueKind) -> Option<Value> {
         self.scalar(field, kind, |url| {
             Err(format!("`{url}` is not expected to be a URL"))
         })
     }
 
-    /// A URL that `check` takes.
+    /// Reads a URL that `check` accepts.
     pub(super) fn url(&mut self, field: &SourceField<'_>, check: CheckUrl) -> Option<String> {
         match self.scalar(field, &ValueKind::WorkerUrl, check)? {
             Value::WorkerUrl { url, .. } => Some(url),
@@ -171,7 +171,7 @@ impl SourceConfig {
             .ok()
     }
 
-    /// The value of a key that has to be there.
+    /// Reads the value of a required key.
     pub(super) fn required<'a>(
         &mut self,
         fields: &mut UnreadFields<'a>,
@@ -186,7 +186,7 @@ impl SourceConfig {
         field
     }
 
-    /// What is wrong with a value.
+    /// Records a problem of a value.
     pub(super) fn refuse(&mut self, field: &SourceField<'_>, fault: ValueError) {
         let draft =
             ProblemDraft::new(field.path.as_str(), fault.message).at(field.value.origin.clone());
@@ -197,7 +197,7 @@ impl SourceConfig {
         });
     }
 
-    /// Two values that are fine, but not together.
+    /// Records the problem of two values that are valid, but not together.
     pub(super) fn contradiction(
         &mut self,
         (path, origin): (String, ValueOrigin),
@@ -211,12 +211,12 @@ impl SourceConfig {
         );
     }
 
-    /// A value that means nothing to us.
+    /// Records a value without a counterpart.
     pub(super) fn unused(&mut self, field: SourceField<'_>) {
         self.unused.push((field.value.origin.clone(), field.path));
     }
 
-    /// Every key that is left has no counterpart.
+    /// Records every remaining key as one without a counterpart.
     pub(super) fn leave(&mut self, fields: UnreadFields<'_>) {
         let UnreadFields { path, entries, .. } = fields;
         self.unused.extend(
@@ -226,7 +226,7 @@ impl SourceConfig {
         );
     }
 
-    /// The paths without a counterpart by their place, or every problem.
+    /// Returns the paths without a counterpart in the order of the file, or every problem.
     pub(super) fn finish(mut self, name: &str) -> Result<Vec<String>, Vec<Problem>> {
         if !self.problems.is_empty() {
             return Err(report(self.problems, name));
@@ -239,7 +239,7 @@ impl SourceConfig {
             .unused
             .into_iter()
             .map(|(origin, path)| match origin {
-                // A flag is known by its own name, not by the key that it was taken for.
+                // A flag is reported by its own name, not by the key that it was mapped to.
                 ValueOrigin::Named(flag) => shown_text(&flag),
                 ValueOrigin::File { .. } => path,
             })
@@ -247,7 +247,8 @@ impl SourceConfig {
     }
 }
 
-/// A path stands in comments too, so a key with odd characters is quoted.
+/// Joins path and key. The path appears in comments too, so a key with unusual characters is
+/// quoted.
 fn path_of(path: &str, key: &str) -> String {
     let plain = !key.is_empty()
         && key

@@ -1,4 +1,5 @@
-//! The configuration of vLLM Router, version 0.12 and those around it: its keys, and which of ours they are.
+//! Converts the configuration of vLLM Router, version 0.12 and its neighbours: a mapping of its
+//! keys to ours.
 
 mod content;
 mod lmcache;
@@ -21,7 +22,7 @@ use crate::{
 
 const TITLE: &str = "Converted from a configuration of vLLM Router.";
 
-/// `mode.type`; each mode has its lists of URLs.
+/// Values of `mode.type`; each mode has its lists of URLs.
 const MODE: ValueKind = ValueKind::Word(&[
     mode("regular", &[]),
     mode("openai", &[]),
@@ -37,16 +38,17 @@ const fn mode(word: &'static str, also: &'static [&'static str]) -> WordChoice {
     }
 }
 
-/// Policies by the key of either side. That router's documents have them at the top and under `mode`.
+/// Policies by the key of either side. That router's documents place them at the top level and
+/// under `mode`.
 const POLICIES: &[(&str, &str)] = &[
     ("policy", "routing.policy"),
     ("prefill_policy", "routing.prefill_policy"),
     ("decode_policy", "routing.decode_policy"),
 ];
 
-/// The policy that goes by KV events.
+/// The policy that uses KV events.
 const KV_AWARE: &str = "kv_aware";
-/// The policy that asks LMCache's controller.
+/// The policy that queries LMCache's controller.
 const LMCACHE_AWARE: &str = "lmcache_aware";
 
 const PORT: ValueKind = ValueKind::Int {
@@ -60,14 +62,14 @@ const WEIGHT: ValueKind = ValueKind::Float(Range {
 });
 const PAIR: &str = "[URL, bootstrap port or null], or a URL";
 
-/// A simple key.
+/// Mapping of a simple key.
 struct KeyMapping {
     theirs: &'static str,
     ours: &'static str,
     kind: ValueKind,
-    /// What ours has behind the number.
+    /// Unit behind the number in ours.
     unit: &'static str,
-    /// What that router takes where the key is left out, written down because ours may differ; `None` = leave it out.
+    /// That router's default, written out because ours may differ; `None` = leave it out.
     default: Option<&'static str>,
 }
 
@@ -145,12 +147,14 @@ const WEIGHTS_KEYS: &[KeyMapping] = &[
     key("disk", "routing.medium_weights.disk", WEIGHT),
 ];
 
-/// Translates a configuration of vLLM Router into YAML of ours. `name` is what problems call the file.
+/// Converts a configuration of vLLM Router to one of ours in YAML. `name` is the name of the file
+/// in problems.
 ///
-/// Keys without a counterpart stand in comments above it, and so do the keys of ours that this version knows by name only.
+/// Keys without a counterpart are listed in comments at the top, and so are the keys of ours that
+/// this version knows by name only.
 ///
 /// # Errors
-/// Every value that cannot be what that router takes, in the order of the file.
+/// Every value that the other router would not accept, in the order of the file.
 ///
 /// ```
 /// let theirs = "mode: {type: regular, worker_urls: ['http://10.0.0.5:8000']}\nlog_dir: /tmp\n";
@@ -171,7 +175,7 @@ pub fn convert_vllm_router(name: &str, text: &str) -> Result<String, Vec<Problem
     Ok(work.ours.text(TITLE, &unused))
 }
 
-/// The same of a command line as a tree, whose flags without a place in it are `unused`.
+/// Converts a command line as a tree; its flags without a place in the tree are `unused`.
 pub(super) fn convert_tree(
     title: &str,
     name: &str,
@@ -190,7 +194,7 @@ pub(super) fn convert_tree(
     Ok(work.ours.text(title, &unused))
 }
 
-/// One side and the other.
+/// State of a conversion.
 struct Conversion {
     given: SourceConfig,
     ours: ConvertedConfig,
@@ -316,7 +320,8 @@ impl Conversion {
         }
     }
 
-    /// The one that is there; both would leave open which one counts.
+    /// Returns the one that is present; both are a problem, as it would be unclear which one
+    /// counts.
     fn either<'a>(
         &mut self,
         inner: Option<SourceField<'a>>,
@@ -369,7 +374,8 @@ impl Conversion {
         self.weights(policy);
     }
 
-    /// That router's documents name the weights without their place, so they may stand with the policy and at the top.
+    /// Reads the weights, whose place that router's documents do not name: beside the policy and at
+    /// the top level.
     fn weights(&mut self, fields: &mut UnreadFields<'_>) {
         let weights = fields
             .take("medium_weights")
@@ -418,7 +424,8 @@ impl Conversion {
         }
     }
 
-    /// Two pools of that router may have what ours has for all of them; then nobody but the user can choose.
+    /// Sets a key. Two pools of that router may have settings that ours has once for all; then only
+    /// the user can choose.
     fn set(&mut self, ours: &'static str, value: String, place: &(String, ValueOrigin)) {
         if let Err((before, from)) = self.ours.set(ours, value.clone(), &place.0) {
             let message = format!("{value} here, but {before} by `{from}`");
@@ -428,7 +435,7 @@ impl Conversion {
     }
 }
 
-/// The policy of ours with this name, also if this version does not have it yet.
+/// Returns the policy of ours with this name, also if this version does not support it yet.
 fn policy_of(name: &str) -> Option<&'static str> {
     let ValueKind::Section(routing) = ROOT.iter().find(|section| section.name == "routing")?.kind
     else {
@@ -443,7 +450,7 @@ fn policy_of(name: &str) -> Option<&'static str> {
         .map(|policy| policy.word)
 }
 
-/// A worker's URL, also behind a Unix socket.
+/// Checks a worker's URL, also one of a Unix socket.
 fn any_url(url: &str) -> Result<String, String> {
     match url.strip_prefix("unix://") {
         Some(path) if path.starts_with('/') && path.len() > 1 && is_plain(path) => {
@@ -454,7 +461,7 @@ fn any_url(url: &str) -> Result<String, String> {
     }
 }
 
-/// The URL of a worker that hands KV caches over: others must reach its host.
+/// Checks the URL of a worker that transfers KV caches: others must reach its host.
 fn pool_url(url: &str) -> Result<String, String> {
     if url.starts_with("unix:") {
         return Err(format!(
@@ -464,7 +471,7 @@ fn pool_url(url: &str) -> Result<String, String> {
     http_url(url)
 }
 
-/// Only the shape: what is wrong in detail, `config check` says of the converted file.
+/// Checks only the shape: `config check` reports details on the converted file.
 fn http_url(url: &str) -> Result<String, String> {
     let refuse = || format!("`{url}` is not a URL of a worker");
     let rest = url

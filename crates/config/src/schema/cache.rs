@@ -1,4 +1,4 @@
-//! The sections about what is kept of model lists and of requests that are alike.
+//! The sections about cached model lists and equal requests.
 
 use super::{
     KeySchema, Unit, ValueKind, key,

@@ -1,4 +1,4 @@
-//! The section about names of other routers that this one answers with too.
+//! The section about compatibility names in replies.
 
 use super::{KeySchema, ValueKind, key, word};
 

@@ -1,4 +1,4 @@
-//! What requests are kept together by beside blocks and sessions: what they mean, and how they begin.
+//! Routing by the meaning and by the beginning of prompts.
 
 use super::{
     KeySchema, ValueKind, key,

@@ -1,4 +1,4 @@
-//! The section about workers that are found.
+//! The section about discovered workers.
 
 use super::{
     KeySchema, ValueKind, key,

@@ -1,4 +1,4 @@
-//! The list of services that are asked about a request before it is routed.
+//! The list of hooks called before routing.
 
 use super::{
     KeySchema, ValueKind, key,

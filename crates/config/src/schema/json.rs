@@ -1,11 +1,11 @@
-//! The table as JSON Schema, for editors.
+//! Renders the table as JSON Schema, for editors.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::{Availability, KeySchema, ROOT, TOP_ALIASES, ValueKind, WordChoice};
 
-/// JSON Schema (draft 2020-12) of the configuration file. Keys that this version does not act on are left out: a file
-/// that sets them is refused.
+/// Returns the JSON Schema (draft 2020-12) of the configuration file. Keys that this version does
+/// not support are left out: a file that sets them is refused.
 pub fn schema() -> Json {
     let mut schema = section(ROOT);
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();

@@ -1,4 +1,4 @@
-//! Kinds of values that many keys share.
+//! Value kinds shared by many keys.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) const SECONDS: ValueKind = ValueKind::Duration {
 pub(super) const SECONDS_OR_ZERO: ValueKind = ValueKind::Duration {
     least: Duration::ZERO,
 };
-/// For what repeats: shorter pauses would be a busy loop.
+/// Pause between repetitions: a shorter one would be a busy loop.
 pub(super) const PAUSE: ValueKind = ValueKind::Duration {
     least: Duration::from_millis(10),
 };

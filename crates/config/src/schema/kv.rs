@@ -1,4 +1,4 @@
-//! The sections about KV events and what is learnt from them.
+//! The sections about KV events and predictions.
 
 use super::{
     KeySchema, ValueKind, key,

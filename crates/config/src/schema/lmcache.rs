@@ -1,4 +1,4 @@
-//! Subsection `routing.lmcache`: the controller that policy `lmcache_aware` asks.
+//! Subsection `routing.lmcache`: the controller that policy `lmcache_aware` queries.
 
 use super::{
     KeySchema, ValueKind, WordChoice, key,
@@ -94,7 +94,7 @@ pub(super) const LMCACHE: &[KeySchema] = &[
     ),
 ];
 
-/// Those that need nothing of a request but its prompt.
+/// Fallback policies that need only the prompt of a request.
 pub(crate) const FALLBACKS: &[WordChoice] = &[
     word("power_of_two"),
     word("least_loaded"),

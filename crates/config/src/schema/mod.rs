@@ -1,7 +1,7 @@
 //! The schema as data: every key once, with its kind, default, range and meaning.
 //!
-//! Checking, defaults, the JSON schema and the reference page all read this one table; nothing else knows a key's name
-//! except the code that puts its value into [`crate::Settings`].
+//! Checking, defaults, the JSON schema and the reference page all read this one table; only the
+//! code that puts a key's value into [`crate::Settings`] repeats its name.
 
 mod cache;
 mod compat;
@@ -38,20 +38,20 @@ pub(crate) struct KeySchema {
     pub(crate) built: Availability,
 }
 
-/// Whether this version does what the key says.
+/// Whether this version supports the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Availability {
     Now,
-    /// Any value is checked and accepted, and nothing comes of it yet: a start says so once. For keys whose absence
-    /// costs work that is done again and nothing else, such as those of a cache: a file written for a program that has
-    /// them keeps its meaning here, only slower.
+    /// Any value is checked and accepted, and nothing comes of it yet: a start says so once. For
+    /// keys whose absence costs work that is done again and nothing else, such as those of a cache:
+    /// a file written for a program that has them keeps its meaning here, only slower.
     Idle,
-    /// Known, but only its default is accepted: a file that relies on such a key (who may connect, where requests go)
-    /// must not run as if it were not there.
+    /// Known, but only its default is accepted: a file that relies on such a key (who may connect,
+    /// where requests go) must not run as if it were not there.
     Later,
 }
 
-/// What values a key takes.
+/// Values that a key takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ValueKind {
     Bool,
@@ -110,7 +110,7 @@ pub(crate) enum ValueKind {
     Worker(&'static [KeySchema]),
 }
 
-/// What a key counts where its value is a bare number.
+/// Unit of a bare number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Milliseconds,
@@ -125,7 +125,7 @@ impl Unit {
         }
     }
 
-    /// So many of them, where a duration is a whole number of them.
+    /// Converts a duration that is a whole number of units to that number.
     pub(crate) fn count(self, duration: std::time::Duration) -> Option<u64> {
         let micros = match self {
             Self::Milliseconds => 1_000,
@@ -157,22 +157,22 @@ pub(crate) struct WordChoice {
 }
 
 impl KeySchema {
-    /// This key's default only is accepted, for now.
+    /// Accepts only this key's default, in this version.
     const fn later(mut self) -> Self {
         self.built = Availability::Later;
         self
     }
 
-    /// Checked and accepted, for now without effect.
+    /// Accepts the key without effect, in this version.
     const fn idle(mut self) -> Self {
         self.built = Availability::Idle;
         self
     }
 
-    /// Whether every key below is for later too.
+    /// Returns whether every key below is unsupported too.
     pub(crate) fn is_later(&self) -> bool {
         match self.kind {
-            // One that has no keys is as finished as it will be.
+            // A section without keys has only its own availability.
             ValueKind::Section([]) => self.built == Availability::Later,
             ValueKind::Section(keys) => {
                 self.built == Availability::Later || keys.iter().all(Self::is_later)
@@ -222,7 +222,7 @@ impl WordChoice {
     }
 }
 
-/// `RoundRobin`, `round-robin` and `round_robin` are one word.
+/// Normalizes a word: `RoundRobin`, `round-robin` and `round_robin` are equal.
 fn fold(text: &str) -> String {
     text.chars()
         .filter(|letter| !matches!(letter, '-' | '_'))
@@ -231,7 +231,7 @@ fn fold(text: &str) -> String {
 }
 
 impl ValueKind {
-    /// What the key expects, for a problem's text.
+    /// Returns the expected values, for a problem's text.
     pub(crate) fn expected(&self) -> String {
         match *self {
             Self::Bool => "true or false".into(),
@@ -309,7 +309,7 @@ impl Range {
     }
 }
 
-/// The words that this version takes.
+/// Returns the words that this version takes.
 fn words(choices: &[WordChoice]) -> String {
     let words: Vec<_> = choices
         .iter()
@@ -319,7 +319,7 @@ fn words(choices: &[WordChoice]) -> String {
     words.join(", ")
 }
 
-/// The names of some keys.
+/// Returns the names of some keys.
 pub(crate) fn names(keys: &[KeySchema]) -> String {
     keys.iter()
         .map(|key| key.name)

@@ -1,4 +1,4 @@
-//! What takes the place of a model that a request names.
+//! Model aliases and rules.
 
 use super::{KeySchema, ValueKind, key};
 

@@ -1,4 +1,4 @@
-//! The table as a page for people.
+//! Renders the table as a page for people.
 
 use std::fmt::Write as _;
 
@@ -26,7 +26,7 @@ two equal.
 
 ";
 
-/// `docs/configuration.md`: every key with default, what it takes and what it means.
+/// Returns `docs/configuration.md`: every key with its default, accepted values and meaning.
 pub fn reference_page() -> String {
     let mut out = HEAD.to_owned();
     for key in ROOT {

@@ -1,4 +1,4 @@
-//! The sections about prefixes of prompts: the ring, and the view of who has which.
+//! The sections about prompt prefixes: the ring, and the view of prefixes by backend.
 
 use super::{
     KeySchema, Range, Unit, ValueKind, key,

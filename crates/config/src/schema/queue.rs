@@ -1,4 +1,4 @@
-//! The section about requests that wait.
+//! The section about queued requests.
 
 use super::{
     KeySchema, Range, ValueKind, key,

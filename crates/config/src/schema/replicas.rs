@@ -1,4 +1,4 @@
-//! The section about routers that share what they know. This version runs each by itself.
+//! The section about routers that share state. In this version each router runs by itself.
 
 use super::{
     KeySchema, ValueKind, key,

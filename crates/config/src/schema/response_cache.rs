@@ -1,4 +1,4 @@
-//! The section about the cache of replies, and the Redis server that other stores share.
+//! The section about the response cache, and the Redis server that other stores share.
 
 use super::{
     KeySchema, Unit, ValueKind, key,

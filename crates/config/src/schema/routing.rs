@@ -1,4 +1,5 @@
-//! The settings of single policies and of single models, and the kinds of value that they share with section `routing`.
+//! Settings of single policies and of single models, and the value kinds that they share with
+//! section `routing`.
 
 use super::{
     Availability, KeySchema, Range, ValueKind, WordChoice, key,
@@ -17,7 +18,7 @@ pub(super) const TEMPERATURE: ValueKind = ValueKind::Float(Range {
     open: false,
 });
 
-/// An entry of `routing.models`: what is left out is that of `routing`.
+/// An entry of `routing.models`; missing keys default to those of `routing`.
 pub(super) const MODEL_ROUTING: &[KeySchema] = &[
     key(
         "policy",

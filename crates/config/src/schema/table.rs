@@ -122,7 +122,7 @@ pub(crate) const ROOT: &[KeySchema] = &[
     ),
 ];
 
-/// Sections that are known by name only: a file that sets one is told so.
+/// Sections that are known by name only: a file that sets one gets a problem.
 pub(crate) const LATER_SECTIONS: &[&str] = &["tenants", "tracing"];
 
 /// Other names for top-level keys.
@@ -681,7 +681,7 @@ const DISAGGREGATION: &[KeySchema] = &[
 
 const PARITY: &[KeySchema] = &[
     key("window", SECONDS, "600s", "How long a request counts."),
-    // The upper end is what is kept of each rank.
+    // The upper end is the most samples stored per rank.
     key(
         "min_joined",
         ValueKind::Int { min: 1, max: 2_048 },

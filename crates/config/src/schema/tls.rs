@@ -1,4 +1,4 @@
-//! Encryption, of listeners and towards workers.
+//! TLS of listeners and towards workers.
 
 use super::{KeySchema, ValueKind, key};
 

@@ -5,25 +5,25 @@ use std::time::Duration;
 /// Section `cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheSection {
-    /// How long one worker's own list of models counts.
+    /// Lifetime of one worker's own model list.
     pub model_ttl: Duration,
-    /// How long a finished reply answers requests like its own; `None` = every request is sent.
+    /// Time for which a finished reply also answers equal requests; `None` = every request is sent.
     pub deduplication: Option<Duration>,
 }
 
 /// Section `model_aggregation`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelAggregationSection {
-    /// How long the merged list counts.
+    /// Lifetime of the merged list.
     pub ttl: Duration,
-    /// Share of `ttl` after which the list is renewed while it still answers.
+    /// Share of `ttl` after which the list is refreshed while it is still served.
     pub soft_ttl_ratio: f64,
-    /// How long an empty list counts at first; it doubles each time.
+    /// Lifetime of the first empty list; it doubles each time.
     pub empty_ttl: Duration,
-    /// Longest that an empty list counts.
+    /// Longest lifetime of an empty list.
     pub empty_max_ttl: Duration,
-    /// Most lists kept.
+    /// Most lists cached.
     pub max_entries: usize,
-    /// Time between looks at the list's age, where it is renewed in the background.
+    /// Interval of background refreshes; `None` = none.
     pub background: Option<Duration>,
 }

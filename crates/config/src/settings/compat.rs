@@ -1,10 +1,10 @@
 //! Section `compat`.
 
-/// What this router answers with beside its own names.
+/// Compatibility headers of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompatSection {
-    /// Replies carry `x-vllm-router-*` too.
+    /// Whether replies carry `x-vllm-router-*` headers too.
     pub vllm_router_headers: bool,
-    /// Replies say where and how they were routed.
+    /// Whether replies carry headers about their routing.
     pub expose_routing_headers: bool,
 }

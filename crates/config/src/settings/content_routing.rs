@@ -5,11 +5,11 @@ use std::time::Duration;
 /// `routing.semantic_clusters`, where enabled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SemanticClusters {
-    /// The model whose vectors are compared.
+    /// Embedding model whose vectors are compared.
     pub embedding_model: String,
     /// Least cosine between a prompt and a cluster's examples.
     pub threshold: f64,
-    /// Longest that a request waits for its vector.
+    /// Longest wait of a request for its vector.
     pub timeout: Duration,
     /// The clusters; never empty.
     pub clusters: Vec<SemanticCluster>,
@@ -20,7 +20,7 @@ pub struct SemanticClusters {
 pub struct SemanticCluster {
     /// Its name, unique.
     pub name: String,
-    /// Prompts that belong there; never empty.
+    /// Example prompts of the cluster; never empty.
     pub examples: Vec<String>,
     /// Names of its workers, each one of [`crate::Settings::workers`]; never empty.
     pub workers: Vec<String>,
@@ -29,11 +29,11 @@ pub struct SemanticCluster {
 /// `routing.shared_prefix_routing`, where enabled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedPrefixRouting {
-    /// Characters of a prompt's beginning that count.
+    /// Length of the compared beginning of a prompt, in characters.
     pub prefix_chars: usize,
-    /// How long an entry counts.
+    /// Lifetime of an entry.
     pub ttl: Duration,
-    /// How often an entry that is there already is written anew.
+    /// Probability that an existing entry is written again.
     pub write_probability: f64,
     /// Most entries.
     pub max_entries: usize,

@@ -1,4 +1,4 @@
-//! Section `discovery`: workers that are found.
+//! Section `discovery`: sources of workers besides the configured ones.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -9,18 +9,18 @@ use serde_json::{Map, Value};
 pub struct DiscoverySection {
     /// File with a list of workers.
     pub file: Option<PathBuf>,
-    /// Names that stand for workers.
+    /// DNS names that resolve to workers.
     pub dns: Vec<DnsName>,
-    /// File that keeps what operators added and took out.
+    /// File that stores the workers added and removed by operators.
     pub state_file: Option<PathBuf>,
-    /// A source that suddenly names no worker is believed after this.
+    /// Time after which a source that suddenly lists no worker is believed.
     pub empty_list_grace: Duration,
-    /// A worker that came and went is believed gone after this.
+    /// Time after which the absence of a flapping worker is believed.
     pub flap_damping: Duration,
 }
 
 impl DiscoverySection {
-    /// Whether workers may come that the configuration does not name.
+    /// Returns whether workers may come from other sources than the configuration.
     pub fn finds_any(&self) -> bool {
         self.file.is_some() || !self.dns.is_empty() || self.state_file.is_some()
     }
@@ -29,14 +29,14 @@ impl DiscoverySection {
 /// An entry of `discovery.dns`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DnsName {
-    /// The name.
+    /// Host name.
     pub host: String,
-    /// Port of the workers; `None`: SRV records say it.
+    /// Port of the workers; `None`: from SRV records.
     pub port: Option<u16>,
-    /// Who is asked; `None`: the system's name servers.
+    /// DNS server; `None`: the system's name servers.
     pub server: Option<SocketAddr>,
-    /// Time between questions.
+    /// Time between queries.
     pub interval: Duration,
-    /// What else stands in each worker's entry.
+    /// Further keys of each worker's entry.
     pub worker: Map<String, Value>,
 }

@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-/// A service that is asked about a request before it is routed.
+/// A service that is called before a request is routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookEntry {
     /// Its name.
     pub name: String,
-    /// Where it is asked, with its path.
+    /// Its URL with the path.
     pub url: String,
-    /// Time for its answer.
+    /// Time limit for its answer.
     pub timeout: Duration,
-    /// Whether a request goes on where the hook gives no usable answer.
+    /// Whether a request continues if the hook gives no usable answer.
     pub allow_on_error: bool,
-    /// Status of a request that it rejects.
+    /// Status of a request that the hook rejects.
     pub reject_status: u16,
-    /// What the client of a rejected request is told; `None` = what the hook says.
+    /// Message to the client of a rejected request; `None` = the hook's message.
     pub reject_message: Option<String>,
-    /// It is asked only about models that one of these matches; empty = about all.
+    /// Model patterns; the hook is called only for models that match one. Empty = all.
     pub models: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! KV events, and what is learnt from them.
+//! KV events and predictions.
 
 use std::{num::NonZeroUsize, time::Duration};
 
@@ -7,27 +7,27 @@ use super::RedisSection;
 /// Section `kv_events`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvEventsSection {
-    /// Whether streams are followed at all.
+    /// Whether event streams are followed.
     pub enabled: bool,
-    /// Bytes that the block index may use.
+    /// Byte budget of the block index.
     pub memory_budget: u64,
-    /// How block hashes are computed.
+    /// Hash function of blocks.
     pub block_hash: BlockHashKind,
     /// Seed of `xxh3`.
     pub block_hash_seed: u64,
-    /// Port assumed where an engine does not announce one.
+    /// Port used if an engine does not announce one.
     pub default_port: u16,
-    /// Only messages whose topic starts with this.
+    /// Topic prefix; other messages are ignored.
     pub topic_filter: String,
-    /// Whether missed events are asked for.
+    /// Whether missed events are replayed.
     pub replay: bool,
     /// Longest accepted message, bytes.
     pub max_message: usize,
-    /// Most batches waiting per stream.
+    /// Most batches queued per stream.
     pub queue_batches: usize,
-    /// Most events taken per second and stream.
+    /// Most events processed per second and stream.
     pub max_events_per_second: u64,
-    /// A stream without a message is called stale after this.
+    /// Time without a message after which a stream is stale.
     pub stale_after: Duration,
     /// Prediction for workers without a stream.
     pub prediction: PredictionSection,
@@ -45,11 +45,11 @@ pub enum BlockHashKind {
 /// `kv_events.prediction`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictionSection {
-    /// A predicted block is forgotten after this.
+    /// Lifetime of a predicted block.
     pub ttl: Duration,
     /// Most predicted blocks.
     pub max_blocks: u64,
-    /// When there are more, the oldest go until this share is left.
+    /// Above the limit, the oldest blocks are removed until this share is left.
     pub prune_target_ratio: f64,
 }
 
@@ -58,32 +58,33 @@ pub struct PredictionSection {
 pub struct KvCacheIndexSection {
     /// Whether its streams are followed.
     pub enabled: bool,
-    /// The server that it is kept in and shared through (`backend: redis`); `None` = this process's memory.
+    /// Redis server that stores and shares it (`backend: redis`); `None` = this process's memory.
     pub redis: Option<RedisSection>,
     /// Most prefixes.
     pub max_entries: NonZeroUsize,
-    /// A prefix that no event confirmed for this long is forgotten.
+    /// Time after which a prefix without a confirming event is removed.
     pub entry_ttl: Duration,
-    /// How backends are scored.
+    /// Scoring of backends.
     pub scoring: ScoringSection,
-    /// What counts beside GPU memory.
+    /// Tiers besides GPU memory.
     pub offloading: Offloading,
-    /// The streams.
+    /// Event streams.
     pub event_sources: Vec<PrefixEventSource>,
 }
 
 /// `kv_cache_index.scoring`, each 0..1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScoringSection {
-    /// Overlap is measured against the most that any backend holds, as in the published formula, not against the prompt.
+    /// Whether overlap is relative to the most that any backend holds, as in the published formula,
+    /// instead of to the prompt.
     pub relative: bool,
     /// Weight of cached tokens.
     pub overlap_weight: f64,
     /// Weight of a low load.
     pub load_weight: f64,
-    /// Weight of requests that succeeded.
+    /// Weight of the success rate of requests.
     pub health_weight: f64,
-    /// Below this overlap the scores do not decide.
+    /// Overlap below which the scores do not decide.
     pub min_overlap_threshold: f64,
     /// Weight of prefixes in GPU memory.
     pub gpu_tier_weight: f64,
@@ -96,9 +97,9 @@ pub struct ScoringSection {
 pub enum Offloading {
     /// Only GPU memory counts.
     Off,
-    /// What was offloaded is in the second tier.
+    /// Offloaded prefixes are in the second tier.
     On {
-        /// What was evicted too.
+        /// Whether evicted prefixes are in the second tier too.
         evicted_too: bool,
     },
 }
@@ -106,21 +107,21 @@ pub enum Offloading {
 /// One entry of `kv_cache_index.event_sources`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixEventSource {
-    /// The name of the worker whose cache it speaks of; one of [`crate::Settings::workers`].
+    /// Name of the worker that owns the cache; one of [`crate::Settings::workers`].
     pub backend_name: String,
     /// An `http`, `https`, `ws` or `wss` URL.
     pub endpoint: String,
-    /// The second wait before it is connected to again.
+    /// Delay before the second reconnect.
     pub reconnect_interval: Duration,
-    /// What its hashes are.
+    /// Meaning of its hashes.
     pub prefix_hash_kind: PrefixHashKind,
 }
 
 /// `kv_cache_index.event_sources[].prefix_hash_kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrefixHashKind {
-    /// Of the text of a prefix.
+    /// Hash of the text of a prefix.
     PrefixKey,
-    /// Of a prefix's blocks.
+    /// Hash of a prefix's blocks.
     SequenceHash,
 }

@@ -4,47 +4,48 @@ use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
 use crate::{RedisSection, Secret};
 
-/// `routing.lmcache`, where a controller is named.
+/// `routing.lmcache`, if a controller is configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LmcacheSection {
-    /// What the controller is asked.
+    /// Kind of query to the controller.
     pub mode: LmcacheMode,
-    /// Its base URL, as [`crate::Source::check_url`] accepted it.
+    /// Its base URL, as [`crate::ConfigSource::check_url`] accepted it.
     pub controller_url: String,
-    /// Sent to it as a bearer token.
+    /// Bearer token sent to it.
     pub controller_api_key: Option<Secret>,
-    /// Between two questions of how much each worker holds.
+    /// Time between two occupancy queries.
     pub poll_interval: Duration,
-    /// Time for one answer.
+    /// Time limit for one answer.
     pub controller_timeout: Duration,
-    /// Longest that a request waits for one.
+    /// Longest wait of a request for a lookup.
     pub lookup_budget: Duration,
-    /// Weight of how much a worker holds, 0 to 1.
+    /// Weight of a worker's occupancy, 0 to 1.
     pub cache_weight: f64,
-    /// Names of workers by the id of their LMCache instance; `host:port` of one that is not known yet.
+    /// Names of workers by the id of their LMCache instance; `host:port` of one that is not known
+    /// yet.
     pub worker_map: BTreeMap<String, String>,
-    /// The policy where the controller says nothing.
+    /// Policy used if the controller gives no answer.
     pub fallback: &'static str,
-    /// How token ids are kept that engines told.
+    /// Cache of token ids from engines.
     pub prompt_cache: PromptCacheSection,
 }
 
-/// What a controller of LMCache is asked.
+/// Kind of query to a controller of LMCache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LmcacheMode {
-    /// How much each worker holds.
+    /// Occupancy of each worker.
     Occupancy,
-    /// How much of a prompt each worker holds, and the other too.
+    /// Prefix match of the prompt for each worker, and the occupancy too.
     PrefixLookup,
 }
 
 /// `routing.lmcache.prompt_cache`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptCacheSection {
-    /// How long token ids count.
+    /// Lifetime of token ids.
     pub ttl: Duration,
     /// Most prompts in memory.
     pub capacity: NonZeroUsize,
-    /// Where routers share them; `None` = nowhere.
+    /// Redis server that shares them between routers; `None` = not shared.
     pub redis: Option<RedisSection>,
 }

@@ -5,18 +5,18 @@ use std::{collections::BTreeMap, path::PathBuf};
 /// Section `models`.
 #[derive(Clone, Debug)]
 pub struct ModelsSection {
-    /// For every model without an entry.
+    /// Settings of models without an entry.
     pub defaults: ModelEntry,
-    /// By model id; fields left out are those of `defaults`.
+    /// Entries by model id; missing fields are those of `defaults`.
     pub entries: BTreeMap<String, ModelEntry>,
-    /// Which model takes the place of which; the first that matches counts.
+    /// Rewrite rules; the first match counts.
     pub rules: Vec<ModelRule>,
-    /// Other names of models: name, model.
+    /// Aliases of models: name, model.
     pub aliases: BTreeMap<String, String>,
 }
 
 impl ModelsSection {
-    /// What holds for this model id.
+    /// Returns the settings of this model id.
     pub fn get(&self, id: &str) -> &ModelEntry {
         self.entries.get(id).unwrap_or(&self.defaults)
     }
@@ -25,27 +25,28 @@ impl ModelsSection {
 /// One entry of `models.rules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRule {
-    /// The model that a request names; `*` stands for anything.
+    /// Pattern of the requested model; `*` matches anything.
     pub pattern: String,
-    /// The model that it gets instead.
+    /// Model that replaces it.
     pub rewrite: Option<String>,
-    /// Models tried in this order while nobody can take the request for the one before.
+    /// Models tried in this order while no worker can take the request for the previous one.
     pub fallback: Vec<String>,
 }
 
 /// `models.defaults`, and one entry of `models.entries`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelEntry {
-    /// Where the tokenizer comes from.
+    /// Source of the tokenizer.
     pub tokenizer: TokenizerSetting,
-    /// Where the chat template comes from.
+    /// Source of the chat template.
     pub chat_template: ChatTemplateSetting,
 }
 
 /// `tokenizer` of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenizerSetting {
-    /// The first of: the local model hub, our own engine's files on this machine, the engine's `/tokenize`.
+    /// The first of: the local model hub, our own engine's files on this machine, the engine's
+    /// `/tokenize`.
     Auto,
     /// A directory with `tokenizer.json`.
     Directory(PathBuf),
@@ -58,7 +59,7 @@ pub enum TokenizerSetting {
 /// `chat_template` of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChatTemplateSetting {
-    /// The one that comes with the tokenizer.
+    /// The one from the tokenizer's directory.
     Auto,
     /// A template file.
     File(PathBuf),

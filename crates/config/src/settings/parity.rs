@@ -1,19 +1,19 @@
-//! How predictions are judged.
+//! Section `parity`: evaluation of predictions.
 
 use std::time::Duration;
 
-/// Section `parity`. A ratio is the difference between predicted and actual cached tokens, per prompt token;
-/// `downgrade_ratio >= drift_ratio >= recover_ratio`.
+/// Section `parity`. A ratio is the difference between predicted and actual cached tokens, per
+/// prompt token; `downgrade_ratio >= drift_ratio >= recover_ratio`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParitySection {
-    /// How long a request counts.
+    /// Time for which a request counts.
     pub window: Duration,
-    /// Fewer requests than this decide nothing.
+    /// Fewest requests for a verdict.
     pub min_joined: usize,
-    /// Above it a worker is reported.
+    /// Ratio above which a worker is reported.
     pub drift_ratio: f64,
-    /// Above it a worker's events are not believed.
+    /// Ratio above which a worker's events lose trust.
     pub downgrade_ratio: f64,
-    /// At or below it a worker is well again.
+    /// Ratio at or below which a worker regains trust.
     pub recover_ratio: f64,
 }

@@ -1,24 +1,24 @@
-//! Section `queue`: requests that wait in the router.
+//! Section `queue`: requests queued in the router.
 
 use std::time::Duration;
 
 /// Section `queue`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueSection {
-    /// Whether requests wait while workers that may take them are busy.
+    /// Whether requests queue while all eligible workers are busy.
     pub enabled: bool,
-    /// How long, at most.
+    /// Longest wait in the queue.
     pub wait: Duration,
-    /// How long a request waits while no worker can be used at all; zero = not.
+    /// Longest wait while no worker can be used at all; zero = no wait.
     pub engine_wait_timeout: Duration,
-    /// Most requests that wait.
+    /// Most queued requests.
     pub max_entries: usize,
-    /// Most bytes that they keep: bodies, prompts and lists of workers.
+    /// Most bytes of queued requests: bodies, prompts and lists of workers.
     pub max_bytes: u64,
-    /// A worker with more than this to compute gets no further request of those that may wait.
+    /// Prefill backlog above which a worker gets no further queueable request.
     pub hold_above: Duration,
-    /// Milliseconds of prefill that each millisecond waited makes up for.
+    /// Milliseconds of prefill that each millisecond of waiting offsets.
     pub ageing: f64,
-    /// Whether vLLM workers are told the order, as each request's `priority`.
+    /// Whether vLLM workers get the order as each request's `priority`.
     pub engine_priority: bool,
 }

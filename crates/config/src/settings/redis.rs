@@ -7,14 +7,14 @@ use crate::RedisUrl;
 /// `response_cache.redis`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSection {
-    /// Where the server is, and who we are there.
+    /// Address and credentials of the server.
     pub url: RedisUrl,
     /// Whether the connection is encrypted (the URL's scheme already applied).
     pub tls: bool,
     /// Most connections.
     pub pool_size: NonZeroU32,
-    /// Time for one connection, greeting included.
+    /// Time limit for one connection, greeting included.
     pub connect_timeout: Duration,
-    /// Time for one answer.
+    /// Time limit for one answer.
     pub command_timeout: Duration,
 }

@@ -1,8 +1,8 @@
-//! Section `replicas`: routers that share what they know.
+//! Section `replicas`: routers that share state.
 
-/// Section `replicas`, as far as this version acts on it.
+/// Section `replicas`, as far as this version supports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicasSection {
-    /// Whether what earlier runs left is to be dropped at the start.
+    /// Whether the start drops the state of earlier runs.
     pub reset_states: bool,
 }

@@ -7,40 +7,40 @@ use crate::{RedisSection, Secret};
 /// Section `response_cache`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResponseCacheSection {
-    /// Whether replies are kept.
+    /// Whether replies are cached.
     pub enabled: bool,
-    /// Where they are kept.
+    /// Storage of replies.
     pub backend: CacheBackend,
     /// Most replies in memory.
     pub capacity: NonZeroUsize,
     /// Most bytes of replies in memory.
     pub memory_budget: usize,
-    /// How long a reply is kept.
+    /// Lifetime of a reply.
     pub ttl: Duration,
-    /// Longest reply kept, bytes.
+    /// Longest reply cached, bytes.
     pub max_response_size: usize,
-    /// Longest stream kept, bytes.
+    /// Longest stream cached, bytes.
     pub max_stream_buffer_size: usize,
-    /// What becomes of replies to requests without a temperature.
+    /// Treatment of replies to requests without a temperature.
     pub absent_temperature: AbsentTemperature,
     /// Longest wait of a request for the cache.
     pub lookup_budget: Duration,
-    /// What proves that a kept reply is ours.
+    /// Key that authenticates cached replies as ours.
     pub mac_key: Option<Secret>,
-    /// The server of `backend: redis`, and of a first tier that is there.
+    /// Server of `backend: redis`, and of a first tier in Redis.
     pub redis: CacheRedis,
-    /// The first tier of `backend: tiered`.
+    /// First tier of `backend: tiered`.
     pub l1: CacheL1,
-    /// Its second tier.
+    /// Second tier.
     pub l2: CacheL2,
-    /// What moves between them.
+    /// Movement of replies between the tiers.
     pub tiered: CacheTiering,
-    /// Replies to prompts that mean the same.
+    /// Similarity hits.
     pub semantic: SemanticCache,
 }
 
 impl ResponseCacheSection {
-    /// Whether the backend lies in Redis, in part at least.
+    /// Returns whether the backend is in Redis, at least in part.
     pub fn is_in_redis(&self) -> bool {
         match self.backend {
             CacheBackend::Memory => false,
@@ -53,19 +53,19 @@ impl ResponseCacheSection {
 /// `response_cache.backend`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheBackend {
-    /// This process.
+    /// Memory of this process.
     Memory,
-    /// A server that routers share.
+    /// A Redis server that routers share.
     Redis,
-    /// A quick tier before an object store.
+    /// A fast tier before an object store.
     Tiered,
 }
 
 impl CacheBackend {
-    /// All of them.
+    /// All backends.
     pub const ALL: [Self; 3] = [Self::Memory, Self::Redis, Self::Tiered];
 
-    /// Its name.
+    /// Returns the backend's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory",
@@ -78,98 +78,98 @@ impl CacheBackend {
 /// `response_cache.absent_temperature`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbsentTemperature {
-    /// They are kept as those to a temperature of 0.
+    /// Cached like replies at temperature 0.
     Cacheable,
-    /// They are not.
+    /// Not cached.
     Bypass,
 }
 
-/// `response_cache.redis`, as far as it is about replies.
+/// The keys of `response_cache.redis` about replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheRedis {
-    /// The server; there is one wherever the cache is on and lies in Redis.
+    /// The server; always set if the cache is on and in Redis.
     pub server: Option<RedisSection>,
-    /// What keys begin with: visible ASCII, no pattern.
+    /// Prefix of keys: visible ASCII, no pattern.
     pub key_prefix: String,
-    /// What stands in for it; `None` = nothing does.
+    /// Fallback for the server; `None` = none.
     pub fallback: Option<CacheFallback>,
 }
 
-/// Memory in the place of a server that is away.
+/// Memory that replaces an unavailable server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFallback {
-    /// Most replies kept there.
+    /// Most replies in it.
     pub capacity: NonZeroUsize,
-    /// How long they are kept there.
+    /// Lifetime of replies in it.
     pub ttl: Duration,
 }
 
 /// `response_cache.l1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheL1 {
-    /// Where it is.
+    /// Storage of the tier.
     pub kind: L1Kind,
-    /// Longest reply kept there, bytes.
+    /// Longest reply stored in it, bytes.
     pub max_value_size: usize,
 }
 
 /// `response_cache.l1.type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L1Kind {
-    /// This process.
+    /// Memory of this process.
     Memory,
     /// The server of `response_cache.redis`.
     Redis,
 }
 
-/// `response_cache.l2`: an object store that speaks S3.
+/// `response_cache.l2`: an object store with the S3 API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheL2 {
-    /// Where it is; set wherever the cache is on and tiered.
+    /// Its endpoint; set whenever the cache is on and tiered.
     pub endpoint: Option<String>,
-    /// The bucket in it; likewise.
+    /// Its bucket; set likewise.
     pub bucket: Option<String>,
-    /// What names of objects begin with.
+    /// Prefix of object names.
     pub key_prefix: String,
-    /// The region that requests are signed for.
+    /// Region for which requests are signed.
     pub region: String,
-    /// Who asks; `None` = requests are not signed.
+    /// Credentials; `None` = requests are not signed.
     pub credentials: Option<S3Credentials>,
-    /// How long a reply is kept there.
+    /// Lifetime of a reply in it.
     pub ttl_override: Option<Duration>,
 }
 
-/// What requests to an object store are signed with.
+/// Credentials that sign requests to an object store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct S3Credentials {
-    /// Who asks.
+    /// Access key id.
     pub access_key: Secret,
-    /// What proves it.
+    /// Secret key.
     pub secret_key: Secret,
 }
 
 /// `response_cache.tiered`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheTiering {
-    /// Whether what was found in the second tier is copied to the first.
+    /// Whether a hit in the second tier is copied to the first.
     pub promote_on_hit: bool,
-    /// How long such a copy is kept.
+    /// Lifetime of such a copy.
     pub l1_promotion_ttl: Duration,
 }
 
 /// `response_cache.semantic`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SemanticCache {
-    /// Whether replies to prompts that mean the same are used.
+    /// Whether similarity hits are served.
     pub enabled: bool,
-    /// How alike they must be, 0 to 1.
+    /// Least similarity of a hit, 0 to 1.
     pub threshold: f64,
-    /// The model that says so.
+    /// Embedding model that measures similarity.
     pub embedding_model: Option<String>,
-    /// Most replies kept for it.
+    /// Most replies indexed for it.
     pub max_entries: NonZeroUsize,
-    /// How long they are kept.
+    /// Lifetime of their entries.
     pub ttl: Duration,
-    /// Time for one answer of that model.
+    /// Time limit for one answer of that model.
     pub timeout: Duration,
 }

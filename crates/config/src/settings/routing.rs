@@ -1,4 +1,4 @@
-//! Section `routing`: how a worker is chosen.
+//! Section `routing`: choice of a worker.
 
 use std::time::Duration;
 
@@ -7,62 +7,62 @@ use super::{LmcacheSection, SemanticClusters, SharedPrefixRouting};
 /// Section `routing`.
 #[derive(Clone, Debug)]
 pub struct RoutingSection {
-    /// How a worker is chosen when the request does not say: one of the policies' names as the reference page has them.
+    /// Policy for requests that do not name one, by its name on the reference page.
     pub policy: &'static str,
-    /// The same among workers that compute prompts for others; `None` = `policy`.
+    /// Policy for prefill workers; `None` = `policy`.
     pub prefill_policy: Option<&'static str>,
-    /// The same among workers that generate what others computed the prompt of; `None` = `policy`.
+    /// Policy for decode workers; `None` = `policy`.
     pub decode_policy: Option<&'static str>,
     /// Seed of the hash rings.
     pub hash_seed_of_rings: u64,
     /// Weight of cached prefixes; 0 balances load alone.
     pub overlap_weight: f64,
-    /// 0 = always the best; above, how evenly choices are spread.
+    /// 0 = always the lowest cost; above, the spread of the draw.
     pub temperature: f64,
-    /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
+    /// Share of its KV cache in use above which a worker gets no request; `None` = off.
     pub busy_threshold: Option<f64>,
     /// Whether blocks in use by running requests count as load.
     pub track_active_blocks: bool,
     /// Longest time spent on tokens for one decision; beyond it the text prefix is used.
     pub tokenize_budget: Duration,
-    /// A reservation without a call is given back after this.
+    /// Time without a call after which a reservation is freed.
     pub reservation_ttl: Duration,
     /// Section `routing.session`.
     pub session: SessionSection,
-    /// Whether a decision's own blocks count as warm at once.
+    /// Whether a decision's own blocks count as cached at once.
     pub speculative: bool,
-    /// How long they do, unconfirmed.
+    /// Lifetime of such blocks while unconfirmed.
     pub speculative_ttl: Duration,
-    /// What a cached block is worth by where it sits.
+    /// Value of a cached block by tier.
     pub medium_weights: MediumWeights,
     /// Settings of `dynamo_cost`.
     pub dynamo: DynamoSection,
-    /// The controller that `lmcache_aware` asks; `None` = nobody is asked.
+    /// Controller queried by `lmcache_aware`; `None` = none.
     pub lmcache: Option<LmcacheSection>,
-    /// Workers for prompts that mean alike; `None` = off.
+    /// Workers by the meaning of prompts; `None` = off.
     pub semantic_clusters: Option<SemanticClusters>,
-    /// A memory of who served prompts that begin alike; `None` = off.
+    /// Memory of the last worker by the beginning of prompts; `None` = off.
     pub shared_prefix_routing: Option<SharedPrefixRouting>,
-    /// What single models have otherwise, by name; a `*` at its end stands for anything.
+    /// Overrides for single models, by name; a `*` at the end matches anything.
     pub models: Vec<(String, ModelRoutingEntry)>,
 }
 
 /// An entry of `routing.models`: `None` = as for all models.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ModelRoutingEntry {
-    /// How a worker is chosen.
+    /// Policy.
     pub policy: Option<&'static str>,
-    /// The same among workers that compute prompts for others.
+    /// Policy for prefill workers.
     pub prefill_policy: Option<&'static str>,
-    /// The same among workers that generate what others computed the prompt of.
+    /// Policy for decode workers.
     pub decode_policy: Option<&'static str>,
     /// Weight of cached prefixes.
     pub overlap_weight: Option<f64>,
-    /// How evenly choices are spread.
+    /// Spread of the draw.
     pub temperature: Option<f64>,
-    /// A worker whose KV cache is fuller than this share gets none of its requests.
+    /// Share of its KV cache in use above which a worker gets none of the model's requests.
     pub busy_threshold: Option<f64>,
-    /// What a cached block is worth by where it sits; what the entry leaves out is as for all models.
+    /// Value of a cached block by tier; missing tiers are as for all models.
     pub medium_weights: Option<MediumWeights>,
 }
 
@@ -84,43 +84,43 @@ pub struct DynamoSection {
     pub active_request_weight: f64,
     /// Share of a token cached in host memory that need not be computed.
     pub host_cache_hit_weight: f64,
-    /// The same of one on disk or in remote storage.
+    /// Share of a token cached on disk or in remote storage that need not be computed.
     pub disk_cache_hit_weight: f64,
 }
 
-/// Section `routing.session`: which requests belong together.
+/// Section `routing.session`: recognition and weight of sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionSection {
-    /// How much that counts.
+    /// Strength of session affinity.
     pub mode: SessionMode,
-    /// Headers that name a session, in lower case; the first that a request has counts.
+    /// Headers that name a session, in lower case; the first one present counts.
     pub headers: Vec<String>,
 }
 
-/// How much it counts that requests belong together.
+/// Strength of session affinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionMode {
-    /// A little, under `warm`.
+    /// A cost term under `warm`.
     Soft,
-    /// More than the policy.
+    /// Takes precedence over the policy.
     Hard,
-    /// Not at all.
+    /// Ignored.
     Off,
 }
 
-/// Section `prefix_routing`: the ring.
+/// Section `prefix_routing`: the hash ring.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrefixRoutingSection {
-    /// Whether requests go by it where no policy is set.
+    /// Whether the ring routes requests if no policy is set.
     pub enabled: bool,
-    /// Bytes of a prompt's beginning that count.
+    /// Length of the hashed beginning of a prompt, in bytes.
     pub max_prefix_length: usize,
-    /// How far above its share of requests in flight a worker may be.
+    /// How far a worker may exceed its share of requests in flight.
     pub load_factor_epsilon: f64,
-    /// Points of each worker.
+    /// Points of each worker on the ring.
     pub virtual_nodes: u32,
-    /// System prompts of messages are marked as cacheable.
+    /// Whether system prompts of messages are marked as cacheable.
     pub anthropic_cache_control_injection: bool,
-    /// The line that agents' clients change with every request is taken out.
+    /// Whether the line that agents' clients change with every request is removed.
     pub strip_volatile_prefix: bool,
 }

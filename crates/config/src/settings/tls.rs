@@ -1,23 +1,23 @@
-//! Encryption.
+//! TLS settings.
 
 use std::path::PathBuf;
 
-/// `server.tls` and `admin.tls`, where they are set.
+/// `server.tls` and `admin.tls`, if set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTls {
-    /// The certificate and those that lead from it to its authority.
+    /// Certificate chain file.
     pub cert: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// Authorities one of which must vouch for clients.
+    /// Authorities that sign client certificates.
     pub client_ca: Option<PathBuf>,
 }
 
 /// `workers[].tls`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkerTls {
-    /// Authorities that are believed beside the machine's own.
+    /// Authorities trusted besides the machine's own.
     pub ca: Option<PathBuf>,
-    /// Whether any certificate is believed.
+    /// Whether any certificate is accepted.
     pub insecure_skip_verify: bool,
 }

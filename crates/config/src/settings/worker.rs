@@ -13,37 +13,38 @@ use crate::{Secret, WorkerTls};
 /// One entry of section `workers`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerEntry {
-    /// Its name: as given, else `host:port` of the URL. Unique.
+    /// Name: as configured, else `host:port` of the URL. Unique.
     pub name: String,
-    /// Its base URL, as [`crate::Source::check_url`] accepted it.
+    /// Base URL, as [`crate::ConfigSource::check_url`] accepted it.
     pub url: String,
-    /// It came while the program ran ([`crate::MoreWorker`]).
+    /// Whether it was added at run time ([`crate::MoreWorker`]).
     pub found: bool,
-    /// What kind of engine it is; `None` = probed.
+    /// Kind of engine; `None` = probed.
     pub engine: Option<EngineKind>,
-    /// It serves only these models; empty = those it lists.
+    /// The only models it serves; empty = those it lists.
     pub models: Vec<String>,
-    /// Which phase it serves.
+    /// Phases that it serves.
     pub role: Role,
-    /// Its share compared with the others, above 0.
+    /// Relative share of load, above 0.
     pub weight: f64,
-    /// Whether it takes Anthropic's messages itself; `None` = asked.
+    /// Handling of Anthropic messages; `None` = probed.
     pub messages: Option<MessagesMode>,
-    /// Sent to the engine as a bearer token (`x-api-key` for type `anthropic`) in place of the client's.
+    /// Key sent to the engine as a bearer token (`x-api-key` for type `anthropic`) in place of the
+    /// client's.
     pub api_key: Option<Secret>,
     /// Tokens per KV block (its own, else `models.defaults.block_size`); `None` = probed.
     pub block_size: Option<BlockSize>,
     /// Data-parallel ranks; `None` = probed.
     pub dp_ranks: Option<NonZeroU32>,
-    /// Port of the server at which decode workers meet it; `None` = as its engine has it.
+    /// Port of its bootstrap server for decode workers; `None` = as its engine announces it.
     pub bootstrap_port: Option<NonZeroU16>,
-    /// Whom it must prove to be, where its URL is `https`.
+    /// Certificate check, if its URL is `https`.
     pub tls: WorkerTls,
-    /// How this worker is checked, where it differs from its type.
+    /// Health check, where it differs from its type's.
     pub health_check: HealthCheck,
-    /// Where its KV events come from.
+    /// Source of its KV events.
     pub kv_events: WorkerKvEvents,
-    /// Tiers whose blocks count as warm.
+    /// Tiers whose blocks count as cached.
     pub allow_tiers: Vec<Tier>,
 }
 
@@ -56,7 +57,7 @@ pub enum EngineKind {
     Sglang,
     /// TensorRT-LLM.
     Trtllm,
-    /// Any server that speaks the OpenAI API.
+    /// Any server with the OpenAI API.
     Openai,
     /// llama.cpp's server.
     Llamacpp,
@@ -72,24 +73,24 @@ pub enum EngineKind {
     Generic,
     /// Azure's OpenAI service.
     Azure,
-    /// Anthropic's API, or a server that has only that.
+    /// Anthropic's API, or a server with only that API.
     Anthropic,
     /// Google's API.
     Gemini,
 }
 
-/// `workers[].messages`: how a worker is asked for what a client asks of `/v1/messages`.
+/// `workers[].messages`: handling of a client's `/v1/messages` request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MessagesMode {
-    /// As the client did: it has the route.
+    /// Forwarded: the worker has the route.
     Native,
-    /// By a chat completion that says the same.
+    /// Translated to an equivalent chat completion.
     #[default]
     Translate,
 }
 
 impl MessagesMode {
-    /// The configuration's word for it.
+    /// Returns the word of the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -116,7 +117,7 @@ impl EngineKind {
         Self::Gemini,
     ];
 
-    /// The configuration's word for it.
+    /// Returns the word of the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Vllm => "vllm",
@@ -143,19 +144,19 @@ impl EngineKind {
 /// `workers[].health_check`: unset fields follow the worker's type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HealthCheck {
-    /// Path asked first.
+    /// Path probed first.
     pub endpoint: Option<String>,
-    /// Paths asked in order when the first one is answered 404.
+    /// Paths probed in order if the first one answers 404.
     pub fallback_endpoints: Option<Vec<String>>,
-    /// How the path is asked; `None` = as the type has it.
+    /// Method of the probe; `None` = that of the type.
     pub method: Option<CheckMethod>,
     /// JSON body of a POST.
     pub body: Option<serde_json::Value>,
-    /// Statuses that mean healthy; `None` = as the type has them.
+    /// Statuses that mean healthy; `None` = those of the type.
     pub accept_status: Option<Vec<u16>>,
     /// Statuses that mean "still loading".
     pub warmup_status: Vec<u16>,
-    /// Time for one answer; `None` = `health_checks.timeout`.
+    /// Time limit for one answer; `None` = `health_checks.timeout`.
     pub timeout: Option<Duration>,
 }
 
@@ -173,34 +174,34 @@ pub enum CheckMethod {
 /// `workers[].kv_events`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkerKvEvents {
-    /// Which kind of stream.
+    /// Kind of stream.
     pub source: EventSource,
-    /// Where the stream is; `None` = asked of the engine, else the default port.
+    /// Endpoint of the stream; `None` = announced by the engine, else the default port.
     pub endpoint: Option<String>,
-    /// Where missed events can be asked for.
+    /// Endpoint for replays of missed events.
     pub replay_endpoint: ReplayEndpoint,
-    /// Only messages whose topic starts with this (its own, else `kv_events.topic_filter`).
+    /// Topic prefix (its own, else `kv_events.topic_filter`); other messages are ignored.
     pub topic: String,
-    /// Listen at `endpoint` and let the engine connect.
+    /// Whether the router listens at `endpoint` and the engine connects.
     pub bind: bool,
-    /// File with what the stream's sender wants to see.
+    /// File with the token for the stream's sender.
     pub token_file: Option<PathBuf>,
 }
 
-/// `workers[].kv_events.source`, `auto` resolved where the endpoint says which.
+/// `workers[].kv_events.source`; `auto` is resolved if the endpoint determines the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventSource {
     /// A ZMQ publisher, if the engine announces one or one is found.
     Auto,
     /// A ZMQ publisher.
     Zmq,
-    /// Standard events, server-sent. There is an endpoint.
+    /// Standard events, server-sent. Has an endpoint.
     Sse,
-    /// Standard events in a WebSocket. There is an endpoint.
+    /// Standard events in a WebSocket. Has an endpoint.
     Ws,
     /// TensorRT-LLM's list.
     Poll,
-    /// A NATS subject. There is an endpoint.
+    /// A NATS subject. Has an endpoint.
     Nats,
     /// No stream: its cache is predicted from our own decisions.
     None,
@@ -209,7 +210,7 @@ pub enum EventSource {
 /// `workers[].kv_events.replay_endpoint`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplayEndpoint {
-    /// Whatever the engine announces.
+    /// The endpoint that the engine announces.
     Auto,
     /// None: a gap is accepted.
     None,

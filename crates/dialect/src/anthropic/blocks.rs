@@ -1,4 +1,5 @@
-//! One message of a conversation: its content blocks as the parts, calls and results of chat messages.
+//! Translates one message of a conversation: its content blocks become the parts, calls and results
+//! of chat messages.
 
 use std::borrow::Cow;
 
@@ -7,7 +8,8 @@ use crate::{
     json::{ArrayWriter, ObjectWriter, write_string},
 };
 
-/// Writes what one message becomes: the results of tools are messages of their own, before what else the user said.
+/// Writes the chat messages of one message: tool results are messages of their own, before the
+/// user's other content.
 pub(super) fn message(
     said: &mut ArrayWriter<'_>,
     message: RawJson<'_>,
@@ -17,7 +19,7 @@ pub(super) fn message(
     let role = message.member("role").and_then(RawJson::string);
     let content = message.member("content");
     let (Some(role), Some(content)) = (role, content) else {
-        // The engine's to refuse.
+        // The engine rejects it.
         said.next().push_str(message.as_str());
         return;
     };
@@ -35,7 +37,7 @@ pub(super) fn message(
             Some("thinking") => turn
                 .reasoning
                 .extend(block.member("thinking").and_then(RawJson::string)),
-            // Sealed by Anthropic's own servers: nobody else can read it.
+            // Encrypted by Anthropic's own servers: no engine can read it.
             Some("redacted_thinking") => {}
             Some("tool_use") => turn.calls.push(block),
             Some("tool_result") => turn.result(said, block),
@@ -57,7 +59,7 @@ pub(super) fn message(
     turn.write(said, &role);
 }
 
-/// What one message says, sorted.
+/// The content of one message, sorted.
 #[derive(Default)]
 struct MessageBlocks<'a> {
     parts: Vec<ContentBlock<'a>>,
@@ -90,7 +92,8 @@ impl<'a> MessageBlocks<'a> {
         );
     }
 
-    /// What a tool said. Pictures have no place there in a chat: they follow with what the user said.
+    /// Adds the result of a tool. A chat's tool result cannot contain images: they follow with the
+    /// user's content.
     fn result(&mut self, said: &mut ArrayWriter<'_>, block: RawJson<'a>) {
         self.answered = true;
         let mut result = said.object();
@@ -122,7 +125,8 @@ impl<'a> MessageBlocks<'a> {
             && self.calls.is_empty()
             && (self.reasoning.is_empty() || self.answered)
         {
-            // A message of results only has been said; an empty one says nothing, and templates refuse it.
+            // A message with only results is written already; an empty message has no content, and
+            // templates reject it.
             return;
         }
         let mut message = said.object();
@@ -183,7 +187,7 @@ fn write_call(list: &mut ArrayWriter<'_>, call: RawJson<'_>) {
     one.close();
 }
 
-/// Where a picture is: an address, or its bytes in one.
+/// Returns the URL of an image: an address, or a data URL with its bytes.
 fn url(source: RawJson<'_>) -> Option<String> {
     let text = |key: &str| source.member(key).and_then(RawJson::string);
     match &*text("type")? {
@@ -197,7 +201,7 @@ fn url(source: RawJson<'_>) -> Option<String> {
     }
 }
 
-/// The text of a document that is one.
+/// Returns the text of a plain-text document.
 fn plain_document(block: RawJson<'_>) -> Option<Cow<'_, str>> {
     let source = block.member("source")?;
     let is_text = source.member("type").and_then(RawJson::string).as_deref() == Some("text");

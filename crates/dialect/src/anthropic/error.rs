@@ -1,9 +1,9 @@
-//! A worker's own refusal in the shape of Anthropic's errors.
+//! Translates a worker's own error into the shape of Anthropic's errors.
 
 use crate::{RawJson, api_error::anthropic_error, json};
 
-/// The words of a worker that answered a chat with this status, for a client that asked for a message. Its message stays:
-/// it speaks of the client's request.
+/// Translates the error body of a chat with this status, for a client that sent a messages request.
+/// The error's message stays: it is about the client's request.
 ///
 /// ```
 /// let said = br#"{"error":{"message":"max_tokens is 0","type":"BadRequestError"}}"#;
@@ -38,7 +38,7 @@ pub fn error_from_chat(status: u16, body: &[u8], request_id: &str) -> Vec<u8> {
     anthropic_error(kind(status), &message, Some(request_id))
 }
 
-/// The same of an error inside a stream.
+/// Builds an error inside a stream.
 pub(super) fn in_stream(status: Option<u16>, message: &str) -> Vec<u8> {
     anthropic_error(kind(status.unwrap_or(500)), message, None)
 }

@@ -1,9 +1,12 @@
-//! Anthropic's messages in the words of a chat completion, and back: requests, replies, streams, errors.
+//! Translates Anthropic's messages into chat completions, and back: requests, replies, streams,
+//! errors.
 //!
-//! For workers that have no `/v1/messages` of their own; in `chat` the other way, for those that have nothing else. What a chat has no word for is carried on as it stands where it
-//! is a plain member, and refused by name where it would change what is asked ([`Translated::untranslatable`]).
+//! For workers without `/v1/messages`; `chat` is the other direction, for workers that have nothing
+//! else. A plain member without a counterpart in a chat is passed on unchanged; one that would
+//! change the meaning of the request is reported by name ([`TranslatedRequest::untranslatable`]).
 //!
-//! **Invariant**: a translated stream ends with `message_stop` only where the worker's own stream came to its end.
+//! **Invariant**: a translated stream ends with `message_stop` only if the worker's own stream
+//! reached its end.
 
 mod blocks;
 mod chat;

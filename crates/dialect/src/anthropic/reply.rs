@@ -1,4 +1,4 @@
-//! A whole chat completion as a message.
+//! Translates a whole chat completion into a message.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,8 @@ use crate::{
     json::{self, ArrayWriter, ObjectWriter},
 };
 
-/// The reply in the words of a message; `None` where it is no chat completion. `model` is the name that the client used.
+/// Returns the reply as a message; `None` if it is no chat completion. `model` is the name from the
+/// client's request.
 ///
 /// ```
 /// let chat = br#"{"id":"chatcmpl-1","model":"m","choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],
@@ -64,7 +65,7 @@ pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
     Some(out.into_bytes())
 }
 
-/// The choice that a message is made of: the one with number 0, or without any.
+/// Returns the choice that becomes the message: the one with index 0, or without an index.
 pub(super) fn only_choice(choices: RawJson<'_>) -> Option<RawJson<'_>> {
     let number = |choice: &RawJson<'_>| {
         choice
@@ -75,7 +76,7 @@ pub(super) fn only_choice(choices: RawJson<'_>) -> Option<RawJson<'_>> {
     choices.elements()?.find(|choice| number(choice) == 0)
 }
 
-/// The members with which every message begins.
+/// Writes the first members of every message.
 pub(super) fn head(message: &mut ObjectWriter<'_>, id: &str, model: &str) {
     message.text("id", id);
     message.text("type", "message");
@@ -83,13 +84,13 @@ pub(super) fn head(message: &mut ObjectWriter<'_>, id: &str, model: &str) {
     message.text("model", model);
 }
 
-/// An id of a message, made of that of the completion.
+/// Returns the id of a message, derived from that of the completion.
 pub(super) fn message_id(completion: Option<&str>) -> String {
     let id = completion.unwrap_or("0");
     format!("msg_{}", id.strip_prefix("chatcmpl-").unwrap_or(id))
 }
 
-/// The first of these members that says something.
+/// Returns the first non-empty text among these members.
 fn text_of<'a>(said: RawJson<'a>, names: &[&str]) -> Option<Cow<'a, str>> {
     names.iter().find_map(|name| {
         said.member(name)
@@ -102,7 +103,7 @@ fn tool_use(content: &mut ArrayWriter<'_>, call: RawJson<'_>) -> Option<()> {
     let function = call.member("function")?;
     let name = function.member("name").and_then(RawJson::string)?;
     let arguments = function.member("arguments");
-    // Some engines give the object itself.
+    // Some engines send the object itself.
     let arguments = arguments.map(|given| given.string().unwrap_or(Cow::Borrowed(given.as_str())));
     let mut block = content.object();
     block.text("type", "tool_use");
@@ -119,8 +120,8 @@ fn tool_use(content: &mut ArrayWriter<'_>, call: RawJson<'_>) -> Option<()> {
     Some(())
 }
 
-/// What a tool is called with: an object, in every case. A model may have written something else: then that is in it as
-/// text.
+/// Writes the input of a tool call: always an object. If the model wrote something else, the object
+/// contains that as text.
 fn input(block: &mut ObjectWriter<'_>, arguments: &str) {
     if arguments.trim().is_empty() {
         return block.raw("input", "{}");
@@ -135,7 +136,7 @@ fn input(block: &mut ObjectWriter<'_>, arguments: &str) {
     }
 }
 
-/// Why a message ended.
+/// The stop reason of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StopReason {
     reason: &'static str,
@@ -143,7 +144,7 @@ pub(super) struct StopReason {
 }
 
 impl StopReason {
-    /// `matched`: vLLM names there the text that ended the reply.
+    /// `matched`: the stop sequence that ended the reply, from vLLM.
     pub(super) fn of(
         finish_reason: Option<&str>,
         matched: Option<RawJson<'_>>,
@@ -151,7 +152,7 @@ impl StopReason {
     ) -> Self {
         let sequence = matched.and_then(RawJson::string).map(Cow::into_owned);
         let reason = match finish_reason {
-            // An engine that was told which tool to call says that it stopped.
+            // An engine with a forced tool reports `stop`.
             Some("stop") | None if called => "tool_use",
             Some("stop") if sequence.is_some() => "stop_sequence",
             Some("length") => "max_tokens",
@@ -174,7 +175,7 @@ impl StopReason {
     }
 }
 
-/// The tokens, counted as Anthropic does: those that came from the cache stand apart from the input.
+/// Writes the token counts as Anthropic does: cached tokens are separate from the input.
 pub(super) fn write_usage(object: &mut ObjectWriter<'_>, counted: Usage) {
     let cached = counted
         .cached_tokens

@@ -1,4 +1,4 @@
-//! A request for a message as one for a chat completion.
+//! Translates a messages request into a chat completion request.
 
 use super::{blocks, tools};
 use crate::{
@@ -8,16 +8,17 @@ use crate::{
     tokenize::fields,
 };
 
-/// A request for a chat completion that asks for the same as one for a message.
+/// A translated request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TranslatedRequest {
     /// The body for `/v1/chat/completions`.
     pub body: Vec<u8>,
-    /// What of the request no chat can say; then [`Self::body`] is only good to be routed by.
+    /// The first feature of the request that a chat cannot express; then [`Self::body`] is only
+    /// good for routing.
     pub untranslatable: Option<String>,
 }
 
-/// Members that are read here. Others are carried on as they stand.
+/// Members that are read here. Others are passed on unchanged.
 const KEYS: [&str; 17] = [
     "model",
     "messages",
@@ -33,13 +34,13 @@ const KEYS: [&str; 17] = [
     "thinking",
     "n",
     "stream_options",
-    // These speak to Anthropic's own servers and change no answer of an engine.
+    // These concern Anthropic's own servers and do not change an engine's answer.
     "service_tier",
     "cache_control",
     "context_management",
 ];
 
-/// Says the request in the words of a chat completion. The order of members that are carried on stays.
+/// Translates the request into a chat completion request. Passed-on members keep their order.
 ///
 /// ```
 /// use dialect::messages_to_chat;
@@ -54,7 +55,7 @@ const KEYS: [&str; 17] = [
 ///
 /// # Errors
 ///
-/// Where the body is not one JSON object in UTF-8, or has a member twice that is read here.
+/// If the body is not one JSON object in UTF-8, or a member that is read here occurs twice.
 pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     let [
         model,
@@ -75,7 +76,8 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
     let mut untranslatable = None;
-    // No member of a message, which is one reply; a chat's would be several, of which all but one were thrown away.
+    // Not a member of a messages request, which has one reply; a chat would compute several, of
+    // which all but one were lost.
     let several = n.is_some_and(|n| n.integer() != Some(1));
     if several {
         untranslatable =
@@ -85,7 +87,7 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     let mut chat = ObjectWriter::open(&mut out);
     chat.some("model", model);
     match messages {
-        // What is no list is the engine's to refuse.
+        // The engine rejects a value that is no list.
         Some(value) if value.elements().is_none() => chat.raw("messages", value.as_str()),
         _ => {
             let mut said = chat.array("messages");
@@ -120,7 +122,7 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         "user" => user.is_some(),
         "parallel_tool_calls" => tool_choice.is_some(),
         "response_format" => formatted,
-        // Routing goes by it.
+        // Routing uses it.
         "n" => !several,
         _ => KEYS.contains(&name),
     };
@@ -141,8 +143,8 @@ fn there(value: Option<RawJson<'_>>) -> Option<RawJson<'_>> {
     value.filter(|value| !value.is_null())
 }
 
-/// The system prompt as the first message: its text blocks follow each other without anything between them, as engines
-/// that take messages themselves join them.
+/// Writes the system prompt as the first message: its text blocks are joined without a separator,
+/// as in engines with native messages.
 fn said_by_system(said: &mut ArrayWriter<'_>, system: Option<RawJson<'_>>) {
     let Some(text) = system
         .and_then(content_text)
@@ -156,7 +158,7 @@ fn said_by_system(said: &mut ArrayWriter<'_>, system: Option<RawJson<'_>>) {
     message.close();
 }
 
-/// Whether the reply's schema could be passed on.
+/// Returns whether the reply's schema could be passed on.
 fn schema(chat: &mut ObjectWriter<'_>, format: RawJson<'_>) -> bool {
     let is_schema =
         format.member("type").and_then(RawJson::string).as_deref() == Some("json_schema");

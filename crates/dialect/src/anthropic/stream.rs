@@ -1,10 +1,11 @@
-//! A stream of chat completion chunks as the events of a message.
+//! Translates a stream of chat completion chunks into the events of a message.
 //!
-//! One block is open at a time: text, thinking or a tool's call, and whatever begins another one ends it. What is kept
-//! between events is the number of blocks, the tools that were begun, and one call whose name has not come yet.
+//! One block is open at a time: text, thinking or a tool call; the start of another one ends it.
+//! The state between events is the number of blocks, the started tool calls, and one call that has
+//! no name yet.
 //!
-//! **Invariant**: events come in Anthropic's order, whatever the chunks do; what does not fit into it ends the stream with
-//! an error.
+//! **Invariant**: events come in Anthropic's order for any chunks; a chunk that does not fit into
+//! it ends the stream with an error.
 
 use super::{
     error,
@@ -17,34 +18,35 @@ use crate::{
     json::{self, ObjectWriter},
 };
 
-/// Calls in one message.
+/// Maximum number of calls in one message.
 const MOST_CALLS: usize = 256;
-/// Bytes of a call's arguments that may come before its name.
+/// Maximum bytes of a call's arguments before its name.
 const MOST_UNNAMED: usize = 64 * 1024;
 
-/// What one chunk led to.
+/// The result of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChunkOutcome {
-    /// More may come.
+    /// The stream continues.
     Going,
-    /// The message is whole: its last event has been written.
+    /// The message is complete: its last event is written.
     Whole,
-    /// The chunks cannot be a message, or were an error: an `error` event has been written and no end must follow.
+    /// The chunks cannot be a message, or were an error: an `error` event is written and no end may
+    /// follow.
     Failed,
 }
 
 /// The state between the chunks of one stream.
 #[derive(Debug)]
 pub struct MessageStream {
-    /// The name that the client used.
+    /// The model name from the client's request.
     model: String,
-    /// Told where the message starts, before the engine says what it counted.
+    /// Reported at the start of the message, before the engine's counts arrive.
     prompt_tokens: u32,
     state: StreamPhase,
-    /// Blocks begun so far; the last one is open if `open` says so.
+    /// Blocks started so far; the last one is open if `open` is set.
     blocks: u32,
     open: Option<OpenBlock>,
-    /// The calls begun, by the engine's numbers.
+    /// The started calls, by the engine's indices.
     calls: Vec<u32>,
     unnamed: Option<UnnamedCall>,
     stop: Option<StopReason>,
@@ -65,7 +67,7 @@ enum OpenBlock {
     Call(u32),
 }
 
-/// A call whose name is still to come.
+/// A call that has no name yet.
 #[derive(Debug)]
 struct UnnamedCall {
     number: u32,
@@ -73,11 +75,12 @@ struct UnnamedCall {
     arguments: String,
 }
 
-/// Why the chunks cannot be a message.
+/// The reason why the chunks cannot be a message.
 type InvalidStream = &'static str;
 
 impl MessageStream {
-    /// At the start of a stream that answers a request for `model`; `prompt_tokens` is what its prompt is counted here.
+    /// Returns the state at the start of a stream for a request for `model`; `prompt_tokens` is the
+    /// router's own count of its prompt.
     pub fn new(model: impl Into<String>, prompt_tokens: u32) -> Self {
         Self {
             model: model.into(),
@@ -92,16 +95,16 @@ impl MessageStream {
         }
     }
 
-    /// Takes the data of the next event, and writes the events that follow from it to `out`.
+    /// Takes the data of the next event, and writes the resulting events to `out`.
     ///
     /// ```
-    /// use dialect::{MessageStream, Streamed};
+    /// use dialect::{MessageStream, ChunkOutcome};
     ///
     /// let mut out = Vec::new();
     /// let mut stream = MessageStream::new("m", 3);
     /// let chunk = br#"{"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}"#;
-    /// assert_eq!(stream.push(chunk, &mut out), Streamed::Going);
-    /// assert_eq!(stream.push(b"[DONE]", &mut out), Streamed::Whole);
+    /// assert_eq!(stream.push(chunk, &mut out), ChunkOutcome::Going);
+    /// assert_eq!(stream.push(b"[DONE]", &mut out), ChunkOutcome::Whole);
     /// assert!(out.starts_with(b"event: message_start\ndata: {"));
     /// assert!(out.ends_with(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"));
     /// ```
@@ -136,8 +139,8 @@ impl MessageStream {
         }
     }
 
-    /// The worker's stream ended, or said that it is complete. Without a reason why it finished it was cut: nothing is
-    /// written, and [`Streamed::Going`] says that it is not whole.
+    /// Ends the worker's stream. Without a finish reason it was cut: nothing is written, and
+    /// [`ChunkOutcome::Going`] reports that the message is incomplete.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> ChunkOutcome {
         let Some(stop) = self
             .stop
@@ -174,7 +177,7 @@ impl MessageStream {
         if self.state == StreamPhase::Before {
             self.begin(chunk, out);
         }
-        // Only one choice was asked for; those of an engine that gives more all the same would run into each other.
+        // The request wants one choice; if an engine sends more, they would be mixed up.
         let Some(choice) = chunk.member("choices").and_then(only_choice) else {
             return Ok(());
         };
@@ -240,7 +243,7 @@ impl MessageStream {
         });
     }
 
-    /// A piece of text or of thought.
+    /// Writes a piece of text or of thinking.
     fn say(&mut self, kind: OpenBlock, text: &str, out: &mut Vec<u8>) {
         let (word, delta) = if kind == OpenBlock::Thinking {
             ("thinking", "thinking_delta")
@@ -259,7 +262,7 @@ impl MessageStream {
         self.delta(out, delta, word, text);
     }
 
-    /// A piece of a call.
+    /// Writes a piece of a call.
     fn call(&mut self, call: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), InvalidStream> {
         let function = call.member("function");
         let text = |value: Option<_>| value.and_then(RawJson::string).unwrap_or_default();
@@ -272,7 +275,7 @@ impl MessageStream {
             .member("index")
             .and_then(RawJson::integer)
             .and_then(|index| u32::try_from(index).ok());
-        // Without a number, a new id is a new call.
+        // Without an index, a new id starts a new call.
         let number = number.unwrap_or_else(|| {
             let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
             if id.is_empty() {

@@ -1,9 +1,9 @@
-//! The tools that a model may call, and which of them it must.
+//! Translates the tools and the tool choice.
 
 use crate::{RawJson, json::ObjectWriter};
 
-/// Each tool with its schema as the client wrote it. A tool that runs on Anthropic's own servers has none: no engine could
-/// run it.
+/// Writes each tool with its schema as the client wrote it. A tool of Anthropic's own servers has
+/// no schema: no engine could run it.
 pub(super) fn tools(
     chat: &mut ObjectWriter<'_>,
     tools: Option<RawJson<'_>>,
@@ -13,7 +13,7 @@ pub(super) fn tools(
     let Some(elements) = tools.elements() else {
         return chat.raw("tools", tools.as_str());
     };
-    // An empty list is an error at some engines.
+    // Some engines reject an empty list.
     let mut elements = elements.enumerate().peekable();
     if elements.peek().is_none() {
         return;
@@ -41,7 +41,7 @@ pub(super) fn tools(
     list.close();
 }
 
-/// Which tool must be called, and whether several may be.
+/// Writes the tool choice, and whether parallel calls are allowed.
 pub(super) fn choice(chat: &mut ObjectWriter<'_>, choice: Option<RawJson<'_>>) {
     let Some(choice) = choice else { return };
     match choice.member("type").and_then(RawJson::string).as_deref() {
@@ -56,7 +56,7 @@ pub(super) fn choice(chat: &mut ObjectWriter<'_>, choice: Option<RawJson<'_>>) {
             function.close();
             named.close();
         }
-        // The engine's to refuse.
+        // The engine rejects it.
         _ => chat.raw("tool_choice", choice.as_str()),
     }
     if let Some(alone) = choice

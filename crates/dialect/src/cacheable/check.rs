@@ -1,7 +1,7 @@
-//! Whether a finished reply is good enough to be given again.
+//! Decides whether a finished reply may be cached.
 //!
-//! One rule for replies that came whole and for those put together from a stream (contract CH15, S47). How the request was
-//! asked, and what the status was, is the caller's to know.
+//! One rule for whole replies and for replies joined from a stream (contract CH15, S47). The caller
+//! checks the request and the status.
 //!
 //! **Invariant**: a reply passes only if every choice in it finished, and none because of an error.
 
@@ -13,24 +13,24 @@ use crate::{
     json::{self, RawJson},
 };
 
-/// Reasons that say that the reply is not what the model had to say.
+/// Finish reasons of a reply that the model did not complete.
 const BROKEN: [&str; 5] = ["error", "abort", "aborted", "cancelled", "timeout"];
 
-/// Whether a whole reply of status 200 may be kept. It is kept as it came.
+/// Checks whether a whole reply of status 200 may be cached. It is cached as received.
 ///
 /// ```
-/// use dialect::{Dialect, NotKept, keep_whole};
+/// use dialect::{Dialect, NotCacheable, keep_whole};
 ///
 /// let reply = |why: &str| {
 ///     format!(r#"{{"object":"chat.completion","choices":[{{"index":0,"message":{{"content":"hi"}},"finish_reason":"{why}"}}]}}"#)
 /// };
 /// assert!(keep_whole(Dialect::Chat, reply("stop").as_bytes()).is_ok());
-/// assert_eq!(keep_whole(Dialect::Chat, reply("error").as_bytes()), Err(NotKept::FinishedInError));
+/// assert_eq!(keep_whole(Dialect::Chat, reply("error").as_bytes()), Err(NotCacheable::FinishedInError));
 /// ```
 ///
 /// # Errors
 ///
-/// Where it is not to be kept.
+/// If the reply may not be cached.
 pub fn keep_whole(dialect: Dialect, body: &[u8]) -> Result<CacheableReply, NotCacheable> {
     let text = std::str::from_utf8(body).map_err(|_| NotCacheable::Unreadable)?;
     let has_usage = judge(dialect, text)?;
@@ -40,7 +40,7 @@ pub fn keep_whole(dialect: Dialect, body: &[u8]) -> Result<CacheableReply, NotCa
     })
 }
 
-/// Judges a reply; says whether it has its usage.
+/// Checks a reply; returns whether it has its usage.
 pub(super) fn judge(dialect: Dialect, text: &str) -> Result<bool, NotCacheable> {
     let reply = json::object(text.as_bytes()).ok_or(NotCacheable::Unreadable)?;
     no_error(reply)?;
@@ -83,7 +83,7 @@ pub(super) fn judge(dialect: Dialect, text: &str) -> Result<bool, NotCacheable> 
         .is_some_and(|usage| usage.members().is_some()))
 }
 
-/// The choices, each of which has finished; they are numbered from 0 in their order.
+/// Returns the choices, each of which has finished; they are numbered from 0 in their order.
 fn choices(reply: RawJson<'_>) -> Result<Vec<RawJson<'_>>, NotCacheable> {
     let choices: Vec<_> = reply
         .member("choices")
@@ -97,7 +97,7 @@ fn choices(reply: RawJson<'_>) -> Result<Vec<RawJson<'_>>, NotCacheable> {
         no_error(*choice)?;
         let index = choice.member("index").ok_or(NotCacheable::UnknownShape)?;
         if index.integer() != i64::try_from(at).ok() {
-            // One is missing, or comes later.
+            // A choice is missing, or out of order.
             return Err(NotCacheable::NotWhole);
         }
         finished(*choice, "finish_reason")?;
@@ -123,7 +123,7 @@ fn chat_choice(choice: RawJson<'_>) -> Result<(), NotCacheable> {
         .map_or(Ok(()), |call| arguments(Some(call)))
 }
 
-/// A call whose arguments were cut or made up would fail for everybody.
+/// Rejects invalid arguments: a call with cut or malformed arguments would fail for every client.
 fn arguments(function: Option<RawJson<'_>>) -> Result<(), NotCacheable> {
     let text = function
         .and_then(|function| function.member("arguments"))
@@ -155,7 +155,7 @@ fn finished(of: RawJson<'_>, name: &str) -> Result<(), NotCacheable> {
     }
 }
 
-/// It has no member `error` that says anything, and is an object.
+/// Checks that the value is an object without a non-empty member `error`.
 fn no_error(of: RawJson<'_>) -> Result<(), NotCacheable> {
     let mut members = of.members().ok_or(NotCacheable::UnknownShape)?;
     let fine = members.all(|(name, value)| name != "error" || says_nothing(value.as_str()));

@@ -1,4 +1,4 @@
-//! A chat's message as the deltas that say it.
+//! Splits a chat's message into deltas.
 //!
 //! **Invariant**: the deltas joined are the message.
 
@@ -8,13 +8,14 @@ use crate::json::{ObjectWriter, RawJson, write_string};
 /// The deltas of one message.
 #[derive(Debug)]
 pub(super) struct Deltas {
-    /// Each as a JSON object.
+    /// Each delta as a JSON object.
     pub(super) said: Vec<String>,
-    /// Where the content begins, or where it would: what goes beside tokens begins there.
+    /// Index of the first content delta, or where it would be: token metadata begins there.
     pub(super) spoken_from: usize,
 }
 
-/// Writes the deltas; the content comes in about `pieces`. `None` if deltas cannot say the message.
+/// Writes the deltas; the content is split into about `pieces`. `None` if deltas cannot express the
+/// message.
 pub(super) fn deltas(message: RawJson<'_>, pieces: usize) -> Option<Deltas> {
     let mut deltas = Deltas {
         said: vec![first(message)?],
@@ -58,7 +59,7 @@ pub(super) fn deltas(message: RawJson<'_>, pieces: usize) -> Option<Deltas> {
     Some(deltas)
 }
 
-/// Who speaks, and all that is not said in pieces.
+/// Returns the first delta: the role, and all members that are not split.
 fn first(message: RawJson<'_>) -> Option<String> {
     let mut text = String::new();
     let mut delta = ObjectWriter::open(&mut text);
@@ -113,7 +114,7 @@ fn tool_call(at: usize, call: RawJson<'_>, deltas: &mut Vec<String>) {
     deltas.append(&mut later);
 }
 
-/// What is called, and in the objects that follow with what.
+/// Returns the opening of a call, and the objects with its arguments that follow.
 fn opening(function: RawJson<'_>) -> (String, Vec<String>) {
     let Some(members) = function.members() else {
         return (function.as_str().to_owned(), Vec::new());
@@ -133,7 +134,7 @@ fn opening(function: RawJson<'_>) -> (String, Vec<String>) {
     (text, later)
 }
 
-/// What stands between the quotes of a string.
+/// Returns the text between the quotes of a string.
 pub(super) fn inside(value: RawJson<'_>) -> Option<&str> {
     value.as_str().strip_prefix('"')?.strip_suffix('"')
 }

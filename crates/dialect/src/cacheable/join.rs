@@ -1,9 +1,10 @@
-//! Values that come in pieces, put together by the rules.
+//! Joins values that arrive in pieces.
 //!
-//! Values stay the text they came as, so numbers keep every digit. Strings are joined between their quotes: what is escaped
-//! stays escaped, and halves of a character that came in two chunks meet again.
+//! Values stay in their original text, so numbers keep every digit. Strings are joined between
+//! their quotes: escapes stay escaped, and halves of a character from two chunks form one character
+//! again.
 //!
-//! **Invariant**: what is held is no longer than what was put in, and is JSON after every step.
+//! **Invariant**: the buffered value is no longer than its input, and is JSON after every step.
 
 use super::{
     NotCacheable,
@@ -11,17 +12,17 @@ use super::{
 };
 use crate::json::{ObjectWriter, RawJson};
 
-/// Choices, and tool calls of one choice.
+/// Maximum number of choices, and of tool calls in one choice.
 const MOST_INDICES: u64 = 1_024;
 
-/// An object may have so many members: they are looked for one by one.
+/// Maximum number of members of an object: they are searched one by one.
 const MOST_MEMBERS: usize = 256;
 
-/// An object that comes in pieces; its members are in the order in which they came.
+/// An object that arrives in pieces; its members are in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct PartialObject {
     entries: Vec<PartialMember>,
-    /// How many pieces have come.
+    /// Number of pieces so far.
     pieces: u64,
 }
 
@@ -29,31 +30,31 @@ pub(super) struct PartialObject {
 struct PartialMember {
     name: String,
     value: PartialValue,
-    /// The last piece that has it.
+    /// The last piece that contains it.
     piece: u64,
 }
 
-/// A value, as far as it has come.
+/// A partial value.
 #[derive(Debug, Default)]
 pub(super) enum PartialValue {
     #[default]
     Null,
-    /// What is between the quotes, and how long its last piece was.
+    /// The text between the quotes, and the length of its last piece.
     Text {
         inner: String,
         last: usize,
     },
-    /// What is between the brackets.
+    /// The text between the brackets.
     List(String),
     /// One value.
     One(String),
     Object(PartialObject),
-    /// By their numbers.
+    /// Objects by their index.
     Indexed(Vec<(u64, PartialObject)>),
 }
 
 impl PartialObject {
-    /// Takes the next piece of the object.
+    /// Adds the next piece of the object.
     pub(super) fn join(
         &mut self,
         piece: RawJson<'_>,
@@ -69,15 +70,15 @@ impl PartialObject {
         Ok(())
     }
 
-    /// The next piece begins.
+    /// Begins the next piece.
     pub(super) fn begin(&mut self) {
         self.pieces += 1;
     }
 
-    /// Takes a value of the piece at hand that may be told again: the first that says anything counts.
+    /// Adds a value of the current piece that may be repeated: the first non-empty one counts.
     pub(super) fn first(&mut self, name: &str, value: RawJson<'_>) -> Result<(), NotCacheable> {
         let held = self.entry(name)?;
-        // A time of 0 is no time either.
+        // A time of 0 counts as absent.
         if says_nothing(held.raw()) || held.raw() == "0" {
             *held = if value.is_null() {
                 PartialValue::Null
@@ -101,14 +102,14 @@ impl PartialObject {
             .map(|entry| (&*entry.name, &entry.value))
     }
 
-    /// Writes the member, where there is one.
+    /// Writes the member if it is present.
     pub(super) fn write(&self, name: &str, object: &mut ObjectWriter<'_>) {
         if let Some(value) = self.get(name) {
             value.write(object.key(name));
         }
     }
 
-    /// The place of a member in the piece at hand.
+    /// Returns the place of a member in the current piece.
     fn entry(&mut self, name: &str) -> Result<&mut PartialValue, NotCacheable> {
         let at = self
             .entries
@@ -126,7 +127,7 @@ impl PartialObject {
             });
         }
         let entry = &mut self.entries[at];
-        // Twice in one object: clients read the one or the other.
+        // A duplicate in one object: clients differ in which one they read.
         if std::mem::replace(&mut entry.piece, self.pieces) == self.pieces {
             return Err(NotCacheable::UnknownShape);
         }
@@ -135,7 +136,7 @@ impl PartialObject {
 }
 
 impl PartialValue {
-    /// Takes the next piece of the value.
+    /// Adds the next piece of the value.
     pub(super) fn join(&mut self, piece: RawJson<'_>, rule: JoinRule) -> Result<(), NotCacheable> {
         let text = piece.as_str();
         match (rule, text.as_bytes().first()) {
@@ -147,7 +148,7 @@ impl PartialValue {
             (JoinRule::Unknown, Some(b'"')) => {
                 let inner = &text[1..text.len() - 1];
                 match self {
-                    // The next piece of a text, or the same word again?
+                    // This is either the next piece of a text or a repetition of one word.
                     Self::Text { inner: held, last }
                         if *last == inner.len() && *last > 0 && held.ends_with(inner) =>
                     {
@@ -177,7 +178,7 @@ impl PartialValue {
         }
     }
 
-    /// Whether it is a text, a list or an object with something in it.
+    /// Returns whether the value is a non-empty text, list or object.
     pub(super) fn says_something(&self) -> bool {
         match self {
             Self::Null => false,
@@ -212,7 +213,7 @@ impl PartialValue {
         match self {
             Self::One(text) => text,
             Self::Null => "null",
-            // None of them is compared: they say more than nothing.
+            // These are not compared: they count as non-empty.
             Self::Text { .. } | Self::List(_) | Self::Object(_) | Self::Indexed(_) => "[0]",
         }
     }
@@ -267,7 +268,7 @@ impl PartialValue {
                 .member("index")
                 .and_then(RawJson::integer)
                 .and_then(|index| u64::try_from(index).ok());
-            // More of them than any engine gives would be work for nothing.
+            // No engine gives more; the bound limits the work.
             let index = index
                 .filter(|index| *index < MOST_INDICES)
                 .ok_or(NotCacheable::UnknownShape)?;
@@ -302,7 +303,7 @@ fn write_object(members: &PartialObject, out: &mut String) {
     object.close();
 }
 
-/// `null`, and what is as good as that.
+/// Returns whether the value is `null` or as empty as that.
 pub(super) fn says_nothing(text: &str) -> bool {
     matches!(text, "null" | "\"\"" | "[]" | "{}")
 }

@@ -1,11 +1,11 @@
-//! Replies that are kept to answer later requests: which may be, in what form, and how one becomes a stream again.
+//! Cacheable replies: the checks, the stored form, and the replay as a stream.
 //!
-//! One form is kept for all: the object that a request without a stream would have got. A stream is put together into it
-//! ([`StreamObject`]), a whole reply is it already ([`keep_whole`]), and [`replay`] makes a stream of it. Where and for how
-//! long it is kept is no matter of this module.
+//! All replies are stored in one form: the object of a request without a stream. A stream is joined
+//! into it ([`StreamObject`]), a whole reply has it already ([`keep_whole`]), and [`replay`] makes
+//! a stream of it. This module does not store anything.
 //!
-//! **Invariant**: what is kept can be read as the whole, good reply to its request; where pieces could be put together in
-//! two ways, nothing is kept.
+//! **Invariant**: a cacheable reply can be read as the whole, good reply to its request; a reply
+//! whose pieces could be joined in two ways is not cacheable.
 
 mod check;
 mod deltas;
@@ -21,11 +21,11 @@ pub use not_cacheable::NotCacheable;
 pub use replay::replay;
 pub use stream_object::StreamObject;
 
-/// A reply that may be kept.
+/// A reply that may be cached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheableReply {
     /// The reply as one JSON object.
     pub body: Vec<u8>,
-    /// Whether it says what was counted: without that it answers nobody who asks for it.
+    /// Whether it has its usage: without it, it cannot answer a request that wants the usage.
     pub has_usage: bool,
 }

@@ -1,29 +1,29 @@
-//! Why a reply is not kept.
+//! The reasons why a reply is not cached.
 
-/// The first reason that was found.
+/// The first reason that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{}", self.why())]
 pub enum NotCacheable {
-    /// It did not come to its end: no `[DONE]`, or a choice that does not say why it finished.
+    /// The reply is incomplete: no `[DONE]`, or a choice without a finish reason.
     NotWhole,
-    /// More came after `[DONE]`.
+    /// Data followed `[DONE]`.
     AfterDone,
-    /// It carries an error.
+    /// The reply carries an error.
     ErrorInBand,
-    /// A choice ended because of one.
+    /// A choice ended because of an error.
     FinishedInError,
-    /// A call's arguments are no JSON.
+    /// The arguments of a call are not JSON.
     ToolArguments,
-    /// It is not the JSON it should be.
+    /// The reply is not the expected JSON.
     Unreadable,
-    /// It has something in it whose pieces cannot be put together safely.
+    /// The reply contains a member whose pieces cannot be joined safely.
     UnknownShape,
-    /// Replies of that dialect are not kept.
+    /// Replies of that dialect are never cached.
     OtherDialect,
 }
 
 impl NotCacheable {
-    /// The reason in few words, for logs and metrics.
+    /// Returns the reason in a few words, for logs and metrics.
     pub fn why(self) -> &'static str {
         match self {
             Self::NotWhole => "not_whole",

@@ -1,4 +1,4 @@
-//! Long values in pieces that a line of a stream can hold.
+//! Splits long values into pieces that fit into a line of a stream.
 //!
 //! **Invariant**: the pieces of a value joined are the value.
 
@@ -6,12 +6,12 @@ use std::borrow::Cow;
 
 use crate::json::{self, RawJson};
 
-/// Entries of lists that go into one chunk.
+/// List entries in one chunk.
 const ENTRIES: usize = 128;
-/// Bytes of a text in one chunk, at the least and at the most: many clients hold a line in a buffer of 64 KiB.
+/// Minimum and maximum bytes of text in one chunk: many clients buffer a line in 64 KiB.
 const BYTES: std::ops::RangeInclusive<usize> = 64..=8 * 1024;
 
-/// The pieces of a string's inside, about `wanted` of them; each is the inside of a string.
+/// Returns the pieces of a string's inside, about `wanted` of them; each is the inside of a string.
 pub(super) fn texts(inner: &str, wanted: usize) -> impl Iterator<Item = &str> {
     let most = (inner.len() / wanted.max(1) + 1).clamp(*BYTES.start(), *BYTES.end());
     let mut rest = inner;
@@ -22,7 +22,8 @@ pub(super) fn texts(inner: &str, wanted: usize) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Where to cut so that at most `most` bytes come before, no escape is torn and no pair of them that is one character.
+/// Returns the cut position so that at most `most` bytes come before it, and no escape and no
+/// surrogate pair is split.
 fn cut(inner: &str, most: usize) -> usize {
     if inner.len() <= most {
         return inner.len();
@@ -42,7 +43,7 @@ fn cut(inner: &str, most: usize) -> usize {
     }
 }
 
-/// Length of the character that is escaped at the start.
+/// Returns the length of the escaped character at the start.
 fn escape_bytes(rest: &str) -> usize {
     let half = |from: usize| {
         rest.get(from..from + 4)
@@ -59,12 +60,13 @@ fn escape_bytes(rest: &str) -> usize {
     }
 }
 
-/// What goes beside the text of a choice, in groups: members of the choice, written one after the other with commas before.
+/// Returns the metadata beside the text of a choice, in groups: members of the choice, joined with
+/// commas before each.
 pub(super) fn beside(
     logprobs: Option<RawJson<'_>>,
     token_ids: Option<RawJson<'_>>,
 ) -> Vec<PieceMetadata> {
-    // Read once: each may be long, and there are many groups.
+    // The members are read once: each may be long, and there are many groups.
     let members: Vec<(Cow<'_, str>, RawJson<'_>)> = logprobs
         .and_then(RawJson::members)
         .into_iter()
@@ -123,9 +125,9 @@ pub(super) fn beside(
 /// One group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PieceMetadata {
-    /// `None`: there are none.
+    /// `None` if there are none.
     pub(super) logprobs: Option<String>,
-    /// `None`: there are none, or no more.
+    /// `None` if there are none, or no more.
     pub(super) token_ids: Option<String>,
 }
 

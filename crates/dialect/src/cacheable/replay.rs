@@ -1,9 +1,11 @@
-//! A kept reply as a stream again.
+//! Replays a cached reply as a stream.
 //!
-//! It is told in the order in which engines tell: for each choice who speaks, what was thought, what was said, what is called,
-//! and why it ended; then what was counted, where that was asked for. Long texts come in several chunks.
+//! The order is that of engines: for each choice the role, the reasoning, the content, the calls
+//! and the finish reason; then the usage, if the client wants it. Long texts are split into several
+//! chunks.
 //!
-//! **Invariant**: a stream made here, read by [`super::StreamObject`], is the kept object again.
+//! **Invariant**: a stream made here, read by [`super::StreamObject`], yields the cached object
+//! again.
 
 use std::borrow::Cow;
 
@@ -18,11 +20,12 @@ use crate::{
     json::{self, ObjectWriter, RawJson},
 };
 
-/// Members that every chunk has, where the reply has them; the others are in the first.
+/// Members of every chunk, if the reply has them; the others are in the first chunk.
 const STEADY: [&str; 2] = ["service_tier", "system_fingerprint"];
 
-/// The event stream for a kept reply, to its `[DONE]`. `None` if it cannot answer: it is no kept reply of that dialect, the
-/// dialect's streams are not kept, or `include_usage` is asked for and the reply does not have it.
+/// Returns the event stream for a cached reply, up to its `[DONE]`. `None` if the reply cannot
+/// answer: it is no cached reply of that dialect, the dialect's streams are not cached, or
+/// `include_usage` is set and the reply has no usage.
 ///
 /// ```
 /// use dialect::{Dialect, StreamObject, replay};
@@ -64,17 +67,17 @@ pub fn replay(dialect: Dialect, kept: &[u8], include_usage: bool) -> Option<Vec<
     Some(chunks.out.into_bytes())
 }
 
-/// The stream as far as it is written.
+/// The stream under construction.
 struct ChunkWriter<'a> {
     out: String,
     object: &'static str,
-    /// What every chunk begins with, looked up once: a reply may be long.
+    /// The start of every chunk, looked up once: a reply may be long.
     id: Option<RawJson<'a>>,
     created: Option<RawJson<'a>>,
     model: Option<RawJson<'a>>,
-    /// Of the choice that is written now.
+    /// Index of the current choice.
     index: Option<RawJson<'a>>,
-    /// Members that go into the next chunk: all others of the reply, and then those that each chunk has.
+    /// Members for the next chunk: at first all others of the reply, then those of every chunk.
     others: Vec<(Cow<'a, str>, RawJson<'a>)>,
     tells_usage: bool,
 }
@@ -105,7 +108,7 @@ impl<'a> ChunkWriter<'a> {
         })
     }
 
-    /// A chat's choice. `None` if it has something that chunks cannot say.
+    /// Writes a chat's choice. `None` if it has a member that chunks cannot express.
     fn chat(&mut self, choice: RawJson<'a>) -> Option<()> {
         self.index = choice.member("index");
         let groups = beside(choice.member("logprobs"), choice.member("token_ids"));
@@ -141,7 +144,7 @@ impl<'a> ChunkWriter<'a> {
         self.end(choice, ("text", "\"\""));
     }
 
-    /// A chunk with a piece of the choice.
+    /// Writes a chunk with a piece of the choice.
     fn piece(&mut self, said: (&str, &str), beside: Option<&PieceMetadata>) {
         self.choice(said, |one| {
             one.raw(
@@ -157,7 +160,7 @@ impl<'a> ChunkWriter<'a> {
         });
     }
 
-    /// The chunk with which a choice ends: why, and all that is not in its pieces.
+    /// Writes the last chunk of a choice: its finish reason, and all members outside its pieces.
     fn end(&mut self, choice: RawJson<'a>, said: (&str, &str)) {
         self.choice(said, |one| {
             one.raw("logprobs", "null");

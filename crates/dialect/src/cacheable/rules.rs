@@ -1,38 +1,38 @@
-//! Which members of a chunk become one value, and how.
+//! The rules for joining the members of chunks.
 //!
-//! What is known of the two dialects is in these tables and nowhere else; members that nobody here knows have a rule too.
+//! These tables hold all knowledge about the two dialects; unknown members have a rule too.
 
-/// How the pieces of one member are put together.
+/// The rule for joining the pieces of one member.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum JoinRule {
     /// Pieces of one text, in their order.
     Text,
-    /// Said once, or several times in the same words.
+    /// One value, perhaps repeated unchanged.
     Same,
     /// Lists that continue each other.
     List,
     /// An object whose members have rules of their own.
     Object(JoinRules),
-    /// A list of objects, each of which says by its `index` which one it continues.
+    /// A list of objects; the `index` of each names the object that it continues.
     Indexed(JoinRules),
-    /// It says that something went wrong.
+    /// The member reports an error.
     Error,
-    /// Its pieces are something else than pieces of the whole reply's.
+    /// Its pieces cannot form the member of the whole reply.
     Refused,
-    /// It belongs to the chunk and not to the reply.
+    /// The member belongs to the chunk and not to the reply.
     Skipped,
-    /// Nobody here knows it. Texts continue each other, and everything else is said once. What is said twice in the same
-    /// words can be either, unless it is one value.
+    /// An unknown member. Texts continue each other, and other values occur once. A repetition in
+    /// the same words can be either, unless it is one value.
     Unknown,
 }
 
-/// The rule of each member of an object. Tables name each other only downwards, four deep.
+/// The rule of each member of an object. Tables refer only downwards, four deep.
 pub(super) type JoinRules = fn(&str) -> JoinRule;
 
-/// Members of a chat's message that are texts, beside its content: they are sent before it, but for the last.
+/// Text members of a chat's message beside its content: all but the last are sent before it.
 pub(super) const TEXTS: [&str; 3] = ["reasoning", "reasoning_content", "refusal"];
 
-/// A choice of a chat.
+/// Returns the rule for a member of a chat's choice.
 pub(super) fn chat_choice(name: &str) -> JoinRule {
     match name {
         "delta" => JoinRule::Object(delta),
@@ -41,7 +41,7 @@ pub(super) fn chat_choice(name: &str) -> JoinRule {
     }
 }
 
-/// A choice of a completion.
+/// Returns the rule for a member of a completion's choice.
 pub(super) fn completion_choice(name: &str) -> JoinRule {
     match name {
         "text" => JoinRule::Text,
@@ -68,7 +68,7 @@ fn delta(name: &str) -> JoinRule {
         "tool_calls" => JoinRule::Indexed(tool_call),
         "function_call" => JoinRule::Object(function),
         "annotations" => JoinRule::List,
-        // Sound is sent in pieces of another format.
+        // Audio is sent in pieces of another format.
         "audio" => JoinRule::Refused,
         "error" => JoinRule::Error,
         name if TEXTS.contains(&name) => JoinRule::Text,
@@ -85,7 +85,8 @@ fn tool_call(name: &str) -> JoinRule {
     }
 }
 
-/// A function's name is `Unknown` on purpose: some engines send it in pieces, some again and again.
+/// Returns the rule for a member of a function. Its name is `Unknown` on purpose: some engines send
+/// it in pieces, others repeat it.
 fn function(name: &str) -> JoinRule {
     match name {
         "arguments" | "input" => JoinRule::Text,

@@ -1,9 +1,10 @@
-//! A stream put together into the object that a request without one would have got.
+//! Joins a stream into the object of the same request without a stream.
 //!
-//! It reads chunks of chats and of completions. It does not judge whether the reply is good: [`super::judge`] does, on the
-//! object that comes out, as it does for replies that came whole.
+//! It reads chunks of chats and of completions. It does not check whether the reply is good:
+//! [`super::judge`] does, on the joined object, as for whole replies.
 //!
-//! **Invariant**: an object comes only out of a stream that ended with `[DONE]`, and says all that the stream said.
+//! **Invariant**: an object comes only from a stream that ended with `[DONE]`, and contains all of
+//! the stream's content.
 
 use super::{
     CacheableReply, NotCacheable,
@@ -16,10 +17,11 @@ use crate::{
     json::{self, ObjectWriter, RawJson},
 };
 
-/// Members with which the object begins, in this order.
+/// The first members of the object, in this order.
 const HEAD: [&str; 3] = ["id", "created", "model"];
 
-/// The state between the events of one stream. It holds at most what the events said: who feeds it bounds them.
+/// The state between the events of one stream. It holds at most the content of the events: the
+/// caller bounds them.
 #[derive(Debug)]
 pub struct StreamObject {
     dialect: Dialect,
@@ -31,7 +33,8 @@ pub struct StreamObject {
 }
 
 impl StreamObject {
-    /// At the start of a stream; `None` if streams of that dialect are not kept.
+    /// Returns the state at the start of a stream; `None` if streams of that dialect are not
+    /// cached.
     pub fn new(dialect: Dialect) -> Option<Self> {
         matches!(dialect, Dialect::Chat | Dialect::Completions).then(|| Self {
             dialect,
@@ -42,7 +45,7 @@ impl StreamObject {
         })
     }
 
-    /// Puts a whole stream together. `sse`: its bytes, in pieces cut anywhere.
+    /// Joins a whole stream. `sse`: its bytes, in pieces cut anywhere.
     ///
     /// ```
     /// use dialect::{Dialect, StreamObject};
@@ -60,7 +63,7 @@ impl StreamObject {
     ///
     /// # Errors
     ///
-    /// Where it is not to be kept.
+    /// If the reply may not be cached.
     pub fn read(dialect: Dialect, sse: &[&[u8]]) -> Result<CacheableReply, NotCacheable> {
         let mut object = Self::new(dialect).ok_or(NotCacheable::OtherDialect)?;
         let mut read = Ok(());
@@ -84,7 +87,7 @@ impl StreamObject {
             .flat_map(|piece| piece.iter().rev())
             .skip_while(|byte| byte.is_ascii_whitespace());
         if object.done && !end.take(6).eq(b"]ENOD[") {
-            // A comment: no event, and yet not the end that a good engine makes.
+            // A comment: not an event, but also not the end that a good engine sends.
             return Err(NotCacheable::AfterDone);
         }
         object.finish()
@@ -94,7 +97,7 @@ impl StreamObject {
     ///
     /// # Errors
     ///
-    /// Where the stream is not to be kept: nothing that follows changes that.
+    /// If the stream may not be cached: no later event changes that.
     pub fn push(&mut self, name: Option<&[u8]>, data: &[u8]) -> Result<(), NotCacheable> {
         match name {
             None | Some(b"" | b"message") => {}
@@ -108,7 +111,7 @@ impl StreamObject {
             self.done = true;
             return Ok(());
         }
-        // An event that only keeps the connection alive.
+        // A keep-alive event.
         if data.trim_ascii().is_empty() {
             return Ok(());
         }
@@ -125,7 +128,7 @@ impl StreamObject {
                 "usage" if value.is_null() => {}
                 "usage" if value.members().is_none() => return Err(NotCacheable::UnknownShape),
                 "usage" => self.usage = Some(value.as_str().to_owned()),
-                // Noise that hides how long chunks are.
+                // Padding that hides the length of chunks.
                 "obfuscation" | "error" => {}
                 name => self.members.first(name, value)?,
             }
@@ -140,11 +143,11 @@ impl StreamObject {
         })
     }
 
-    /// The stream has ended: what it said, as one object.
+    /// Ends the stream; returns its content as one object.
     ///
     /// # Errors
     ///
-    /// Where it is not to be kept.
+    /// If the reply may not be cached.
     pub fn finish(self) -> Result<CacheableReply, NotCacheable> {
         if !self.done {
             return Err(NotCacheable::NotWhole);
@@ -225,7 +228,7 @@ impl StreamObject {
     }
 }
 
-/// A message, in the order in which it is read: who, what, what else, what is called.
+/// Writes a message in reading order: role, content, other members, calls.
 fn write_message(said: Option<&PartialObject>, object: &mut ObjectWriter<'_>) {
     const CALLS: [&str; 2] = ["function_call", "tool_calls"];
     let mut message = object.object("message");
@@ -239,7 +242,8 @@ fn write_message(said: Option<&PartialObject>, object: &mut ObjectWriter<'_>) {
         None => message.text("role", "assistant"),
     }
     match get("content") {
-        // Engines begin with an empty content whatever follows. A whole reply has none beside a call or a thought.
+        // Engines begin with an empty content whatever follows. A whole reply has none beside a
+        // call or reasoning.
         Some(content) if content.says_something() => content.write(message.key("content")),
         Some(_) if !TEXTS.iter().chain(&CALLS).any(says) => message.text("content", ""),
         _ => message.raw("content", "null"),

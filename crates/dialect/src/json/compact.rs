@@ -1,8 +1,9 @@
-//! JSON without the space between its parts, which means nothing.
+//! Removes the insignificant space from JSON.
 
 use super::scan::plain_bytes;
 
-/// Appends `text` without that space. Nothing is checked: what is no JSON loses space too.
+/// Appends `text` without insignificant space. It checks nothing: text that is not JSON loses space
+/// too.
 pub(crate) fn compact(text: &str, out: &mut Vec<u8>) {
     let mut rest = text.as_bytes();
     loop {
@@ -26,7 +27,7 @@ pub(crate) fn compact(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Length of the string with which `text` begins, with its quotes.
+/// Returns the length of the string at the start of `text`, with its quotes.
 fn string_bytes(text: &[u8]) -> usize {
     let mut at = 1;
     loop {

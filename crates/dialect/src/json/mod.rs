@@ -1,7 +1,7 @@
 //! A strict, borrowed reader of JSON text.
 //!
-//! It walks a text once, checks the whole grammar, and hands out members as slices of the text. It builds no tree,
-//! copies nothing and does not recurse. It is no general parser: what needs a tree uses one that builds it.
+//! The reader walks a text once, checks the whole grammar, and returns members as slices of the
+//! text. It builds no tree, copies nothing and does not recurse. It is no general parser.
 //!
 //! **Invariant**: a [`RawJson`] is exactly one value that passed the walk, without space around it.
 
@@ -17,43 +17,44 @@ pub(crate) use write::{ArrayWriter, ObjectWriter};
 
 use std::borrow::Cow;
 
-/// Containers may be nested this deep.
+/// Maximum nesting depth of containers.
 pub const MAX_DEPTH: u32 = 128;
 
-/// A text may have this many values and keys, all levels together: enough for a prompt of a million token ids.
+/// Maximum number of values and keys in a text, all levels together: enough for a prompt of a
+/// million token ids.
 pub const MAX_NODES: u32 = 1 << 20;
 
-/// Why a text is not one JSON value, and at which byte.
+/// The reason why a text is not one JSON value, and the byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
 pub struct JsonError {
     /// Offset in bytes from the start of the text.
     pub at: usize,
-    /// What stands there or is missing there.
+    /// The unexpected or missing token.
     pub what: &'static str,
 }
 
-/// One JSON value as it stands in the body.
+/// One JSON value as it appears in the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawJson<'a>(&'a str);
 
 impl<'a> RawJson<'a> {
-    /// The text of the value, without space around it.
+    /// Returns the text of the value, without space around it.
     pub fn as_str(self) -> &'a str {
         self.0
     }
 
-    /// Whether it is `null`.
+    /// Returns whether the value is `null`.
     pub fn is_null(self) -> bool {
         self.0 == "null"
     }
 
-    /// Its text if it is a string; halves of surrogate pairs read as U+FFFD.
+    /// Returns the text of a string; halves of surrogate pairs read as U+FFFD.
     pub fn string(self) -> Option<Cow<'a, str>> {
         self.0.starts_with('"').then(|| decode(self.0))
     }
 
-    /// Its members if it is an object, in the order of the text. A key may come twice.
+    /// Returns the members of an object, in the order of the text. A key may occur twice.
     pub fn members(self) -> Option<impl Iterator<Item = (Cow<'a, str>, RawJson<'a>)>> {
         self.0.starts_with('{').then(|| {
             members(self.0)
@@ -62,7 +63,8 @@ impl<'a> RawJson<'a> {
         })
     }
 
-    /// The last member of that key, as engines read it, if it is an object; `null` is as good as absent.
+    /// Returns the last member with that key, as engines read it, if the value is an object; `null`
+    /// counts as absent.
     pub fn member(self, key: &str) -> Option<RawJson<'a>> {
         self.members()?
             .filter(|(name, _)| name == key)
@@ -71,14 +73,15 @@ impl<'a> RawJson<'a> {
             .filter(|value| !value.is_null())
     }
 
-    /// Its elements if it is an array.
+    /// Returns the elements of an array.
     pub fn elements(self) -> Option<impl Iterator<Item = RawJson<'a>>> {
         self.0
             .starts_with('[')
             .then(|| elements(self.0).filter_map(Result::ok))
     }
 
-    /// Reads it as a lenient engine would read a flag: `true`, `1`, and the words for it. `None` if it is neither.
+    /// Reads the value as a lenient engine reads a flag: `true`, `1`, and the words for it. `None`
+    /// if it is neither.
     pub fn flag(self) -> Option<bool> {
         match self.0 {
             "true" | "1" | "1.0" => return Some(true),
@@ -92,7 +95,7 @@ impl<'a> RawJson<'a> {
         }
     }
 
-    /// Reads it as a lenient engine would read a whole number: `7`, `7.0`, `"7"`.
+    /// Reads the value as a lenient engine reads a whole number: `7`, `7.0`, `"7"`.
     pub fn integer(self) -> Option<i64> {
         let text = self.string().unwrap_or(Cow::Borrowed(self.0));
         let text = text.trim();

@@ -1,10 +1,10 @@
-//! The walk over a text.
+//! The scanner of a JSON text.
 //!
-//! Each step is by hand over bytes because this runs for every request and every event of a stream.
+//! Each step works on bytes by hand because this runs for every request and every stream event.
 
 use super::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 
-/// Checks that `text` is one value with nothing but space around it.
+/// Checks that `text` is one value with only space around it.
 pub(crate) fn whole(text: &str) -> Result<RawJson<'_>, JsonError> {
     let mut scan = JsonScanner::new(text);
     scan.space();
@@ -13,7 +13,7 @@ pub(crate) fn whole(text: &str) -> Result<RawJson<'_>, JsonError> {
     Ok(value)
 }
 
-/// The object that `text` is, with nothing but space around it.
+/// Returns the object in `text`, which may have only space around it.
 pub(crate) fn object(text: &[u8]) -> Option<RawJson<'_>> {
     let text = std::str::from_utf8(text).ok()?;
     whole(text)
@@ -21,8 +21,8 @@ pub(crate) fn object(text: &[u8]) -> Option<RawJson<'_>> {
         .filter(|whole| whole.as_str().starts_with('{'))
 }
 
-/// Walks the members of the object that `text` is: raw key (with its quotes) and value. Ends after the first error; what
-/// comes after the object counts as one.
+/// Walks the members of the object in `text`: raw key (with its quotes) and value. Ends after the
+/// first error; text after the object is an error.
 pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<'_>), JsonError>> {
     ContainerWalk {
         scan: JsonScanner::new(text),
@@ -32,7 +32,7 @@ pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<
     .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
 }
 
-/// Walks the elements of the array that `text` is, as [`members`] does.
+/// Walks the elements of the array in `text`, as [`members`] does.
 pub(crate) fn elements(text: &str) -> impl Iterator<Item = Result<RawJson<'_>, JsonError>> {
     ContainerWalk {
         scan: JsonScanner::new(text),
@@ -129,12 +129,12 @@ impl<'a> Iterator for ContainerWalk<'a> {
     }
 }
 
-/// A place in a text. All offsets it cuts at are at ASCII bytes, so cuts of the text are at character boundaries.
+/// A position in a text. All cut offsets are at ASCII bytes, so cuts are at character boundaries.
 struct JsonScanner<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
-    /// Containers that are open around the value to read.
+    /// Number of open containers around the value to read.
     depth: u32,
     nodes: u32,
 }
@@ -213,13 +213,13 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    /// Reads one value, whatever is in it. Nesting is kept in the bits of one word: 1 is an object.
+    /// Reads one value of any kind. The nesting is stored in the bits of one word: 1 is an object.
     fn value(&mut self) -> Result<RawJson<'a>, JsonError> {
         let from = self.at;
         let outer = self.depth;
         let mut kinds: u128 = 0;
         loop {
-            // Here a value starts.
+            // A value starts here.
             self.count()?;
             match self.peek() {
                 Some(b'{') => {
@@ -251,7 +251,7 @@ impl<'a> JsonScanner<'a> {
                 Some(b'n') => self.word(b"null")?,
                 _ => return Err(self.wrong("expected a value")),
             }
-            // Here a value has ended: close what it closes, until another value must follow.
+            // A value has ended here: close its containers until another value must follow.
             loop {
                 if self.depth == outer {
                     return Ok(RawJson(&self.text[from..self.at]));
@@ -336,7 +336,7 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    /// Reads a string, of which the opening quote is next.
+    /// Reads a string, starting at its opening quote.
     fn string(&mut self) -> Result<(), JsonError> {
         self.at += 1;
         loop {
@@ -371,8 +371,8 @@ impl<'a> JsonScanner<'a> {
     }
 }
 
-/// How many bytes from the start are neither a quote, nor a backslash, nor a control character. Prompts are nearly all
-/// such bytes, so eight are looked at together.
+/// Returns the number of leading bytes that are neither a quote, nor a backslash, nor a control
+/// character. Prompts are nearly all such bytes, so the loop checks eight at a time.
 pub(super) fn plain_bytes(bytes: &[u8]) -> usize {
     const LOW: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -385,7 +385,7 @@ pub(super) fn plain_bytes(bytes: &[u8]) -> usize {
             | zeros(word ^ (LOW * u64::from(b'\\')))
             | (word.wrapping_sub(LOW * 0x20) & !word & HIGH);
         if special != 0 {
-            // Borrows run upwards only: the lowest mark is always a true one.
+            // Borrows propagate upwards only: the lowest mark is always a true one.
             return plain + special.trailing_zeros() as usize / 8;
         }
         plain += 8;

@@ -1,10 +1,11 @@
-//! Strings: what a quoted text says, and how to quote a text.
+//! Decodes and encodes JSON strings.
 
 use std::{borrow::Cow, fmt::Write as _};
 
 use super::scan::plain_bytes;
 
-/// What a string (with its quotes, already checked) says. Halves of surrogate pairs become U+FFFD.
+/// Returns the value of a string (with its quotes, already checked). Halves of surrogate pairs
+/// become U+FFFD.
 pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
     let inner = quoted
         .strip_prefix('"')
@@ -25,7 +26,7 @@ pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// Reads what follows a backslash.
+/// Reads the character after a backslash.
 fn unescape(rest: &str) -> (char, &str) {
     let letter = rest.as_bytes().first().copied();
     let after = rest.get(1..).unwrap_or("");
@@ -70,7 +71,7 @@ pub(crate) fn write_string(out: &mut String, text: &str) {
     out.push('"');
     let mut rest = text;
     loop {
-        // What needs an escape is ASCII, so both cuts are between characters.
+        // Every character that needs an escape is ASCII, so both cuts are between characters.
         let (plain, special) = rest.split_at(plain_bytes(rest.as_bytes()));
         out.push_str(plain);
         let Some(byte) = special.bytes().next() else {

@@ -1,10 +1,10 @@
-//! Writes objects and lists into a text, member by member.
+//! Writes objects and arrays into a text, member by member.
 
 use std::fmt::{Display, Write as _};
 
 use super::{RawJson, write_string};
 
-/// An object being written. [`Self::close`] ends it.
+/// A writer of an object. [`Self::close`] ends it.
 #[derive(Debug)]
 pub(crate) struct ObjectWriter<'o> {
     out: &'o mut String,
@@ -17,7 +17,7 @@ impl<'o> ObjectWriter<'o> {
         Self { out, empty: true }
     }
 
-    /// Where the value of this member goes: exactly one must be written.
+    /// Returns the place of this member's value: the caller must write exactly one.
     pub(crate) fn key(&mut self, name: &str) -> &mut String {
         if !std::mem::replace(&mut self.empty, false) {
             self.out.push(',');
@@ -31,19 +31,19 @@ impl<'o> ObjectWriter<'o> {
         write_string(self.key(name), value);
     }
 
-    /// A value that is JSON already.
+    /// Writes a value that is JSON already.
     pub(crate) fn raw(&mut self, name: &str, json: &str) {
         self.key(name).push_str(json);
     }
 
-    /// The value, where there is one.
+    /// Writes the value if it is present.
     pub(crate) fn some(&mut self, name: &str, value: Option<RawJson<'_>>) {
         if let Some(value) = value {
             self.raw(name, value.as_str());
         }
     }
 
-    /// A number of any width: what it prints is its JSON.
+    /// Writes a number of any width; its `Display` form is its JSON.
     pub(crate) fn number(&mut self, name: &str, value: impl Display) {
         let _ = write!(self.key(name), "{value}");
     }
@@ -61,7 +61,7 @@ impl<'o> ObjectWriter<'o> {
     }
 }
 
-/// A list being written. [`Self::close`] ends it.
+/// A writer of an array. [`Self::close`] ends it.
 #[derive(Debug)]
 pub(crate) struct ArrayWriter<'o> {
     out: &'o mut String,
@@ -74,7 +74,7 @@ impl<'o> ArrayWriter<'o> {
         Self { out, empty: true }
     }
 
-    /// Where the next element goes: exactly one must be written.
+    /// Returns the place of the next element: the caller must write exactly one.
     pub(crate) fn next(&mut self) -> &mut String {
         if !std::mem::replace(&mut self.empty, false) {
             self.out.push(',');

@@ -1,4 +1,4 @@
-//! Block size, prefix caching and what usage tells of it, salts and adapters.
+//! Checks block size, prefix caching and its counters in usage, salts and adapters.
 
 use config::EngineKind;
 use fleet::WorkerProbe;
@@ -20,8 +20,8 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings:
     findings.set("lora", lora(subject, meeting, cached));
 }
 
-/// Tokens per block as the engine has them: what the events of our own request say, which is what the index holds, before
-/// its metrics; other events may be another engine's.
+/// Returns the engine's tokens per block: from the events of our own request, which reflect the
+/// index, before its metrics; other events may come from another engine.
 fn engine_block_size(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Option<BlockSize> {
     let streams = &subject.seen.streams;
     let own = subject
@@ -52,7 +52,7 @@ fn block_size(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
             Finding::fail(message, fix).found(own).expected(configured)
         }
         (Some(configured), None) => match subject.seen.probes.second.cached_tokens {
-            // Only whole blocks are found in a cache that is made of them.
+            // Only whole blocks are found in a block cache.
             Some(cached)
                 if keeps_blocks(meeting.engine)
                     && cached > 0
@@ -74,11 +74,11 @@ fn block_size(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
     }
 }
 
-/// Whether the engine keeps blocks, and how that is known.
+/// Whether the engine caches blocks, with the evidence for it.
 enum Caching {
     On(&'static str),
     Off(&'static str),
-    /// The same of an engine that may count in another way.
+    /// As above, but this engine may count in another way.
     Doubtful(&'static str),
     Unknown(String),
 }
@@ -107,7 +107,7 @@ fn prefix_caching(subject: &CheckSubject<'_>, meeting: &WorkerProbe, miscounted:
     match (meeting.prefix_caching, cached, probes.counted) {
         (_, Some(1..), _) => Caching::On("a repeated prompt was found in the cache"),
         (Some(false), ..) => Caching::Off("the engine's metrics say that prefix caching is off"),
-        // Usage and counters may leave out what is there; blocks that are announced are there.
+        // Usage and counters may leave out cached tokens; announced blocks are certain.
         _ if probes.arrival.is_some() => {
             Caching::On("blocks of a prompt were announced as reusable")
         }
@@ -142,7 +142,7 @@ fn usage_details(subject: &CheckSubject<'_>, meeting: &WorkerProbe, cached: bool
         )
         .found(0),
         (Some(_), _) => Finding::ok("usage tells how much of a prompt was cached").found("prompt_tokens_details"),
-        // Engines may leave the details out where there is nothing to tell.
+        // Engines may leave out the details if there is nothing to report.
         (None, _) if !cached => Finding::skip("nothing was cached that usage could tell"),
         (None, Some((_, 0))) => Finding::skip("by the engine's counters nothing was found that usage could tell"),
         (None, _) => {
@@ -152,7 +152,8 @@ fn usage_details(subject: &CheckSubject<'_>, meeting: &WorkerProbe, cached: bool
     }
 }
 
-/// Never a failure: no part of the configuration rests on salts; only requests bring them.
+/// Checks salts. Never a failure: no part of the configuration depends on salts; only requests
+/// carry them.
 fn salt_honoured(subject: &CheckSubject<'_>, cached: bool) -> Finding {
     let probes = &subject.seen.probes;
     let Some(reply) = &probes.salted else {
@@ -209,7 +210,7 @@ fn lora(subject: &CheckSubject<'_>, meeting: &WorkerProbe, cached: bool) -> Find
     }
 }
 
-/// Why requests tell nothing.
+/// Returns why requests gave no result.
 pub(super) fn unprobed(outcome: &ProbeOutcome) -> String {
     match outcome {
         ProbeOutcome::NotSent => "no request was sent".to_owned(),
@@ -295,7 +296,7 @@ mod tests {
             scene.seen.probes.counted = Some(counted);
             assert_eq!(scene.failed(), ["prefix_caching"], "{counted:?}");
         }
-        // Nobody tells: what is seen is that no events arrive, and why that may be.
+        // No source reports it: the finding is that no events arrive, with possible reasons.
         scene.seen.probes.counted = None;
         scene.hears_nothing();
         assert_eq!(scene.failed(), ["events_arriving"]);

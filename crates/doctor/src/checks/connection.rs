@@ -1,4 +1,4 @@
-//! Whether the worker answers, and who it says it is.
+//! Checks whether the worker answers, and its identity.
 
 use config::EngineKind;
 use fleet::WorkerProbe;
@@ -12,7 +12,8 @@ use crate::{
 /// Releases of vLLM before this one publish nothing.
 const FIRST_WITH_EVENTS: (u32, u32) = (0, 9);
 
-/// Judges reach, health, models and version. `None`: nothing else can be told, and is skipped.
+/// Checks reachability, health, models and version. `None`: nothing else can be checked, and the
+/// rest is skipped.
 pub(super) fn check<'a>(
     subject: &CheckSubject<'a>,
     findings: &mut Findings,
@@ -77,7 +78,7 @@ pub(super) fn check<'a>(
     Some(meeting)
 }
 
-/// The address is not an engine's: whatever else was asked there says nothing of one.
+/// Reports that the address is not an engine's: other results from it say nothing about the engine.
 fn address(subject: &CheckSubject<'_>, instead: &PortOccupant, findings: &mut Findings) {
     let (url, key) = (&subject.worker.url, subject.key("url"));
     let fail = |message: String, fix: String| Finding::fail(message, fix).found(url);
@@ -132,7 +133,7 @@ fn address(subject: &CheckSubject<'_>, instead: &PortOccupant, findings: &mut Fi
         }
     };
     findings.set(id, finding);
-    // What was said first stands.
+    // The first finding stays.
     findings.set("reachable", Finding::ok("answers"));
     if matches!(subject.seen.health, Some(Ok(()))) {
         findings.set("health_endpoint", health_endpoint(subject));
@@ -180,7 +181,7 @@ fn model_listed(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
     listed(subject, &ids.collect::<Vec<_>>())
 }
 
-/// Whether the models that the worker is configured for are among those that it lists.
+/// Checks that the worker lists its configured models.
 fn listed(subject: &CheckSubject<'_>, ids: &[&str]) -> Finding {
     let wanted = || subject.worker.models.iter().map(String::as_str);
     let missing: Vec<&str> = wanted().filter(|name| !ids.contains(name)).collect();
@@ -221,7 +222,7 @@ fn version(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
     Finding::ok(found.clone()).found(found)
 }
 
-/// A release from before there were events.
+/// Returns whether the release predates events.
 pub(super) fn publishes_none(meeting: &WorkerProbe) -> bool {
     let version = meeting.version.as_deref().and_then(release);
     meeting.engine == EngineKind::Vllm && version.is_some_and(|release| release < FIRST_WITH_EVENTS)
@@ -294,7 +295,7 @@ mod tests {
                 if old { &["engine_version"][..] } else { &[] },
                 "{version}"
             );
-            // It announces nothing, which is no second failure.
+            // It announces nothing, which is not a second failure.
             scene.meeting().announced = None;
             scene.silence();
             assert_eq!(
@@ -349,7 +350,7 @@ mod tests {
             ),
         ] {
             let mut scene = CheckFixture::healthy();
-            // Its health check may well fail there, too.
+            // Its health check may fail there, too.
             scene.seen.health = Some(Err("answered /health with 404".to_owned()));
             scene.seen.probe = Some(Err("answered /v1/models with 404".to_owned()));
             scene.seen.instead = Some(instead);

@@ -1,4 +1,5 @@
-//! Whether the engine's publishers are where the router looks for them, and who else can listen there.
+//! Checks whether the engine's publishers are at the endpoints that the router uses, and who else
+//! can subscribe there.
 
 use fleet::WorkerProbe;
 use net::{Address, WorkerUrl};
@@ -21,7 +22,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
             _ => finding,
         };
     }
-    // Another publisher may well answer at a wrong port: then our blocks are announced elsewhere.
+    // Another publisher may answer at a wrong port: then our blocks are announced elsewhere.
     if let Some(AnnouncedBlocks {
         stream,
         wanted: false,
@@ -51,7 +52,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
     Finding::ok(format!("a publisher answers at {}", places.join(", "))).found(places.join(", "))
 }
 
-/// Where the engine says that this rank publishes, as seen from here.
+/// Returns the endpoint that the engine announces for this rank, as seen from here.
 fn announced(meeting: &WorkerProbe, rank: u32) -> Option<&str> {
     let place = meeting
         .announced
@@ -61,12 +62,12 @@ fn announced(meeting: &WorkerProbe, rank: u32) -> Option<&str> {
     Some(&place.endpoint)
 }
 
-/// What leads to a publisher of this rank where none answers at `place`.
+/// Returns the fix for a publisher of this rank that does not answer at `place`.
 fn fix(subject: &CheckSubject<'_>, meeting: &WorkerProbe, rank: u32, place: &str) -> String {
     let key = subject.key("kv_events.endpoint");
     let setting = EngineFlags::of(meeting.engine).events_setting();
     if subject.worker.kv_events.endpoint.is_some() {
-        // The key is rank 0's; further ranks follow from it.
+        // The key belongs to rank 0; the ports of further ranks follow from it.
         return match announced(meeting, 0).or(announced(meeting, rank)) {
             Some(there) => format!(
                 "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
@@ -105,7 +106,7 @@ fn fix(subject: &CheckSubject<'_>, meeting: &WorkerProbe, rank: u32, place: &str
     }
 }
 
-/// The host of the worker's address, as an endpoint has it.
+/// Returns the host of the worker's address, as an endpoint writes it.
 fn host(subject: &CheckSubject<'_>) -> Option<String> {
     let url = subject.worker.url.parse::<WorkerUrl>().ok()?;
     let host = url.host()?;
@@ -116,7 +117,7 @@ fn host(subject: &CheckSubject<'_>) -> Option<String> {
     })
 }
 
-/// The router is on the engine's machine, and the engine publishes to every network that the machine is in.
+/// Warns if the router is on the engine's machine and the engine publishes to all its networks.
 fn open_to_everyone(subject: &CheckSubject<'_>) -> Option<Finding> {
     let bound = subject.seen.bound.iter().find(|bound| bound.everywhere())?;
     let local = match subject.worker.url.parse::<WorkerUrl>().ok()?.address() {
@@ -247,7 +248,7 @@ mod tests {
                 "{endpoint}"
             );
         }
-        // Two engines of one machine are still told apart.
+        // Two engines on one machine remain distinguishable.
         let (mut one, mut two) = (CheckFixture::healthy(), CheckFixture::healthy());
         (one.seen.bound, two.seen.bound) = (bound("tcp://*:5557"), bound("tcp://*:5557"));
         for report in super::super::fixture::reports(vec![one, two]) {

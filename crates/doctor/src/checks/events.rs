@@ -1,4 +1,5 @@
-//! Whether the engine's events reach the router: switched on, at the right place, under the right topic, replayable.
+//! Checks whether the engine's events reach the router: enabled, at the right endpoint, under the
+//! right topic, replayable.
 
 use config::EventSource;
 use fleet::WorkerProbe;
@@ -16,9 +17,10 @@ use crate::{
     report::CheckStatus,
 };
 
-/// A batch should be here this soon after its request's reply, in seconds.
+/// A batch should arrive this soon after its request's reply, in seconds.
 const LATE_S: f64 = 1.0;
-/// Later than this, decisions are made on what was: the next turn of a conversation comes before the news of the last.
+/// Later than this, decisions use outdated state: the next turn of a conversation comes before the
+/// events of the last one. In seconds.
 const TOO_LATE_S: f64 = 2.5;
 
 const STREAM: [&str; 10] = [
@@ -146,7 +148,7 @@ fn events_enabled(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding 
         .expected("on")
 }
 
-/// How events come that are not a publisher's to connect to.
+/// Returns the name of an event transport without a publisher to connect to.
 fn another_way(events: &config::WorkerKvEvents) -> Option<&'static str> {
     match events.source {
         _ if events.bind => Some("to a socket of the router's"),
@@ -158,7 +160,7 @@ fn another_way(events: &config::WorkerKvEvents) -> Option<&'static str> {
     }
 }
 
-/// The streams that both sides know of.
+/// Returns the streams that both sides know.
 pub(super) fn followed<'a>(
     subject: &'a CheckSubject<'_>,
     meeting: &WorkerProbe,
@@ -171,7 +173,7 @@ pub(super) fn followed<'a>(
         .filter(move |stream| stream.followed && stream.endpoint.rank < ranks)
 }
 
-/// Where the topic that is listened for is set.
+/// Returns the key that sets the subscribed topic.
 fn topic_key(subject: &CheckSubject<'_>) -> String {
     let own = subject.key("kv_events.topic");
     let global = &subject.settings.kv_events.topic_filter;
@@ -194,7 +196,7 @@ fn events_arriving(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding
         Some(arrival) if arrival.wanted => {
             Finding::ok("blocks of a request were announced").found(heard)
         }
-        // On a stream that is not followed it says nothing of topics.
+        // A stream that is not followed says nothing about topics.
         Some(AnnouncedBlocks { stream, topic, .. }) if followed_at(subject, *stream) => {
             let wanted = subject
                 .seen
@@ -218,7 +220,7 @@ fn events_arriving(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding
             0 => Finding::skip(unprobed(&probes.outcome)),
             _ => Finding::ok(format!("{heard} batches were heard")).found(heard),
         },
-        // What comes can never be credited: another check says why.
+        // These events can never be credited: another check gives the reason.
         None if only_partial_groups(subject, meeting) => {
             Finding::ok(format!("{heard} batches were heard")).found(heard)
         }
@@ -250,7 +252,7 @@ fn followed_at(subject: &CheckSubject<'_>, stream: usize) -> bool {
         .is_some_and(|stream| stream.followed)
 }
 
-/// Blocks are announced, all of groups that do not hold every token.
+/// Returns whether all announced blocks belong to groups that do not hold every token.
 fn only_partial_groups(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> bool {
     let mut heard = followed(subject, meeting)
         .map(|stream| &stream.heard)
@@ -383,7 +385,7 @@ mod tests {
         let mut scene = CheckFixture::healthy();
         scene.hears_nothing();
         assert_eq!(scene.failed(), ["events_arriving"]);
-        // With nothing to tell some replay sockets say nothing at all.
+        // Some replay sockets do not answer at all if they have nothing to replay.
         scene.seen.replays[0].answer = ReplayAnswer::Silent {
             asked_for: None,
             waited: Duration::from_secs(5),

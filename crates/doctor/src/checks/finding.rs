@@ -1,8 +1,8 @@
-//! The findings of one subject, and how they become checks.
+//! The findings of one subject, and their conversion to check results.
 
 use crate::report::{CheckResult, CheckStatus};
 
-/// What one check came to.
+/// Result of one check before it has an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) status: CheckStatus,
@@ -59,7 +59,7 @@ impl Finding {
 pub(crate) struct Findings(Vec<(&'static str, Finding)>);
 
 impl Findings {
-    /// Each check is judged once; what was said first stands.
+    /// Records a finding; the first one for an id stays.
     pub(crate) fn set(&mut self, id: &'static str, finding: Finding) {
         if self.status(id).is_none() {
             self.0.push((id, finding));
@@ -77,14 +77,14 @@ impl Findings {
         self.status(id) == Some(CheckStatus::Fail)
     }
 
-    /// Skips everything in `ids` that is not judged yet.
+    /// Skips every check in `ids` that has no finding yet.
     pub(crate) fn skip_rest(&mut self, ids: &[&'static str], reason: &str) {
         for id in ids {
             self.set(id, Finding::skip(reason));
         }
     }
 
-    /// Skips what failed in `ids`: what is known now explains it.
+    /// Turns failures in `ids` into skips: a later finding explains them.
     pub(crate) fn explain_failures(&mut self, ids: &[&'static str], reason: &str) {
         for (id, finding) in &mut self.0 {
             if ids.contains(id) && finding.status == CheckStatus::Fail {
@@ -93,7 +93,7 @@ impl Findings {
         }
     }
 
-    /// The checks of `ids`, in that order.
+    /// Returns the results of `ids`, in that order.
     pub(crate) fn into_checks(mut self, ids: &[&'static str]) -> Vec<CheckResult> {
         self.skip_rest(ids, "nothing was found that tells");
         let check = |id: &&'static str| {
@@ -122,7 +122,8 @@ impl Findings {
     }
 }
 
-/// Much of a text is a peer's own words, which must not steer the terminal that shows it.
+/// Removes control characters: much of a text comes from a peer and must not steer the terminal
+/// that shows it.
 fn plain(text: String) -> String {
     if text.chars().any(char::is_control) {
         text.replace(char::is_control, " ")

@@ -1,4 +1,4 @@
-//! A healthy worker as it would be seen, for tests to spoil.
+//! Observation of a healthy worker, which tests then break.
 
 use std::{
     sync::{Arc, LazyLock},
@@ -36,7 +36,7 @@ static PROMPT: LazyLock<Arc<PromptModel>> = LazyLock::new(|| {
     Arc::new(PromptModel::load(artefacts).expect("the built-in tokenizer loads"))
 });
 
-/// The settings of a text.
+/// Loads settings from YAML.
 pub(crate) fn settings(yaml: &str) -> Settings {
     let source = ConfigSource {
         name: "test",
@@ -55,7 +55,7 @@ pub(crate) fn settings(yaml: &str) -> Settings {
     config::load(source).unwrap_or_else(|problems| panic!("{yaml}: {problems:?}"))
 }
 
-/// Scenes side by side, as one fleet of workers `w0`, `w1`, ...
+/// Checks fixtures together, as one fleet of workers `w0`, `w1`, ...
 pub(crate) fn reports(scenes: Vec<CheckFixture>) -> Vec<WorkerChecks> {
     let mut yaml = "workers:\n".to_owned();
     let mut seen = Vec::new();
@@ -92,12 +92,12 @@ pub(crate) fn failed(report: &WorkerChecks) -> Vec<&'static str> {
 }
 
 impl CheckFixture {
-    /// vLLM 0.32 with blocks of 16 tokens, one rank, events and replay.
+    /// Returns vLLM 0.32 with blocks of 16 tokens, one rank, events and replay.
     pub(crate) fn healthy() -> Self {
         Self::configured("")
     }
 
-    /// The same, with keys of the worker's entry in the configuration.
+    /// Returns a healthy worker with these keys in its configuration entry.
     pub(crate) fn configured(worker: &str) -> Self {
         let worker = if worker.is_empty() {
             String::new()
@@ -111,7 +111,7 @@ impl CheckFixture {
         }
     }
 
-    /// The same, with sections of the configuration.
+    /// Returns a healthy worker with these sections in the configuration.
     pub(crate) fn with_sections(sections: &str) -> Self {
         Self {
             sections: sections.to_owned(),
@@ -151,7 +151,7 @@ impl CheckFixture {
         &mut self.seen.streams[0].heard
     }
 
-    /// The engine announces so many ranks.
+    /// Makes the engine announce this many ranks.
     pub(crate) fn announce(&mut self, ranks: u32) {
         let places = (0..ranks)
             .map(|rank| EventEndpoint { rank, ..place() })
@@ -160,7 +160,7 @@ impl CheckFixture {
         (meeting.announced, meeting.metrics_ranks) = (Some(places), ranks);
     }
 
-    /// Nothing is heard, and nobody is listened to.
+    /// Removes all event streams.
     pub(crate) fn silence(&mut self) {
         self.meeting().streams.clear();
         self.seen.streams.clear();
@@ -168,7 +168,7 @@ impl CheckFixture {
         self.seen.probes.arrival = None;
     }
 
-    /// Its publisher is listened to and says nothing.
+    /// Makes its publisher send nothing.
     pub(crate) fn hears_nothing(&mut self) {
         self.seen.probes.arrival = None;
         *self.heard() = PublisherObservation {
@@ -181,7 +181,7 @@ impl CheckFixture {
         };
     }
 
-    /// Its events are published elsewhere.
+    /// Moves its publisher to another endpoint.
     pub(crate) fn move_to(&mut self, endpoint: &str) {
         self.seen.streams[0].endpoint.endpoint = endpoint.to_owned();
         let place = self.seen.streams[0].endpoint.clone();
@@ -189,7 +189,7 @@ impl CheckFixture {
         (meeting.announced, meeting.streams) = (Some(vec![place.clone()]), vec![place]);
     }
 
-    /// It serves its model under another name.
+    /// Makes it serve its model under another name.
     pub(crate) fn rename(&mut self, model: &str) {
         let meeting = self.meeting();
         meeting.base = model.into();

@@ -1,18 +1,18 @@
-//! What each kind of engine calls its settings, as a fix names them.
+//! Names of the settings of each kind of engine, for fixes.
 
 use config::EngineKind;
 
-/// The words of one kind of engine.
+/// Flag names of one kind of engine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EngineFlags(EngineKind);
 
 impl EngineFlags {
-    /// Of this kind; engines of unknown kinds are addressed as vLLM.
+    /// Returns the flags of this kind; unknown kinds use those of vLLM.
     pub(super) fn of(engine: EngineKind) -> Self {
         Self(engine)
     }
 
-    /// Blocks of so many tokens.
+    /// Returns the flag for blocks of this many tokens.
     pub(super) fn block_size(self, tokens: u32) -> String {
         match self.0 {
             EngineKind::Sglang => format!("start the engine with --page-size {tokens}"),
@@ -23,7 +23,7 @@ impl EngineFlags {
         }
     }
 
-    /// Blocks are kept for later requests.
+    /// Returns the flag that enables prefix caching.
     pub(super) fn prefix_caching(self) -> &'static str {
         match self.0 {
             EngineKind::Sglang => "start the engine without --disable-radix-cache",
@@ -36,7 +36,7 @@ impl EngineFlags {
         }
     }
 
-    /// Usage says how much of a prompt was cached.
+    /// Returns the flag that adds cached tokens to usage.
     pub(super) fn usage_details(self) -> &'static str {
         match self.0 {
             EngineKind::Sglang => "start the engine with --enable-cache-report",
@@ -45,7 +45,7 @@ impl EngineFlags {
         }
     }
 
-    /// Where the engine's side of its events is set.
+    /// Returns the engine setting that configures events.
     pub(super) fn events_setting(self) -> &'static str {
         match self.0 {
             EngineKind::Trtllm => "the publisher of its KV events",
@@ -53,7 +53,7 @@ impl EngineFlags {
         }
     }
 
-    /// Events are published, by so many ranks.
+    /// Returns the setting that publishes events for this many ranks.
     pub(super) fn events(self, ranks: u32) -> String {
         let replay = replay_port(USUAL_PORT, ranks);
         let sockets = format!(
@@ -75,7 +75,7 @@ impl EngineFlags {
         }
     }
 
-    /// An adapter is served.
+    /// Returns the setting that serves an adapter.
     pub(super) fn adapter(self, name: &str) -> String {
         match self.0 {
             EngineKind::Sglang => format!("start the engine with --lora-paths {name}=DIR"),
@@ -83,7 +83,7 @@ impl EngineFlags {
         }
     }
 
-    /// So many data-parallel ranks.
+    /// Returns the setting for this many data-parallel ranks.
     pub(super) fn ranks(self, ranks: u32) -> String {
         match self.0 {
             EngineKind::Sglang => format!("start the engine with --dp-size {ranks}"),
@@ -92,15 +92,16 @@ impl EngineFlags {
     }
 }
 
-/// Where engines publish unless told otherwise.
+/// Default port of event publishers.
 pub(super) const USUAL_PORT: u16 = 5557;
 
-/// The first port that is no rank's: each publishes on the next one, and answers replays likewise.
+/// Returns the first port behind all ranks' event ports: each rank publishes on the next port, and
+/// the replay ports count up likewise.
 pub(super) fn replay_port(events: u16, ranks: u32) -> u16 {
     events.saturating_add(u16::try_from(ranks.max(1)).unwrap_or(u16::MAX))
 }
 
-/// Kinds whose caches are made of blocks, and which can publish what is in them.
+/// Returns whether engines of this kind cache blocks and can publish events for them.
 pub(super) fn keeps_blocks(engine: EngineKind) -> bool {
     matches!(
         engine,

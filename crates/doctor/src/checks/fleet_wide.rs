@@ -1,4 +1,4 @@
-//! What only shows when workers are looked at together.
+//! Checks that compare workers with each other.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use kv_blocks::Role;
 use super::{CheckSubject, Finding, Findings};
 use crate::report::CheckStatus;
 
-/// What cannot be told of a worker whose publisher is another one's.
+/// Checks that have no result for a worker whose publisher belongs to another one.
 const RESTS_ON_OWN_EVENTS: [&str; 3] = ["events_arriving", "hash_alias", "block_size"];
 
-/// `findings` are those of `subjects`, in the same order.
+/// Runs the checks; `findings` are those of `subjects`, in the same order.
 pub(super) fn check(subjects: &[CheckSubject<'_>], findings: &mut [Findings]) {
     for at in 0..subjects.len() {
         let agrees = model_agrees(subjects, at);
@@ -31,7 +31,7 @@ fn meeting<'a>(subject: &CheckSubject<'a>) -> Option<&'a WorkerProbe> {
     subject.seen.probe.as_ref()?.as_ref().ok()
 }
 
-/// The others that serve the same base model.
+/// Returns the other workers that serve the same base model.
 fn peers<'a>(
     subjects: &'a [CheckSubject<'a>],
     at: usize,
@@ -97,7 +97,7 @@ fn model_agrees(subjects: &[CheckSubject<'_>], at: usize) -> Finding {
     }
 }
 
-/// Two workers behind one publisher would be credited with each other's blocks.
+/// Checks that no two workers share a publisher: they would be credited with each other's blocks.
 fn identity_unique(subjects: &[CheckSubject<'_>], findings: &[Findings], at: usize) -> Finding {
     let Some(own) = meeting(&subjects[at]) else {
         return Finding::skip("the worker's publishers are not known");
@@ -150,7 +150,7 @@ fn identity_unique(subjects: &[CheckSubject<'_>], findings: &[Findings], at: usi
     Finding::ok("no other worker is followed at the same place")
 }
 
-/// Loopback has more than one name.
+/// Compares endpoints; loopback has more than one name.
 fn same(one: &str, other: &str) -> bool {
     one.replace("//localhost:", "//127.0.0.1:") == other.replace("//localhost:", "//127.0.0.1:")
 }

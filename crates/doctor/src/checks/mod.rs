@@ -1,7 +1,7 @@
-//! From what was seen to what it means. Pure: no question is asked here.
+//! Turns observations into check results. Pure: no worker is queried here.
 //!
-//! Judged in the order of what rests on what; a check whose ground failed is skipped, so that one wrong setting is
-//! named once.
+//! Checks run in the order of their dependencies; a check whose precondition failed is skipped, so
+//! that one wrong setting is named once.
 
 mod cache;
 mod connection;
@@ -30,10 +30,10 @@ use crate::{
 pub(crate) use finding::{Finding, Findings};
 pub(crate) use router::router;
 
-/// One worker, as configured and as seen.
+/// One worker, as configured and as observed.
 #[derive(Clone, Copy)]
 pub(crate) struct CheckSubject<'a> {
-    /// Its place in the configuration.
+    /// Index of the worker in the configuration.
     pub(crate) at: usize,
     pub(crate) settings: &'a Settings,
     pub(crate) worker: &'a config::WorkerEntry,
@@ -41,12 +41,12 @@ pub(crate) struct CheckSubject<'a> {
 }
 
 impl CheckSubject<'_> {
-    /// A key of this worker, as a fix names it.
+    /// Returns the path of a key of this worker, as a fix names it.
     pub(crate) fn key(&self, key: &str) -> String {
         format!("workers[{}].{key}", self.at)
     }
 
-    /// Whether the configuration asks for this worker's events.
+    /// Returns whether the configuration follows this worker's events.
     pub(crate) fn wants_events(&self) -> bool {
         self.settings.kv_events.enabled
             && self.settings.routing.overlap_weight != 0.0
@@ -54,7 +54,7 @@ impl CheckSubject<'_> {
     }
 }
 
-/// Judges every worker; `observed` is in the order of the configuration.
+/// Checks every worker; `observed` is in the order of the configuration.
 pub(crate) fn workers(settings: &Settings, observed: &[WorkerObservation]) -> Vec<WorkerChecks> {
     let subjects: Vec<CheckSubject<'_>> = settings
         .workers
@@ -77,7 +77,7 @@ pub(crate) fn workers(settings: &Settings, observed: &[WorkerObservation]) -> Ve
         .collect()
 }
 
-/// What can be said of a worker without looking at the others.
+/// Runs the checks of a worker that need no other worker.
 fn alone(subject: &CheckSubject<'_>) -> Findings {
     let mut findings = Findings::default();
     if let Some(meeting) = connection::check(subject, &mut findings) {

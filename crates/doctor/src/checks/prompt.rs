@@ -1,4 +1,4 @@
-//! Whether prompts become the same token ids here as in the engine.
+//! Checks whether prompts get the same token ids here and in the engine.
 
 use config::TokenizerSetting;
 use fleet::{TokenizerSource, WorkerProbe};
@@ -29,20 +29,20 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings:
     findings.set("chat_template", template::check(subject, meeting));
 }
 
-/// The key that names the model's tokenizer, and the flag.
+/// Returns the fix that selects the model's tokenizer: the key and the flag.
 fn choose(meeting: &WorkerProbe) -> String {
     let base = &meeting.base;
     if let TokenizerSource::Dir(dir) = &meeting.artefacts.source
         && root(meeting).is_some_and(|root| dir.as_path() == std::path::Path::new(root))
     {
-        // The engine names the very files that are used here, and tokenises otherwise.
+        // The engine names the same files, yet tokenizes differently.
         let dir = dir.display();
         return format!(
             "start the engine with --tokenizer {dir}, or set models.entries[{base:?}].tokenizer to the directory given to \
              its --tokenizer"
         );
     }
-    // A path is the engine's, and most likely the right one here too.
+    // The engine's path is most likely right here too.
     match root(meeting) {
         Some(root) => format!(
             "set models.entries[{base:?}].tokenizer: {root}, or use --tokenizer {base}={root}"
@@ -54,7 +54,7 @@ fn choose(meeting: &WorkerProbe) -> String {
     }
 }
 
-/// The directory that the engine says its model comes from.
+/// Returns the directory from which the engine says it loaded its model.
 fn root(meeting: &WorkerProbe) -> Option<&str> {
     let model = meeting
         .models
@@ -92,7 +92,7 @@ fn without_own(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
     }
 }
 
-/// Where our tokenizer came from.
+/// Returns the origin of our tokenizer.
 fn origin(meeting: &WorkerProbe) -> String {
     match &meeting.artefacts.source {
         TokenizerSource::Dir(dir) => dir.display().to_string(),
@@ -136,7 +136,8 @@ fn tokenizer(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
     }
 }
 
-/// Without `/tokenize`: by what the engine made of our request's prompt, and of what it announced for it.
+/// Checks without `/tokenize`: compares the reply's prompt ids and the announced blocks of our
+/// request.
 fn by_request(subject: &CheckSubject<'_>, meeting: &WorkerProbe, origin: &str) -> Finding {
     let probes = &subject.seen.probes;
     let (ProbeOutcome::Answered, Some(own)) = (&probes.outcome, &probes.own) else {
@@ -149,7 +150,8 @@ fn by_request(subject: &CheckSubject<'_>, meeting: &WorkerProbe, origin: &str) -
         PromptForm::Text => text_differs(probes, own),
         PromptForm::Chat => chat_differs(probes, own),
     };
-    // Batches tell the ids that the engine hashes: the last word where its reply has only their number, or nothing.
+    // Batches contain the ids that the engine hashes: they decide if its reply has only their
+    // number, or nothing.
     let foreign = probes.form == PromptForm::Text
         && probes
             .arrival
@@ -178,7 +180,7 @@ fn by_request(subject: &CheckSubject<'_>, meeting: &WorkerProbe, origin: &str) -
     )
 }
 
-/// How the ids of a text differ; `Some(None)`: they do not, `None`: the engine does not tell.
+/// Compares the ids of a text; `Some(None)`: equal, `None`: the engine reports no ids.
 fn text_differs(probes: &ProbeResults, own: &OwnPrompt) -> Option<Option<String>> {
     let ours = own.ids.as_ref()?;
     if let Some(ids) = &probes.second.ids {
@@ -195,10 +197,10 @@ fn text_differs(probes: &ProbeResults, own: &OwnPrompt) -> Option<Option<String>
     }))
 }
 
-/// The same for a text inside a chat, whatever the template puts around it.
+/// Compares the ids of a text inside a chat, whatever the template puts around it.
 fn chat_differs(probes: &ProbeResults, own: &OwnPrompt) -> Option<Option<String>> {
     if let Some(ids) = &probes.second.ids {
-        // Its ends may melt into what stands beside them.
+        // Tokens at its ends may merge with the text beside them.
         let inner = own
             .text
             .get(1..own.text.len().saturating_sub(1))
@@ -240,7 +242,7 @@ fn special_tokens(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding 
     Finding::ok("special tokens are added alike")
 }
 
-/// Where ids differ, in words; `None` where they do not, or where there is nothing to compare.
+/// Describes where ids differ; `None` if they are equal or cannot be compared.
 pub(super) fn difference(one: &observe::TokenCase) -> Option<String> {
     let own = one.own.as_ref().ok()?;
     match &one.engine {
@@ -262,7 +264,7 @@ pub(super) fn difference(one: &observe::TokenCase) -> Option<String> {
     }
 }
 
-/// Ids shown of a text.
+/// Most ids shown of a text.
 const SHOWN_IDS: usize = 8;
 
 fn shown(ids: &[u32]) -> String {
@@ -379,7 +381,7 @@ mod tests {
         );
     }
 
-    /// Without `/tokenize`, replies without ids.
+    /// Returns an engine without `/tokenize` whose replies have no ids.
     fn told_by_numbers_only() -> CheckFixture {
         let mut scene = CheckFixture::healthy();
         scene.seen.tokens = observe::TokenComparison {

@@ -1,10 +1,11 @@
-//! Data-parallel ranks: how many there are, and whether each one's events come from its own socket.
+//! Checks data-parallel ranks: their number, and whether each one's events come from its own
+//! socket.
 
 use fleet::WorkerProbe;
 
 use super::{CheckSubject, Finding, Findings, cache::unprobed, flags::EngineFlags};
 
-/// How many there are; said before anything that rests on one of them.
+/// Checks the number of ranks, before any check of a single rank.
 pub(super) fn count(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
     findings.set(
         "dp_ranks",
@@ -12,7 +13,7 @@ pub(super) fn count(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings:
     );
 }
 
-/// Where each of them publishes.
+/// Checks the endpoint of each rank.
 pub(super) fn places(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
     let ranks = engine_ranks(subject, meeting);
     findings.set(
@@ -21,7 +22,8 @@ pub(super) fn places(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings
     );
 }
 
-/// Ranks as the engine has them: those it announces, else those in its metrics, else those that batches name.
+/// Returns the engine's number of ranks: from its announcement, else from its metrics, else from
+/// the ranks in batches.
 pub(super) fn engine_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Option<u32> {
     let announced = meeting
         .announced
@@ -43,7 +45,7 @@ pub(super) fn engine_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe) ->
         .or(heard)
 }
 
-/// How many ranks of this worker both sides know: only their streams can be judged.
+/// Returns the number of ranks known to both sides: only their streams can be checked.
 pub(super) fn shared_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> u32 {
     let configured = subject.worker.dp_ranks.map(std::num::NonZeroU32::get);
     let own = engine_ranks(subject, meeting);
@@ -117,7 +119,7 @@ fn dp_offset(subject: &CheckSubject<'_>, own: Option<u32>, miscounted: bool) -> 
     Finding::ok("each rank's blocks are announced on its own socket")
 }
 
-/// The batches on a rank's socket name this rank and no other.
+/// Returns whether the batches on a rank's socket name this rank and no other.
 fn names_itself(subject: &CheckSubject<'_>, rank: u32) -> bool {
     let own = subject
         .seen
@@ -157,7 +159,7 @@ mod tests {
             scene.heard().ranks = [0, 1].into();
             assert_eq!(scene.failed(), ["dp_offset"]);
         }
-        // Its own batches name rank 0 only: the request was simply not run by rank 1.
+        // Its own batches name rank 0 only: rank 1 did not run the request.
         scene.seen.probes.ranks = vec![(1, Some(0))];
         scene.heard().ranks = [0].into();
         assert_eq!(scene.check("dp_offset").status, CheckStatus::Skip);

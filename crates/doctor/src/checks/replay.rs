@@ -1,4 +1,4 @@
-//! Whether what was missed can be asked for.
+//! Checks whether missed batches can be replayed.
 
 use config::ReplayEndpoint;
 use fleet::WorkerProbe;
@@ -28,7 +28,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
             .expected("on");
     }
     let setting = EngineFlags::of(meeting.engine).events_setting();
-    // Sockets of ranks that only one side counts are not this engine's.
+    // Sockets of ranks that only one side counts do not belong to this engine.
     let ranks = shared_ranks(subject, meeting);
     if let Some(finding) = collision(subject, meeting, &key, ranks) {
         return finding;
@@ -107,7 +107,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
     )
 }
 
-/// Where the engine says that its first rank answers replays.
+/// Returns the replay endpoint that the engine announces for its first rank.
 fn announced(meeting: &WorkerProbe) -> Option<&str> {
     meeting
         .announced
@@ -118,14 +118,15 @@ fn announced(meeting: &WorkerProbe) -> Option<&str> {
         .as_deref()
 }
 
-/// The port that the first rank publishes on.
+/// Returns the port on which the first rank publishes.
 fn first_port(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> u16 {
     let first = followed(subject, meeting).find(|stream| stream.endpoint.rank == 0);
     let port = first.and_then(|stream| stream.endpoint.endpoint.rsplit_once(':')?.1.parse().ok());
     port.unwrap_or(USUAL_PORT)
 }
 
-/// Ranks take the next ports of both sockets: the second one's events may be where the first one's replay is looked for.
+/// Detects overlapping ports: ranks count up both sockets' ports, so the second rank's events may
+/// be on the first rank's replay port.
 fn collision(
     subject: &CheckSubject<'_>,
     meeting: &WorkerProbe,

@@ -1,4 +1,4 @@
-//! The router's own settings.
+//! Checks of the router's own settings.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     report::{CheckResult, ROUTER_CHECKS},
 };
 
-/// Checks that look at no worker.
+/// Runs the checks that involve no worker.
 pub(crate) fn router(settings: &Settings, surroundings: &Environment) -> Vec<CheckResult> {
     let mut findings = Findings::default();
     let workers = settings.workers.len();
@@ -89,7 +89,7 @@ fn admin_exposed(settings: &Settings) -> Finding {
     .found(&admin.listen)
 }
 
-/// Whether only those with a certificate of a named authority get in.
+/// Returns whether clients need a certificate of a named authority.
 fn knows_its_clients(tls: Option<&ListenerTls>) -> bool {
     tls.is_some_and(|tls| tls.client_ca.is_some())
 }
@@ -125,13 +125,13 @@ fn limits_fd(settings: &Settings, surroundings: &Environment) -> Finding {
     .found(limit)
 }
 
-/// A time that must be shorter than another one.
+/// A timeout that must be shorter than another one.
 struct TimeoutPair {
     short: &'static str,
     is: Duration,
     long: &'static str,
     than: Duration,
-    /// What it costs otherwise, where that is more than a time without effect.
+    /// Consequence of a violation, if it is more than a timeout without effect.
     costs: Option<&'static str>,
 }
 
@@ -205,7 +205,7 @@ fn timers(settings: &Settings) -> Finding {
         .expected(format!("at most {than:?}"))
 }
 
-/// A time as a configuration has it.
+/// Writes a time as the configuration does.
 fn as_key(time: Duration) -> String {
     match (time.as_secs(), time.subsec_millis()) {
         (seconds, 0) => format!("{seconds}s"),
@@ -281,7 +281,7 @@ mod tests {
                 "{check:?}"
             );
         }
-        // Encryption alone keeps nobody out.
+        // Encryption alone restricts no client.
         let encrypted =
             "server: {listen: \"0.0.0.0:8080\", insecure_open: true, tls: {cert: c, key: k}}";
         let check = judged(encrypted, &Environment::default(), "listener_exposed");
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(check.status, CheckStatus::Fail);
         let fix = "raise the limit (ulimit -n 20512), or set server.max_connections: 256";
         assert_eq!(check.fix.as_deref(), Some(fix));
-        // With the least that is ever accepted it would still be too low.
+        // Even with the smallest accepted limit it would be too low.
         let files = Some(FileLimit {
             limit: 256,
             needed: 640,

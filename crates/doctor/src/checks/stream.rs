@@ -1,15 +1,16 @@
-//! What the events that arrived say: numbers, hashes, media, groups, clock.
+//! Checks the content of the events that arrived: numbers, hashes, media, groups, clock.
 
 use kv_blocks::Tier;
 
 use super::{CheckSubject, Finding, Findings, cache::unprobed};
 use crate::observe::PublisherObservation;
 
-/// Clocks that are further apart than this are worth a look, in seconds.
+/// Clock difference above which a check warns, in seconds.
 const CLOCK_APART_S: f64 = 5.0;
-/// Clocks that are further apart than this make ages and lags meaningless, in seconds.
+/// Clock difference above which ages and lags are meaningless, in seconds.
 const CLOCK_WRONG_S: f64 = 60.0;
-/// A time that is further off is none of this world's: some publishers count from their own start, in seconds.
+/// Difference above which a timestamp is no wall-clock time, in seconds: some publishers count from
+/// their own start.
 const NO_TIME_S: f64 = 86_400.0;
 
 const NEEDS_EVENTS: [&str; 5] = [
@@ -79,7 +80,8 @@ fn sequence(heard: &[&PublisherObservation]) -> Finding {
     Finding::ok(format!("{batches} batches, numbered without a gap")).found(batches)
 }
 
-/// The engine's names of blocks lead to ours: a continued prompt's blocks hang on those announced before.
+/// Checks that engine hashes resolve to our blocks: the blocks of a continued prompt have
+/// previously announced blocks as parents.
 fn hash_alias(subject: &CheckSubject<'_>) -> Finding {
     let probes = &subject.seen.probes;
     let Some(arrival) = &probes.arrival else {
@@ -176,7 +178,7 @@ fn clock(subject: &CheckSubject<'_>, heard: &[&PublisherObservation]) -> Finding
     else {
         return Finding::skip("batches carry no time of this day");
     };
-    // Events that come late are old without any clock being wrong.
+    // Late events are old although no clock is wrong.
     let late = subject
         .seen
         .probes

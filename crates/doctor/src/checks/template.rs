@@ -1,4 +1,4 @@
-//! Whether chats become the same token ids here as in the engine.
+//! Checks whether chats get the same token ids here and in the engine.
 
 use config::ChatTemplateSetting;
 use fleet::WorkerProbe;
@@ -34,7 +34,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
             meeting.base
         ),
     };
-    // What every chat has comes first: that decides.
+    // Features of every chat come first: they decide.
     let (plain, special): (Vec<&observe::TokenCase>, Vec<_>) =
         accepted.iter().copied().partition(|one| one.plain);
     if let Some((one, difference)) = first_differing(&plain) {

@@ -1,4 +1,5 @@
-//! What answers at a worker's address when it does not answer as an engine. Asked only then.
+//! Identifies the service at a worker's address that does not answer as an engine. Runs only in
+//! that case.
 
 use std::time::Duration;
 
@@ -9,33 +10,33 @@ use tokio::io::AsyncReadExt;
 
 use super::{Budget, engine_client::EngineClient};
 
-/// Asked for, since every engine has it.
+/// Path that every engine has.
 const MODELS: &str = "/v1/models";
-/// Folders of an address that are left off, one after the other, to look for the engine there.
+/// Most folders of an address that are removed one by one to find the engine.
 const MOST_FOLDERS: usize = 8;
-/// Models named, and the longest name among them, in bytes.
+/// Most models named, and the longest name among them, in bytes.
 const MOST_MODELS: usize = 16;
 const LONGEST_NAME: usize = 200;
-/// How a ZeroMQ socket greets whoever connects: this byte, eight of any value, and the last one.
+/// First and last byte of a ZeroMQ greeting, with eight arbitrary bytes between them.
 const GREETING: (u8, u8) = (0xff, 0x7f);
 const GREETING_BYTES: usize = 10;
 
-/// What is there in place of an engine's API.
+/// Service found in place of an engine's API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PortOccupant {
-    /// A ZeroMQ socket: a port of events.
+    /// A ZeroMQ socket, such as an event port.
     Zmtp,
     /// An engine, at this address.
     EngineAt(String),
     /// A web server that has no such path, here or in the folders above.
     NoSuchPath,
-    /// Someone who wants a key, or another one.
+    /// A service that requires a key, or another key.
     Locked,
-    /// An engine that lists these models, none of which it is wanted for.
+    /// An engine that lists these models, but none of the configured ones.
     OtherModels(Vec<String>),
 }
 
-/// Looks once. `None`: nothing that explains it.
+/// Identifies the service. `None`: nothing explains the failure.
 pub(crate) async fn identify_service(
     engine: &EngineClient,
     url: &WorkerUrl,
@@ -70,7 +71,7 @@ pub(crate) async fn identify_service(
     }
 }
 
-/// The first models of a list.
+/// Returns the first models of a list.
 fn listed(list: &Value) -> Vec<String> {
     let entries = list["data"].as_array().into_iter().flatten();
     let ids = entries
@@ -79,7 +80,7 @@ fn listed(list: &Value) -> Vec<String> {
     ids.take(MOST_MODELS).map(str::to_owned).collect()
 }
 
-/// The engine in one of the folders above, the nearest one first.
+/// Searches the engine in the folders above, the nearest one first.
 async fn above(engine: &EngineClient, url: &WorkerUrl, budget: Budget) -> Option<PortOccupant> {
     let mut base = url.base();
     for _ in 0..MOST_FOLDERS {
@@ -101,7 +102,7 @@ async fn above(engine: &EngineClient, url: &WorkerUrl, budget: Budget) -> Option
     None
 }
 
-/// Both sides of a ZeroMQ connection speak first.
+/// Detects a ZeroMQ socket: both sides of a ZeroMQ connection speak first.
 async fn greets_as_zmtp(url: &WorkerUrl, limit: Duration) -> bool {
     let greeting = async {
         let mut stream = net::connect(&url.address(), limit).await.ok()?;
@@ -120,7 +121,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A server that does this with every connection, and its address.
+    /// Starts a server that sends this reply on every connection; returns its address.
     async fn serving(reply: impl Fn(&str) -> Vec<u8> + Send + 'static) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
             .await

@@ -1,4 +1,4 @@
-//! Waiting until the blocks of a request of ours are announced.
+//! Waits until the blocks of one of our requests are announced.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,47 +10,49 @@ use super::{
     event_listener::{AnnouncedShare, EventListener},
 };
 
-/// Where a request's blocks were announced, and how completely.
+/// Announcement of a request's blocks, and its completeness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AnnouncedBlocks {
-    /// Place of the publisher among those listened to.
+    /// Index of the publisher among the listeners.
     pub(crate) stream: usize,
     /// The topic of the batch.
     pub(crate) topic: String,
-    /// The router would have heard it: on a stream that it follows, under a topic that it wants.
+    /// Whether the router would have received it: on a followed stream, under a subscribed topic.
     pub(crate) wanted: bool,
     /// Leading blocks announced.
     pub(crate) blocks: u32,
-    /// Those of them on the device.
+    /// Announced blocks on the device.
     pub(crate) device: u32,
-    /// Whole blocks of the prompt; 0 where its token ids are not known for certain and ours were not announced.
+    /// Whole blocks of the prompt; 0 if its token ids are uncertain and ours were not announced.
     pub(crate) whole: u32,
-    /// Our own ids were looked for, nothing else told the engine's, and blocks of other tokens came.
+    /// Whether blocks of other tokens came while only our own ids were known.
     pub(crate) foreign: bool,
-    /// From the reply to the batch.
+    /// Time from the reply to the batch.
     pub(crate) after: Duration,
 }
 
-/// What is listened for.
+/// The announcement to wait for.
 pub(crate) struct ExpectedAnnouncement<'a> {
-    /// The prompt's token ids, as the engine has them. `None`: the engine did not tell, any store counts.
+    /// The prompt's token ids, as the engine has them. `None`: the engine did not report them, any
+    /// store counts.
     pub(crate) ids: Option<&'a [u32]>,
-    /// The ids as we believe they are, for when the engine did not tell.
+    /// The ids by our tokenizer, if the engine did not report them.
     pub(crate) guess: Option<&'a [u32]>,
-    /// The adapter it was for.
+    /// The request's adapter.
     pub(crate) lora: Option<&'a Arc<str>>,
-    /// Stores heard on each publisher before.
+    /// Stores received from each publisher before.
     pub(crate) stores_before: Vec<u64>,
 }
 
-/// Stores heard so far on each publisher.
+/// Returns the stores received so far from each publisher.
 pub(crate) fn stores(ears: &[EventListener]) -> Vec<u64> {
     ears.iter().map(|ear| ear.heard.borrow().stores).collect()
 }
 
-/// Waits for the announcement, at most `limit`, and that long again once a part of it came: batches may follow one
-/// another slowly. What came elsewhere than wanted, or of other tokens than guessed, is believed after a quarter of it:
-/// two sockets of one publisher do not speak at the same instant, and earlier requests may be announced late.
+/// Waits for the announcement, at most `limit`, and that long again once a part of it came: batches
+/// may follow one another slowly. Blocks from an unwanted stream or topic, or of other tokens than
+/// guessed, are accepted after a quarter of it: two sockets of one publisher do not send at the
+/// same instant, and earlier requests may be announced late.
 pub(crate) async fn wait(
     ears: &[EventListener],
     announcement: &ExpectedAnnouncement<'_>,
@@ -67,7 +69,7 @@ pub(crate) async fn wait(
         .map(|ear| ear.heard.clone())
         .collect();
     loop {
-        // Marked as seen before looking: what comes meanwhile is looked at again.
+        // Marked as seen before the lookup: later changes trigger another lookup.
         changes
             .iter_mut()
             .for_each(|change| drop(change.borrow_and_update()));
@@ -75,7 +77,7 @@ pub(crate) async fn wait(
         if let (Some(best), Some(last)) = (&mut best, &last)
             && (best.stream, best.blocks, best.foreign) == (last.stream, last.blocks, last.foreign)
         {
-            // Nothing new: what was waited for beside it does not make it late.
+            // Nothing new: waiting for other blocks does not make it late.
             best.after = last.after;
         }
         last.clone_from(&best);
@@ -101,7 +103,7 @@ pub(crate) async fn wait(
             _ => None,
         };
         if let Some(at) = ended {
-            // Its listener is gone: nothing more comes from there.
+            // The listener has ended: no more batches come from it.
             changes.swap_remove(at);
         }
     }

@@ -1,4 +1,4 @@
-//! Questions to an engine that only a check asks, with its key, a time limit and a size limit.
+//! Requests to an engine that only checks send, with its key, a time limit and a size limit.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use serde_json::Value;
 
 /// Largest reply read, in bytes: token ids of a short text.
 const LARGEST_REPLY: usize = 4 << 20;
-/// Longest piece of an engine's own words that is shown, in characters.
+/// Longest excerpt of an engine's message that is shown, in characters.
 const LONGEST_WORDS: usize = 200;
 /// The data-parallel rank a request is for.
 const RANK_HEADER: &str = "x-data-parallel-rank";
 
-/// One engine.
+/// Client of one engine.
 #[derive(Debug)]
 pub(crate) struct EngineClient {
     url: WorkerUrl,
     headers: HeaderMap,
 }
 
-/// Why there is no answer.
+/// Reason why a call gave no result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EngineCallError {
-    /// It has no such path, or not this method.
+    /// The engine has no such path, or not this method.
     NoRoute(String),
-    /// It answers that the request is wrong (4xx).
+    /// The engine rejects the request (4xx).
     Bad(String),
-    /// It did not answer, or not now.
+    /// The engine did not answer, or is temporarily unavailable.
     Failed(String),
 }
 
@@ -53,7 +53,7 @@ impl EngineClient {
         Self { url, headers }
     }
 
-    /// The status of a path at `url`, which is this engine's or near it.
+    /// Returns the status of a path at `url`, which is this engine's address or near it.
     pub(crate) async fn status(
         &self,
         url: &WorkerUrl,
@@ -65,7 +65,7 @@ impl EngineClient {
             .map(|reply| reply.status)
     }
 
-    /// The JSON of a path, if there is any.
+    /// Returns the JSON of a path, if there is any.
     pub(crate) async fn get(&self, path: &str, limit: Duration) -> Option<Value> {
         let reply = fetch::get(&self.url, path, &self.headers, limit, LARGEST_REPLY)
             .await
@@ -113,7 +113,7 @@ impl EngineClient {
     }
 }
 
-/// An error's message, or the start of whatever came instead.
+/// Returns an error's message, or the start of the body.
 fn words(body: &[u8]) -> String {
     let json = serde_json::from_slice::<Value>(body).ok();
     let message = json.as_ref().and_then(|body| {

@@ -1,4 +1,4 @@
-//! Listening to one publisher: to everything it says, under whatever topic, as the router's streams would read it.
+//! Subscribes to all topics of one publisher and reads batches as the router's streams do.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -19,63 +19,63 @@ use zmtp::{Endpoint, Limits, Sub, SubEvent};
 use super::{Budget, StreamObservation};
 use crate::SCHEME;
 
-/// Memory for what one publisher says, in bytes: blocks beyond it are not looked for.
+/// Memory for one publisher's blocks, in bytes: blocks beyond it are not indexed.
 const INDEX_BYTES: u64 = 8 << 20;
-/// Topics, media, kinds of groups or ranks told apart at most.
+/// Most distinct topics, media, group kinds or ranks.
 const MOST_NAMES: usize = 16;
-/// Longest of such names kept, in characters.
+/// Longest of such names stored, in characters.
 const LONGEST_NAME: usize = 200;
 
-/// What was heard of a publisher so far.
+/// Observations of a publisher so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PublisherObservation {
     pub(crate) link: LinkStatus,
-    /// Batches that could be read.
+    /// Batches that could be decoded.
     pub(crate) batches: u64,
-    /// Batches and events that could not.
+    /// Batches and events that could not be decoded.
     pub(crate) unreadable: u64,
-    /// Stores among the events, of whatever kind.
+    /// Stores among the events, of any kind.
     pub(crate) stores: u64,
-    /// Those of them that say which tokens lie in which blocks: what can be credited.
+    /// Stores with token ids per block, which can be credited.
     pub(crate) usable_stores: u64,
     /// Topics, in the order of their first message.
     pub(crate) topics: Vec<String>,
     /// The last batch's number.
     pub(crate) last_seq: Option<u64>,
-    /// Numbers that were left out.
+    /// Missing batch numbers.
     pub(crate) missed: u64,
     /// Batches without a number.
     pub(crate) unnumbered: u64,
-    /// Ranks that batches name.
+    /// Ranks named by batches.
     pub(crate) ranks: BTreeSet<u32>,
     /// Tokens per block of the last device store, or of the first one elsewhere.
     pub(crate) block_size: Option<BlockSize>,
-    /// Media that are not known.
+    /// Unknown media.
     pub(crate) unknown_media: BTreeSet<String>,
     /// Kinds of cache groups that do not hold every token.
     pub(crate) partial_groups: BTreeSet<String>,
-    /// Age of the last batch by both clocks, in seconds; negative: from the future.
+    /// Age of the last batch by both clocks, in seconds; negative: its time is in the future.
     pub(crate) age_s: Option<f64>,
 }
 
-/// Whether a publisher was reached.
+/// Connection state of a publisher.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LinkStatus {
     /// Not known yet.
     #[default]
     Waiting,
     Connected,
-    /// Why not.
+    /// Reason for the failure.
     Unreachable(String),
 }
 
-/// How much of a prompt one publisher announced.
+/// Share of a prompt that one publisher announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AnnouncedShare {
     pub(crate) topic: String,
-    /// Leading blocks announced, on whatever medium.
+    /// Leading blocks announced, on any medium.
     pub(crate) blocks: u32,
-    /// Those of them on the device.
+    /// Leading blocks announced on the device.
     pub(crate) device: u32,
     /// Whole blocks of the prompt.
     pub(crate) whole: u32,
@@ -88,7 +88,7 @@ pub(crate) struct EventListener {
     pub(crate) followed: bool,
     pub(crate) heard: watch::Receiver<PublisherObservation>,
     model: Arc<str>,
-    /// One target per topic, so that what came under one of them can be told.
+    /// One target per topic, so that blocks of different topics are distinguishable.
     index: Arc<KvIndex>,
     task: Option<JoinHandle<()>>,
 }
@@ -114,7 +114,7 @@ impl EventListener {
             handshake_timeout: budget.events,
             ..Limits::default()
         };
-        // Everything is listened to: only so can a wrong topic be told from a silent publisher.
+        // All topics are subscribed: otherwise a wrong topic looks like a silent publisher.
         let opened = place
             .endpoint
             .parse::<Endpoint>()
@@ -145,12 +145,12 @@ impl EventListener {
         }
     }
 
-    /// Waits until it is known whether the publisher can be reached.
+    /// Waits until the connection succeeds or fails.
     pub(crate) async fn wait_connected(&mut self, limit: Duration) {
         let settled = self
             .heard
             .wait_for(|heard| heard.link != LinkStatus::Waiting);
-        // What is not settled by then shows in the link itself.
+        // A connection still pending then shows in the link status.
         let _ = tokio::time::timeout(limit, settled).await;
     }
 
@@ -158,7 +158,7 @@ impl EventListener {
         self.heard.borrow().link == LinkStatus::Connected
     }
 
-    /// How many leading blocks of `ids` were announced; `None` before the first one.
+    /// Returns how many leading blocks of `ids` were announced; `None` before the first one.
     pub(crate) fn announced(&self, ids: &[u32], lora: Option<&Arc<str>>) -> Option<AnnouncedShare> {
         let (block_size, topics) = {
             let heard = self.heard.borrow();
@@ -226,7 +226,7 @@ impl RecordingSink {
             match sub.next().await {
                 SubEvent::Connected { .. } => self.sender.send_modify(|heard| {
                     heard.link = LinkStatus::Connected;
-                    // What was said before a reconnect does not count as missed.
+                    // Batches before a reconnect do not count as missed.
                     heard.last_seq = None;
                 }),
                 SubEvent::Message { frames, .. } => self.message(&frames),
@@ -285,7 +285,7 @@ impl RecordingSink {
                 self.index.apply(target, &update);
             }
         }
-        // Told last: whoever looks for blocks upon it finds them.
+        // Sent last, so that a receiver finds the blocks in the index.
         self.sender.send_replace(heard);
     }
 }
@@ -305,7 +305,7 @@ impl PublisherObservation {
         self.last_seq = Some(seq);
     }
 
-    /// A topic's place in the list; `None` for one too many.
+    /// Returns a topic's index in the list; `None` if the list is full.
     fn topic(&mut self, topic: String) -> Option<u32> {
         let known = self.topics.iter().position(|known| *known == topic);
         let at = known.or_else(|| {

@@ -1,4 +1,4 @@
-//! What is seen at one worker. Only asking happens here; what it means is said by `judge`.
+//! Observes one worker. This module only queries; `checks` interprets the observations.
 
 mod address;
 mod announcements;
@@ -36,53 +36,53 @@ use crate::{
     observe::{event_listener::EventListener, prober::Prober},
 };
 
-/// Why something was not asked any more.
+/// Reason given for a skipped query.
 const NO_TIME: &str = "no time was left: allow more with --timeout";
 
-/// Publishers listened to per worker at most; further ranks are taken to be like the first ones.
+/// Most publishers followed per worker; further ranks are assumed to be like the first ones.
 const MOST_EARS: usize = 16;
 
-/// Everything seen at one worker, as far as the looking came.
+/// All observations of one worker, as far as they were made.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerObservation {
-    /// Whether a connection can be opened; `None` stands for yes.
+    /// Reason why no connection can be opened; `None` means reachable.
     pub(crate) unreachable: Option<String>,
-    /// Its health check.
+    /// Result of its health check.
     pub(crate) health: Option<Result<(), String>>,
-    /// Who it says it is.
+    /// Result of the probe.
     pub(crate) probe: Option<Result<WorkerProbe, String>>,
-    /// What answers there instead, where nobody said who it is.
+    /// Service found at the address if it is not an engine.
     pub(crate) instead: Option<PortOccupant>,
-    /// Where its publishers are bound, as it says.
+    /// Bind addresses that its publishers report.
     pub(crate) bound: Vec<PublisherBinding>,
-    /// Its token ids beside ours.
+    /// Its token ids compared with ours.
     pub(crate) tokens: TokenComparison,
-    /// Its event sockets.
+    /// Its event streams.
     pub(crate) streams: Vec<StreamObservation>,
-    /// What our own requests showed.
+    /// Results of our own requests.
     pub(crate) probes: ProbeResults,
     /// Its replay sockets.
     pub(crate) replays: Vec<ReplayObservation>,
 }
 
-/// One publisher.
+/// Observation of one publisher.
 #[derive(Debug)]
 pub(crate) struct StreamObservation {
     pub(crate) endpoint: EventEndpoint,
-    /// The router would follow it; else the engine announces it and the configuration says otherwise.
+    /// Whether the router would follow it; otherwise only the engine announces it.
     pub(crate) followed: bool,
     pub(crate) heard: PublisherObservation,
 }
 
-/// How long things may take.
+/// Time limits of an observation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     until: Instant,
-    /// One request, or one answer.
+    /// Limit for one request or reply.
     pub(crate) request: Duration,
-    /// Until a batch of events has come.
+    /// Limit for the arrival of a batch of events.
     pub(crate) events: Duration,
-    /// The same for the first one: late events are another finding than none.
+    /// Limit for the first batch: late events are a different finding than none.
     pub(crate) late_events: Duration,
 }
 
@@ -96,28 +96,28 @@ impl Budget {
         }
     }
 
-    /// Too little is left for another question.
+    /// Returns whether too little time is left for another query.
     pub(crate) fn is_spent(&self) -> bool {
         self.left() < self.request / 10
     }
 
-    /// Gives back what took `took` though it asks nobody, beyond one question's time.
+    /// Gives back the part of `took` beyond one query's time, for work that queries no worker.
     fn give_back(&mut self, took: Duration) {
         self.until += took.saturating_sub(self.request);
     }
 
-    /// What is left of it all.
+    /// Returns the remaining time.
     pub(crate) fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// What is left, and no more than `most`.
+    /// Returns the remaining time, at most `most`.
     pub(crate) fn at_most(&self, most: Duration) -> Duration {
         self.left().min(most)
     }
 }
 
-/// Which worker is looked at, and how.
+/// The worker to observe, and how.
 #[derive(Clone, Copy)]
 pub(crate) struct ObservationRequest<'a> {
     pub(crate) settings: &'a Settings,
@@ -127,7 +127,7 @@ pub(crate) struct ObservationRequest<'a> {
     pub(crate) probe: ProbeMode,
 }
 
-/// Looks at one worker, for at most `timeout`. The time begins when its turn has come.
+/// Observes one worker, for at most `timeout`. The time starts when its turn comes.
 pub(crate) async fn observe(
     asked: ObservationRequest<'_>,
     timeout: Duration,
@@ -174,7 +174,7 @@ pub(crate) async fn observe(
     let met_at = Instant::now();
     let (health, meeting) = tokio::join!(
         within(budget.at_most(budget.request), meetings.health(id)),
-        // Its questions have that limit; loading a tokenizer, which is part of it, takes what it takes.
+        // Its requests have that limit; loading a tokenizer, which is part of it, is not limited.
         meetings.probe(id, budget.at_most(budget.request)),
     );
     budget.give_back(met_at.elapsed());
@@ -213,14 +213,15 @@ pub(crate) async fn observe(
     if probe == ProbeMode::Send {
         seen.probes = probes::begin(&mut prober, asked, meeting, &ears, budget).await;
     }
-    // Before the other requests: what they take must not be missing here.
+    // Runs before the further requests, so that the time they use is not missing here.
     seen.replays = replays::query(&ears, settings, budget).await;
     probes::send_further(&mut seen.probes, &prober, meeting, &ears, budget).await;
     seen.streams = ears.into_iter().map(EventListener::close).collect();
     seen
 }
 
-/// The publishers to listen to: those that would be followed, and those that are announced elsewhere.
+/// Returns the publishers to follow: those that the router would follow, and those announced
+/// elsewhere.
 fn places(meeting: &WorkerProbe) -> Vec<(EventEndpoint, bool)> {
     let followed = meeting.streams.iter().map(|place| (place.clone(), true));
     let elsewhere = meeting.announced.iter().flatten().filter(|announced| {

@@ -1,4 +1,4 @@
-//! What is made of publishers, good and bad.
+//! Tests of the listener with correct and faulty publishers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::checks::fixture::{self, CheckFixture};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A publisher and who listens to it.
+/// Returns a publisher and its listener.
 async fn listening(topic: &str) -> (Pub, EventListener) {
     let any = "tcp://127.0.0.1:0".parse().expect("an endpoint");
     let (publisher, endpoint) = Pub::bind(&any, PubSettings::default())
@@ -46,7 +46,7 @@ async fn listening(topic: &str) -> (Pub, EventListener) {
     (publisher, ear)
 }
 
-/// A batch that stores one block of these tokens.
+/// Returns a batch that stores one block of these tokens.
 fn stored(hash: u64, parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
     let event = WireEvent::Stored(WireStored {
         hashes: vec![hash.into()],
@@ -115,7 +115,8 @@ async fn a_prompts_blocks_are_found_under_the_topic_that_they_came_with() {
         lora: None,
         stores_before: vec![0],
     };
-    // Both blocks may come one after the other: it is waited for as long as the second one is missing.
+    // The two blocks may arrive one after the other: the wait lasts as long as the second is
+    // missing.
     let arrival = announcements::wait(&ears, &announcement, PATIENCE / 10, Budget::of(PATIENCE))
         .await
         .expect("both blocks");

@@ -1,4 +1,4 @@
-//! Asking an engine for one token, in whatever way it takes prompts.
+//! Sends one-token requests to an engine, in any form in which it takes prompts.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -12,24 +12,25 @@ use super::{
     tokens,
 };
 
-/// How prompts are sent.
+/// Form in which prompts are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PromptForm {
-    /// As a bare text.
+    /// A plain completion.
     #[default]
     Text,
-    /// As the only message of a chat, where bare texts are not taken.
+    /// The only message of a chat, for engines without completions.
     Chat,
 }
 
-/// A form, and whether the prompt's token ids are asked for: strict servers refuse fields that they do not know.
+/// A form, and whether the request asks for the prompt's token ids: strict servers reject unknown
+/// fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PromptOptions {
     form: PromptForm,
     ids: bool,
 }
 
-/// In the order in which they are tried.
+/// Options in the order in which they are tried.
 const MANNERS: [PromptOptions; 4] = [
     PromptOptions {
         form: PromptForm::Text,
@@ -49,11 +50,11 @@ const MANNERS: [PromptOptions; 4] = [
     },
 ];
 
-/// What a reply says.
+/// Content of a reply.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProbeReply {
     pub(crate) prompt_tokens: Option<u64>,
-    /// `None`: usage has no details.
+    /// Cached tokens; `None`: usage has no details.
     pub(crate) cached_tokens: Option<u64>,
     /// The prompt's ids, from engines that return them.
     pub(crate) ids: Option<Vec<u32>>,
@@ -67,7 +68,7 @@ impl ProbeReply {
         Self {
             prompt_tokens: usage["prompt_tokens"].as_u64(),
             cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
-            // No prompt is empty.
+            // A prompt always has tokens.
             ids: ids.filter(|ids| !ids.is_empty()),
         }
     }
@@ -78,9 +79,9 @@ impl ProbeReply {
 pub(super) struct Prober<'a> {
     engine: &'a EngineClient,
     probe: &'a WorkerProbe,
-    /// Whether its `/tokenize` answers.
+    /// Whether the engine answers `/tokenize`.
     tokenizes: bool,
-    /// The rank that all requests are for, where there are several.
+    /// Rank of all requests, if there are several ranks.
     rank: Option<u32>,
     budget: Budget,
     clock: Clock,
@@ -118,7 +119,8 @@ impl<'a> Prober<'a> {
         self.options.form
     }
 
-    /// The first request, which finds out how this engine takes prompts. Fails only where it takes none.
+    /// Sends the first request, which finds the form of prompts that this engine takes. Fails only
+    /// if it takes none.
     pub(super) async fn begin(&mut self, text: &str) -> Result<ProbeReply, EngineCallError> {
         let mut refused = None;
         let mut missing = None;
@@ -132,7 +134,7 @@ impl<'a> Prober<'a> {
                     if matches!(refusal, EngineCallError::NoRoute(_)) {
                         missing = Some(manner.form);
                     }
-                    // A refusal says more than a missing path.
+                    // A rejection says more than a missing path.
                     if refused.is_none()
                         || matches!(
                             (&refused, &refusal),
@@ -148,7 +150,7 @@ impl<'a> Prober<'a> {
         Err(refused.unwrap_or_else(|| EngineCallError::Failed("no request was sent".to_owned())))
     }
 
-    /// One request for one token, with further fields.
+    /// Sends a request for one token, with further fields.
     pub(super) async fn ask(
         &self,
         text: &str,
@@ -178,7 +180,7 @@ impl<'a> Prober<'a> {
             .map(|reply| ProbeReply::read(&reply))
     }
 
-    /// The engine's ids of a prompt: as its reply has them, else as it tokenises.
+    /// Returns the engine's ids of a prompt: from its reply, else from its `/tokenize`.
     pub(super) async fn engine_ids(&self, reply: &ProbeReply, text: &str) -> Option<Vec<u32>> {
         if reply.ids.is_some() {
             return reply.ids.clone();
@@ -193,7 +195,7 @@ impl<'a> Prober<'a> {
         tokens::ids_of(self.engine, &self.probe.base, question, self.budget).await
     }
 
-    /// The ids of a prompt as our tokenizer and template have it.
+    /// Returns the ids of a prompt by our tokenizer and template.
     pub(super) fn own_ids(&self, text: &str) -> Option<Vec<u32>> {
         let own = self.probe.artefacts.prompt.as_deref()?;
         match self.options.form {
@@ -212,7 +214,7 @@ fn messages(text: &str) -> Value {
     json!([{"role": "user", "content": text}])
 }
 
-/// A word that nobody else has.
+/// Returns a unique word.
 pub(super) fn nonce() -> String {
     format!("{:016x}", RandomState::new().hash_one("probe"))
 }
@@ -221,7 +223,7 @@ const WORDS: [&str; 12] = [
     "one", "two", "more", "less", "and", "then", "some", "time", "of", "day", "it", "is",
 ];
 
-/// `nonce` and so many words in all.
+/// Returns `nonce` followed by words, `count` in all.
 pub(super) fn words(nonce: &str, count: u32) -> String {
     let rest = WORDS.iter().cycle().take(count.saturating_sub(1) as usize);
     std::iter::once(nonce)
@@ -230,7 +232,7 @@ pub(super) fn words(nonce: &str, count: u32) -> String {
         .join(" ")
 }
 
-/// The first `count` words of a text.
+/// Returns the first `count` words of a text.
 pub(super) fn words_of(text: &str, count: u32) -> String {
     text.split(' ')
         .take(count as usize)

@@ -1,6 +1,6 @@
-//! A few one-token requests with a prompt of our own, and what became of them: in the replies and in the events.
+//! Sends a few one-token requests with a prompt of our own and observes the replies and events.
 //!
-//! The prompt begins with a random word, so that it meets nobody's blocks and nobody meets its own.
+//! The prompt begins with a random word, so that it shares no blocks with other requests.
 
 use std::sync::Arc;
 
@@ -16,54 +16,56 @@ use super::{
     prober::{ProbeReply, Prober, PromptForm, nonce, words, words_of},
 };
 
-/// Where nobody tells the block size the prompt is long enough for blocks of this many tokens: the largest usual ones.
+/// Block size assumed if it is unknown, so that the prompt is long enough: the largest usual one,
+/// in tokens.
 const LARGEST_USUAL_BLOCK: u32 = 128;
 /// Longest prompt sent, in words. A word has one token or a few.
 const MOST_WORDS: u32 = 8_192;
-/// Tokens of a word in a small vocabulary.
+/// Tokens per word in a small vocabulary.
 const TOKENS_PER_WORD: u32 = 2;
-/// Tokens that a template adds to a prompt, and its reply.
+/// Tokens that a template adds to a prompt, and those of the reply.
 const MARGIN_TOKENS: u32 = 64;
-/// Ranks that get a request of their own.
+/// Most ranks that get their own request.
 const MOST_RANKS: u32 = 8;
-/// A subscription may come too late for the first batch: then it is tried once more.
+/// Attempts: a subscription may come too late for the first batch.
 const ATTEMPTS: u32 = 2;
 
-/// What our requests showed.
+/// Results of our requests.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ProbeResults {
     pub(crate) outcome: ProbeOutcome,
-    /// How they were sent.
+    /// Form in which they were sent.
     pub(crate) form: PromptForm,
     /// The reply to the first request.
     pub(crate) first: ProbeReply,
     /// The reply to the second request, which continues the first one's prompt.
     pub(crate) second: ProbeReply,
-    /// Our view of the prompts.
+    /// The prompts by our tokenizer.
     pub(crate) own: Option<OwnPrompt>,
-    /// Where its blocks were announced.
+    /// Announcement of their blocks.
     pub(crate) arrival: Option<AnnouncedBlocks>,
-    /// Tokens that the engine's counters say were looked for and found in the cache meanwhile, by all requests.
+    /// Tokens looked up and found in the cache meanwhile by the engine's counters, for all
+    /// requests.
     pub(crate) counted: Option<(u64, u64)>,
-    /// The same prompt under a salt.
+    /// Reply to the same prompt under a salt.
     pub(crate) salted: Option<Result<ProbeReply, String>>,
-    /// The same prompt for an adapter.
+    /// Observation of the same prompt for an adapter.
     pub(crate) adapter: Option<AdapterObservation>,
-    /// Rank that a request was for, and the rank on whose publisher its blocks were announced.
+    /// Rank that a request was for, and the rank whose publisher announced its blocks.
     pub(crate) ranks: Vec<(u32, Option<u32>)>,
-    /// The second prompt's text.
+    /// Text of the second prompt.
     pub(crate) text: String,
 }
 
-/// How the requests went.
+/// Outcome of the requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum ProbeOutcome {
-    /// None was sent: they were not wanted.
+    /// None was sent: requests are disabled.
     #[default]
     NotSent,
-    /// Why none could be sent, which is nobody's fault.
+    /// Reason why none could be sent, which is no fault of the engine.
     Unfit(String),
-    /// Why one got no answer.
+    /// Reason why one got no answer.
     Failed(String),
     /// Both were answered.
     Answered,
@@ -80,17 +82,18 @@ pub(crate) struct OwnPrompt {
     pub(crate) longer_by: u64,
 }
 
-/// What an adapter made of the prompt.
+/// Observation of a prompt for an adapter.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AdapterObservation {
     pub(crate) name: Arc<str>,
     pub(crate) reply: Result<ProbeReply, String>,
-    /// Its blocks were announced under its name; `None`: the engine does not tell which they would be.
+    /// Whether its blocks were announced under its name; `None`: its blocks are unknown.
     pub(crate) announced: Option<bool>,
 }
 
-/// Words of the first prompt, and of the second one which continues it: two and a half blocks, then one and a half
-/// more. Whatever the tokens of a word, each adds a whole block. The error says why the engine takes no such prompts.
+/// Returns the number of words of the first prompt, and of the second one which continues it: two
+/// and a half blocks, then one and a half more. Whatever the tokens of a word, each adds a whole
+/// block. The error says why the engine takes no such prompts.
 fn lengths(
     configured: Option<BlockSize>,
     told: Option<BlockSize>,
@@ -117,7 +120,7 @@ fn lengths(
     Ok((wanted * 5 / 2 + 1, wanted * 4 + 2))
 }
 
-/// Ranks that the engine has, as far as it tells; 0: it does not.
+/// Returns the engine's number of ranks; 0: unknown.
 fn ranks(meeting: &WorkerProbe) -> u32 {
     let ranks = meeting
         .announced
@@ -127,12 +130,12 @@ fn ranks(meeting: &WorkerProbe) -> u32 {
     u32::try_from(ranks).unwrap_or(u32::MAX)
 }
 
-/// Who speaks for an engine of several ranks.
+/// Returns the rank that represents an engine of several ranks.
 pub(super) fn first_rank(meeting: &WorkerProbe) -> Option<u32> {
     (ranks(meeting) > 1).then_some(0)
 }
 
-/// Sends the first two requests and listens for what they cause.
+/// Sends the first two requests and waits for their events.
 pub(super) async fn begin(
     prober: &mut Prober<'_>,
     asked: ObservationRequest<'_>,
@@ -185,7 +188,7 @@ pub(super) async fn begin(
         (seen.outcome, seen.form) = (ProbeOutcome::Answered, prober.form());
         seen.own = own_prompt(prober, meeting, &start, &text);
         seen.text.clone_from(&text);
-        // Nothing is published by an engine that keeps nothing.
+        // An engine without prefix caching publishes nothing.
         if meeting.prefix_caching == Some(false) {
             break;
         }
@@ -222,7 +225,7 @@ pub(super) async fn begin(
     seen
 }
 
-/// How far the engine's own counters went on since it was met.
+/// Returns the increase of the engine's own counters since the probe.
 async fn counted(asked: ObservationRequest<'_>, meeting: &WorkerProbe) -> Option<(u64, u64)> {
     let (queries, hits) = meeting.prefix_cache?;
     let (queries_now, hits_now) = asked.meetings.prefix_cache(asked.id).await?;
@@ -251,7 +254,8 @@ fn own_prompt(
     })
 }
 
-/// Sends the requests that only make sense after two were answered: under a salt, for an adapter, for each rank.
+/// Sends the requests that need answers to the first two: under a salt, for an adapter, for each
+/// rank.
 pub(super) async fn send_further(
     seen: &mut ProbeResults,
     prober: &Prober<'_>,
@@ -271,7 +275,7 @@ pub(super) async fn send_further(
     }
     let several = ranks(meeting).min(MOST_RANKS);
     if several > 1 && matches!(seen.salted, Some(Ok(_))) {
-        // What is announced late of this request must not be taken for a rank's.
+        // A late announcement of this request must not be attributed to another rank.
         let any = ExpectedAnnouncement {
             ids: None,
             guess: None,
@@ -339,8 +343,8 @@ impl FurtherProbes<'_> {
         }
     }
 
-    /// The rank on whose publisher a request for `rank` was announced; `None`: the request got no answer. The prompt is
-    /// as long as `like`.
+    /// Returns the rank on whose publisher a request for `rank` was announced; `None`: the request
+    /// got no answer. The prompt is as long as `like`.
     async fn rank(&self, rank: u32, like: &str, own_ids_hold: bool) -> Option<Option<u32>> {
         let count = u32::try_from(like.split(' ').count()).unwrap_or(u32::MAX);
         let text = words(&nonce(), count);

@@ -1,19 +1,19 @@
-//! Where an engine's publishers are bound, in its own words.
+//! Reads the bind addresses that an engine reports for its publishers.
 //!
-//! The router only needs to know where to connect. Whether `tcp://*:5557` or one address was asked for tells who else can
-//! listen, and why nobody may answer.
+//! The router only needs to know where to connect. Whether the bind address is `tcp://*:5557` or a
+//! single address shows who else can subscribe, and why no publisher may answer.
 
 use serde_json::Value;
 
 use super::{Budget, engine_client::EngineClient};
 
 const SOURCES: &str = "/kv_event_sources";
-/// Ranks read from one reply.
+/// Most ranks read from one reply.
 const MOST_RANKS: usize = 1024;
-/// Longest endpoint taken over, in bytes.
+/// Longest endpoint accepted, in bytes.
 const LONGEST: usize = 512;
 
-/// One rank's publisher as the engine was told to open it.
+/// Bind address of one rank's publisher, as the engine is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PublisherBinding {
     pub(crate) rank: u32,
@@ -21,7 +21,7 @@ pub(crate) struct PublisherBinding {
 }
 
 impl PublisherBinding {
-    /// On every address of the engine's machine.
+    /// Returns whether it is bound on every address of the engine's machine.
     pub(crate) fn everywhere(&self) -> bool {
         let named = self
             .endpoint
@@ -31,7 +31,7 @@ impl PublisherBinding {
     }
 }
 
-/// Asks for them; an engine that does not tell has none.
+/// Queries the bind addresses; empty if the engine does not report them.
 pub(crate) async fn query(engine: &EngineClient, budget: Budget) -> Vec<PublisherBinding> {
     if budget.is_spent() {
         return Vec::new();

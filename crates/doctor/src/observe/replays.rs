@@ -1,4 +1,4 @@
-//! One question to each replay socket: a cheap one, for the last batch or for none.
+//! Sends one cheap request to each replay socket: for the last batch or for none.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use zmtp::{Dealer, Endpoint, Limits};
 
 use super::{Budget, NO_TIME, event_listener::EventListener};
 
-/// Batches read before a replay without the one that was asked for has answered enough.
+/// Most batches read from a replay that lacks the requested one.
 const ENOUGH_BATCHES: u64 = 1_000;
 
-/// One replay socket.
+/// Observation of one replay socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReplayObservation {
     pub(crate) rank: u32,
@@ -19,23 +19,23 @@ pub(crate) struct ReplayObservation {
     pub(crate) answer: ReplayAnswer,
 }
 
-/// What came of the question.
+/// Result of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReplayAnswer {
-    /// It was answered; `found`: the batch asked for, if one was, came back.
+    /// The socket answered; `found`: the requested batch, if any, came back.
     Answered { asked_for: Option<u64>, found: bool },
-    /// A replay socket, and no word from it. `asked_for`: the batch that it must have had.
+    /// The replay socket did not answer. `asked_for`: a batch that it must have.
     Silent {
         asked_for: Option<u64>,
         waited: Duration,
     },
-    /// It is none.
+    /// It is not a replay socket; the reason.
     Failed(String),
-    /// It was not asked, and why.
+    /// No request was sent; the reason.
     NotAsked(&'static str),
 }
 
-/// Asks the replay sockets of the streams that the router would follow.
+/// Queries the replay sockets of the streams that the router would follow.
 pub(crate) async fn query(
     ears: &[EventListener],
     settings: &Settings,
@@ -97,7 +97,7 @@ async fn one(
 }
 
 async fn exchange(mut dealer: Dealer, last: Option<u64>) -> ReplayAnswer {
-    // Beyond every number that was ever used: then only the end marker comes.
+    // Beyond every number in use: then only the end marker comes.
     let from = last.unwrap_or(u64::MAX - 1);
     if let Err(error) = dealer.send(&frames::replay_request(from)).await {
         return ReplayAnswer::Failed(error.to_string());
@@ -108,7 +108,7 @@ async fn exchange(mut dealer: Dealer, last: Option<u64>) -> ReplayAnswer {
             Err(error) => return ReplayAnswer::Failed(error.to_string()),
         };
         match frames::replay(&message) {
-            // The end marker is not waited for: some publishers leave it out.
+            // Does not wait for the end marker: some publishers leave it out.
             Ok(ReplayFrame::Batch { seq, .. }) if Some(seq) == last => {
                 return ReplayAnswer::Answered {
                     asked_for: last,

@@ -1,4 +1,5 @@
-//! The engine's token ids beside our own, for texts and chats in which tokenizers and templates usually differ.
+//! Compares the engine's token ids with our own, for texts and chats in which tokenizers and
+//! templates usually differ.
 
 use fleet::WorkerProbe;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
@@ -13,13 +14,13 @@ use super::{
 };
 use crate::ProbeMode;
 
-/// Questions to one engine at a time.
+/// Concurrent requests to one engine.
 const AT_ONCE: usize = 4;
 
-/// What was compared.
+/// Result of the comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TokenComparison {
-    /// Whether the engine answers `/tokenize`; `None`: it was not asked, or did not answer.
+    /// Whether the engine answers `/tokenize`; `None`: no request, or no answer.
     pub(crate) has_route: Option<bool>,
     /// Texts without special tokens.
     pub(crate) texts: Vec<TokenCase>,
@@ -32,14 +33,14 @@ pub(crate) struct TokenComparison {
 /// One text or chat.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TokenCase {
-    /// What it is about.
+    /// Name of the case.
     pub(crate) name: &'static str,
-    /// It uses nothing but what every chat has: messages of system, user and assistant.
+    /// Whether it uses only features of every chat: messages of system, user and assistant.
     pub(crate) plain: bool,
     pub(crate) engine: EngineTokenization,
-    /// Our ids, or why there are none.
+    /// Our ids, or the reason why there are none.
     pub(crate) own: Result<Vec<u32>, String>,
-    /// Where a chat's ids differ: the engine's and our text from there on, by our tokenizer.
+    /// If a chat's ids differ: the engine's and our text from there on, by our tokenizer.
     pub(crate) pieces: Option<(String, String)>,
 }
 
@@ -47,11 +48,11 @@ pub(crate) struct TokenCase {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum EngineTokenization {
     Ids(Vec<u32>),
-    /// Only how many there are.
+    /// Only the number of ids.
     Count(usize),
-    /// It takes no such request.
+    /// The engine takes no such request.
     Refused,
-    /// No answer.
+    /// No answer; the reason.
     Silent(String),
 }
 
@@ -93,7 +94,7 @@ struct ChatBody {
     body: Value,
 }
 
-/// The plain ones first.
+/// Returns the chats, the plain ones first.
 fn chats() -> Vec<ChatBody> {
     let user = json!({"role": "user", "content": "How warm is it in Oslo?"});
     let system = json!({"role": "system", "content": "Answer briefly."});
@@ -141,10 +142,11 @@ fn chats() -> Vec<ChatBody> {
     ]
 }
 
-/// Chats that are also sent as requests, where the engine has no `/tokenize`.
+/// Chats that are also sent as requests if the engine has no `/tokenize`.
 const AS_REQUESTS: usize = 3;
 
-/// Compares everything. Nothing is compared without a tokenizer of our own; the engine is still asked for its route.
+/// Compares everything. Without our own tokenizer nothing is compared; the engine's route is still
+/// probed.
 pub(crate) async fn compare(
     engine: &EngineClient,
     meeting: &WorkerProbe,
@@ -201,7 +203,8 @@ pub(crate) async fn compare(
     seen
 }
 
-/// The engine's ids of a text or chat, a body of `/tokenize` without its model, if it tells.
+/// Returns the engine's ids of a text or chat, a body of `/tokenize` without its model, if it
+/// reports them.
 pub(super) async fn ids_of(
     engine: &EngineClient,
     model: &str,
@@ -272,7 +275,8 @@ impl TokenizeProbe<'_> {
         let limit = self.budget.at_most(self.budget.request);
         match self.engine.post("/tokenize", &body, None, limit).await {
             Ok(reply) => match ids_in(&reply["tokens"]) {
-                // Another route of that name, which wants its text elsewhere: nothing that is asked here has no tokens.
+                // Another route of that name, which expects its text elsewhere: no text here has
+                // zero tokens.
                 Some(ids) if ids.is_empty() => EngineTokenization::Refused,
                 Some(ids) => EngineTokenization::Ids(ids),
                 None => EngineTokenization::Silent("its reply has no tokens".to_owned()),
@@ -284,7 +288,8 @@ impl TokenizeProbe<'_> {
         }
     }
 
-    /// Without `/tokenize`: the prompt of a real request, of which an engine tells the ids or at least their number.
+    /// Compares a chat without `/tokenize`: sends a real request and reads the ids of its prompt,
+    /// or at least their number.
     async fn chat_by_request(&self, chat: &Value) -> EngineTokenization {
         let mut body = chat.clone();
         body["model"] = self.model.into();
@@ -294,7 +299,7 @@ impl TokenizeProbe<'_> {
         with_ids["return_token_ids"] = true.into();
         let mut says = self.chat_request(&with_ids).await;
         if says == EngineTokenization::Refused {
-            // Strict servers refuse fields that they do not know.
+            // Strict servers reject unknown fields.
             says = self.chat_request(&body).await;
         }
         says
@@ -325,7 +330,7 @@ impl TokenizeProbe<'_> {
     }
 }
 
-/// A list of token ids; `None` if it is anything else.
+/// Parses a list of token ids; `None` if it is anything else.
 pub(crate) fn ids_in(list: &Value) -> Option<Vec<u32>> {
     list.as_array()?
         .iter()
@@ -333,7 +338,7 @@ pub(crate) fn ids_in(list: &Value) -> Option<Vec<u32>> {
         .collect()
 }
 
-/// Our ids of a chat, a body of `/tokenize`.
+/// Returns our ids of a chat, a body of `/tokenize`.
 pub(super) fn own_chat(
     own: &PromptModel,
     chat: &Value,
@@ -391,7 +396,7 @@ impl TokenCase {
     }
 }
 
-/// Position of the first id that differs; a list that ends early differs there.
+/// Returns the position of the first id that differs; a list that ends early differs there.
 pub(crate) fn first_difference(one: &[u32], other: &[u32]) -> Option<usize> {
     let shared = one
         .iter()

@@ -1,4 +1,4 @@
-//! Bodies of replies.
+//! Reply bodies.
 
 use std::convert::Infallible;
 
@@ -12,17 +12,17 @@ use serde_json::Value;
 /// Any body.
 pub(crate) type SimBody = UnsyncBoxBody<Bytes, ConnectionCut>;
 
-/// The connection ends here and now.
+/// The connection is cut at this point.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is cut on purpose")]
 pub(crate) struct ConnectionCut;
 
-/// A JSON reply.
+/// Returns a JSON reply.
 pub(crate) fn json(status: StatusCode, value: &Value) -> Response<SimBody> {
     bytes(status, "application/json", value.to_string().into())
 }
 
-/// A reply of known length.
+/// Returns a reply of known length.
 pub(crate) fn bytes(
     status: StatusCode,
     content_type: &'static str,
@@ -34,7 +34,7 @@ pub(crate) fn bytes(
     with_type(status, content_type, body)
 }
 
-/// A reply of chunks as they come.
+/// Returns a reply of chunks, sent as they arrive.
 pub(crate) fn chunks(
     content_type: &'static str,
     chunks: impl Stream<Item = Result<Bytes, ConnectionCut>> + Send + 'static,

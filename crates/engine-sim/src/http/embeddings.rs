@@ -15,7 +15,7 @@ use super::{
     shape::ChatApi,
 };
 
-/// Numbers in a vector, unless the request says otherwise.
+/// Default dimensions of a vector.
 const DIMENSIONS: u32 = 64;
 const MOST_DIMENSIONS: u32 = 4_096;
 
@@ -27,7 +27,7 @@ struct EmbeddingBody {
     encoding_format: Option<String>,
 }
 
-/// One vector for each input.
+/// Returns one vector for each input.
 pub(crate) async fn embed(
     state: Arc<ServerState>,
     headers: HeaderMap,
@@ -88,7 +88,7 @@ pub(crate) async fn embed(
     ))
 }
 
-/// A vector of length one.
+/// Returns a vector of length one.
 fn vector(seed: u64, ids: &[u32], dimensions: u32) -> Vec<f32> {
     let steps = ReplyStream::new(seed, ids, (0..2_001).collect());
     let raw: Vec<f64> = (0..dimensions)

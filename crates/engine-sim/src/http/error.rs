@@ -1,4 +1,4 @@
-//! Errors as vLLM writes them.
+//! Errors in vLLM's format.
 
 use http::{Response, StatusCode};
 use serde_json::json;
@@ -8,7 +8,7 @@ use super::{
     shape::ChatApi,
 };
 
-/// A refused request.
+/// An error reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SimApiError {
     status: StatusCode,
@@ -80,7 +80,7 @@ impl SimApiError {
         }
     }
 
-    /// What an injected fault or a dead engine core answers.
+    /// Returns the error of an injected fault or a dead engine core.
     pub(crate) fn of_status(status: u16) -> Self {
         let (status, kind, message) = match status {
             429 => (
@@ -120,7 +120,7 @@ impl SimApiError {
         &self.message
     }
 
-    /// As Anthropic writes it.
+    /// Returns the error in Anthropic's format.
     pub(crate) fn anthropic(&self) -> serde_json::Value {
         let kind = match self.status.as_u16() {
             404 => "not_found_error",
@@ -137,7 +137,7 @@ impl SimApiError {
         body::json(self.status, &self.value())
     }
 
-    /// In the shape of the API that was called.
+    /// Returns the reply in the format of the called API.
     pub(crate) fn into_response_in(self, dialect: ChatApi) -> Response<SimBody> {
         match dialect {
             ChatApi::Messages => body::json(self.status, &self.anthropic()),

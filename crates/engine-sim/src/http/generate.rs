@@ -1,4 +1,4 @@
-//! Requests that make the model say something: chats, completions, responses and messages.
+//! Generation requests: chats, completions, responses and messages.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -25,7 +25,7 @@ use super::{
     transfer::Transfer,
 };
 
-/// Answers one generation request, unless a fault says otherwise.
+/// Answers one generation request, subject to injected faults.
 pub(crate) async fn answer(
     state: Arc<ServerState>,
     dialect: ChatApi,
@@ -33,7 +33,7 @@ pub(crate) async fn answer(
 ) -> Result<Response<SimBody>, ConnectionCut> {
     RequestCounts::add(&state.counts.requests);
     let headers = request.headers().clone();
-    // Also a request that is going to be cut is read first: its client should be waiting for an answer.
+    // A request that will be cut is also read first: its client should be waiting for an answer.
     let body = match request::read(request).await {
         Ok(body) => body,
         Err(error) => return Ok(error.into_response_in(dialect)),
@@ -53,14 +53,14 @@ pub(crate) async fn answer(
     }
 }
 
-/// Submitted generations and how to answer with them.
+/// Submitted generations and the form of their reply.
 struct StartedGenerations {
     reply: Box<dyn ReplyFormat>,
     stream: bool,
     lines: Vec<RunningChoice>,
 }
 
-/// What an API needs of a request beyond the chat that it comes down to.
+/// The API's data beyond the chat that a request is converted to.
 enum ApiContext {
     OpenAi,
     Response(Box<responses::ResponseContext>),
@@ -226,7 +226,7 @@ async fn finish(mut line: RunningChoice) -> Result<FinishedGeneration, EngineRes
     }
 }
 
-/// The model that a request means.
+/// Returns the model of a request.
 pub(crate) fn known_model(state: &ServerState, model: Option<&str>) -> Result<String, SimApiError> {
     let model = model.unwrap_or(&state.config.model);
     if state.adapter(model).is_some() {
@@ -238,7 +238,7 @@ pub(crate) fn known_model(state: &ServerState, model: Option<&str>) -> Result<St
     Err(SimApiError::unknown_model(model, &known.join(", ")))
 }
 
-/// The client's `x-request-id` becomes the reply's id.
+/// Returns the reply's id: a prefix and the client's `x-request-id`, or a generated id.
 pub(crate) fn reply_id(state: &ServerState, kind: &str, headers: &HeaderMap) -> String {
     format!("{kind}-{}", bare_id(state, headers))
 }

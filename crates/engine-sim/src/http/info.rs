@@ -1,4 +1,4 @@
-//! What an engine says about itself.
+//! Information about the engine: models, health, event sources.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -8,7 +8,7 @@ use crate::server_state::ServerState;
 
 use super::{SimBody, body};
 
-/// The base model and its adapters.
+/// Returns the base model and its adapters.
 pub(crate) fn models(state: &ServerState) -> Response<SimBody> {
     let config = &state.config;
     let root = match &config.tokenizer {
@@ -43,7 +43,7 @@ pub(crate) fn models(state: &ServerState) -> Response<SimBody> {
     body::json(StatusCode::OK, &json!({"object": "list", "data": data}))
 }
 
-/// 200 with an empty body, or 503 while the start is being delayed.
+/// Returns 200 with an empty body, or 503 during the start delay.
 pub(crate) fn health(state: &ServerState) -> Response<SimBody> {
     let ready = state.clock.now() >= state.ready_at;
     let status = if ready {
@@ -54,7 +54,7 @@ pub(crate) fn health(state: &ServerState) -> Response<SimBody> {
     body::bytes(status, "application/json", Bytes::new())
 }
 
-/// Where each rank publishes; `{}` without events.
+/// Returns the event endpoints of each rank; `{}` without events.
 pub(crate) fn kv_event_sources(state: &ServerState) -> Response<SimBody> {
     let mut sources = Map::new();
     if let Some(settings) = &state.config.events {
@@ -78,7 +78,7 @@ pub(crate) fn kv_event_sources(state: &ServerState) -> Response<SimBody> {
     body::json(StatusCode::OK, &Value::Object(sources))
 }
 
-/// Empties every rank's cache; unsuccessful as soon as one rank has blocks in use.
+/// Empties every rank's cache; unsuccessful if any rank has blocks in use.
 pub(crate) fn reset_prefix_cache(state: &ServerState) -> Response<SimBody> {
     let mut success = true;
     for rank in &state.ranks {
@@ -87,7 +87,7 @@ pub(crate) fn reset_prefix_cache(state: &ServerState) -> Response<SimBody> {
     body::json(StatusCode::OK, &json!({"success": success}))
 }
 
-/// A tokenizer file as it is.
+/// Returns a tokenizer file unchanged.
 pub(crate) fn file(content: Bytes) -> Response<SimBody> {
     body::bytes(StatusCode::OK, "application/json", content)
 }

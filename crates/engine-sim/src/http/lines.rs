@@ -1,4 +1,4 @@
-//! The generations of one request: submitted together, told apart by their place in the reply.
+//! The generations of one request: submitted together, identified by their place in the reply.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use super::{
     shape::ChatApi, transfer::Transfer,
 };
 
-/// What the completions dialect generates when no limit is given.
+/// Default number of generated tokens in the completions dialect.
 const COMPLETION_TOKENS: u32 = 16;
-/// Choices of one request.
+/// Maximum number of choices in one request.
 const MOST_CHOICES: u32 = 128;
 
-/// One running generation for each choice of each prompt.
+/// Starts one generation for each choice of each prompt.
 pub(crate) async fn start(
     state: &Arc<ServerState>,
     dialect: ChatApi,
@@ -91,8 +91,8 @@ pub(crate) async fn start(
     Ok(lines)
 }
 
-/// What is said beyond the words that seed and prompt alone make. Long replies take a while, so this leaves the
-/// runtime's threads alone.
+/// Returns the script of a reply that is more than the words of seed and prompt. Long replies take
+/// a while, so this runs outside the runtime's threads.
 async fn script(
     state: &Arc<ServerState>,
     wish: &Arc<ReplyOptions>,

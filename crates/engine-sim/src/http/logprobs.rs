@@ -1,4 +1,4 @@
-//! Log probabilities: made up, the same for the same token, the likeliest first.
+//! Log probabilities: made up, equal for equal tokens, the likeliest first.
 
 use serde_json::{Map, Value, json};
 
@@ -6,17 +6,17 @@ use crate::tokenizer::SimTokenizer;
 
 use super::{SimApiError, request::GenerationBody, shape::ChatApi};
 
-/// As many alternatives as vLLM gives by default.
+/// Maximum number of alternatives, as in vLLM by default.
 const MOST: u64 = 20;
 
-/// How many alternatives are told beside each token.
+/// The number of alternatives reported for each token.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Logprobs {
     top: usize,
 }
 
 impl Logprobs {
-    /// What a request asks for; `None`: nothing.
+    /// Reads the request's options; `None`: no logprobs.
     pub(crate) fn of(body: &GenerationBody, dialect: ChatApi) -> Result<Option<Self>, SimApiError> {
         let number = |value: &Option<Value>| value.as_ref().and_then(Value::as_u64);
         let (asked, top) = match dialect {
@@ -52,7 +52,7 @@ impl Logprobs {
         }
     }
 
-    /// As chats have them.
+    /// Returns them in the form of chats.
     pub(crate) fn chat(self, tokenizer: &SimTokenizer, tokens: &[u32]) -> Value {
         let content = tokens.iter().map(|token| {
             let mut entry = entry(&text(tokenizer, *token), logprob(*token));
@@ -66,7 +66,7 @@ impl Logprobs {
         json!({"content": content.collect::<Value>()})
     }
 
-    /// As completions have them; the first token's text starts at `offset`.
+    /// Returns them in the form of completions; the first token's text starts at `offset`.
     pub(crate) fn completion(
         self,
         tokenizer: &SimTokenizer,
@@ -95,7 +95,7 @@ impl Logprobs {
         json!({"text_offset": offsets, "token_logprobs": logprobs, "tokens": texts, "top_logprobs": tops})
     }
 
-    /// The token itself and those beside it in the alphabet.
+    /// Returns the token itself and its neighbours in the alphabet.
     fn likeliest(self, tokenizer: &SimTokenizer, token: u32) -> Vec<(String, f64)> {
         let alphabet = &tokenizer.alphabet;
         let at = alphabet.iter().position(|own| *own == token).unwrap_or(0);
@@ -119,7 +119,7 @@ fn text(tokenizer: &SimTokenizer, token: u32) -> String {
     tokenizer.model.decode(&[token]).unwrap_or_default()
 }
 
-/// Between -1 and 0, in sixty-fourths: exact in any notation.
+/// Returns a value between -1 and 0, in sixty-fourths: exact in any notation.
 fn logprob(token: u32) -> f64 {
     -f64::from(token.wrapping_mul(0x9e37_79b9) >> 26) / 64.0
 }

@@ -1,4 +1,4 @@
-//! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for engines that were started with it.
+//! `/v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for engines started with it.
 
 mod input;
 mod reply;
@@ -16,7 +16,7 @@ use super::{SimBody, body, generate, prompts, request, shape::ChatApi};
 pub(crate) use input::{LengthRequirement, read};
 pub(crate) use reply::MessageReply;
 
-/// How many tokens a prompt has.
+/// Returns the number of tokens of a prompt.
 pub(crate) async fn count_tokens(
     state: Arc<ServerState>,
     request: Request<Incoming>,

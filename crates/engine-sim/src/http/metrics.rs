@@ -1,4 +1,4 @@
-//! `/metrics`, under vLLM's names: only those that routers read.
+//! `/metrics`, with vLLM's names: only those that routers read.
 
 use std::fmt::Write;
 
@@ -80,7 +80,7 @@ const METRICS: &[Metric] = &[
     ),
 ];
 
-/// The whole page.
+/// Returns the whole page.
 pub(crate) fn metrics(state: &ServerState) -> Response<SimBody> {
     let model = label(&state.config.model);
     let stats: Vec<_> = state.ranks.iter().map(|rank| rank.stats()).collect();

@@ -1,7 +1,7 @@
 //! The HTTP server, in the shapes of vLLM 0.32.
 //!
-//! Its own loop over `hyper`, because a simulated engine must be able to do what a server library prevents: end a
-//! connection without an answer, or in the middle of one.
+//! It has its own loop over `hyper`, because a simulated engine must do what server libraries
+//! prevent: end a connection without an answer, or in the middle of one.
 
 mod body;
 mod embeddings;
@@ -39,9 +39,9 @@ pub(crate) use responses::ResponseStore;
 
 use crate::server_state::ServerState;
 
-/// Accepts connections for ever. Dropping the future cuts all of them.
+/// Accepts connections forever. Dropping the future cuts all of them.
 pub(crate) async fn serve(listener: Listener, state: Arc<ServerState>) {
-    // As many connections as the system lets us have: an engine does not turn clients away either.
+    // No limit beyond the system's: a real engine does not reject clients either.
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {

@@ -1,4 +1,4 @@
-//! What models answer that say nothing: vectors and scores.
+//! Requests without generated text: vectors and scores.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
 
 use super::{ConnectionCut, SimApiError, SimBody, embeddings, request, scoring};
 
-/// What is asked of a model.
+/// A kind of pooling request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pooling {
     Embeddings,
@@ -20,7 +20,7 @@ pub(crate) enum Pooling {
     Rerank,
 }
 
-/// Answers one request, unless a fault says otherwise. Faults inside a body do not apply.
+/// Answers one request, subject to injected faults. Faults inside a body do not apply.
 pub(crate) async fn answer(
     state: Arc<ServerState>,
     pooling: Pooling,

@@ -1,4 +1,4 @@
-//! From a request to the token ids of its prompts.
+//! Tokenizes the prompts of a request.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use super::{
     shape::ChatApi,
 };
 
-/// Token ids of a request's prompts. Long texts take a while, so this leaves the runtime's threads alone.
+/// Returns the token ids of a request's prompts. Long texts take a while, so this runs outside the
+/// runtime's threads.
 pub(crate) async fn prompts(
     state: Arc<ServerState>,
     dialect: ChatApi,

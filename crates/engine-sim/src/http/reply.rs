@@ -1,4 +1,4 @@
-//! What the APIs have in common: a reply made of generations, whole or as events.
+//! The common part of all APIs: a reply made of generations, whole or as events.
 
 use std::sync::Arc;
 
@@ -13,29 +13,29 @@ use crate::{
 
 use super::SimApiError;
 
-/// What one API makes of generations.
+/// The form of a reply in one API.
 pub(crate) trait ReplyFormat: Send {
-    /// The body of a reply that is not streamed.
+    /// Returns the body of a reply without a stream.
     fn whole(&mut self, finished: &[FinishedGeneration]) -> Value;
 
-    /// The events of one token.
+    /// Returns the events of one token.
     fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes>;
 
-    /// The events between the last token and the last event.
+    /// Returns the events between the last token and the last event.
     fn end(&mut self, usage: Usage) -> Vec<Bytes>;
 
-    /// The event that tells a whole stream from a broken one.
+    /// Returns the event that marks a complete stream.
     fn last(&mut self) -> Bytes;
 
-    /// The events of a stream whose engine died.
+    /// Returns the events of a stream whose engine died.
     fn broken(&mut self, error: &SimApiError) -> Vec<Bytes>;
 }
 
-/// A running generation and its place in the reply.
+/// A running generation with its place in the reply.
 #[derive(Debug)]
 pub(crate) struct RunningChoice {
     pub(crate) index: usize,
-    /// Whether its prompt counts: several choices share one.
+    /// Whether its prompt counts in the usage: several choices share one.
     pub(crate) counts_prompt: bool,
     pub(crate) generation: Generation,
 }
@@ -44,9 +44,9 @@ pub(crate) struct RunningChoice {
 #[derive(Clone, Debug)]
 pub(crate) struct FinishedGeneration {
     pub(crate) content: String,
-    /// `None` where there was no thought.
+    /// `None` without reasoning.
     pub(crate) reasoning: Option<String>,
-    /// Calls that were begun, and their arguments.
+    /// The started calls with their arguments.
     pub(crate) calls: Vec<(ToolCall, String)>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) reasoning_tokens: usize,
@@ -71,7 +71,7 @@ impl FinishedGeneration {
         }
     }
 
-    /// Takes in one token.
+    /// Adds one token.
     pub(crate) fn hear(&mut self, line: &RunningChoice, spoken: &RenderedToken) {
         let text = &spoken.text.text;
         match spoken.text.channel {
@@ -123,7 +123,7 @@ impl Usage {
         usage
     }
 
-    /// Takes in one token of a stream; `first` of its line.
+    /// Adds one token of a stream; `first` of its choice.
     pub(crate) fn hear(&mut self, line: &RunningChoice, spoken: &RenderedToken, first: bool) {
         if first && line.counts_prompt {
             self.prompt += line.generation.prompt.len();
@@ -133,7 +133,7 @@ impl Usage {
         self.reasoning += usize::from(spoken.text.channel == Channel::Reasoning);
     }
 
-    /// Whether clients are told how much was cached.
+    /// Returns whether the usage reports cached tokens.
     pub(crate) fn tells_cached(self, details: UsageDetails) -> bool {
         match details {
             UsageDetails::Always => true,
@@ -142,7 +142,7 @@ impl Usage {
         }
     }
 
-    /// As chats and completions have it.
+    /// Returns the usage in the form of chats and completions.
     pub(crate) fn value(self, details: UsageDetails) -> Value {
         let thought = if self.reasoning > 0 {
             json!({"reasoning_tokens": self.reasoning})
@@ -164,12 +164,12 @@ impl Usage {
     }
 }
 
-/// An event without a name.
+/// Returns an event without a name.
 pub(crate) fn data(value: &Value) -> Bytes {
     format!("data: {value}\n\n").into()
 }
 
-/// An event with the name that its data has as type.
+/// Returns an event named by the type in its data.
 pub(crate) fn named(value: &Value) -> Bytes {
     format!(
         "event: {}\ndata: {value}\n\n",

@@ -1,4 +1,4 @@
-//! What a request asks of its reply: tools, a form, thoughts, an end.
+//! The reply options of a request: tools, form, reasoning, end.
 
 mod form;
 mod tools;
@@ -9,10 +9,10 @@ use crate::script::ReplyOptions;
 
 use super::{SimApiError, request::GenerationBody, shape::ChatApi};
 
-/// More stop strings than this are refused.
+/// Maximum number of stop strings; more are rejected.
 const MOST_STOPS: usize = 64;
 
-/// Reads the wish out of a body in the chat's or the completions' form.
+/// Reads the options from a body in the chat's or the completions' form.
 pub(crate) fn wish(body: &GenerationBody, dialect: ChatApi) -> Result<ReplyOptions, SimApiError> {
     let (stop, keep_stop) = (
         stops(body)?,
@@ -62,7 +62,8 @@ fn stops(body: &GenerationBody) -> Result<Vec<String>, SimApiError> {
     }
 }
 
-/// As models with a switch for it: asked for in the template's arguments, or by naming an effort.
+/// Returns whether the reply has reasoning, as in models with a switch for it: set in the
+/// template's arguments, or by an effort.
 fn thinks(body: &GenerationBody) -> bool {
     let kwargs = body
         .chat_template_kwargs

@@ -1,4 +1,4 @@
-//! Bodies of requests, as far as a simulated engine cares.
+//! Request bodies with the fields that a simulated engine uses.
 
 use bytes::Bytes;
 use http::Request;
@@ -9,10 +9,10 @@ use serde_json::{Value, value::RawValue};
 
 use super::{error::SimApiError, transfer::TransferParams};
 
-/// Largest body that is read; a longer one is refused.
+/// Maximum length of a body; a longer one is rejected.
 const MOST_BYTES: usize = 64 << 20;
 
-/// A chat or completion request; what is not listed is ignored, as are sampling parameters.
+/// A chat or completion request; unlisted fields are ignored, as are sampling parameters.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct GenerationBody {
@@ -77,7 +77,7 @@ pub(crate) enum Prompts {
     IdLists(Vec<Vec<u32>>),
 }
 
-/// The whole body, within bounds.
+/// Reads the whole body, within bounds.
 pub(crate) async fn read(request: Request<Incoming>) -> Result<Bytes, SimApiError> {
     match Limited::new(request.into_body(), MOST_BYTES)
         .collect()
@@ -94,14 +94,14 @@ pub(crate) async fn read(request: Request<Incoming>) -> Result<Bytes, SimApiErro
     }
 }
 
-/// The body as JSON of the expected form.
+/// Parses the body as JSON of the expected form.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, SimApiError> {
     serde_json::from_slice(body).map_err(|error| {
         SimApiError::bad_request(format!("The request body is wrong: {error}."), None)
     })
 }
 
-/// The chat request that has these members; `null` is as good as absent.
+/// Returns the chat request with these members; `null` counts as absent.
 pub(crate) fn chat(
     members: impl IntoIterator<Item = (&'static str, Value)>,
 ) -> Result<GenerationBody, SimApiError> {
@@ -112,7 +112,7 @@ pub(crate) fn chat(
     parse(chat.to_string().as_bytes())
 }
 
-/// A list of tools, each in the chat's form; `null` where there are none.
+/// Returns a list of tools, each in the chat's form; `null` if there are none.
 pub(crate) fn tools(
     tools: &Value,
     tool: impl Fn(&Value) -> Result<Value, SimApiError>,

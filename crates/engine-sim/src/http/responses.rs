@@ -1,4 +1,4 @@
-//! `/v1/responses`: the chat in another dress, and conversations that the engine remembers.
+//! `/v1/responses`: chats in another form, and conversations that the engine stores.
 
 mod input;
 mod items;
@@ -18,7 +18,7 @@ use super::{
 pub(crate) use reply::ResponseReply;
 pub(crate) use store::ResponseStore;
 
-/// What of a request is needed again when its reply is written.
+/// The parts of a request that its reply needs.
 #[derive(Debug)]
 pub(crate) struct ResponseContext {
     /// The request, which the reply repeats in part.
@@ -28,7 +28,7 @@ pub(crate) struct ResponseContext {
     store: bool,
 }
 
-/// Reads a request and turns it into a chat's.
+/// Reads a request and converts it into a chat's.
 pub(crate) fn read(
     state: &ServerState,
     body: &[u8],

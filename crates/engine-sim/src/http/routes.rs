@@ -1,4 +1,4 @@
-//! Which path is answered where.
+//! The routing table of the HTTP server.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ pub(crate) async fn answer(
     })
 }
 
-/// Every path above, for telling a wrong method from a wrong path.
+/// All paths above, to distinguish a wrong method from a wrong path.
 const KNOWN: [&str; 25] = [
     "/v1/responses",
     "/v1/messages",
@@ -107,7 +107,7 @@ const KNOWN: [&str; 25] = [
     "/sim/tokenizer_config.json",
 ];
 
-/// As in vLLM the key guards what is under `/v1`.
+/// Checks the API key. As in vLLM it guards the paths under `/v1`.
 fn is_authorised(state: &ServerState, request: &Request<Incoming>) -> bool {
     let Some(key) = &state.config.api_key else {
         return true;

@@ -1,4 +1,4 @@
-//! `/v1/score` and `/v1/rerank`: how well texts fit each other, as a function of their token ids.
+//! `/v1/score` and `/v1/rerank`: the similarity of texts, as a function of their token ids.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     shape::ChatApi,
 };
 
-/// Pairs of one request; more are refused.
+/// Maximum number of pairs in one request; more are rejected.
 const MOST_PAIRS: usize = 16_384;
 
 #[derive(Deserialize)]
@@ -43,7 +43,7 @@ enum Texts {
     Many(Vec<String>),
 }
 
-/// A text, or an object that holds one, as some clients send it.
+/// A text, or an object with one, as some clients send it.
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "a text or an object with a text")]
 enum Document {
@@ -60,7 +60,7 @@ impl Texts {
     }
 }
 
-/// How well `text_1` fits each of `text_2`, one by one where both are lists.
+/// Scores `text_1` against each of `text_2`, pairwise if both are lists.
 pub(crate) async fn score(
     state: Arc<ServerState>,
     headers: HeaderMap,
@@ -69,7 +69,7 @@ pub(crate) async fn score(
     let body: ScoreBody = request::parse(body)?;
     let model = generate::known_model(&state, body.model.as_deref())?;
     let (first, second) = (body.text_1.list(), body.text_2.list());
-    // One text stands beside each of the others.
+    // A single text is paired with each of the others.
     let beside = if first.len() == 1 {
         second.len()
     } else {
@@ -106,7 +106,7 @@ pub(crate) async fn score(
     ))
 }
 
-/// The documents, the one that fits best first.
+/// Returns the documents, the best match first.
 pub(crate) async fn rerank(
     state: Arc<ServerState>,
     headers: HeaderMap,
@@ -147,7 +147,7 @@ pub(crate) async fn rerank(
     ))
 }
 
-/// A score between 0 and 1 for each pair, and the tokens of all of them.
+/// Returns a score between 0 and 1 for each pair, and the tokens of all of them.
 async fn scores(
     state: &Arc<ServerState>,
     pairs: &[(&str, &str)],

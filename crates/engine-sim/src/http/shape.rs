@@ -20,7 +20,7 @@ use super::{
 
 const FINGERPRINT: &str = "vllm-0.32.0-sim";
 
-/// Which API a request is in.
+/// The API of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChatApi {
     /// `/v1/chat/completions`.
@@ -33,7 +33,7 @@ pub(crate) enum ChatApi {
     Messages,
 }
 
-/// What all parts of one chat or completion reply have in common.
+/// The common data of all parts of one chat or completion reply.
 #[derive(Debug)]
 pub(crate) struct ReplyShape {
     pub(crate) state: Arc<ServerState>,
@@ -44,27 +44,27 @@ pub(crate) struct ReplyShape {
     pub(crate) return_token_ids: bool,
     pub(crate) include_usage: bool,
     pub(crate) logprobs: Option<Logprobs>,
-    /// Whose KV the prompt's is, where another engine is to fetch it.
+    /// The prompt's KV that another engine will fetch.
     pub(crate) offers: Option<KvOffer>,
     /// Choices whose stream has begun, by index.
     pub(crate) progress: HashMap<usize, ChoiceProgress>,
 }
 
-/// What an engine says of itself when it offers a prompt's KV.
+/// The engine's identity in its offer of a prompt's KV.
 #[derive(Clone, Debug)]
 pub(crate) struct KvOffer {
     pub(crate) engine_id: String,
     pub(crate) block_tokens: u32,
 }
 
-/// How far the stream of one choice is.
+/// The progress of one choice's stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChoiceProgress {
     calls: usize,
     text_bytes: usize,
 }
 
-/// OpenAI's words for why a generation ended, and vLLM's for what stopped it.
+/// Returns OpenAI's finish reason and vLLM's stop reason.
 fn reasons(ending: &StopCause) -> (&'static str, Value) {
     match ending {
         StopCause::Stop => ("stop", Value::Null),
@@ -74,7 +74,7 @@ fn reasons(ending: &StopCause) -> (&'static str, Value) {
     }
 }
 
-/// A call as chats name it.
+/// Returns the id of a call in the form of chats.
 fn call_id(id: &str) -> String {
     format!("chatcmpl-tool-{id}")
 }
@@ -113,7 +113,7 @@ impl ReplyShape {
         choice
     }
 
-    /// The chunk with which a chat's choice begins, sent with its first token.
+    /// Returns the first chunk of a chat's choice, sent with its first token.
     fn role_chunk(&self, line: &RunningChoice) -> Value {
         let mut chunk = self.chunk(json!([{
             "index": line.index, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null,
@@ -127,7 +127,7 @@ impl ReplyShape {
         chunk
     }
 
-    /// The chunk of one token; `first` of its choice.
+    /// Returns the chunk of one token; `first` of its choice.
     fn token_chunk(
         &self,
         line: &RunningChoice,
@@ -184,7 +184,7 @@ impl ReplyShape {
 }
 
 fn message(one: &FinishedGeneration) -> Value {
-    // Words that did not come are no text of their own beside a thought or a call.
+    // An empty content is `null` beside reasoning or a call.
     let wordless = one.content.is_empty() && (one.reasoning.is_some() || !one.calls.is_empty());
     let mut message = json!({
         "role": "assistant",
@@ -193,7 +193,7 @@ fn message(one: &FinishedGeneration) -> Value {
         "reasoning": one.reasoning,
     });
     if let Some(reasoning) = &one.reasoning {
-        // Older clients know it by this name.
+        // Older clients use this name.
         message["reasoning_content"] = json!(reasoning);
     }
     if !one.calls.is_empty() {
@@ -274,7 +274,7 @@ impl ReplyFormat for ReplyShape {
                 "index": line.index, "delta": {"tool_calls": [call]}, "logprobs": null, "finish_reason": null,
             }]))));
         }
-        // A mark of the model's own is worth a chunk only to those who count tokens.
+        // A hidden token is worth a chunk only to clients that count tokens.
         let shown = spoken.text.channel != Channel::Hidden
             || self.return_token_ids
             || self.logprobs.is_some();

@@ -1,4 +1,4 @@
-//! Handles for tests: what the engine really did, and what it should do wrong.
+//! Test endpoints: the engine's actual counters, and the injection of faults.
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -15,7 +15,7 @@ use super::{SimApiError, SimBody, body, request};
 
 /// `GET /sim/stats`: sums over all ranks; `last_seq` is rank 0's, and `ranks` lists each one's own.
 ///
-/// `last_abort_ms` is the time of the last hang-up in ms since 1970, `null` before the first.
+/// `last_abort_ms` is the time of the last disconnect in ms since 1970, `null` before the first.
 pub(crate) fn stats(state: &ServerState) -> Response<SimBody> {
     let counts = &state.counts;
     let mut sums = [0u64; 6];
@@ -86,7 +86,7 @@ fn once() -> u64 {
     1
 }
 
-/// `POST /sim/fault`: the next `count` generation requests go wrong in this way.
+/// `POST /sim/fault`: the next `count` generation requests fail in this way.
 pub(crate) async fn fault(state: &ServerState, request: Request<Incoming>) -> Response<SimBody> {
     let set = async {
         let body: FaultBody = request::parse(&request::read(request).await?)?;
@@ -109,11 +109,11 @@ pub(crate) async fn fault(state: &ServerState, request: Request<Incoming>) -> Re
 #[derive(Deserialize)]
 struct EventsBody {
     action: String,
-    /// Which rank; every one if left out.
+    /// The rank; absent: every rank.
     rank: Option<usize>,
 }
 
-/// `POST /sim/events`: disturbs the event streams. Answers when it is done.
+/// `POST /sim/events`: disturbs the event streams. Answers when the action is done.
 pub(crate) async fn events(state: &ServerState, request: Request<Incoming>) -> Response<SimBody> {
     let act = async {
         let body: EventsBody = request::parse(&request::read(request).await?)?;

@@ -1,4 +1,4 @@
-//! The bodies of replies, with whatever is to go wrong in them.
+//! Streamed reply bodies, with injected faults.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -12,14 +12,15 @@ use super::{
     reply::{ReplyFormat, RunningChoice, Usage},
 };
 
-/// What was written before a cut has this long to leave; else the peer would see less than was promised.
+/// Time for the data before a cut to be sent; without it the peer would receive less than the fault
+/// promises.
 const FLUSH: Duration = Duration::from_millis(5);
 
 /// A reply as server-sent events.
 pub(crate) struct SseReply {
     reply: Box<dyn ReplyFormat>,
-    /// The running ones, each with whether it has begun; the first is whose turn it is, so that the order of events is
-    /// a function of the request.
+    /// The running choices, each with whether it has begun; the first is the next one, so that the
+    /// order of events is a function of the request.
     lines: VecDeque<(RunningChoice, bool)>,
     fault: Option<InjectedFault>,
     usage: Usage,
@@ -84,9 +85,9 @@ impl SseReply {
         Some(Ok(event))
     }
 
-    /// Takes one token and writes its events.
+    /// Awaits one token and writes its events.
     async fn advance(&mut self) -> Result<(), ConnectionCut> {
-        // It stays where it is until the token is there: dropping this future loses nothing of it.
+        // It stays in place until the token arrives: dropping this future loses nothing.
         let Some((line, begun)) = self.lines.front_mut() else {
             return Ok(());
         };
@@ -121,7 +122,7 @@ impl SseReply {
     }
 }
 
-/// A plain body that breaks off: the first `bytes` of it, then the fault.
+/// Returns a plain body that breaks off: its first `bytes`, then the fault.
 pub(crate) fn broken_body(
     whole: Bytes,
     bytes: usize,
@@ -142,11 +143,11 @@ pub(crate) fn broken_body(
     })
 }
 
-/// How a broken body ends.
+/// The end of a broken body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BrokenEnd {
-    /// With its connection.
+    /// The connection is cut.
     Cut,
-    /// Not at all.
+    /// The body never ends.
     Stall,
 }

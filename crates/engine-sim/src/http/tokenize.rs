@@ -15,7 +15,7 @@ use super::{
     shape::ChatApi,
 };
 
-/// Ids of a text or of a chat.
+/// Returns the ids of a text or of a chat.
 pub(crate) async fn tokenize(
     state: Arc<ServerState>,
     request: Request<Incoming>,
@@ -35,7 +35,7 @@ async fn tokens(
     let spelled = body.return_token_strs.unwrap_or(false);
     let dialect = match (&body.messages, &body.prompt) {
         (Some(_), _) => ChatApi::Chat,
-        // An empty text has no tokens, which is no error here.
+        // An empty text has no tokens; that is valid here.
         (None, Some(Prompts::Text(_))) => ChatApi::Completions,
         (None, _) => {
             return Err(SimApiError::bad_request(
@@ -66,7 +66,7 @@ struct DetokenizeBody {
     tokens: Vec<u32>,
 }
 
-/// Text of ids.
+/// Returns the text of ids.
 pub(crate) async fn detokenize(
     state: Arc<ServerState>,
     request: Request<Incoming>,

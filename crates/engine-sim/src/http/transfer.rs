@@ -1,7 +1,9 @@
-//! `kv_transfer_params`, as vLLM's NIXL connector has them: a prompt's KV leaves one engine and arrives at another.
+//! `kv_transfer_params`, as in vLLM's NIXL connector: the transfer of a prompt's KV from one engine
+//! to another.
 //!
-//! Nothing is fetched here. A prefill's reply carries a digest of its prompt beside the usual members, and an engine that
-//! is given them holds them against its own prompt: whoever garbles them, or mixes two requests up, is told so.
+//! No KV is transferred here. A prefill's reply carries a digest of its prompt beside the usual
+//! members, and the receiving engine compares it with its own prompt: garbled members, or a mix-up
+//! of two requests, cause an error.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -12,11 +14,11 @@ use crate::WorkerRole;
 
 use super::error::SimApiError;
 
-/// The port of the side channel where nobody set another one.
+/// Default port of the side channel.
 const SIDE_CHANNEL_PORT: u16 = 5600;
 const FIELD: &str = "kv_transfer_params";
 
-/// The members that matter here; engines of other kinds have more.
+/// The members that are read here; engines of other kinds have more.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct TransferParams {
@@ -29,20 +31,20 @@ pub(crate) struct TransferParams {
     sim_prompt: Option<String>,
 }
 
-/// What becomes of a prompt's KV.
+/// The transfer of a prompt's KV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Transfer {
-    /// It stays.
+    /// No transfer.
     #[default]
     None,
-    /// It is computed here for another engine.
+    /// This engine computes it for another engine.
     Leaves,
     /// Another engine computed it.
     Arrives,
 }
 
 impl TransferParams {
-    /// What is asked of an engine of this role.
+    /// Returns the transfer that the request wants from an engine of this role.
     pub(crate) fn transfer(&self, role: WorkerRole) -> Result<Transfer, SimApiError> {
         let refused = |message: &str| Err(SimApiError::bad_request(message, FIELD));
         match (self.do_remote_decode, self.do_remote_prefill) {
@@ -59,7 +61,7 @@ impl TransferParams {
         }
     }
 
-    /// Whether they are those of this prompt.
+    /// Checks that the parameters belong to this prompt.
     pub(crate) fn check(&self, prompt: &[u32], block_tokens: u32) -> Result<(), SimApiError> {
         let blocks = prompt.len().div_ceil(block_tokens as usize);
         let whole = self.remote_engine_id.is_some()
@@ -81,7 +83,7 @@ impl TransferParams {
     }
 }
 
-/// What a prefill's reply says of `prompt`.
+/// Returns the parameters in a prefill's reply for `prompt`.
 pub(crate) fn offered(prompt: &[u32], block_tokens: u32, engine_id: &str) -> Value {
     json!({
         "do_remote_prefill": true,
@@ -96,7 +98,7 @@ pub(crate) fn offered(prompt: &[u32], block_tokens: u32, engine_id: &str) -> Val
 }
 
 fn digest(prompt: &[u32]) -> String {
-    // The same in every process: nothing of it is random.
+    // Equal in every process: no part of it is random.
     let mut hasher = DefaultHasher::new();
     prompt.hash(&mut hasher);
     format!("{:016x}", hasher.finish())

@@ -1,4 +1,4 @@
-//! What a reply says, decided before it is generated.
+//! Composes the script of a reply before its generation.
 
 use std::sync::Arc;
 
@@ -10,17 +10,18 @@ use super::{
     Channel, ReplyForm, ReplyOptions, ReplyScript, ScriptWriter, ToolCall, python_json, sample,
 };
 
-/// Keeps thoughts, arguments and further choices apart from the reply that seed and prompt alone make.
+/// Separates the seeds of reasoning, arguments and further choices from the reply of seed and
+/// prompt alone.
 const THOUGHTS: u64 = 0x74_68_6f_75;
 const FILLING: u64 = 0x66_69_6c_6c;
 const CHOICE: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Words of a thought: this many, and up to so many more.
+/// Words of the reasoning: this minimum, and a random number more.
 const LEAST_THOUGHT: u32 = 6;
 const MORE_THOUGHT: u32 = 12;
-/// Words to choose from where a schema wants a text.
+/// Words to choose from if a schema wants a text.
 const WORDS: u32 = 64;
 
-/// Who speaks.
+/// The model's inputs for words.
 #[derive(Clone, Debug)]
 pub(crate) struct Speaker<'a> {
     pub(crate) model: &'a PromptModel,
@@ -28,29 +29,30 @@ pub(crate) struct Speaker<'a> {
     pub(crate) seed: u64,
 }
 
-/// How long a reply is that nothing cuts.
+/// The length of a reply without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenEnd {
-    /// As long as seed and prompt make it.
+    /// The length that seed and prompt determine.
     Natural,
-    /// Up to the model's length.
+    /// The maximum length of the model.
     Longest,
-    /// As long as seed and prompt make it, and a limit only cuts it: APIs that always want a limit are served so.
+    /// The length that seed and prompt determine, cut by a limit: for APIs that always require a
+    /// limit.
     NaturalWithin,
 }
 
-/// How long a reply may be.
+/// The limits of a reply's length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LengthLimit {
-    /// `None`: as long as the model likes.
+    /// `None`: no limit by the client.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) open_end: OpenEnd,
-    /// What the model's length leaves.
+    /// Tokens that the model's length leaves.
     pub(crate) room: u32,
 }
 
 impl LengthLimit {
-    /// Tokens of a reply of words, and how it ends.
+    /// Returns the tokens of a reply of words, and its finish reason.
     pub(crate) fn words(self, natural: impl FnOnce() -> u32) -> (u32, Finish) {
         match (self.max_tokens, self.open_end) {
             (Some(wanted), OpenEnd::NaturalWithin) => {
@@ -75,7 +77,7 @@ impl LengthLimit {
     }
 }
 
-/// The reply to `prompt`; the choice 0 says what the model would say by itself, the others something else.
+/// Returns the reply to `prompt`; choice 0 has the model's own words, the others differ.
 pub(crate) fn compose(
     wish: &ReplyOptions,
     speaker: &Speaker<'_>,
@@ -127,7 +129,7 @@ pub(crate) fn compose(
         None => {
             let reply = stream(0);
             let (whole, end) = limit.words(|| reply.natural_len());
-            // What was thought counts where the length is the client's.
+            // Reasoning counts towards a length that the client sets.
             let left = if end == Finish::Length {
                 whole.saturating_sub(writer.len())
             } else {
@@ -166,9 +168,9 @@ fn think(writer: &mut ScriptWriter<'_>, stream: &ReplyStream) {
     writer.text(Channel::Hidden, "\n</think>\n\n");
 }
 
-/// Ends the content at the stop string that comes first; how many tokens are left.
+/// Ends the content at the first stop string; returns the number of tokens left.
 fn stop(script: &mut ReplyScript, wish: &ReplyOptions) -> usize {
-    // Where each token's content ends.
+    // The end of each token's content.
     let (mut content, mut ends) = (String::new(), Vec::with_capacity(script.texts.len()));
     for said in &script.texts {
         if said.channel == Channel::Content {
@@ -205,7 +207,7 @@ fn stop(script: &mut ReplyScript, wish: &ReplyOptions) -> usize {
     last + 1
 }
 
-/// Words and numbers to fill forms with, one after the other.
+/// A source of words and numbers to fill forms with.
 #[derive(Debug)]
 pub(super) struct WordSource {
     words: Vec<String>,
@@ -227,7 +229,7 @@ impl WordSource {
         }
     }
 
-    /// The next word.
+    /// Returns the next word.
     pub(super) fn word(&mut self) -> String {
         self.next = self.next.wrapping_add(1);
         let place = self.next as usize % self.words.len().max(1);
@@ -237,13 +239,13 @@ impl WordSource {
             .unwrap_or_else(|| "word".to_owned())
     }
 
-    /// The next number below `end`; 0 where there is none.
+    /// Returns the next number below `end`; 0 if there is none.
     pub(super) fn below(&mut self, end: usize) -> usize {
         self.next = self.next.wrapping_add(1);
         self.stream.token(self.next) as usize % end.max(1)
     }
 
-    /// Sixteen hex digits.
+    /// Returns sixteen hex digits.
     fn id(&mut self) -> String {
         (0..4)
             .map(|_| format!("{:04x}", self.below(0x1_0000)))

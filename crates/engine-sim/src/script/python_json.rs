@@ -1,11 +1,12 @@
-//! JSON as models learned to write it: with Python's blanks, which templates write too when the reply comes back.
+//! JSON as models learned to write it: with Python's spaces, which templates also write in the next
+//! turn.
 
 use std::io;
 
 use serde::Serialize;
 use serde_json::{Serializer, Value, ser::Formatter};
 
-/// `value` with a blank after each comma and colon.
+/// Returns `value` with a space after each comma and colon.
 pub(super) fn spelled(value: &Value) -> String {
     let mut bytes = Vec::new();
     // Writing a value into memory does not fail.

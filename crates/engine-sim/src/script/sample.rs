@@ -1,22 +1,23 @@
-//! A value that a JSON schema allows.
+//! Samples a value that a JSON schema allows.
 //!
-//! Objects have their required properties, lists one element, choices their first. It does not read `pattern` and
-//! conditional schemas (`if`, `not`, `dependentSchemas`): what these ask for beyond the rest may be missed.
+//! Objects have their required properties, lists one element, choices their first. It does not read
+//! `pattern` and conditional schemas (`if`, `not`, `dependentSchemas`): their additional
+//! requirements may be violated.
 
 use serde_json::{Map, Value};
 
 use super::compose::WordSource;
 
-/// Schemas in schemas.
+/// Maximum nesting of schemas.
 const MOST_DEPTH: usize = 24;
-/// Values in one value.
+/// Maximum number of values in one value.
 const MOST_VALUES: usize = 4_096;
-/// Elements of one list.
+/// Maximum number of elements in one list.
 const MOST_ELEMENTS: u64 = 64;
-/// Characters of one text.
+/// Maximum number of characters in one text.
 const MOST_CHARACTERS: u64 = 4_096;
 
-/// A value that `schema` allows; `null` where it goes beyond the bounds.
+/// Returns a value that `schema` allows; `null` beyond the bounds.
 pub(super) fn sample(schema: &Value, words: &mut WordSource) -> Value {
     Sampler {
         root: schema,
@@ -74,7 +75,7 @@ impl Sampler<'_> {
         }
     }
 
-    /// The schema with the first of its choices, or all of its parts, made one with it.
+    /// Merges the schema with the first of its choices, or all of its parts.
     fn merged(&self, schema: &Map<String, Value>) -> Option<Value> {
         let (key, parts) = ["allOf", "anyOf", "oneOf"].iter().find_map(|key| {
             schema
@@ -188,7 +189,7 @@ impl Sampler<'_> {
         serde_json::Number::from_f64(number).map_or(Value::Null, Value::Number)
     }
 
-    /// A number in the schema's bounds, in steps of `multipleOf` or else of `step`.
+    /// Returns a number in the schema's bounds, in steps of `multipleOf` or else of `step`.
     fn number(&mut self, schema: &Map<String, Value>, step: f64) -> f64 {
         let bound = |key: &str| schema.get(key).and_then(Value::as_f64);
         let step = bound("multipleOf")
@@ -255,7 +256,7 @@ impl Sampler<'_> {
     }
 }
 
-/// The type that a schema means; texts where it says nothing.
+/// Returns the type of a schema; a text if it has none.
 fn kind(schema: &Map<String, Value>) -> &str {
     let named = match schema.get("type") {
         Some(Value::String(kind)) => Some(kind.as_str()),

@@ -1,4 +1,4 @@
-//! How long to wait before connecting to NATS again.
+//! Waits between connections to NATS.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -6,10 +6,10 @@ use std::{
 };
 
 const FIRST: Duration = Duration::from_millis(100);
-/// The longest wait before chance adds to it.
+/// Longest wait, before jitter.
 const LONGEST: Duration = Duration::from_secs(2);
-/// A connection that lasted this long was a good one. A shorter one does not reset the wait, or a server that accepts
-/// everybody and then breaks off would be called ten times a second for ever.
+/// A connection of at least this length resets the wait. A shorter one does not, or a server that
+/// accepts and then closes every connection would be called ten times a second forever.
 const GOOD: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -18,12 +18,13 @@ pub(crate) struct NatsBackoff {
 }
 
 impl NatsBackoff {
-    /// The wait after a connection that lasted so long (zero: it could not be made).
+    /// Returns the wait after a connection of this length (zero: it could not be made).
     pub(crate) fn after(&mut self, lasted: Duration) -> Duration {
         self.with_chance(lasted, chance())
     }
 
-    /// `chance` is from 0 to 1, and adds half of the wait at most: all readers lose a server together.
+    /// Adds jitter: `chance` is from 0 to 1 and adds at most half of the wait, because all readers
+    /// lose a server at the same time.
     fn with_chance(&mut self, lasted: Duration, chance: f64) -> Duration {
         let wait = if lasted >= GOOD {
             FIRST
@@ -35,7 +36,7 @@ impl NatsBackoff {
     }
 }
 
-/// A number from 0 to 1 that differs between processes and between calls.
+/// Returns a number from 0 to 1 that differs between processes and between calls.
 fn chance() -> f64 {
     let drawn = RandomState::new().build_hasher().finish();
     f64::from(u32::try_from(drawn >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX)

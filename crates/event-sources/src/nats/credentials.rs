@@ -1,4 +1,4 @@
-//! What a NATS server wants to see before it lets a client in.
+//! Credentials for a NATS server.
 
 use std::{fmt, str::FromStr};
 
@@ -6,10 +6,10 @@ use async_nats::ConnectOptions;
 
 /// Longest text that can be credentials, bytes.
 const MAX_TEXT: usize = 64 * 1024;
-/// What the text of a `.creds` file has in it.
+/// Marker of a JWT in the text of a `.creds` file.
 const JWT: &str = "BEGIN NATS USER JWT";
 
-/// The text of a `.creds` file (a user's JWT and its key), or a bare token. Never shown.
+/// The text of a `.creds` file (a user's JWT and its key), or a bare token. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NatsCredentials(CredentialKind);
 
@@ -19,24 +19,24 @@ enum CredentialKind {
     File(String),
 }
 
-/// Why a text is neither. It is not repeated.
+/// Why a text is not a credential. The text itself is never repeated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NatsCredentialsError {
-    /// Nothing in it, or far too much.
+    /// Empty, or too long.
     #[error(
         "nats credentials have {bytes} bytes: expected a token, or the text of a .creds file of up to 64 KiB"
     )]
     Length {
-        /// How many.
+        /// Length of the text.
         bytes: usize,
     },
-    /// It has a JWT in it and cannot be used.
+    /// A text with a JWT that cannot be used.
     #[error("nats credentials are a damaged .creds file ({reason}): fetch the user's file anew")]
     File {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Several lines, or spaces.
+    /// Several lines, or a text with spaces.
     #[error(
         "nats credentials are no token: expected one line of visible ascii, or the text of a .creds file"
     )]
@@ -44,11 +44,11 @@ pub enum NatsCredentialsError {
 }
 
 impl NatsCredentials {
-    /// Puts them into the options of a connection.
+    /// Adds the credentials to the options of a connection.
     pub(crate) fn give(&self, options: ConnectOptions) -> ConnectOptions {
         match &self.0 {
             CredentialKind::Token(token) => options.token(token.clone()),
-            // It was read when this was made.
+            // The text was parsed successfully at construction.
             CredentialKind::File(text) => options.credentials(text).unwrap_or_default(),
         }
     }
@@ -63,7 +63,7 @@ impl FromStr for NatsCredentials {
             return Err(NatsCredentialsError::Length { bytes: text.len() });
         }
         if text.contains(JWT) {
-            // The parser wants a line's end behind the last line.
+            // The parser requires a line end behind the last line.
             let text = format!("{text}\n");
             let damaged = |error: std::io::Error| NatsCredentialsError::File {
                 reason: error.to_string(),
@@ -88,7 +88,7 @@ impl fmt::Debug for NatsCredentials {
 mod tests {
     use super::*;
 
-    // The key of no user anywhere: it is the one in the manual of nkeys.
+    // No real user's key: the example from the manual of nkeys.
     const CREDS: &str = "-----BEGIN NATS USER JWT-----\neyJ0eXAiOiJqd3QifQ.e30.c2ln\n------END NATS USER JWT------\n\n\
         -----BEGIN USER NKEY SEED-----\nSUAIO3FHUX5PNV2LQIIP7TZ3N4L7TX3W53MQGEIVYFIGA635OZCKEYHFLM\n\
         ------END USER NKEY SEED------";

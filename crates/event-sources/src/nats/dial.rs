@@ -1,7 +1,8 @@
-//! One connection to a NATS server, from the name to the end.
+//! One connection to a NATS server, from name resolution to its end.
 //!
-//! `async-nats` would connect again by itself, behind our back: to an address that nobody checked, and with messages of
-//! the new connection before anybody hears of it. So a client is dropped with its first connection.
+//! `async-nats` would reconnect by itself: to an address that was never checked, and with messages
+//! of the new connection before the reader learns of it. So a client is dropped with its first
+//! connection.
 
 use std::{io, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
@@ -19,18 +20,19 @@ use tokio::{
 use super::{NatsCredentials, NatsServer};
 use crate::follower::TICK;
 
-/// Time for connection, encryption and greeting with one address.
+/// Time limit for connection, encryption and greeting with one address.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Time for name and all its addresses together.
+/// Time limit for the name and all its addresses together.
 const OPENING: Duration = Duration::from_secs(15);
-/// How often a silent server is asked whether it is still there; it is given up after the third time.
+/// Interval of pings to a silent server; the third unanswered one ends the connection.
 const PING: Duration = Duration::from_secs(10);
-/// Messages that a subscription takes before a task of ours has carried them on; more are let go.
+/// Messages that `async-nats` queues for a subscription before the reader's task takes them; more
+/// are dropped.
 const ARRIVALS: usize = 65_536;
-/// Publications on their way to the socket. When full, whoever publishes waits.
+/// Publications on their way to the socket. When full, publishers wait.
 const DEPARTURES: usize = 64;
 
-/// Why there is no connection.
+/// Reasons for a failed connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
     #[error("{server} cannot be found ({source}): check its name")]
@@ -64,31 +66,32 @@ pub(crate) enum DialError {
     Trust(#[from] TrustError),
 }
 
-/// How to connect.
+/// The settings of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct NatsDialer {
     pub(crate) server: NatsServer,
     pub(crate) credentials: Option<NatsCredentials>,
     pub(crate) trust: Option<TrustRoots>,
     pub(crate) destinations: Destinations,
-    /// What the server shows of us.
+    /// The client name that the server displays.
     pub(crate) name: String,
 }
 
-/// An open connection. Dropping it, and everything that was made from its client, closes it.
+/// An open connection. Dropping it, with every object made from its client, closes it.
 pub(crate) struct NatsConnection {
     pub(crate) client: Client,
-    /// Bounded: what does not fit is not needed, since the connection's state is looked at too.
+    /// Bounded: an event that does not fit is not needed, since the connection's state is checked
+    /// too.
     events: mpsc::Receiver<Event>,
     ticks: Interval,
 }
 
-/// What became of a connection.
+/// Events of a connection.
 #[derive(Debug)]
 pub(crate) enum ConnectionEvent {
-    /// The server complains, and goes on.
+    /// An error of the server that does not end the connection.
     Fault(String),
-    /// It is over.
+    /// The end of the connection.
     Down,
 }
 
@@ -113,7 +116,7 @@ impl NatsDialer {
             .subscription_capacity(ARRIVALS)
             .client_capacity(DEPARTURES)
             .ignore_discovered_servers()
-            // One attempt, which ends the client's own task soon after its connection is lost.
+            // One attempt: it ends the client's internal task soon after its connection is lost.
             .max_reconnects(1)
             .reconnect_delay_callback(|_| Duration::ZERO)
             .event_callback(move |event| {
@@ -137,10 +140,10 @@ impl NatsDialer {
         })
     }
 
-    /// Where `async-nats` is to connect to. It resolves names itself, so that an address which was checked is the one
-    /// connected to only where it is given in place of the name. An encrypted server keeps its name, by which its
-    /// certificate is checked; there a name that changes its meaning in between leads to a handshake that fails, before
-    /// which nothing is said that was not asked for.
+    /// Returns the address that `async-nats` connects to. It resolves names itself, so only a
+    /// checked address in place of the name ensures that the connection goes there. An encrypted
+    /// server keeps its name, against which its certificate is checked; if that name changes its
+    /// address in between, the handshake fails, and nothing is sent before it.
     async fn address(&self) -> Result<ServerAddr, DialError> {
         let server = || self.server.clone();
         let read = |text: String| {
@@ -180,14 +183,14 @@ impl NatsDialer {
         })
     }
 
-    /// Given always: a server may ask for encryption though its URL does not, and `async-nats` would then choose among
-    /// the providers of cryptography by itself.
+    /// Builds the TLS configuration, always: a server may require encryption though its URL does
+    /// not, and `async-nats` would then choose a cryptography provider by itself.
     async fn tls(&self) -> Result<ClientConfig, DialError> {
         let trust = match &self.trust {
             Some(trust) => trust.clone(),
             None => match TrustRoots::system_now().await {
                 Err(error) if self.server.is_tls() => return Err(error.into()),
-                // A machine without authorities can still reach a server that is not encrypted.
+                // A machine without certificate authorities can still reach an unencrypted server.
                 Err(_) => TrustRoots::none()?,
                 Ok(trust) => trust,
             },
@@ -211,7 +214,8 @@ impl NatsDialer {
 }
 
 impl NatsConnection {
-    /// What happens to the connection; after [`LinkEvent::Down`] nothing more. May be cancelled without losing anything.
+    /// Returns the next event of the connection; nothing follows [`ConnectionEvent::Down`].
+    /// Cancel-safe.
     pub(crate) async fn next(&mut self) -> ConnectionEvent {
         loop {
             let event = tokio::select! {
@@ -230,7 +234,7 @@ impl NatsConnection {
         }
     }
 
-    /// The connection is over, or is not the first one any more.
+    /// Returns whether the connection is over, or is no longer the first one.
     fn is_down(&self) -> bool {
         self.client.connection_state() != State::Connected
             || self.client.statistics().connects.load(Ordering::Relaxed) > 1
@@ -288,7 +292,7 @@ mod tests {
                 .host_str(),
             Some("localhost")
         );
-        // The name that the certificate is for.
+        // The name in the certificate.
         assert_eq!(
             address("tls://localhost:4333", Destinations::Engines)
                 .await

@@ -1,10 +1,10 @@
-//! Where a stream over NATS is: a server and a subject.
+//! The address of a stream over NATS: a server and a subject.
 
 use std::{fmt, str::FromStr};
 
 use net::{Address, WorkerUrl, WorkerUrlError};
 
-/// The port of NATS servers that name none.
+/// Default port of NATS servers.
 const PORT: u16 = 4222;
 /// Longest subject, bytes.
 const MAX_SUBJECT: usize = 256;
@@ -48,45 +48,45 @@ pub struct NatsEndpoint {
     subject: NatsSubject,
 }
 
-/// Why a text is no server, subject or endpoint.
+/// Why a text is not a server, subject or endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NatsEndpointError {
     /// Another scheme, or none.
     #[error("nats url has the scheme {scheme:?}: use nats or tls, as in nats://host:4222")]
     Scheme {
-        /// What stands before `://`; empty if nothing does.
+        /// The text before `://`; empty without one.
         scheme: String,
     },
-    /// A server with something behind the port.
+    /// A server with a path behind the port.
     #[error(
         "nats url has the path {path:?}: give only scheme, host and port here, as in nats://host:4222"
     )]
     Path {
-        /// What stands there.
+        /// The path.
         path: String,
     },
-    /// An endpoint with nothing behind the port.
+    /// An endpoint without a subject behind the port.
     #[error(
         "nats endpoint names no subject: add it behind the server, as in nats://host:4222/kv.engine-0"
     )]
     NoSubject,
-    /// A subject that cannot be.
+    /// An invalid subject.
     #[error(
         "nats subject {subject:?} {trouble}: use up to 256 letters, digits, - and _ with dots between, as in kv.engine-0"
     )]
     Subject {
-        /// Its beginning.
+        /// The beginning of the subject.
         subject: String,
-        /// What is wrong.
+        /// The problem.
         trouble: &'static str,
     },
-    /// Everything else about the server.
+    /// Any other error in the server.
     #[error("nats url: {0}")]
     Url(#[from] WorkerUrlError),
 }
 
 impl NatsServer {
-    /// Whether the connection must be encrypted.
+    /// Returns whether the connection must be encrypted.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
@@ -110,7 +110,7 @@ impl FromStr for NatsServer {
     type Err = NatsEndpointError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // What stands before a colon may be a password where there is no scheme: it is not repeated.
+        // Without a scheme, the text before a colon may be a password, so it is not repeated.
         let (scheme, place) = text.split_once("://").unwrap_or(("", text));
         let tls = match scheme.to_ascii_lowercase().as_str() {
             "nats" => false,
@@ -133,7 +133,7 @@ impl FromStr for NatsServer {
         } else {
             format!(":{PORT}")
         };
-        // One strict reading of hosts and ports for everything that is connected to.
+        // Uses the one strict parser of hosts and ports for connection targets.
         Ok(Self {
             url: format!("http://{place}{port}").parse()?,
             tls,
@@ -142,12 +142,12 @@ impl FromStr for NatsServer {
 }
 
 impl NatsSubject {
-    /// The subject.
+    /// Returns the subject as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Where its replays are asked for.
+    /// Returns the subject of replay requests.
     pub(crate) fn replay(&self) -> String {
         format!("{}.replay", self.0)
     }
@@ -184,17 +184,17 @@ impl FromStr for NatsSubject {
 }
 
 impl NatsEndpoint {
-    /// The subject on the server.
+    /// Combines a server and a subject.
     pub fn new(server: NatsServer, subject: NatsSubject) -> Self {
         Self { server, subject }
     }
 
-    /// The server.
+    /// Returns the server.
     pub fn server(&self) -> &NatsServer {
         &self.server
     }
 
-    /// The subject.
+    /// Returns the subject.
     pub fn subject(&self) -> &NatsSubject {
         &self.subject
     }

@@ -1,7 +1,7 @@
-//! The task behind a NATS source: a subject on one side, its [`RepairedTrack`] on the other.
+//! The task behind a NATS source: feeds a subject's messages to its [`ReplayingDriver`].
 //!
-//! The stream counts as connected from the first sign of a relay that is connected to its engine, not from the connection
-//! to the server: that one says nothing about the engine.
+//! The stream counts as connected from the first sign of a relay that is connected to its engine,
+//! not from the connection to the server, which says nothing about the engine.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::{
     stream_driver::StreamDriver,
 };
 
-/// Follows one subject until told to stop.
+/// Follows one subject until stopped.
 pub(crate) struct NatsFollower {
     spec: NatsSpec,
     sink: Arc<dyn BlockSink>,
@@ -35,11 +35,11 @@ pub(crate) struct NatsFollower {
     status: StatusSender,
     stream: ReplayingDriver,
     knocking: RelayLiveness,
-    /// Running while the relay is asked whether it is there.
+    /// The running liveness check of the relay.
     knock: Option<ReplayRun>,
 }
 
-/// What the loop woke up for.
+/// Reasons why the loop wakes up.
 enum Wake {
     Live(Option<QueuedMessage>),
     Link(ConnectionEvent),
@@ -88,7 +88,7 @@ impl NatsFollower {
                 Ok((link, intake)) => self.follow(link, intake, &mut ticks, &mut orders).await,
                 Err(ended) => ended,
             };
-            // Dropped with the connection, so that nothing of it lives on.
+            // Dropped with the connection, so that no part of it outlives it.
             self.knock = None;
             self.knocking = RelayLiveness::default();
             self.stream.set_requester(Box::new(|_| None));
@@ -116,7 +116,7 @@ impl NatsFollower {
         }
     }
 
-    /// One attempt.
+    /// Makes one connection attempt.
     async fn connect(
         &self,
         orders: &mut SourceControl,
@@ -184,12 +184,13 @@ impl NatsFollower {
             if self.stream.driver.is_quarantined() {
                 return FollowEnd::Quarantined;
             }
-            // Reading what is buffered awaits nothing, so the turn is given up by hand.
+            // Reading from a buffer never awaits, so the loop yields explicitly.
             tokio::task::coop::consume_budget().await;
         }
     }
 
-    /// Takes a message and what is there behind it, so that a burst costs one publication.
+    /// Takes a message and the messages already buffered behind it, so that a burst costs one
+    /// publication.
     fn burst(&mut self, first: QueuedMessage, intake: &mut SubscriptionQueue) {
         let now = self.clock.now();
         let mut next = Some(first);
@@ -201,7 +202,7 @@ impl NatsFollower {
             }
             next = intake.try_next();
         }
-        // Only after what came before them.
+        // Counted only after the messages in front of them.
         for _ in 0..intake.take_dropped() {
             self.stream.driver.record_dropped();
         }
@@ -220,14 +221,15 @@ impl NatsFollower {
             }
         };
         match wire::published(&message) {
-            // As over ZMQ, where others' topics do not even arrive.
+            // As over ZMQ, where messages of other topics do not arrive at all.
             Ok(RelayMessage::Batch { topic, .. }) if !topic.starts_with(&self.spec.topic) => {}
             Ok(RelayMessage::Batch { seq, payload, .. }) => {
                 self.heard(now);
                 self.stream.batch(Some(seq), payload);
             }
             Ok(RelayMessage::Note(EngineLinkNote::Connected)) => {
-                // Also when it was there before: this is a connection of its own, maybe to another life of the engine.
+                // Also when the relay was present before: this is a new connection, maybe to
+                // another life of the engine.
                 self.knocking.record_seen(now);
                 self.stream.connected();
             }
@@ -238,14 +240,14 @@ impl NatsFollower {
         }
     }
 
-    /// A sign of a relay that follows its engine.
+    /// Records a sign of a relay that follows its engine.
     fn heard(&mut self, now: kv_blocks::Moment) {
         if self.knocking.record_seen(now) {
             self.stream.connected();
         }
     }
 
-    /// The stream is over, whatever the connection to the server does.
+    /// Ends the stream, whatever the state of the connection to the server.
     fn missed(&mut self, reason: String) {
         if self.knocking.record_missed(self.clock.now()) {
             self.stream.disconnected();
@@ -254,7 +256,7 @@ impl NatsFollower {
     }
 
     fn replayed(&mut self, answer: Option<ReplayEvent>) {
-        // Whether that is the engine's fault or the relay's is asked at once.
+        // A liveness check follows at once, to distinguish an engine's failure from the relay's.
         if let Some(ReplayEvent::Failed(_)) | None = &answer {
             self.knocking.request_check();
         }

@@ -1,42 +1,43 @@
-//! When the relay is asked whether it is there.
+//! The schedule of liveness checks of the relay.
 
 use std::time::Duration;
 
 use kv_blocks::Moment;
 
-/// A relay that is not there is asked for again after this.
+/// Interval of checks while the relay is absent.
 const ABSENT: Duration = Duration::from_secs(2);
-/// One that was heard of is asked after this long without a word.
+/// Silence after which a present relay is checked.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// What a reader knows of its relay, by the reader's clock.
+/// A reader's knowledge of its relay, by the reader's clock.
 #[derive(Debug, Default)]
 pub(crate) struct RelayLiveness {
-    /// It is there and connected to its engine.
+    /// Whether the relay is there and connected to its engine.
     present: bool,
-    /// When it was last heard of, or last asked in vain. `None`: never since the connection was made.
+    /// Time of its last message, or of the last check without an answer. `None`: neither since the
+    /// connection was made, or a check was requested.
     since: Option<Moment>,
 }
 
 impl RelayLiveness {
-    /// A sign of it; says whether that is news.
+    /// Records a sign of the relay; returns whether it was absent before.
     pub(crate) fn record_seen(&mut self, now: Moment) -> bool {
         self.since = Some(now);
         !std::mem::replace(&mut self.present, true)
     }
 
-    /// It is not there, or its engine is not; says whether that is news.
+    /// Records that the relay or its engine is absent; returns whether it was present before.
     pub(crate) fn record_missed(&mut self, now: Moment) -> bool {
         self.since = Some(now);
         std::mem::replace(&mut self.present, false)
     }
 
-    /// It is to be asked as soon as possible.
+    /// Makes a check due at once.
     pub(crate) fn request_check(&mut self) {
         self.since = None;
     }
 
-    /// Whether it is time to ask.
+    /// Returns whether a check is due.
     pub(crate) fn is_due(&self, now: Moment) -> bool {
         let wait = if self.present { QUIET } else { ABSENT };
         self.since.is_none_or(|since| now.since(since) >= wait)

@@ -1,4 +1,4 @@
-//! One request to the relay: for history, or whether it is there.
+//! One request to the relay: for history, or a liveness check.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::replay::{PAUSE, ReplayError, ReplayRun, ReplaySender};
 
-/// Why a request came to nothing.
+/// Reasons for a failed request.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NatsRequestError {
     #[error(
@@ -40,31 +40,32 @@ pub(crate) enum NatsRequestError {
     Lost { subject: String },
 }
 
-/// Whom to ask, and how long to wait.
+/// The address and limits of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct NatsRequester {
     pub(crate) client: Client,
     pub(crate) subject: NatsSubject,
-    /// Only batches whose topic starts with this.
+    /// Prefix of the accepted topics.
     pub(crate) topic: String,
     pub(crate) max_message: usize,
-    /// Messages of an answer that wait to be taken, bytes.
+    /// Most bytes of queued messages of an answer.
     pub(crate) max_bytes: usize,
-    /// Longest wait for the first answer; an answer that has begun may pause as long, but 2 s at most.
+    /// Longest wait for the first message of an answer; later ones may take as long, but 2 s at
+    /// most.
     pub(crate) timeout: Duration,
 }
 
-/// How far a request came.
+/// Progress of a request.
 enum RequestProgress {
     Whole,
-    /// There was no room for the batch behind this one.
+    /// The answer exceeded the queue behind this batch.
     Until(u64),
-    /// Nobody wants the rest.
+    /// The receiver is gone.
     Unwanted,
 }
 
 impl NatsRequester {
-    /// Asks whether the relay is there and connected to its engine.
+    /// Checks whether the relay is there and connected to its engine.
     pub(crate) fn ping(self) -> ReplayRun {
         ReplayRun::spawn(|answers| async move {
             self.run(KNOCK, &answers).await?;
@@ -72,13 +73,14 @@ impl NatsRequester {
         })
     }
 
-    /// Asks for everything from `from` on.
+    /// Requests all batches from `from` on.
     pub(crate) fn history(self, from: u64) -> ReplayRun {
         ReplayRun::spawn(|answers| async move { self.all(from, &answers).await })
     }
 
-    /// Nothing holds the relay back, so an answer may be faster than the index. Where it is too fast for the room there
-    /// is, the rest is asked for once there is some.
+    /// Requests all batches from `from` on, in parts. Nothing slows the relay down, so an answer may
+    /// be faster than the index; if it exceeds the queue, the rest is requested once the queue has
+    /// space.
     async fn all(self, mut from: u64, answers: &ReplaySender) -> Result<(), ReplayError> {
         while let RequestProgress::Until(last) = self.run(from, answers).await? {
             from = last.saturating_add(1);
@@ -127,7 +129,7 @@ impl NatsRequester {
             };
             let message = match timeout(limit, intake.next()).await.map_err(silent)? {
                 Some(QueuedMessage::Message(message)) => message,
-                // Whoever reads this may do without it: it is missing then.
+                // The reader copes with its absence: the batch counts as missing then.
                 Some(QueuedMessage::TooLarge(_)) => continue,
                 None => {
                     return last
@@ -178,7 +180,7 @@ mod tests {
     use super::{nats_server::NatsServer, *};
     use crate::replay::ReplayEvent;
 
-    // On one thread, so that an answer arrives faster than it is taken.
+    // On one thread, so that an answer arrives faster than it is read.
     #[tokio::test]
     async fn an_answer_for_which_there_is_no_room_is_asked_for_in_parts() {
         test_programs::require!(NatsServer);
@@ -214,7 +216,7 @@ mod tests {
         };
         let numbers = async {
             loop {
-                // The server may not know yet that somebody answers.
+                // The server may not know the responder's subscription yet.
                 let mut run = asker.clone().history(0);
                 let mut numbers = Vec::new();
                 loop {

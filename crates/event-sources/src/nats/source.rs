@@ -1,4 +1,4 @@
-//! A stream over NATS: what it needs to be followed.
+//! The specification of a stream over NATS.
 
 use std::sync::Arc;
 
@@ -20,32 +20,33 @@ use crate::{
 /// One stream to follow.
 #[derive(Clone, Debug)]
 pub struct NatsSpec {
-    /// Whose cache it speaks of.
+    /// The target whose cache the events describe.
     pub target: Target,
     /// The worker's name.
     pub worker: Arc<str>,
-    /// The model its blocks belong to; registered with the index before anything is applied.
+    /// The model its blocks belong to; registered with the index before any update is applied.
     pub model: Arc<str>,
     /// The server and the subject that a relay publishes on.
     pub endpoint: NatsEndpoint,
-    /// What the server wants to see, if anything.
+    /// Credentials for the server.
     pub credentials: Option<NatsCredentials>,
-    /// Whose certificates are believed, where the connection is encrypted; `None`: those this machine believes.
+    /// Trusted certificate authorities for encrypted connections; `None`: those of this machine.
     pub trust: Option<TrustRoots>,
-    /// Whether missed batches are asked for. Whether the engine has them, its relay knows.
+    /// Whether missed batches are requested. Only the relay knows whether the engine keeps them.
     pub replay: bool,
-    /// Only topics that start with this.
+    /// Prefix of the accepted topics.
     pub topic: String,
-    /// What stands in where its events say nothing.
+    /// Defaults for fields that the events lack.
     pub defaults: EventDefaults,
-    /// Limits and times. A server that sends more than `max_message` bytes in one message makes us hold them until they
-    /// are let go: what it sends at most is its own `max_payload`. `destinations` holds for every connection; under
-    /// `tls://` the name is resolved a second time to connect to, and the certificate must be for it.
+    /// Limits and times. A message of more than `max_message` bytes stays in memory until it is
+    /// dropped; the server's `max_payload` bounds it. `destinations` applies to every connection;
+    /// under `tls://` the name is resolved a second time for the connection, and the certificate
+    /// must be for it.
     pub settings: SourceSettings,
 }
 
 impl NatsSpec {
-    /// A stream of which nothing but this is known.
+    /// Describes a stream with default settings.
     pub fn new(
         target: Target,
         worker: impl Into<Arc<str>>,
@@ -99,17 +100,17 @@ impl NatsSpec {
     }
 }
 
-/// Follows what a relay puts on a NATS subject.
+/// Follows the messages that a relay publishes on a NATS subject.
 #[derive(Debug)]
 pub struct NatsSource;
 
 impl NatsSource {
-    /// Starts following, in a task of the current runtime; reconnects until stopped.
+    /// Starts following the subject in a task of the current runtime; reconnects until stopped.
     pub fn spawn(spec: NatsSpec, index: Arc<KvIndex>, clock: Clock) -> SourceHandle {
         Self::spawn_into(spec, index, clock)
     }
 
-    /// The same for a stream whose updates go elsewhere, as into a [`crate::FanOut`].
+    /// Like [`NatsSource::spawn`], but sends the updates to `sink`, such as a [`crate::FanOut`].
     pub fn spawn_into(spec: NatsSpec, sink: Arc<dyn BlockSink>, clock: Clock) -> SourceHandle {
         let about = SourceInfo {
             kind: "nats",

@@ -1,7 +1,8 @@
 //! A subscription's messages, in a queue that is bounded in bytes.
 //!
-//! `async-nats` bounds a subscription by messages only, and lets go of what comes when it is full without saying which.
-//! So a task of its own takes messages out of there at once, however long the index needs for them.
+//! `async-nats` bounds a subscription by messages only, and when it is full drops messages without
+//! naming them. So a separate task takes messages from it at once, however long the index needs for
+//! them.
 
 use std::sync::{
     Arc,
@@ -15,25 +16,25 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What a message costs beside its payload: headers and its place in the queue.
+/// Cost of a message besides its payload: headers and its entry in the queue.
 const PLACE: usize = 512;
 
-/// What is taken of a subscription.
+/// Limits of a subscription queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubscriptionQueueSettings {
-    /// Longer payloads are let go, bytes.
+    /// Longest payload, bytes; longer ones are dropped.
     pub(crate) max_message: usize,
-    /// Messages that wait, bytes.
+    /// Most bytes of queued messages.
     pub(crate) max_bytes: usize,
     pub(crate) when_full: WhenFull,
 }
 
-/// What becomes of messages for which there is no room.
+/// Behaviour of a full queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhenFull {
-    /// They are let go, and counted.
+    /// Drops the message and counts it.
     LetGo,
-    /// The queue ends in front of the first.
+    /// Ends the queue in front of the first message that does not fit.
     End,
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct SubscriptionQueue {
 
 impl SubscriptionQueue {
     pub(crate) fn start(subscriber: Subscriber, settings: SubscriptionQueueSettings) -> Self {
-        // Bounded by the room that each message in it holds.
+        // Bounded by the bytes that each queued message holds.
         let (sender, queue) = mpsc::unbounded_channel();
         let let_go = Arc::new(AtomicU64::new(0));
         let task = tokio::spawn(carry(subscriber, settings, sender, Arc::clone(&let_go)));
@@ -65,18 +66,18 @@ impl SubscriptionQueue {
         }
     }
 
-    /// The next message; `None`: the connection is over, or the queue ended because it was full. May be cancelled without
-    /// losing anything.
+    /// Returns the next message; `None`: the connection is over, or the queue ended because it was
+    /// full. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<QueuedMessage> {
         self.queue.recv().await.map(|(taken, _)| taken)
     }
 
-    /// The next message, if it is there already.
+    /// Returns the next message if it has arrived already.
     pub(crate) fn try_next(&mut self) -> Option<QueuedMessage> {
         self.queue.try_recv().ok().map(|(taken, _)| taken)
     }
 
-    /// Messages that were let go since this was asked last.
+    /// Returns the number of messages dropped since the last call.
     pub(crate) fn take_dropped(&self) -> u64 {
         self.let_go.swap(0, Ordering::Relaxed)
     }
@@ -103,7 +104,7 @@ async fn carry(
         } else {
             message.length.max(message.payload.len())
         };
-        // One that is larger than all room there is waits alone.
+        // A message larger than the whole budget is queued alone.
         let bytes = u32::try_from(kept.saturating_add(PLACE).min(room)).unwrap_or(u32::MAX);
         let Ok(permit) = Arc::clone(&ahead).try_acquire_many_owned(bytes) else {
             let_go.fetch_add(1, Ordering::Relaxed);

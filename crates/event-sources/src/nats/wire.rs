@@ -1,4 +1,4 @@
-//! What messages say: see the module's table.
+//! The format of messages: see the table of the parent module.
 
 use async_nats::{HeaderMap, Message, StatusCode};
 use bytes::Bytes;
@@ -9,17 +9,17 @@ const NOTE: &str = "Warmroute-Note";
 const END: &str = "Warmroute-End";
 const ERROR: &str = "Warmroute-Error";
 
-/// Numbers are below this. A publisher of a million batches a second is there after nine years; a forged number beyond
-/// would count as that many missing batches.
+/// Exclusive bound of batch numbers. A publisher of a million batches a second reaches it after
+/// nine years; a forged number beyond it would count as that many missing batches.
 const SEQ_END: u64 = 1 << 48;
-/// Asks whether the relay is there.
+/// Start number of a liveness check.
 pub(crate) const KNOCK: u64 = u64::MAX;
 /// Longest topic that is relayed, bytes.
 const MAX_TOPIC: usize = 1_024;
-/// Most of an error's text that is sent, and believed.
+/// Longest error text that is sent or read, bytes.
 const MAX_ERROR: usize = 256;
 
-/// What became of the relay's connection to the engine.
+/// State of the relay's connection to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineLinkNote {
     Connected,
@@ -46,13 +46,13 @@ pub(crate) enum RelayReply<'a> {
         payload: &'a Bytes,
     },
     End,
-    /// The relay says why not.
+    /// The relay's refusal, with its reason.
     Refused(String),
-    /// The server says that nobody listens there.
+    /// The server's reply that the subject has no listener.
     Nobody,
 }
 
-/// A message that has no known form.
+/// A message of unknown form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
     #[error(
@@ -115,12 +115,12 @@ fn batch(message: &Message) -> Result<(u64, &str), WireError> {
     Ok((seq, header(message, TOPIC).unwrap_or_default()))
 }
 
-/// The first number that is asked for.
+/// Parses the first number of a request.
 pub(crate) fn request(body: &[u8]) -> Result<u64, WireError> {
     number(body).ok_or(WireError::Request { bytes: body.len() })
 }
 
-/// Digits and nothing else: no sign, no space.
+/// Parses digits only: no sign, no space.
 fn number(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text)
         .ok()
@@ -132,7 +132,7 @@ fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
     Some(message.headers.as_ref()?.get(name)?.as_str())
 }
 
-/// A foreign text as a log may show it.
+/// Makes a foreign text safe for the log.
 fn shown(text: &str) -> String {
     text.chars()
         .filter(|character| !character.is_control())
@@ -140,7 +140,7 @@ fn shown(text: &str) -> String {
         .collect()
 }
 
-/// The headers of a batch; `None`: it cannot be told in headers.
+/// Builds the headers of a batch; `None`: its number or topic does not fit in headers.
 pub(crate) fn batch_headers(seq: u64, topic: &[u8]) -> Option<HeaderMap> {
     let topic = std::str::from_utf8(topic)
         .ok()

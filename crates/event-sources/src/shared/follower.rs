@@ -22,7 +22,7 @@ use crate::{
     stream_driver::{DriverSpec, StreamDriver},
 };
 
-/// Longest topic that can be somebody's, bytes.
+/// Longest accepted topic, bytes.
 const MAX_TOPIC: usize = 1_024;
 
 /// A topic and the rank its batches name.
@@ -34,11 +34,11 @@ struct TopicStream {
     publisher: PublisherInfo,
     target: Target,
     driver: StreamDriver,
-    /// The connection it comes over. A newer one takes its place: the publisher has connected again.
+    /// The connection that carries it. A newer one means that the publisher has connected again.
     peer: u64,
 }
 
-/// Follows all streams of one socket until told to stop.
+/// Follows all streams of one socket until stopped.
 #[derive(Debug)]
 pub(crate) struct SharedFollower {
     spec: SharedSpec,
@@ -48,9 +48,9 @@ pub(crate) struct SharedFollower {
     status: StatusSender,
     parts: SharedStreams,
     streams: BTreeMap<TopicKey, TopicStream>,
-    /// Streams with news since the last publication.
+    /// Streams that changed since the last publication.
     touched: BTreeSet<TopicKey>,
-    /// Messages that belong to no stream.
+    /// Counts of messages that belong to no stream.
     loose: StreamTotals,
     bound: bool,
     last_error: Option<String>,
@@ -99,12 +99,12 @@ impl SharedFollower {
             tokio::select! {
                 event = sub.next() => self.burst(event, || sub.next().now_or_never()),
                 _ = ticks.tick() => self.tick(),
-                // Nobody here can be asked for history.
+                // A shared socket has no replay endpoint.
                 () = orders.resync.notified() => {}
                 _ = &mut orders.stop => return,
             }
             self.publish();
-            // Reading what is buffered awaits nothing, so the turn is given up by hand.
+            // Reading from a buffer never awaits, so the loop yields explicitly.
             tokio::task::coop::consume_budget().await;
         }
     }
@@ -119,7 +119,8 @@ impl SharedFollower {
         bound.map(|(sub, _)| sub).map_err(|error| error.to_string())
     }
 
-    /// Takes an event and what is there behind it, so that a burst costs one publication.
+    /// Takes an event and the events already buffered behind it, so that a burst costs one
+    /// publication.
     fn burst(&mut self, first: SubEvent, mut next: impl FnMut() -> Option<SubEvent>) {
         self.take(first);
         for _ in 1..GO {
@@ -130,7 +131,7 @@ impl SharedFollower {
 
     fn take(&mut self, event: SubEvent) {
         match event {
-            // Who it is, its first message says.
+            // The publisher is known from its first message on.
             SubEvent::Connected { .. } => {}
             SubEvent::Message { peer, frames } => self.message(peer, &frames),
             SubEvent::Disconnected { peer, reason } => {
@@ -165,7 +166,7 @@ impl SharedFollower {
             ));
             return;
         }
-        // Copied: a part of the message would keep all of it in memory.
+        // Copied: a slice would keep the whole message in memory.
         let key = (Bytes::copy_from_slice(live.topic), self.rank(live.payload));
         if !self.streams.contains_key(&key) && !self.meet(&key, peer) {
             self.loose.record_dropped();
@@ -195,7 +196,8 @@ impl SharedFollower {
         self.touched.insert(key);
     }
 
-    /// Stores do not speak of ranks: what theirs say in that place means nothing.
+    /// Returns the rank of a batch. Stores have no ranks: the value in that position of their
+    /// batches is meaningless.
     fn rank(&self, payload: &[u8]) -> u32 {
         match self.spec.settings.format {
             Codec::Vllm => vllm::rank_of(payload).unwrap_or(0),
@@ -203,7 +205,8 @@ impl SharedFollower {
         }
     }
 
-    /// A stream that was not heard of before; `false`: it is nobody's, or one too many.
+    /// Adds a new stream; returns `false` if its topic belongs to no known worker, or there are too
+    /// many streams.
     fn meet(&mut self, key: &TopicKey, peer: u64) -> bool {
         if self.streams.len() >= self.spec.max_streams {
             self.last_error = Some(format!(
@@ -230,7 +233,7 @@ impl SharedFollower {
         if let Some((old, stream)) = same.map(|(old, stream)| (old.clone(), stream))
             && stream.peer < peer
         {
-            // It came back under another name.
+            // The target connected again under another topic.
             self.sink.clear(target);
             self.parts.lock().remove(&target);
             self.streams.remove(&old);
@@ -264,7 +267,7 @@ impl SharedFollower {
         true
     }
 
-    /// Time passed. Streams that are somebody else's by now, or nobody's, are let go of.
+    /// Advances time. Drops streams whose topic belongs to another publisher by now, or to none.
     fn tick(&mut self) {
         let (route, sink, parts) = (&self.route, &self.sink, &self.parts);
         let before = self.streams.len();

@@ -1,7 +1,8 @@
-//! One bound socket that many publishers connect to: which stream a message belongs to, and whose cache that is.
+//! One bound socket that many publishers connect to: assigns each message to a stream and a target.
 //!
-//! Publishers number their batches each for itself, and the ranks of one engine may share a topic, so every topic and rank
-//! has a [`Track`](crate::track::Track) of its own. History cannot be asked for here: nobody knows where.
+//! Publishers number their batches independently, and the ranks of one engine may share a topic, so
+//! every topic and rank has its own [`StreamDriver`](crate::stream_driver::StreamDriver). There is
+//! no history here: the replay endpoints of the publishers are unknown.
 
 mod follower;
 mod socket;

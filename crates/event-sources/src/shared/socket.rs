@@ -1,4 +1,5 @@
-//! A shared socket whose publishers come and go by name: workers join it, and a message finds its worker by its topic.
+//! A shared socket with a changing set of workers: workers join it, and a message finds its worker
+//! by its topic.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,15 +21,16 @@ use crate::{
 pub struct SocketMember {
     /// The worker.
     pub publisher: PublisherInfo,
-    /// Its topics begin with this; of several members the one whose beginning is the longest is meant.
+    /// Prefix of its topics; the member with the longest matching prefix gets the message.
     pub topic: String,
-    /// Nobody else is to come whose topics begin alike: it need not be named.
+    /// Whether no other member has the same topic prefix: topics then need not name this member.
     pub alone: bool,
-    /// What topics of the form `kv@POD@MODEL` may call it. Asked where the beginnings of topics do not tell members apart.
+    /// Names of this member in topics of the form `kv@POD@MODEL`. Used where topic prefixes do not
+    /// distinguish members.
     pub pods: Vec<String>,
 }
 
-/// A bound socket for workers that join it. It is closed when the last holder of it is gone, members included.
+/// A bound socket for workers that join it. It closes with its last handle, members included.
 #[derive(Debug)]
 pub struct SharedSocket {
     source: SourceHandle,
@@ -37,7 +39,7 @@ pub struct SharedSocket {
 }
 
 impl SharedSocket {
-    /// Binds the socket, in a task of the current runtime.
+    /// Binds the socket in a task of the current runtime.
     pub fn bind(spec: SharedSpec, index: Arc<KvIndex>, clock: Clock) -> Self {
         let members = Arc::new(RwLock::new(SocketMembers::default()));
         let known = Arc::clone(&members);
@@ -51,7 +53,8 @@ impl SharedSocket {
         }
     }
 
-    /// Follows a worker's streams over the socket until the handle is stopped or dropped; its blocks are forgotten then.
+    /// Follows a worker's streams over the socket until the handle is stopped or dropped; its
+    /// blocks are dropped then.
     pub fn join(self: &Arc<Self>, member: SocketMember, clock: Clock) -> SourceHandle {
         let id = member.publisher.id;
         let about = SourceInfo {
@@ -75,7 +78,7 @@ impl SharedSocket {
     }
 }
 
-/// A member's place.
+/// Removes a member from the socket on drop.
 #[derive(Debug)]
 struct MembershipGuard {
     socket: Arc<SharedSocket>,
@@ -83,14 +86,14 @@ struct MembershipGuard {
 }
 
 impl MembershipGuard {
-    /// Shows the member's streams until told to stop, or until the socket's task ended.
+    /// Publishes the member's streams until stopped, or until the socket's task ends.
     async fn keep(self, outlet: StatusSender, mut orders: SourceControl, shown: SharedStreams) {
         let mut changes = self.socket.source.changes();
         loop {
             self.show(&outlet, &shown);
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                // Nobody here can be asked for history.
+                // A shared socket has no replay endpoint.
                 () = orders.resync.notified() => {}
                 _ = &mut orders.stop => return,
             }
@@ -149,8 +152,8 @@ impl Drop for MembershipGuard {
 struct SocketMembers(BTreeMap<WorkerId, SocketMember>);
 
 impl SocketMembers {
-    /// Whose topic it is: of those whose beginning of topics is the longest that fits, the one that it names, or the one
-    /// that has it alone.
+    /// Returns the publisher of a topic: among the members with the longest matching prefix, the
+    /// one that the topic names, or the one that has the prefix alone.
     fn of(&self, topic: &[u8]) -> Option<&PublisherInfo> {
         let fits = |member: &&SocketMember| topic.starts_with(member.topic.as_bytes());
         let longest = self
@@ -247,7 +250,7 @@ mod tests {
             (whose(&members, ""), whose(&members, "kv@pod-7@m")),
             (Some(0), Some(0))
         );
-        // Another one is configured and has not come yet.
+        // Another member is configured and has not joined yet.
         let mut members = members;
         members
             .0

@@ -1,4 +1,4 @@
-//! What such a socket needs to be followed.
+//! The specification of a shared socket.
 
 use std::{fmt, sync::Arc};
 
@@ -14,28 +14,28 @@ use crate::{
     handle::{SharedStreams, SourceInfo},
 };
 
-/// Whose stream a topic is.
+/// The publisher of a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublisherInfo {
-    /// The worker whose caches it speaks of; the batches say of which rank.
+    /// The worker whose caches the events describe; the batches name the rank.
     pub id: WorkerId,
-    /// Its name.
+    /// The worker's name.
     pub worker: Arc<str>,
     /// The model its blocks belong to.
     pub model: Arc<str>,
-    /// What stands in where its events say nothing.
+    /// Defaults for fields that the events lack.
     pub defaults: EventDefaults,
 }
 
-/// Says whose stream a topic is; `None`: nobody's that is known (any more). Asked for every new topic and again from time
-/// to time, so it must answer at once.
+/// Maps a topic to its publisher; `None`: it belongs to no known one (any more). Called for every
+/// new topic and again from time to time, so it must return at once.
 #[derive(Clone)]
 pub struct PublisherLookup(Arc<PublisherLookupFn>);
 
 type PublisherLookupFn = dyn Fn(&[u8]) -> Option<PublisherInfo> + Send + Sync;
 
 impl PublisherLookup {
-    /// What this function says.
+    /// Wraps a lookup function.
     pub fn new(route: impl Fn(&[u8]) -> Option<PublisherInfo> + Send + Sync + 'static) -> Self {
         Self(Arc::new(route))
     }
@@ -54,20 +54,20 @@ impl fmt::Debug for PublisherLookup {
 /// A socket to bind.
 #[derive(Clone, Debug)]
 pub struct SharedSpec {
-    /// What the socket as a whole is called in reports.
+    /// Name of the socket as a whole in reports.
     pub name: Arc<str>,
-    /// Where publishers connect to.
+    /// Address that publishers connect to.
     pub endpoint: Endpoint,
-    /// Only topics that start with this.
+    /// Prefix of the accepted topics.
     pub topic: String,
-    /// Streams followed at most; messages of further ones are dropped, counted.
+    /// Most streams; messages of further ones are dropped and counted.
     pub max_streams: usize,
-    /// How each stream is read.
+    /// Settings of each stream.
     pub settings: SourceSettings,
 }
 
 impl SharedSpec {
-    /// A socket of which nothing but this is known: topics `kv@...`, 4,096 streams.
+    /// Describes a socket by its defaults: topics `kv@...`, 4,096 streams.
     pub fn new(name: impl Into<Arc<str>>, endpoint: Endpoint) -> Self {
         Self {
             name: name.into(),
@@ -80,8 +80,8 @@ impl SharedSpec {
 }
 
 impl ZmqSource {
-    /// Binds a socket, in a task of the current runtime, and follows everybody who connects to it and whom `route` knows.
-    /// [`SourceHandle::reports`] has a row for each stream.
+    /// Binds a socket in a task of the current runtime, and follows every connected publisher that
+    /// `route` knows. [`SourceHandle::reports`] has a row for each stream.
     pub fn spawn_shared(
         spec: SharedSpec,
         route: PublisherLookup,

@@ -1,8 +1,8 @@
-//! Topics that say who publishes what: `kv@<pod>@<model>`.
+//! Topics that name their publisher and model: `kv@<pod>@<model>`.
 
 use std::str;
 
-/// A topic in the form that llm-d's guides have engines use.
+/// A topic in the form that llm-d's guides configure for engines.
 ///
 /// ```
 /// use event_sources::PodTopic;
@@ -20,7 +20,8 @@ pub struct PodTopic<'a> {
 }
 
 impl<'a> PodTopic<'a> {
-    /// Reads a topic; `None` for one of another form. A model's name may have an `@` in it, a pod's may not.
+    /// Parses a topic; returns `None` for one of another form. A model's name may contain an `@`, a
+    /// pod's may not.
     pub fn parse(topic: &'a [u8]) -> Option<Self> {
         let (pod, model) = str::from_utf8(topic)
             .ok()?

@@ -1,4 +1,4 @@
-//! The task that applies: takes the messages from the queue, in order, and judges their sender.
+//! The applying task: takes the messages from the queue, in order, and quarantines a faulty sender.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     status::StreamStatus,
 };
 
-/// What a bridge says to a reader that it is about to cut off because it was too slow.
+/// The message of a bridge that is about to disconnect a slow reader.
 const LAGGED: &str = "lagged";
 
 /// The applying half of a source.
@@ -34,18 +34,18 @@ pub(crate) struct Applier {
     clock: Clock,
     status: StatusSender,
     stale_after: Duration,
-    /// Each connection begins with everything that holds.
+    /// Whether each connection begins with the full current state.
     standing_state: bool,
     tally: SinkCounts,
     quarantine: Quarantine,
     quarantined_until: Option<Moment>,
     /// The connection whose messages are being applied.
     connection: u64,
-    /// The last connection that is not believed: messages of it were lost.
+    /// The last connection that is no longer trusted: it lost messages or was quarantined.
     disbelieved: u64,
     last_event_at: Option<Moment>,
     rate: MessageRate,
-    /// The newer of the sink's complaints and the link's.
+    /// The newer of the sink's and the connection's last error.
     last_error: Option<String>,
     link_error: Option<String>,
 }
@@ -78,7 +78,7 @@ impl Applier {
         }
     }
 
-    /// Until told to stop.
+    /// Runs until stopped.
     pub(crate) async fn run(mut self, mut orders: SourceControl) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -87,12 +87,13 @@ impl Applier {
             tokio::select! {
                 queued = self.queue.recv() => match queued {
                     Some(queued) => self.burst(queued),
-                    // The reader never ends before this task unless it panicked: then neither goes on.
+                    // The reader never ends before this task unless it panicked: then both end.
                     None => return,
                 },
                 () = link.changed.notified() => {}
                 _ = ticks.tick() => self.sink.tick(self.clock.now(), &mut self.tally),
-                // There is no history to ask for, but a connection that tells what holds may be had anew.
+                // There is no history to request, but a new connection sends the full current
+                // state.
                 () = orders.resync.notified() => self.link.give_up(self.link.state().connections, None),
                 _ = &mut orders.stop => return,
             }
@@ -102,7 +103,8 @@ impl Applier {
         }
     }
 
-    /// Takes a message and what is there behind it, so that a burst costs one publication.
+    /// Takes a message and the messages already queued behind it, so that a burst costs one
+    /// publication.
     fn burst(&mut self, first: LinkMessage) {
         let mut next = Some(first);
         for _ in 0..GO {
@@ -152,14 +154,14 @@ impl Applier {
         }
     }
 
-    /// Takes over what was last wrong.
+    /// Takes over the sink's last error.
     fn handle_notice(&mut self) {
         if let Some(error) = self.tally.last_error.take() {
             self.last_error = Some(error);
         }
     }
 
-    /// The first message, or the first news, of a connection.
+    /// Starts a new connection, at its first message or state change.
     fn meet(&mut self, connection: u64) {
         if connection <= self.connection {
             return;
@@ -171,7 +173,7 @@ impl Applier {
         self.sink.connected();
     }
 
-    /// Drops what was said on this connection and before, and asks anew.
+    /// Drops all state from this connection and earlier ones, and reconnects.
     fn distrust(&mut self, connection: u64) {
         if connection <= self.disbelieved {
             return;
@@ -181,7 +183,7 @@ impl Applier {
         self.link.give_up(connection, self.quarantined_until);
     }
 
-    /// Counts errors against the sender. With too many of them nothing it said is believed any longer.
+    /// Counts errors against the sender. Too many of them quarantine the stream.
     fn judge(&mut self, errors: u64) {
         let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
             return;

@@ -1,14 +1,15 @@
-//! How long to wait before connecting again.
+//! Waits between connections.
 
 use std::time::Duration;
 
-/// The first wait, unless the configured interval is shorter.
+/// First wait, unless the configured interval is shorter.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest.
+/// Longest wait.
 const LONGEST: Duration = Duration::from_secs(60);
-/// A connection that lasted this long was a good one: the waits start again.
+/// A connection of at least this length resets the waits.
 const GOOD: Duration = Duration::from_secs(60);
-/// What chance adds at most, so that readers that lost one server together do not return together.
+/// Most jitter, as a share of the wait, so that readers that lost one server together do not return
+/// together.
 const JITTER: f64 = 0.1;
 
 /// The waits of one stream: min(1 s, interval), the interval, then doubling up to a minute.
@@ -19,7 +20,7 @@ pub(crate) struct SseBackoff {
 }
 
 impl SseBackoff {
-    /// `interval` is `reconnect_interval_ms`.
+    /// Creates the waits for an `interval`, which is `reconnect_interval_ms`.
     pub(crate) fn new(interval: Duration) -> Self {
         Self {
             interval,
@@ -27,8 +28,8 @@ impl SseBackoff {
         }
     }
 
-    /// The wait after a connection that lasted so long (zero: it could not be made), however it ended. `chance` is from 0
-    /// to 1.
+    /// Returns the wait after a connection of this length (zero: it could not be made), however it
+    /// ended. `chance` is from 0 to 1.
     pub(crate) fn after(&mut self, lasted: Duration, chance: f64) -> Duration {
         if lasted >= GOOD {
             self.next = FIRST.min(self.interval);

@@ -1,4 +1,4 @@
-//! One connection of a stream: asked for, then read message by message.
+//! One connection of a stream: the request, then its messages one by one.
 
 use std::{future::Future, io, pin::Pin, time::Duration};
 
@@ -20,16 +20,16 @@ use tokio_tungstenite::{
 
 use super::{EventTransport, SseEndpoint};
 
-/// Time for name, connection, encryption and the head of the reply together.
+/// Time limit for name, connection, encryption and the head of the reply together.
 const OPENING: Duration = Duration::from_secs(10);
 /// Largest head of a reply, bytes.
 const HEAD_BYTES: usize = 64 * 1024;
-/// An event longer than this is dropped.
+/// Longest event; longer ones are dropped.
 pub(crate) const EVENT_BYTES: usize = dialect::MAX_EVENT_BYTES;
-/// How often the other end of a WebSocket is asked whether it is still there.
+/// Interval of WebSocket pings.
 const PING: Duration = Duration::from_secs(30);
 
-/// Why there is no stream, or why there is none any more.
+/// Reasons for a failed or ended stream.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error(
@@ -64,7 +64,7 @@ pub(crate) enum ConnectionError {
     Silent { endpoint: String, limit: Duration },
 }
 
-/// Who is asked, and how.
+/// Address and settings of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct SseDialer {
     pub(crate) endpoint: SseEndpoint,
@@ -73,17 +73,17 @@ pub(crate) struct SseDialer {
     pub(crate) destinations: Destinations,
 }
 
-/// What came.
+/// A received event.
 #[derive(Debug)]
 pub(crate) enum ReceivedEvent<'a> {
-    /// A message, with the name that the stream gave it.
+    /// A message with its event name.
     Message {
         name: Option<&'a [u8]>,
         data: &'a [u8],
     },
-    /// One that is longer than [`EVENT_BYTES`]: gone.
+    /// An event longer than [`EVENT_BYTES`], dropped.
     Oversized,
-    /// One that cannot be an event: gone.
+    /// Data that cannot be an event, dropped.
     NoText,
 }
 
@@ -100,7 +100,8 @@ enum ConnectionKind {
 
 struct SseEvents {
     body: Incoming,
-    /// The connection's own work, done here and not in a task: dropping this closes the socket.
+    /// The I/O of the HTTP connection, polled here and not in a task: dropping this closes the
+    /// socket.
     driver: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     splitter: SseSplitter,
 }
@@ -111,7 +112,7 @@ struct WebSocketEvents {
 }
 
 impl SseDialer {
-    /// Asks for the stream.
+    /// Opens the stream.
     pub(crate) async fn open(&self) -> Result<EventConnection, ConnectionError> {
         let slow = |_| ConnectionError::Slow {
             endpoint: self.endpoint.to_string(),
@@ -179,7 +180,7 @@ impl SseDialer {
             .await
             .map_err(|error| self.broken(&error))?;
         let mut driver: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            // Its error, if any, also reaches the reply.
+            // An error of the connection also reaches the reply.
             let _ = connection.await;
         });
         let mut driving = true;
@@ -281,8 +282,8 @@ impl SseDialer {
 }
 
 impl EventConnection {
-    /// Reads what comes next and hands over each message that it completes; there may be none. May be cancelled without
-    /// losing anything.
+    /// Reads the next bytes and passes on each message that they complete, possibly none.
+    /// Cancel-safe.
     pub(crate) async fn next(
         &mut self,
         on_message: &mut impl FnMut(ReceivedEvent<'_>),
@@ -311,8 +312,8 @@ impl EventConnection {
         }
     }
 
-    /// Longest silence. A WebSocket answers pings; of event streams it is only the custom to send comments, so they are
-    /// given longer.
+    /// Returns the longest allowed silence. A WebSocket answers pings; event streams only usually
+    /// send comments, so they may stay silent longer.
     fn patience(&self) -> Duration {
         match self.kind {
             ConnectionKind::Sse(_) => Duration::from_secs(300),
@@ -322,7 +323,7 @@ impl EventConnection {
 }
 
 impl SseEvents {
-    /// `false`: the stream is over. A message that was not complete then is none.
+    /// Reads on; `false`: the stream is over. An incomplete message at the end is discarded.
     async fn next(
         &mut self,
         on_message: &mut impl FnMut(ReceivedEvent<'_>),
@@ -355,7 +356,7 @@ impl SseEvents {
 }
 
 impl WebSocketEvents {
-    /// `false`: the stream is over.
+    /// Reads on; `false`: the stream is over.
     async fn next(
         &mut self,
         on_message: &mut impl FnMut(ReceivedEvent<'_>),

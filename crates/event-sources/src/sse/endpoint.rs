@@ -1,10 +1,10 @@
-//! Where a stream of events over HTTP is.
+//! The address of an event stream over HTTP.
 
 use std::{fmt, str::FromStr};
 
 use net::{Address, WorkerUrl, WorkerUrlError};
 
-/// How the events come.
+/// Transport of the events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventTransport {
     /// Server-sent events, the reply to a GET.
@@ -16,10 +16,10 @@ pub enum EventTransport {
 /// The URL of a stream: `http`, `https`, `ws` or `wss`, host, port, path and maybe a query.
 ///
 /// ```
-/// use event_sources::{Carrier, SseEndpoint};
+/// use event_sources::{EventTransport, SseEndpoint};
 ///
 /// let endpoint: SseEndpoint = "https://gpu-1:9443/v1/kv_events?worker=w1".parse()?;
-/// assert_eq!((endpoint.carrier(), endpoint.is_tls()), (Carrier::Sse, true));
+/// assert_eq!((endpoint.carrier(), endpoint.is_tls()), (EventTransport::Sse, true));
 /// assert_eq!(endpoint.to_string(), "https://gpu-1:9443/v1/kv_events?worker=w1");
 /// assert!("ftp://gpu-1/v1/kv_events".parse::<SseEndpoint>().is_err());
 /// # Ok::<(), event_sources::SseEndpointError>(())
@@ -32,7 +32,7 @@ pub struct SseEndpoint {
     tls: bool,
 }
 
-/// Why a text is no such URL.
+/// Why a text is not such a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SseEndpointError {
     /// Another scheme, or none.
@@ -40,32 +40,33 @@ pub enum SseEndpointError {
         "event source endpoint has the scheme {scheme:?}: use http, https, ws or wss, as in http://host:port/v1/kv_events"
     )]
     Scheme {
-        /// What stands before `://`; empty if nothing does.
+        /// The text before `://`; empty without one.
         scheme: String,
     },
-    /// A query that is not plain.
+    /// A query with unsupported characters.
     #[error("event source endpoint has the query {query:?}: use visible ascii without # or quotes")]
     Query {
-        /// What stands behind the question mark.
+        /// The text behind the question mark.
         query: String,
     },
-    /// Everything else about it.
+    /// Any other error in the URL.
     #[error("event source endpoint: {0}")]
     Url(#[from] WorkerUrlError),
 }
 
 impl SseEndpoint {
-    /// How the events come.
+    /// Returns the transport of the events.
     pub fn carrier(&self) -> EventTransport {
         self.carrier
     }
 
-    /// Whether the connection is encrypted.
+    /// Returns whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
         self.tls
     }
 
-    /// Whether each connection begins with all that holds at that time: what was known before is not needed then.
+    /// Returns whether each connection begins with the full current state, which replaces all
+    /// earlier state.
     pub fn sends_snapshot(&self) -> bool {
         self.query
             .iter()
@@ -77,18 +78,18 @@ impl SseEndpoint {
         self.url.address()
     }
 
-    /// The name that the other end's certificate must be for.
+    /// Returns the name that the server's certificate must be for.
     pub(crate) fn host(&self) -> &str {
-        // Only TCP schemes are accepted, so there is always one.
+        // Only TCP schemes are accepted, so there is always a host.
         self.url.host().unwrap_or_default()
     }
 
-    /// The `Host` header: host and port.
+    /// Returns the `Host` header: host and port.
     pub fn authority(&self) -> String {
         self.url.authority()
     }
 
-    /// Path and query, as asked for.
+    /// Returns path and query, as in the request line.
     pub(crate) fn target(&self) -> String {
         let path = if self.url.base().is_empty() {
             "/"
@@ -127,7 +128,7 @@ impl FromStr for SseEndpoint {
     type Err = SseEndpointError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // What stands before a colon may be a password where there is no scheme: it is not repeated.
+        // Without a scheme, the text before a colon may be a password, so it is not repeated.
         let (scheme, rest) = text.split_once("://").ok_or(SseEndpointError::Scheme {
             scheme: String::new(),
         })?;
@@ -153,7 +154,7 @@ impl FromStr for SseEndpoint {
         } else {
             ""
         };
-        // One strict reading of host, port and path for everything that is connected to.
+        // Uses the one strict parser of host, port and path for connection targets.
         let url = format!("http://{authority}{port}{path}").parse()?;
         Ok(Self {
             url,

@@ -1,11 +1,12 @@
-//! Streams of events over HTTP: server-sent events, and the same objects over a WebSocket.
+//! Event streams over HTTP: server-sent events, and the same objects over a WebSocket.
 //!
-//! Two tasks per stream. The [`reader`] takes what comes off the connection and connects again when it is over; the
-//! [`applier`] hands it to an [`EventSink`]. Between them is a queue bounded in messages and bytes. When it is full the
-//! reader goes on reading and lets go of what comes, counted; what the sink believed of this stream is then dropped, and
-//! the stream is asked anew: an eviction may have been among the lost.
+//! Two tasks per stream. The [`reader`] reads the connection and reconnects when it ends; the
+//! [`applier`] passes the messages to an [`EventSink`]. Between them is a queue bounded in messages
+//! and bytes. When it is full the reader goes on reading, drops messages and counts them; the
+//! sink's state from this stream is then dropped too, and the stream reconnects: an eviction may be
+//! among the lost messages.
 //!
-//! Not here: what a message means (`kv-events`, `prefix-view`).
+//! Not here: the meaning of a message (`kv-events`, `prefix-view`).
 
 mod applier;
 mod backoff;

@@ -1,4 +1,4 @@
-//! Messages that name whole prefixes, for the prefix-hash view.
+//! The sink of messages that name whole prefixes, for the prefix view.
 
 use std::{str, sync::Arc};
 
@@ -10,7 +10,7 @@ use prefix_view::{
 
 use super::{EventSink, SinkCounts, StreamMessage};
 
-/// Enters what one backend's stream says into a [`PrefixIndex`].
+/// Enters the events of one backend's stream into a [`PrefixIndex`].
 #[derive(Debug)]
 pub struct PrefixSink {
     view: Arc<dyn PrefixIndex>,
@@ -19,7 +19,7 @@ pub struct PrefixSink {
 }
 
 impl PrefixSink {
-    /// For the stream of `backend`, whose events name prefixes in this way.
+    /// Creates the sink for the stream of `backend`, whose events name prefixes in this way.
     pub fn new(
         view: Arc<dyn PrefixIndex>,
         backend: impl Into<Arc<str>>,
@@ -34,14 +34,14 @@ impl PrefixSink {
 }
 
 impl EventSink for PrefixSink {
-    // An entry ends by its time to live if the eviction was said while nobody listened.
+    // An eviction missed while disconnected is covered by the entry's time to live.
     fn connected(&mut self) {}
 
     fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts) {
         tally.counts.events += 1;
         let event = match PrefixEvent::decode(message.name.as_deref(), &message.data, self.kind) {
             Ok(event) => event,
-            // A note of the stream itself, such as the end of what it held before.
+            // A note about the stream itself, such as the end of its current state.
             Err(PrefixEventError::NoEvent(ContinuumError::UnknownKind(_))) => {
                 tally.counts.ignored += 1;
                 return;
@@ -63,7 +63,7 @@ impl EventSink for PrefixSink {
     }
 
     fn forget(&mut self) {
-        // A view that cannot be reached names nobody either, and its entries end by their time to live.
+        // An unreachable view answers no lookup, and its entries end by their time to live.
         let _ = self.view.remove_backend(&self.backend);
     }
 }

@@ -1,21 +1,21 @@
-//! How many messages came within the last minute.
+//! The message rate of the last minute.
 
 use kv_blocks::Moment;
 
-/// Parts that the minute is counted in.
+/// Buckets of the minute.
 const PARTS: usize = 12;
 const PART_SECONDS: u64 = 5;
 
-/// Counts messages by when they came, in twelve parts of five seconds.
+/// Counts messages by arrival time, in twelve buckets of five seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct MessageRate {
     parts: [u64; PARTS],
-    /// The part that was last counted in.
+    /// The newest bucket with a message.
     newest: u64,
 }
 
 impl MessageRate {
-    /// A message came.
+    /// Counts a message.
     pub(crate) fn record(&mut self, now: Moment) {
         let part = part(now).max(self.newest);
         for passed in (self.newest + 1..=part).rev().take(PARTS) {
@@ -25,14 +25,14 @@ impl MessageRate {
         self.parts[place(part)] += 1;
     }
 
-    /// Messages per second, over the last minute (what came in its first five seconds counts as long as a part of them is
-    /// within it).
+    /// Returns the messages per second over the last minute (those of its first five seconds count
+    /// as long as a part of their bucket lies within it).
     pub(crate) fn per_second(&self, now: Moment) -> f64 {
         let part = part(now).max(self.newest);
         let within = (0..PARTS as u64)
             .filter_map(|ago| part.checked_sub(ago))
             .filter(|part| *part <= self.newest);
-        // A place that has not been counted in since holds what is older than the newest by a minute at most.
+        // A bucket that was not reused since is at most a minute older than the newest.
         let sum: u64 = within
             .filter(|part| self.newest - part < PARTS as u64)
             .map(|part| self.parts[place(part)])

@@ -1,4 +1,4 @@
-//! The task that reads: connects, queues what comes, and connects again, for ever.
+//! The reading task: connects, queues messages, and reconnects, forever.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -16,7 +16,7 @@ use super::{
     reader_channel::{LinkMessage, ReaderChannel},
 };
 
-/// Said when the queue was full.
+/// Error text for a full queue.
 const FULL: &str =
     "events came faster than they could be applied and some were let go: the stream is asked anew";
 
@@ -31,7 +31,7 @@ pub(crate) struct SseReader {
 }
 
 impl SseReader {
-    /// Until it is dropped.
+    /// Runs until dropped.
     pub(crate) async fn run(self) {
         let mut backoff = SseBackoff::new(self.reconnect_interval);
         loop {
@@ -61,7 +61,7 @@ impl SseReader {
         }
     }
 
-    /// Reads until the connection is over, or is to be given up (`None`).
+    /// Reads until the connection ends; `None`: it was given up.
     async fn read(&self, connection: &mut EventConnection, number: u64) -> Option<ConnectionError> {
         let mut given_up = std::pin::pin!(self.link.wait_for_give_up(number));
         let mut on_message = |received: ReceivedEvent<'_>| self.received(number, &received);
@@ -74,7 +74,7 @@ impl SseReader {
                 }
                 read = connection.next(&mut on_message) => if let Err(error) = read { return Some(error) },
             }
-            // What is buffered is read without waiting, so the turn is given up by hand.
+            // Reading from a buffer never awaits, so the loop yields explicitly.
             tokio::task::coop::consume_budget().await;
         }
     }
@@ -111,9 +111,9 @@ impl SseReader {
     }
 }
 
-/// A number from 0 to 1 that nobody can foresee.
+/// Returns an unpredictable number from 0 to 1.
 fn chance() -> f64 {
-    // The standard library's own keys are the random source at hand.
+    // The standard library's hash keys serve as the random source.
     let number = RandomState::new().hash_one(0_u8);
     f64::from((number >> 32) as u32) / f64::from(u32::MAX)
 }

@@ -1,4 +1,5 @@
-//! What reader and applier know together: the state of the connection, and what the queue between them could not take.
+//! The state that reader and applier share: the connection, and the messages that the queue between
+//! them dropped.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,41 +9,41 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use super::StreamMessage;
 
-/// A message and the connection it came over.
+/// A message and the connection that carried it.
 #[derive(Debug)]
 pub(crate) struct LinkMessage {
     pub(crate) connection: u64,
     pub(crate) message: StreamMessage,
 }
 
-/// How the connection stands.
+/// State of the connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkState {
-    /// Connections made, ever; the number of the newest.
+    /// Total of connections, which is also the number of the newest.
     pub(crate) connections: u64,
-    /// Since when the newest has been there; `None`: it is over, or there was none.
+    /// Start of the newest connection; `None`: it is over, or there was none.
     pub(crate) open_since: Option<Moment>,
-    /// The last connection of which a message was let go.
+    /// The last connection with a dropped message.
     pub(crate) lossy: Option<u64>,
-    /// Messages let go.
+    /// Dropped messages.
     pub(crate) dropped: u64,
     /// Messages that could not be events.
     pub(crate) unreadable: u64,
     pub(crate) last_error: Option<String>,
-    /// No connection is to be made before.
+    /// Earliest time of the next connection.
     pub(crate) hold_until: Option<Moment>,
 }
 
-/// The reader's and the applier's common ground.
+/// The channel between reader and applier.
 #[derive(Debug)]
 pub(crate) struct ReaderChannel {
     state: Mutex<LinkState>,
     /// Bytes of the messages in the queue.
     queued_bytes: AtomicUsize,
     max_bytes: usize,
-    /// Told of every change of the state.
+    /// Notified of every change of the state.
     pub(crate) changed: Notify,
-    /// Connections up to this number are to be given up.
+    /// Connections up to this number must close.
     given_up: watch::Sender<u64>,
 }
 
@@ -61,12 +62,12 @@ impl ReaderChannel {
         self.state.lock().clone()
     }
 
-    /// The last connection of which a message was let go.
+    /// Returns the last connection with a dropped message.
     pub(crate) fn last_lossy_connection(&self) -> Option<u64> {
         self.state.lock().lossy
     }
 
-    /// A connection is there; returns its number.
+    /// Records a new connection and returns its number.
     pub(crate) fn opened(&self, now: Moment) -> u64 {
         self.change(|state| {
             state.connections += 1;
@@ -75,7 +76,7 @@ impl ReaderChannel {
         })
     }
 
-    /// There is none any more, or none could be made.
+    /// Records the end of the connection, or a failed attempt.
     pub(crate) fn closed(&self, reason: String) {
         self.change(|state| {
             state.open_since = None;
@@ -83,12 +84,12 @@ impl ReaderChannel {
         });
     }
 
-    /// The connection was closed because it was given up; the reason for that is known already.
+    /// Records that the reader closed a given-up connection; the reason is known already.
     pub(crate) fn closed_by_us(&self) {
         self.change(|state| state.open_since = None);
     }
 
-    /// A message of this connection is lost.
+    /// Records a lost message of this connection.
     pub(crate) fn record_lost(&self, connection: u64, reason: &str) {
         self.change(|state| {
             state.dropped += 1;
@@ -98,7 +99,7 @@ impl ReaderChannel {
         });
     }
 
-    /// A message that could not be an event was let go; nothing depends on it.
+    /// Records a skipped message that could not be an event; no state depends on it.
     pub(crate) fn record_skipped(&self, oversized: bool, reason: &str) {
         self.change(|state| {
             let count = if oversized {
@@ -111,7 +112,7 @@ impl ReaderChannel {
         });
     }
 
-    /// Queues a message, without waiting; `false`: there was no room.
+    /// Queues a message without waiting; returns `false` if the queue is full.
     pub(crate) fn try_push(&self, queue: &mpsc::Sender<LinkMessage>, queued: LinkMessage) -> bool {
         let bytes = queued.message.bytes();
         let before = self.queued_bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -123,20 +124,21 @@ impl ReaderChannel {
         taken
     }
 
-    /// A message was taken out of the queue.
+    /// Records that a message left the queue.
     pub(crate) fn record_taken(&self, message: &StreamMessage) {
         self.queued_bytes
             .fetch_sub(message.bytes(), Ordering::AcqRel);
     }
 
-    /// Has the reader close this connection, and every one before, and make no other before `hold`.
+    /// Makes the reader close this connection and every earlier one, and open no other before
+    /// `hold`.
     pub(crate) fn give_up(&self, connection: u64, hold: Option<Moment>) {
         self.change(|state| state.hold_until = hold.or(state.hold_until));
         self.given_up
             .send_modify(|given_up| *given_up = connection.max(*given_up));
     }
 
-    /// Waits until this connection is to be closed.
+    /// Waits until this connection must close.
     pub(crate) async fn wait_for_give_up(&self, connection: u64) {
         let mut given_up = self.given_up.subscribe();
         if given_up
@@ -144,7 +146,7 @@ impl ReaderChannel {
             .await
             .is_err()
         {
-            // Cannot be: the sender is here.
+            // Unreachable: `self` owns the sender.
             std::future::pending().await
         }
     }

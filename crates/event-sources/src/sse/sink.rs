@@ -1,4 +1,4 @@
-//! Who is told of a stream's messages.
+//! Sinks for a stream's messages.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct StreamMessage {
 }
 
 impl StreamMessage {
-    /// Bytes it keeps.
+    /// Returns the bytes that the message occupies.
     pub(crate) fn bytes(&self) -> usize {
         self.data.len() + self.name.as_ref().map_or(0, String::len)
     }
@@ -25,45 +25,45 @@ impl StreamMessage {
 
 /// Takes the messages of one stream, in order.
 ///
-/// Never waits for anything but a short lock: messages that come meanwhile are queued, and there is an end to that.
+/// Never blocks longer than for a short lock: messages queue up meanwhile, in a bounded queue.
 pub trait EventSink: fmt::Debug + Send + 'static {
-    /// A connection was made; what follows was said on it.
+    /// Records a new connection; it carries the messages that follow.
     fn connected(&mut self);
 
-    /// Takes one message and counts what came of it.
+    /// Takes one message and counts its outcome.
     fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts);
 
-    /// Time passed; several times a second.
+    /// Advances time; called several times a second.
     fn tick(&mut self, now: Moment, tally: &mut SinkCounts) {
         let _ = (now, tally);
     }
 
-    /// Drops everything this stream said: some of it may be no longer true.
+    /// Drops all state from this stream: some of it may no longer be true.
     fn forget(&mut self);
 }
 
-/// Totals that a sink keeps of its stream's life. It counts events and what became of each: applied, ignored, orphan or
-/// decode error.
+/// A sink's totals over its stream's life. It counts events and their outcomes: applied, ignored,
+/// orphan or decode error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SinkCounts {
-    /// As reports show them.
+    /// The counts in reports.
     pub counts: StreamCounts,
-    /// Events that said something was stored.
+    /// Store events.
     pub stored: u64,
-    /// Events that said something was removed.
+    /// Remove events.
     pub removed: u64,
-    /// Events that said everything was cleared.
+    /// Clear events.
     pub cleared: u64,
-    /// The last number, where events are numbered.
+    /// The last event number, where events are numbered.
     pub last_seq: Option<u64>,
-    /// Tokens per block, as events last said.
+    /// Tokens per block in the last event that names them.
     pub block_size: Option<u32>,
-    /// What was last wrong with an event.
+    /// The last error in an event.
     pub last_error: Option<String>,
 }
 
 impl SinkCounts {
-    /// An event that means nothing.
+    /// Counts an undecodable event.
     pub fn unreadable(&mut self, error: String) {
         self.counts.decode_errors += 1;
         self.last_error = Some(error);

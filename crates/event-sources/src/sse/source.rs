@@ -1,4 +1,4 @@
-//! A stream over HTTP: what it needs to be followed.
+//! The specification of a stream over HTTP.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -19,23 +19,24 @@ use crate::{SourceHandle, SourceSettings, follower::PENDING_BYTES, handle::Sourc
 pub struct SseSpec {
     /// The backend's name.
     pub worker: Arc<str>,
-    /// The rank that reports show.
+    /// The rank in reports.
     pub rank: DpRank,
-    /// Where the stream is.
+    /// The URL of the stream.
     pub endpoint: SseEndpoint,
-    /// What the `authorization` header says, if anything.
+    /// Value of the `authorization` header.
     pub authorization: Option<HeaderValue>,
-    /// Whose certificates are believed, where the endpoint is encrypted; `None`: those this machine believes.
+    /// Trusted certificate authorities for encrypted endpoints; `None`: those of this machine.
     pub trust: Option<TrustRoots>,
-    /// The second wait before connecting again; the first is a second or this, if it is shorter, and later ones double up
-    /// to a minute (`reconnect_interval_ms`).
+    /// The second wait before a reconnect; the first is one second or this, if it is shorter, and
+    /// later ones double up to a minute (`reconnect_interval_ms`).
     pub reconnect_interval: Duration,
-    /// Limits and times. Of these count `destinations`, `stale_after` and `queue_batches`, which here is messages.
+    /// Limits and times. Only `destinations`, `stale_after` and `queue_batches` apply; the last one
+    /// counts messages here.
     pub settings: SourceSettings,
 }
 
 impl SseSpec {
-    /// A stream of which nothing but this is known.
+    /// Describes a stream with default settings.
     pub fn new(worker: impl Into<Arc<str>>, endpoint: SseEndpoint) -> Self {
         Self {
             worker: worker.into(),
@@ -48,11 +49,11 @@ impl SseSpec {
         }
     }
 
-    /// The same with a bearer token.
+    /// Adds a bearer token.
     ///
     /// # Errors
     ///
-    /// A token that cannot stand in a header.
+    /// The token is not valid in a header.
     pub fn bearer(mut self, token: &str) -> Result<Self, InvalidHeaderValue> {
         let mut value = HeaderValue::from_str(&format!("Bearer {token}"))?;
         value.set_sensitive(true);
@@ -61,7 +62,7 @@ impl SseSpec {
     }
 }
 
-/// Without the token.
+/// Omits the token.
 impl fmt::Debug for SseSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SseSpec")
@@ -77,7 +78,7 @@ impl fmt::Debug for SseSpec {
 pub struct SseSource;
 
 impl SseSource {
-    /// Starts following, in tasks of the current runtime; reconnects until stopped.
+    /// Starts following the stream in tasks of the current runtime; reconnects until stopped.
     pub fn spawn(spec: SseSpec, sink: Box<dyn EventSink>, clock: Clock) -> SourceHandle {
         let kind = match spec.endpoint.carrier() {
             EventTransport::Sse => "sse",
@@ -90,7 +91,7 @@ impl SseSource {
             endpoint: spec.endpoint.to_string(),
             replay_endpoint: None,
         };
-        // When full, messages are let go and counted: the reader never waits.
+        // When full, messages are dropped and counted: the reader never waits.
         let (sender, queue) = mpsc::channel(spec.settings.queue_batches.max(1));
         let link = Arc::new(ReaderChannel::new(PENDING_BYTES));
         let reader = SseReader {
@@ -105,7 +106,7 @@ impl SseSource {
             link: Arc::clone(&link),
             clock,
         };
-        // Its end is the end of the queue, and with it of the stream.
+        // The task's end closes the queue, and with it ends the stream.
         let reading = ReaderTask(tokio::spawn(async {
             let _ended = contain("sse_reader", reader.run()).await;
         }));

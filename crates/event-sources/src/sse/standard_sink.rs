@@ -1,4 +1,4 @@
-//! Messages that are envelopes of the standard contract (RFC 1527), for the block index.
+//! The sink of standard-contract envelopes (RFC 1527), for the block index.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,29 +11,30 @@ use kv_index::{KvIndex, UpdateOutcome};
 
 use super::{EventSink, SinkCounts, StreamMessage};
 
-/// Ranks of one source at most; events of further ones are ignored.
+/// Most ranks of one source; events of further ones are ignored.
 const MAX_RANKS: usize = 1_024;
 
-/// Whose events a [`StandardSink`] takes.
+/// The specification of a [`StandardSink`].
 #[derive(Clone, Debug)]
 pub struct StandardSinkSpec {
-    /// The worker whose caches they speak of.
+    /// The worker whose caches the events describe.
     pub id: WorkerId,
-    /// What envelopes that leave something open are filled up from. Events of another model than its own are ignored.
+    /// Defaults for the dimensions that envelopes leave open. Events of another model are ignored.
     pub registration: StreamKey,
-    /// How the index hashes. Events that name blocks by hash only are taken if that is XXH3.
+    /// The index's hash scheme. Events that name blocks by hash only are accepted if it is XXH3.
     pub scheme: HashScheme,
 }
 
-/// Enters what one source's envelopes say into a [`KvIndex`], each stream in the order of its numbers.
+/// Enters the events of one source's envelopes into a [`KvIndex`], each stream in the order of its
+/// numbers.
 #[derive(Debug)]
 pub struct StandardSink {
     spec: StandardSinkSpec,
     index: Arc<KvIndex>,
     streams: StandardStreams,
-    /// The ranks that events spoke of, known to the index, each with its model.
+    /// Ranks seen in events, each registered with the index, with its model.
     targets: BTreeMap<u32, (Target, Arc<str>)>,
-    /// Counted by `streams` and told already.
+    /// Counts of `streams` that were already added to the totals.
     reported: ReportedCounts,
 }
 
@@ -46,7 +47,7 @@ struct ReportedCounts {
 }
 
 impl StandardSink {
-    /// For one source's messages.
+    /// Creates the sink of one source.
     pub fn new(spec: StandardSinkSpec, index: Arc<KvIndex>) -> Self {
         let streams = StandardStreams::new(StandardStreamsSettings::default());
         Self {
@@ -72,7 +73,7 @@ impl StandardSink {
         }
     }
 
-    /// Counts what became of the order of events.
+    /// Adds the new counts of the streams' order to the totals.
     fn count(&mut self, tally: &mut SinkCounts) {
         let counts = self.streams.counts();
         let told = ReportedCounts {
@@ -104,7 +105,8 @@ impl StandardSink {
         };
         match to_hashed(event, self.spec.scheme) {
             Ok(update) => self.hand_over(target, &namespace, &update, tally),
-            // Said wrongly: it may be wrong about more than that.
+            // Contradictory data counts as a decode error: other events of the publisher may be
+            // wrong too.
             Err(
                 refused @ (EventRejection::Mismatch { .. }
                 | EventRejection::TokenCount { .. }
@@ -159,8 +161,8 @@ impl StandardSink {
         }
     }
 
-    /// Whose cache, and where in the index. A target has one model: the registration's, or else the one it was first heard
-    /// of with.
+    /// Returns the target and namespace of a stream. A target has one model: the registration's, or
+    /// else the first one in its events.
     fn place(&mut self, key: &StreamKey) -> Option<(Target, Namespace)> {
         let namespace = key.namespace()?;
         let rank = rank(key);
@@ -196,12 +198,13 @@ impl StandardSink {
     }
 }
 
-/// Envelopes without a rank are of the only one.
+/// Returns the rank of a stream; envelopes without one belong to the only rank.
 fn rank(key: &StreamKey) -> u32 {
     key.dp_rank.unwrap_or(0)
 }
 
-/// A note of the stream itself, such as the end of what it held before, and no event.
+/// Returns whether the message is a note about the stream itself, such as the end of its current
+/// state, and not an event.
 fn is_note(name: &str) -> bool {
     !name.is_empty()
         && name != "message"
@@ -210,7 +213,7 @@ fn is_note(name: &str) -> bool {
 }
 
 impl EventSink for StandardSink {
-    // What was said while nobody listened is missing in the numbers, so there is nothing to forget.
+    // Events missed while disconnected show as missing numbers, so nothing is dropped here.
     fn connected(&mut self) {}
 
     fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts) {

@@ -1,4 +1,4 @@
-//! The files of one tokenizer: reading them within limits, telling equal ones apart from different ones, loading them.
+//! Reads the files of one tokenizer within limits, digests them, and loads them.
 
 use std::{
     fs::File,
@@ -25,19 +25,19 @@ pub(crate) struct Files {
     pub(crate) chat_template: Option<String>,
 }
 
-/// Why a tokenizer cannot be used.
+/// The reason why a tokenizer cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ArtefactError {
-    /// The directory is not there.
+    /// The directory does not exist.
     #[error("tokenizer directory {} does not exist: expected a directory with {TOKENIZER}, correct the path", .0.display())]
     NoDirectory(PathBuf),
-    /// The path is something else than a directory.
+    /// The path is not a directory.
     #[error("tokenizer path {} is not a directory: name the directory that holds {TOKENIZER}", .0.display())]
     NotADirectory(PathBuf),
     /// The directory has no tokenizer.
     #[error("tokenizer directory {} has no {TOKENIZER}: copy the model's tokenizer files there or correct the path", .0.display())]
     NoTokenizer(PathBuf),
-    /// A configured template is not there.
+    /// A configured template does not exist.
     #[error("chat template {} does not exist: correct the path, or leave chat_template at auto", .0.display())]
     NoTemplate(PathBuf),
     /// A file cannot be read.
@@ -45,10 +45,10 @@ pub enum ArtefactError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file is too large to be one of a tokenizer's.
+    /// A file is too large to belong to a tokenizer.
     #[error(
         "{path} is larger than {LARGEST_FILE} bytes: that is no tokenizer file, check the path"
     )]
@@ -56,18 +56,18 @@ pub enum ArtefactError {
         /// The file.
         path: String,
     },
-    /// The template is not text.
+    /// The template is not UTF-8 text.
     #[error("{path} is not UTF-8 text: save it as UTF-8")]
     NotText {
         /// The file.
         path: String,
     },
-    /// The files are there and make no tokenizer.
+    /// The files exist but make no tokenizer.
     #[error("the tokenizer of {origin} cannot be loaded: {error}")]
     Unloadable {
         /// Directory or address.
         origin: String,
-        /// What is wrong with it.
+        /// The loader's error.
         error: prompt::LoadError,
     },
     /// The load was cut short.
@@ -81,7 +81,8 @@ pub enum ArtefactError {
 }
 
 impl Files {
-    /// Reads a directory. A template file beside the tokenizer wins over the one inside its configuration.
+    /// Reads a directory. A template file beside the tokenizer wins over the one inside its
+    /// configuration.
     pub(crate) fn read_dir(dir: &Path) -> Result<Self, ArtefactError> {
         match std::fs::metadata(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -113,7 +114,7 @@ impl Files {
         })
     }
 
-    /// A digest over everything that decides tokens: equal files are loaded once.
+    /// Returns a digest over everything that decides tokens; equal files are loaded once.
     pub(crate) fn digest(&self) -> [u8; 32] {
         let mut digest = Sha256::new();
         let config = self.tokenizer_config.as_deref();
@@ -156,7 +157,8 @@ fn text(path: &str, bytes: Vec<u8>) -> Result<String, ArtefactError> {
     })
 }
 
-/// A whole file, `None` if there is none. The cap holds also for files that grow while they are read.
+/// Reads a whole file; `None` if it does not exist. The cap also holds for files that grow during
+/// the read.
 fn read_capped(path: &Path) -> Result<Option<Vec<u8>>, ArtefactError> {
     let unreadable = |error| ArtefactError::Unreadable {
         path: path.to_owned(),

@@ -1,10 +1,12 @@
-//! The local model-hub cache: `models--ORG--NAME/snapshots/REVISION/`, with `refs/main` naming the current revision.
+//! The local model-hub cache: `models--ORG--NAME/snapshots/REVISION/`, with `refs/main` naming the
+//! current revision.
 
 use std::path::{Path, PathBuf};
 
-/// The snapshot directory of a model id with a tokenizer in it, if the cache has one.
+/// Returns the snapshot directory of a model id, if the cache has one with a tokenizer in it.
 ///
-/// The revision of `refs/main` wins; without it the newest snapshot. Reads directories: call it off the runtime.
+/// The revision of `refs/main` wins; without it the newest snapshot. Reads directories: call it off
+/// the runtime.
 pub(crate) fn find_in_hub(cache: &Path, id: &str) -> Option<PathBuf> {
     // Ids are ORG/NAME. Anything else could climb out of the cache directory.
     let plain = |part: &str| {

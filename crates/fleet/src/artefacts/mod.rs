@@ -1,11 +1,12 @@
-//! Tokenizer and chat template of a model: where they are looked for, and what was found.
+//! Tokenizer and chat template of a model: the lookup and its result.
 //!
-//! Looked for in this order: what the configuration says, the local model-hub cache, the files our own simulated engine
-//! serves on this machine, the engine's own `/tokenize`; else none, and prompts are identified by their text. Nothing is
-//! ever downloaded from elsewhere, and no directory is read because an engine names it.
+//! Lookup order: the configuration, the local model-hub cache, the files that our own simulated
+//! engine serves on this machine, the engine's own `/tokenize`; else none, and the text identifies
+//! a prompt. Nothing is ever downloaded from elsewhere, and no directory is read because an engine
+//! names it.
 //!
-//! **Invariant**: equal files give one [`PromptModel`], however many workers and names share them. What a model's workers
-//! bring is used only while all of them bring the same.
+//! **Invariant**: equal files give one [`PromptModel`], however many workers and names share them.
+//! Artefacts that workers bring are used for a model only while all its workers bring equal ones.
 
 mod files;
 mod hub;
@@ -23,33 +24,33 @@ pub(crate) use files::Files;
 pub(crate) use hub::find_in_hub;
 pub(crate) use store::ArtefactStore;
 
-/// What is known about turning one model's prompts into tokens.
+/// The means to turn one model's prompts into tokens.
 #[derive(Clone, Debug, Default)]
 pub struct ModelArtefacts {
-    /// The tokenizer and template; `None`: prompts are identified by the engine's word or by their text.
+    /// The tokenizer and template; `None`: the engine's token ids or the text identify a prompt.
     pub prompt: Option<Arc<PromptModel>>,
-    /// Where they came from.
+    /// Where the tokenizer comes from.
     pub source: TokenizerSource,
-    /// What went wrong in looking for them.
+    /// The problem that the lookup met.
     pub problem: Option<Arc<str>>,
 }
 
-/// Where a model's tokenizer came from.
+/// Where a model's tokenizer comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TokenizerSource {
     /// A local directory: configured, or in the hub cache.
     Dir(PathBuf),
     /// Files served by our own simulated engine.
     Engine,
-    /// Nowhere: the engine is asked for the tokens of each prompt.
+    /// No local tokenizer: the engine tokenizes each prompt.
     Remote,
-    /// None: the text prefix stands in.
+    /// No tokenizer: the text prefix stands in.
     #[default]
     None,
 }
 
 impl TokenizerSource {
-    /// The word used in `/admin/models`.
+    /// Returns the word used in `/admin/models`.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Dir(_) => "dir",
@@ -68,8 +69,8 @@ impl ModelArtefacts {
         }
     }
 
-    /// The verdict line's word: `exact` when prompts become the tokens the engine sees, `engine` when the engine is asked
-    /// for them, else `none`.
+    /// Returns the word of the verdict line: `exact` when prompts become the tokens that the engine
+    /// sees, `engine` when the engine tokenizes them, else `none`.
     pub fn tokenizer_word(&self) -> &'static str {
         match (&self.prompt, &self.source) {
             (Some(_), _) => "exact",
@@ -78,7 +79,8 @@ impl ModelArtefacts {
         }
     }
 
-    /// What computes token ids: `fastokens`, `tokenizers`, `remote` (the engine is asked) or `none`.
+    /// Returns the component that computes token ids: `fastokens`, `tokenizers`, `remote` (the
+    /// engine) or `none`.
     pub fn tokenizer_engine(&self) -> &'static str {
         match (&self.prompt, &self.source) {
             (Some(prompt), _) => prompt.tokenizer_engine(),
@@ -87,7 +89,7 @@ impl ModelArtefacts {
         }
     }
 
-    /// Whether both have the same tokenizer and template, or both none.
+    /// Returns whether both have the same tokenizer and template, or both none.
     pub(crate) fn has_tokenizer_of(&self, other: &Self) -> bool {
         match (&self.prompt, &other.prompt) {
             // Equal files are one object.
@@ -97,8 +99,8 @@ impl ModelArtefacts {
         }
     }
 
-    /// What is used for a model by what its workers have: the same tokenizer, if all of them have it. Else an engine is
-    /// asked where one can be, or prompts are identified by their text.
+    /// Merges the artefacts of a model's workers: their common tokenizer, if all of them have it.
+    /// Otherwise an engine tokenizes where one can, or the text identifies a prompt.
     pub(crate) fn agreed(workers: impl Iterator<Item = (Arc<str>, Arc<Self>)>) -> Arc<Self> {
         let workers: Vec<_> = workers.collect();
         let with_prompt = workers.iter().find(|(_, found)| found.prompt.is_some());
@@ -128,26 +130,27 @@ impl ModelArtefacts {
     }
 }
 
-/// Checks a configured tokenizer directory the way a start does: files present, within their limits, and loadable.
+/// Checks a configured tokenizer directory the way a start does: files present, within their
+/// limits, and loadable.
 ///
 /// Reads files and computes for up to seconds: call it before the runtime starts, or off it.
 pub fn check_dir(dir: &Path) -> Result<(), ArtefactError> {
     Files::read_dir(dir)?.load().map(drop)
 }
 
-/// A tokenizer directory or template file that the configuration names and that cannot be used.
+/// A configured tokenizer directory or template file that cannot be used.
 #[derive(Debug)]
 pub struct BadModelFile {
-    /// The key, as in `models.entries["qwen"].tokenizer`.
+    /// The configuration key, as in `models.entries["qwen"].tokenizer`.
     pub key: String,
-    /// What it names.
+    /// The configured path.
     pub path: PathBuf,
-    /// What is wrong with that.
+    /// The reason.
     pub error: ArtefactError,
 }
 
-/// Checks every tokenizer directory and template file that the configuration names. A start with any bad one is
-/// refused (78): they are used or refused, never silently left out.
+/// Checks every configured tokenizer directory and template file. A bad one refuses the start (exit
+/// code 78): a configured file is never silently left out.
 ///
 /// Reads files and computes for up to seconds: call it before the runtime starts, or off it.
 pub fn check_models(models: &config::ModelsSection) -> Vec<BadModelFile> {
@@ -160,7 +163,7 @@ pub fn check_models(models: &config::ModelsSection) -> Vec<BadModelFile> {
     for (at, model) in
         std::iter::once(("models.defaults".to_owned(), &models.defaults)).chain(entries)
     {
-        // What an entry takes from the defaults is reported there, once.
+        // A value that an entry inherits from the defaults is reported there, once.
         if let config::TokenizerSetting::Directory(dir) = &model.tokenizer
             && !checked.contains(&dir.as_path())
         {

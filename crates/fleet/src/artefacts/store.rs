@@ -1,4 +1,4 @@
-//! Finding a model's tokenizer and loading it once.
+//! Finds a model's tokenizer and loads it once.
 
 use std::{
     collections::HashMap,
@@ -19,18 +19,21 @@ use tracing::{info, warn};
 use super::{ArtefactError, Files, ModelArtefacts, TokenizerSource, files, find_in_hub};
 use crate::{HubCache, ServedModel, probe::ProbeClient};
 
-/// How long an engine's own tokenizer files may take to come.
+/// Time limit for fetching an engine's own tokenizer files.
 const ENGINE_FILES: Duration = Duration::from_secs(10);
-/// Texts tokenised once to learn what tokenising costs, and the bytes of each: a chat of a few turns.
+/// Texts tokenized once to measure the cost of tokenization, and the bytes of each: a chat of a few
+/// turns.
 const SAMPLES: usize = 8;
 const SAMPLE_BYTES: usize = 8 << 10;
-/// Most bytes of a reply with the tokens of one word.
+/// Byte limit of a reply with the tokens of one word.
 const SHORT_REPLY: usize = 64 << 10;
 /// Tokenizers loaded at once: each takes memory and a core for seconds.
 const LOADS_AT_ONCE: usize = 4;
-/// Longest load. The largest tokenizers in use take some seconds; the rest is for slow and busy machines.
+/// Longest load. The largest tokenizers in use take some seconds; the rest is for slow and busy
+/// machines.
 const LONGEST_LOAD: Duration = Duration::from_secs(60);
-/// Files remembered as unusable. They are of configured directories and local simulators: there are few.
+/// Limit of files remembered as unusable. They come from configured directories and local
+/// simulators, so there are few.
 const MOST_REFUSED: usize = 64;
 
 /// A digest of files.
@@ -41,14 +44,15 @@ pub(crate) struct ArtefactStore {
     models: config::ModelsSection,
     hub: HubCache,
     clock: Clock,
-    /// One per distinct content; gone with the last model that uses it.
+    /// One entry per distinct content; it expires with the last model that uses it.
     loaded: Mutex<HashMap<Content, Weak<PromptModel>>>,
-    /// One per content that is being loaded, so that twelve workers load one tokenizer once, and no other waits for it.
+    /// One entry per content whose load runs, so that twelve workers load one tokenizer once, and
+    /// loads of other content do not wait.
     loading: Mutex<HashMap<Content, Weak<tokio::sync::Mutex<()>>>>,
     loads: Semaphore,
-    /// Why files could not be loaded: they are not tried again. At most [`MOST_REFUSED`].
+    /// Load errors by content, so that a failed load is not repeated. At most [`MOST_REFUSED`].
     refused: Mutex<HashMap<Content, LoadError>>,
-    /// What [`Self::configured`] found, by model id: no more than the configuration has entries.
+    /// Results of [`Self::configured`] by model id: no more than the configuration has entries.
     configured: Mutex<HashMap<String, Arc<ModelArtefacts>>>,
 }
 
@@ -72,10 +76,10 @@ impl ArtefactStore {
         }
     }
 
-    /// The artefacts of one model, as one of its workers shows it. `known` is what an earlier call found: a directory
-    /// that is still the right one is not read again.
+    /// Finds the artefacts of one model for one of its workers. `known` is the result of an earlier
+    /// call: a directory that is still the right one is not read again.
     ///
-    /// Never fails: whatever goes wrong is said in `problem`, and the text prefix stands in.
+    /// Never fails: a problem goes into `problem`, and the text prefix stands in.
     pub(crate) async fn find(
         &self,
         model: &ServedModel,
@@ -138,9 +142,10 @@ impl ArtefactStore {
         })
     }
 
-    /// The artefacts of a model with a directory of its own in the configuration: they are known before any of its
-    /// workers has answered. The first call for a model loads them, up to seconds; `None` without such a directory, or
-    /// if it cannot be loaded any more (the start of the program checks that it can).
+    /// Returns the artefacts of a model with its own directory in the configuration; they are known
+    /// before any of its workers has answered. The first call for a model loads them, up to
+    /// seconds. `None` without such a directory, or if it can no longer be loaded (the start of the
+    /// program checks that it can).
     pub(crate) async fn configured(&self, id: &str) -> Option<Arc<ModelArtefacts>> {
         let entry = self.models.entries.get(id)?;
         let TokenizerSetting::Directory(dir) = &entry.tokenizer else {
@@ -173,7 +178,7 @@ impl ArtefactStore {
         Some(found)
     }
 
-    /// Every tokenizer that somebody has, whether or not a worker lists its model now.
+    /// Returns every tokenizer in use, whether or not a worker lists its model now.
     pub(crate) fn loaded(&self) -> Vec<Arc<PromptModel>> {
         self.loaded
             .lock()
@@ -182,7 +187,7 @@ impl ArtefactStore {
             .collect()
     }
 
-    /// Ids of the models that [`Self::configured`] may know.
+    /// Returns ids of the models that [`Self::configured`] may know.
     pub(crate) fn configured_ids(&self) -> impl Iterator<Item = &str> {
         let entries = self.models.entries.iter();
         entries
@@ -190,8 +195,9 @@ impl ArtefactStore {
             .map(|(id, _)| id.as_str())
     }
 
-    /// The hub cache's snapshot of the model's `root` or id. A `root` that is a path is the engine's word for a directory of
-    /// its own: files of this machine are used only where the configuration names them.
+    /// Returns the hub cache's snapshot of the model's `root` or id. A `root` that is a path means
+    /// a directory of the engine: files of this machine are used only where the configuration names
+    /// them.
     async fn local_directory(&self, model: &ServedModel) -> Option<PathBuf> {
         let root = model.root.clone();
         let id = Arc::clone(&model.id);
@@ -239,8 +245,8 @@ impl ArtefactStore {
         Ok(model)
     }
 
-    /// Loads files beside the runtime. A load that takes too long gives its place to the next one, and ends at its next
-    /// step.
+    /// Loads files off the runtime. A load that exceeds its time limit frees its place for the next
+    /// one, and ends at its next step.
     async fn load_new(&self, files: Files) -> Result<Arc<PromptModel>, ArtefactError> {
         let origin = files.origin.clone();
         let stopped = || ArtefactError::Stopped {
@@ -267,7 +273,7 @@ impl ArtefactStore {
         }
     }
 
-    /// The turn of those who want the same content.
+    /// Returns the lock that serializes loads of the same content.
     fn turn(&self, content: Content) -> Arc<tokio::sync::Mutex<()>> {
         let mut loading = self.loading.lock();
         loading.retain(|_, turn| turn.strong_count() > 0);
@@ -298,8 +304,9 @@ async fn read_dir(dir: PathBuf) -> Result<Files, ArtefactError> {
         .unwrap_or(Err(ArtefactError::Stopped { origin }))
 }
 
-/// Whether the engine has the `/tokenize` that takes a `prompt`: one word is given to it. Asking by another method would
-/// tell less: some servers answer that with 404 or 501, and some have another route of that name.
+/// Returns whether the engine has the `/tokenize` that takes a `prompt`, by sending one word.
+/// Another method would show less: some servers answer it with 404 or 501, and some have another
+/// route of that name.
 async fn answers_tokenize(asker: &ProbeClient, model: &str) -> bool {
     let question = serde_json::json!({"model": model, "prompt": "warm"}).to_string();
     let Ok(reply) = asker
@@ -316,12 +323,14 @@ async fn answers_tokenize(asker: &ProbeClient, model: &str) -> bool {
         && tokens.is_some_and(|tokens| tokens.iter().all(serde_json::Value::is_u64))
 }
 
-/// The files that our own simulated engine serves, so that a trial needs no configuration; other engines answer 404.
+/// Fetches the files that our own simulated engine serves, so that a trial needs no configuration;
+/// other engines answer 404.
 ///
-/// They are asked for on this machine alone. That a worker answers proves nothing: whoever listens on a local port, or a
-/// tunnel behind it, can answer the same. What such a worker gains is little: the files pass the checks of every other
-/// tokenizer, they are used for a model only while all its workers have the same (`snapshot_build`), and they decide
-/// nothing but which worker a prompt goes to. Other engines' files have to be named in the configuration.
+/// Only workers on this machine are queried. An answer is no proof of identity: any process that
+/// listens on a local port, or a tunnel behind it, can answer alike. Such a worker gains little:
+/// the files pass the checks of every other tokenizer, a model uses them only while all its workers
+/// have equal ones (`snapshot_build`), and they only decide which worker a prompt goes to. The
+/// configuration must name the files of other engines.
 async fn files_of_simulator(asker: &ProbeClient) -> Option<Files> {
     if !is_on_this_machine(asker.url()) {
         return None;
@@ -341,7 +350,8 @@ async fn files_of_simulator(asker: &ProbeClient) -> Option<Files> {
     })
 }
 
-/// A unix socket or a loopback address. A name is looked up elsewhere and may become any address, `localhost` excepted.
+/// Returns whether the URL is a unix socket or a loopback address. A name may resolve to any
+/// address, except `localhost`.
 fn is_on_this_machine(url: &WorkerUrl) -> bool {
     let Some(host) = url.host() else { return true };
     host == "localhost"
@@ -350,9 +360,9 @@ fn is_on_this_machine(url: &WorkerUrl) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Learns what tokenising costs here, for the budget of the request path. The least of several runs counts: whatever else
-/// the machine does makes a run longer, nothing makes it shorter. No two runs see the same text, so that what the
-/// tokenizer remembers of one does not flatter the next.
+/// Measures the cost of tokenization on this machine, for the budget of the request path. The
+/// minimum of several runs counts: other load on the machine only makes a run longer. Each run
+/// tokenizes another text, so that the tokenizer's cache does not improve the next result.
 fn measure_cost(model: &PromptModel, clock: Clock) {
     let sample = prompt::sample_text(SAMPLE_BYTES * SAMPLES);
     let mut rest = sample.as_str();

@@ -1,4 +1,4 @@
-//! Where the view of prefixes is kept.
+//! Storage of the prefix view.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use redis_store::{RedisPrefixIndex, SharedView};
 
 use super::RedisPool;
 
-/// The view, in one of its forms.
+/// The prefix view in one of its forms.
 #[derive(Debug)]
 pub(super) enum PrefixViewStore {
     /// In this process.
@@ -19,7 +19,7 @@ pub(super) enum PrefixViewStore {
         prepared: Box<QueryCache>,
         clock: Clock,
     },
-    /// In a server that routers share.
+    /// In a Redis server that routers share.
     #[cfg(feature = "redis-cache")]
     Redis(Arc<RedisPrefixIndex>),
 }
@@ -33,7 +33,7 @@ impl PrefixViewStore {
         }
     }
 
-    /// `names`: the backends that count.
+    /// Opens the view in Redis. `names`: the backends that count.
     #[cfg(feature = "redis-cache")]
     pub(super) fn in_redis(
         pool: Option<Arc<RedisPool>>,
@@ -44,7 +44,7 @@ impl PrefixViewStore {
     ) -> Result<Self, String> {
         let pool =
             pool.ok_or("kv_cache_index.backend is redis, and there are no connections to it")?;
-        // The other half is the response cache's.
+        // The response cache uses the other half.
         let permits = pool.most_connections() / 2;
         let index = RedisPrefixIndex::start(SharedView {
             pool,

@@ -1,4 +1,4 @@
-//! One question to one worker, with its key, a time limit and a size limit.
+//! One HTTP request to one worker, with its key, a time limit and a size limit.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use net::{
 
 use crate::{EngineKind, health::CheckOutcome};
 
-/// Who is asked, and how long an answer may take.
+/// HTTP client for the probes of one worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ProbeClient {
     url: WorkerUrl,
@@ -19,7 +19,7 @@ pub(crate) struct ProbeClient {
     timeout: Duration,
 }
 
-/// Why a worker is not ready, for the state machine and for people.
+/// The reason why a worker is not ready, for the state machine and for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeError {
     pub(crate) check: CheckOutcome,
@@ -86,25 +86,25 @@ impl ProbeClient {
         .await
     }
 
-    /// The body of a 200 reply. `Some(None)`: it answered that it has no such thing; `None`: it did not answer, or not
-    /// now.
+    /// Returns the body of a 200 reply. `Some(None)`: the worker answered that it has no such
+    /// route; `None`: it did not answer, or not now.
     pub(crate) async fn ask(&self, path: &str, max_bytes: usize) -> Option<Option<Bytes>> {
         let reply = self.get(path, max_bytes).await.ok()?;
         let later = reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS;
         (!later).then(|| (reply.status == StatusCode::OK).then_some(reply.body))
     }
 
-    /// The body of a 200 reply; anything else is nothing.
+    /// Returns the body of a 200 reply; `None` for any other outcome.
     pub(crate) async fn get_ok(&self, path: &str, max_bytes: usize) -> Option<Bytes> {
         let reply = self.get(path, max_bytes).await.ok()?;
         (reply.status == StatusCode::OK).then_some(reply.body)
     }
 }
 
-/// What is said of a worker whose port refuses.
+/// Message for a worker whose port refuses.
 pub(crate) const REFUSED: &str = "connection refused: start the engine or check the url";
 
-/// What a failed exchange means, and what to do about it.
+/// Returns the meaning and the remedy of a failed exchange.
 pub(crate) fn probe_error(error: &FetchError) -> ProbeError {
     if error.is_refused() {
         return ProbeError {
@@ -145,7 +145,7 @@ pub(crate) fn probe_error(error: &FetchError) -> ProbeError {
     }
 }
 
-/// What an unexpected status means, and what to do about it.
+/// Returns the meaning and the remedy of an unexpected status.
 pub(crate) fn unexpected(path: &str, status: StatusCode) -> ProbeError {
     let status = status.as_u16();
     ProbeError::failed(match status {

@@ -1,7 +1,7 @@
-//! Where a worker publishes its KV events, per data-parallel rank.
+//! Endpoints of a worker's KV events, per data-parallel rank.
 //!
-//! Engines describe their own sockets (`GET /kv_event_sources`) as they bound them; `tcp://*:5557` means "every
-//! interface of mine", so the host of the worker's URL takes the place of the star.
+//! Engines describe their own sockets (`GET /kv_event_sources`) as they bound them; `tcp://*:5557`
+//! means "every interface of mine", so the host of the worker's URL replaces the star.
 
 use serde_json::Value;
 
@@ -10,20 +10,20 @@ use serde_json::Value;
 pub struct EventEndpoint {
     /// The rank.
     pub rank: u32,
-    /// Its live socket, as we reach it.
+    /// Its live socket, as reachable from here.
     pub endpoint: String,
-    /// Where missed events can be asked for.
+    /// Its replay socket.
     pub replay_endpoint: Option<String>,
-    /// Only topics that start with this.
+    /// Topic prefix to subscribe to.
     pub topic: String,
 }
 
 /// Ranks read from one reply.
 const MOST_RANKS: u32 = 1024;
-/// Longest endpoint or topic taken over, in bytes.
+/// Longest accepted endpoint or topic, in bytes.
 const LONGEST: usize = 512;
 
-/// Reads `/kv_event_sources`. `None`: no such reply. An empty list: the engine says that it publishes nothing.
+/// Reads `/kv_event_sources`. `None`: no such reply. An empty list: the engine publishes nothing.
 pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
     let reply: Value = serde_json::from_slice(body).ok()?;
     let mut found: Vec<EventEndpoint> = Vec::new();
@@ -68,7 +68,8 @@ pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
     Some(found)
 }
 
-/// An engine's own name for its socket, as we can reach it: wildcard hosts become `host`; tcp and ipc only.
+/// Rewrites an engine's own endpoint so that it is reachable from here: wildcard hosts become
+/// `host`; tcp and ipc only.
 pub(crate) fn reachable_endpoint(endpoint: &str, host: &str) -> Option<String> {
     if let Some(path) = endpoint.strip_prefix("ipc://") {
         return (!path.is_empty()).then(|| endpoint.to_owned());
@@ -91,7 +92,8 @@ pub(crate) fn tcp(host: &str, port: u16) -> String {
     }
 }
 
-/// The endpoint of a further rank: engines add the rank to a TCP port; ipc has no rule beyond rank 0.
+/// Returns the endpoint of a further rank: engines add the rank to a TCP port; ipc has no rule
+/// beyond rank 0.
 pub(crate) fn of_rank(endpoint: &str, rank: u32) -> Option<String> {
     if rank == 0 {
         return Some(endpoint.to_owned());

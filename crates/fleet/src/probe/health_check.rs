@@ -1,4 +1,4 @@
-//! One health check: which paths are asked, and how their statuses are judged (contract CH6, CH7, CH8).
+//! One health check: its paths and the judgement of their statuses (contract CH6, CH7, CH8).
 
 use bytes::Bytes;
 use config::CheckMethod;
@@ -10,21 +10,21 @@ use crate::{
     health::CheckOutcome,
 };
 
-/// A health reply's body is not looked at; a model list may serve as one.
+/// Reply limit in bytes. A health reply's body is ignored; a model list may serve as one.
 const LARGEST_REPLY: usize = 4 << 20;
 
-/// How one worker is checked.
+/// The health check of one worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HealthCheckPlan {
     /// The worker's own entry.
     pub(crate) own: config::HealthCheck,
-    /// `health_checks.endpoint`: replaces the primary path of the type.
+    /// `health_checks.endpoint`: replaces the primary path of the engine kind.
     pub(crate) global_endpoint: Option<String>,
 }
 
 impl HealthCheckPlan {
-    /// Paths in the order they are asked. The worker's own entry beats the global path, which beats the type's
-    /// (decision B1).
+    /// Returns the paths in request order. The worker's own entry beats the global path, which
+    /// beats the engine kind's (decision B1).
     fn paths(&self, engine: EngineKind) -> Vec<String> {
         let own = health_paths(engine);
         let first = self.own.endpoint.as_ref().or(self.global_endpoint.as_ref());
@@ -36,7 +36,8 @@ impl HealthCheckPlan {
         std::iter::once(first).chain(rest).collect()
     }
 
-    /// How the paths are asked. A body of the type's own goes with the type's own method only.
+    /// Returns the method and body of the requests. The engine kind's body is only sent with its
+    /// own method.
     fn method(&self, engine: EngineKind) -> (CheckMethod, Option<Bytes>) {
         let (usual, body) = health_method(engine);
         let own = self
@@ -59,7 +60,7 @@ impl HealthCheckPlan {
             .contains(&status.as_u16())
     }
 
-    /// Asks, and judges the first answer that is not 404.
+    /// Runs the check and judges the first answer that is not 404.
     pub(crate) async fn run(
         &self,
         asker: &ProbeClient,

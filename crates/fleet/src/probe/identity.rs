@@ -1,4 +1,4 @@
-//! Who answers there: models, engine kind and version, block size, event endpoints.
+//! Identity of a worker: models, engine kind and version, block size, event endpoints.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,38 +19,39 @@ const LARGEST_MODEL_LIST: usize = 4 << 20;
 const LARGEST_METRICS: usize = 16 << 20;
 const LARGEST_VERSION: usize = 64 << 10;
 const LARGEST_SOURCES: usize = 1 << 20;
-/// Longest version taken over, in bytes.
+/// Longest accepted version, in bytes.
 const LONGEST_VERSION: usize = 64;
-/// The questions beside the model list are not worth a longer wait: an engine that is slow to tell its version serves.
+/// Time limit of the requests beside the model list: they are not worth a longer wait, since an
+/// engine that is slow to report its version still serves.
 const SIDE_QUESTION: Duration = Duration::from_secs(3);
-/// The same for a known worker that comes back: what it said before is good enough for a start.
+/// The limit for a known worker that comes back: its earlier answers are good enough for a start.
 const SIDE_QUESTION_RETURNING: Duration = Duration::from_millis(100);
 
-/// What a worker says about itself.
+/// A worker's facts about itself.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineIdentity {
     pub(crate) engine: EngineKind,
     pub(crate) list: ModelList,
     pub(crate) facts: EngineFacts,
-    /// Its load and counters as of now, when it said so this time.
+    /// Its load and counters as of now, if it reported them this time.
     pub(crate) scrape: Option<Scrape>,
-    /// Every question was answered this time.
+    /// Whether every request was answered this time.
     pub(crate) complete: bool,
 }
 
-/// Answers to the questions beside the model list, each `None` while it was never answered. That a worker has no such
-/// thing is an answer, too; silence is none.
+/// Answers to the requests beside the model list, each `None` until the first answer. A reply that
+/// the worker has no such route is an answer, too; silence is none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineFacts {
     version: Option<Option<Arc<str>>>,
     metrics: Option<EngineMetrics>,
-    /// An empty list: it says that it publishes nothing.
+    /// Announced publishers. An empty list: the worker publishes nothing.
     announced: Option<Option<Vec<EventEndpoint>>>,
-    /// How it takes messages.
+    /// How it takes Anthropic messages.
     messages: Option<MessagesMode>,
 }
 
-/// What the configuration says of a worker; `None` is found out.
+/// The configured facts of a worker; `None` is detected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConfiguredIdentity {
     pub(crate) engine: Option<EngineKind>,
@@ -70,7 +71,8 @@ impl EngineFacts {
         self.announced.as_ref()?.as_deref()
     }
 
-    /// How it takes messages; one that did not say is asked by chats, which all engines have.
+    /// Returns how the worker takes messages; without an answer it gets chats, which all engines
+    /// accept.
     pub(crate) fn messages(&self) -> MessagesMode {
         self.messages.unwrap_or_default()
     }
@@ -82,7 +84,7 @@ impl EngineFacts {
             && self.messages.is_some()
     }
 
-    /// These answers, and the earlier ones where there are none.
+    /// Returns these answers, and the earlier ones where these are missing.
     fn or(self, before: &Self) -> Self {
         Self {
             version: self.version.or_else(|| before.version.clone()),
@@ -93,7 +95,7 @@ impl EngineFacts {
     }
 }
 
-/// Asks everything at once that is not configured. `before`: earlier answers, which stand
+/// Requests every fact at once that is not configured. `before`: earlier answers, which stay valid
 /// where there are no new ones.
 pub(crate) async fn identify(
     asker: &ProbeClient,
@@ -148,7 +150,7 @@ pub(crate) async fn identify(
     })
 }
 
-/// Asks for the model list alone.
+/// Requests the model list alone.
 pub(crate) async fn list_models(
     asker: &ProbeClient,
     engine: Option<EngineKind>,
@@ -175,7 +177,7 @@ pub(crate) async fn list_models(
     }
 }
 
-/// Asks for the engine's own load and counters.
+/// Requests the engine's own load and counters.
 pub(crate) async fn scrape(asker: &ProbeClient) -> Option<Scrape> {
     let body = asker
         .with_timeout(SIDE_QUESTION)

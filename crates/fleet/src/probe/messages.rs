@@ -1,6 +1,7 @@
-//! Whether a worker takes Anthropic's messages itself.
+//! Detects whether a worker takes Anthropic messages itself.
 //!
-//! Asked by a message of nothing. Whoever has the route refuses it before anything is computed, so it costs no tokens.
+//! The probe is an empty message. A server with the route refuses it before anything is computed,
+//! so it costs no tokens.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -11,7 +12,8 @@ use crate::MessagesMode;
 const PATH: &str = "/v1/messages";
 const LARGEST_REPLY: usize = 64 << 10;
 
-/// What is configured, else what it says; `None`: it did not answer, or not now.
+/// Returns the configured mode, else the detected one; `None`: the worker did not answer, or not
+/// now.
 pub(super) async fn messages_mode(
     asker: &ProbeClient,
     configured: Option<MessagesMode>,
@@ -29,7 +31,7 @@ pub(super) async fn messages_mode(
 fn said(status: StatusCode) -> Option<MessagesMode> {
     match status.as_u16() {
         200 | 400 | 401 | 422 | 429 => Some(MessagesMode::Native),
-        // It is loading, or something before it is away: that is no answer.
+        // The worker is loading, or a proxy before it is away: that is no answer.
         502..=504 => None,
         _ => Some(MessagesMode::Translate),
     }
@@ -46,7 +48,7 @@ mod tests {
         for status in [200, 400, 401, 422, 429] {
             assert_eq!(said(status), Some(MessagesMode::Native), "{status}");
         }
-        // One that fails on it may have the route; chats it has in any case.
+        // A worker that fails on it may have the route; it takes chats in any case.
         for status in [403, 404, 405, 500, 501] {
             assert_eq!(said(status), Some(MessagesMode::Translate), "{status}");
         }

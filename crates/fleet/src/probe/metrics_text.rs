@@ -1,16 +1,17 @@
-//! `GET /metrics` of a worker: the few samples that matter, out of the Prometheus text format.
+//! `GET /metrics` of a worker: extracts the few relevant samples from the Prometheus text format.
 //!
-//! Tolerant on purpose: lines that do not read as samples are passed over. Labels decide which rank a sample is of.
+//! Tolerant on purpose: lines that do not parse as samples are skipped. Labels decide the rank of a
+//! sample.
 
 use kv_blocks::BlockSize;
 
 use super::prefix_cache::{MOST_RANKS, PrefixCache};
 use crate::EngineLoad;
 
-/// What an engine's metrics say.
+/// An engine's metrics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct EngineMetrics {
-    /// Some family carries vLLM's prefix.
+    /// Whether some family carries vLLM's prefix.
     pub(crate) is_vllm: bool,
     /// `block_size` of the cache configuration.
     pub(crate) block_size: Option<BlockSize>,
@@ -20,7 +21,7 @@ pub(crate) struct EngineMetrics {
     pub(crate) prefix_caching: Option<bool>,
     /// Ranks seen in the `engine` label.
     pub(crate) ranks: u32,
-    /// Running and waiting summed over ranks, usage the highest of them.
+    /// Running and waiting requests summed over ranks, and the highest usage of them.
     pub(crate) load: EngineLoad,
     pub(crate) prefix_cache: PrefixCache,
 }
@@ -136,7 +137,7 @@ impl<'a> MetricSample<'a> {
         })
     }
 
-    /// The value of a label as written: none of those asked for contains escapes.
+    /// Returns the value of a label as written: none of the used labels contains escapes.
     fn label(&self, wanted: &str) -> Option<&'a str> {
         let mut rest = self.labels;
         loop {
@@ -150,7 +151,8 @@ impl<'a> MetricSample<'a> {
     }
 }
 
-/// Position of the brace that closes the labels: braces inside quoted values do not count.
+/// Returns the position of the brace that closes the labels; braces inside quoted values do not
+/// count.
 fn end_of_labels(text: &str) -> Option<usize> {
     let mut quoted = false;
     let mut escaped = false;

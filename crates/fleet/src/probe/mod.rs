@@ -1,5 +1,5 @@
-//! Asking a worker what it is. Every answer is capped and read defensively; a missing one costs only what it would
-//! have told.
+//! Probes that identify a worker. Every answer is capped and read defensively; a missing one costs
+//! only its own information.
 
 pub(crate) mod client;
 pub(crate) mod event_endpoints;

@@ -6,20 +6,20 @@ use serde_json::Value;
 
 use crate::{ServedLora, ServedModel};
 
-/// Entries read from one list; what a worker lists beyond them is left out.
+/// Entries read from one list; the rest is ignored.
 const MOST_ENTRIES: usize = 4096;
-/// Longest id or root taken over, in bytes.
+/// Longest accepted id or root, in bytes.
 const LONGEST_NAME: usize = 1024;
 
-/// What a worker lists.
+/// A worker's model list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModelList {
     pub(crate) models: Vec<ServedModel>,
     pub(crate) loras: Vec<ServedLora>,
 }
 
-/// Reads a list defensively: an entry that is no object with a usable `id` is passed over, repeated ids count once.
-/// `None`: the reply is no model list at all.
+/// Reads a list defensively: an entry that is no object with a usable `id` is skipped, repeated ids
+/// count once. `None`: the reply is no model list at all.
 pub(crate) fn read(body: &[u8]) -> Option<ModelList> {
     let reply: Value = serde_json::from_slice(body).ok()?;
     // OpenAI's shape, or (seen in small servers) the bare array.
@@ -64,8 +64,9 @@ fn name(entry: &Value, key: &str) -> Option<Arc<str>> {
 }
 
 impl ModelList {
-    /// Keeps what the configuration lets this worker serve (contract CH30): `only` empty means everything it lists.
-    /// A configured model that the worker does not list is served all the same when the worker lists nothing.
+    /// Restricts the list to the models that the configuration allows (contract CH30): an empty
+    /// `only` means the whole list. A configured model that the worker does not list is still
+    /// served when the worker lists nothing.
     pub(crate) fn restricted_to(mut self, only: &[Arc<str>]) -> Self {
         if only.is_empty() {
             return self;

@@ -6,7 +6,7 @@ use kv_blocks::{DpRank, Moment};
 
 use crate::PrefixCacheCounters;
 
-/// Highest rank believed in; a label beyond it is nonsense.
+/// Highest accepted rank; a label beyond it is nonsense.
 pub(crate) const MOST_RANKS: u32 = 1024;
 
 /// The counters of one page of metrics, at most [`MOST_RANKS`] ranks of them.
@@ -18,7 +18,7 @@ struct RankCounters {
     now: NamedCounters,
     /// Under the names of releases before 0.9. Some releases serve both: they count the same.
     previous: NamedCounters,
-    /// Found outside the device, in what a connector keeps.
+    /// Hits outside the device, in a connector's storage.
     external_hits: f64,
 }
 
@@ -29,8 +29,8 @@ struct NamedCounters {
 }
 
 impl PrefixCache {
-    /// Takes one sample in, if it is one of these counters. `name` is without vLLM's prefix; without a label the rank is
-    /// the first.
+    /// Adds one sample if it is one of these counters. `name` is without vLLM's prefix; without a
+    /// label the rank is the first.
     pub(crate) fn add(&mut self, name: &str, rank: Option<&str>, value: f64) {
         let field: fn(&mut RankCounters, f64) = match name {
             "prefix_cache_queries_total" => |it, value| *it.now.queries.get_or_insert(0.0) += value,
@@ -51,7 +51,7 @@ impl PrefixCache {
         }
     }
 
-    /// What it says, read `at`.
+    /// Returns the counters by rank, read `at`.
     pub(crate) fn counters(&self, at: Moment) -> Vec<(DpRank, PrefixCacheCounters)> {
         #[allow(
             clippy::cast_possible_truncation,

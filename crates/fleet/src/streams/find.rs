@@ -1,4 +1,4 @@
-//! Which event streams a worker has.
+//! Finds the event streams of a worker.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 /// A replay without a message for this long has failed: an idle engine answers within about 0.1 s.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Longest handshake with a socket that is only guessed at.
+/// Longest handshake with a guessed socket.
 const GUESS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A stream to follow.
@@ -28,9 +28,9 @@ pub(crate) enum WantedStream {
     Bound { rank: u32, endpoint: String },
     /// Standard events over HTTP or a WebSocket.
     Standard { endpoint: String },
-    /// The list that the engine at this URL keeps.
+    /// The event list that the engine at this URL serves to polls.
     Polled { endpoint: String },
-    /// One rank's subject.
+    /// One rank's NATS subject.
     Nats { rank: u32, endpoint: String },
 }
 
@@ -62,28 +62,28 @@ impl WantedStream {
     }
 }
 
-/// What decides where a worker's streams are.
+/// The settings that decide where a worker's streams are.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StreamSettings {
     pub(crate) own: config::WorkerKvEvents,
     pub(crate) all: config::KvEventsSection,
-    /// No other worker has the same host.
+    /// Whether no other worker has the same host.
     pub(crate) host_is_its_own: bool,
-    /// No other worker has the same socket of ours and the same topics.
+    /// Whether no other worker has the same socket of ours and the same topics.
     pub(crate) bound_alone: bool,
     /// The worker's base URL.
     pub(crate) url: WorkerUrl,
-    /// What it wants to see of who asks it.
+    /// The API key that it requires.
     pub(crate) api_key: Option<Secret>,
     /// The configured block size.
     pub(crate) block_size: Option<BlockSize>,
-    /// How the index hashes.
+    /// The hash scheme of the index.
     pub(crate) scheme: HashScheme,
 }
 
 impl StreamSettings {
-    /// Whether a stream that runs says something else under these. Who else is on the host only matters for finding one, and
-    /// a key for who connects anew.
+    /// Returns whether a running stream would differ under these settings. Other workers on the
+    /// host only matter for finding a stream, and a key only for a new connection.
     pub(crate) fn differ_from(&self, other: &Self) -> bool {
         self.own != other.own
             || self.all != other.all
@@ -92,12 +92,13 @@ impl StreamSettings {
             || self.scheme != other.scheme
     }
 
-    /// Whether events are wanted of this worker.
+    /// Returns whether events of this worker are wanted.
     pub(crate) fn wanted(&self) -> bool {
         self.all.enabled && self.own.source != EventSource::None
     }
 
-    /// The streams of a worker with this many ranks. `host` is the worker's, as we reach it.
+    /// Finds the streams of a worker with this many ranks. `host` is the worker's, as reachable
+    /// from here.
     pub(crate) async fn find(
         &self,
         announced: Option<&[EventEndpoint]>,
@@ -127,7 +128,7 @@ impl StreamSettings {
                     endpoint: format!("{subject}.{rank}"),
                 })
                 .collect(),
-            // The configuration has no such.
+            // The configuration has no such source.
             (EventSource::Sse | EventSource::Ws | EventSource::Nats, None) => Vec::new(),
             (EventSource::Auto | EventSource::Zmq, Some(endpoint)) if self.own.bind => {
                 // Engines add the rank to the port that they connect to, too.
@@ -148,9 +149,10 @@ impl StreamSettings {
         }
     }
 
-    /// The publishers to connect to, in order of trust: the worker's own configuration, what the engine announces, and last
-    /// the default port, if something listens there and no other worker shares the host (two engines on one machine would
-    /// both be credited with the events of whichever has that port).
+    /// Returns the publishers to connect to, in order of trust: the worker's own configuration, the
+    /// engine's announcement, and last the default port, if something listens there and no other
+    /// worker shares the host (otherwise two engines on one machine would both be credited with the
+    /// events of the one that has that port).
     async fn publishers(
         &self,
         announced: Option<&[EventEndpoint]>,
@@ -187,12 +189,13 @@ impl StreamSettings {
         found
     }
 
-    /// Whether missed events are asked for, where it is not the engine's own socket that is asked.
+    /// Returns whether missed events are requested from a server other than the engine's own
+    /// socket.
     pub(super) fn wants_replay(&self) -> bool {
         self.all.replay && self.own.replay_endpoint != ReplayEndpoint::None
     }
 
-    /// The topics that are wanted, where the configuration says.
+    /// Returns the configured topics.
     pub(super) fn topic(&self) -> Option<&str> {
         [&self.own.topic, &self.all.topic_filter]
             .into_iter()
@@ -232,8 +235,8 @@ impl StreamSettings {
         found
     }
 
-    /// The default port, where something listens; the port after it as its replay socket, where one answers and it is no
-    /// further rank's.
+    /// Returns the default port if something listens there, with the port after it as its replay
+    /// socket, if one answers there and it is no further rank's.
     async fn guessed(
         &self,
         host: &str,
@@ -285,7 +288,8 @@ impl StreamSettings {
     }
 }
 
-/// The port after a publisher's, if a replay socket answers there: another engine's publisher may.
+/// Returns the port after a publisher's if a replay socket answers there; it may be another
+/// engine's publisher instead.
 pub(super) async fn next_port_if_replay(
     endpoint: &str,
     connect_timeout: Duration,

@@ -1,4 +1,4 @@
-//! Opening a stream of each kind.
+//! Opens a stream of each kind.
 
 use std::{path::Path, str::FromStr, sync::Arc};
 
@@ -16,10 +16,10 @@ use crate::{
     probe::event_endpoints::EventEndpoint, worker_record::FollowedStream, worker_table::WorkerTable,
 };
 
-/// Longest token of a file, bytes.
+/// Longest token in a file, in bytes.
 const LONGEST_TOKEN: u64 = 64 << 10;
 
-/// Whose stream it is.
+/// The owner of a stream.
 struct StreamOwner<'a> {
     worker_table: &'a WorkerTable,
     settings: &'a StreamSettings,
@@ -28,7 +28,7 @@ struct StreamOwner<'a> {
     model: &'a Arc<str>,
 }
 
-/// Starts following; the error says why that cannot be, now.
+/// Starts to follow a stream; the error gives the reason why that is impossible now.
 pub(super) fn open(
     board: &WorkerTable,
     settings: &StreamSettings,
@@ -73,7 +73,7 @@ impl StreamOwner<'_> {
         }
     }
 
-    /// One publisher's events must not be credited to two workers.
+    /// Claims an endpoint: one publisher's events must not be credited to two workers.
     fn claim(&self, endpoint: &str) -> Result<(), String> {
         self.worker_table.claim(endpoint, self.id).map_err(|holder| {
             format!("worker {holder} follows the same publisher already: give each worker its own kv_events.endpoint")
@@ -198,7 +198,8 @@ impl StreamOwner<'_> {
         Err("this program was built without NATS: build it with the feature `nats`".to_owned())
     }
 
-    /// What stands in `kv_events.token_file`, if that is set. Read each time that a stream is started: it may be renewed.
+    /// Reads the content of `kv_events.token_file`, if that is set. Read at each start of a stream:
+    /// the token may be renewed.
     fn token(&self) -> Result<Option<String>, String> {
         let Some(path) = &self.settings.own.token_file else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Streams that run, end and are followed elsewhere, with publishers that nobody is.
+//! Streams that run, end and are followed elsewhere, with publishers that do not exist.
 
 use config::{EventSource, ReplayEndpoint};
 use event_sources::Endpoint;
@@ -57,7 +57,7 @@ fn settings() -> StreamSettings {
     }
 }
 
-/// A board of one worker, and a chain of blocks to be entered for its first rank.
+/// A worker table of one worker, and a chain of blocks to be stored for its first rank.
 struct StreamFixture {
     index: Arc<KvIndex>,
     board: WorkerTable,
@@ -138,7 +138,7 @@ impl StreamFixture {
 async fn a_stream_that_is_followed_somewhere_else_begins_with_nothing() {
     let (scene, settings) = (StreamFixture::new(), settings());
     let (mut streams, model) = (WorkerStreams::default(), Arc::clone(&scene.namespace.model));
-    // What was expected of a worker before its first stream is no stream's content.
+    // Blocks expected of a worker before its first stream are no stream's content.
     scene.enter();
     for (wanted, empty) in [
         (StreamFixture::wanted(1, None), false),
@@ -171,7 +171,7 @@ fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
     let (scene, settings) = (StreamFixture::new(), settings());
     let StreamFixture { board, name, .. } = &scene;
     let mut streams = WorkerStreams::default();
-    // Its task runs on a runtime that goes away: to the stream's owner that looks like a panic.
+    // Its task runs on a runtime that is dropped: to the stream's owner that is like a panic.
     let guard = doomed.enter();
     let model = &scene.namespace.model;
     let wanted = StreamFixture::wanted(1, None);
@@ -202,7 +202,7 @@ fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
     });
 }
 
-/// The endpoint one port below.
+/// Returns the endpoint one port below.
 fn before(endpoint: &Endpoint) -> String {
     event_endpoints::tcp("127.0.0.1", endpoint.port().expect("a tcp port") - 1)
 }

@@ -1,4 +1,4 @@
-//! Caches that are gone: what the index knows of them is credited no more, and forgotten beside.
+//! Lost caches: their index content is no longer credited, and freed in the background.
 
 use event_sources::StreamState;
 use kv_blocks::{Target, WorkerId};
@@ -7,7 +7,8 @@ use super::WorkerTable;
 use crate::{WorkerState, worker_record::WorkerRecord};
 
 impl WorkerTable {
-    /// Forgets what these targets had cached: nothing of it is credited from now on, and the memory is freed beside.
+    /// Forgets the cached content of these targets: it is not credited from now on, and its memory
+    /// is freed in the background.
     pub(crate) fn forget_cache(&self, targets: impl IntoIterator<Item = Target>) {
         targets
             .into_iter()
@@ -15,14 +16,15 @@ impl WorkerTable {
         self.sweeper.wake();
     }
 
-    /// Forgets what a worker had cached, and which model it serves.
+    /// Forgets a worker's cached content, and which model it serves.
     pub(crate) fn forget_model(&self, id: WorkerId) {
         self.index.retire_worker(id);
         self.sweeper.wake();
     }
 
-    /// A process that is gone has lost its cache. A stream that is still connected says otherwise and is believed; one
-    /// that comes back announces the new process's blocks only after this.
+    /// Forgets the cache of a process that has ended. A stream that is still connected is evidence
+    /// against that and wins; a stream that reconnects announces the new process's blocks only
+    /// after this.
     pub(super) fn forget_lost_cache(&self, entry: &mut WorkerRecord) {
         if !entry.outage.refused
             || entry.outage.cache_forgotten

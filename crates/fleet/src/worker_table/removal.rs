@@ -1,4 +1,4 @@
-//! Workers that are not configured any more.
+//! Removal of workers that are no longer configured.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -11,19 +11,19 @@ use crate::{
 };
 
 impl WorkerTable {
-    /// Whether a worker that is not configured any more gets no requests any more, either.
+    /// Returns whether a worker that is no longer configured gets no requests any more.
     pub(crate) fn is_closed(&self, id: WorkerId) -> bool {
         self.with(id, |entry| entry.admission == WorkerAdmission::Closed)
             .unwrap_or(true)
     }
 
-    /// These are not configured any more: see [`Entry::leave`].
+    /// Begins the removal of these workers: see [`WorkerRecord::begin_removal`].
     pub(crate) fn remove_workers(&self, leaving: &HashSet<WorkerId>, until: Moment) {
         if leaving.is_empty() {
             return;
         }
         let mut entries = self.entries.lock();
-        // All of them before any is looked at: one that leaves replaces no other.
+        // All are marked before any is evaluated: a leaving worker replaces no other.
         entries
             .iter_mut()
             .filter(|entry| leaving.contains(&entry.view.id))
@@ -33,7 +33,7 @@ impl WorkerTable {
             .store(Arc::new(snapshot_build::build(&entries)));
     }
 
-    /// Closes workers that served until others are ready in their place, where they are, or where that took too long.
+    /// Closes workers whose replacements are ready, or whose time limit is over.
     pub(crate) fn close_replaced(&self) {
         let mut entries = self.entries.lock();
         if self.close_no_longer_needed(&mut entries) {
@@ -42,7 +42,7 @@ impl WorkerTable {
         }
     }
 
-    /// Returns whether any was closed.
+    /// Closes the workers that are no longer needed; returns whether any was closed.
     pub(super) fn close_no_longer_needed(&self, entries: &mut [WorkerRecord]) -> bool {
         let over = replacement::no_longer_needed(entries, self.clock.now());
         for at in &over {

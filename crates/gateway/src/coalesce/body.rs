@@ -1,4 +1,4 @@
-//! The body of a reply that others may read too.
+//! The body of a reply that several requests read.
 
 use std::{
     io,
@@ -13,10 +13,10 @@ use http_body::{Body, Frame, SizeHint};
 use super::FlightMember;
 use crate::request::RequestGuard;
 
-/// One reader's side of it.
+/// One reader's side of the shared reply.
 pub(crate) struct SharedBody {
     member: FlightMember,
-    /// The account of a request that joined; the first one's is with the reply itself.
+    /// The guard of a follower; the leader's is with the reply itself.
     guard: Option<Box<RequestGuard>>,
     sent: u64,
     over: bool,
@@ -32,14 +32,15 @@ impl SharedBody {
         }
     }
 
-    /// The same, with the account that its end settles.
+    /// Adds the guard that this body's end settles.
     pub(crate) fn settling(mut self, settle: RequestGuard) -> Self {
         self.guard = Some(Box::new(settle));
         self.see_end();
         self
     }
 
-    /// The end is seen as soon as it is there: a body of known length is not asked again behind it.
+    /// Settles as soon as the end is read: hyper does not poll a body of known length behind its
+    /// end.
     fn see_end(&mut self) {
         if !self.over && self.member.flight.is_drained(self.member.id) {
             self.over = true;

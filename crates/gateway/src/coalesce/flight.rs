@@ -1,14 +1,17 @@
-//! One reply on its way to everybody who asked for the same.
+//! One upstream reply, and all the requests that read it.
 //!
-//! Whoever waits drives: the first whose task runs polls the reply, and all of them read what came. So it goes on as long
-//! as anybody wants it, whoever asked first, and ends (the worker's connection with it) when the last one leaves.
+//! The waiting readers drive it: the first one whose task runs polls the reply, and all of them
+//! read the received bytes. So the reply continues as long as one reader is left, whichever came
+//! first, and ends (with the worker's connection) when the last one leaves.
 //!
-//! What came is kept while the reply is short enough to be joined. Of a longer one only its end is, and nobody new may join; the
-//! one that asked first never waits for another, and who falls behind what is kept is cut. Where all replies together hold
-//! too much, each is held as if it were long.
+//! The bytes are buffered while the reply is short enough to be joined. Of a longer one only its
+//! tail is, and no request can join it any more; the leader never waits for another reader, and a
+//! reader that falls behind the buffer is cut. Where all replies together hold too much, each one
+//! is treated as long.
 //!
-//! **Invariant**: a waker is registered before the driver's lock is tried, and everybody is woken after progress and after
-//! somebody left: nobody sleeps while there is something to read or nobody drives.
+//! **Invariant**: a waker is registered before the driver's lock is tried, and all readers are
+//! woken after progress and after a reader leaves: none sleeps while there are bytes to read or no
+//! reader drives.
 
 use std::{
     collections::VecDeque,
@@ -29,60 +32,61 @@ use parking_lot::Mutex;
 use super::wakers::Wakers;
 use crate::request::ReplyBody;
 
-/// A reply in the making.
+/// The upstream request of the leader.
 pub(crate) type ReplyFuture = Pin<Box<dyn Future<Output = Response<ReplyBody>> + Send>>;
 
-/// Longest reply that can be joined or kept; of a longer one so much is held for those who are behind.
+/// Longest reply that can be joined or cached; of a longer one this much is buffered for slower
+/// readers.
 const MOST_BYTES: usize = 8 << 20;
-/// Most bytes of all replies together, and what each may hold beyond that.
+/// Most bytes of all replies together, and of each one beyond that.
 const MOST_TOGETHER: usize = 256 << 20;
 const HELD_BEYOND: usize = 64 << 10;
-/// A shorter piece is copied.
+/// Shorter pieces are copied.
 const SHORT: usize = 4 << 10;
 
-/// What everybody gets who asked for the same.
+/// A reply that equal requests share.
 pub(crate) struct Flight {
     driver: Mutex<FlightDriver>,
     shared: Mutex<FlightBuffer>,
     wakers: Arc<Wakers>,
-    /// Whether the reply was whole and no error, said at its end.
+    /// Whether the reply was whole and no error; set at its end.
     outcome: Arc<OnceLock<bool>>,
 }
 
 enum FlightDriver {
-    /// The one that asked first has not brought its request yet.
+    /// The leader has not sent its request yet.
     Empty,
     Head(ReplyFuture),
     Body(ReplyBody),
-    /// Not to be shared: for the one that asked first.
+    /// An error reply, for the leader only.
     Own(Option<Response<ReplyBody>>),
     Over,
 }
 
 struct FlightBuffer {
     head: Option<FlightHead>,
-    /// Length of the whole body, where it is known.
+    /// Length of the whole body, where known.
     length: Option<u64>,
     chunks: VecDeque<Bytes>,
-    /// How many chunks before the first of these are gone.
+    /// Number of chunks dropped from the front.
     dropped_chunks: usize,
     buffered_bytes: usize,
-    /// What all replies hold, this one with it.
+    /// Buffered bytes of all replies, including this one.
     together: Arc<AtomicUsize>,
-    /// No more than this is held of a reply that is long.
+    /// Most buffered bytes of a long reply.
     window: usize,
     long: bool,
     end: Option<FlightEnd>,
-    /// Who reads, and up to which chunk.
+    /// The readers, each with its next chunk.
     readers: Vec<(u64, usize)>,
 }
 
-/// What is known of the reply's head.
+/// The reply's head.
 #[derive(Clone, Debug)]
 pub(super) enum FlightHead {
-    /// Everybody gets this reply.
+    /// The reply for all readers.
     Shared(StatusCode, HeaderMap),
-    /// An error: the others ask for themselves.
+    /// An error: the followers send their own requests.
     Own,
 }
 
@@ -92,11 +96,11 @@ pub(super) enum FlightEnd {
     Broken,
 }
 
-/// The id of the one that asked first.
+/// The leader's id.
 pub(super) const FIRST: u64 = 0;
 
 impl Flight {
-    /// `together` counts the bytes of all.
+    /// `together` counts the bytes of all flights.
     pub(super) fn new(together: Arc<AtomicUsize>) -> Self {
         Self {
             driver: Mutex::new(FlightDriver::Empty),
@@ -106,7 +110,7 @@ impl Flight {
         }
     }
 
-    /// Where the end of the reply is told.
+    /// Returns the cell that the end of the reply sets.
     pub(super) fn outcome_slot(&self) -> Arc<OnceLock<bool>> {
         Arc::clone(&self.outcome)
     }
@@ -120,19 +124,19 @@ impl Flight {
         self.shared.lock().readers.push((id, 0));
     }
 
-    /// Nobody is left to drive what this one drove: the others are woken.
+    /// Removes a reader and wakes the others, since it may have been the driver.
     pub(super) fn leave(&self, id: u64) {
         {
             let mut shared = self.shared.lock();
             shared.readers.retain(|(known, _)| *known != id);
-            // It may have been the one that the others waited for.
+            // The other readers may have waited for this one.
             shared.trim();
         }
         self.wakers.forget(id);
         self.wakers.wake_all();
     }
 
-    /// Ends what nobody wants any more.
+    /// Drops a reply that no reader wants any more.
     pub(super) fn abandon(&self) {
         let driver = std::mem::replace(&mut *self.driver.lock(), FlightDriver::Over);
         drop(driver);
@@ -142,7 +146,7 @@ impl Flight {
         self.shared.lock().length
     }
 
-    /// Whether somebody new would get everything from the start.
+    /// Returns whether a new reader would get the reply from its start.
     pub(super) fn can_be_joined(&self) -> bool {
         let shared = self.shared.lock();
         !shared.long
@@ -150,7 +154,8 @@ impl Flight {
             && !matches!(shared.head, Some(FlightHead::Own))
     }
 
-    /// Whether the reply is whole, right, and short enough to answer later requests; and its bytes.
+    /// Returns the reply's bytes if it is whole, correct, and short enough to answer later
+    /// requests.
     pub(super) fn kept_bytes(&self) -> Option<usize> {
         let shared = self.shared.lock();
         let whole = shared.end == Some(FlightEnd::Clean)
@@ -163,7 +168,7 @@ impl Flight {
         self.shared.lock().end.is_some()
     }
 
-    /// The head, as soon as there is one.
+    /// Returns the head as soon as it arrives.
     pub(super) fn poll_head(&self, id: u64, cx: &mut Context<'_>) -> Poll<FlightHead> {
         loop {
             {
@@ -179,7 +184,7 @@ impl Flight {
         }
     }
 
-    /// The reply that is for the first one only, if it is one.
+    /// Returns the leader's own error reply, if it is one.
     pub(super) fn take_own(&self) -> Option<Response<ReplyBody>> {
         match &mut *self.driver.lock() {
             FlightDriver::Own(response) => response.take(),
@@ -187,7 +192,7 @@ impl Flight {
         }
     }
 
-    /// The next bytes for this reader.
+    /// Returns the next bytes for this reader.
     pub(super) fn poll_chunk(
         &self,
         id: u64,
@@ -220,7 +225,7 @@ impl Flight {
         }
     }
 
-    /// Whether this reader has got everything.
+    /// Returns whether this reader has read everything.
     pub(super) fn is_drained(&self, id: u64) -> bool {
         let shared = self.shared.lock();
         let at = shared
@@ -231,8 +236,8 @@ impl Flight {
         shared.end == Some(FlightEnd::Clean) && at == shared.dropped_chunks + shared.chunks.len()
     }
 
-    /// Takes one step, unless somebody else does. Whether there was progress; if not, everybody registered is woken when
-    /// there may be.
+    /// Polls the reply once, unless another reader is polling it. Returns whether there was
+    /// progress; if not, all registered readers are woken when there may be.
     fn drive(&self) -> bool {
         let Some(mut driver) = self.driver.try_lock() else {
             return false;
@@ -262,7 +267,7 @@ impl Flight {
                         None => Some(FlightEnd::Clean),
                     };
                     if let Some(end) = end {
-                        // The account of the reply is closed before anybody is told of its end.
+                        // The guard of the reply is dropped before any reader sees its end.
                         *driver = FlightDriver::Over;
                         self.shared.lock().end = Some(end);
                     }
@@ -271,7 +276,7 @@ impl Flight {
             },
             FlightDriver::Own(_) | FlightDriver::Over => {
                 let mut shared = self.shared.lock();
-                // Given up by the last who wanted it.
+                // The last reader has dropped it.
                 let news = shared.head.is_none()
                     || (shared.end.is_none() && !matches!(shared.head, Some(FlightHead::Own)));
                 shared.head.get_or_insert(FlightHead::Own);
@@ -342,7 +347,7 @@ impl FlightBuffer {
     fn push(&mut self, bytes: Bytes) {
         self.buffered_bytes += bytes.len();
         let together = self.together.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-        // A short piece would hold on to the whole read from the socket that it came in.
+        // A slice of a short piece would keep the whole socket read buffer alive.
         self.chunks.push_back(if bytes.len() < SHORT {
             Bytes::copy_from_slice(&bytes)
         } else {
@@ -372,8 +377,8 @@ impl FlightBuffer {
         }
     }
 
-    /// Of a long reply lets go of what the first one has read, or if that has left, of what all have. Whether something
-    /// went.
+    /// Drops chunks of a long reply that the leader has read or, if it has left, all readers.
+    /// Returns whether it dropped any.
     fn trim(&mut self) -> bool {
         if !self.long {
             return false;
@@ -432,11 +437,11 @@ mod tests {
         }
         assert!(!shared.long);
         assert_eq!(read_all(&mut shared, 1), Ok(8 << 20));
-        // The first has read nothing: it loses nothing, however much comes.
+        // The leader has read nothing: it loses nothing, however much arrives.
         shared.push(megabyte.clone());
         assert!(shared.long && shared.buffered_bytes > shared.window);
         assert_eq!(read_all(&mut shared, FIRST), Ok(9 << 20));
-        // One that is a little behind goes on, one that has not begun cannot.
+        // A reader slightly behind continues, one that has not begun cannot.
         assert_eq!(read_all(&mut shared, 1), Ok(1 << 20));
         assert_eq!(read_all(&mut shared, 2), Err(FlightEnd::Broken));
         assert!(shared.buffered_bytes <= MOST_BYTES);

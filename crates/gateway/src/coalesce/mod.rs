@@ -1,9 +1,11 @@
-//! Requests that are alike are sent once (contract CH11, decision B6).
+//! Coalescing: equal requests share one upstream request (contract CH11, decision B6).
 //!
-//! Which requests are alike, `dialect` says; here is who joins whom, and for how long a finished reply answers. Nothing here
-//! knows what a reply means, and errors stay with the one whose request had them.
+//! `dialect` defines which requests are equal; this module decides which request joins which, and
+//! how long a finished reply stays usable. It does not interpret replies, and an error stays with
+//! the request that got it.
 //!
-//! **Invariant**: a reply answers only requests of its key; what is kept of finished ones is bounded in bytes and number.
+//! **Invariant**: a reply answers only requests of its key; finished replies are bounded in bytes
+//! and number.
 
 mod body;
 mod flight;
@@ -31,30 +33,31 @@ use self::flight::{FIRST, Flight, FlightHead};
 pub(crate) use self::{body::SharedBody, flight::ReplyFuture};
 use crate::{metrics::ResultCounters, request::ReplyBody};
 
-/// Most bytes of finished replies, and most of them.
+/// Most bytes and number of finished replies.
 const KEPT_BYTES: usize = 64 << 20;
 const KEPT_REPLIES: usize = 4_096;
 
-/// What a reply is for: the request, the form its reply has, and since which clearing of the cache it may answer.
+/// The key of a flight: the request, the form of its reply, and the cache generation since which it
+/// may answer.
 pub(crate) type FlightKey = (RequestKey, RequestKey, CacheGeneration);
 
-/// What becomes of a finished reply.
+/// The use of a finished reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FinishedReplyUse {
-    /// It answers others for a while.
+    /// It answers further requests for a while.
     Answers,
-    /// It is kept elsewhere.
+    /// The response cache stores it.
     CachedElsewhere,
 }
 
-/// Who asks for the same.
+/// The flights of all requests.
 #[derive(Debug)]
 pub(crate) struct Coalescer {
     ttl: RwLock<Duration>,
     clock: Clock,
     table: Mutex<FlightTable>,
     next_id: AtomicU64,
-    /// Bytes that all replies hold.
+    /// Buffered bytes of all replies.
     together: Arc<AtomicUsize>,
     results: ResultCounters,
 }
@@ -62,7 +65,7 @@ pub(crate) struct Coalescer {
 #[derive(Debug, Default)]
 struct FlightTable {
     flights: HashMap<FlightKey, FlightEntry>,
-    /// Finished ones, the oldest first.
+    /// Finished replies, the oldest first.
     finished: VecDeque<FinishedFlight>,
     kept_bytes: usize,
 }
@@ -82,15 +85,15 @@ struct FinishedFlight {
     bytes: usize,
 }
 
-/// What a request is among those that are alike.
+/// A request's role in its flight.
 pub(crate) enum FlightRole {
-    /// The first: it brings its request.
+    /// The leader, which sends its request.
     First(FlightMember),
-    /// One of the others.
+    /// A follower.
     Joins(FlightMember),
 }
 
-/// A place at one reply; dropping it leaves.
+/// Membership in a flight; dropping it leaves the flight.
 pub(crate) struct FlightMember {
     coalescer: Arc<Coalescer>,
     flight: Arc<Flight>,
@@ -98,16 +101,16 @@ pub(crate) struct FlightMember {
     id: u64,
 }
 
-/// What a request that joined gets.
+/// The reply for a follower.
 pub(crate) enum FollowerReply {
-    /// The same reply.
+    /// The leader's reply.
     Reply(StatusCode, HeaderMap, Box<SharedBody>),
-    /// Nothing: it has to be sent after all.
+    /// None: the follower sends its own request.
     Nothing,
 }
 
 impl Coalescer {
-    /// `ttl`: how long a finished reply answers.
+    /// `ttl`: lifetime of a finished reply.
     pub(crate) fn new(ttl: Duration, clock: Clock, registry: &mut Registry) -> Self {
         let help = "Requests that asked for a repeatable answer, by what came of looking for others like them";
         let all = ["first", "joined", "replayed", "not_shared"];
@@ -123,12 +126,12 @@ impl Coalescer {
         }
     }
 
-    /// How long a reply that finishes from now on answers.
+    /// Sets the lifetime of replies that finish from now on.
     pub(crate) fn reconfigure(&self, ttl: Duration) {
         *self.ttl.write() = ttl;
     }
 
-    /// A place at the reply for this key; the first one says what becomes of it.
+    /// Joins the flight of this key or opens one; the leader sets the use of the finished reply.
     pub(crate) fn join_flight(
         self: &Arc<Self>,
         key: FlightKey,
@@ -178,14 +181,15 @@ impl Coalescer {
         })
     }
 
-    /// One leaves. The last one takes the reply with it, unless it is whole and may answer others yet.
+    /// Removes a member. The last one drops the reply, unless it is whole and may answer further
+    /// requests.
     fn leave(&self, seat: &FlightMember) {
         let ttl = *self.ttl.read();
         let unwanted = self
             .table
             .lock()
             .leave(seat, || self.clock.now() + ttl, ttl.is_zero());
-        // Wakes others, and may end a reply: not under the lock that all requests take.
+        // Wakes others, and may end a reply: not under the lock of all requests.
         seat.flight.leave(seat.id);
         if unwanted {
             seat.flight.abandon();
@@ -194,14 +198,14 @@ impl Coalescer {
 }
 
 impl FlightTable {
-    /// Whether nobody wants the reply any more.
+    /// Removes a member. Returns whether the reply has no reader left.
     fn leave(
         &mut self,
         seat: &FlightMember,
         until: impl FnOnce() -> Moment,
         nothing_kept: bool,
     ) -> bool {
-        // Where another reply has the key by now, this one goes with the last of its readers.
+        // If another flight has the key by now, this one ends with its last reader.
         let own = |entry: &&mut FlightEntry| Arc::ptr_eq(&entry.flight, &seat.flight);
         let Some(entry) = self.flights.get_mut(&seat.key).filter(own) else {
             return false;
@@ -246,7 +250,7 @@ impl FlightTable {
         }
     }
 
-    /// Whoever reads it still does to its end.
+    /// Current readers still read it to its end.
     fn forget_oldest(&mut self) {
         let Some(kept) = self.finished.pop_front() else {
             return;
@@ -263,12 +267,12 @@ impl FlightTable {
 }
 
 impl FlightMember {
-    /// Where the end of the reply is to be told: whether it was whole and no error.
+    /// Returns the cell to set at the end: whether the reply was whole and no error.
     pub(crate) fn outcome_slot(&self) -> Arc<OnceLock<bool>> {
         self.flight.outcome_slot()
     }
 
-    /// Brings the request, and gives its reply.
+    /// Sends the request and returns its reply.
     pub(crate) async fn lead(self, reply: ReplyFuture) -> Response<ReplyBody> {
         self.flight.begin(reply);
         match poll_fn(|cx| self.flight.poll_head(self.id, cx)).await {
@@ -279,7 +283,7 @@ impl FlightMember {
                 *response.headers_mut() = headers;
                 response
             }
-            // Only the first takes it, and once.
+            // Only the leader takes it, and only once.
             FlightHead::Own => self
                 .flight
                 .take_own()
@@ -287,7 +291,7 @@ impl FlightMember {
         }
     }
 
-    /// Waits for the other's reply.
+    /// Waits for the leader's reply.
     pub(crate) async fn join(self) -> FollowerReply {
         match poll_fn(|cx| self.flight.poll_head(self.id, cx)).await {
             FlightHead::Shared(status, headers) => {

@@ -1,4 +1,4 @@
-//! One waker for many tasks that wait for the same thing.
+//! One waker for many tasks that wait for the same event.
 
 use std::{
     sync::Arc,
@@ -7,12 +7,12 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Wakes everybody who registered since it last did.
+/// Wakes all tasks that registered since the last wake.
 #[derive(Debug, Default)]
 pub(super) struct Wakers(Mutex<Vec<(u64, Waker)>>);
 
 impl Wakers {
-    /// `id` wants to be woken; one place for each, so there are never more than there are who wait.
+    /// Registers a waker for `id`; one per id, so there are never more than waiting tasks.
     pub(super) fn register(&self, id: u64, waker: &Waker) {
         let mut all = self.0.lock();
         match all.iter_mut().find(|(known, _)| *known == id) {

@@ -1,4 +1,4 @@
-//! The file that lines are added to.
+//! The file of the decision log.
 
 use std::{
     fs::OpenOptions,
@@ -7,11 +7,12 @@ use std::{
     path::PathBuf,
 };
 
-/// A file by its path; opened for every write, so that one that was moved away or deleted comes anew.
+/// A file by its path; opened for every write, so that one that was moved away or deleted is
+/// created again.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
-    /// Whether the last write failed: that is logged once, and a line may have been cut.
+    /// Whether the last write failed: the failure is logged once, and may have cut a line.
     failing: bool,
 }
 
@@ -23,7 +24,7 @@ impl LogFile {
         }
     }
 
-    /// Adds whole lines, or nothing but opens the file; false if that failed.
+    /// Appends whole lines; without any, only opens the file. Returns false on failure.
     pub(super) fn append(&mut self, lines: &[u8]) -> bool {
         let was_failing = self.failing;
         let result = self.write(lines);
@@ -42,7 +43,7 @@ impl LogFile {
 
     fn write(&self, lines: &[u8]) -> io::Result<()> {
         if std::fs::metadata(&self.path).is_ok_and(|there| there.file_type().is_fifo()) {
-            // Opening one waits for a reader, and with it the end of the process.
+            // Opening a pipe would wait for a reader, and delay the end of the process.
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 "it is a pipe: expected a file",
@@ -54,7 +55,7 @@ impl LogFile {
             .mode(0o600)
             .open(&self.path)?;
         if self.failing && !lines.is_empty() {
-            // What the failed write left of a line ends here.
+            // Terminates the partial line of the failed write.
             file.write_all(b"\n")?;
         }
         file.write_all(lines)

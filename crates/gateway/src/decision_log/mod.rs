@@ -1,11 +1,13 @@
-//! The decision log: the receipt of every request that was carried, one JSON object a line, when the request is over.
+//! The decision log: the receipt of every forwarded request as one JSON line, written when the
+//! request is over.
 //!
-//! A request hands its receipt in and goes on; one task turns receipts into JSON and writes them, every so often or when
-//! much is waiting. Prompt text is not in a receipt, and in the log only where that is asked for. Files are not rotated:
-//! the file is opened for each write, so whoever moves it away gets a new one.
+//! A request submits its receipt and continues; one task serializes the receipts and writes them,
+//! at an interval or when much is queued. A receipt has no prompt text, and a line has it only if
+//! configured. The router does not rotate files: it opens the file for each write, so a moved file
+//! is created again.
 //!
-//! **Invariant**: nothing here is waited for by a request, and what is waiting has a bound; what does not fit, or cannot be
-//! written, is lost and counted.
+//! **Invariant**: no request waits for the log, and its queue has a bound; a line that does not
+//! fit, or cannot be written, is lost and counted.
 
 mod file;
 mod queue;
@@ -24,23 +26,24 @@ use tokio::sync::watch;
 
 use self::{file::LogFile, queue::LogEntryQueue};
 
-/// How decisions are logged.
+/// Settings of the decision log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionLogSettings {
-    /// The file that lines are added to.
+    /// The file to append to.
     pub path: PathBuf,
     /// Time between writes.
     pub interval: Duration,
-    /// Whether a line has the hashes of the prompt's blocks, which say what it had in common with others.
+    /// Whether a line has the hashes of the prompt's blocks, which show what it has in common with
+    /// others.
     pub chains: bool,
     /// Whether it has the prompt's text.
     pub include_request_text: bool,
 }
 
-/// Bytes of lines that are written at once.
+/// Bytes of lines per write.
 const CHUNK: usize = 1 << 20;
 
-/// Takes receipts and writes them.
+/// Queues receipts and writes them.
 #[derive(Debug)]
 pub struct DecisionLog {
     settings: DecisionLogSettings,
@@ -50,7 +53,7 @@ pub struct DecisionLog {
     errors: Family<[(&'static str, &'static str); 1], Counter>,
 }
 
-/// What a client wrote; not shown to anybody who debugs.
+/// A client's text; hidden from `Debug` output.
 pub(crate) struct RequestText(Box<str>);
 
 impl RequestText {
@@ -87,7 +90,7 @@ const QUEUE_FULL: [(&str, &str); 1] = [("reason", "queue_full")];
 const NOT_WRITTEN: [(&str, &str); 1] = [("reason", "write_failed")];
 const SINK: [(&str, &str); 1] = [("sink", "decision_log")];
 
-/// Lines that were taken from the queue; dropped where a panic keeps them from being written.
+/// Lines taken from the queue; counted as lost if a panic drops them unwritten.
 struct UnwrittenLines<'a> {
     log: &'a DecisionLog,
     lines: u64,
@@ -131,17 +134,17 @@ impl DecisionLog {
         Arc::new(log)
     }
 
-    /// Whether lines have the hashes of the prompt's blocks.
+    /// Returns whether lines have the hashes of the prompt's blocks.
     pub(crate) fn wants_chains(&self) -> bool {
         self.settings.chains
     }
 
-    /// Whether lines have the prompt's text.
+    /// Returns whether lines have the prompt's text.
     pub(crate) fn wants_text(&self) -> bool {
         self.settings.include_request_text
     }
 
-    /// Takes the receipt of a request that is over, and the prompt that it was decided by.
+    /// Queues the receipt of a finished request, with the prompt of its decision.
     pub(crate) fn submit(
         &self,
         receipt: Receipt,
@@ -151,7 +154,7 @@ impl DecisionLog {
         let size = receipt
             .decision()
             .and_then(|decision| BlockSize::new(decision.block_size.into()).ok());
-        // Hashed for the decision already.
+        // The decision has hashed it already.
         let chain = prompt.zip(size).map(|(prompt, size)| prompt.chain(size));
         if !self.queue.push(LogEntry {
             receipt,
@@ -162,9 +165,9 @@ impl DecisionLog {
         }
     }
 
-    /// Writes what is handed in until `stop` says so, and then what is left.
+    /// Writes submitted receipts until `stop` is set, and then the rest.
     pub async fn write(self: Arc<Self>, stop: watch::Receiver<bool>) {
-        // What waits is in the queue, which outlives a panic; what was just being written is lost, and counted.
+        // Queued lines survive a panic; those that were just being written are lost, and counted.
         supervise("decision_log", || {
             Arc::clone(&self).write_until(stop.clone())
         })
@@ -173,7 +176,7 @@ impl DecisionLog {
 
     async fn write_until(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut file = LogFile::new(self.settings.path.clone());
-        // A path that cannot be written is told of at the start, and not with the first request.
+        // An unwritable path is reported at the start, and not with the first request.
         let mut entries = Vec::new();
         loop {
             let unwritten = UnwrittenLines {
@@ -199,7 +202,7 @@ impl DecisionLog {
             tokio::select! {
                 () = tokio::time::sleep(self.settings.interval) => {}
                 () = self.queue.half_full() => {}
-                // A sender that went away means the end.
+                // A dropped sender means the end.
                 _ = stop.wait_for(|stopping| *stopping) => {}
             }
             entries = self.queue.take();
@@ -217,7 +220,7 @@ impl DecisionLog {
                 .chain
                 .as_ref()
                 .map(|chain| chain.iter().map(ToString::to_string).collect());
-            // Our own types have string keys, and a Vec takes everything.
+            // The router's own types have string keys, and writing to a `Vec` cannot fail.
             let request_text = entry.text.as_ref().map(|text| &*text.0);
             if serde_json::to_writer(
                 &mut lines,

@@ -1,12 +1,12 @@
-//! Receipts that wait to be written.
+//! The queue of receipts to write.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::LogEntry;
 
-/// Most that wait, by number and by bytes: some 20 000 receipts of usual size, and far fewer with the chains of long
-/// prompts. What comes on top is refused.
+/// Most queued entries, by number and by bytes: some 20 000 receipts of usual size, and far fewer
+/// with the chains of long prompts. Further ones are refused.
 const MOST_ENTRIES: usize = 1 << 16;
 const MOST_BYTES: usize = 64 << 20;
 
@@ -23,7 +23,7 @@ struct PendingEntries {
 }
 
 impl LogEntryQueue {
-    /// False if there is no room.
+    /// Returns false if the queue is full.
     pub(super) fn push(&self, entry: LogEntry) -> bool {
         let size = bytes(&entry);
         let mut waiting = self.waiting.lock();
@@ -41,7 +41,7 @@ impl LogEntryQueue {
         true
     }
 
-    /// Everything that waits, in the order it came.
+    /// Takes all entries, in order.
     pub(super) fn take(&self) -> Vec<LogEntry> {
         std::mem::take(&mut *self.waiting.lock()).entries
     }
@@ -50,7 +50,7 @@ impl LogEntryQueue {
         self.waiting.lock().entries.is_empty()
     }
 
-    /// Resolves when half of the room is taken, or was since this was last waited for.
+    /// Resolves when the queue is half full, or was since the last wait.
     pub(super) async fn half_full(&self) {
         self.half.notified().await;
     }

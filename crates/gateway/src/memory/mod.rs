@@ -1,8 +1,11 @@
-//! What is given up, step by step, as the process comes near its memory budget (`server.memory_budget`).
+//! Memory pressure: the router gives up caches and new work, step by step, as the process nears its
+//! memory budget (`server.memory_budget`).
 //!
-//! Caches first, then large bodies, then new requests, at last new connections. A stream that runs is never touched.
+//! Caches go first, then large bodies, then new requests, at last new connections. A running stream
+//! is never touched.
 //!
-//! **Invariant**: a stage lasts until the memory in use is [`SLACK`] below where it begins, so that none flickers.
+//! **Invariant**: a stage lasts until the memory in use is [`SLACK`] below its start, so that none
+//! flickers.
 
 mod relief;
 mod watcher;
@@ -15,15 +18,15 @@ pub(crate) use watcher::{ProcessMemory, watch};
 
 use crate::metrics::MEMORY;
 
-/// What is given up now. Each stage gives up what those before it do.
+/// The stage of memory pressure. Each stage includes the ones before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MemoryStage {
-    /// Nothing.
+    /// No pressure.
     #[default]
     Normal,
-    /// Caches keep half of what they may.
+    /// Caches shrink to half of their bounds.
     SmallCaches,
-    /// Caches take nothing new, and large bodies are refused.
+    /// Caches add nothing, and large bodies are refused.
     SmallBodies,
     /// New requests are refused.
     Shedding,
@@ -31,7 +34,7 @@ pub(crate) enum MemoryStage {
     NotAccepting,
 }
 
-/// Each stage but the first, and the share of the budget, in percent, from which on it holds.
+/// Each stage but the first, with the share of the budget, in percent, at which it begins.
 const STEPS: [(MemoryStage, u64); 4] = [
     (MemoryStage::SmallCaches, 80),
     (MemoryStage::SmallBodies, 90),
@@ -40,13 +43,13 @@ const STEPS: [(MemoryStage, u64); 4] = [
 ];
 /// In percent of the budget.
 const SLACK: u64 = 2;
-/// Bodies up to this are taken as long as any request is.
+/// Bodies up to this size are accepted as long as any request is.
 pub(crate) const SMALL_BODY: u64 = 1024 * 1024;
-/// When to come back.
+/// `Retry-After` under pressure, in seconds.
 const RETRY_S: u32 = 2;
 
 impl MemoryStage {
-    /// The stage that follows on this one when so many of `budget` bytes are in use.
+    /// Returns the next stage when `used` of `budget` bytes are in use.
     fn next(self, used: u64, budget: u64) -> Self {
         let holds = |stage: Self, percent: u64| {
             let percent = if stage <= self {
@@ -63,7 +66,7 @@ impl MemoryStage {
             .map_or(Self::Normal, |(stage, _)| stage)
     }
 
-    /// The word in logs.
+    /// Returns the name in logs.
     fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "normal",
@@ -75,7 +78,7 @@ impl MemoryStage {
     }
 }
 
-/// The stage that the process is in.
+/// The current stage of the process.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryPressure {
     stage: watch::Sender<MemoryStage>,
@@ -91,13 +94,13 @@ impl MemoryPressure {
         memory
     }
 
-    /// The stage now.
+    /// Returns the current stage.
     pub(crate) fn stage(&self) -> MemoryStage {
         *self.stage.borrow()
     }
 
-    /// So many bytes are in use; `None`: without a budget, or not known. Returns the stage before and the new one, if it
-    /// is another one.
+    /// Records the bytes in use; `None`: no budget, or unknown. Returns the old and the new stage
+    /// if they differ.
     pub(crate) fn observe(
         &self,
         used: Option<u64>,
@@ -123,18 +126,18 @@ impl MemoryPressure {
             .await;
     }
 
-    /// Resolves when none may be.
+    /// Resolves when no more connections may be accepted.
     pub(crate) async fn is_full(&self) {
         self.reached(|stage| stage >= MemoryStage::NotAccepting)
             .await;
     }
 
     async fn reached(&self, is_it: impl Fn(MemoryStage) -> bool) {
-        // The sender is this one's own: it does not go away meanwhile.
+        // `self` owns the sender, so it cannot be dropped meanwhile.
         drop(self.stage.subscribe().wait_for(|stage| is_it(*stage)).await);
     }
 
-    /// Whether a request with a body of so many bytes, as far as is known, may be taken now.
+    /// Admits a request with a body of this many bytes, as far as known.
     pub(crate) fn admit(&self, body_bytes: u64) -> Result<(), ApiError> {
         let message = match self.stage() {
             MemoryStage::Normal | MemoryStage::SmallCaches => return Ok(()),
@@ -159,7 +162,7 @@ mod tests {
 
     use super::*;
 
-    /// Stages that follow on each other as these percentages of the budget are in use.
+    /// Returns the stages that follow each other as these percentages of the budget are in use.
     fn stages(percentages: &[u64]) -> Vec<MemoryStage> {
         let memory = MemoryPressure::default();
         let mut seen = Vec::new();

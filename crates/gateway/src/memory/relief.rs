@@ -1,4 +1,4 @@
-//! What caches give up.
+//! Applies memory pressure to the caches.
 
 use response_cache::Relief;
 
@@ -6,7 +6,7 @@ use super::MemoryStage;
 use crate::Gateway;
 
 impl Gateway {
-    /// Brings the caches of the request path in line with the stage. Doing it again changes nothing.
+    /// Brings the caches of the request path in line with the stage. Idempotent.
     pub(crate) fn relieve(&self) {
         let stage = self.memory.stage();
         let (small, takes_new) = (
@@ -19,7 +19,8 @@ impl Gateway {
             (true, true) => Relief::Shrink,
             (true, false) => Relief::StopWrites,
         });
-        // Not only of models that are listed now: one that was closed and comes back after this would stay so.
+        // Includes models that are not listed now: a tokenizer that was closed earlier would stay
+        // closed.
         for prompt in self.fleet.tokenizers() {
             prompt.take_new(takes_new);
             if small {

@@ -1,4 +1,4 @@
-//! Looks at the memory in use, four times a second.
+//! Watches the memory in use, four times a second.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -9,13 +9,13 @@ use crate::CurrentGateway;
 
 const EVERY: Duration = Duration::from_millis(250);
 
-/// Says how much memory is in use.
+/// A source of the memory in use.
 pub(crate) trait ResidentMemory {
-    /// In bytes; `None` where that is not known.
+    /// Returns bytes; `None` where unknown.
     fn bytes(&mut self) -> Option<u64>;
 }
 
-/// The memory of this process that is in RAM, as the system tells it.
+/// The resident memory of this process, as the system reports it.
 #[derive(Debug)]
 pub(crate) struct ProcessMemory;
 
@@ -25,7 +25,8 @@ impl ResidentMemory for ProcessMemory {
     }
 }
 
-/// `VmRSS` in the text of `/proc/self/status`: the same figure as in `statm`, in a unit that every system agrees on.
+/// Parses `VmRSS` from `/proc/self/status`: the same figure as in `statm`, in a unit that every
+/// system agrees on.
 fn resident(status: &str) -> Option<u64> {
     let line = status
         .lines()
@@ -34,7 +35,7 @@ fn resident(status: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Keeps to the budget that is in force; never returns.
+/// Keeps to the current budget; never returns.
 pub(crate) async fn watch(
     gateways: &CurrentGateway,
     mut resident: impl ResidentMemory,
@@ -57,7 +58,7 @@ pub(crate) async fn watch(
                 "memory stage changed"
             );
         }
-        // As long as it lasts: models that come meanwhile bring caches with them.
+        // Repeated while the stage lasts: new models bring new caches.
         if changed.is_some() || gateway.memory.stage() > MemoryStage::Normal {
             gateway.relieve();
         }

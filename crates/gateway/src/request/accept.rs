@@ -1,6 +1,7 @@
-//! Stage 1: from bytes on a socket to a call that may be served.
+//! Accept: from a request head on a socket to an accepted request.
 //!
-//! Route and scope first, then sizes, then the key, then the body: nothing is buffered for a caller who may not ask.
+//! Checks come in this order: route and scope, sizes, the key, the body. No body is buffered for an
+//! unauthorized caller.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ use crate::{
     routes::{self, BodyMode, Route, RouteHandler, RouteMatch, Scope},
 };
 
-/// A request whose route is known and whose caller may use it.
+/// A request with a known route and an authorized caller.
 #[derive(Clone, Debug)]
 pub(crate) struct AcceptedRequest {
     pub(crate) request_id: Arc<str>,
@@ -31,7 +32,7 @@ pub(crate) struct AcceptedRequest {
     pub(crate) overrides: HeaderOverrides,
 }
 
-/// What the caller asked of the decision, in headers.
+/// The caller's overrides of the decision, from headers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HeaderOverrides {
     /// Worker name, or `name/rank`.
@@ -43,11 +44,11 @@ pub(crate) struct HeaderOverrides {
 }
 
 impl AcceptedRequest {
-    /// The same call in other words.
+    /// Returns the same request in another dialect.
     pub(crate) fn with_dialect(&self, target: PathAndQuery, body: Bytes) -> Self {
         let body = self.body.with_extra(body);
         let (mut headers, overrides) = (self.headers.clone(), self.overrides.clone());
-        // Its reply is read here.
+        // The router reads the reply itself.
         headers.remove(header::ACCEPT_ENCODING);
         Self {
             request_id: Arc::clone(&self.request_id),
@@ -60,20 +61,20 @@ impl AcceptedRequest {
     }
 }
 
-/// What a caller may set the weight of cached prefixes to.
+/// Range of the overlap weight.
 pub(crate) const OVERLAP_WEIGHT: RangeInclusive<f64> = 0.0..=100.0;
-/// What a caller may set the temperature to.
+/// Range of the temperature.
 pub(crate) const TEMPERATURE: RangeInclusive<f64> = 0.0..=10.0;
 /// Longest request target, in bytes.
 const MAX_TARGET: usize = 8 * 1024;
-/// Most of an unwanted body that is read, and for how long.
+/// Limits for draining a rejected body: bytes, and time.
 const UNWANTED_BYTES: usize = 1024 * 1024;
 const UNWANTED_TIME: Duration = Duration::from_secs(1);
-/// A body may take this long however small it is, and beyond it one second per KiB.
+/// Base time limit of a body of any size; a body gets one more second per KiB.
 const BODY_GRACE: Duration = Duration::from_secs(10);
 const BODY_BYTES_PER_SECOND: u64 = 1024;
 
-/// The route that answers, before anything else is looked at.
+/// Returns the route of the request, before any other check.
 pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
     let path = parts.uri.path();
     match routes::find(&parts.method, path) {
@@ -95,7 +96,7 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
     }
 }
 
-/// What a path that exists would answer, for the `Allow` of a 405.
+/// Returns the methods of an existing path, for the `Allow` header of a 405.
 pub(crate) fn allowed_methods(parts: &Parts) -> Option<&'static str> {
     match routes::find(&parts.method, parts.uri.path()) {
         RouteMatch::OtherMethod(route) if route.method == Method::GET => Some("GET, HEAD"),
@@ -124,7 +125,7 @@ pub(crate) async fn accept(
     }
     identity_encoding(&parts.headers)?;
     let overrides = overrides(&parts.headers)?;
-    // The listener says it of each request.
+    // The listener attaches it to each request.
     let peer = parts
         .extensions
         .get::<PeerAddress>()
@@ -178,7 +179,8 @@ fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// One `Host` of host and port only. Nothing is ever decided by it, and nothing downstream gets to interpret it.
+/// Checks for one `Host` of host and port only. The router decides nothing by it and passes it to
+/// no downstream parser.
 fn host_is_plain(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (first, second) = (hosts.next(), hosts.next());
@@ -235,7 +237,8 @@ async fn read(
     }
     gateway.memory.admit(announced.unwrap_or(0))?;
     let mut room = gateway.bodies.reserve(peer, announced, limits)?;
-    // Nearly every body comes in one or two frames: the first is kept as it is, and copied only if a second follows.
+    // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
+    // if a second follows.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     let (started, most) = (tokio::time::Instant::now(), gateway.limits.body_timeout);
@@ -293,8 +296,9 @@ fn too_slow(size: usize, most: Duration) -> ApiError {
     )
 }
 
-/// Reads what is left of a body that nobody wants, so that the client gets its answer and not a reset connection. Gives
-/// up after a while: then the connection cannot be used again. A client that waits to be asked for its body is not asked.
+/// Drains the rest of a rejected body, so that the client gets the reply and not a connection
+/// reset. Gives up after a while: the connection is then unusable. A client that sent `Expect:
+/// 100-continue` gets no 100.
 pub(crate) async fn drain_body(body: &mut Incoming, asks_first: bool) -> bool {
     if body.is_end_stream() {
         return true;
@@ -377,12 +381,12 @@ fn bad(name: &'static str, value: &str, expected: &str) -> ApiError {
     .param(name)
 }
 
-/// A caller's text, short enough for a message.
+/// Shortens a caller's text for an error message.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
-/// Whether the reply must carry no body.
+/// Returns whether the reply must have no body.
 pub(crate) fn is_head(method: &Method) -> bool {
     *method == Method::HEAD
 }

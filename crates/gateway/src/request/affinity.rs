@@ -1,4 +1,5 @@
-//! What ties a request to others, for policies that keep those together: the beginning of its prompt, and its session.
+//! The keys that tie a request to earlier ones, for affinity policies: the beginning of its prompt,
+//! and its session.
 
 use std::sync::Arc;
 
@@ -12,24 +13,25 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{clusters::ClusterMembership, lmcache, prefill::RequestPolicies, session};
 use crate::Gateway;
 
-/// What is known of that.
+/// The affinity facts of one request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AffinityKeys {
     pub(crate) keys: Affinity,
-    /// By what its session is recognised; `None`: it has none, or nobody asks.
+    /// The keys of its session; `None`: no session, or no policy uses it.
     pub(crate) session: Option<Arc<SessionKeys>>,
-    /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none, or nobody asks.
+    /// Workers that hold the prompt's beginning, by streams of whole prefixes; `None`: no such
+    /// stream, or no policy uses it.
     pub(crate) holders: Option<Vec<PrefixHolder>>,
-    /// What LMCache's controller says of who holds it; `None`: there is none, or nobody asks.
+    /// The answer of LMCache's controller; `None`: no controller, or no policy uses it.
     pub(crate) lmcache: Option<lmcache::LmcacheAnswer>,
-    /// The workers that it is kept on.
+    /// The semantic cluster, which limits the workers.
     pub(crate) cluster: Option<ClusterMembership>,
-    /// Under which who serves it is remembered.
+    /// The key of the prompt's beginning in the prefix memory.
     beginning: Option<u64>,
 }
 
 impl AffinityKeys {
-    /// The same for a request of this cluster, whose name is its session's as if the client had sent it.
+    /// Sets the cluster, whose name then counts as a session key sent by the client.
     pub(super) fn with_cluster(mut self, cluster: Option<ClusterMembership>) -> Self {
         if let Some(cluster) = &cluster {
             self.keys.session_key = self
@@ -40,7 +42,8 @@ impl AffinityKeys {
         Self { cluster, ..self }
     }
 
-    /// The same with who served a prompt that began alike, where that is remembered at all.
+    /// Adds the worker that served an equal prompt beginning, where the prefix memory is
+    /// configured.
     pub(super) fn with_prefix_memory(mut self, gateway: &Gateway, view: &RequestView<'_>) -> Self {
         let Some(prefixes) = &gateway.shared_prefixes else {
             return self;
@@ -52,12 +55,12 @@ impl AffinityKeys {
         self
     }
 
-    /// The same with what LMCache's controller says.
+    /// Adds the answer of LMCache's controller.
     pub(super) fn with_lmcache(self, lmcache: Option<lmcache::LmcacheAnswer>) -> Self {
         Self { lmcache, ..self }
     }
 
-    /// This worker took the request.
+    /// Records that this worker took the request.
     pub(super) fn record_served(&self, gateway: &Gateway, worker: WorkerId) {
         if let (Some(prefixes), Some(key)) = (&gateway.shared_prefixes, self.beginning) {
             prefixes.record_served(gateway.clock.now(), key, worker, gateway.ids.next_number());
@@ -65,8 +68,8 @@ impl AffinityKeys {
     }
 }
 
-/// Of a request with these headers and this body, of which `view` was read. Nothing is hashed for policies that do not
-/// ask.
+/// Computes the keys of a request with these headers and this body, from which `view` was read.
+/// Hashes nothing that no policy uses.
 pub(super) async fn of(
     gateway: &Gateway,
     policies: RequestPolicies,
@@ -90,7 +93,7 @@ pub(super) async fn of(
     let max_bytes = gateway.rules.max_prefix_bytes;
     let keys = Affinity {
         prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
-        // Without a name only an equal request belongs to it.
+        // Without a session name only an equal request has this key.
         session_key: Some(xxh3_64(name.unwrap_or(body))),
         served_by: None,
     };
@@ -107,7 +110,7 @@ pub(super) async fn of(
     }
 }
 
-/// Who holds the prompt's beginning; `None` where no streams of prefixes are followed.
+/// Returns the holders of the prompt's beginning; `None` where no prefix streams are followed.
 async fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
     let prefixes = gateway.fleet.prefixes()?;
     let Some(key) = keys.prefix_key else {

@@ -1,7 +1,7 @@
-//! How many bytes of request bodies are held, of all clients and of each address.
+//! The budget for buffered request bodies, in total and per client address.
 //!
-//! Bytes count as they arrive. So that no client can keep others out, a part of all bytes is left to small bodies, and a
-//! part to other addresses:
+//! Bytes count as they arrive. So that no client can lock others out, a share of the budget is
+//! reserved for small bodies, and a share for other addresses:
 //!
 //! | at most | one address | all |
 //! |---|---|---|
@@ -10,7 +10,8 @@
 //!
 //! of `server.max_held_bytes`, and never less than one body of `server.max_body_bytes`.
 //!
-//! **Invariant**: what is counted is what the [`Room`]s that live have, so an address without bodies has no entry.
+//! **Invariant**: the count is the sum over all live [`BodyPermit`]s, so an address without bodies
+//! has no entry.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -21,12 +22,13 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use crate::{memory::SMALL_BODY, metrics::HELD_BYTES};
 
-/// When to come back if bodies have too many bytes together.
+/// `Retry-After` if the budget is used up, in seconds.
 const RETRY_S: u32 = 1;
-/// Bytes that count from the head on where a length is announced: a body that small is refused before it is sent.
+/// Bytes that count from the head on where a length is announced: so a body this small is refused
+/// before the client sends it.
 const ANNOUNCED_PART: u64 = 16 * 1024;
 
-/// The bytes of all bodies that are held.
+/// The bytes of all buffered bodies.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     state: Mutex<BudgetState>,
@@ -36,15 +38,16 @@ pub(crate) struct BodyBudget {
 #[derive(Debug, Default)]
 struct BudgetState {
     all: HeldBytes,
-    /// Bounded by the number of connections: only addresses that hold bytes are in it.
+    /// Bounded by the number of connections: it has an entry only for addresses with buffered
+    /// bytes.
     peers: HashMap<PeerAddress, HeldBytes>,
 }
 
-/// What somebody holds.
+/// The buffered bytes of one address, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct HeldBytes {
     total: u64,
-    /// Those of bodies that are not small.
+    /// Bytes of bodies that are not small.
     large: u64,
 }
 
@@ -56,7 +59,7 @@ impl HeldBytes {
         }
     }
 
-    /// The same with `new` in place of `old`.
+    /// Returns the sum with `old` replaced by `new`.
     fn changed(self, old: Self, new: Self) -> Self {
         Self {
             total: self.total - old.total + new.total,
@@ -69,7 +72,7 @@ impl HeldBytes {
     }
 }
 
-/// The limits in force.
+/// The configured limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyLimits {
     /// `server.max_held_bytes`.
@@ -79,7 +82,7 @@ pub(crate) struct BodyLimits {
 }
 
 impl BodyLimits {
-    /// Bodies up to this are small, whatever the largest may be.
+    /// Returns the largest size of a small body.
     fn small(self) -> u64 {
         SMALL_BODY.min(self.max_body / 8)
     }
@@ -98,14 +101,15 @@ impl BodyLimits {
         }
     }
 
-    /// All but one part in so many. A body that is not too long must fit beside no others.
+    /// Returns `max_held` less one of `parts` equal parts, but at least one body of the largest
+    /// allowed size, which must fit when there are no others.
     fn all_but(self, parts: u64) -> u64 {
         (self.max_held - self.max_held / parts).max(self.max_body.min(self.max_held))
     }
 }
 
 impl BodyBudget {
-    /// Nothing is held yet; `gauge` shows what is.
+    /// Creates an empty budget; `gauge` shows its bytes.
     pub(crate) fn new(gauge: Gauge) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::default(),
@@ -113,8 +117,9 @@ impl BodyBudget {
         })
     }
 
-    /// Room for a body of `peer` that is about to come. One that would not fit as it is announced is refused at once, but
-    /// room is taken for little of it: the rest counts as it arrives.
+    /// Reserves space for a body of `peer` before it arrives. A body whose announced length does
+    /// not fit is refused at once, but only a small part of that length counts now: the rest counts
+    /// as it arrives.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         peer: PeerAddress,
@@ -133,7 +138,7 @@ impl BodyBudget {
         Ok(room)
     }
 
-    /// Room for nothing.
+    /// Returns a permit of zero bytes.
     pub(crate) fn empty(self: &Arc<Self>, peer: PeerAddress) -> BodyPermit {
         BodyPermit {
             bytes: 0,
@@ -171,11 +176,11 @@ impl BudgetState {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReserveMode {
     Bytes,
-    /// Only looks whether they would fit.
+    /// Only checks whether the bytes would fit.
     Nothing,
 }
 
-/// Room for a body. Dropping it gives the room back.
+/// One body's share of the budget. Dropping it returns the bytes.
 #[derive(Debug)]
 pub(crate) struct BodyPermit {
     bytes: u64,
@@ -185,7 +190,7 @@ pub(crate) struct BodyPermit {
 }
 
 impl BodyPermit {
-    /// The body has so many bytes by now. Those that were announced have room already.
+    /// Grows the permit to `bytes` in total; announced bytes are already counted.
     pub(crate) fn grow_to(&mut self, bytes: u64, limits: BodyLimits) -> Result<(), ApiError> {
         if bytes <= self.bytes {
             return Ok(());
@@ -200,7 +205,7 @@ impl BodyPermit {
             HeldBytes::of_body(bytes, large),
         );
         let mut state = self.budget.state.lock();
-        // Room for nothing is always there.
+        // Zero bytes always fit.
         if bytes > 0 && !state.fits(self.peer, old, new, limits) {
             return Err(refusal(bytes, limits));
         }
@@ -213,7 +218,7 @@ impl BodyPermit {
         Ok(())
     }
 
-    /// The room is for so many bytes from now on, whether they fit or not: they are there.
+    /// Sets the permit to `bytes` without a check: the bytes already exist.
     pub(crate) fn set(&mut self, bytes: u64) {
         if bytes == self.bytes {
             return;
@@ -229,7 +234,7 @@ impl BodyPermit {
         self.bytes = bytes;
     }
 
-    /// Room for so many bytes beside these, whether they fit or not.
+    /// Returns a second permit of `bytes`, without a check.
     pub(crate) fn reserve_extra(&self, bytes: u64) -> Self {
         let mut room = self.budget.empty(self.peer);
         room.large = self.large;
@@ -279,7 +284,7 @@ mod tests {
         (BodyBudget::new(gauge.clone()), gauge)
     }
 
-    /// As many bodies of so many bytes as have room.
+    /// Creates permits of `bytes` each until no more fit.
     fn fill(budget: &Arc<BodyBudget>, peer: PeerAddress, bytes: u64) -> Vec<BodyPermit> {
         let body = || {
             let mut room = budget.reserve(peer, None, LIMITS)?;

@@ -1,12 +1,12 @@
-//! A request's body, counted while it is held.
+//! A request's body, with its share of the body budget.
 //!
-//! **Invariant**: the bytes of a body count as long as it lives, and those of its copies too.
+//! **Invariant**: the bytes of a body and of its copies count for as long as they exist.
 
 use bytes::Bytes;
 
 use super::body_budget::BodyPermit;
 
-/// The bytes, with the room that they take.
+/// The bytes, with their permit.
 #[derive(Debug)]
 pub(crate) struct BufferedBody {
     bytes: Bytes,
@@ -14,7 +14,7 @@ pub(crate) struct BufferedBody {
 }
 
 impl BufferedBody {
-    /// A body for which there was room.
+    /// Creates a body whose permit is granted.
     pub(crate) fn new(bytes: Bytes, mut room: BodyPermit) -> Self {
         room.set(bytes.len() as u64);
         Self {
@@ -23,7 +23,7 @@ impl BufferedBody {
         }
     }
 
-    /// Other bytes beside these.
+    /// Returns a second body with these bytes, counted beside the first.
     pub(crate) fn with_extra(&self, bytes: Bytes) -> Self {
         let room = self.permit.reserve_extra(bytes.len() as u64);
         Self {
@@ -32,12 +32,12 @@ impl BufferedBody {
         }
     }
 
-    /// The client's bytes; sharing them copies nothing.
+    /// Returns the client's bytes; a clone shares them.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Other bytes take the place of the client's.
+    /// Replaces the client's bytes.
     pub(crate) fn replace(&mut self, bytes: Bytes) {
         self.permit.set(bytes.len() as u64);
         self.bytes = bytes;

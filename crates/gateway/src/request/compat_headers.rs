@@ -1,4 +1,5 @@
-//! Reply headers in the words of vLLM Router (contract V42), for clients and dashboards that read those.
+//! Reply headers under the names of vLLM Router (contract V42), for clients and dashboards that
+//! read those.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -7,19 +8,19 @@ use super::{
     reply,
 };
 
-/// Which headers tell of the routing.
+/// Settings of the headers that describe the routing.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyHeaders {
-    /// Any at all, beside the request's id and what was rewritten.
+    /// Whether to send any, beside the request id and the rewrites.
     pub expose: bool,
-    /// `x-vllm-router-*` beside ours.
+    /// Whether to add `x-vllm-router-*`.
     pub vllm_router: bool,
 }
 
-/// Policies that go by what workers have cached.
+/// Policies that use the workers' cache contents.
 const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];
 
-/// Adds them. The cache's status repeats `X-Cache`, so that must stand there already.
+/// Adds the headers. The cache status is copied from `X-Cache`, which must be set already.
 pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &RequestGuard, won: &Selection) {
     let told = settle.told_of();
     let method = if told.cluster().is_some() {
@@ -49,7 +50,7 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &RequestGuard, won: &S
     }
 }
 
-/// What hooks said: also of a request that went no further.
+/// Adds the hooks' results, also to a request that a hook rejected.
 pub(super) fn hooks(fields: &mut HeaderMap, settle: &RequestGuard) {
     if let Some(hooks) = settle.told_of().hooks() {
         reply::insert(

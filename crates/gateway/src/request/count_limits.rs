@@ -1,12 +1,12 @@
-//! How much one request may ask for beside its size: completions of a prompt, prompts, texts to stop at.
+//! Per-request count limits: completions of a prompt, prompts, stop sequences.
 //!
-//! Each of them multiplies what the engine does for one short body.
+//! Each of these counts multiplies the engine's work for one short body.
 
 use dialect::{ApiError, Dialect, ErrorCode, RequestView};
 
 use crate::CountLimits;
 
-/// Whether the request asks for no more than it may. `dialect`: as the client wrote it.
+/// Checks the counts of a request. `dialect`: that of the client's body.
 pub(super) fn check_counts(
     limits: &CountLimits,
     dialect: Dialect,

@@ -1,7 +1,8 @@
-//! `POST /v1/messages/count_tokens`: how many tokens a message's prompt has.
+//! `POST /v1/messages/count_tokens`: the token count of a message's prompt.
 //!
-//! Counted here where the model's tokenizer is, workers or not. Else a worker that takes messages itself is asked the same
-//! question, and without such a one the engine for the tokens of the chat that the message becomes.
+//! The router counts where it has the model's tokenizer, with or without workers. Otherwise it
+//! forwards the request to a worker with a messages API; without one it gets the tokens of the
+//! equivalent chat from an engine.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::Gateway;
 
-/// Answers, here or by a worker.
+/// Counts the tokens here, or forwards the request to a worker.
 pub(super) async fn count_tokens(
     gateway: &Arc<Gateway>,
     mut call: AcceptedRequest,
@@ -48,7 +49,7 @@ pub(super) async fn count_tokens(
                 .await
                 .and_then(|found| found.prompt.clone()),
         };
-        // A tokenizer answers for a model that no worker has ever listed.
+        // A tokenizer suffices for a model that no worker has ever listed.
         let model = if own.is_some() {
             snapshot.model(&id).cloned()
         } else {
@@ -86,7 +87,7 @@ pub(super) async fn count_tokens(
             settle.record_passthrough(200);
             let body = format!(r#"{{"input_tokens":{count}}}"#).into_bytes();
             let mut response = reply::bytes(200, body, settle.request_id());
-            // What was counted is what a worker would be sent.
+            // The count is that of the body as a worker would get it.
             reply::add_rewrite_header(response.headers_mut(), settle.told_of().rewrites());
             response
         }

@@ -1,4 +1,4 @@
-//! Stage 4: who gets it.
+//! Decision: chooses a target for a request and counts its load.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,10 +25,11 @@ use crate::{
     queue_waiters::{QueueDecision, Waiter},
 };
 
-/// When to come back if all are busy: about as long as the figure they are busy by is believed.
+/// `Retry-After` if all targets are busy, in seconds: about as long as the usage figure stays
+/// valid.
 pub(super) const BUSY_RETRY_S: u32 = 5;
 
-/// What the decision needs to know of a request, gathered once and used by every attempt.
+/// The facts of a request that the decision needs, gathered once and used by every attempt.
 #[derive(Debug)]
 pub(crate) struct PlacementRequest<'a> {
     pub(crate) overrides: &'a accept::HeaderOverrides,
@@ -38,13 +39,14 @@ pub(crate) struct PlacementRequest<'a> {
     pub(crate) expected_output_tokens: Option<u32>,
     pub(crate) answer: ReplyMode,
     pub(crate) pin: Option<Pin>,
-    /// Whether its prompt may be computed elsewhere.
+    /// Whether another worker may compute the prompt.
     pub(crate) handover: &'a Handover,
-    /// Where it failed before.
+    /// Targets that failed the request before.
     pub(crate) failed: &'a [Pin],
-    /// Who has words for it.
+    /// The workers that support the request's API.
     pub(crate) spoken: ApiSupport,
-    /// Only who takes the very words that this one was sent; `None`: they are chosen for whoever it will be.
+    /// If set, considers only workers that accept the body already built for this attempt
+    /// (hedging).
     pub(crate) worded_for: Option<&'a WorkerView>,
 }
 
@@ -53,13 +55,13 @@ pub(crate) struct PlacementRequest<'a> {
 pub(crate) struct PlacedAttempt {
     pub(crate) decision: Decision,
     pub(crate) lease: Lease,
-    /// Who computes the prompt, if that is another one; its load is in the lease.
+    /// The prefill leg, if another worker computes the prompt; its load is in the lease.
     pub(crate) prefill: Option<PrefillLeg>,
-    /// Its place among those that wait in the engine.
+    /// The request's place in the engine's own queue.
     pub(crate) engine_priority: i64,
 }
 
-/// What the router said.
+/// The router's answer.
 #[derive(Debug)]
 pub(crate) enum PlacementOutcome {
     Placed(Box<PlacedAttempt>),
@@ -67,7 +69,8 @@ pub(crate) enum PlacementOutcome {
     Refused(Refusal),
 }
 
-/// Resolves the worker that a request is pinned to: `name` or `name/rank`. `param` is the header or field that named it.
+/// Resolves the worker that a request is pinned to: `name` or `name/rank`. `param` is the header or
+/// field that named it.
 pub(crate) fn pin(
     snapshot: &Snapshot,
     asked: Option<&str>,
@@ -89,7 +92,7 @@ pub(crate) fn pin(
         .ok_or_else(unknown)
 }
 
-/// What `name` or `name/rank` stands for, if anything.
+/// Resolves `name` or `name/rank` to a pin.
 pub(crate) fn resolve_worker(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
     if let Some(worker) = snapshot.worker_named(asked) {
         return Some(Pin {
@@ -109,7 +112,7 @@ pub(crate) fn resolve_worker(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
     })
 }
 
-/// Chooses a target and counts the load there. Held is only a request that has `patience`.
+/// Chooses a target and counts the load there. Only a request with `patience` is queued.
 pub(crate) fn place(
     gateway: &Gateway,
     model: &ModelView,
@@ -135,7 +138,7 @@ pub(crate) fn place(
     }
 }
 
-/// Puts a request into the queue that nobody can take; `None`: the queue is full.
+/// Puts a request that no target can take into the queue; `None`: the queue is full.
 pub(crate) fn enqueue(
     gateway: &Gateway,
     model: &ModelView,
@@ -155,7 +158,8 @@ pub(crate) fn enqueue(
     })
 }
 
-/// Tells the router who can take a held request by now. Without patience it is bound as soon as anybody can.
+/// Gives the router new candidates for a queued request. Without patience it is bound as soon as
+/// any target can take it.
 pub(crate) fn replace_candidates(
     gateway: &Gateway,
     model: &ModelView,
@@ -175,7 +179,7 @@ pub(crate) fn replace_candidates(
     });
 }
 
-/// The plan, with the guard that frees its load.
+/// Combines the plan with the guard that frees its load.
 pub(crate) fn into_attempt(
     gateway: &Gateway,
     model: &ModelView,
@@ -197,7 +201,7 @@ pub(crate) fn into_attempt(
         placement.affinity.holders.is_some(),
     );
     if uses_caches && !by_view && plan.decision.policy != Policy::Continuum {
-        // The blocks were asked; the view of prefixes is timed where it is.
+        // A lookup in the block index; the prefix view times its own lookups.
         gateway.kv_tally.record_query(Duration::from_secs_f64(
             plan.decision.lookup_us.max(0.0) / 1e6,
         ));
@@ -210,7 +214,7 @@ pub(crate) fn into_attempt(
     }
 }
 
-/// The decision that [`place`] would make; changes nothing.
+/// Returns the decision that [`place`] would make; changes nothing.
 pub(crate) fn preview(
     gateway: &Gateway,
     model: &ModelView,
@@ -223,7 +227,7 @@ pub(crate) fn preview(
     Ok(as_told(decision, model, placement))
 }
 
-/// What every eligible target would have with the request; changes nothing.
+/// Returns the load that every eligible target would have with the request; changes nothing.
 pub(crate) fn potential_loads(
     gateway: &Gateway,
     model: &ModelView,
@@ -235,7 +239,7 @@ pub(crate) fn potential_loads(
     })
 }
 
-/// What a client is told when nobody can take its request. A busy worker is there and will have room again.
+/// Converts a refusal into the client's error. A busy worker is available again later.
 pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
     if refusal
         .excluded
@@ -249,8 +253,9 @@ pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
     dispatch::no_worker()
 }
 
-/// The receipt also says what the router was not told: that no worker is healthy, and the last good ones are asked all the
-/// same, since a probe may be wrong; and why nobody was offered for the prompt.
+/// Completes the refusal with facts that the router does not get: no worker is healthy and the last
+/// usable ones are tried all the same, since a probe may be wrong; and why there is no candidate
+/// for the prefill.
 fn as_told(
     mut decision: Decision,
     model: &ModelView,
@@ -265,7 +270,7 @@ fn as_told(
     decision
 }
 
-/// Puts candidates and exclusions together and lets the router look at them.
+/// Builds candidates and exclusions and passes them to `act` as a job.
 fn with_job<T>(
     gateway: &Gateway,
     model: &ModelView,
@@ -312,7 +317,8 @@ fn with_job<T>(
         {
             Some(ExcludeReason::Dialect)
         } else {
-            // A prompt is not kept waiting for the other pool. Who generates is waited for, which is the router's part.
+            // The prompt does not wait for a prefill worker. Waiting for a decode worker is the
+            // router's part.
             let busy =
                 worker.only_prefills() && is_above(worker.load.kv_usage_ratio, busy_threshold);
             (asked_for && busy).then_some(ExcludeReason::Busy)
@@ -343,7 +349,8 @@ fn with_job<T>(
             namespace: candidate.namespace(salt.clone(), identity),
             weight: worker.weight,
             cache: match (candidate.cache(), identity) {
-                // Events speak of tokens: a prompt known by its text only is predicted, whatever the worker publishes.
+                // Events are about tokens: a prompt known only as text is predicted, even if the
+                // worker publishes events.
                 (fleet::CacheSource::Events, PromptIdentity::Tokens) => {
                     routing::CacheSource::Events
                 }
@@ -363,7 +370,8 @@ fn with_job<T>(
     }
     let mut pin = *pin;
     if !matches!(placement.handover, Handover::Possible) {
-        // Whoever was asked for by name there is not asked any more; who generates was left open.
+        // No prefill worker is used: a pin that names one is dropped, and the decode worker stays
+        // open.
         pin = pin.filter(|pin| !prefill.iter().any(|candidate| pin.allows(candidate.target)));
         prefill.clear();
     }
@@ -411,7 +419,7 @@ fn with_job<T>(
     act(gateway.clock.now(), &job)
 }
 
-/// Leaves out who asked to be left alone, unless nobody else may be asked.
+/// Excludes workers in cooldown, unless no other worker is eligible.
 fn spare(
     on_hold: impl Fn(WorkerId) -> bool,
     pin: Option<Pin>,
@@ -440,7 +448,7 @@ fn spare(
     }
 }
 
-/// Leaves out who is not of the cluster, unless nobody of it is there.
+/// Excludes workers outside the cluster, unless no worker of the cluster is eligible.
 fn keep_together(
     cluster: &ClusterMembership,
     busy_threshold: Option<f64>,
@@ -482,12 +490,12 @@ fn unusable(unusable: &UnusableTarget) -> ExcludedTarget {
     }
 }
 
-/// Whether one may be sent what was written for the other.
+/// Returns whether a body that was built for one worker may be sent to the other.
 fn takes_the_same_words(worker: &WorkerView, other: &WorkerView) -> bool {
     worker.messages == other.messages && worker.engine == other.engine
 }
 
-/// Whether a cache is fuller than allowed, by its engine's own figure. Without one it is not.
+/// Returns whether a cache is fuller than allowed, by its engine's own figure; `false` without one.
 fn is_above(usage: Option<f64>, threshold: Option<f64>) -> bool {
     usage
         .zip(threshold)

@@ -1,7 +1,7 @@
-//! Stage 5: one attempt at one worker, up to the point where the client would see something.
+//! Dispatch: one attempt at one worker, up to the commit point.
 //!
-//! **Invariant**: nothing has been forwarded when this stage returns. What it returns is either a reply that is worth
-//! committing to, or a failure with its retry class.
+//! **Invariant**: nothing has been forwarded when this stage returns. It returns either a reply
+//! worth committing to or a failure with its retry class.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ pub(crate) struct CommittedReply {
     pub(crate) content: BodyContent,
 }
 
-/// What is known of the reply's body at the commit point.
+/// The reply's body as far as it is known at the commit point.
 #[derive(Debug)]
 pub(crate) enum BodyContent {
-    /// All of it: the connection is already back in its pool, or closed.
+    /// The whole body: the connection is already back in its pool, or closed.
     Whole(Bytes),
-    /// Its first bytes; more follow.
+    /// The first bytes of the body; more follow.
     Begun {
         first: Bytes,
         rest: Incoming,
@@ -41,46 +41,48 @@ pub(crate) enum BodyContent {
     },
 }
 
-/// How a body is relayed.
+/// The framing by which a body is relayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyKind {
-    /// Server-sent events: at event boundaries, and a cut ends with an error event.
+    /// Server-sent events: relayed at event boundaries; a cut ends with an error event.
     Events,
-    /// Bytes.
+    /// Plain bytes.
     Opaque,
 }
 
-/// An attempt that gave nothing to forward.
+/// A failed attempt, with nothing to forward.
 #[derive(Debug)]
 pub(crate) struct AttemptFailure {
-    /// `None`: not to be tried again, whatever the class table says.
+    /// `None`: no retry, whatever the class table says.
     pub(crate) class: Option<AttemptClass>,
-    /// The word in the receipt's `attempts`.
+    /// The value in the receipt's `attempts`.
     pub(crate) result: AttemptResult,
     pub(crate) status: Option<u16>,
-    /// What is told to the fleet.
+    /// The failure that is reported to the fleet.
     pub(crate) kind: Option<FailureKind>,
-    /// The worker asked to be left alone for so long.
+    /// The worker's `Retry-After`.
     pub(crate) wait: Option<Duration>,
-    /// What the client gets when nothing else is tried.
+    /// The client's reply if no further attempt follows.
     pub(crate) reply: FinalError,
 }
 
-/// What the client gets when attempts are used up.
+/// The reply to the client when all attempts are used up.
 #[derive(Debug)]
 pub(crate) enum FinalError {
-    /// An error of ours.
+    /// An error of the router.
     Error(ApiError),
     /// The worker's own reply (a 429: the client's limit at the engine is the client's business).
     Pass(Parts, Bytes),
 }
 
-/// Replies that are not streams are held back up to this size, so that a truncated one can still become an error.
+/// Unstreamed replies up to this size are buffered, so that a truncated one can still become an
+/// error.
 const HELD_REPLY: usize = 1024 * 1024;
-/// Most of an error reply that is read to keep its connection.
+/// Most bytes of an error reply that are read to reuse its connection.
 const ERROR_BODY: usize = 64 * 1024;
 
-/// Sends `body` under the request's head to `target` and waits for something to forward, until `deadline`.
+/// Sends `body` under the request's head to `target` and waits until `deadline` for bytes to
+/// forward.
 pub(crate) async fn attempt(
     gateway: &Gateway,
     call: &AcceptedRequest,
@@ -140,7 +142,7 @@ async fn within(
     }
 }
 
-/// The client's request as the worker gets it: its body, spliced or not, under a head of our making.
+/// Builds the request for the worker: the body, spliced or not, under a head of the router.
 pub(super) fn request(
     call: &AcceptedRequest,
     bytes: Bytes,
@@ -164,7 +166,8 @@ pub(super) fn request(
     }
     let mut request = Request::new(Full::new(bytes));
     *request.method_mut() = Method::POST;
-    // The path was matched byte for byte against the route table: joined to the worker's base it is a valid target.
+    // The route table matched the path byte for byte: joined to the worker's base URL it is a valid
+    // target.
     *request.uri_mut() = worker
         .url
         .path(call.target.as_str())
@@ -183,7 +186,8 @@ async fn content(
     connection: UpstreamConnection,
 ) -> Result<CommittedReply, AttemptFailure> {
     if is_event_stream(&head.headers) {
-        // The head alone is no answer yet: an engine that dies before its first event has not started to answer.
+        // The head alone is no reply yet: an engine that dies before its first event has not begun
+        // to reply.
         return match next_data(&mut body).await {
             Some(Ok(first)) => {
                 let content = BodyContent::Begun {
@@ -210,7 +214,8 @@ async fn content(
     let mut held = BodyBuffer::default();
     while let Some(data) = next_data(&mut body).await {
         let Ok(data) = data else {
-            // The engine had the answer when it sent the head: it would be computed again, so this is not tried again.
+            // The engine had the reply when it sent the head. A retry would compute it again, so
+            // none follows.
             return Err(AttemptFailure::protocol(
                 "the worker's reply ended before its announced end: try again".to_owned(),
             ));
@@ -236,7 +241,8 @@ async fn content(
     })
 }
 
-/// Reads a short error reply to its end, so that the connection can be used again; a long one closes it.
+/// Reads a short error reply to its end, so that the connection can be reused; a long one closes
+/// it.
 async fn small_body(
     gateway: &Gateway,
     worker: &WorkerView,
@@ -280,7 +286,7 @@ pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
         })
 }
 
-/// A body in the making: one frame is kept as it is, several are joined.
+/// A body under construction: a single frame stays as it is, several are joined.
 #[derive(Debug, Default)]
 pub(super) struct BodyBuffer {
     first: Bytes,
@@ -366,7 +372,7 @@ impl AttemptFailure {
         let wait = retry_after(&head.headers);
         let reply = match status {
             StatusCode::TOO_MANY_REQUESTS => {
-                // Every 429 says when to come back, within the range of our own errors.
+                // Every 429 carries a `Retry-After`, within the range of the router's own errors.
                 head.headers.insert(
                     header::RETRY_AFTER,
                     HeaderValue::from(wait.unwrap_or(1).max(1)),
@@ -400,7 +406,8 @@ impl AttemptFailure {
             result: AttemptResult::Status,
             status: Some(status.as_u16()),
             kind,
-            // A 503 is looked into: the worker may be loading, and is used again as soon as it is not.
+            // A 503 triggers a check: the worker may be loading, and is used again as soon as it is
+            // ready.
             wait: wait
                 .filter(|_| status == StatusCode::TOO_MANY_REQUESTS)
                 .map(|s| Duration::from_secs(s.into())),
@@ -438,7 +445,7 @@ impl AttemptFailure {
         }
     }
 
-    /// A stream that says nothing at all: the client would take it for an answer.
+    /// An empty stream: the client would take it for a reply.
     fn unfinished(message: String) -> Self {
         Self {
             kind: Some(FailureKind::Incomplete),
@@ -463,7 +470,7 @@ impl AttemptFailure {
         }
     }
 
-    /// The time of a drain is up.
+    /// The drain time is up.
     pub(super) fn draining() -> Self {
         Self {
             class: None,
@@ -481,7 +488,7 @@ impl AttemptFailure {
         }
     }
 
-    /// Seconds that the worker asked to be left alone.
+    /// Returns the worker's `Retry-After`, in seconds.
     pub(crate) fn retry_after(&self) -> Option<u32> {
         match &self.reply {
             FinalError::Error(error) => error.retry_after_s,
@@ -490,7 +497,7 @@ impl AttemptFailure {
     }
 }
 
-/// The error of a request that no worker can take.
+/// Returns the error of a request that no worker can take.
 pub(crate) fn no_worker() -> ApiError {
     ApiError::new(
         ErrorCode::NoWorker,
@@ -499,13 +506,14 @@ pub(crate) fn no_worker() -> ApiError {
     .with_retry_after(1)
 }
 
-/// The error of a request that no connection could be opened for, whoever was to get it.
+/// Returns the error of a request for which no connection could be opened, whatever its worker.
 fn no_connection() -> ApiError {
     let message = "the router is short of something that it needs to connect to workers, which its log names: try again";
     ApiError::new(ErrorCode::Overloaded, message).with_retry_after(1)
 }
 
-/// `Retry-After` in seconds; a date or nonsense counts as not sent, and nothing can ban a worker for longer than a minute.
+/// Reads `Retry-After` in seconds. A date or an invalid value counts as absent, and no value
+/// exceeds a minute.
 fn retry_after(headers: &HeaderMap) -> Option<u32> {
     let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
     Some(u32::try_from(value.trim().parse::<u64>().ok()?.min(60)).unwrap_or(60))

@@ -1,4 +1,4 @@
-//! The router's order, told to engines that schedule by a number in the request.
+//! Engine priority: the queue's order as a number in the request, for engines that schedule by it.
 
 use bytes::Bytes;
 use dialect::Edit;
@@ -6,15 +6,16 @@ use fleet::{EngineKind, WorkerView};
 
 use crate::Gateway;
 
-/// What the header of rewrites says of it; also the member's name.
+/// The entry in the rewrites header; also the member's name.
 pub(super) const REWRITE: &str = "priority";
 
-/// Whether this worker is told, unless the client does so itself.
+/// Returns whether this worker gets the number; a client's own number is kept.
 pub(super) fn is_sent_to(gateway: &Gateway, worker: &WorkerView) -> bool {
     gateway.rules.engine_priority && worker.engine == EngineKind::Vllm
 }
 
-/// The body with the request's place in it; `None` where it cannot be spliced: it goes as it came.
+/// Adds the request's number to the body; `None` if it cannot be spliced: it is then sent
+/// unchanged.
 pub(super) fn add_priority(body: &Bytes, turn: i64) -> Option<Bytes> {
     dialect::splice(body, &[Edit::Set(REWRITE, &turn.to_string())])
         .map(Bytes::from)

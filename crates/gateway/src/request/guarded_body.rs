@@ -1,4 +1,4 @@
-//! A reply's body that survives a panic of its own.
+//! A reply's body that contains its own panics.
 
 use std::{
     io,
@@ -14,12 +14,13 @@ use http_body::{Body, Frame, SizeHint};
 use super::ReplyBody;
 use crate::Gateway;
 
-/// A body whose panic ends its reply uncleanly, and is counted as one of a request.
+/// A body whose panic ends its reply uncleanly and counts as a panic of a request.
 ///
-/// **Invariant**: after a panic the body is dropped, which settles its request, and never polled again.
+/// **Invariant**: after a panic the body is dropped, which settles its request, and never polled
+/// again.
 #[derive(Debug)]
 pub(crate) struct GuardedBody {
-    /// `None`: it panicked.
+    /// `None` after a panic.
     body: Option<ReplyBody>,
     gateway: Arc<Gateway>,
 }

@@ -1,4 +1,4 @@
-//! Which header fields cross the router, in both directions.
+//! The header fields that the router forwards, in both directions.
 
 use fleet::EngineKind;
 use http::{
@@ -22,7 +22,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     TRANSFER_ENCODING,
 ];
 
-/// Client credentials: they were meant for the router, and an engine is a semi-trusted peer.
+/// Client credentials: they are for the router, and an engine is only semi-trusted.
 const CREDENTIALS: [HeaderName; 6] = [
     AUTHORIZATION,
     COOKIE,
@@ -32,12 +32,13 @@ const CREDENTIALS: [HeaderName; 6] = [
     HeaderName::from_static("x-admin-key"),
 ];
 
-/// The prefix of our own request and reply headers.
+/// Prefix of the router's own request and reply headers.
 const OURS: &str = "x-warmroute-";
-/// Names the rank inside a worker with data parallelism.
+/// Names the data-parallel rank inside a worker.
 pub(crate) const DP_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
-/// The head of the upstream request: the client's fields in their order, less those that must not cross.
+/// Builds the head of the upstream request: the client's fields in their order, except those that
+/// are not forwarded.
 pub(crate) fn upstream_head(
     client: &HeaderMap,
     host: HeaderValue,
@@ -60,13 +61,13 @@ pub(crate) fn upstream_head(
         }
     }
     for (name, value) in fleet::credentials(engine, api_key) {
-        // The client's own version of an API stays.
+        // The client's own API version takes precedence.
         out.entry(name).or_insert(value);
     }
     out
 }
 
-/// The name that some servers take this one for: they make no difference between `_` and `-`.
+/// Returns the name that some servers treat as equal: they do not distinguish `_` and `-`.
 fn twin_of(name: &HeaderName) -> Option<HeaderName> {
     let name = name.as_str();
     name.contains('_')
@@ -74,13 +75,14 @@ fn twin_of(name: &HeaderName) -> Option<HeaderName> {
         .flatten()
 }
 
-/// Fields in which proxies tell where a request came from.
+/// Fields in which proxies report the origin of a request.
 fn is_of_proxies(name: &HeaderName) -> bool {
     name.as_str().starts_with("x-forwarded-") || name.as_str() == "x-real-ip"
 }
 
-/// The head of the client's reply: the worker's fields, less those of its connection and those about its insides.
-/// The length is not taken over: where the worker framed its reply by chunks it means nothing, and it would frame ours.
+/// Builds the head of the client's reply: the worker's fields, except those of its connection and
+/// its internals. The length is not copied: it means nothing where the worker uses chunked framing,
+/// and would frame this reply.
 pub(crate) fn reply_head(worker: &HeaderMap) -> HeaderMap {
     let named = named_by_connection(worker);
     let mut out = HeaderMap::with_capacity(worker.len() + 6);
@@ -104,13 +106,13 @@ pub(crate) fn reply_head(worker: &HeaderMap) -> HeaderMap {
     out
 }
 
-/// Whether a reply tells its length in two ways: two readers could see its end in two places, so its connection is not used
-/// again.
+/// Returns whether a reply gives its length in two ways: two readers could see its end in two
+/// places, so its connection is not reused.
 pub(crate) fn has_conflicting_lengths(reply: &HeaderMap) -> bool {
     reply.contains_key(TRANSFER_ENCODING) && reply.contains_key(CONTENT_LENGTH)
 }
 
-/// Fields that `Connection` declares to be for this hop only.
+/// Returns the fields that `Connection` declares hop-by-hop.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(CONNECTION)

@@ -1,7 +1,8 @@
-//! Stage 5, where another worker is asked too because the first one takes its time (`request.hedge_after`).
+//! Hedging: a second worker gets the request because the first is slow (`request.hedge_after`).
 //!
-//! The first that answers counts; the other's connection is closed, and with it its work. The second try comes out of the
-//! budget of retries: where many are slow, asking everybody twice would make all of them slower.
+//! The first to answer wins; the other's connection is closed, which ends its work. A hedge uses
+//! the retry budget: where many workers are slow, sending everything twice would slow all of them
+//! down.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{Gateway, metrics::ResultCounters};
 
-/// Requests that a second worker was asked for, by who answered.
+/// Registers the counter of hedges by winner.
 pub(crate) fn results(registry: &mut Registry) -> ResultCounters {
     let help = "Requests that a second worker was asked for because the first took its time, by who answered";
     ResultCounters::registered(
@@ -31,14 +32,14 @@ pub(crate) fn results(registry: &mut Registry) -> ResultCounters {
     )
 }
 
-/// Who was asked.
+/// A worker that got the request.
 #[derive(Clone, Debug)]
 pub(super) struct HedgeTarget {
     pub(super) worker: Arc<WorkerView>,
     pub(super) target: Target,
 }
 
-/// What came of the attempt, from whom, and who else failed it.
+/// The result of the attempt, its worker, and the other one if it failed too.
 #[derive(Debug)]
 pub(super) struct HedgeOutcome {
     pub(super) result: Result<CommittedReply, AttemptFailure>,
@@ -46,7 +47,8 @@ pub(super) struct HedgeOutcome {
     pub(super) failed: Option<Pin>,
 }
 
-/// One attempt at `first`, and at another worker where that takes too long and the request `may_ask_two`.
+/// Makes one attempt at `first`, and at another worker if that is slow and the request
+/// `may_ask_two`.
 #[expect(clippy::too_many_arguments, reason = "an attempt is all of this")]
 pub(super) async fn attempt(
     gateway: &Gateway,
@@ -133,7 +135,7 @@ pub(super) async fn attempt(
                 failed: None,
             }
         }
-        // One failed: the other is all there is.
+        // One failed: the result of the other counts.
         Either::Left((Err(failure), other)) => {
             settle.record_hedge_won(placed, since, Some(&failure));
             let result = other.await;
@@ -158,7 +160,7 @@ pub(super) async fn attempt(
     }
 }
 
-/// A place on another worker that can begin at once; one that would have to be waited for is no help.
+/// Places the request on another worker that can start it at once; a wait would defeat the purpose.
 fn elsewhere(
     gateway: &Gateway,
     model: &ModelView,
@@ -186,7 +188,7 @@ fn elsewhere(
         .candidates
         .iter()
         .find(|candidate| candidate.target == target);
-    // Two workers for the prompt and two for the reply would be four at once.
+    // With prefill and decode workers twice, a hedge would occupy four workers at once.
     let Some(found) = found.filter(|_| placed.prefill.is_none()) else {
         placed.lease.withdraw();
         return None;

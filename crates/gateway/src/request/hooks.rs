@@ -1,8 +1,8 @@
-//! Services of the operator's that are asked about a generation before it is routed (contract V44).
+//! Hooks: the operator's services that a generation passes before it is routed (contract V44).
 //!
-//! Each gets the request as it stands after the one before. What it answers is bounded in time and size, and cannot make
-//! a body longer than a client's may be. Where it gives no usable answer, the configuration says what becomes of the
-//! request.
+//! Each hook gets the request as the one before left it. Its answer is bounded in time and size,
+//! and cannot make a body longer than a client's may be. Without a usable answer the configuration
+//! decides whether the request goes on.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,27 +22,27 @@ use super::{
 };
 use crate::{Gateway, ids::REQUEST_ID, model_names, routes::Route};
 
-/// What the header of rewrites says of a body that a hook gave.
+/// The entry in the rewrites header for a hook's body.
 const REWRITE: &str = "hook";
-/// Room for what stands around a body in an answer.
+/// Extra bytes of an answer around the body.
 const AROUND: usize = 64 * 1024;
 
-/// One of them.
+/// The settings of one hook.
 #[derive(Clone, Debug)]
 pub struct HookSettings {
     /// Its name.
     pub name: Arc<str>,
-    /// Where it is asked.
+    /// Its URL.
     pub url: WorkerUrl,
-    /// Time for its answer.
+    /// Time limit of its answer.
     pub timeout: Duration,
-    /// Whether a request goes on without a usable answer.
+    /// Whether a request continues without a usable answer.
     pub allow_on_error: bool,
-    /// Status of what it rejects, where it names none.
+    /// Status of a rejection that names none.
     pub reject_status: u16,
-    /// What the client of that is told, whatever the hook says.
+    /// Message of a rejection for the client, instead of the hook's own.
     pub reject_message: Option<String>,
-    /// Models that it is asked about; `*` stands for anything, none for all.
+    /// Patterns of the models that the hook is for, with `*` for anything; empty: all models.
     pub models: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ struct HookResult {
     result: &'static str,
 }
 
-/// All of them, in their order.
+/// All hooks, in their order.
 #[derive(Clone, Debug)]
 pub(crate) struct Hooks {
     hooks: Vec<HookClient>,
@@ -68,7 +68,7 @@ struct HookClient {
     path: String,
 }
 
-/// What came of asking one.
+/// The result of one call.
 enum HookOutcome {
     Allow,
     Transform(Bytes),
@@ -79,7 +79,7 @@ enum HookOutcome {
 }
 
 impl Hooks {
-    /// Counted from the start on.
+    /// Creates the hooks; every result has its counter from the start.
     pub(crate) fn new(settings: Vec<HookSettings>, registry: &mut Registry) -> Self {
         let results = Family::<HookResult, Counter>::default();
         registry.register(
@@ -90,7 +90,7 @@ impl Hooks {
         Self::of(settings, results)
     }
 
-    /// Others, counted in the same place.
+    /// Returns other hooks with the same counters.
     pub(crate) fn with_hooks(&self, settings: Vec<HookSettings>) -> Self {
         Self::of(settings, self.results.clone())
     }
@@ -110,7 +110,7 @@ impl Hooks {
         }
     }
 
-    /// Asks each that is for the request's model. An error is what the client gets.
+    /// Calls each hook that is for the request's model. An error is the client's reply.
     pub(super) async fn call(
         &self,
         gateway: &Gateway,
@@ -120,7 +120,7 @@ impl Hooks {
     ) -> Result<(), ApiError> {
         for hook in &self.hooks {
             let model = dialect::named_model(call.body.bytes());
-            // A body that is no request is refused where it is read as a whole.
+            // A later stage refuses a body that is not a request, with the reason.
             let Some(model) = model else { return Ok(()) };
             let own = &hook.settings.models;
             if !own.is_empty()

@@ -1,7 +1,7 @@
-//! What LMCache's controller says of who holds a prompt, for the policy that goes by it.
+//! The lookup of a prompt at LMCache's controller, for the policy that uses it.
 //!
-//! Asked beside nothing else, since the question is the prompt's tokens; how long that may take is `lmcache`'s part. A
-//! request for which there is nothing to choose asks nobody. Never fails.
+//! It runs after tokenization, since it sends the prompt's tokens; `lmcache` bounds its time. A
+//! request with only one candidate skips the lookup. It never fails a request.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use routing::{LmcacheFacts, Policy};
 use super::{prefill::RequestPolicies, tokenization::TokenizedPrompt};
 use crate::Gateway;
 
-/// What it said.
+/// The controller's answer.
 #[derive(Clone, Debug)]
 pub(crate) struct LmcacheAnswer {
     occupancy: Option<Arc<Occupancy>>,
@@ -21,7 +21,7 @@ pub(crate) struct LmcacheAnswer {
 }
 
 impl LmcacheAnswer {
-    /// What that means for one worker.
+    /// Returns the answer's facts about one worker.
     pub(super) fn of(&self, worker: &WorkerView) -> LmcacheFacts {
         let (name, host_port) = (&*worker.name, worker.url.authority());
         LmcacheFacts {
@@ -37,10 +37,10 @@ impl LmcacheAnswer {
     }
 }
 
-/// Whether there is somebody to choose from.
+/// Whether the request has a choice of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CandidateChoice {
-    /// As the policy says.
+    /// The policy chooses.
     Open,
     /// The request names its worker.
     Pinned,
@@ -56,7 +56,7 @@ impl CandidateChoice {
     }
 }
 
-/// `None` where no controller is configured, or the policy does not ask.
+/// Looks up the prompt; `None` where no controller is configured, or no policy uses it.
 pub(super) async fn of(
     gateway: &Gateway,
     policies: RequestPolicies,

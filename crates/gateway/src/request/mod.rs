@@ -1,9 +1,12 @@
-//! The way of a request: one function that reads as the list of stages, and one file for each.
+//! The request path: one function that lists the stages, and one file for each stage.
 //!
-//! `accept` (route, limits, key, body) -> `before` (hooks, the model's name) -> `cached` (a reply that is there already) -> `identify` (the prompt, in tokens or as text) -> loop { `decide` (who) ->
-//! `prefill` (if another worker computes the prompt) -> `dispatch` (one attempt) } -> `relay` (the worker's bytes) -> `settle` (one outcome, load freed, receipt).
+//! `accept` (route, limits, key, body) -> `preprocess` (hooks, the model's name) -> `reply_cache`
+//! (a cached or coalesced reply) -> `tokenization` (the prompt, as tokens or as text) -> loop {
+//! `decide` (the target) -> `prefill` (if another worker computes the prompt) -> `dispatch` (one
+//! attempt) } -> `relay` (the worker's bytes) -> `record` (one outcome, load freed, receipt).
 //!
-//! **Invariant**: every request with a route ends in exactly one [`settle::Settle`] being dropped, on every path.
+//! **Invariant**: every request with a route ends in exactly one drop of a
+//! [`record::RequestGuard`], on every path.
 
 mod accept;
 mod affinity;
@@ -90,7 +93,7 @@ use crate::{
     routes::{ErrorShape, Route, RouteHandler},
 };
 
-/// Answers one request, whatever it is.
+/// Answers one request of any route.
 pub(crate) async fn answer(
     gateway: Arc<Gateway>,
     request: Request<Incoming>,
@@ -214,12 +217,12 @@ async fn handle_route(
     }
 }
 
-/// What a path has below its route.
+/// Returns the part of a path below its route.
 fn below<'a>(route: &Route, path: &'a str) -> &'a str {
     path.strip_prefix(route.path).unwrap_or_default()
 }
 
-/// The stages of a generation.
+/// Runs the stages of a generation.
 async fn generate(
     gateway: &Arc<Gateway>,
     mut call: AcceptedRequest,
@@ -330,11 +333,12 @@ async fn generate(
         translator: wording,
     };
     drop(view);
-    // On the heap: the larger part of a request's state, which would be moved with every future around it.
+    // On the heap: this is the larger part of a request's state and would move with every future
+    // around it.
     Box::pin(place_and_send(gateway, call, errand, wait, settle)).await
 }
 
-/// What is carried to a worker beside the client's bytes.
+/// Everything that the stages after tokenization need beside the client's bytes.
 #[derive(Debug)]
 struct RoutedRequest {
     model: Arc<ModelView>,
@@ -345,13 +349,13 @@ struct RoutedRequest {
     answer: ReplyMode,
     pin: Option<Pin>,
     handover: Handover,
-    /// The client tells engines its place itself.
+    /// The client sets the engine priority itself.
     own_priority: bool,
     translator: RequestTranslator,
     reply_context: ReplyContext,
 }
 
-/// The stages from the decision on.
+/// Runs the stages from the decision on.
 async fn place_and_send(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
@@ -392,7 +396,8 @@ async fn place_and_send(
             spoken: wording.spoken,
             worded_for: None,
         };
-        // One that is tried again has waited, unless nobody was left to try it; and one without a prompt asks for no work worth waiting for.
+        // A retry has already waited, unless no worker was left for it; a request without a prompt
+        // asks for no work worth waiting for.
         let may_wait = (tries.last.is_none() || tries.waits_for_anybody)
             && !matches!(handover, Handover::NoPrompt);
         let placed = queue_wait::place(gateway, &mut model, &placement, may_wait, &mut wait).await;
@@ -465,7 +470,7 @@ async fn place_and_send(
                 let with_turn = told
                     .then(|| engine_priority::add_priority(call.body.bytes(), turn))
                     .flatten();
-                // A retry may go to an engine that is not told.
+                // A retry may go to an engine that gets no priority.
                 settle.record_rewrite(with_turn.iter().map(|_| engine_priority::REWRITE).collect());
                 let body = with_turn.unwrap_or_else(|| call.body.bytes().clone());
                 let answered = {
@@ -519,11 +524,12 @@ async fn place_and_send(
             Err(failure) => failure,
         };
         settle.fail_attempt(&failure);
-        // What an engine keeps it may have begun to compute: only one that has not seen the request may be asked then.
+        // An engine that stores responses may have begun to compute this one: after C1 a retry
+        // could compute and store it twice.
         if wording.keeps_state && failure.class == Some(AttemptClass::C1) {
             return last_word(settle, failure.reply);
         }
-        // Who named the prefill worker left the other one open.
+        // A pin that names the prefill worker leaves the decode worker open.
         let last = answering.target.worker;
         let pinned = pin.is_some_and(|pin| pin.worker == last);
         if let Some(other) = also_failed {
@@ -540,14 +546,14 @@ async fn place_and_send(
                     .map_or_else(|| FinalError::Error(dispatch::no_worker()), |it| it.reply),
             );
         }
-        // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.
+        // The fleet may have changed since: the new snapshot includes the effect of this attempt.
         if let Some(now) = gateway.fleet.snapshot().model(&model.id) {
             model = Arc::clone(now);
         }
     }
 }
 
-/// Commits to a reply: its head goes out, and its body carries the rest of the request with it.
+/// Commits to a reply: sends its head; the body carries the rest of the request with it.
 fn relay_reply(
     gateway: &Arc<Gateway>,
     committed: dispatch::CommittedReply,
@@ -595,7 +601,7 @@ fn relay_reply(
     reply::with_head(head, body)
 }
 
-/// The client gets an error of ours.
+/// Answers the client with an error of the router.
 fn refused(mut settle: RequestGuard, error: &ApiError) -> Response<ReplyBody> {
     settle.record_own_error(error);
     let mut response = reply::error(error, settle.error_shape(), settle.request_id());
@@ -603,7 +609,7 @@ fn refused(mut settle: RequestGuard, error: &ApiError) -> Response<ReplyBody> {
     response
 }
 
-/// The client gets what was left when nothing more was tried.
+/// Answers the client with the last failure when no further attempt follows.
 fn last_word(mut settle: RequestGuard, word: FinalError) -> Response<ReplyBody> {
     match word {
         FinalError::Error(error) => refused(settle, &error),

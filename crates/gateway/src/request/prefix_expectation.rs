@@ -1,4 +1,4 @@
-//! What an engine looks up in its prefix cache for a request, as far as we know.
+//! The prefix cache lookup that an engine is expected to make for a request.
 
 use dialect::{Dialect, RequestView, Usage};
 use kv_blocks::Moment;
@@ -6,13 +6,14 @@ use parity::{IncomparableRequest, PredictionSample, ReplyKind};
 
 use super::{record::Selection, tokenization::TokenizedPrompt};
 
-/// One request's look-up.
+/// One request's lookup.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PrefixExpectation {
     /// Tokens, about.
     tokens: u64,
-    /// What the engine reports can be held against what was predicted: it looks up exactly our tokens, once. For several
-    /// choices it does so several times, and its usage may tell the sum.
+    /// Whether the engine's report is comparable with the prediction: the engine looks up exactly
+    /// the router's tokens, once. For several choices it looks up several times, and its usage may
+    /// be the sum.
     judged: bool,
     reply: ReplyKind,
 }
@@ -28,14 +29,15 @@ impl PrefixExpectation {
                 (Dialect::Chat, true) => ReplyKind::ChatStream,
                 (Dialect::Completions, false) => ReplyKind::Completion,
                 (Dialect::Completions, true) => ReplyKind::CompletionStream,
-                // Their prompts are never exact: nothing of theirs is judged.
+                // Their prompts are never exact, so they are never compared.
                 (_, false) => ReplyKind::Chat,
                 (_, true) => ReplyKind::ChatStream,
             },
         }
     }
 
-    /// What was predicted beside what came of it, of a request that ended well; `None` if it cannot be judged.
+    /// Returns the prediction and the result of a successful request; `None` if they are
+    /// incomparable.
     pub(super) fn sample(self, won: &Selection, usage: Option<Usage>) -> Option<PredictionSample> {
         let counted = usage
             .map(|usage| usage.prompt_tokens)
@@ -52,7 +54,7 @@ impl PrefixExpectation {
         })
     }
 
-    /// The same look-up where the engine counts in ways that need not be ours.
+    /// Marks a lookup as counted by an engine that may count otherwise than the router.
     pub(super) fn with_foreign_count(self) -> Self {
         Self {
             judged: false,
@@ -60,7 +62,7 @@ impl PrefixExpectation {
         }
     }
 
-    /// The same look-up by a worker that computes the prompt for another one, and answers in one piece.
+    /// Returns the lookup of the prefill leg, whose reply is not streamed.
     pub(super) fn of_prefill(self) -> Self {
         let reply = match self.reply {
             ReplyKind::Chat | ReplyKind::ChatStream => ReplyKind::Chat,
@@ -69,7 +71,7 @@ impl PrefixExpectation {
         Self { reply, ..self }
     }
 
-    /// The same request where nothing came of it that says anything.
+    /// Returns the request as incomparable.
     pub(super) fn incomparable(self, sent: Moment, until: Moment) -> IncomparableRequest {
         IncomparableRequest {
             sent,

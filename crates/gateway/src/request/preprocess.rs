@@ -1,6 +1,6 @@
-//! Before the stages: services of the operator's are asked, and the model gets the name that workers know.
+//! Preprocessing: hooks, and the mapping of the model's name to one that workers know.
 //!
-//! Both may change the body; what follows sees only the changed one.
+//! Both may change the body; later stages get only the changed one.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::{
     routes::{BodyMode, Route, RouteHandler},
 };
 
-/// What the header of rewrites says of another model.
+/// The entry in the rewrites header for another model.
 const MODEL: &str = "model";
 
-/// Asks the hooks and settles the model's name. An error is the client's answer.
+/// Runs the hooks and settles the model's name. An error is the client's reply.
 pub(super) async fn preprocess(
     gateway: &Gateway,
     route: &Route,
@@ -26,7 +26,7 @@ pub(super) async fn preprocess(
     if route.body == BodyMode::None {
         return Ok(());
     }
-    // What only asks about a prompt's tokens or a place gives nobody an answer that a hook could mean.
+    // A token count or a reservation produces no reply that a hook could be about.
     let generates = !matches!(
         route.endpoint,
         RouteHandler::Tokenize
@@ -43,13 +43,13 @@ pub(super) async fn preprocess(
     Ok(())
 }
 
-/// Puts the model that serves the request in the place of the one that it names.
+/// Replaces the model that the request names by the one that serves it.
 fn name(
     gateway: &Gateway,
     call: &mut AcceptedRequest,
     settle: &mut RequestGuard,
 ) -> Result<(), ApiError> {
-    // A body that names no model is refused where it is read as a whole, with the reason.
+    // A later stage refuses a body without a model, with the reason.
     let Some(asked) = dialect::named_model(call.body.bytes()) else {
         return Ok(());
     };
@@ -67,7 +67,8 @@ fn name(
     Ok(())
 }
 
-/// The first model of a chain that somebody can serve now; of several that nobody can, none.
+/// Returns the first model of a chain that a worker can generate for now. A chain of several models
+/// without one is an error, unless requests wait for workers.
 fn chosen(
     gateway: &Gateway,
     snapshot: &Snapshot,
@@ -86,7 +87,7 @@ fn chosen(
     }
     match chain {
         [] => Err(super::no_worker()),
-        // One alone is refused, or waited for, where requests without rules are.
+        // A single one is refused, or waited for, like a model without rules.
         [only] => Ok(Arc::clone(only)),
         [first, ..] if gateway.rules.waiting.no_worker > std::time::Duration::ZERO => {
             Ok(Arc::clone(first))
@@ -103,7 +104,7 @@ fn generates(view: &ModelView) -> bool {
 
 fn ended(snapshot: &Snapshot, chain: &[Arc<str>]) -> ApiError {
     let tried = chain.iter().map(|id| &**id).collect::<Vec<_>>().join(", ");
-    // As for one model: where nobody lists it and everybody has answered, it is not there at all.
+    // As for one model: if no worker lists it and all have answered, it does not exist.
     let unknown = chain.iter().all(|id| snapshot.model(id).is_none())
         && snapshot
             .workers

@@ -1,9 +1,9 @@
-//! Stage 4, where nobody can begin yet: the request waits in the router's queue.
+//! The wait of a request that no target can take now, in the router's queue.
 //!
-//! It waits there for one of three things: a target that can begin, a target below the busy threshold, a target at all.
-//! Whatever it waits for, it leaves when its time is over, when the client does (its task is dropped, and with it its
-//! ticket) and when the router goes down. When other targets can take it than before, it tells the router and keeps its
-//! place.
+//! A request waits for one of three things: a target that can start it, a target below the busy
+//! threshold, or any target. It leaves the queue when its wait budget is used up, when its client
+//! disconnects (its task is dropped, and with it its ticket) and when the router shuts down. When
+//! its candidates change, it passes them to the router and keeps its place.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,35 +22,37 @@ use super::{
 };
 use crate::{Gateway, queue_waiters::Waiter, retry::RetryPermit};
 
-/// When to come back if too many wait.
+/// `Retry-After` if the queue is full, in seconds.
 const FULL_RETRY_S: u32 = 1;
-/// The router binds a request when its time is over, if it can: this much later it is known that it could not.
+/// At the end of a wait the router binds the request if it can; this much later it is certain that
+/// it could not.
 const GRACE: Duration = Duration::from_millis(50);
 
-/// How often a request that all of its workers failed looks for a permit, or for a worker that answers again: neither is told.
+/// How often a request that all of its workers failed checks for a retry permit or for a recovered
+/// worker: neither wakes it.
 const RETRY_LOOK: Duration = Duration::from_millis(250);
 
-/// How long requests wait.
+/// Queue wait limits.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitLimits {
-    /// While workers that may take them are busy; `None`: not at all.
+    /// Longest wait while all eligible workers are busy; `None`: no wait.
     pub busy: Option<Duration>,
-    /// While no worker can be used; zero: not at all.
+    /// Longest wait while no worker is usable; zero: no wait.
     pub no_worker: Duration,
 }
 
-/// What one request has waited.
+/// The waits of one request.
 #[derive(Debug)]
 pub(crate) struct WaitRecord {
-    /// Bytes kept for it.
+    /// Bytes of the request, counted while it waits.
     bytes: u64,
-    /// No answer is waited for longer than this.
+    /// The end of the request's own time limit.
     deadline: Moment,
     started: Option<Moment>,
     reported: QueueWait,
 }
 
-/// A request that nobody gets.
+/// A request that no target takes.
 #[derive(Debug)]
 pub(crate) struct Rejection {
     pub(crate) refusal: Refusal,
@@ -67,17 +69,18 @@ impl WaitRecord {
         }
     }
 
-    /// When no answer is waited for any longer.
+    /// Returns the end of the request's time limit.
     pub(crate) fn deadline(&self) -> Moment {
         self.deadline
     }
 
-    /// For the receipt: how long the request waited, and for what at last.
+    /// Returns the receipt's entry: how long the request waited, and for what last.
     pub(crate) fn receipt_wait(&self) -> QueueWait {
         self.reported
     }
 
-    /// Notes what it waits for, from the first time on; `None`: nothing any more, and what it was stays.
+    /// Records the reason of the wait, from the first one on; `None`: the wait is over, and the
+    /// last reason stays.
     fn begin(&mut self, gateway: &Gateway, reason: Option<WaitReason>) {
         self.started.get_or_insert_with(|| gateway.clock.now());
         self.reported.reason = match reason {
@@ -88,7 +91,7 @@ impl WaitRecord {
         };
     }
 
-    /// The wait is over, whatever ended it.
+    /// Records the end of the wait, whatever ended it.
     fn over(&mut self, gateway: &Gateway) {
         if let Some(since) = self.started.take() {
             let waited = gateway.clock.now().since(since);
@@ -97,7 +100,8 @@ impl WaitRecord {
         }
     }
 
-    /// When its caller gives it up; `None`: not while it waits for a backlog to shrink, since the router binds it in time.
+    /// Returns when the waiting task gives up; `None`: never while it waits for a backlog to
+    /// shrink, since the router binds it in time.
     fn ends(&self, gateway: &Gateway, reason: WaitReason) -> Option<Moment> {
         let limits = gateway.rules.waiting;
         let limit = match reason {
@@ -108,12 +112,12 @@ impl WaitRecord {
         Some((self.started.unwrap_or_else(|| gateway.clock.now()) + limit).min(self.deadline))
     }
 
-    /// How long it may wait for a worker that is there; `None`: not at all, or no longer.
+    /// Returns the wait budget for a busy worker; `None`: no wait, or none left.
     fn patience(&self, gateway: &Gateway) -> Option<WaitBudget> {
         self.patience_of(gateway, gateway.rules.waiting.busy?)
     }
 
-    /// What is left of `limit`.
+    /// Returns the rest of `limit`.
     fn patience_of(&self, gateway: &Gateway, limit: Duration) -> Option<WaitBudget> {
         let now = gateway.clock.now();
         let waited = self
@@ -127,7 +131,8 @@ impl WaitRecord {
         })
     }
 
-    /// Waits in the queue though no worker can be used; `None`: that is not allowed, or no longer.
+    /// Queues the request while no worker is usable; `None`: no such wait is allowed, or none is
+    /// left.
     fn hold(
         &self,
         gateway: &Gateway,
@@ -138,7 +143,8 @@ impl WaitRecord {
     }
 }
 
-/// The view of a model that a request names. Where workers may serve it that have not answered yet, they are waited for.
+/// Returns the view of the model that a request names. Waits for workers that have not answered yet
+/// and may serve it.
 pub(crate) async fn model(
     gateway: &Gateway,
     id: &str,
@@ -156,7 +162,7 @@ pub(crate) async fn model(
     found
 }
 
-/// Waits until a worker lists the model, or it is known that none will.
+/// Waits until a worker lists the model, or until it is certain that none will.
 async fn listed_model(
     gateway: &Gateway,
     id: &str,
@@ -187,7 +193,7 @@ async fn listed_model(
     }
 }
 
-/// A request of which nothing is known yet but that it waits.
+/// Returns a job without candidates: it only holds a place in the queue.
 fn without_candidates(patience: WaitBudget) -> Job<'static> {
     Job {
         policy: None,
@@ -210,8 +216,9 @@ fn without_candidates(patience: WaitBudget) -> Job<'static> {
     }
 }
 
-/// Chooses a target and counts the load there, now or as soon as somebody can take the request. `model` is what is known
-/// of the workers when that was decided. A request that `may_wait` not gets its answer at once.
+/// Chooses a target and counts the load there, now or as soon as a target can take the request.
+/// `model` is the model's view before the wait, and after it the view of the decision. Unless it
+/// `may_wait`, the request gets its answer at once.
 pub(crate) async fn place(
     gateway: &Gateway,
     model: &mut Arc<ModelView>,
@@ -224,8 +231,9 @@ pub(crate) async fn place(
     placed
 }
 
-/// Waits until a request may be sent again that all of its workers failed: within the retry budget (then with its permit),
-/// or when a worker answers requests again, or when none is left and it is to wait for one ([`place`]).
+/// Waits until a request that all of its workers failed may be sent again: within the retry budget
+/// (then with its permit), when a worker has recovered, or when no worker is left and the request
+/// waits for one ([`place`]).
 pub(crate) async fn wait_until_retriable(
     gateway: &Gateway,
     model: &str,
@@ -251,7 +259,7 @@ pub(crate) async fn wait_until_retriable(
                     .waiters
                     .enqueue(gateway.clock.now(), &without_candidates(patience))
             };
-            // Counted among the waiting requests until it goes on.
+            // Counted among the waiting requests until it continues.
             place = Some(
                 wait.hold(gateway, hold)
                     .unwrap_or_else(|| Err(dispatch::no_worker()))?,
@@ -327,7 +335,7 @@ async fn released(
 ) -> Result<ReleasedRequest, ApiError> {
     let mut changes = gateway.waiters.models.subscribe(&model.id, Some(model));
     loop {
-        // None: the plan is on its way.
+        // `None`: the plan is on its way.
         let reason = waiter.reason();
         wait.begin(gateway, reason);
         let ends = reason.and_then(|reason| wait.ends(gateway, reason));
@@ -340,7 +348,7 @@ async fn released(
                     *model = Arc::clone(now);
                 }
                 decide::replace_candidates(gateway, model, placement, &waiter, wait.patience(gateway));
-                // Until new targets are offered it still waits for what it waited for before.
+                // Until it gets new candidates it still waits for the old ones.
                 if let Ok(released) = tokio::time::timeout(2 * MOVE_TIME, waiter.wait_for_release()).await {
                     return Ok(released);
                 }
@@ -356,7 +364,7 @@ async fn released(
     }
 }
 
-/// Sleeps until `then`; for ever without one.
+/// Sleeps until `then`; without one forever.
 async fn at(gateway: &Gateway, then: Option<Moment>) {
     match then {
         Some(then) => tokio::time::sleep(then.since(gateway.clock.now())).await,
@@ -371,7 +379,7 @@ fn is_busy(refusal: &Refusal) -> bool {
         .any(|excluded| excluded.reason == ExcludeReason::Busy)
 }
 
-/// The refusal of a request that gave up: the router had refused nobody.
+/// Returns the refusal of a request that stopped waiting: the router excluded no target.
 fn nobody(gateway: &Gateway, model: &ModelView, placement: &PlacementRequest<'_>) -> Refusal {
     let policy = RequestPolicies::of(gateway, placement.overrides, model).decode;
     Refusal {

@@ -1,4 +1,4 @@
-//! What is known of a request, and the receipt made of it.
+//! The facts of a request, and the receipt built from them.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use routing::receipt::{
 
 use super::tokenization::TokenizedPrompt;
 
-/// What is known of a request before anything is decided.
+/// Facts of a request before the decision.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestFacts {
     pub(crate) model: Arc<str>,
@@ -23,7 +23,7 @@ pub(crate) struct RequestFacts {
 }
 
 impl RequestFacts {
-    /// What is known of the request that `view` was read from.
+    /// Collects the facts of the request from which `view` was read.
     pub(super) fn of(
         view: &RequestView<'_>,
         model: &ModelView,
@@ -46,7 +46,7 @@ impl RequestFacts {
         }
     }
 
-    /// The receipt of what was decided: nothing sent yet, and nothing come of it.
+    /// Builds the receipt of the decision, without attempts or outcome.
     pub(crate) fn receipt(self, decided: DecisionFacts) -> Receipt {
         let DecisionFacts {
             id,
@@ -87,7 +87,7 @@ impl RequestFacts {
     }
 }
 
-/// What was decided about a request, where and when.
+/// Facts of the decision: its result, place and time.
 #[derive(Debug)]
 pub(crate) struct DecisionFacts {
     pub(crate) id: DecisionId,

@@ -1,8 +1,9 @@
-//! Stage 7: exactly one end for every request.
+//! The request guard: exactly one end for every request.
 //!
-//! A [`Settle`] is opened when a request's route is known and travels with it, at last inside the reply's body. Whatever
-//! ends the request ends the `Settle`: dropping it frees the load, counts one outcome and completes the receipt. A
-//! request whose end nobody announced is one whose client left.
+//! A [`RequestGuard`] is opened when a request's route is known and travels with it, at last inside
+//! the reply's body. However the request ends, the guard is dropped: that frees the load, counts
+//! one outcome and completes the receipt. A guard that is dropped without a recorded end means that
+//! the client disconnected.
 
 mod attempts;
 mod hedge;
@@ -57,9 +58,9 @@ pub(crate) struct RequestGuard {
     verdict: Option<RouterAnswer>,
     selection: Option<Selection>,
     lease: Option<Lease>,
-    /// What became of the prefill, where one was thought of.
+    /// The result of the prefill, where a split was considered.
     prefill: Option<PrefillNote>,
-    /// The prefill under way, and since when.
+    /// The prefill under way, and its start.
     leg: Option<(PrefillLeg, Moment)>,
     rewrites: Vec<&'static str>,
     notes: RoutingNotes,
@@ -78,16 +79,16 @@ pub(crate) struct RequestGuard {
     ending: StreamEnding,
     stored_response: StoredResponse,
     end: Option<OutcomeKind>,
-    /// Told at the end whether the reply was whole and no error.
+    /// Set at the end: whether the reply was whole and no error.
     outcome: Option<Arc<OnceLock<bool>>>,
 }
 
-/// What of the last decision is told in headers and counted at the end.
+/// The part of the last decision that reply headers show and the end counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
     pub(crate) worker: Arc<str>,
     pub(crate) policy: &'static str,
-    /// How the policy placed it, where it tells ways apart.
+    /// The way in which the policy placed the request, where it distinguishes several.
     pub(crate) label: Option<&'static str>,
     pub(crate) predicted_cached_tokens: u32,
     pub(super) announced_cached_tokens: u32,
@@ -96,16 +97,16 @@ pub(crate) struct Selection {
     pub(super) sent: Moment,
 }
 
-/// How a stream that ended ended.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StreamEnding {
     Proper,
-    /// Without having said that it is whole.
+    /// Without its end marker.
     Unfinished,
 }
 
 impl RequestGuard {
-    /// Opens the account of a request.
+    /// Opens the guard of a request.
     pub(crate) fn open(
         gateway: &Arc<Gateway>,
         route: &'static Route,
@@ -151,7 +152,7 @@ impl RequestGuard {
         &self.request_id
     }
 
-    /// The form of the route's errors.
+    /// Returns the form of the route's errors.
     pub(crate) fn error_shape(&self) -> ErrorShape {
         ErrorShape::of(self.route.path)
     }
@@ -160,12 +161,12 @@ impl RequestGuard {
         self.id
     }
 
-    /// The last decision's outcome, once there is one.
+    /// Returns the last selection, once there is one.
     pub(crate) fn selection(&self) -> Option<&Selection> {
         self.selection.as_ref()
     }
 
-    /// The router's own times, filled in stage by stage.
+    /// Returns the router's own times, filled in stage by stage.
     pub(crate) fn timing(&mut self) -> &mut RouterTiming {
         &mut self.timing
     }
@@ -174,12 +175,13 @@ impl RequestGuard {
         self.about = Some(self.notes.about(about));
     }
 
-    /// Who gets the request will look for its prompt in a prefix cache.
+    /// Records that the worker will look up the prompt in a prefix cache.
     pub(crate) fn set_prefix_expectation(&mut self, looked_up: PrefixExpectation) {
         self.prefix_expectation = Some(looked_up);
     }
 
-    /// A decision was made; the load it counted is ours to free. `leg`: another worker computes the prompt.
+    /// Records a decision; this guard now frees its load. `leg`: another worker computes the
+    /// prompt.
     pub(crate) fn record_placement(
         &mut self,
         decision: Decision,
@@ -191,7 +193,7 @@ impl RequestGuard {
         self.gateway
             .metrics
             .record_decision(policy, decision.method.as_str(), us);
-        // A request that is tried again pays for each decision.
+        // A retried request pays for each decision.
         self.timing.hash += decision.hash_us;
         self.timing.lookup += decision.lookup_us;
         self.timing.decide += decision.decide_us;
@@ -225,35 +227,35 @@ impl RequestGuard {
         self.begin_prefill(leg);
     }
 
-    /// The request waited for its decision.
+    /// Records the request's wait for its decision.
     pub(crate) fn record_wait(&mut self, hold: QueueWait) {
         self.hold = hold;
     }
 
-    /// Nobody can take the request. An earlier decision stays what the receipt shows.
+    /// Records that no target can take the request. The receipt keeps an earlier decision.
     pub(crate) fn record_refusal(&mut self, refusal: Refusal) {
         if self.verdict.is_none() {
             self.verdict = Some(RouterAnswer::Refused(refusal));
         }
     }
 
-    /// The reply's head goes out: from here on nothing is tried again.
+    /// Records the commit point: the reply's head is sent, and no retry follows.
     pub(crate) fn commit(&mut self, status: u16, content: &BodyContent) {
         self.status = Some(status);
         let begun = matches!(content, BodyContent::Begun { .. });
         if let Some(lease) = &mut self.lease {
-            // What has only begun may fail yet: its end says.
+            // A reply that has only begun may still fail; its end decides.
             if begun {
                 self.gateway.fleet.report_answer(lease.target().worker);
             } else {
                 self.gateway.fleet.report_success(lease.target().worker);
             }
-            // It was asked for a model on its own list: there may be another engine on its port by now.
+            // The worker listed this model: another engine may use its port by now.
             if status == 404 {
                 self.gateway.fleet.request_recheck(lease.target().worker);
             }
-            // Only the first event of a stream says when the prompt was computed: a whole reply comes after its last
-            // token, and an error after nothing.
+            // Only the first event of a stream shows when the prompt was computed: a whole reply
+            // comes after its last token, and an error shows nothing.
             if matches!(
                 content,
                 BodyContent::Begun {
@@ -273,7 +275,7 @@ impl RequestGuard {
         self.publish(None);
     }
 
-    /// The reply reached the client whole.
+    /// Records that the client got the whole reply.
     pub(crate) fn complete(&mut self) {
         let status = self.status.unwrap_or(200);
         let failed = self.in_band_error && status < 400;
@@ -300,7 +302,7 @@ impl RequestGuard {
         self.close_attempt(None, AttemptResult::Ok, self.status);
     }
 
-    /// The dialect whose streams say that they are whole, where this reply is to be one.
+    /// Returns the dialect whose streams have an end marker, where this reply should have one.
     pub(crate) fn expected_ending(&self) -> Option<Dialect> {
         match self.route.endpoint {
             RouteHandler::Generate(dialect)
@@ -314,18 +316,19 @@ impl RequestGuard {
         }
     }
 
-    /// Whether no event was an error: one that was says what became of the reply.
+    /// Returns whether no event was an error; an error event decides the outcome of the reply.
     pub(crate) fn has_no_in_band_error(&self) -> bool {
         !self.in_band_error
     }
 
-    /// The worker ended its stream properly and had not said that it is whole. The client gets it as it is.
+    /// Records that the worker closed its stream properly but without its end marker. The client
+    /// gets it unchanged.
     pub(crate) fn record_incomplete(&mut self) {
         self.ending = StreamEnding::Unfinished;
         self.record_blame(FailureKind::Incomplete);
     }
 
-    /// A running reply was cut; `kind` says what the worker did wrong, if it did.
+    /// Records that a running reply was cut; `kind` is the worker's fault, if it has one.
     pub(crate) fn record_cut(&mut self, code: ErrorCode, kind: Option<FailureKind>) {
         tracing::warn!(request_id = %self.request_id, code = code.as_str(), "reply cut");
         if let Some(kind) = kind {
@@ -340,7 +343,7 @@ impl RequestGuard {
         self.lease = None;
     }
 
-    /// The client gets an error of ours in place of a reply.
+    /// Records that the client gets an error of the router in place of a reply.
     pub(crate) fn record_own_error(&mut self, error: &ApiError) {
         self.status = Some(error.status);
         let kind = match error.status {
@@ -353,13 +356,13 @@ impl RequestGuard {
         self.end = Some(kind);
     }
 
-    /// A reply that is not relayed goes out: one of our own, or a worker's last word.
+    /// Records a reply that is not relayed: one of the router, or a worker's final error.
     pub(crate) fn record_passthrough(&mut self, status: u16) {
         self.status = Some(status);
         self.end = Some(outcome_of(status));
     }
 
-    /// Puts the receipt into the ring, or completes the one that is there.
+    /// Puts the receipt into the ring, or completes the one in the ring.
     fn publish(&mut self, outcome: Option<RequestOutcome>) {
         if std::mem::replace(&mut self.published, true) {
             let end = LogEnding {
@@ -400,17 +403,17 @@ impl RequestGuard {
         self.gateway.ring.push(receipt);
     }
 
-    /// Hands in what was predicted and what came of it. `None` if that cannot be judged, else the cached tokens, where
-    /// they are known.
+    /// Submits the prediction and its result to parity. Returns `None` if they cannot be compared,
+    /// else the cached tokens, where they are known.
     fn judge(&self, kind: OutcomeKind) -> Option<Option<u32>> {
         let won = self.selection.as_ref()?;
-        // Of a prompt that was handed over the worker's own cache had no say.
+        // After a remote prefill the worker's own cache had no part in the prompt.
         let own = kind == OutcomeKind::Ok && !self.has_remote_prefill();
         let sample = self
             .prefix_expectation
             .filter(|_| own)
             .and_then(|it| it.sample(won, self.usage));
-        // Attempts that failed have been handed in already.
+        // Failed attempts are already submitted.
         if sample.is_none()
             && self
                 .attempts
@@ -493,7 +496,7 @@ impl Drop for RequestGuard {
     }
 }
 
-/// What a status that reached the client means.
+/// Returns the outcome that a status at the client stands for.
 fn outcome_of(status: u16) -> OutcomeKind {
     match status {
         ..400 => OutcomeKind::Ok,

@@ -1,11 +1,12 @@
-//! Stage 6: the worker's bytes to the client, unchanged.
+//! Relay: the worker's bytes to the client, unchanged.
 //!
-//! Of an event stream only whole events go out: the start of one is kept until its rest comes, for 50 ms at most. A
-//! stream that breaks, stalls or runs too long ends with one error event and then without a clean end, so that neither
-//! a reader of events nor a reader of HTTP can take it for whole.
+//! An event stream is forwarded in whole events: a partial event waits for its rest, for 50 ms at
+//! most. A stream that breaks, stalls or runs too long ends with one error event and an unclean
+//! close, so that neither an SSE reader nor an HTTP reader can take it for complete.
 //!
-//! **Invariant**: what the client gets is a prefix of what the worker sent (or of its translation), cut at an event, plus at
-//! most one error event of ours. Dropping the body (the client hung up) drops the worker's connection with it.
+//! **Invariant**: the client gets a prefix of the worker's bytes (or of their translation), cut at
+//! an event boundary, plus at most one error event of the router. Dropping the body (the client
+//! hung up) drops the worker's connection with it.
 
 mod ending;
 mod translation;
@@ -35,19 +36,19 @@ use crate::{
     upstream::{ConnectionPools, UpstreamConnection},
 };
 
-/// How long the start of an event may be kept.
+/// Longest wait for the rest of a partial event.
 const TORN_EVENT: Duration = Duration::from_millis(50);
-/// How much of it.
+/// Longest partial event, bytes.
 const TORN_BYTES: usize = 1024 * 1024;
-/// Pause between the error event and the unclean end: the connection flushes while it waits.
+/// Pause between the error event and the unclean close: the connection flushes meanwhile.
 const FLUSH: Duration = Duration::from_millis(20);
 
-/// What a running stream must keep to.
+/// Limits of a running stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamLimits {
     pub(crate) idle: Duration,
     pub(crate) total: Duration,
-    /// One that ends without having said that it is whole is cut.
+    /// Whether a stream without its end marker is cut.
     pub(crate) strict: bool,
 }
 
@@ -63,11 +64,12 @@ pub(crate) struct ReplyStart {
     pub(crate) pools: ConnectionPools,
     pub(crate) clock: Clock,
     pub(crate) cutting: AbortSignal,
-    /// What puts its events into the client's words.
+    /// Translates the stream's events into the client's dialect.
     pub(crate) stream: Option<StreamTranslator>,
 }
 
-/// A reply on its way. It owns everything the request still holds: the worker's connection, the load, the receipt.
+/// A reply that is being relayed. It owns everything that the request still holds: the worker's
+/// connection, the load, the receipt.
 #[derive(Debug)]
 pub(crate) struct ReplyRelay {
     upstream: Incoming,
@@ -77,14 +79,15 @@ pub(crate) struct ReplyRelay {
     clock: Clock,
     limits: StreamLimits,
     started: Moment,
-    /// Fires when nothing came for the idle limit, or when the start of an event was kept long enough.
+    /// Fires when no byte arrived within the idle limit, or when a partial event has waited long
+    /// enough.
     alarm: Pin<Box<Sleep>>,
     last_byte: Moment,
-    /// Resolves when the router goes down and cannot wait any longer.
+    /// Resolves at the end of the drain time.
     cutting: AbortSignal,
     events: Option<SseTracker>,
     translation: Option<StreamTranslation>,
-    /// Complete bytes that may go out now.
+    /// Complete bytes that can be sent now.
     ready: VecDeque<Bytes>,
     end: RelayEnd,
     guard: RequestGuard,
@@ -92,30 +95,30 @@ pub(crate) struct ReplyRelay {
 
 #[derive(Debug)]
 enum RelayEnd {
-    /// More may come.
+    /// More bytes may arrive.
     Open,
-    /// The worker ended its reply properly.
+    /// The worker closed its reply properly.
     Clean,
-    /// The error event is out; the pause before the unclean end runs.
+    /// The error event is sent; the pause before the unclean close runs.
     Breaking(Pin<Box<Sleep>>),
-    /// Over.
+    /// The reply has ended.
     Over,
 }
 
-/// What is tracked of an event stream.
+/// The state of an event stream.
 #[derive(Debug)]
 struct SseTracker {
     splitter: SseSplitter,
-    /// `None` where nothing is expected of the stream's ending.
+    /// `None`: the stream has no end marker.
     ending: Option<EndingTracker>,
     partial_event: Vec<Bytes>,
     torn_bytes: usize,
     torn_since: Option<Moment>,
-    /// Part of an event is out already.
+    /// A part of an event is already sent.
     part_out: bool,
 }
 
-/// Why a running reply was cut by us.
+/// The reason why the router cut a running reply.
 #[derive(Clone, Copy, Debug)]
 enum CutReason {
     Broken,
@@ -162,7 +165,7 @@ impl ReplyRelay {
         relay
     }
 
-    /// Sorts arriving bytes into those that may go out and those that wait.
+    /// Sorts arriving bytes into complete ones and those of a partial event.
     fn take_in(&mut self, data: Bytes) {
         self.last_byte = self.clock.now();
         if self.translation.is_some() {
@@ -179,7 +182,7 @@ impl ReplyRelay {
         events.sort(data, pushed.complete, self.last_byte, &mut self.ready);
     }
 
-    /// Time until the next thing that must happen without the worker's doing.
+    /// Arms the timer for the next event that does not depend on the worker.
     fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let now = self.clock.now();
         let idle = self.limits.idle.saturating_sub(now.since(self.last_byte));
@@ -190,7 +193,8 @@ impl ReplyRelay {
         });
         let next = idle.min(total).min(torn);
         if next.is_zero() {
-            // A timer set to this very moment fires at the next tick, and would be set anew there: it would never fire.
+            // A timer for this very moment fires at the next tick and would be armed again there:
+            // it would never fire.
             return Poll::Ready(());
         }
         self.alarm
@@ -203,7 +207,7 @@ impl ReplyRelay {
         self.clock.now().since(self.started) >= self.limits.total
     }
 
-    /// Handles whatever time has run out; true if something is to be done now.
+    /// Handles the limits that have expired; returns whether there is something to do now.
     fn alarmed(&mut self) -> bool {
         let now = self.clock.now();
         if self.is_too_long() {
@@ -224,9 +228,9 @@ impl ReplyRelay {
         false
     }
 
-    /// Ends the reply early: the error event where there is a place for one, then an unclean end.
+    /// Ends the reply early: an error event where the framing allows one, then an unclean close.
     fn cut(&mut self, why: CutReason) {
-        // Closes the worker's connection: whatever it still computes for us, it can stop.
+        // Closes the worker's connection, so that it stops computing for this request.
         self.connection = None;
         if self
             .translation
@@ -250,7 +254,7 @@ impl ReplyRelay {
             CutReason::TooLong => (
                 ErrorCode::StreamTooLong,
                 "the reply ran longer than request.stream_max_duration: what came before this event is incomplete",
-                // Our own limit: the worker did nothing wrong.
+                // A limit of the router: the worker is not at fault.
                 None,
             ),
             CutReason::GoingDown => (
@@ -266,8 +270,8 @@ impl ReplyRelay {
         };
         self.guard.record_cut(code, kind);
         if let Some(events) = &mut self.events {
-            // The start of an event that will never be whole is no use to anybody. If part of it is out already, it is
-            // closed first, so that the error stands as an event of its own.
+            // An event that will never be whole is useless. If a part of it is already sent, it is
+            // closed first, so that the error is an event of its own.
             events.partial_event.clear();
             events.torn_since = None;
             let error = self
@@ -300,7 +304,7 @@ impl ReplyRelay {
         self.finished();
     }
 
-    /// The worker's connection is free for another request.
+    /// Releases the worker's connection for another request.
     fn finished(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.pools.release(self.worker, connection, self.clock);
@@ -309,8 +313,8 @@ impl ReplyRelay {
     }
 }
 
-/// Takes from one event what it says. Engines name the reason to stop, still empty, in every chunk of a chat: what is read is
-/// read once.
+/// Reads one event. Engines send an empty stop reason in every chunk of a chat, so each chunk is
+/// parsed once for both purposes.
 fn seen(settle: &mut RequestGuard, ending: &mut Option<EndingTracker>, event: SseEvent<'_>) {
     match event {
         SseEvent::Data { data, .. } => {
@@ -341,7 +345,7 @@ fn note(settle: &mut RequestGuard, data: &[u8]) {
     }
 }
 
-/// Whether such a fact may stand in an event.
+/// Returns whether an event may contain such a fact.
 fn tells(settle: &RequestGuard, data: &[u8]) -> bool {
     let worth = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
     let told = || worth(b"\"usage\"") || worth(b"finish_reason") || worth(b"\"error\"");
@@ -362,7 +366,7 @@ impl SseTracker {
         }
     }
 
-    /// `complete` bytes of `data` end whole events; the rest waits.
+    /// Sorts `data`: its first `complete` bytes end whole events, the rest waits.
     fn sort(&mut self, mut data: Bytes, complete: usize, now: Moment, ready: &mut VecDeque<Bytes>) {
         if complete > 0 {
             ready.extend(self.partial_event.drain(..));
@@ -435,7 +439,8 @@ impl Body for ReplyRelay {
                     {
                         relay.take_in(data);
                     }
-                    // A body of announced length is not asked again once that length is out: its end is seen here.
+                    // hyper does not poll a body of announced length again after its last byte: the
+                    // end is noticed here.
                     if relay.upstream.is_end_stream() {
                         relay.ended();
                     }
@@ -452,7 +457,7 @@ impl Body for ReplyRelay {
                     }
                     ready!(relay.arm(cx));
                     if !relay.alarmed() {
-                        // The alarm was early by the timer's grain: set it again.
+                        // The alarm fired early by the timer's granularity: arm it again.
                         cx.waker().wake_by_ref();
                         return Poll::Pending;
                     }
@@ -467,8 +472,8 @@ impl Body for ReplyRelay {
 
     fn size_hint(&self) -> SizeHint {
         let mut hint = SizeHint::default();
-        // A length that the worker announced, and that frames its reply, is announced to the client too. An event stream
-        // may grow by an error event of ours.
+        // A length that the worker announces, and that frames its reply, is announced to the client
+        // too. An event stream may grow by an error event of the router.
         if let (None, Some(left)) = (&self.events, self.upstream.size_hint().exact()) {
             hint.set_exact(
                 self.ready

@@ -18,13 +18,14 @@ use crate::{coalesce::SharedBody, ids::REQUEST_ID, routes::ErrorShape};
 /// The body of a reply.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
-    /// Bytes of our own, or a worker's whole reply with the request's account, which is settled when they are out.
+    /// Bytes of the router, or a worker's whole reply with the request's guard, which is settled
+    /// after the last byte.
     Whole(Option<Bytes>, Option<Box<RequestGuard>>),
-    /// A worker's reply on its way.
+    /// A worker's reply that is being relayed.
     Relay(Box<ReplyRelay>),
-    /// A reply that others may read too.
+    /// A reply that other requests may read too.
     Shared(Box<SharedBody>),
-    /// A reply that is kept if all of it goes out.
+    /// A reply that is cached if the client gets all of it.
     Kept(Box<FillingBody>),
 }
 
@@ -39,7 +40,7 @@ impl ReplyBody {
 
     pub(crate) fn whole(bytes: Bytes, mut settle: RequestGuard) -> Self {
         if bytes.is_empty() {
-            // An empty body is never asked for.
+            // hyper never polls an empty body.
             settle.complete();
             return Self::empty();
         }
@@ -89,7 +90,7 @@ impl Body for ReplyBody {
     }
 }
 
-/// The head of a reply that came from a worker.
+/// Builds the head of a relayed reply.
 pub(crate) fn head(worker: &Parts, settle: &RequestGuard) -> (StatusCode, HeaderMap) {
     let mut fields = headers::reply_head(&worker.headers);
     insert(
@@ -101,7 +102,7 @@ pub(crate) fn head(worker: &Parts, settle: &RequestGuard) -> (StatusCode, Header
     (worker.status, fields)
 }
 
-/// Headers about the routing: who, by what rule, under which decision, and what was expected of its cache.
+/// Adds headers about the routing: worker, policy, decision id, and predicted cached tokens.
 pub(crate) fn add_routing_headers(fields: &mut HeaderMap, settle: &RequestGuard) {
     let shown = settle.reply_headers();
     if shown.expose && shown.vllm_router {
@@ -138,7 +139,7 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, settle: &RequestGuard)
     }
 }
 
-/// Lists what was changed of the client's body, if anything was.
+/// Lists the rewrites of the client's body, if any.
 pub(super) fn add_rewrite_header(fields: &mut HeaderMap, rewrites: &[&str]) {
     if !rewrites.is_empty() {
         insert(
@@ -159,7 +160,7 @@ pub(crate) fn with_head(
     response
 }
 
-/// An error in the shape of the route.
+/// Builds an error in the shape of the route.
 pub(crate) fn error(error: &ApiError, shape: ErrorShape, request_id: &str) -> Response<ReplyBody> {
     let mut response = bytes(error.status, shape.body(error, request_id), request_id);
     let fields = response.headers_mut();
@@ -172,7 +173,7 @@ pub(crate) fn error(error: &ApiError, shape: ErrorShape, request_id: &str) -> Re
     response
 }
 
-/// The same reply, with the methods that its path does answer, where there are any.
+/// Adds the methods that the path supports, if any.
 pub(crate) fn with_allow(
     methods: Option<&'static str>,
     mut response: Response<ReplyBody>,
@@ -185,8 +186,8 @@ pub(crate) fn with_allow(
     response
 }
 
-/// The same reply, after which the connection is closed unless the request's body was read to its end: what follows on
-/// it could not be told apart from the rest of that body.
+/// Closes the connection after the reply unless the request's body was read to its end: the next
+/// request could not be told apart from the rest of that body.
 pub(crate) fn close_unless(
     drained: bool,
     mut response: Response<ReplyBody>,
@@ -199,7 +200,7 @@ pub(crate) fn close_unless(
     response
 }
 
-/// The same reply with the request's id under the name that Anthropic's clients read too, on their routes.
+/// Adds the request id, also under the name that Anthropic's clients read on their routes.
 pub(crate) fn with_request_id(
     shape: ErrorShape,
     request_id: &str,
@@ -215,9 +216,9 @@ pub(crate) fn with_request_id(
     response
 }
 
-/// A JSON reply of our own.
+/// Builds a JSON reply of the router.
 pub(crate) fn json(status: u16, value: &impl Serialize, request_id: &str) -> Response<ReplyBody> {
-    // Our own types have string keys and no floats that JSON lacks.
+    // The router's own types have string keys and no floats outside JSON.
     bytes(
         status,
         serde_json::to_vec(value).unwrap_or_default(),
@@ -225,7 +226,7 @@ pub(crate) fn json(status: u16, value: &impl Serialize, request_id: &str) -> Res
     )
 }
 
-/// The same, written already.
+/// Builds a JSON reply from serialized bytes.
 pub(super) fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<ReplyBody> {
     let mut fields = HeaderMap::with_capacity(4);
     fields.insert(
@@ -237,7 +238,7 @@ pub(super) fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<Re
     with_head((status, fields), ReplyBody::own(body))
 }
 
-/// Sets a header, unless the value cannot stand in one.
+/// Sets a header, unless the value is invalid in one.
 pub(super) fn insert(fields: &mut HeaderMap, name: HeaderName, value: &str) {
     if let Ok(value) = HeaderValue::try_from(value) {
         fields.insert(name, value);

@@ -1,4 +1,4 @@
-//! What was tried for one request, and whether it is tried again.
+//! The attempts of one request, and whether another follows.
 
 use std::time::Duration;
 
@@ -12,37 +12,40 @@ use super::{
 };
 use crate::{Gateway, retry::RetryPermit};
 
-/// Attempts of one request that may end with a local failure: another worker is as far away as the first.
+/// Most attempts of one request that may end with a local failure: the fault affects every worker
+/// alike.
 const LOCAL_ATTEMPTS: u32 = 3;
 
-/// What was tried for one request.
+/// The attempts of one request.
 #[derive(Debug, Default)]
 pub(super) struct RetryState {
-    /// Workers that failed it, all their ranks with them: what failed is a process, not a rank.
+    /// Workers that failed the request, with all their ranks: a failure is the process's, not the
+    /// rank's.
     pub(super) excluded: Vec<Pin>,
     /// Attempts that sent something.
     sends: u32,
-    /// Times that workers which failed it were tried again.
+    /// Retries at a worker that had failed the request.
     again_there: u32,
-    /// Attempts that could not be made for a reason that lies with this process.
+    /// Attempts that failed for a reason local to this process.
     local: u32,
     /// When the first attempt failed.
     failed_at: Option<Moment>,
-    /// Nobody was left who could have taken it: it waits as one that found nobody in the first place.
+    /// No untried worker is left: the request waits like one that found no worker at all.
     pub(super) waits_for_anybody: bool,
-    /// Room in the budget, held while the retry that needed it runs.
+    /// The retry permit, held while the retry that needed it runs.
     permit: Option<RetryPermit>,
     pub(super) last: Option<AttemptFailure>,
 }
 
 impl RetryState {
-    /// This one was asked beside, and failed too.
+    /// Records a failed hedge.
     pub(super) fn record_hedge_failure(&mut self, other: Pin) {
         self.excluded.push(other);
         self.sends += 1;
     }
 
-    /// Others could have taken it when it failed, and are gone by now: whether it waits as one that found nobody.
+    /// Called when the workers that were left at the failure are gone by now. Returns whether the
+    /// request waits like one that found no worker at all.
     pub(super) fn may_wait_for_worker(&mut self, gateway: &Gateway) -> bool {
         let class = self.last.as_ref().and_then(|failure| failure.class);
         let nothing_came = matches!(class, Some(AttemptClass::C0 | AttemptClass::C1));
@@ -58,7 +61,8 @@ impl RetryState {
         true
     }
 
-    /// Whether another attempt may follow, after the pause that it needs. The rule is the table in [`crate::retry`].
+    /// Returns whether another attempt follows, after the pause that it needs. [`crate::retry`] has
+    /// the rules.
     pub(super) async fn next_attempt(
         &mut self,
         gateway: &Gateway,
@@ -71,7 +75,7 @@ impl RetryState {
         let class = failure.class;
         let failed_at = *self.failed_at.get_or_insert(gateway.clock.now());
         (self.permit, self.waits_for_anybody) = (None, false);
-        // Of several 503s the longest wait is what the client is told.
+        // Of several 503s the client gets the longest `Retry-After`.
         let failure = match self.last.take() {
             Some(before)
                 if before.retry_after() > failure.retry_after()
@@ -116,7 +120,8 @@ impl RetryState {
             }
             return free || self.permit.is_some();
         }
-        // What was not even sent is as if it came now: also to wait, where that is allowed, for whoever comes (back).
+        // A request of which nothing was sent counts as new: it also waits for a worker to appear
+        // or return, where that is allowed.
         let may_wait = gateway.clock.now().since(failed_at) < gateway.rules.waiting.no_worker;
         if class == AttemptClass::C0 && may_wait {
             self.waits_for_anybody = true;
@@ -145,14 +150,14 @@ impl RetryState {
         if !pause(gateway, self.again_there - 1, wait.deadline()).await {
             return false;
         }
-        // By now it may be known that it is gone.
+        // Meanwhile the worker may turn out to be gone.
         self.waits_for_anybody = may_wait;
         self.excluded.clear();
         true
     }
 }
 
-/// Waits before attempt `n` (from 0) at what failed before; `false`: there is no time for it.
+/// Waits before retry `n` (from 0) at the worker that failed; `false`: the time left is too short.
 async fn pause(gateway: &Gateway, n: u32, deadline: Moment) -> bool {
     let pause: Duration = gateway.rules.retry.delay(n, gateway.ids.next_number());
     if gateway.clock.now() + pause >= deadline {

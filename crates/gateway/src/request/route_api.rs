@@ -1,7 +1,8 @@
-//! `POST /v1/route` and its siblings: who would get a request, and a place kept there.
+//! `POST /v1/route` and its sub-routes: the decision for a request, with an optional reservation.
 //!
-//! For programs that send requests themselves. The prompt is identified and the target chosen by the very stages of a
-//! real request. Without a `request_id` no decision changes by asking; with one, load is counted until it is given back.
+//! For programs that send requests themselves. The same stages as for a forwarded request find the
+//! prompt and choose the target. Without a `request_id` the call changes no later decision; with
+//! one, its load counts until the reservation ends.
 
 mod body;
 
@@ -39,7 +40,7 @@ use crate::{
 
 /// The route's path, as receipts name it.
 const ROUTE: &str = "/v1/route";
-/// What a reservation's path ends with when its prompt is computed.
+/// Last part of the path that reports a reservation's prompt as computed.
 const PREFILL_COMPLETE: &str = "/prefill_complete";
 
 /// `POST /v1/route`.
@@ -137,12 +138,12 @@ pub(super) fn free(
 }
 
 impl Gateway {
-    /// Who would get the request in `body`, a body of `/v1/route`. No decision changes by asking; an engine may be asked to
-    /// tokenise.
+    /// Returns the decision for the request in `body`, a body of `/v1/route`. The call changes no
+    /// later decision; an engine may be called to tokenize the prompt.
     ///
     /// # Errors
     ///
-    /// As the route answers; also a body that asks for a reservation.
+    /// The errors of the route; also a body that asks for a reservation.
     pub async fn dry_run(self: &Arc<Self>, body: Bytes) -> Result<Receipt, ApiError> {
         let asked = body::read(&body, &HeaderOverrides::default())?;
         if asked.request_id.is_some() {
@@ -155,7 +156,7 @@ impl Gateway {
     }
 }
 
-/// A receipt, and the place that is kept.
+/// A receipt, and the reservation if there is one.
 #[derive(Debug, Serialize)]
 struct RouteReply {
     #[serde(flatten)]
@@ -170,7 +171,7 @@ struct ReservationInfo {
     expires_at: String,
 }
 
-/// A request that is asked about, up to the decision.
+/// The request in a body of `/v1/route`, up to the decision.
 struct DryRunRequest<'a> {
     gateway: &'a Arc<Gateway>,
     body: RouteBody<'a>,
@@ -186,7 +187,8 @@ struct DryRunRequest<'a> {
 }
 
 impl<'a> DryRunRequest<'a> {
-    /// Finds model and workers, and identifies the prompt. `bytes` is the body that `asked` was read from.
+    /// Finds the model and its workers, and tokenizes the prompt. `bytes` is the body from which
+    /// `asked` was read.
     async fn prepare(
         gateway: &'a Arc<Gateway>,
         bytes: &Bytes,
@@ -201,14 +203,15 @@ impl<'a> DryRunRequest<'a> {
             asked.overrides.worker.as_deref(),
             asked.worker_param,
         )?;
-        // A name that nobody has is no mistake here: a worker that failed its caller may be gone by now.
+        // An unknown name is no error here: a worker that failed the caller may already be removed.
         let exclude = asked
             .exclude
             .iter()
             .filter_map(|name| decide::resolve_worker(&snapshot, name))
             .collect();
         let accept = gateway.clock.now().ms_since(received) * 1e3;
-        // Behind a place that is kept waits a generation, if not here; behind a question nothing does.
+        // A reservation stands for a generation elsewhere, which waits for this answer; a dry run
+        // delays none.
         let identify = &gateway.tokenization;
         let deadline = received + gateway.rules.timeout;
         let prompt = match asked.request_id {
@@ -280,7 +283,7 @@ impl<'a> DryRunRequest<'a> {
             affinity: &self.affinity,
             salt: self.salt.clone(),
             expected_output_tokens: self.body.expected_output_tokens,
-            // Whoever sends it says when the prompt is computed.
+            // The holder of the reservation reports when the prompt is computed.
             answer: ReplyMode::Elsewhere,
             pin: self.pin,
             handover: &self.handover,
@@ -290,14 +293,15 @@ impl<'a> DryRunRequest<'a> {
         }
     }
 
-    /// The decision without its consequences; not kept among the receipts, which are about requests that were sent.
+    /// Returns the decision without its effects. It stays out of the receipt ring, which is about
+    /// sent requests.
     fn dry_run(&self, request_id: Arc<str>) -> Result<Receipt, ApiError> {
         let decision = decide::preview(self.gateway, &self.model, &self.placement())
             .map_err(|refusal| decide::refusal_error(&refusal))?;
         Ok(self.receipt(decision, request_id, true))
     }
 
-    /// Decides and keeps the place under `id`.
+    /// Decides and reserves the target under `id`.
     fn reserve(&self, id: &Arc<str>) -> Result<RouteReply, ApiError> {
         let gateway = self.gateway;
         let at = CallTime::now(gateway.clock);
@@ -312,7 +316,7 @@ impl<'a> DryRunRequest<'a> {
                         PlacementOutcome::Refused(refusal) => {
                             return Err(decide::refusal_error(&refusal));
                         }
-                        // Without patience nothing is held.
+                        // Without patience no request is queued.
                         PlacementOutcome::Queued(_) => return Err(dispatch::no_worker()),
                     };
                     let worker = self
@@ -347,7 +351,7 @@ impl<'a> DryRunRequest<'a> {
         })
     }
 
-    /// Blocks of the prompt, wherever it goes.
+    /// Returns the blocks of the prompt, an upper bound for every target.
     fn most_blocks(&self) -> u64 {
         let smallest = self
             .model
@@ -395,7 +399,7 @@ impl<'a> DryRunRequest<'a> {
     }
 }
 
-/// A reservation's id as it stands in a path, its percent escapes undone.
+/// Decodes a reservation id from a path (percent escapes).
 fn id_in_path(text: &str) -> Result<String, ApiError> {
     let unknown = || crate::reservations::not_found(text);
     let mut bytes = Vec::with_capacity(text.len());

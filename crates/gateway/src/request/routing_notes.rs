@@ -1,19 +1,20 @@
-//! What is told of a request in its reply's headers beside the decision, and what was changed before it.
+//! Notes on a request for its reply's headers, beside the decision: the requested model, hooks,
+//! rewrites.
 
 use std::sync::Arc;
 
 use super::receipt::RequestFacts;
 
-/// Gathered before and at the decision; stays when the receipt is published.
+/// Collected until the decision; kept when the receipt is published.
 #[derive(Debug, Default)]
 pub(crate) struct RoutingNotes {
-    /// The model that the client named, where another one serves it.
+    /// The model that the client named, if another one serves it.
     requested_model: Option<Arc<str>>,
     model: Option<Arc<str>>,
     cluster: Option<Arc<str>>,
-    /// `name=result` of each hook that was asked.
+    /// `name=result` of each hook that was called.
     hooks: Vec<String>,
-    /// Rewrites of the client's body itself, whatever worker gets it.
+    /// Rewrites of the client's body that apply for any worker.
     rewrites: Vec<&'static str>,
 }
 
@@ -33,7 +34,7 @@ impl RoutingNotes {
         self.hooks.push(format!("{name}={result}"));
     }
 
-    /// The receipt names the model that the client did.
+    /// Puts the client's model name into the receipt.
     pub(crate) fn about(&mut self, mut about: RequestFacts) -> RequestFacts {
         self.model = Some(
             about

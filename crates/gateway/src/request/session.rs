@@ -1,7 +1,8 @@
-//! What ties a request to its session: a name that its client gave it, or that it begins with all of an earlier request.
+//! Session recognition: by a name from the client, or because a request begins with all of an
+//! earlier one.
 //!
-//! Names count whole and leave this place as hashes only, together with the model and the salt: equal names of two models,
-//! or under two salts, are two sessions.
+//! A name counts as a whole and leaves this module only as a hash, together with the model and the
+//! salt: equal names of two models, or under two salts, are two sessions.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use routing::{PromptGrowth, SessionKeys, SessionMode};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Headers in which clients of agents name a session, after the configured ones: Claude Code; Codex CLI, now and before;
-/// opencode with its own gateway and with others; NVIDIA Dynamo.
+/// Headers in which agent clients name a session, after the configured ones: Claude Code; Codex
+/// CLI, now and before; opencode with its own gateway and with others; NVIDIA Dynamo.
 const AGENT_HEADERS: [HeaderName; 6] = [
     HeaderName::from_static("x-claude-code-session-id"),
     HeaderName::from_static("session-id"),
@@ -21,7 +22,7 @@ const AGENT_HEADERS: [HeaderName; 6] = [
     HeaderName::from_static("x-dynamo-session-id"),
 ];
 
-/// The name: the first of these headers, else of the body's fields (contract V25).
+/// Returns the name: from the first of these headers, else from the body's fields (contract V25).
 pub(super) fn name<'a>(
     configured: &[HeaderName],
     headers: &'a HeaderMap,
@@ -37,7 +38,7 @@ pub(super) fn name<'a>(
     header.or_else(|| view.session.key().map(str::as_bytes))
 }
 
-/// By what the router may recognise the session; nothing is hashed that it does not look at.
+/// Returns the keys by which the router may recognise the session; hashes only those that it uses.
 pub(super) fn keys(
     mode: SessionMode,
     name: Option<&[u8]>,
@@ -51,7 +52,7 @@ pub(super) fn keys(
         .cache_salt
         .as_ref()
         .map_or(model, |salt| xxh3_64_with_seed(salt.as_bytes(), model));
-    // A name decides alone.
+    // A name alone decides.
     let growth = if name.is_some() {
         None
     } else {
@@ -61,7 +62,7 @@ pub(super) fn keys(
     (name.is_some() || growth.is_some()).then(|| Arc::new(SessionKeys { name, growth }))
 }
 
-/// Equal numbers of different things must not meet.
+/// Separates equal hashes of different kinds of keys.
 const CHAT: u64 = 1;
 const TEXT: u64 = 2;
 const IDS: u64 = 3;

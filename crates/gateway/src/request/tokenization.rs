@@ -1,7 +1,8 @@
-//! Stage 3: what the prompt is, in tokens if they can be had, else as text.
+//! Tokenization: the identity of a prompt, as token ids if possible, else as text.
 //!
-//! Tokens come from the model's own tokenizer, or where there is none from an engine, by way of what it told another router. Nothing here can fail a request:
-//! whatever goes wrong, the prompt is known by its text prefix, and the receipt says so.
+//! Token ids come from the model's own tokenizer or, without one, from an engine (or from an
+//! engine's answer to another router). This stage never fails a request: on any error the prompt is
+//! identified by its text prefix, and the receipt says so.
 
 mod breaker;
 mod compute_pool;
@@ -37,48 +38,51 @@ pub use self::{
 };
 use crate::metrics::ResultCounters;
 
-/// A computation that ended in time, with tokens or without.
+/// Result label of a computation that ended in time, with tokens or without.
 const COMPUTED: &str = "computed";
 
-/// A prompt as the decision sees it.
+/// A prompt as the decision reads it.
 #[derive(Debug)]
 pub(crate) struct TokenizedPrompt {
     pub(crate) source: PromptSource,
     pub(crate) blocks: Option<Arc<PromptBlocks>>,
     pub(crate) tokens: u32,
-    /// Tokens that no earlier prompt had told.
+    /// Tokens that no earlier prompt contained.
     pub(crate) new_tokens: u32,
-    /// Microseconds.
+    /// In microseconds.
     pub(crate) render_us: f64,
     pub(crate) tokenize_us: f64,
 }
 
-/// What the stage needs beside the request.
+/// The parts of the stage that outlive a request.
 #[derive(Debug)]
 pub(crate) struct TokenizationStage {
     scheme: HashScheme,
     budget: Duration,
     clock: Clock,
-    /// For generations: as many as there are cores. More would only slow each other down, and tokenizers keep tables for
-    /// every thread they run on.
+    /// For generations: one computation per core. More would only slow each other down, and
+    /// tokenizers keep tables for every thread they run on.
     compute_pool: ComputePool,
-    /// For those who only ask: apart, so that no generation waits behind them.
+    /// For dry runs and similar calls: separate, so that no generation waits behind them.
     low_priority_pool: ComputePool,
     engine: EngineTokenizer,
-    /// What came of computing tokens by models' own files.
+    /// Results of computations with the models' own tokenizers.
     results: ResultCounters,
 }
 
-/// Longest wait of a request for its tokens by the model's own files, the wait for a seat included, or so many budgets if
-/// that is more. What is within the budget as predicted takes some milliseconds; the rest is for busy machines.
+/// Longest wait of a request for its tokens by the model's own files, including the wait for a
+/// permit, or [`BUDGETS`] budgets if that is more. A computation predicted within the budget takes
+/// some milliseconds; the rest is for busy machines.
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 const BUDGETS: u32 = 4;
 
-/// A conversation may be this many times longer than the budget allows, if what is new in it is within the budget.
+/// Factor by which a conversation may exceed the budget if its new part is within the budget.
 const MOSTLY_KNOWN: u32 = 32;
-/// What a byte of a text costs that stands for itself: it is read as JSON, and written again.
+/// Cost per byte of a prompt that is identified by its text: it is parsed from JSON and written
+/// again.
 const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(10);
-/// And it may have this many bytes: what is not new is still rendered and looked up, in some 5 ns a byte.
+/// Longest such conversation, in bytes: its known part is still rendered and looked up, at some 5
+/// ns a byte.
 const LONGEST_KNOWN: usize = 512 << 10;
 
 impl TokenizationStage {
@@ -111,28 +115,28 @@ impl TokenizationStage {
         }
     }
 
-    /// Whether answers of engines are kept.
+    /// Sets whether new answers of engines are cached.
     pub(crate) fn set_accepts_new(&self, takes: bool) {
         self.engine.set_accepts_new(takes);
     }
 
-    /// Forgets answers of engines that were not met lately.
+    /// Drops answers of engines that were not used recently.
     pub(crate) fn shrink(&self) {
         self.engine.shrink();
     }
 
-    /// Where work is done for generations.
+    /// Returns the pool for generations.
     pub(super) fn compute_pool(&self) -> &ComputePool {
         &self.compute_pool
     }
 
-    /// Where work is done for those who only ask.
+    /// Returns the pool for calls that precede no generation here.
     pub(super) fn low_priority_pool(&self) -> &ComputePool {
         &self.low_priority_pool
     }
 
-    /// Finds the prompt's identity, for a generation. `bytes` is the body that `view` was read from; the request ends at
-    /// `deadline`.
+    /// Identifies the prompt of a generation. `bytes` is the body from which `view` was read; the
+    /// request ends at `deadline`.
     pub(crate) async fn run(
         &self,
         artefacts: &Arc<ModelArtefacts>,
@@ -154,7 +158,8 @@ impl TokenizationStage {
         .await
     }
 
-    /// As [`Self::run`], for those who only ask, such as `/v1/route`: no generation waits behind them.
+    /// Like [`Self::run`], in the low-priority pool, for calls such as `/v1/route`: no generation
+    /// waits behind them.
     pub(crate) async fn run_low_priority(
         &self,
         artefacts: &Arc<ModelArtefacts>,
@@ -182,7 +187,8 @@ impl TokenizationStage {
         asked: TokenizationInput<'_>,
     ) -> TokenizedPrompt {
         if let PromptPart::TokenIds(ids) = &asked.view.prompt {
-            // The engine computes only the last of them: which ones, and so which blocks, is its own to say.
+            // The engine computes only the last of them, and decides itself how many: the blocks
+            // are unknown.
             if asked.view.rendering.truncate_prompt_tokens.is_some() {
                 return TokenizedPrompt::without_blocks(
                     u32::try_from(ids.len()).unwrap_or(u32::MAX),
@@ -192,7 +198,7 @@ impl TokenizationStage {
             return TokenizedPrompt::of(PromptSource::Given, blocks);
         }
         let found = match (&artefacts.prompt, &artefacts.source) {
-            // The tokens of something else would be no better.
+            // The tokens of a merely similar prompt would not help.
             _ if asked.view.fidelity == Fidelity::Likeness => None,
             (Some(model), _) => self.by_own(model, asked).await,
             (None, TokenizerSource::Remote) => self.by_engine(asked).await,
@@ -232,7 +238,7 @@ impl TokenizationStage {
         })
     }
 
-    /// Computes tokens within the request's time; `None` where they cannot be had in it.
+    /// Computes tokens within the request's time; `None`: not possible in that time.
     async fn computed(
         &self,
         model: &Arc<prompt::PromptModel>,
@@ -289,7 +295,7 @@ impl TokenizationStage {
     }
 }
 
-/// A request's body, what was read from it, and where work on it is done.
+/// A request's body, its view, and the pool for work on it.
 #[derive(Clone, Copy, Debug)]
 struct TokenizationInput<'a> {
     dialect: Dialect,
@@ -300,7 +306,8 @@ struct TokenizationInput<'a> {
 }
 
 impl TokenizationInput<'_> {
-    /// Works on the view where its `cost`, as predicted, belongs. `None` if it panicked.
+    /// Runs work on the view on the thread that its predicted `cost` calls for. `None` if it
+    /// panicked.
     async fn work<T: Send + 'static>(
         self,
         cost: Duration,
@@ -325,7 +332,7 @@ fn by_text(scheme: HashScheme, view: &RequestView<'_>) -> TokenizedPrompt {
             prompt::chat_identity(messages.as_str(), view.rendering.tools.map(RawJson::as_str))
         }
         PromptPart::Text(text) => prompt::text_identity(text),
-        // Several prompts have no one prefix; their length is load all the same.
+        // Several prompts have no common prefix; their length still counts as load.
         PromptPart::Batch { text_bytes, ids } => {
             let ids = u32::try_from(*ids).unwrap_or(u32::MAX);
             return TokenizedPrompt::without_blocks(
@@ -353,7 +360,7 @@ impl TokenizedPrompt {
         }
     }
 
-    /// Something of about this many tokens that no cache can know.
+    /// A prompt of about this many tokens without any known block.
     pub(super) fn without_blocks(tokens: u32) -> Self {
         let source = PromptSource::None;
         Self {
@@ -367,7 +374,7 @@ impl TokenizedPrompt {
     }
 }
 
-/// Bytes that would be rendered and tokenised, about.
+/// Returns about how many bytes would be rendered and tokenized.
 fn prompt_bytes(view: &RequestView<'_>) -> usize {
     match &view.prompt {
         PromptPart::Messages(messages) => {

@@ -1,7 +1,7 @@
-//! `POST /tokenize` and `POST /detokenize`: a prompt's token ids, and back, as the engine would give them.
+//! `POST /tokenize` and `POST /detokenize`: text to token ids and back, as the engine would do it.
 //!
-//! Answered here where the model's tokenizer is, workers or not. What only an engine can answer goes to one on the way of
-//! every request, and leaves no trace in what is known of its cache.
+//! The router answers where it has the model's tokenizer, with or without workers. Otherwise the
+//! request goes to an engine through the usual stages and leaves no trace in the view of its cache.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -30,10 +30,10 @@ use super::{
 };
 use crate::Gateway;
 
-/// What a byte of a body costs to read which model it names.
+/// Cost per byte to read the model's name from a body.
 const NAME_COST_PER_BYTE: Duration = Duration::from_nanos(4);
 
-/// Longest wait for an answer of ours: a mebibyte takes a tenth of a second.
+/// Longest wait for a local answer: a mebibyte takes a tenth of a second.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// `POST /tokenize`.
@@ -58,18 +58,18 @@ pub(super) async fn detokenize(
     answered(gateway, call, settle, named, text).await
 }
 
-/// What a question is about.
+/// The tokenizer and its context for one request.
 struct TokenizeSubject {
     tokenizer: Arc<PromptModel>,
     max_model_len: Option<u32>,
     clock: Clock,
 }
 
-/// Why there is no answer of ours.
+/// The reason why there is no local answer.
 enum NoLocalAnswer {
-    /// The question is wrong.
+    /// The request is invalid.
     Refused(ApiError),
-    /// Only an engine can answer it, and why.
+    /// Only an engine can answer it, for this reason.
     Elsewhere(String),
 }
 
@@ -83,7 +83,7 @@ impl From<PromptError> for NoLocalAnswer {
     }
 }
 
-/// Answers here if it can be done, else by a worker of the model.
+/// Answers locally if possible, else through a worker of the model.
 async fn answered(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
@@ -111,7 +111,7 @@ async fn answered(
                 .await
                 .and_then(|found| found.prompt.clone()),
         };
-        // A tokenizer answers for a model that no worker has ever listed.
+        // A tokenizer suffices for a model that no worker has ever listed.
         let model = if tokenizer.is_some() {
             snapshot.model(&id).cloned()
         } else {
@@ -167,13 +167,13 @@ async fn answered(
     }
 }
 
-/// How long a client waits for an answer of ours, where nothing else is asked of it.
+/// Returns how long a client waits for a local answer.
 pub(super) fn max_wait(gateway: &Gateway, received: Moment) -> Duration {
     let deadline = received + gateway.rules.timeout;
     deadline.since(gateway.clock.now()).min(LONGEST_WAIT)
 }
 
-/// The model's id: the one named, else the only one there is.
+/// Returns the model's id: the requested one, else the only one.
 fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>, ApiError> {
     named
         .map(Arc::from)
@@ -185,7 +185,8 @@ fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>,
         })
 }
 
-/// Hands the question to a worker: no prompt is computed there, so none is counted or expected in its cache.
+/// Forwards the request to a worker: no prompt is computed there, so no load is counted and no
+/// cache content expected.
 pub(super) async fn forward(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
@@ -213,7 +214,7 @@ pub(super) async fn forward(
         return refused(settle, &error);
     }
     let answer = ReplyMode::Whole;
-    // Carried as it came, whatever it is.
+    // Forwarded as received, whatever it is.
     let wording = RequestTranslator::untranslated(Dialect::Embeddings, spoken);
     let asked = ReplyContext {
         model: Arc::clone(&model.id),
@@ -229,12 +230,12 @@ pub(super) async fn forward(
         answer,
         pin,
         handover: Handover::NoPrompt,
-        // There is no place to tell.
+        // The body has no member for a priority.
         own_priority: true,
         translator: wording,
         reply_context: asked,
     };
-    // It asks for no work worth waiting for.
+    // The request is too small to be queued for.
     let wait = WaitRecord::new(0, call.received + gateway.rules.timeout);
     Box::pin(place_and_send(gateway, call, errand, wait, settle)).await
 }
@@ -294,6 +295,6 @@ fn wrong(error: dialect::ViewError) -> NoLocalAnswer {
 }
 
 fn json(reply: &impl Serialize) -> Vec<u8> {
-    // Our own types have string keys and no floats that JSON lacks.
+    // The router's own types have string keys and no floats outside JSON.
     serde_json::to_vec(reply).unwrap_or_default()
 }

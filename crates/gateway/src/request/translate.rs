@@ -1,8 +1,9 @@
-//! In which words a request is routed, and in which it is sent to the worker that was chosen.
+//! Translates requests and replies between API dialects.
 //!
-//! Some requests are not written as a chat and yet become one at the engine: those are routed by the chat that stands in
-//! for them. A request for a message is also sent as that chat, to a worker that has no messages of its own, and a chat as a
-//! message to one that has nothing else; the reply is put back into the client's words. Everything else is forwarded as it came.
+//! Some requests are not chats but become one at the engine: they are routed by the equivalent
+//! chat. A messages request is sent as that chat to a worker without a messages API, and a chat as
+//! a message to a worker that has only that API; the reply is translated back into the client's
+//! dialect. All other requests are forwarded as received.
 
 mod reply;
 mod stream;
@@ -24,31 +25,32 @@ pub(crate) use self::stream::StreamTranslator;
 use super::{accept::AcceptedRequest, tokenization::cost_of};
 use crate::Gateway;
 
-/// What is changed in requests beside what their way asks for.
+/// Optional changes of request bodies, beside those that a route needs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RewriteSettings {
-    /// System prompts of requests to Anthropic-speaking workers are marked as cacheable (contract CK21).
+    /// Whether system prompts of requests to Anthropic workers are marked as cacheable (contract
+    /// CK21).
     pub cache_control: bool,
-    /// The line that agents' clients change with every request is taken out.
+    /// Whether the line that agents' clients change with every request is removed.
     pub volatile_prefix: bool,
 }
 
-/// What reading a body and writing it anew costs, a byte.
+/// Predicted cost to parse and rewrite a body, per byte.
 const COST_PER_BYTE: Duration = Duration::from_nanos(12);
-/// Where messages are asked for, at workers that have them.
+/// The path of messages, at workers that support them.
 const MESSAGES: &str = "/v1/messages";
 const CHAT: &str = "/v1/chat/completions";
-/// What the header of rewrites says of the line that was taken out.
+/// The name of the removed line in the rewrites header.
 pub(super) const VOLATILE_PREFIX: &str = "volatile_prefix";
 
-/// Which workers have words for a request.
+/// The workers that support a request's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ApiSupport {
-    /// All.
+    /// All workers.
     All,
-    /// Those with OpenAI's API.
+    /// Workers with OpenAI's API.
     Openai,
-    /// Those that take messages themselves.
+    /// Workers with a messages API of their own.
     Native,
 }
 
@@ -61,7 +63,8 @@ impl ApiSupport {
         }
     }
 
-    /// Whether some worker of the model has words for it. Where none is there at all the request waits like any other.
+    /// Returns whether a worker of the model supports it; true if the model has no worker at all,
+    /// since the request then waits like any other.
     fn by_some(self, model: &ModelView) -> bool {
         let candidates = &model.candidates;
         candidates.is_empty()
@@ -70,7 +73,7 @@ impl ApiSupport {
                 .any(|candidate| self.by(&candidate.worker))
     }
 
-    /// Refuses a request that no worker of the model has words for.
+    /// Refuses a request whose API no worker of the model supports.
     pub(super) fn check(self, model: &ModelView) -> Result<(), ApiError> {
         if self.by_some(model) {
             return Ok(());
@@ -83,26 +86,26 @@ impl ApiSupport {
     }
 }
 
-/// A request's words.
+/// The translations of one request.
 #[derive(Debug)]
 pub(super) struct RequestTranslator {
     dialect: Dialect,
     pub(super) spoken: ApiSupport,
-    /// The chat that stands in for the request.
+    /// The chat that stands for the request in routing.
     chat: Option<Bytes>,
     fidelity: Fidelity,
-    /// What of a request for a message no chat can say.
+    /// The part of a messages request that a chat cannot express.
     untranslatable: Option<String>,
-    /// The engine keeps what comes of it: it must not be computed twice.
+    /// The engine stores the result: it must not be computed twice.
     pub(super) keeps_state: bool,
-    /// The response that it goes on from.
+    /// The stored response that this request continues.
     previous: Option<Box<str>>,
-    /// A line was taken out of it, for whomever it goes to.
+    /// The volatile line was removed, whatever the worker.
     pub(super) shortened: bool,
 }
 
 impl RequestTranslator {
-    /// Of a request that is routed and sent as it came.
+    /// Creates the translator of a request that is routed and sent as received.
     pub(super) fn untranslated(dialect: Dialect, spoken: ApiSupport) -> Self {
         Self {
             dialect,
@@ -116,7 +119,8 @@ impl RequestTranslator {
         }
     }
 
-    /// Reads in which words the request can be said. Long bodies are read where they hold up nobody.
+    /// Determines the dialects that the request can be sent in. A long body is parsed off the
+    /// runtime threads.
     pub(super) async fn of(
         gateway: &Gateway,
         dialect: Dialect,
@@ -182,7 +186,7 @@ impl RequestTranslator {
         }
     }
 
-    /// Refuses a request that no worker of the model has words for.
+    /// Refuses a request whose API no worker of the model supports.
     pub(super) fn check_supported(&self, model: &ModelView) -> Result<(), ApiError> {
         match &self.untranslatable {
             Some(why) if !self.spoken.by_some(model) => {
@@ -193,7 +197,7 @@ impl RequestTranslator {
         }
     }
 
-    /// The dialect that the request is routed by, and the body in it.
+    /// Returns the dialect by which the request is routed, and the body in that dialect.
     pub(super) fn routing_body(&self, call: &AcceptedRequest) -> (Dialect, Bytes) {
         match &self.chat {
             Some(chat) => (Dialect::Chat, chat.clone()),
@@ -201,7 +205,7 @@ impl RequestTranslator {
         }
     }
 
-    /// What is read of that body.
+    /// Returns the view of that body.
     pub(super) fn request_view<'b>(
         &self,
         dialect: Dialect,
@@ -217,12 +221,13 @@ impl RequestTranslator {
         Ok(view)
     }
 
-    /// Whether its prompt may be computed apart from its reply.
+    /// Returns whether another worker may compute the prompt.
     pub(super) fn can_split(&self) -> bool {
         self.dialect != Dialect::Responses
     }
 
-    /// The worker that has the response which this request goes on from, if it is known and there.
+    /// Returns the worker that holds the response that this request continues, if it is known and
+    /// present.
     pub(super) fn response_worker(&self, gateway: &Gateway, now: Moment) -> Option<Pin> {
         let worker = gateway
             .response_affinity
@@ -234,7 +239,8 @@ impl RequestTranslator {
             .map(|_| Pin { worker, rank: None })
     }
 
-    /// How this worker is asked. `handed_over`: another one computes the prompt, which only chats can be told.
+    /// Builds the request for this worker. `handed_over`: another worker computes the prompt, which
+    /// only a chat can express.
     pub(super) async fn upstream_request<'c>(
         &self,
         gateway: &Gateway,
@@ -299,7 +305,7 @@ impl RequestTranslator {
 }
 
 impl RequestTranslator {
-    /// A chat for a worker that has messages only.
+    /// Translates a chat for a worker that supports only messages.
     async fn as_message<'c>(
         &self,
         gateway: &Gateway,
@@ -345,30 +351,30 @@ impl RequestTranslator {
     }
 }
 
-/// What of a request its reply is told with.
+/// Facts of a request that its reply repeats.
 #[derive(Clone, Debug)]
 pub(super) struct ReplyContext {
-    /// The model by the name that the client used.
+    /// The model by the client's name for it.
     pub(super) model: Arc<str>,
-    /// Tokens of the prompt as counted here; 0 where that is a guess.
+    /// Tokens of the prompt by the router's count; 0 where that is an estimate.
     pub(super) prompt_tokens: u32,
-    /// The stream shall end with the usage.
+    /// Whether the stream ends with the usage.
     pub(super) include_usage: bool,
 }
 
-/// A request in the words of one worker.
+/// A request in a dialect that its worker supports.
 #[derive(Debug)]
 pub(super) struct UpstreamRequest<'c> {
     pub(super) call: Cow<'c, AcceptedRequest>,
-    /// How its reply comes into the client's words.
+    /// Translates the reply back.
     pub(super) back: ReplyTranslator,
     pub(super) rewrites: Vec<&'static str>,
-    /// It is a chat or a completion: engines take the number by which they order requests with it, and count its prompt as
-    /// is done here.
+    /// Whether it is a chat or a completion: engines accept their priority member with these, and
+    /// count their prompts as the router does.
     pub(super) is_openai: bool,
 }
 
-/// The client's target with another path; what it asks behind the path stays.
+/// Returns the client's target with another path; the query stays.
 fn at(call: &AcceptedRequest, path: &'static str) -> PathAndQuery {
     match call.target.query() {
         // It was a valid target with the other path.
@@ -391,7 +397,7 @@ async fn shorten(gateway: &Gateway, dialect: Dialect, call: &mut AcceptedRequest
     true
 }
 
-/// Works on the body where that holds up nobody.
+/// Runs work on the body where it blocks no runtime thread for long.
 async fn beside<T: Send + 'static>(
     gateway: &Gateway,
     call: &AcceptedRequest,

@@ -1,4 +1,4 @@
-//! One question of our own to a worker, beside the requests of clients: a JSON body there, a bounded answer back.
+//! One query of the router to a worker, beside client requests: a JSON body, and a bounded answer.
 
 use bytes::{Bytes, BytesMut};
 use fleet::WorkerView;
@@ -9,36 +9,36 @@ use net::Clock;
 use super::{dispatch::next_data, headers};
 use crate::upstream::{ConnectionPools, OutgoingRequest, SendFailure, UpstreamReply};
 
-/// What is asked, and of whom.
+/// The query, and its worker.
 #[derive(Debug)]
 pub(crate) struct WorkerQuery<'a> {
     pub(crate) worker: &'a WorkerView,
     pub(crate) path: &'static str,
     pub(crate) body: Bytes,
-    /// A longer answer is none.
+    /// Most bytes of an answer; a longer one is invalid.
     pub(crate) most_bytes: usize,
     pub(crate) connect_timeout: std::time::Duration,
 }
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Debug)]
 pub(crate) struct WorkerReply {
     pub(crate) status: u16,
     pub(crate) body: BytesMut,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerQueryError {
-    /// Nobody was reached.
+    /// No connection.
     Unreachable,
-    /// The connection ended before anything came. The worker may have closed one that was kept from an earlier request.
+    /// The connection ended before an answer began. The worker may have closed an idle one.
     Lost,
-    /// What came is no answer, or too long.
+    /// The answer is invalid or too long.
     Broken,
 }
 
-/// Asks. Dropping the future closes the connection.
+/// Sends the query. Dropping the future closes the connection.
 pub(crate) async fn query_worker(
     pools: &ConnectionPools,
     clock: Clock,

@@ -1,4 +1,4 @@
-//! What is kept under which id, and how much of it may be kept.
+//! The table of reservations by id, and its bounds.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -9,14 +9,14 @@ use dialect::{ApiError, ErrorCode};
 
 use super::OpenReservation;
 
-/// Reservations at once, as many as there may be client connections with a request each: beyond it one must end first.
+/// Most reservations at once: as many as client connections with a request each.
 pub(super) const MOST: usize = 10_000;
-/// Prompt blocks of all reservations together, each a few dozen bytes in the books of load and index.
+/// Most prompt blocks of all reservations together, each a few dozen bytes in ledger and index.
 pub(super) const MOST_BLOCKS: u64 = 4_000_000;
-/// When to ask again for a place if there are too many.
+/// `Retry-After` if the table is full, in seconds.
 const FULL_RETRY_S: u32 = 5;
 
-/// At most [`MOST`] with at most [`MOST_BLOCKS`].
+/// At most [`MOST`] entries with at most [`MOST_BLOCKS`] blocks.
 #[derive(Debug, Default)]
 pub(super) struct ReservationTable {
     by_id: HashMap<Arc<str>, ReservationEntry>,
@@ -24,17 +24,17 @@ pub(super) struct ReservationTable {
     blocks: u64,
 }
 
-/// What is kept under one id.
+/// The entry of one id.
 #[derive(Debug)]
 pub(super) struct ReservationEntry {
     /// Blocks of the prompt.
     blocks: u64,
-    /// `None` while its target is being chosen: the id is taken, and nobody knows of it yet.
+    /// `None` while the target is being chosen: the id is taken, and no call about it succeeds yet.
     reservation: Option<OpenReservation>,
 }
 
 impl ReservationTable {
-    /// Takes the id for a prompt of so many blocks.
+    /// Takes the id for a prompt of this many blocks.
     pub(super) fn take(&mut self, id: &Arc<str>, blocks: u64) -> Result<(), ApiError> {
         let many = self.by_id.len() >= MOST;
         let Entry::Vacant(free) = self.by_id.entry(Arc::clone(id)) else {
@@ -65,31 +65,31 @@ impl ReservationTable {
         Ok(())
     }
 
-    /// Keeps `held` in a place that was taken for it: nobody else touches one without a reservation in it.
+    /// Fills an id that was taken: no other call touches an entry without a reservation.
     pub(super) fn insert(&mut self, id: &str, held: OpenReservation) {
         if let Some(place) = self.by_id.get_mut(id) {
             place.reservation = Some(held);
         }
     }
 
-    /// How many ids are taken.
+    /// Returns the number of taken ids.
     pub(super) fn count(&self) -> usize {
         self.by_id.len()
     }
 
-    /// The reservation under this id.
+    /// Returns the reservation of this id.
     pub(super) fn get_mut(&mut self, id: &str) -> Option<&mut OpenReservation> {
         self.by_id.get_mut(id)?.reservation.as_mut()
     }
 
-    /// Gives an id back.
+    /// Releases an id.
     pub(super) fn remove(&mut self, id: &str) -> Option<OpenReservation> {
         let place = self.by_id.remove(id)?;
         self.blocks -= place.blocks;
         place.reservation
     }
 
-    /// Takes out all that are held and of which this is so.
+    /// Removes and returns all reservations that match.
     pub(super) fn remove_all(
         &mut self,
         is_so: impl Fn(&OpenReservation) -> bool,
@@ -103,7 +103,7 @@ impl ReservationTable {
         .collect()
     }
 
-    /// The same of one.
+    /// Removes and returns one reservation if it matches.
     pub(super) fn remove_if(
         &mut self,
         id: &str,

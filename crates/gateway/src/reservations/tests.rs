@@ -82,7 +82,7 @@ impl ReservationsFixture {
     }
 }
 
-/// A call at this moment, in a process that never stood still.
+/// A call at this moment, in a process that was never suspended.
 fn call(now: Moment) -> CallTime {
     CallTime { now, run: now }
 }

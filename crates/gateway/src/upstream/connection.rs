@@ -6,11 +6,11 @@ use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use tokio::task::AbortHandle;
 
-/// Most of a reply that is in memory when its client does not read on, in bytes. A reply's head must fit in, too.
+/// Most buffered bytes of a reply whose client does not read. A reply's head must fit, too.
 const READ_BUFFER: usize = 64 * 1024;
 
-/// An open connection. Dropping it closes the socket at once, whatever it is doing: that is how a client that hangs up
-/// reaches the engine. Only [`super::Pools::give_back`] keeps one alive.
+/// An open connection. Dropping it closes the socket at once, in any state: this is how the engine
+/// notices a client that hung up. Only [`super::ConnectionPools::release`] keeps one alive.
 #[derive(Debug)]
 pub(crate) struct UpstreamConnection {
     sender: SendRequest<Full<Bytes>>,
@@ -18,13 +18,13 @@ pub(crate) struct UpstreamConnection {
 }
 
 impl UpstreamConnection {
-    /// Speaks HTTP/1 on a fresh stream.
+    /// Performs the HTTP/1 handshake on a fresh stream.
     pub(crate) async fn handshake(stream: net::Stream) -> hyper::Result<Self> {
         let (sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(READ_BUFFER)
             .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
             .await?;
-        // Owned by this value: aborted when it is dropped, and ending by itself when the worker closes.
+        // Owned by this value: aborted on drop, and ended by itself when the worker closes.
         let driver = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to a worker ended");
@@ -34,17 +34,17 @@ impl UpstreamConnection {
         Ok(Self { sender, driver })
     }
 
-    /// The request side.
+    /// Returns the request side.
     pub(crate) fn sender(&mut self) -> &mut SendRequest<Full<Bytes>> {
         &mut self.sender
     }
 
-    /// Whether another request can be sent right now.
+    /// Returns whether another request can be sent now.
     pub(crate) fn is_ready(&self) -> bool {
         self.sender.is_ready() && !self.sender.is_closed()
     }
 
-    /// Waits until the reply before is read to its end.
+    /// Waits until the previous reply is read to its end.
     pub(crate) async fn ready(&mut self) -> bool {
         self.sender.ready().await.is_ok()
     }

@@ -1,4 +1,4 @@
-//! Connections that could not be opened for a reason that lies with this process or its machine.
+//! Connections that failed for a reason local to this process or its machine.
 
 use kv_blocks::Moment;
 use net::LocalFault;
@@ -6,10 +6,10 @@ use parking_lot::Mutex;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use std::time::Duration;
 
-/// Between two lines of log about the same.
+/// Pause between two log lines about the same fault.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// Counts them, and tells the operator.
+/// Counts the faults and logs them.
 #[derive(Debug, Default)]
 pub(crate) struct LocalFaults {
     count: Counter,

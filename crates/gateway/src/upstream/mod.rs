@@ -1,7 +1,8 @@
-//! Connections to workers: open, reuse, send one request, and say exactly how far a failed one got.
+//! Connections to workers: opens and reuses them, sends one request, and reports exactly how far a
+//! failed one came.
 //!
-//! Nothing here decides whether a failure is retried: it reports which of the classes C0 to C3 the failure is in, and
-//! the request path looks up the rule.
+//! No retries are decided here: a failure carries its class, C0 to C3, and the request path applies
+//! the rule.
 
 mod connection;
 mod local_faults;

@@ -7,13 +7,13 @@ use parking_lot::Mutex;
 
 use super::{UpstreamConnection, local_faults::LocalFaults};
 
-/// How long a connection may be idle before it is closed: below the 5 s after which Python engines close theirs, so that
-/// a request rarely meets a connection that is going away.
+/// Longest idle time of a connection: below the 5 s after which Python engines close theirs, so
+/// that a request rarely meets a connection that is closing.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
-/// Idle connections kept per worker. One more is closed in place of being kept.
+/// Most idle connections per worker. Further ones are closed.
 const PER_WORKER: usize = 512;
 
-/// The idle connections to one worker, and since when each is idle; the last one was used last.
+/// The idle connections to one worker, each with the start of its idle time, in order of last use.
 type IdleConnections = Vec<(Moment, UpstreamConnection)>;
 
 /// The idle connections to all workers.
@@ -24,13 +24,13 @@ pub(crate) struct ConnectionPools {
 }
 
 impl ConnectionPools {
-    /// The most recently used connection that can still be used.
+    /// Takes the most recently used connection that is still usable.
     pub(crate) fn take(&self, worker: WorkerId, now: Moment) -> Option<UpstreamConnection> {
         let mut idle = self.idle.lock();
         let kept = idle.get_mut(&worker)?;
         while let Some((since, connection)) = kept.pop() {
             if now.since(since) >= IDLE_LIMIT {
-                // Those below were used even longer ago.
+                // The connections below were used even longer ago.
                 kept.clear();
                 return None;
             }
@@ -41,7 +41,7 @@ impl ConnectionPools {
         None
     }
 
-    /// Keeps a connection whose reply was read to its end.
+    /// Returns a connection whose reply was read to its end.
     pub(crate) fn release(
         &self,
         worker: WorkerId,
@@ -52,7 +52,8 @@ impl ConnectionPools {
             self.keep(worker, connection, clock.now());
             return;
         }
-        // The driver needs one more turn to see the end of the reply; it may also find that the worker closed.
+        // The driver needs one more poll to see the end of the reply; it may also find that the
+        // worker closed.
         let pools = self.clone();
         tokio::spawn(async move {
             if tokio::time::timeout(Duration::from_secs(1), connection.ready()).await == Ok(true) {
@@ -61,12 +62,12 @@ impl ConnectionPools {
         });
     }
 
-    /// Closes the idle connections to a worker that went down or away.
+    /// Closes the idle connections to a failed or removed worker.
     pub(crate) fn close_worker(&self, worker: WorkerId) {
         self.idle.lock().remove(&worker);
     }
 
-    /// Closes what has been idle for too long, also of workers that are gone.
+    /// Closes connections that have been idle for too long, also of removed workers.
     pub(crate) fn close_idle(&self, now: Moment) {
         self.idle.lock().retain(|_, kept| {
             kept.retain(|(since, _)| now.since(*since) < IDLE_LIMIT);

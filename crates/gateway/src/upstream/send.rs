@@ -1,4 +1,4 @@
-//! One attempt: connect or reuse, send the request, wait for the reply's head.
+//! One attempt: connects or reuses a connection, sends the request, waits for the reply's head.
 
 use std::{io, time::Duration};
 
@@ -11,7 +11,7 @@ use net::{Address, Clock, LocalFault, WorkerUrl};
 
 use super::{ConnectionPools, UpstreamConnection};
 
-/// What to send, and where.
+/// The request to send, and its worker.
 #[derive(Debug)]
 pub(crate) struct OutgoingRequest<'a> {
     pub(crate) worker: WorkerId,
@@ -20,37 +20,38 @@ pub(crate) struct OutgoingRequest<'a> {
     pub(crate) connect_timeout: Duration,
 }
 
-/// A reply whose head has arrived, and the connection its body still comes through.
+/// A reply whose head has arrived, and the connection that carries its body.
 #[derive(Debug)]
 pub(crate) struct UpstreamReply {
     pub(crate) response: Response<Incoming>,
     pub(crate) connection: UpstreamConnection,
 }
 
-/// How far an attempt without a reply's head got.
+/// How far an attempt came that got no reply head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendFailure {
-    /// C0: provably nothing was executed.
+    /// C0: the worker provably executed nothing.
     NotSent(NotSent),
-    /// C1: bytes went out, no head came back.
+    /// C1: bytes were sent, no head came back.
     NoHead,
-    /// C1: what came back is not HTTP.
+    /// C1: the answer is not HTTP.
     Protocol,
 }
 
-/// Why nothing was sent.
+/// The reason why nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotSent {
-    /// The port answered that nobody listens.
+    /// The port refused the connection.
     Refused,
-    /// No connection for another reason.
+    /// The connection failed for another reason.
     Unreachable,
-    /// This process could not open one.
+    /// The fault is local to this process.
     Local(LocalFault),
 }
 
 impl ConnectionPools {
-    /// Sends one request. Dropping the future closes the connection, so the worker sees a client that hung up.
+    /// Sends one request. Dropping the future closes the connection, so the worker sees a client
+    /// that hung up.
     pub(crate) async fn send(
         &self,
         outgoing: OutgoingRequest<'_>,
@@ -70,15 +71,17 @@ impl ConnectionPools {
                         connection,
                     });
                 }
-                // The request comes back whole when the connection closed before its first byte was written: the worker
-                // closed it while it was idle. It goes out on a fresh one, and nothing has happened.
+                // The request comes back whole if the connection closed before its first byte was
+                // written: the worker closed it while it was idle. The request goes out on a fresh
+                // one; no harm is done.
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(no_head(failed.error())),
                 },
             }
         }
-        // Large, and most requests find a connection: it must not lie in the future of every one of them.
+        // Large, and most requests reuse a connection: boxed, so that it does not enlarge every
+        // request's future.
         let connection = Box::pin(open(net::dial(url, connect_timeout), |fault, error| {
             self.local_faults.record(fault, error, clock.now());
         }));
@@ -86,7 +89,7 @@ impl ConnectionPools {
     }
 }
 
-/// Asks a server beside the workers one thing, on a connection that nobody uses again.
+/// Sends one request to a server that is not a worker, on a connection that is not reused.
 pub(crate) async fn send_once(
     address: &Address,
     request: Request<Full<Bytes>>,
@@ -125,7 +128,7 @@ fn no_head(error: &hyper::Error) -> SendFailure {
     }
 }
 
-/// Speaks HTTP/1 on a stream that is being opened; `local` is told of an error that lies with this process.
+/// Performs the HTTP/1 handshake on a stream that is being opened; calls `local` for a local fault.
 async fn open(
     opening: impl Future<Output = io::Result<net::Stream>>,
     local: impl FnOnce(LocalFault, &io::Error),

@@ -1,4 +1,4 @@
-//! Bodies and answers in msgpack, for callers that ask in it.
+//! Bodies and replies in msgpack, for clients that request it.
 
 mod read;
 mod write;

@@ -1,6 +1,7 @@
-//! Reading msgpack through the same visitors as JSON.
+//! Reads msgpack through the same visitors as JSON.
 //!
-//! **Invariant**: a length is believed only as far as the bytes that are left could hold it, and nesting has a limit.
+//! **Invariant**: an announced length is accepted only if the remaining bytes can hold it, and
+//! nesting has a limit.
 
 use std::fmt;
 
@@ -13,7 +14,7 @@ use serde::{
 /// Deepest nesting of a value.
 const MAX_DEPTH: u8 = 64;
 
-/// Reads one value that is all of `bytes`.
+/// Reads one value that spans all of `bytes`.
 pub(crate) fn read<'de, S: DeserializeSeed<'de>>(
     bytes: &'de [u8],
     seed: S,
@@ -30,7 +31,7 @@ pub(crate) fn read<'de, S: DeserializeSeed<'de>>(
     }
 }
 
-/// Why bytes were not read.
+/// Reason why the bytes cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Error(String);
@@ -60,7 +61,7 @@ impl<'de> MsgpackReader<'de> {
         Ok(*taken)
     }
 
-    /// A length of that many bytes.
+    /// Reads a length of `LENGTH` bytes.
     fn length<const LENGTH: usize>(&mut self) -> Result<usize, Error> {
         Ok(self
             .number::<LENGTH>()?
@@ -79,7 +80,7 @@ impl<'de> MsgpackReader<'de> {
         visitor.visit_borrowed_bytes(self.take(length)?)
     }
 
-    /// A list or a map of so many values, which take at least a byte each.
+    /// Visits a list or a map of `count` values, each of at least one byte.
     fn children<V: Visitor<'de>>(
         &mut self,
         values: usize,
@@ -186,7 +187,7 @@ impl<'de> Deserializer<'de> for &mut MsgpackReader<'de> {
     }
 }
 
-/// Encoders write small numbers with a sign too.
+/// Visits a signed number: encoders use the signed form for small positive numbers too.
 fn signed<'de, V: Visitor<'de>>(number: i64, visitor: V) -> Result<V::Value, Error> {
     match u64::try_from(number) {
         Ok(number) => visitor.visit_u64(number),
@@ -194,7 +195,7 @@ fn signed<'de, V: Visitor<'de>>(number: i64, visitor: V) -> Result<V::Value, Err
     }
 }
 
-/// The values of a list or map that are still to come.
+/// Remaining values of a list or map.
 struct Children<'a, 'de> {
     reader: &'a mut MsgpackReader<'de>,
     left: &'a mut usize,
@@ -232,7 +233,7 @@ impl<'de> MapAccess<'de> for Children<'_, 'de> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Error> {
-        // A map has an even number of values, so there is one behind each key.
+        // A map has an even number of values, so each key has a value.
         self.next(seed)?.ok_or_else(ends_early)
     }
 }
@@ -291,7 +292,7 @@ mod tests {
 
     #[test]
     fn what_json_has_no_word_for_is_refused() {
-        // An extension, a byte that is no msgpack, a text that is no UTF-8.
+        // An extension, an undefined byte, a text that is not UTF-8.
         for bytes in [&[0xd4, 1, 2][..], &[0xc1], &[0xa1, 0xff]] {
             assert!(value(bytes).is_err(), "{bytes:x?}");
         }

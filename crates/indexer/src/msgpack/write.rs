@@ -1,9 +1,10 @@
-//! Answers in msgpack.
+//! Writes replies as msgpack.
 
 use rmp::encode;
 use serde_json::Value;
 
-/// Appends `value`. Answers are our own: they nest a few levels deep, and their parts are shorter than 2^32.
+/// Appends `value`. Only the router's own replies are written: they nest a few levels deep, and
+/// their parts are shorter than 2^32.
 pub(crate) fn write(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Null => done(encode::write_nil(out)),

@@ -1,4 +1,4 @@
-//! What is in the batches: decoding, normalising, counting.
+//! The contents of batches: decoding, normalising, counting.
 
 use kv_blocks::{IndexUpdate, Tier};
 
@@ -8,7 +8,7 @@ use crate::{
     vllm::{self, Medium, Normaliser, VllmEvent},
 };
 
-/// Reads batches one after the other and remembers what they said about their publisher.
+/// Decodes batches in order and keeps the properties of the publisher that they name.
 #[derive(Debug, Default)]
 pub(super) struct Batches {
     codec: Codec,
@@ -67,7 +67,8 @@ impl Batches {
         self.counts.unlisted_media += u64::from(medium == Medium::Unlisted);
         match standard::to_named(event) {
             Ok(update) => actions.push(Action::Apply(update)),
-            // Well formed, and of nothing that the index knows: objects beside the blocks have keys of their own.
+            // Well formed, but about objects that the index does not know: a store's other objects
+            // have keys of their own.
             Err(_) => self.counts.ignored += 1,
         }
     }
@@ -88,7 +89,7 @@ impl Batches {
         }
     }
 
-    /// The next batch comes from another life of the publisher, maybe with another model.
+    /// Resets the state for another life of the publisher, maybe with another model.
     pub(super) fn forget(&mut self) {
         self.normaliser = Normaliser::default();
     }
@@ -123,7 +124,7 @@ impl Batches {
         }
     }
 
-    /// Nobody knows what it said; it may have been removals.
+    /// Records an undecodable batch; it may have contained removals.
     fn fault(&mut self, error: String, actions: &mut Vec<Action>) {
         self.counts.decode_errors += 1;
         self.last_error = Some(error);

@@ -2,15 +2,16 @@
 
 use crate::vllm::IgnoredReason;
 
-/// Totals of a stream's life. Every event ends as exactly one of applied, ignored, orphans or decode errors (which also
-/// count unusable batches), once [`record`](super::Sequencer::record) was told what the index did.
+/// Totals of a stream's life. Every event ends as exactly one of applied, ignored, orphans or
+/// decode errors (which also count unusable batches), once [`record`](super::Sequencer::record) has
+/// received the index's result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SequencerCounts {
     /// Batches applied, unusable ones included.
     pub batches: u64,
     /// Events in them.
     pub events: u64,
-    /// Events the index took at least in part.
+    /// Events that the index applied at least in part.
     pub applied: u64,
     /// Events without meaning or effect for the index.
     pub ignored: u64,
@@ -20,27 +21,27 @@ pub struct SequencerCounts {
     pub orphans: u64,
     /// Batches received twice.
     pub duplicates: u64,
-    /// Times numbers were missing on the live socket.
+    /// Gaps on the live socket.
     pub gaps: u64,
-    /// Batches that stayed missing.
+    /// Batches that no replay could bring.
     pub lost_batches: u64,
-    /// Restarts of the publisher noticed.
+    /// Detected restarts of the publisher.
     pub restarts: u64,
     /// Batches dropped because the buffer beside a replay was full.
     pub dropped: u64,
-    /// Events that said blocks were stored.
+    /// Store events.
     pub stored: u64,
-    /// Events that said blocks were removed.
+    /// Remove events.
     pub removed: u64,
-    /// Events that said everything was cleared.
+    /// Clear events.
     pub cleared: u64,
-    /// Events with a medium whose name is unknown.
+    /// Events with an unknown medium name.
     pub unlisted_media: u64,
     ignored_by: [u64; IgnoredReason::ALL.len()],
 }
 
 impl SequencerCounts {
-    /// Events ignored for this reason before they reached the index.
+    /// Returns the events ignored for this reason before they reached the index.
     pub fn ignored_by(&self, reason: IgnoredReason) -> u64 {
         self.ignored_by[reason.index()]
     }

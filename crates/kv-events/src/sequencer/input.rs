@@ -1,27 +1,30 @@
-//! What goes into the state machine and what comes out.
+//! Inputs and actions of the state machine.
 
 use kv_blocks::IndexUpdate;
 
-/// What the payloads of a stream are.
+/// Format of a stream's payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Codec {
-    /// [`crate::vllm`], and whoever speaks like it.
+    /// [`crate::vllm`], also for compatible publishers.
     #[default]
     Vllm,
-    /// [`crate::standard`], with blocks that engines have named before: the Mooncake store's master.
+    /// [`crate::standard`], with blocks that engines have named before: the Mooncake store's
+    /// master.
     Mooncake,
 }
 
-/// How a stream is followed.
+/// Settings of one stream.
 #[derive(Clone, Debug)]
 pub struct SequencerSettings {
-    /// What its payloads are.
+    /// Format of the payloads.
     pub codec: Codec,
     /// Whether the publisher has a replay endpoint.
     pub replay: bool,
-    /// Live batches kept while a replay runs; when full the oldest is dropped, counted, and asked for again.
+    /// Most live batches queued during a replay; when full, the oldest is dropped, counted, and
+    /// requested again.
     pub max_pending_batches: usize,
-    /// Bytes of live batches kept while a replay runs; when full the oldest is dropped, counted, and asked for again.
+    /// Most bytes of live batches queued during a replay; when full, the oldest is dropped,
+    /// counted, and requested again.
     pub max_pending_bytes: usize,
 }
 
@@ -36,7 +39,7 @@ impl Default for SequencerSettings {
     }
 }
 
-/// Where a stream stands.
+/// State of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamState {
     /// No connection.
@@ -47,9 +50,9 @@ pub enum StreamState {
     Live,
     /// Batches are missing and being fetched.
     Gapped,
-    /// Following, but a replay could not be had: what is known may be incomplete or outdated.
+    /// Following, but a replay failed: the known blocks may be incomplete or outdated.
     Stale,
-    /// Not trusted. The sequencer does not come to this on its own.
+    /// Not trusted. The sequencer never enters this state by itself.
     Quarantined,
 }
 
@@ -64,7 +67,7 @@ impl StreamState {
         Self::Quarantined,
     ];
 
-    /// Of two streams' states the one that needs the operator's eye more.
+    /// Returns the state that needs the operator's attention more.
     #[must_use]
     pub fn worse(self, other: Self) -> Self {
         let rank = |state| match state {
@@ -82,7 +85,7 @@ impl StreamState {
         }
     }
 
-    /// The name used in replies and metrics.
+    /// Returns the name used in replies and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -95,12 +98,12 @@ impl StreamState {
     }
 }
 
-/// Something that happened to the stream.
+/// An event of the stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// The live socket is connected. Reported before anything that came over the connection.
+    /// The live socket is connected. Reported before any message of the connection.
     Connected,
-    /// The live socket lost its connection. A replay that runs is given up.
+    /// The live socket lost its connection. Ends a running replay.
     Disconnected,
     /// A live batch.
     Live {
@@ -118,28 +121,30 @@ pub enum Input<'a> {
     },
     /// The end marker of the running replay.
     ReplayEnd,
-    /// The running replay could not be had, or not to its end: refused, silent, broken answer.
+    /// The running replay failed or broke off: refused, silent, broken answer.
     ReplayFailed,
-    /// Everything known of this target is to be fetched anew, as far as the publisher still has it.
+    /// A resync: everything known of this target is fetched anew, as far as the publisher still has
+    /// it.
     Resync,
-    /// Time passed. Once a second is often enough.
+    /// Time passed. Once a second is enough.
     Tick,
 }
 
-/// What is to be done.
+/// An action for the caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Apply to the index, and tell [`Sequencer::record`](super::Sequencer::record) what that did.
+    /// Apply to the index, and pass the result to [`Sequencer::record`](super::Sequencer::record).
     Apply(IndexUpdate),
-    /// Drop everything known of this target.
+    /// Drop all known blocks of this target.
     Clear,
-    /// Removals may have been lost here, in batches that are gone for good or cannot be read; or what was applied is being
-    /// repeated. What a target holds more than once is no longer to be counted on.
+    /// Removals may have been lost here, in batches that are lost for good or cannot be decoded; or
+    /// batches applied before are being repeated. Blocks that the target holds more than once are
+    /// no longer trusted.
     Loss,
-    /// Ask the replay endpoint, over a connection of its own, and feed its answers. What is left of an earlier answer is
-    /// dropped with its connection: nothing of it may be fed any more.
+    /// Request a replay, over a connection of its own, and feed its answers. The rest of an earlier
+    /// answer is dropped with its connection: none of it may be fed any more.
     RequestReplay {
-        /// The first number wanted.
+        /// The first number requested.
         from: u64,
     },
 }

@@ -1,20 +1,25 @@
-//! One stream's state: what arrived, what is missing, and what that means for the index.
+//! One stream's state: which batches arrived, which are missing, and the consequences for the
+//! index.
 //!
-//! Publishers number their batches from 0 per process and say nothing when they restart. So a number that went down is
-//! a new life of the publisher, and so is a first number of 0 (or another batch under the last number) after the
-//! connection was lost; a number that is skipped is a gap, to be filled from the replay endpoint if there is one.
+//! Publishers number their batches from 0 per process and do not announce a restart. So a number
+//! that went down is a new life of the publisher, and so is a first number of 0 (or another batch
+//! under the last number) after the connection was lost; a number that is skipped is a gap, to be
+//! filled from the replay endpoint if there is one.
 //!
-//! The machine asks, it does not fetch: sockets, time-outs and reconnecting are the caller's. It reads one answer at a
-//! time: asking again drops what is left of the one before.
+//! The machine requests replays, it does not fetch them: sockets, time-outs and reconnecting are
+//! the caller's. It reads one answer at a time: a new request drops the rest of the one before.
 //!
-//! A resync clears only what it can rebuild: the whole history, when the answer begins with number 0. Where the publisher
-//! keeps less (vLLM 10 000 batches) or nothing, what is known stays, and whatever it still has is applied over it once
-//! more. Blocks that are held and never stored again would be lost for good otherwise, with all that hangs on them, while
-//! a block that is credited in error is put right by the first request that needs it, whose prefill stores it. Both ends
-//! of the repetition are an [`Action::Hole`], so that no store it repeats counts as a copy afterwards.
+//! A resync clears only what it can rebuild: the whole history, when the answer begins with number
+//! 0. Where the publisher keeps less (vLLM 10 000 batches) or nothing, all known blocks stay, and
+//! the available batches are applied over them once more. Blocks that the engine holds and never
+//! stores again would be lost for good otherwise, with all their descendants, while a block that is
+//! credited in error is corrected by the first request that needs it, whose prefill stores it. Both
+//! ends of the repetition are an [`Action::Loss`], so that no store it repeats counts as a copy
+//! afterwards.
 //!
-//! **Invariant**: what is applied between two [`Action::Clear`]s is in the publisher's order, and no batch twice, except
-//! that a resync may go back and come through all that follows again.
+//! **Invariant**: the batches applied between two [`Action::Clear`]s are in the publisher's order,
+//! and no batch is applied twice, except that a resync may go back and apply all that follows
+//! again.
 
 mod batches;
 mod counts;
@@ -41,11 +46,11 @@ use phase::{
 pub struct Sequencer {
     settings: SequencerSettings,
     phase: SequencerPhase,
-    /// The last batch applied of this life.
+    /// The last batch applied in this life.
     last: Option<StreamPosition>,
-    /// The last number seen on the live socket in this life; below it lies a restart.
+    /// The last number seen on the live socket in this life; a lower one means a restart.
     last_live: Option<u64>,
-    /// Connected again, and not known yet whether to the same life of the publisher.
+    /// Reconnected, and not known yet whether to the same life of the publisher.
     returning: bool,
     /// Whether batches without a number were applied.
     unnumbered: bool,
@@ -53,16 +58,17 @@ pub struct Sequencer {
     pending: PendingQueue,
     batches: Batches,
     last_event_at: Option<Moment>,
-    /// When a replay that failed is tried again, as a resync.
+    /// Time and pause of the next attempt after a failed replay; the attempt is a resync.
     retry: Option<ReplayRetry>,
-    /// Everything is to be fetched anew, because somebody wants it or a replay failed; until a whole replay was had.
+    /// A resync is pending, because the caller requested it or a replay failed; until a whole
+    /// replay succeeds.
     resync_wanted: bool,
-    /// While a resync repeats what was applied before: the last of that.
+    /// While a resync repeats batches applied before: the last of them.
     repeated_until: Option<StreamPosition>,
 }
 
 impl Sequencer {
-    /// A stream nobody connected yet.
+    /// Creates the sequencer of a stream without a connection.
     pub fn new(settings: SequencerSettings) -> Self {
         Self {
             pending: PendingQueue::new(settings.max_pending_batches, settings.max_pending_bytes),
@@ -81,7 +87,7 @@ impl Sequencer {
         }
     }
 
-    /// Takes one input; the actions are to be done in order.
+    /// Takes one input and returns the actions, to be carried out in order.
     pub fn on(&mut self, now: Moment, input: Input<'_>) -> Vec<Action> {
         let mut actions = Vec::new();
         match input {
@@ -125,12 +131,12 @@ impl Sequencer {
         actions
     }
 
-    /// What the index did with one update that was applied, in blocks.
+    /// Records the index's result of one applied update, in blocks.
     pub fn record(&mut self, applied: u32, orphans: u32, ignored: u32) {
         self.batches.counts.record(applied, orphans, ignored);
     }
 
-    /// Where the stream stands.
+    /// Returns the state of the stream.
     pub fn state(&self) -> StreamState {
         match self.phase {
             SequencerPhase::Connecting => StreamState::Connecting,
@@ -144,32 +150,33 @@ impl Sequencer {
         }
     }
 
-    /// Totals so far.
+    /// Returns the totals so far.
     pub fn counts(&self) -> &SequencerCounts {
         &self.batches.counts
     }
 
-    /// Number of the last batch applied of this life.
+    /// Returns the number of the last batch applied in this life.
     pub fn last_seq(&self) -> Option<u64> {
         self.last.map(|last| last.seq)
     }
 
-    /// How many lives of the publisher have been seen; 1 is the first.
+    /// Returns the number of publisher lives seen; 1 is the first.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// When the last batch came.
+    /// Returns the arrival time of the last batch.
     pub fn last_event_at(&self) -> Option<Moment> {
         self.last_event_at
     }
 
-    /// The publisher's wall clock in the last batch applied: with the reader's wall clock it gives the lag.
+    /// Returns the publisher's wall clock in the last batch applied: with the reader's wall clock
+    /// it gives the lag.
     pub fn last_batch_ts(&self) -> Option<f64> {
         self.batches.ts
     }
 
-    /// Batches known of and not yet applied.
+    /// Returns the number of batches that are known of and not yet applied.
     pub fn lag_events(&self) -> u64 {
         match (self.pending.newest(), self.last) {
             (Some(newest), Some(last)) => newest.saturating_sub(last.seq),
@@ -177,17 +184,18 @@ impl Sequencer {
         }
     }
 
-    /// The data-parallel rank the publisher last named.
+    /// Returns the data-parallel rank that the publisher named last.
     pub fn announced_rank(&self) -> Option<u32> {
         self.batches.rank
     }
 
-    /// Tokens per block of the last store in the device tier: what the worker's block size must be for hits.
+    /// Returns the tokens per block of the last store in the device tier: the worker's block size
+    /// must equal it for hits.
     pub fn announced_block_size(&self) -> Option<u32> {
         self.batches.block_size
     }
 
-    /// What was last wrong with the bytes.
+    /// Returns the last decode error.
     pub fn last_error(&self) -> Option<&str> {
         self.batches.last_error.as_deref()
     }
@@ -198,7 +206,8 @@ impl Sequencer {
         self.phase = SequencerPhase::Following;
         if self.settings.replay {
             match self.last {
-                // The last batch once more: a publisher that answers with the same bytes has not restarted.
+                // Requests the last batch again: a publisher that answers with the same bytes has
+                // not restarted.
                 Some(last) => self.ask(last.seq, Purpose::Recognise, actions),
                 None => self.ask(0, Purpose::History, actions),
             }
@@ -228,7 +237,7 @@ impl Sequencer {
         self.resync_wanted = true;
     }
 
-    /// All that can be known of this life is known.
+    /// Marks this life's history as complete.
     fn complete(&mut self) {
         self.retry = None;
         self.resync_wanted = false;
@@ -253,7 +262,7 @@ impl Sequencer {
         actions: &mut Vec<Action>,
     ) -> BatchDisposition {
         let Some(seq) = seq else {
-            // Without numbers a lost connection is the only sign of a restart there can be.
+            // Without numbers a lost connection is the only possible sign of a restart.
             if std::mem::take(&mut self.returning) {
                 self.restart(actions);
             }
@@ -264,14 +273,15 @@ impl Sequencer {
         let mut missing = missing;
         if self.is_restart(seq, payload) {
             self.restart(actions);
-            // Whatever is known to be lost was lost in the life before.
+            // All known losses belong to the life before.
             missing = GapAction::Ask;
         }
         if let Some(last) = self.last.filter(|last| self.returning && seq > last.seq)
             && missing == GapAction::Ask
             && self.settings.replay
         {
-            // The number would fit the old life. Now that the publisher has something to answer, it can be told apart.
+            // The number would also fit the old life. The publisher has a batch to answer with now,
+            // so a replay shows which life it is.
             return BatchDisposition::Missing {
                 from: last.seq,
                 purpose: Purpose::Recognise,
@@ -280,7 +290,8 @@ impl Sequencer {
         self.returning = false;
         if let Some(last) = self.last {
             if seq <= last.seq {
-                // Either sent twice, or a replay was faster than the live socket, which is no fault.
+                // Either sent twice, or a replay was faster than the live socket, which is no
+                // error.
                 let twice = self.last_live == Some(seq);
                 self.batches.counts.duplicates += u64::from(twice);
                 self.last_live = Some(seq);
@@ -300,13 +311,14 @@ impl Sequencer {
                 self.accept_loss(seq - expected, actions);
             }
         } else if seq == 0 {
-            // The life is known from its first batch on: a replay that failed before does not matter any more. One that
-            // fails now does, for the batches behind this one.
+            // The life is known from its first batch on: an earlier failure of a replay no longer
+            // matters. A failure now does, for the batches behind this one.
             if missing == GapAction::Ask {
                 self.complete();
             }
         } else if missing == GapAction::Ask && self.settings.replay {
-            // The beginning was missed: it may have been published since the last replay was answered.
+            // The beginning was missed: it may have been published since the last replay was
+            // answered.
             return BatchDisposition::Missing {
                 from: 0,
                 purpose: Purpose::History,
@@ -365,8 +377,8 @@ impl Sequencer {
         }
     }
 
-    /// Takes the live batches that waited, until one of them is behind a hole that a replay may fill; holes in front of
-    /// the first `known` arrivals are known to stay.
+    /// Takes the queued live batches, until one of them is behind a gap that a replay may fill;
+    /// gaps in front of the first `known` arrivals are known to be losses.
     fn drain(&mut self, actions: &mut Vec<Action>, known: u64) {
         let epoch = self.epoch;
         while let Some(waiting) = self.pending.pop() {

@@ -2,16 +2,17 @@
 
 use std::collections::VecDeque;
 
-/// A live batch that waits.
+/// One queued live batch.
 #[derive(Debug)]
 pub(super) struct PendingBatch {
-    /// 1 for the first that ever waited, and so on.
+    /// Ordinal of its arrival in the queue; the first is 1.
     pub(super) arrival: u64,
     pub(super) seq: Option<u64>,
     pub(super) payload: Vec<u8>,
 }
 
-/// A queue bounded by batches and bytes; when full the oldest go, because a replay can bring them back.
+/// A queue bounded by batches and bytes; when full, the oldest are dropped, because a replay can
+/// bring them back.
 #[derive(Debug)]
 pub(super) struct PendingQueue {
     batches: VecDeque<PendingBatch>,
@@ -42,7 +43,7 @@ impl PendingQueue {
             payload: payload.to_vec(),
         });
         let mut dropped = 0;
-        // The newest stays whatever its size: it is what tells that the others are missing.
+        // The newest stays whatever its size: it shows that the others are missing.
         while self.batches.len() > 1
             && (self.batches.len() > self.max_batches || self.bytes > self.max_bytes)
         {
@@ -58,13 +59,13 @@ impl PendingQueue {
         Some(batch)
     }
 
-    /// Undoes a [`Pending::pop`].
+    /// Undoes a [`PendingQueue::pop`].
     pub(super) fn put_back(&mut self, waiting: PendingBatch) {
         self.bytes += waiting.payload.len();
         self.batches.push_front(waiting);
     }
 
-    /// How many batches ever waited.
+    /// Returns the total of arrivals so far.
     pub(super) fn arrivals(&self) -> u64 {
         self.arrivals
     }

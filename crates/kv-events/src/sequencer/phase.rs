@@ -1,10 +1,10 @@
-//! The words of the state machine: where it stands, and what it waits for.
+//! The types of the state machine: its phases and the replays it waits for.
 
 use std::time::Duration;
 
 use kv_blocks::Moment;
 
-/// First pause after a replay that could not be had; it doubles up to [`RETRY_MAX`].
+/// First pause after a failed replay; it doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -18,34 +18,35 @@ pub(super) enum SequencerPhase {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplayProgress {
     pub(super) purpose: Purpose,
-    /// Whether it brings all that the publisher still has.
+    /// Whether the replay covers everything that the publisher still has.
     pub(super) whole: bool,
-    /// How many batches of the answer were news and were applied.
+    /// Batches of the answer that were new and applied.
     pub(super) brought: u64,
-    /// How many live batches had arrived when it was asked for: what is missing in front of those, and not in the
-    /// answer, cannot be had.
+    /// Live batches that had arrived before the request: numbers that are missing in front of
+    /// those, and not in the answer, are lost.
     pub(super) asked_after: u64,
 }
 
-/// Why a replay runs, which is how its batches are read.
+/// Purpose of a replay, which decides how its batches are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Everything after the last batch applied.
+    /// Fetches everything after the last batch applied.
     History,
-    /// The same, in the middle of a life.
+    /// Like `History`, in the middle of a life.
     Gap,
-    /// The last batch applied is asked for again, to see whether the publisher still knows it as the same.
+    /// Fetches the last batch applied again, to check whether the publisher still has the same one.
     Recognise,
-    /// The publisher no longer knows it: what does it know?
+    /// Fetches the history of a publisher that no longer has that batch.
     Rebirth,
-    /// Everything the publisher still has: a replay failed earlier, or somebody wants it.
+    /// Fetches everything the publisher still has: a replay failed earlier, or the caller requested
+    /// it.
     Resync,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamPosition {
     pub(super) seq: u64,
-    /// Of the payload, to recognise the publisher's life by.
+    /// Digest of the payload, which identifies the publisher's life.
     pub(super) digest: u64,
 }
 
@@ -55,17 +56,17 @@ pub(super) struct ReplayRetry {
     pause: Duration,
 }
 
-/// What became of a live batch.
+/// Outcome of a live batch.
 pub(super) enum BatchDisposition {
     Done,
-    /// It must wait until a replay from there has come.
+    /// The batch must wait for a replay from this number on.
     Missing {
         from: u64,
         purpose: Purpose,
     },
 }
 
-/// What to do about missing numbers in front of a live batch.
+/// Treatment of missing numbers in front of a live batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum GapAction {
     Ask,
@@ -73,7 +74,7 @@ pub(super) enum GapAction {
 }
 
 impl ReplayRetry {
-    /// The retry after a failure at `now`, which may have been a retry itself.
+    /// Returns the retry after a failure at `now`, which may have been a retry itself.
     pub(super) fn after(failed: Option<Self>, now: Moment) -> Self {
         let pause = failed.map_or(RETRY_FIRST, |failed| (failed.pause * 2).min(RETRY_MAX));
         Self {

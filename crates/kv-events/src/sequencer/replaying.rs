@@ -1,20 +1,21 @@
-//! How the answers of the replay endpoint are read.
+//! The reading of replay answers.
 //!
-//! Up to vLLM 0.32 an answer is not always whole: the publisher's ROUTER silently drops what its queue for one reader
-//! (1000 messages) cannot take, in the middle of an answer, at its tail, or its end marker. What is dropped is never
-//! among the first messages, since every answer starts with an empty queue. So a short answer is what it seems to be: a
-//! number it skips is not in the publisher's buffer, and its end is the end. A long one is never the last word:
-//! wherever it skips a number, breaks off or ends, the rest is asked for once more.
+//! Up to vLLM 0.32 an answer is not always whole: the publisher's ROUTER silently drops messages
+//! that exceed its queue for one reader (1000 messages), in the middle of an answer, at its tail,
+//! or its end marker. The first messages are never dropped, since every answer starts with an empty
+//! queue. So a short answer is reliable: a number it skips is not in the publisher's buffer, and
+//! its end is the end. A long one is never final: wherever it skips a number, breaks off or ends,
+//! the rest is requested once more.
 //!
-//! **Invariant**: every answer but the last brings at least [`LONG`] batches that are news, so asking ends: the
-//! publisher's buffer holds only so many.
+//! **Invariant**: every answer but the last brings at least [`LONG`] new batches, so the requests
+//! end: the publisher's buffer is finite.
 
 use kv_blocks::Moment;
 
 use super::{Action, Purpose, ReplayProgress, ReplayRetry, Sequencer, SequencerPhase, digest};
 
-/// Batches from which on an answer may have lost some. A queue that overflowed has delivered its first 1000 or so
-/// before; the distance allows for publishers with a smaller one.
+/// Length in batches from which on an answer may have lost some. A queue that overflowed has
+/// delivered its first 1000 or so before; the margin allows for publishers with a smaller one.
 const LONG: u64 = 256;
 
 impl Sequencer {
@@ -28,7 +29,7 @@ impl Sequencer {
         let last = self.last;
         match replay.purpose {
             Purpose::Recognise => {
-                // A publisher that sends more than it was asked for: only the number asked for tells something.
+                // The publisher sends more than requested; only the requested number is conclusive.
                 if last.is_some_and(|last| seq < last.seq) {
                     return;
                 }
@@ -63,7 +64,7 @@ impl Sequencer {
         if skipped > 0 && replay.brought >= LONG {
             return self.ask_for_the_rest(replay, actions);
         }
-        // Replays are in order: what a short one skipped is not in the publisher's buffer.
+        // Replays are in order: a number that a short one skipped is not in the publisher's buffer.
         self.accept_loss(skipped, actions);
         replay.brought += 1;
         self.phase = SequencerPhase::Replaying(replay);
@@ -76,11 +77,12 @@ impl Sequencer {
         }
         match replay.purpose {
             Purpose::Recognise => self.ask(0, Purpose::Rebirth, actions),
-            // It has not published what was applied before: that was another life.
+            // The publisher has not published the batches applied before: they belong to another
+            // life.
             _ if self.repeated_until.is_some() => self.start_another_life(actions),
             Purpose::History | Purpose::Gap | Purpose::Rebirth | Purpose::Resync => {
                 if replay.purpose == Purpose::Resync {
-                    // Not a single batch came: the publisher keeps none.
+                    // The answer is empty: the publisher keeps no batches.
                     actions.push(Action::Loss);
                 }
                 if replay.whole {
@@ -107,18 +109,18 @@ impl Sequencer {
         self.retry = Some(ReplayRetry::after(self.retry, now));
         self.resync_wanted = true;
         self.phase = SequencerPhase::Following;
-        // Going on with a hole is better than standing still; the retry starts over.
+        // It is better to continue with a loss than to stop; the retry starts over.
         self.drain(actions, u64::MAX);
     }
 
-    /// The first batch of a resync tells whether it can replace what is known.
+    /// Decides by the first batch of a resync whether it can replace the known blocks.
     fn start_over(&mut self, first: u64, actions: &mut Vec<Action>) {
-        // A resync that broke off before leaves its own end to be reached.
+        // An earlier resync that broke off leaves its own end to reach.
         let known = self.repeated_until.or(self.last);
         let Some(known) = known.filter(|_| first > 0) else {
             return self.forget(actions);
         };
-        // Behind what is known nothing is repeated: what lies between is a hole as any other.
+        // Behind the known batches nothing is repeated: numbers in between are a normal gap.
         if first <= known.seq {
             self.last = None;
             self.repeated_until = Some(known);
@@ -131,7 +133,7 @@ impl Sequencer {
         self.ask(0, Purpose::History, actions);
     }
 
-    /// Goes on with the same replay behind what a long answer brought; what it cleared stays cleared.
+    /// Requests the rest of a long answer, as part of the same replay; a clear is not repeated.
     fn ask_for_the_rest(&mut self, replay: ReplayProgress, actions: &mut Vec<Action>) {
         let from = self.last.map_or(0, |last| last.seq.saturating_add(1));
         self.phase = SequencerPhase::Replaying(ReplayProgress {

@@ -1,4 +1,4 @@
-//! From bytes to events.
+//! Decoding of payloads into events.
 
 use std::{borrow::Cow, fmt};
 
@@ -16,15 +16,16 @@ use crate::{
     wire::{MsgpackError, MsgpackHead, MsgpackReader},
 };
 
-/// Events in one payload at most: publishers send some dozens. A decoded event takes more memory than its shortest bytes
-/// do, so the number must not be the sender's choice.
+/// Most events in one payload: publishers send some dozens. A decoded event takes more memory than
+/// its shortest bytes, so the sender must not choose the number.
 pub const MAX_EVENTS: usize = 1 << 16;
 
 type DecodedEvents = Vec<Result<StandardEvent, EventError>>;
 
-/// Reads one event as a JSON object, or several as an array; one that is wrong in itself does not cost its neighbours.
+/// Decodes one event from a JSON object, or several from an array; a malformed event does not
+/// affect the others.
 ///
-/// Hashes may be decimal text, for senders whose numbers end at 2^53. Further fields are skipped.
+/// Hashes may be decimal text, for senders whose numbers end at 2^53. Unknown fields are skipped.
 pub fn decode_json(payload: &[u8]) -> Result<DecodedEvents, BatchError> {
     let unusable = |reason: String| BatchError {
         bytes: payload.len(),
@@ -79,8 +80,8 @@ fn object(event: &RawValue) -> Result<StandardEvent, EventError> {
     read::event(&fields.map_err(|error| EventError::new(error.to_string()))?)
 }
 
-/// Reads a batch in msgpack: `[timestamp, events]` with or without a rank behind (which says nothing here: every event has
-/// its own), a map with `events`, an array of events, or a single event.
+/// Decodes a batch in msgpack: `[timestamp, events]`, optionally with a rank behind (ignored, since
+/// every event has its own), a map with `events`, an array of events, or a single event.
 pub fn decode_msgpack(payload: &[u8]) -> Result<DecodedEvents, BatchError> {
     batch(payload).map_err(|reason| BatchError {
         bytes: payload.len(),
@@ -129,7 +130,7 @@ fn list(events: &[u8]) -> Result<DecodedEvents, String> {
     if len > MAX_EVENTS {
         return Err(too_many());
     }
-    // Grows as events are really there: the length is only what the sender says.
+    // Grows with the events actually read: the length is only the sender's claim.
     let mut events = Vec::with_capacity(len.min(64));
     for _ in 0..len {
         let event = reader.value()?;
@@ -143,7 +144,7 @@ fn list(events: &[u8]) -> Result<DecodedEvents, String> {
     Ok(events)
 }
 
-/// The fields of a map, and what it has under `events`.
+/// Splits a map into the fields of an event and its `events` value.
 fn fields(map: &[u8]) -> Result<(StandardFields<PackedValue<'_>>, Option<&[u8]>), MsgpackError> {
     let mut reader = MsgpackReader::new(map);
     let MsgpackHead::Map(pairs) = reader.head()? else {

@@ -1,16 +1,17 @@
-//! The publisher's half: every field of the envelope is written, what is open as null.
+//! Encoding of events: every field of the envelope is written, absent ones as null.
 
 use rmp::encode;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use super::event::{StandardChange, StandardEvent};
 
-/// Writes one event as a JSON object, on one line. Hashes are numbers.
+/// Encodes one event as a JSON object, on one line. Hashes are numbers.
 pub fn encode_json(event: &StandardEvent) -> String {
     serde_json::to_string(&JsonEvent(event)).expect("texts and numbers are always JSON")
 }
 
-/// Writes a batch as `[timestamp in ms, events, nil]`, the event's maps with the same names as in JSON.
+/// Encodes a batch as `[timestamp in ms, events, nil]`; the events' maps have the same names as in
+/// JSON.
 ///
 /// The timestamp is the latest of the events', 0 if none has one.
 pub fn encode_msgpack(events: &[StandardEvent]) -> Vec<u8> {
@@ -30,7 +31,7 @@ pub fn encode_msgpack(events: &[StandardEvent]) -> Vec<u8> {
     out.0
 }
 
-/// Names in the order of the contract.
+/// Fields of the envelope, in the order of the contract.
 const ENVELOPE: usize = 11;
 
 struct JsonEvent<'a>(&'a StandardEvent);
@@ -84,7 +85,7 @@ impl Serialize for JsonEvent<'_> {
     }
 }
 
-/// Writes to memory, which does not fail.
+/// A writer to memory, which never fails.
 struct Packer(Vec<u8>);
 
 impl Packer {

@@ -7,19 +7,20 @@ use kv_blocks::{BlockSize, Namespace, PromptIdentity};
 /// One event. Source: RFC 1527, contract MC8 and MC9.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StandardEvent {
-    /// Its number in its stream: the only order there is.
+    /// The event's number in its stream: the only order there is.
     pub event_id: u64,
     /// The publisher's wall clock, milliseconds since 1970. Informational.
     pub timestamp_ms: Option<i64>,
-    /// The stream it belongs to.
+    /// The stream of the event.
     pub stream: StreamKey,
-    /// What happened.
+    /// The change that it reports.
     pub change: StandardChange,
-    /// What a store calls the object, where it is no hash (Mooncake).
+    /// A store's name of the object, where it is not a hash (Mooncake).
     pub object_key: Option<Arc<str>>,
 }
 
-/// The eight dimensions of a stream. What the envelope leaves open, or sends as null or as empty text, is `None`.
+/// The eight dimensions of a stream. A dimension that is absent, null or empty in the envelope is
+/// `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamKey {
     /// `model_name`.
@@ -32,41 +33,42 @@ pub struct StreamKey {
     pub lora: Option<Arc<str>>,
     /// `tenant_id`.
     pub tenant: Option<Arc<str>>,
-    /// Who owns the blocks: not always who serves them.
+    /// The owner of the blocks, which may differ from the backend that serves them.
     pub backend_id: Option<Arc<str>>,
-    /// Where the blocks are, as sent.
+    /// The medium of the blocks, as sent.
     pub medium: Option<Arc<str>>,
     /// Data-parallel rank.
     pub dp_rank: Option<u32>,
 }
 
-/// What happened to the blocks.
+/// A change of blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StandardChange {
     /// Consecutive blocks became reusable.
     Stored {
-        /// Their rolling hashes, first block first. Empty only where [`StandardEvent::object_key`] names the block.
+        /// Their rolling hashes, first block first. Empty only where [`StandardEvent::object_key`]
+        /// names the block.
         seq_hashes: Vec<u64>,
-        /// How many blocks are in front of the first one; 0 is the beginning.
+        /// Blocks in front of the first one; 0 is the beginning.
         base_block_idx: Option<u64>,
         /// The rolling hash of the block in front of the first one.
         parent_hash: Option<u64>,
-        /// The tokens of all these blocks.
+        /// The tokens of all blocks in the event.
         token_ids: Option<Vec<u32>>,
     },
-    /// Blocks are gone.
+    /// Blocks were removed.
     Removed {
         /// Their rolling hashes. Empty only where [`StandardEvent::object_key`] names the block.
         seq_hashes: Vec<u64>,
-        /// How many blocks are in front of the first one.
+        /// Blocks in front of the first one.
         base_block_idx: Option<u64>,
     },
-    /// All blocks of the stream are gone.
+    /// All blocks of the stream were removed.
     Cleared,
 }
 
 impl StandardChange {
-    /// The value of `event_type`.
+    /// Returns the value of `event_type`.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Stored { .. } => "stored",
@@ -77,7 +79,8 @@ impl StandardChange {
 }
 
 impl StreamKey {
-    /// The same stream, with what it leaves open taken from a registration. Source: contract MC11.
+    /// Returns this stream with open dimensions filled in from a registration. Source: contract
+    /// MC11.
     pub fn or(&self, registration: &Self) -> Self {
         let text = |own: &Option<Arc<str>>, other: &Option<Arc<str>>| {
             own.clone().or_else(|| other.clone())
@@ -94,8 +97,8 @@ impl StreamKey {
         }
     }
 
-    /// Where its blocks stand in an index, if the model and the block size are known. Tenant, backend, medium and rank are
-    /// not part of that.
+    /// Returns the namespace of its blocks in an index, if the model and the block size are known.
+    /// Tenant, backend, medium and rank are not part of it.
     pub fn namespace(&self) -> Option<Namespace> {
         Some(Namespace {
             model: self.model.clone()?,

@@ -1,6 +1,6 @@
-//! The names on the wire, and an event cut into the values behind them.
+//! The field names on the wire, and the split of an event into its values.
 
-/// Everything an event may carry.
+/// The fields of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StandardField {
     EventId,
@@ -77,7 +77,7 @@ impl<V: Copy> StandardFields<V> {
         }
     }
 
-    /// Takes a value under the name it was sent with; unknown names are skipped.
+    /// Stores a value under its sent name; unknown names are skipped.
     pub(super) fn put(&mut self, name: &[u8], value: V) {
         if let Some(field) = StandardField::named(name)
             && self.values[field as usize].replace(value).is_some()
@@ -90,7 +90,7 @@ impl<V: Copy> StandardFields<V> {
         self.values[field as usize]
     }
 
-    /// A field that was sent twice.
+    /// Returns a field that was sent twice.
     pub(super) fn twice(&self) -> Option<StandardField> {
         self.twice
     }

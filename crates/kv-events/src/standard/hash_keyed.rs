@@ -1,4 +1,4 @@
-//! Events whose hashes are trusted: they are the index's own.
+//! Events whose hashes are trusted, because the index uses the same ones.
 
 use kv_blocks::{BlockSize, HashScheme, SequenceHash, Tier};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::vllm::Medium;
 
-/// What an event means for an index whose keys are the publisher's hashes.
+/// An update for an index whose keys are the publisher's hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HashKeyedUpdate {
     /// Consecutive blocks became reusable.
@@ -17,10 +17,10 @@ pub enum HashKeyedUpdate {
         parent: Option<SequenceHash>,
         /// The blocks, first one first.
         hashes: Vec<SequenceHash>,
-        /// Where they are.
+        /// Their tier.
         tier: Tier,
     },
-    /// Blocks are gone from one tier.
+    /// Blocks were removed from one tier.
     Removed {
         /// The blocks.
         hashes: Vec<SequenceHash>,
@@ -29,15 +29,16 @@ pub enum HashKeyedUpdate {
     },
     /// One tier of the stream's namespace was emptied.
     Cleared {
-        /// Which one.
+        /// The tier.
         tier: Tier,
     },
 }
 
-/// Says what an event means, where the publisher hashes by `scheme`. Source: contract MC13.
+/// Converts an event of a publisher that hashes by `scheme`. Source: contract MC13.
 ///
-/// Hashes without tokens are taken at their word if the scheme is the standard's, XXH3. With tokens they are computed
-/// again, and an event that says otherwise is refused. The salt, the adapter and the model are no part of a hash.
+/// Hashes without tokens are accepted if the scheme is the standard's, XXH3. With tokens they are
+/// computed again, and an event with different ones is rejected. The salt, the adapter and the
+/// model are not part of a hash.
 pub fn to_hashed(
     event: &StandardEvent,
     scheme: HashScheme,
@@ -85,13 +86,13 @@ fn sequence(hashes: &[u64]) -> Vec<SequenceHash> {
     hashes.iter().copied().map(SequenceHash).collect()
 }
 
-/// Tokens per block; whoever has tokens needs it.
+/// Returns the tokens per block, which every event with tokens needs.
 pub(super) fn block_size(event: &StandardEvent) -> Result<BlockSize, EventRejection> {
     let tokens = event.stream.block_size.ok_or(EventRejection::NoBlockSize)?;
     BlockSize::new(tokens.into()).map_err(|_| EventRejection::NoBlockSize)
 }
 
-/// Whether no block comes twice, be it as the parent.
+/// Checks that no block occurs twice, the parent included.
 pub(super) fn once(hashes: &[u64], parent: Option<u64>) -> Result<(), EventRejection> {
     let mut sorted: Vec<_> = hashes.iter().copied().chain(parent).collect();
     sorted.sort_unstable();
@@ -102,7 +103,7 @@ pub(super) fn once(hashes: &[u64], parent: Option<u64>) -> Result<(), EventRejec
     }
 }
 
-/// Whether there are as many tokens as the blocks hold.
+/// Checks that the number of tokens equals the capacity of the blocks.
 pub(super) fn enough(
     hashes: &[u64],
     tokens: &[u32],
@@ -119,7 +120,7 @@ pub(super) fn enough(
     }
 }
 
-/// Whether the hashes are those of the tokens.
+/// Checks that the hashes follow from the tokens.
 fn follows(
     hashes: &[u64],
     parent: Option<SequenceHash>,

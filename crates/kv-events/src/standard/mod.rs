@@ -1,22 +1,25 @@
-//! Events of the standard contract (RFC 1527): envelopes that say of which model, salt and medium they speak, with blocks
-//! named by their plain rolling hashes. In JSON and msgpack; what the Mooncake store's master publishes is read too.
+//! Events of the standard contract (RFC 1527): envelopes that name their model, salt and medium,
+//! with blocks named by their plain rolling hashes. In JSON and msgpack; the format of the Mooncake
+//! store's master is decoded too.
 //!
-//! [`decode_json`] and [`decode_msgpack`] turn bytes into [`StandardEvent`]s, [`Streams`] puts them in order,
-//! [`to_hashed`] and [`to_named`] say what one means for an index. Nothing here knows which target an event's
-//! `backend_id` is, nor what a registration fills in where an envelope says nothing ([`StreamKey::or`] does that).
+//! [`decode_json`] and [`decode_msgpack`] turn bytes into [`StandardEvent`]s, [`StandardStreams`]
+//! orders them, [`to_hashed`] and [`to_named`] convert one into an index update. Nothing here knows
+//! which target an event's `backend_id` is, nor the registration that fills in open dimensions of
+//! an envelope ([`StreamKey::or`] does that).
 //!
-//! **Invariant**: an event never comes out of [`Streams`] before the one in front of it, unless a
-//! [`Hole`](Ordered::Hole) was reported.
+//! **Invariant**: an event never comes out of [`StandardStreams`] before the one in front of it,
+//! unless a [`Hole`](StreamOutput::Hole) was reported.
 //!
 //! ```
 //! use kv_blocks::HashScheme;
-//! use kv_events::standard::{HashedUpdate, decode_json, to_hashed};
+//! use kv_events::standard::{HashKeyedUpdate, decode_json, to_hashed};
 //!
 //! let event = br#"{"event_id": 7, "event_type": "stored", "model_name": "qwen", "block_size": 16,
 //!     "medium": "cpu", "seq_hashes": ["16863443419780771464"], "base_block_idx": 0}"#;
 //! let event = decode_json(event)?.remove(0)?;
 //! let update = to_hashed(&event, HashScheme::default())?;
-//! assert!(matches!(update, HashedUpdate::Stored { parent: None, ref hashes, .. } if hashes.len() == 1));
+//! let HashKeyedUpdate::Stored { parent: None, hashes, .. } = update else { panic!() };
+//! assert_eq!(hashes.len(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -1,4 +1,5 @@
-//! Events whose hashes are names only: of a store beside the engines, or of a publisher that hashes in its own way.
+//! Events whose hashes are names only: from a store beside the engines, or from a publisher with
+//! its own hashing.
 
 use std::sync::Arc;
 
@@ -11,11 +12,12 @@ use super::{
 };
 use crate::vllm::Medium;
 
-/// Says what an event means, where `seq_hashes` are what engines call the blocks.
+/// Converts an event whose `seq_hashes` are the engines' names of the blocks.
 ///
-/// With tokens a stored event says what is in the blocks. Without, they are blocks that an engine has told of, which are
-/// in the event's medium too: the Mooncake store's master never says more. Such a store may know its objects by a key
-/// instead, as vLLM's connector makes them: the engine's digest, behind an `@`.
+/// With tokens, a stored event defines the content of its blocks. Without, its blocks are ones that
+/// an engine has announced before, which are in the event's medium too: the Mooncake store's master
+/// never sends more. Such a store may name its objects by a key instead, as vLLM's connector builds
+/// them: the engine's digest, behind an `@`.
 pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, EventRejection> {
     let tier = Medium::parse(event.stream.medium.as_deref(), None).tier();
     match &event.change {
@@ -73,10 +75,11 @@ fn names(hashes: &[u64], key: Option<&Arc<str>>) -> Result<Vec<EngineHash>, Even
     ])
 }
 
-/// The low 64 bits of the digest at the end of a key such as `model@tp:0@<hex>`: what the engine publishes of it.
+/// Returns the low 64 bits of the digest at the end of a key such as `model@tp:0@<hex>`, which is
+/// the part that the engine publishes.
 fn digest(key: &str) -> Option<EngineHash> {
     let (_, hex) = key.rsplit_once('@')?;
-    // XXH3-128 or SHA-256: anything shorter may be a number that means something else.
+    // XXH3-128 or SHA-256: a shorter text may be a number with another meaning.
     if !matches!(hex.len(), 32 | 64) || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! From the values of an event to the event, field by field.
+//! Conversion of an event's values into the event, field by field.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::{
 };
 use crate::EventError;
 
-/// Bytes of a name at most: stream dimensions are remembered for as long as the stream is.
+/// Longest name, bytes: stream dimensions are stored as long as the stream.
 const MAX_NAME: usize = 1_024;
 
-/// Bytes of an object key at most; it is not remembered.
+/// Longest object key, bytes; it is not stored.
 const MAX_OBJECT_KEY: usize = 4_096;
 
 pub(super) fn event<V: LazyValue>(fields: &StandardFields<V>) -> Result<StandardEvent, EventError> {
@@ -58,18 +58,18 @@ fn wrong<V: LazyValue>(field: StandardField, value: V, expected: &str) -> EventE
     ))
 }
 
-/// Which integers a hash may be.
+/// Integers that a hash may be.
 #[derive(Clone, Copy)]
 enum Sign {
     Unsigned,
-    /// Negative ones stand for those from 2^63 on.
+    /// Negative numbers represent those from 2^63 on.
     Folded,
 }
 
 struct FieldAccess<'f, V>(&'f StandardFields<V>);
 
 impl<V: LazyValue> FieldAccess<'_, V> {
-    /// The value of a field; null counts as absent.
+    /// Returns the value of a field; null counts as absent.
     fn get(&self, field: StandardField) -> Option<V> {
         self.0
             .get(field)
@@ -103,7 +103,7 @@ impl<V: LazyValue> FieldAccess<'_, V> {
             .map_err(|error| EventError::new(error.to_string()))
     }
 
-    /// Informational: one that is of no use costs nothing.
+    /// Returns the timestamp. It is informational, so an unusable one is ignored.
     fn timestamp(&self) -> Option<i64> {
         match self.get(StandardField::Timestamp)?.scalar() {
             Scalar::Number(number) => i64::try_from(number).ok(),
@@ -182,7 +182,7 @@ impl<V: LazyValue> FieldAccess<'_, V> {
         Ok(StandardChange::Stored {
             seq_hashes,
             base_block_idx,
-            // Where nothing is in front, a parent of 0 says just that.
+            // At the beginning of a sequence, a parent of 0 means that there is none.
             parent_hash: parent_hash.filter(|_| base_block_idx != Some(0)),
             token_ids: self.tokens()?,
         })

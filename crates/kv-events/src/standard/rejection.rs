@@ -1,9 +1,9 @@
-//! Events that are well formed and still cannot be used.
+//! Rejection of events that are well formed and still unusable.
 
-/// Why an event of the standard contract was not taken.
+/// Why an event of the standard contract was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventRejection {
-    /// Hashes of somebody else's making cannot be compared with ours.
+    /// Hashes of another scheme cannot be compared with the index's.
     #[error(
         "stored event names its blocks by hash only, which is trusted where block_hash is xxh3: have the publisher send \
          token_ids, or set kv_events.block_hash: xxh3"
@@ -14,12 +14,12 @@ pub enum EventRejection {
         "event has token_ids but no block_size: expected it in the event or in the registration"
     )]
     NoBlockSize,
-    /// There are not as many tokens as the blocks hold.
+    /// The number of tokens differs from the capacity of the blocks.
     #[error("event has {found} token_ids: expected {expected}, block_size times seq_hashes")]
     TokenCount {
         /// Tokens in the event.
         found: usize,
-        /// Tokens of its blocks.
+        /// Tokens that its blocks hold.
         expected: u64,
     },
     /// The hashes do not follow from the tokens.
@@ -30,15 +30,15 @@ pub enum EventRejection {
     Mismatch {
         /// Which block of the event, from 0.
         block: usize,
-        /// As published.
+        /// The published hash.
         found: u64,
-        /// As computed.
+        /// The computed hash.
         expected: u64,
     },
-    /// A hash that stands for a whole prefix cannot come twice in one.
+    /// A block occurs twice: a hash that identifies a whole prefix cannot do so within one.
     #[error("event has a block twice, or a block as its own parent: expected every seq_hash once")]
     Repeated,
-    /// Nothing says behind which block it belongs.
+    /// The parent of its first block is unknown.
     #[error(
         "event begins at block {base}, but the blocks in front are unknown: have the publisher send parent_hash"
     )]
@@ -46,15 +46,15 @@ pub enum EventRejection {
         /// Blocks in front of it.
         base: u64,
     },
-    /// The object key is no block's name.
+    /// The object key is not a block's name.
     #[error("event has no seq_hashes, and its object_key ends with no digest: expected either")]
     NoNames,
-    /// Names alone say nothing about a device's cache.
+    /// Names without tokens cannot describe a device's cache.
     #[error(
         "event names blocks of the device without token_ids: expected a medium such as cpu or disk"
     )]
     OnDevice,
-    /// Only a namespace of a tier can be cleared, and the event names none.
+    /// A clear covers only a tier of a namespace, and the event names no namespace.
     #[error(
         "cleared event of {tier} names no model and block_size: expected them in the event or in the registration"
     )]
@@ -65,7 +65,7 @@ pub enum EventRejection {
 }
 
 impl EventRejection {
-    /// A closed set of words, for a metric's label.
+    /// Returns the metric's label, one of a closed set.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::NotStandard => "not_standard",

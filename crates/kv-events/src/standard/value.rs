@@ -1,4 +1,4 @@
-//! One value as it was sent, in either encoding.
+//! One undecoded value, in either encoding.
 
 use std::sync::Arc;
 
@@ -10,38 +10,38 @@ use crate::{
     wire::{MsgpackHead, MsgpackReader},
 };
 
-/// A scalar, as far as events have any use for it.
+/// A scalar, in the forms that events use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scalar {
     Nil,
     Number(i128),
     /// A text that is a whole number in decimal digits.
     Digits(u64),
-    /// Any other text, or no scalar at all.
+    /// Any other text, or a value that is not a scalar.
     Other,
 }
 
-/// A value that is read when it is asked for.
+/// A value that is decoded on demand.
 pub(super) trait LazyValue: Copy {
     fn scalar(self) -> Scalar;
 
-    /// The text, if it is one.
+    /// Returns the text, if the value is one.
     fn text(self) -> Option<Arc<str>>;
 
-    /// Hands over the values of an array; `None` if it is none.
+    /// Calls a function with each value of an array; `None` if it is not an array.
     fn each(
         self,
         take: impl FnMut(Self) -> Result<(), EventError>,
     ) -> Option<Result<(), EventError>>;
 
-    /// A list of plain numbers at once: the quick way, where nothing is wrong with it.
+    /// Decodes a list of plain numbers at once: the fast path for well-formed lists.
     fn numbers<T: TryFrom<u64> + DeserializeOwned>(self) -> Option<Vec<T>>;
 
-    /// How it looks in a message; short.
+    /// Returns a short form for messages.
     fn show(self) -> String;
 }
 
-/// So much of a value is quoted.
+/// Longest quoted part of a value.
 const QUOTED: usize = 60;
 
 impl LazyValue for &RawValue {
@@ -75,7 +75,7 @@ impl LazyValue for &RawValue {
     }
 }
 
-/// A whole msgpack value, found by a [`Reader`].
+/// A whole msgpack value, found by a [`MsgpackReader`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PackedValue<'a>(pub(super) &'a [u8]);
 
@@ -130,7 +130,7 @@ impl LazyValue for PackedValue<'_> {
         let Ok(MsgpackHead::Array(len)) = reader.head() else {
             return None;
         };
-        // `head` has checked that so many values can follow.
+        // `head` has checked that this many values can follow.
         let mut numbers = Vec::with_capacity(len);
         for _ in 0..len {
             let Ok(MsgpackHead::Unsigned(number)) = reader.head() else {

@@ -1,4 +1,4 @@
-//! Events with what an index can use of them.
+//! Decoded events, with the fields that an index uses.
 
 use std::borrow::Cow;
 
@@ -12,26 +12,26 @@ use crate::{
     json::{self, JsonHash},
 };
 
-/// Events in one list at most. A decoded event takes more memory than its shortest text does.
+/// Most events in one list. A decoded event takes more memory than its shortest text.
 pub const MAX_EVENTS: usize = 1 << 17;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrtEvent {
-    /// Its number, from 0 on, in the row of its rank.
+    /// The event's number, from 0 on, in the sequence of its rank.
     pub event_id: u64,
-    /// The rank of attention data parallelism, where there is any.
+    /// The rank of attention data parallelism; `None` without it.
     pub rank: Option<u32>,
-    /// Tokens of the attention window it speaks of; older releases do not say.
+    /// Tokens of its attention window; `None` in older releases.
     pub window: Option<i64>,
-    /// What happened; an error if that cannot be read.
+    /// The change that it reports, or a decode error.
     pub data: Result<TrtData, EventError>,
 }
 
-/// What happened.
+/// A change of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TrtData {
-    /// The pools were made.
+    /// The pools were created.
     Created,
     /// Consecutive blocks became reusable.
     Stored {
@@ -40,36 +40,36 @@ pub enum TrtData {
         /// The blocks, first one first.
         blocks: Vec<TrtBlock>,
     },
-    /// Blocks are gone from every level.
+    /// Blocks were removed from every level.
     Removed {
-        /// Which ones.
+        /// The blocks.
         hashes: Vec<EngineHash>,
     },
     /// A block moved to another level, or got another priority.
     Updated {
-        /// Which one.
+        /// The block.
         hash: EngineHash,
         /// The level it left and the one it went to.
         level: Option<(u32, u32)>,
     },
-    /// A kind this release does not know.
+    /// A kind that this release does not know.
     Unknown,
 }
 
 /// One block that became reusable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrtBlock {
-    /// What the engine calls it.
+    /// The engine's name of the block.
     pub hash: EngineHash,
     /// Its tokens; fewer than a block holds at the end of a sequence.
     pub tokens: Vec<u32>,
-    /// Whether its tokens are all there is to it.
+    /// Whether its content is its tokens alone.
     pub is_plain: bool,
     /// 0 is the device, 1 the host.
     pub level: u32,
 }
 
-/// Reads a list of events; one that is wrong in itself does not cost its neighbours.
+/// Decodes a list of events; a malformed event does not affect the others.
 pub fn decode(payload: &[u8]) -> Result<Vec<Result<TrtEvent, EventError>>, BatchError> {
     let unusable = |reason: String| BatchError {
         bytes: payload.len(),
@@ -116,14 +116,14 @@ struct WireBlock {
     block_hash: JsonHash,
     tokens: Vec<WireToken>,
     cache_level: Option<u32>,
-    /// Images and the like, in newer releases.
+    /// Multimodal keys, in newer releases.
     mm_keys: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
 struct WireToken {
     token_id: u32,
-    /// Tells equal tokens of different images or prompt tables apart; 0 where there are none.
+    /// Distinguishes equal tokens of different images or prompt tables; 0 without any.
     token_extra_id: Option<u64>,
 }
 

@@ -1,13 +1,13 @@
-//! A stored event cut into the updates it stands for.
+//! The split of a stored event into index updates.
 
 use kv_blocks::{BlockSize, EngineHash, IndexUpdate, StoredBlocks, Tier};
 
 use super::{counts::TrtCounts, event::TrtBlock};
 
-/// The blocks of an event that an index can use, as one update for each stretch in one tier.
+/// Converts the usable blocks of an event into one update for each stretch in one tier.
 ///
-/// `None` if the event as a whole is of no use. What hangs on a block that is left out is left out with it: here, or in the
-/// index, which does not know the parent then.
+/// `None` if the event as a whole is unusable. The descendants of a block that is left out are left
+/// out too: here, or in the index, which does not know their parent then.
 pub(super) fn updates(
     parent: Option<EngineHash>,
     blocks: Vec<TrtBlock>,
@@ -52,17 +52,17 @@ pub(super) fn updates(
     Some(updates.into_iter().map(IndexUpdate::Stored).collect())
 }
 
-/// Where a cache level is.
+/// Maps a cache level to a tier.
 pub(super) fn tier(level: u32) -> Tier {
     match level {
         0 => Tier::Device,
         1 => Tier::Host,
-        // None is known; it is not the device in any case.
+        // No such level is known; it is not the device in any case.
         _ => Tier::Disk,
     }
 }
 
-/// Whether only the last block is not full, and no block is its own parent or comes twice.
+/// Checks that only the last block may be partial, and no block is its own parent or occurs twice.
 fn is_possible(parent: Option<EngineHash>, blocks: &[TrtBlock], size: BlockSize) -> bool {
     let full = |block: &TrtBlock| block.tokens.len() == size.len();
     let Some((last, others)) = blocks.split_last() else {

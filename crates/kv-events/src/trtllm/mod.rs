@@ -1,9 +1,10 @@
-//! TensorRT-LLM's events: the list that `POST /kv_cache_events` gives out once and forgets, in JSON.
+//! TensorRT-LLM's events: the list that `POST /kv_cache_events` returns once and discards, in JSON.
 //!
-//! [`decode`] reads a list, a [`TrtStream`] knows what came before and says what it means for an index. Its push form is
-//! shaped like vLLM's and read there. Nothing here polls.
+//! [`decode`] reads a list; a [`TrtStream`] keeps the state between lists and converts events into
+//! index updates. The push form of these events has vLLM's layout and is decoded there. Nothing
+//! here polls.
 //!
-//! An event says nothing of adapters and salts, so none may be in use on an engine whose events are read this way.
+//! An event names no adapters and salts, so an engine whose events are read this way must use none.
 
 mod counts;
 mod event;

@@ -1,4 +1,4 @@
-//! What came before, and what an event means then.
+//! The stream of an engine's events: ordering, and conversion into actions.
 
 use kv_blocks::{BlockSize, EngineHash, IndexUpdate, NamedBlocks, RemovedBlocks, Tier};
 
@@ -9,41 +9,43 @@ use super::{
 };
 use crate::{BatchError, EventError};
 
-/// Ranks of one engine at most; events of further ones are counted as unusable.
+/// Most ranks of one engine; events of further ones are counted as unusable.
 const MAX_RANKS: usize = 1_024;
 
-/// What is to be done, in order, for one rank of the engine (`None`: it has no ranks).
+/// An action for one rank of the engine (`None`: it has no ranks), to be carried out in order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrtAction {
-    /// Hand this update to the index.
+    /// Apply this update to the index.
     Apply {
-        /// Of which rank.
+        /// The rank.
         rank: Option<u32>,
-        /// What changed.
+        /// The update.
         update: IndexUpdate,
     },
-    /// Events were lost, or the engine started again: forget what this rank is known to hold.
+    /// Events were lost, or the engine restarted: drop the known blocks of this rank.
     Clear {
-        /// Of which rank.
+        /// The rank.
         rank: Option<u32>,
     },
-    /// An event could not be read, and may have been a removal.
+    /// An event could not be decoded, and may have been a removal.
     Hole {
-        /// Of which rank; `None` too if that could not be read.
+        /// The rank; `None` too if it could not be decoded.
         rank: Option<u32>,
     },
 }
 
-/// The events of one engine, in the order in which it gives them out.
+/// The events of one engine, in the order of its lists.
 ///
 /// ```
 /// use kv_blocks::BlockSize;
 /// use kv_events::trtllm::{TrtAction, TrtStream};
 ///
 /// let mut stream = TrtStream::new(TrtStream::default_block_size());
-/// let removed = br#"[{"event_id": 0, "data": {"type": "removed", "block_hashes": [17]}, "window_size": 4096}]"#;
+/// let removed = br#"[{"event_id": 0, "window_size": 4096,
+///     "data": {"type": "removed", "block_hashes": [17]}}]"#;
 /// assert!(matches!(stream.take(removed)?[..], [TrtAction::Apply { rank: None, .. }]));
-/// let later = br#"[{"event_id": 5, "data": {"type": "removed", "block_hashes": [18]}, "window_size": 4096}]"#;
+/// let later = br#"[{"event_id": 5, "window_size": 4096,
+///     "data": {"type": "removed", "block_hashes": [18]}}]"#;
 /// assert!(matches!(stream.take(later)?[..], [TrtAction::Clear { .. }, TrtAction::Apply { .. }]));
 /// # Ok::<(), kv_events::BatchError>(())
 /// ```
@@ -58,19 +60,19 @@ pub struct TrtStream {
 #[derive(Debug)]
 struct TrtRank {
     number: Option<u32>,
-    /// The number of the next event; `None` if nobody knows.
+    /// The number of the next event; `None` if unknown.
     next: Option<u64>,
-    /// The largest attention window so far. Models with several publish each block once per window, and only the largest
-    /// holds all tokens.
+    /// The largest attention window so far. Models with several publish each block once per window,
+    /// and only the largest holds all tokens.
     window: Option<i64>,
-    /// Whether something was applied that a clear would have to take back.
+    /// Whether an update was applied that a clear would have to undo.
     has_applied: bool,
-    /// The tiers in which there may be blocks, in the order of [`Tier::ALL`].
+    /// The tiers that may contain blocks, in the order of [`Tier::ALL`].
     tiers: [bool; 4],
 }
 
 impl TrtStream {
-    /// A stream nothing was heard of. `block_size` is the engine's `tokens_per_block`.
+    /// Creates the state before the first list. `block_size` is the engine's `tokens_per_block`.
     pub fn new(block_size: BlockSize) -> Self {
         Self {
             block_size,
@@ -80,12 +82,13 @@ impl TrtStream {
         }
     }
 
-    /// What `tokens_per_block` is where it is not set: 32.
+    /// Returns the default of `tokens_per_block`: 32.
     pub fn default_block_size() -> BlockSize {
         BlockSize::new(32).expect("32 tokens are a block")
     }
 
-    /// Takes the answer to one poll. After an error the list is lost: what was in it is missed by the next one's numbers.
+    /// Takes the answer to one poll. On an error the list is lost; the next one's numbers reveal
+    /// the loss.
     pub fn take(&mut self, list: &[u8]) -> Result<Vec<TrtAction>, BatchError> {
         let mut actions = Vec::new();
         for event in decode(list)? {
@@ -93,7 +96,7 @@ impl TrtStream {
             match event {
                 Ok(event) => self.event(event, &mut actions),
                 Err(error) => {
-                    // It had a number, but whose?
+                    // The event had a number, but its rank is unknown.
                     for rank in &mut self.ranks {
                         rank.next = None;
                     }
@@ -104,12 +107,12 @@ impl TrtStream {
         Ok(actions)
     }
 
-    /// Totals so far.
+    /// Returns the totals so far.
     pub fn counts(&self) -> TrtCounts {
         self.counts
     }
 
-    /// Why the last malformed event was one.
+    /// Returns the error of the last malformed event.
     pub fn last_error(&self) -> Option<&EventError> {
         self.last_error.as_ref()
     }
@@ -145,7 +148,7 @@ impl TrtStream {
             return;
         }
         if event.window > rank.window {
-            // What was taken until now was of a smaller one.
+            // The blocks applied until now were of a smaller window.
             if rank.window.is_some() && rank.has_applied {
                 rank.clear(actions);
             }
@@ -202,7 +205,7 @@ impl TrtRank {
                 }
                 updates(parent, blocks, size, counts)
             }
-            // Gone from every level: it is not said on which it was.
+            // Removed from every level: the event does not name the level it was on.
             TrtData::Removed { hashes } if !hashes.is_empty() => {
                 let may_hold = |tier: &Tier| *tier == Tier::Device || self.tiers[tier.index()];
                 Some(
@@ -218,7 +221,7 @@ impl TrtRank {
                 level: Some((old, new)),
             } if tier(old) != tier(new) => {
                 self.tiers[tier(new).index()] = true;
-                // In this order it is known in between, too.
+                // In this order the block is never unknown in between.
                 Some(vec![
                     IndexUpdate::Named(NamedBlocks {
                         hashes: vec![hash],

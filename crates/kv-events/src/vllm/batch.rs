@@ -1,4 +1,4 @@
-//! The envelope around events.
+//! The batch envelope around events.
 
 use super::{
     event::{VllmEvent, VllmEventError},
@@ -6,18 +6,20 @@ use super::{
 };
 use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 
-/// Events in one batch at most: far more than an engine has blocks to speak of in one step. A decoded event takes more
-/// memory than its shortest bytes do, so the number must not be the sender's choice.
+/// Most events in one batch: far more than an engine's blocks of one step. A decoded event takes
+/// more memory than its shortest bytes, so the sender must not choose the number.
 const MAX_EVENTS: usize = 1 << 20;
 
 /// One decoded batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EventBatch {
-    /// The publisher's wall clock, as it gives it (vLLM: seconds); `None` when it is no usable number.
+    /// The publisher's wall clock in its own unit (vLLM: seconds); `None` when it is not a usable
+    /// number.
     pub ts: Option<f64>,
-    /// The events in order; one that is wrong in itself is an error in its place.
+    /// The events in order; a malformed event is an error in its place.
     pub events: Vec<Result<VllmEvent, VllmEventError>>,
-    /// The data-parallel rank the publisher names. The registration of the stream is the better authority.
+    /// The data-parallel rank that the publisher names. The registration of the stream takes
+    /// precedence.
     pub dp_rank: Option<u32>,
 }
 
@@ -27,21 +29,21 @@ pub struct EventBatch {
 pub struct VllmBatchError {
     /// Length of the payload.
     pub bytes: usize,
-    /// What is wrong.
+    /// The problem.
     pub reason: &'static str,
 }
 
-/// Reads one batch; an event that is wrong in itself does not cost its neighbours.
+/// Decodes one batch; a malformed event does not affect the others.
 ///
-/// A batch is an array `[ts, events]`, `[ts, events, rank]` or longer (what follows is skipped), or a map with `ts`,
-/// `events` and `data_parallel_rank`.
+/// A batch is an array `[ts, events]`, `[ts, events, rank]` or longer (further members are
+/// skipped), or a map with `ts`, `events` and `data_parallel_rank`.
 ///
 /// ```
-/// use kv_events::vllm::{Event, HashForm, Shape, WireEvent, decode, encode};
+/// use kv_events::vllm::{EventLayout, HashForm, VllmEvent, WireEvent, decode, encode};
 ///
-/// let payload = encode(12.5, Some(0), &[WireEvent::Cleared], Shape::Map, HashForm::Int);
+/// let payload = encode(12.5, Some(0), &[WireEvent::Cleared], EventLayout::Map, HashForm::Int);
 /// let batch = decode(&payload).unwrap();
-/// assert_eq!(batch.events, [Ok(Event::Cleared)]);
+/// assert_eq!(batch.events, [Ok(VllmEvent::Cleared)]);
 /// assert!(decode(&payload[1..]).is_err());
 /// ```
 pub fn decode(payload: &[u8]) -> Result<EventBatch, VllmBatchError> {
@@ -51,13 +53,13 @@ pub fn decode(payload: &[u8]) -> Result<EventBatch, VllmBatchError> {
     })
 }
 
-/// The data-parallel rank that a batch names, without a look at its events: where ranks share a topic, whose numbers these
-/// are. `None` also for bytes that are no batch.
+/// Returns the data-parallel rank of a batch without decoding its events: where ranks share a
+/// topic, it identifies the number sequence. `None` also for bytes that are not a batch.
 ///
 /// ```
-/// use kv_events::vllm::{HashForm, Shape, encode, rank_of};
+/// use kv_events::vllm::{EventLayout, HashForm, encode, rank_of};
 ///
-/// assert_eq!(rank_of(&encode(12.5, Some(3), &[], Shape::Array, HashForm::Int)), Some(3));
+/// assert_eq!(rank_of(&encode(12.5, Some(3), &[], EventLayout::Array, HashForm::Int)), Some(3));
 /// assert_eq!(rank_of(b"garbage"), None);
 /// ```
 pub fn rank_of(payload: &[u8]) -> Option<u32> {
@@ -160,7 +162,7 @@ fn read_events(bytes: &[u8]) -> Result<Vec<Result<VllmEvent, VllmEventError>>, M
     if len > MAX_EVENTS {
         return Err(MsgpackError("a batch has more than 1,048,576 events"));
     }
-    // Grows as events are really there: the length is only what the sender says.
+    // Grows with the events actually read: the length is only the sender's claim.
     let mut events = Vec::with_capacity(len.min(64));
     for _ in 0..len {
         events.push(VllmFields::scan(&mut reader)?.and_then(|fields| VllmEvent::read(&fields)));

@@ -1,18 +1,18 @@
-//! The publisher's half: batches as vLLM writes them, byte for byte.
+//! Encoding of batches as vLLM writes them, byte for byte.
 
 use rmp::encode;
 
-/// How an event is written.
+/// Layout of an encoded event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventLayout {
-    /// A map with the tag under `type`, as vLLM does from 0.24 on: fields at their default are left out, fields without
-    /// a default are written as nil.
+    /// A map with the tag under `type`, as in vLLM from 0.24 on: fields at their default are left
+    /// out, fields without a default are written as nil.
     Map,
-    /// A positional array, as vLLM 0.22 and 0.23 did: everything is written.
+    /// A positional array, as in vLLM 0.22 and 0.23: every field is written.
     Array,
 }
 
-/// How a block hash is written.
+/// Form of an encoded block hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashForm {
     /// The low 64 bits, unsigned.
@@ -21,12 +21,12 @@ pub enum HashForm {
     Bytes,
 }
 
-/// A block's digest. An integer becomes the low 64 bits of one.
+/// A block's digest. An integer hash becomes the low 64 bits of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WireHash(pub [u8; 32]);
 
 impl WireHash {
-    /// The low 64 bits: what a reader keys the block by in either form.
+    /// Returns the low 64 bits, which a reader uses as the block's key in either form.
     pub fn low(self) -> u64 {
         let [.., a, b, c, d, e, f, g, h] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
@@ -46,7 +46,7 @@ impl From<u64> for WireHash {
 pub enum WireEvent {
     /// Blocks became reusable.
     Stored(WireStored),
-    /// Blocks are gone from one medium.
+    /// Blocks were removed from one medium.
     Removed(WireRemoved),
     /// The device cache was emptied.
     Cleared,
@@ -67,22 +67,23 @@ pub struct WireStored {
     pub lora_id: Option<u64>,
     /// The adapter's name.
     pub lora_name: Option<String>,
-    /// Where the blocks are: `GPU` for an engine's own cache.
+    /// The medium of the blocks: `GPU` for an engine's own cache.
     pub medium: Option<String>,
-    /// What else went into each block's hash (adapter name, then salt): one entry per block, or nothing at all.
+    /// Further inputs of each block's hash (adapter name, then salt): one entry per block, or
+    /// `None`.
     pub extra_keys: Option<Vec<Option<Vec<String>>>>,
 }
 
-/// Blocks that are gone from one medium. They are written as group 0.
+/// Blocks that were removed from one medium. They are written as group 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WireRemoved {
     /// The blocks.
     pub hashes: Vec<WireHash>,
-    /// Where they were.
+    /// The medium that they left.
     pub medium: Option<String>,
 }
 
-/// Writes a batch: an array of time, events and rank in every release.
+/// Encodes a batch: an array of time, events and rank in every release.
 pub fn encode(
     ts: f64,
     dp_rank: Option<u32>,

@@ -1,4 +1,4 @@
-//! Events with every field the wire has, checked one by one.
+//! Events with every field of the wire format, each one checked.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 pub enum VllmEvent {
     /// Blocks became reusable.
     Stored(Box<BlockStored>),
-    /// Blocks are gone from one medium.
+    /// Blocks were removed from one medium.
     Removed(Box<BlockRemoved>),
     /// The publisher's device cache was emptied.
     Cleared,
-    /// A tag this release does not know.
+    /// A tag that this release does not know.
     Unknown {
         /// The tag as sent, cut to 64 characters.
         tag: String,
@@ -26,7 +26,7 @@ pub enum VllmEvent {
 /// `BlockStored` as sent; nil and absent are the same.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockStored {
-    /// What the engine calls the blocks.
+    /// The engine's names of the blocks.
     pub block_hashes: Vec<EngineHash>,
     /// The block before the first.
     pub parent_block_hash: Option<EngineHash>,
@@ -36,11 +36,11 @@ pub struct BlockStored {
     pub block_size: u32,
     /// The adapter's number.
     pub lora_id: Option<i64>,
-    /// Where the blocks are.
+    /// The medium of the blocks.
     pub medium: Option<Arc<str>>,
     /// The adapter's name.
     pub lora_name: Option<Arc<str>>,
-    /// What else went into each block's hash: one entry per block, empty where there is nothing.
+    /// Further inputs of each block's hash: one entry per block, empty without any.
     pub extra_keys: Option<Vec<Vec<ExtraKey>>>,
     /// KV-cache group of hybrid models.
     pub group_idx: Option<u32>,
@@ -50,13 +50,13 @@ pub struct BlockStored {
     pub kv_cache_spec_sliding_window: Option<u64>,
     /// `LOCAL` or `REMOTE`.
     pub locality: Option<Arc<str>>,
-    /// Who owns the copy.
+    /// The owner of the copy.
     pub ownership: Option<Arc<str>>,
-    /// Attribution only.
+    /// The session; for attribution only.
     pub session_id: Option<Arc<str>>,
-    /// Tokens behind each block that went into its hash.
+    /// Tokens behind each block that are part of its hash.
     pub lookahead_token_ids: Option<Vec<Vec<u32>>>,
-    /// A cache salt in a field of its own (SGLang).
+    /// A cache salt in a separate field (SGLang).
     pub cache_salt: Option<Arc<str>>,
 }
 
@@ -65,12 +65,12 @@ pub struct BlockStored {
 pub enum WireTokens {
     /// One number per token.
     Flat(Vec<u32>),
-    /// Each token with the one behind it (SGLang with speculative decoding).
+    /// Each token with its successor (SGLang with speculative decoding).
     Pairs(Vec<(u32, u32)>),
 }
 
 impl WireTokens {
-    /// How many positions they cover.
+    /// Returns the number of positions covered.
     pub fn len(&self) -> usize {
         match self {
             Self::Flat(tokens) => tokens.len(),
@@ -78,7 +78,7 @@ impl WireTokens {
         }
     }
 
-    /// Whether there are none: the event is a placeholder.
+    /// Returns whether there are no tokens: the event is a placeholder.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -93,28 +93,29 @@ impl Default for WireTokens {
 /// One part of a block's extra keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExtraKey {
-    /// A bare string: adapter name, salt, or (vLLM 0.17 and 0.18) the identifier of a multimodal item.
+    /// A bare string: adapter name, salt, or (vLLM 0.17 and 0.18) the identifier of a multimodal
+    /// item.
     Text(Arc<str>),
-    /// A multimodal item and where it starts relative to the block, which may be before it.
+    /// A multimodal item and its start relative to the block, which may be negative.
     Item(Arc<str>, i64),
-    /// The digest of prompt embeddings, or of something newer.
+    /// The digest of prompt embeddings, or of a newer kind of input.
     Digest(Vec<u8>),
-    /// Anything else.
+    /// Any other part.
     Other,
 }
 
 /// `BlockRemoved` as sent; nil and absent are the same.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BlockRemoved {
-    /// What the engine calls the blocks.
+    /// The engine's names of the blocks.
     pub block_hashes: Vec<EngineHash>,
-    /// Where they were.
+    /// The medium that they left.
     pub medium: Option<Arc<str>>,
     /// KV-cache group of hybrid models.
     pub group_idx: Option<u32>,
     /// `LOCAL` or `REMOTE`.
     pub locality: Option<Arc<str>>,
-    /// Who owned the copy.
+    /// The owner of the copy.
     pub ownership: Option<Arc<str>>,
 }
 
@@ -122,7 +123,7 @@ pub struct BlockRemoved {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event is malformed: {reason}")]
 pub struct VllmEventError {
-    /// What is wrong.
+    /// The problem.
     pub reason: &'static str,
 }
 
@@ -223,7 +224,7 @@ fn block_hashes(fields: &VllmFields<'_>) -> Result<Vec<EngineHash>, VllmEventErr
     let MsgpackHead::Array(len) = reader.head()? else {
         return wrong("block_hashes is no array");
     };
-    // `head` has checked that so many values can follow.
+    // `head` has checked that this many values can follow.
     let mut hashes = Vec::with_capacity(len);
     for _ in 0..len {
         hashes.push(hash(&mut reader)?);
@@ -231,7 +232,7 @@ fn block_hashes(fields: &VllmFields<'_>) -> Result<Vec<EngineHash>, VllmEventErr
     Ok(hashes)
 }
 
-/// Integers by two's complement, byte strings by their last eight bytes big-endian.
+/// Reads a hash: integers by two's complement, byte strings by their last eight bytes big-endian.
 fn hash(reader: &mut MsgpackReader<'_>) -> Result<EngineHash, VllmEventError> {
     match reader.head()? {
         MsgpackHead::Unsigned(value) => Ok(EngineHash(value)),

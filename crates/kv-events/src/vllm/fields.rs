@@ -1,9 +1,9 @@
-//! An event cut into the bytes of its fields, whichever way it is encoded.
+//! The split of an event into the bytes of its fields, in either encoding.
 
 use super::event::VllmEventError;
 use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 
-/// Everything an event may carry, by the names of the map encoding.
+/// The fields of an event, by the names of the map encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VllmField {
     BlockHashes,
@@ -45,7 +45,8 @@ const NAMES: [(&[u8], VllmField); COUNT] = [
     (b"cache_salt", VllmField::CacheSalt),
 ];
 
-/// What the positions behind the tag mean in a `BlockStored` array; older publishers write fewer of them.
+/// Fields by position behind the tag in a `BlockStored` array; older publishers write fewer of
+/// them.
 const STORED_POSITIONS: [VllmField; 11] = [
     VllmField::BlockHashes,
     VllmField::ParentBlockHash,
@@ -60,7 +61,7 @@ const STORED_POSITIONS: [VllmField; 11] = [
     VllmField::SlidingWindow,
 ];
 
-/// What the positions behind the tag mean in a `BlockRemoved` array.
+/// Fields by position behind the tag in a `BlockRemoved` array.
 const REMOVED_POSITIONS: [VllmField; 3] = [
     VllmField::BlockHashes,
     VllmField::Medium,
@@ -75,7 +76,8 @@ pub(super) struct VllmFields<'a> {
 }
 
 impl<'a> VllmFields<'a> {
-    /// Steps over one event. The outer error means that the batch cannot be read any further.
+    /// Splits one event into its fields. The outer error means that the batch cannot be read any
+    /// further.
     pub(super) fn scan(
         reader: &mut MsgpackReader<'a>,
     ) -> Result<Result<Self, VllmEventError>, MsgpackError> {
@@ -88,12 +90,12 @@ impl<'a> VllmFields<'a> {
         }
     }
 
-    /// Whether the field was sent at all, be it as nil.
+    /// Returns whether the field was sent, even as nil.
     pub(super) fn has(&self, field: VllmField) -> bool {
         self.values[field as usize].is_some()
     }
 
-    /// The field's value, ready to be read; nil counts as absent.
+    /// Returns a reader of the field's value; nil counts as absent.
     pub(super) fn get(&self, field: VllmField) -> Option<MsgpackReader<'a>> {
         let value = self.values[field as usize]?;
         // 0xc0 is nil.
@@ -129,7 +131,8 @@ impl<'a> VllmFields<'a> {
         Ok(tag.map(|tag| Self { tag, values }.with_metadata_told_apart()))
     }
 
-    /// Where vLLM has the adapter's name, SGLang 0.5.18 and 0.5.19 put a map with the salt.
+    /// Moves the salt out of the adapter's name: at the position of vLLM's adapter name, SGLang
+    /// 0.5.18 and 0.5.19 write a map with the salt.
     fn with_metadata_told_apart(mut self) -> Self {
         let name = self.values[VllmField::LoraName as usize];
         let Some(Ok(MsgpackHead::Map(pairs))) = name.map(|bytes| MsgpackReader::new(bytes).head())

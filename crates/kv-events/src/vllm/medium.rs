@@ -1,18 +1,18 @@
-//! Where a publisher says its blocks are.
+//! The medium of a publisher's blocks.
 
 use kv_blocks::Tier;
 
-/// What a medium's name means.
+/// The meaning of a medium's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// A name that is known, or none at all, which means the device.
+    /// A known name, or none, which means the device.
     Known(Tier),
-    /// A name that is not: never credited as the device, weighs as disk.
+    /// An unknown name: never credited as the device, counted as disk.
     Unlisted,
 }
 
 impl Medium {
-    /// Reads a medium's name, in any case, and the locality beside it (storage may be far away).
+    /// Parses a medium's name, in any case, with the locality beside it (storage may be remote).
     ///
     /// ```
     /// use kv_blocks::Tier;
@@ -48,7 +48,7 @@ impl Medium {
         })
     }
 
-    /// The tier the blocks count in.
+    /// Returns the tier of the blocks.
     pub fn tier(self) -> Tier {
         match self {
             Self::Known(tier) => tier,

@@ -1,12 +1,13 @@
-//! The vLLM payload: batches of events in msgpack. SGLang, LMCache, the simulated engines and several others speak it
-//! with small differences, all of which are read here.
+//! The vLLM payload: batches of events in msgpack. SGLang, LMCache, the simulated engines and
+//! several others use it with small differences, all of which are decoded here.
 //!
-//! [`decode`] turns bytes into [`Event`]s with every field the wire has, [`Normaliser`] turns events into what they mean
-//! for an index, [`encode`] is the publisher's half. Nothing here knows who sent a batch or what came before it, except
-//! that a [`Normaliser`] remembers which KV-cache groups a publisher has.
+//! [`decode`] turns bytes into [`VllmEvent`]s with every field of the wire format, [`Normaliser`]
+//! turns events into index updates, [`encode`] is the publisher's half. Nothing here knows the
+//! sender of a batch or the batches before it, except that a [`Normaliser`] remembers which
+//! KV-cache groups a publisher has.
 //!
-//! Two encodings of an event are in the field, a positional array and a map with the tag under `type`; both are
-//! accepted, event by event.
+//! Publishers use two encodings of an event, a positional array and a map with the tag under
+//! `type`; both are accepted, event by event.
 
 mod batch;
 mod encode;

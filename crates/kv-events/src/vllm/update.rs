@@ -1,4 +1,4 @@
-//! What an event means for an index, if anything.
+//! Conversion of events into index updates.
 
 use std::sync::Arc;
 
@@ -6,28 +6,29 @@ use kv_blocks::{BlockSize, IndexUpdate, NamedBlocks, RemovedBlocks, StoredBlocks
 
 use super::{BlockRemoved, BlockStored, ExtraKey, Medium, VllmEvent, WireTokens};
 
-/// An event that says nothing the index can use.
+/// An event without meaning for the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event ignored: {}", .reason.as_str())]
 pub struct IgnoredEvent {
-    /// Why.
+    /// The reason.
     pub reason: IgnoredReason,
 }
 
 /// Why an event was ignored; a closed set, used as a metric's label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IgnoredReason {
-    /// A tag this release does not know.
+    /// A tag that this release does not know.
     UnknownTag,
-    /// No tokens, on the device: nobody can say what is in the blocks.
+    /// No tokens, on the device: the content of the blocks is unknown.
     NoTokens,
     /// No blocks.
     NoBlocks,
     /// A KV-cache group that does not hold every token: sliding windows, recurrent state.
     NotFullAttention,
-    /// More tokens than the blocks hold: some were skipped and nobody says which.
+    /// More tokens than the blocks hold: some blocks were skipped, and the event does not name
+    /// them.
     SkippedBlocks,
-    /// The first block depends on images, audio or embeddings, which tokens do not show.
+    /// The first block depends on images, audio or embeddings, which tokens do not represent.
     Multimodal,
     /// A block that is its own parent or occurs twice.
     SelfReference,
@@ -45,7 +46,7 @@ impl IgnoredReason {
         Self::SelfReference,
     ];
 
-    /// The metric's label.
+    /// Returns the metric's label.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::UnknownTag => "unknown_tag",
@@ -58,31 +59,33 @@ impl IgnoredReason {
         }
     }
 
-    /// Position in [`IgnoredReason::ALL`].
+    /// Returns the position in [`IgnoredReason::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 }
 
-/// Says what one event means, without knowing the events before it. A stream has a [`Normaliser`] for that.
+/// Converts one event without knowledge of the events before it. A stream uses a [`Normaliser`]
+/// instead.
 pub fn to_update(event: &VllmEvent) -> Result<IndexUpdate, IgnoredEvent> {
     Normaliser::default().update(event)
 }
 
-/// Groups remembered at most; a hybrid model has a handful. Further ones are judged as if never seen.
+/// Most groups remembered; a hybrid model has a handful. Further ones count as never seen.
 const MAX_GROUPS: usize = 64;
 
-/// Turns one publisher's events into updates.
+/// Converts one publisher's events into index updates.
 ///
-/// It remembers the kind of each KV-cache group it saw stores of, because removals name the group only.
+/// It remembers the kind of each KV-cache group in the stores, because removals name the group
+/// only.
 #[derive(Clone, Debug, Default)]
 pub struct Normaliser {
-    /// Group and whether its blocks stand for their tokens.
+    /// Each group, and whether its blocks hold every token.
     groups: Vec<(u32, bool)>,
 }
 
 impl Normaliser {
-    /// Says what one event means.
+    /// Converts one event.
     pub fn update(&mut self, event: &VllmEvent) -> Result<IndexUpdate, IgnoredEvent> {
         match event {
             VllmEvent::Stored(event) => self.stored(event),
@@ -112,7 +115,8 @@ impl Normaliser {
         }
         let tier = Medium::parse(event.medium.as_deref(), event.locality.as_deref()).tier();
         if event.token_ids.is_empty() {
-            // A placeholder: what the engine has told of is in an offload or storage tier too.
+            // A placeholder: blocks that the engine has announced before are in an offload or
+            // storage tier too.
             return match tier {
                 Tier::Device => Err(IgnoredReason::NoTokens.into()),
                 tier => Ok(IndexUpdate::Named(NamedBlocks {
@@ -182,7 +186,8 @@ impl Normaliser {
         }
     }
 
-    /// A group that never told its kind counts when it is the first or the only one.
+    /// Returns whether the group holds every token. A group of unknown kind does if it is the first
+    /// or the only one.
     fn holds_all_tokens(&self, group: Option<u32>) -> bool {
         let group = group.unwrap_or(0);
         self.groups
@@ -198,18 +203,19 @@ impl From<IgnoredReason> for IgnoredEvent {
     }
 }
 
-/// What besides the tokens tells the blocks apart.
+/// The inputs besides the tokens that distinguish blocks.
 struct ExtraKeys {
     lora: Option<Arc<str>>,
     salt: Option<Arc<str>>,
-    /// Leading blocks that depend on tokens, adapter and salt alone.
+    /// Number of leading blocks that depend on tokens, adapter and salt alone.
     plain_blocks: usize,
 }
 
 impl ExtraKeys {
-    /// Extra keys name the adapter first (when it has a name), then multimodal items, then the salt (on the first block
-    /// of a sequence only), then embeddings. Salts are bare strings, and so were multimodal identifiers in two releases:
-    /// a bare string is a salt only where a salt can stand, and alone.
+    /// Reads the extra keys. They name the adapter first (when it has a name), then multimodal
+    /// items, then the salt (on the first block of a sequence only), then embeddings. Salts are
+    /// bare strings, and so were multimodal identifiers in two releases: a bare string is a salt
+    /// only where a salt can be, and alone.
     fn read(event: &BlockStored) -> Self {
         let mut keys = Self {
             lora: lora(event),
@@ -229,7 +235,8 @@ impl ExtraKeys {
                 [ExtraKey::Text(text)] if block == 0 && event.parent_block_hash.is_none() => {
                     salt = Some(Arc::clone(text));
                 }
-                // A bare identifier further on says that the one on the first block was no salt either.
+                // A bare identifier on a later block means that the one on the first block was not
+                // a salt either.
                 [ExtraKey::Text(_), ..] if salt.is_some() => {
                     keys.plain_blocks = 0;
                     break;
@@ -245,7 +252,7 @@ impl ExtraKeys {
     }
 }
 
-/// The adapter by name, or by number where only that exists: a number is spelt so that it meets no name.
+/// Returns the adapter's name, or its number where it has no name, spelt so that it equals no name.
 fn lora(event: &BlockStored) -> Option<Arc<str>> {
     // Engines number adapters from 1 on.
     let number = || {

@@ -1,11 +1,12 @@
-//! Memory that is never given back while the index lives, in lines of 64 bytes, addressed by number.
+//! Memory in lines of 64 bytes, addressed by number; it is not freed during the life of the index.
 //!
-//! The only unsafe code of the crate. What it relies on:
-//! - A chunk is published once, with release, after it was zeroed, and never replaced or freed before `Chunks` is dropped
-//!   (which needs `&mut self`: no reader is left). So a pointer read from the table stays valid for as long as `&self`.
-//! - Every word is an atomic, so whatever a reader finds in a line that meanwhile serves another purpose is a value, not
-//!   undefined behaviour. Whether the value means anything is checked by versions elsewhere.
-//! - All zero bits are a valid `Line`.
+//! The only unsafe code of the crate. Its conditions:
+//! - A chunk is published once, with release, after it was zeroed, and never replaced or freed
+//!   before `LineChunks` is dropped (which needs `&mut self`: no reader is left). So a pointer read
+//!   from the table stays valid for as long as `&self`.
+//! - Every word is an atomic, so a read of a line that was reused meanwhile gives a value, not
+//!   undefined behaviour. Versions elsewhere check whether the value is meaningful.
+//! - All zero bits are a valid line of atomics.
 
 #![allow(
     unsafe_code,
@@ -33,7 +34,7 @@ pub(crate) struct LineChunks {
 }
 
 impl LineChunks {
-    /// No chunk yet, and never more than `most` of `1 << log2` lines each.
+    /// Creates an empty set of at most `most` chunks of `1 << log2` lines each.
     pub(crate) fn new(most: usize, log2: u32) -> Self {
         Self {
             chunks: (0..most).map(|_| AtomicPtr::new(null_mut())).collect(),
@@ -41,18 +42,18 @@ impl LineChunks {
         }
     }
 
-    /// Lines per chunk, as a power of two.
+    /// Returns the lines per chunk, as a power of two.
     pub(crate) fn log2(&self) -> u32 {
         self.log2
     }
 
-    /// How many chunks there can be.
+    /// Returns the maximum number of chunks.
     pub(crate) fn most(&self) -> usize {
         self.chunks.len()
     }
 
-    /// The words of `lines` lines from `line` on; `None` where there are none, or where they would leave their chunk: a
-    /// reader that was overtaken may ask for anything.
+    /// Returns the words of `lines` lines from `line` on; `None` if they do not exist or cross the
+    /// end of their chunk: a reader with stale data may ask for any line.
     #[inline]
     pub(crate) fn words(&self, line: u32, words: usize) -> Option<&[AtomicU64]> {
         let start = self
@@ -63,18 +64,18 @@ impl LineChunks {
         if start.is_null() || first + words > LINE_WORDS << self.log2 {
             return None;
         }
-        // SAFETY: the chunk has `LINE_WORDS << log2` initialised atomics, lives as long as `self`, and the range was
-        // checked against it.
+        // SAFETY: the chunk has `LINE_WORDS << log2` initialised atomics, lives as long as `self`,
+        // and the range was checked against it.
         Some(unsafe { slice::from_raw_parts(start.add(first), words) })
     }
 
-    /// The words of one line.
+    /// Returns the words of one line.
     #[inline]
     pub(crate) fn line(&self, line: u32) -> Option<&[AtomicU64; LINE_WORDS]> {
         self.words(line, LINE_WORDS)?.first_chunk()
     }
 
-    /// Asks the processor to load a line soon, if there is one.
+    /// Prefetches a line, if it exists.
     #[inline]
     pub(crate) fn prefetch(&self, line: u32) {
         if let Some(line) = self.line(line) {
@@ -90,7 +91,7 @@ impl LineChunks {
         if start.is_null() {
             handle_alloc_error(layout);
         }
-        // Before the first touch: it is then that the kernel chooses the size of pages.
+        // Before the first touch, when the kernel chooses the size of pages.
         advise_huge_pages(start, layout.size());
         // SAFETY: just allocated with that many bytes.
         unsafe { start.write_bytes(0, layout.size()) };
@@ -107,7 +108,7 @@ impl LineChunks {
     }
 }
 
-/// Asks the processor to load what is there soon.
+/// Prefetches the memory of `what`.
 #[inline]
 pub(crate) fn prefetch<T>(what: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -126,7 +127,7 @@ impl Drop for LineChunks {
         for chunk in &mut self.chunks {
             let start = *chunk.get_mut();
             if !start.is_null() {
-                // SAFETY: allocated by `add` with this layout; `&mut self` says that nobody reads it any more.
+                // SAFETY: allocated by `add` with this layout; `&mut self` excludes readers.
                 unsafe { dealloc(start.cast(), layout) };
             }
         }
@@ -149,7 +150,7 @@ impl fmt::Debug for LineChunks {
     }
 }
 
-/// Memory that the allocator had in use before comes in small pages, whatever was advised.
+/// Collapses small pages: memory that the allocator used before has them, whatever was advised.
 fn collapse_to_huge_pages(start: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     if bytes >= 2 << 20 {
@@ -160,7 +161,8 @@ fn collapse_to_huge_pages(start: *mut u8, bytes: usize) {
     let _ = (start, bytes);
 }
 
-/// Huge pages spare the processor a page walk per access. Only a wish: what the kernel says to it does not matter.
+/// Requests huge pages, which save the processor a page walk per access. The result is ignored,
+/// since this is only an optimisation.
 fn advise_huge_pages(start: *mut u8, bytes: usize) {
     #[cfg(target_os = "linux")]
     if bytes >= 2 << 20 {

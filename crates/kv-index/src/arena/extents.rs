@@ -1,12 +1,13 @@
-//! Which lines are free, for the writer alone.
+//! Allocator of free lines, for the writer alone.
 //!
-//! Free extents of similar length stand in one list, eight lists to each power of two; the first one in a list that is
-//! certainly long enough is taken, and what is left over goes back at once. Freed lines join the free ones beside them. So
-//! taking and giving cost the same however much is free, no line is wasted, and memory that served short arrays can serve
-//! long ones later. (The scheme is known as two-level segregated fit, Masmano et al. 2004.)
+//! Free extents of similar length are in one list, eight lists to each power of two; an allocation
+//! takes the first one of a list that is certainly long enough, and returns the rest at once. Freed
+//! lines are merged with the free ones beside them. So taking and giving cost the same however much
+//! is free, no line is wasted, and memory of short arrays can serve long ones later. (The scheme is
+//! known as two-level segregated fit, Masmano et al. 2004.)
 //!
-//! The lists run through the free lines themselves. Readers may come across these words in lines they were overtaken at;
-//! to them any word is as good as another.
+//! The lists are stored in the free lines themselves. A reader with stale data may read these
+//! words; to it any word is as good as another.
 
 use crate::atomic::{AtomicU64, Ordering, fence};
 
@@ -15,12 +16,12 @@ use super::{LINE_WORDS, LineChunks};
 /// Lists per power of two.
 const STEPS_LOG2: u32 = 3;
 const STEPS: usize = 1 << STEPS_LOG2;
-/// Extents of a list that may be too short and are looked at before anything longer is broken.
+/// Maximum extents of a possibly too short list that are checked before a longer one is split.
 const TRIES: usize = 8;
 const NONE: u32 = u32::MAX;
 
-/// Words of a free extent: in its first line next and previous of its list, and its length; its length again in its last
-/// line.
+/// Words of a free extent: in its first line next and previous of its list, and its length; its
+/// length again in its last line.
 const LINKS: usize = 0;
 const LENGTH: usize = 1;
 const LENGTH_BEHIND: usize = 2;
@@ -28,7 +29,7 @@ const LENGTH_BEHIND: usize = 2;
 /// The free lines.
 #[derive(Debug)]
 pub(crate) struct Extents {
-    /// First of each list, by length.
+    /// First extent of each list, by length.
     lists: Vec<[u32; STEPS]>,
     /// Lists of each power of two that are not empty.
     filled: Vec<u8>,
@@ -42,7 +43,7 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Nothing yet, for chunks of `1 << chunk_log2` lines.
+    /// Creates an empty set, for chunks of `1 << chunk_log2` lines.
     pub(crate) fn new(chunk_log2: u32) -> Self {
         let powers = chunk_log2 as usize + 1;
         Self {
@@ -56,17 +57,17 @@ impl Extents {
         }
     }
 
-    /// Lines in use.
+    /// Returns the lines in use.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Chunks there are.
+    /// Returns the number of chunks.
     pub(crate) fn chunks(&self) -> usize {
         self.chunks
     }
 
-    /// Bytes of the books themselves.
+    /// Returns the bytes of the allocator's own data.
     pub(crate) fn own_bytes(&self) -> u64 {
         ((self.begins.capacity() + self.ends.capacity()) * 8) as u64
     }
@@ -83,12 +84,12 @@ impl Extents {
         self.put(lines, first, 1 << self.chunk_log2);
     }
 
-    /// `count` free lines in a row, or `None`: then [`Extents::grow`] helps, or freeing something.
+    /// Takes `count` adjacent free lines; with `None`, [`Extents::grow`] or a free helps.
     pub(crate) fn take(&mut self, lines: &LineChunks, count: u32) -> Option<u32> {
         debug_assert!(count > 0);
-        // Readers may still hold the number of whatever was here before. Whoever reads something that is written here from
-        // now on, links included, and then an acquire fence, sees that the earlier owner has changed its version: even if
-        // that was another thread.
+        // Readers may still have the number of the earlier owner. A reader that reads a word
+        // written here from now on, links included, and then an acquire fence, sees that the
+        // earlier owner has changed its version: even if another thread changed it.
         fence(Ordering::Release);
         let start = self
             .in_own_list(lines, count)
@@ -107,7 +108,8 @@ impl Extents {
         if count == 0 {
             return;
         }
-        // The links written below are garbage to readers that are still at the earlier owner: see `take`.
+        // The links written below are garbage to readers that still follow the earlier owner: see
+        // `take`.
         fence(Ordering::Release);
         self.used -= u64::from(count);
         let mut length = count;
@@ -128,7 +130,7 @@ impl Extents {
         self.put(lines, start, length);
     }
 
-    /// An extent of the list where those of `count` lines would stand, if one of the first is long enough.
+    /// Returns an extent of the list for `count` lines, if one of the first is long enough.
     fn in_own_list(&self, lines: &LineChunks, count: u32) -> Option<u32> {
         let (power, step) = list(count);
         let mut start = self.lists.get(power)?[step];
@@ -144,7 +146,7 @@ impl Extents {
         None
     }
 
-    /// The first extent of the shortest list in which all are long enough.
+    /// Returns the first extent of the shortest list in which all are long enough.
     fn in_longer_list(&self, count: u32) -> Option<u32> {
         let (power, step) = list(count);
         let here = u32::from(*self.filled.get(power)?) >> (step + 1) << (step + 1);
@@ -155,7 +157,7 @@ impl Extents {
         Some(self.lists[power][self.filled[power].trailing_zeros() as usize])
     }
 
-    /// Puts a free extent into its list.
+    /// Adds a free extent to its list.
     fn put(&mut self, lines: &LineChunks, start: u32, length: u32) {
         let (power, step) = list(length);
         let next = self.lists[power][step];
@@ -175,7 +177,7 @@ impl Extents {
         flip(&mut self.ends, start + length - 1);
     }
 
-    /// Takes a free extent out of its list.
+    /// Removes a free extent from its list.
     fn pull(&mut self, lines: &LineChunks, start: u32, length: u32) {
         let (power, step) = list(length);
         let now = word(lines, start, LINKS).load(Ordering::Relaxed);
@@ -202,7 +204,7 @@ impl Extents {
     }
 }
 
-/// The list of extents of `length` lines: its power of two, and which of the eight.
+/// Returns the list of extents of `length` lines: its power of two, and which of the eight.
 fn list(length: u32) -> (usize, usize) {
     let power = length.ilog2();
     let step = if power >= STEPS_LOG2 {
@@ -266,7 +268,7 @@ mod tests {
                     }
                 } else if !taken.is_empty() {
                     let (start, lines) = taken.swap_remove(usize::from(pick) % taken.len());
-                    // A part from the end goes first, as when a run is trimmed.
+                    // A part from the end is freed first, as when a run is trimmed.
                     let keep = u32::from(pick) % (lines + 1);
                     extents.give(&chunks, start + keep, lines - keep);
                     if keep > 0 {

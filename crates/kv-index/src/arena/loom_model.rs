@@ -1,4 +1,5 @@
-//! The same lines for a checker: its atomics cannot be had by zeroing memory, so here each is made. No unsafe code.
+//! Model of the lines for a checker: its atomics cannot be made by zeroing memory, so here each is
+//! constructed. No unsafe code.
 
 use std::{fmt, sync::OnceLock};
 
@@ -9,14 +10,14 @@ pub(crate) const LINE_WORDS: usize = 8;
 /// Bytes in a line.
 pub(crate) const LINE_BYTES: u64 = 64;
 
-/// LineChunks of lines, as in `chunks.rs`.
+/// Chunks of lines, as in `chunks.rs`.
 pub(crate) struct LineChunks {
     chunks: Box<[LineChunk]>,
     log2: u32,
 }
 
 struct LineChunk {
-    /// Stands for the pointer: 1 once the words are there.
+    /// Stands for the pointer: 1 once the words exist.
     published: AtomicU64,
     words: OnceLock<Box<[AtomicU64]>>,
 }

@@ -1,4 +1,5 @@
-//! The memory of the concurrent structure: lines of 64 bytes in chunks that stay, and the books of what is free.
+//! The memory of the concurrent structure: lines of 64 bytes in permanent chunks, and the allocator
+//! of free lines.
 
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! An engine names blocks.
+//! Announcements: an engine names blocks.
 
 use kv_blocks::{BlockSize, EngineHash};
 
@@ -8,39 +8,41 @@ use super::{
     run_hashes::HashWriter,
 };
 
-/// Names below this prove nothing: two engines that count their blocks agree on small numbers by chance.
+/// Hashes below this prove nothing: two engines that number their blocks share small numbers by
+/// chance.
 const LONG_NAME: u64 = 1 << 32;
 
-/// Whether a name cannot be another engine's by chance.
+/// Returns whether two engines can share this hash only by content, not by chance.
 pub(super) fn is_long(name: EngineHash) -> bool {
     name.0 >= LONG_NAME
 }
 
-/// One announcement while it is taken.
+/// One announcement in progress.
 struct Announcement<'a> {
     names: &'a [EngineHash],
-    /// The block of the first name.
+    /// The block of the first hash.
     at: u32,
     sheet: u32,
     family: u32,
     size: BlockSize,
-    /// Nobody else goes by these names: the newest word is right.
+    /// Whether the member is alone in its group: then the newest hash is right.
     alone: bool,
     moved: Vec<BlockRef>,
-    /// Blocks named by it.
+    /// Blocks named by this announcement.
     wrote: Vec<u32>,
-    /// Whether a long name was there already.
+    /// Whether a long hash was already present.
     agreed: bool,
 }
 
 impl EngineHashTable {
-    /// `names[i]` is what a member's engine calls block `at + i` of `run`, whose blocks are of `size`. Names nothing if the
-    /// member does not exist or may not announce that size.
+    /// Records that a member's engine calls block `at + i` of `run` by `names[i]`; its blocks are
+    /// of `size`. Records nothing if the member does not exist or may not announce that size.
     ///
     /// # Errors
     ///
-    /// The names contradict those of the other members of its family. Then nothing has changed; after [`Names::part`] the
-    /// same announcement is taken, or else after parting once more.
+    /// The hashes contradict those of the other members of the group. Then nothing has changed;
+    /// after [`EngineHashTable::split_group`] the same announcement is accepted, or after one
+    /// further split.
     pub(crate) fn announce(
         &mut self,
         member: u32,
@@ -54,7 +56,7 @@ impl EngineHashTable {
             "{} blocks from {at} on in a run",
             names.len()
         );
-        // Twice as fast as names come in, so that what is to be freed cannot pile up.
+        // Twice as fast as new hashes arrive, so that unused ones cannot accumulate.
         self.free_ended(2 * names.len());
         if names.is_empty() || !self.admits(member, size) {
             return Ok(AnnounceOutcome::default());
@@ -115,7 +117,8 @@ impl EngineHashTable {
     fn take(&mut self, task: &mut Announcement<'_>) -> Result<(), HashConflict> {
         let (mut left, mut at) = (task.names, task.at);
         while !left.is_empty() {
-            // Most announcements repeat what another member said: that takes a comparison and no search.
+            // Most announcements repeat one of another member: that needs a comparison and no
+            // search.
             let agreed = self.run_hashes.get(task.sheet).agrees(at, left);
             let (known, rest) = left.split_at(agreed);
             task.agreed = task.agreed || known.iter().copied().any(is_long);
@@ -135,8 +138,8 @@ impl EngineHashTable {
         Ok(())
     }
 
-    /// Takes new names of new blocks at the end of a sheet, which nearly all are that are not repeated. Returns how many of
-    /// the names that were.
+    /// Records new hashes of new blocks at the end of the run's hashes, the case of nearly all
+    /// announcements that are not repetitions. Returns the number of accepted hashes.
     fn take_new(
         &mut self,
         task: &mut Announcement<'_>,
@@ -213,7 +216,7 @@ impl EngineHashTable {
         Ok(())
     }
 
-    /// Erases what a refused announcement wrote; the blocks had no names before.
+    /// Erases the hashes of a refused announcement; the blocks had none before.
     fn take_back(&mut self, task: &Announcement<'_>) {
         for at in task.wrote.iter().rev() {
             let name = task.names[(at - task.at) as usize];

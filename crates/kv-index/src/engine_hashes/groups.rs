@@ -1,22 +1,23 @@
-//! Who goes by which names.
+//! Hash groups and their members.
 
 use std::collections::HashMap;
 
 use kv_blocks::BlockSize;
 
-/// Block sizes one member may announce: its own, and those of the stores attached to it.
+/// Maximum block sizes of one member: its own, and those of the stores attached to it.
 pub(super) const MAX_BLOCK_SIZES: usize = 8;
 
-/// A target as far as names go.
+/// A target as a member of a hash group.
 #[derive(Debug)]
 pub(super) struct GroupMember {
     pub(super) family: u32,
-    /// The key of the family it starts in.
+    /// The key of its initial group.
     common: u32,
-    /// Never used twice: what a slot announced before it was cleared is another's.
+    /// Never used twice: hashes that a slot announced before it was cleared belong to an earlier
+    /// epoch.
     pub(super) stint: u64,
     pub(super) proven: bool,
-    /// Whether it has left a family: it then leaves the next one for a family of its own.
+    /// Whether it has left a group: it then leaves the next one for a group of its own.
     pub(super) split: bool,
     sizes: Vec<BlockSize>,
 }
@@ -26,7 +27,8 @@ impl GroupMember {
         &self.sizes
     }
 
-    /// Whether names of blocks of this size can be taken; the first few sizes can.
+    /// Returns whether hashes of blocks of this size are accepted; those of the first few sizes
+    /// are.
     pub(super) fn admits(&mut self, size: BlockSize) -> bool {
         if self.sizes.contains(&size) {
             return true;
@@ -39,16 +41,16 @@ impl GroupMember {
     }
 }
 
-/// Members whose engines call the same content the same.
+/// Members whose engines give the same content the same hash.
 #[derive(Debug, Default)]
 struct HashGroup {
-    /// The key, of a family that new members start in.
+    /// The key of an initial group.
     common: Option<u32>,
     members: u32,
     run_hashes: Vec<u32>,
 }
 
-/// All members and families.
+/// All members and groups.
 #[derive(Debug, Default)]
 pub(super) struct HashGroups {
     /// By slot.
@@ -56,7 +58,7 @@ pub(super) struct HashGroups {
     groups: Vec<HashGroup>,
     free: Vec<u32>,
     initial_groups: HashMap<u32, u32>,
-    /// Families whose last member left, until their sheets are gone.
+    /// Groups without members, until their hashes are freed.
     emptied_groups: Vec<u32>,
     epochs: u64,
     run_hash_slots: u64,
@@ -71,7 +73,7 @@ impl HashGroups {
         self.members.get_mut(slot as usize)?.as_mut()
     }
 
-    /// All members by slot, with whether they are in the family they started in.
+    /// Returns all members by slot, with whether they are in an initial group.
     pub(super) fn members(&self) -> impl Iterator<Item = (u32, &GroupMember, bool)> {
         let common = |member: &GroupMember| self.groups[member.family as usize].common.is_some();
         (0..).zip(&self.members).filter_map(move |(slot, member)| {
@@ -79,7 +81,7 @@ impl HashGroups {
         })
     }
 
-    /// Takes a slot in, anew if it is there already, as a member of the common family of `common`.
+    /// Adds a slot as a member of the initial group of `common`; an existing member starts again.
     pub(super) fn join(&mut self, slot: u32, common: u32) {
         self.leave(slot);
         let family = self
@@ -104,7 +106,7 @@ impl HashGroups {
         });
     }
 
-    /// The key of the family a member started in.
+    /// Returns the key of a member's initial group.
     pub(super) fn common(&self, slot: u32) -> Option<u32> {
         self.member(slot).map(|member| member.common)
     }
@@ -116,7 +118,7 @@ impl HashGroups {
         self.leave_family(member.family);
     }
 
-    /// Moves a member to a family, or to a new one. Returns which.
+    /// Moves a member to a group, or to a new one. Returns the group.
     pub(super) fn move_to(&mut self, slot: u32, family: Option<u32>) -> Option<u32> {
         let old = self.member(slot)?.family;
         let family = family.unwrap_or_else(|| self.found(None));
@@ -130,12 +132,12 @@ impl HashGroups {
         self.groups[family as usize].members == 1
     }
 
-    /// Whether it has members.
+    /// Returns whether a group has members.
     pub(super) fn has_members(&self, family: u32) -> bool {
         self.groups[family as usize].members > 0
     }
 
-    /// Notes a sheet of a family; returns its place in the list.
+    /// Adds the hashes of a run to a group; returns their index in the group's list.
     pub(super) fn attach_run_hashes(&mut self, family: u32, sheet: u32) -> u32 {
         let sheets = &mut self.groups[family as usize].run_hashes;
         let before = sheets.capacity();
@@ -144,14 +146,14 @@ impl HashGroups {
         u32::try_from(sheets.len() - 1).expect("there are fewer sheets than blocks")
     }
 
-    /// Takes the sheet at a place from the list; returns the one that stands there now.
+    /// Removes the entry at an index from the list; returns the entry that takes its place.
     pub(super) fn detach_run_hashes(&mut self, family: u32, place: u32) -> Option<u32> {
         let sheets = &mut self.groups[family as usize].run_hashes;
         sheets.swap_remove(place as usize);
         sheets.get(place as usize).copied()
     }
 
-    /// A sheet to be freed, of a family that nobody is in any more.
+    /// Returns run hashes to free, of a group without members.
     pub(super) fn next_unused_run_hashes(&mut self) -> Option<u32> {
         loop {
             let family = *self.emptied_groups.last()?;
@@ -166,7 +168,7 @@ impl HashGroups {
         }
     }
 
-    /// Heap bytes.
+    /// Returns the heap bytes.
     pub(super) fn bytes(&self) -> u64 {
         let sizes = MAX_BLOCK_SIZES * size_of::<BlockSize>();
         let members = self.members.len() * (size_of::<Option<GroupMember>>() + sizes);

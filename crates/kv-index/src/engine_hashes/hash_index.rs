@@ -1,28 +1,31 @@
-//! Where a name is written down: a hash table of eight bytes an entry that does not hold its keys.
+//! Index from an engine hash to its location: a hash table of eight bytes an entry that does not
+//! store its keys.
 //!
-//! An entry is a place and 18 bits of the name's digest, its print. Whoever looks for a name gets the places with that
-//! print and compares what is written there; one in some hundred is another name's.
+//! An entry is a location and 18 bits of the hash's digest, its print. A search gets the locations
+//! with that print and compares the hashes there; about one in a hundred is another hash.
 //!
-//! The table is cut into a fixed number of parts, each a row of buckets of one cache line. An entry is in the bucket its
-//! print points to, or behind it if that was full. The print alone tells the bucket, so a part grows and shrinks without
-//! reading names, and no step moves more than one part.
+//! The table is cut into a fixed number of parts, each a row of buckets of one cache line. An entry
+//! is in the bucket of its print, or behind it if that was full. The print alone determines the
+//! bucket, so a part grows and shrinks without reading hashes, and no step moves more than one
+//! part.
 //!
-//! Not here: the names themselves, and what a place means.
+//! Not here: the hashes themselves, and the meaning of a location.
 
 use std::hint::black_box;
 
 use super::RUN_BLOCKS;
 
-/// Bits of a digest that an entry keeps.
+/// Bits of a digest in an entry.
 const PRINT_BITS: u32 = 18;
 /// No entry: prints are never 0.
 const EMPTY: u64 = 0;
-/// Entries of a part when the table is as full as was said at its making. More are fine, with prints that tell less.
+/// Entries of a part when the table has the number given at its creation. More are possible, with
+/// less selective prints.
 const PART_ENTRIES: u64 = 4096;
-/// Parts at most: beyond 4 thousand million entries parts grow larger rather than more.
+/// Maximum number of parts: beyond 4 thousand million entries parts grow larger rather than more.
 const MAX_PARTS: u64 = 1 << 20;
 
-/// Where a name is written: a line of a sheet.
+/// Location of a hash: a line of a run's hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct HashSlot {
     pub(super) sheet: u32,
@@ -61,13 +64,14 @@ const SLOTS: usize = 7;
 #[repr(align(64))]
 struct Bucket {
     slots: [u64; SLOTS],
-    /// Entries that found this bucket full and went on, by the end of their print: most searches then know that they need
-    /// not go on. A count that is full stays so until the part is rebuilt.
+    /// Entries that found this bucket full and moved on, by the end of their print: most searches
+    /// then end here. A saturated count stays so until the part is rebuilt.
     passed: [u8; 8],
 }
 
 impl Bucket {
-    /// The slots that are so, a bit each: nearly always one at most, so no branch is spent on each.
+    /// Returns the slots that match, a bit each: nearly always at most one, so the scan has no
+    /// branches.
     fn which(&self, so: impl Fn(u64) -> bool) -> u32 {
         self.slots
             .iter()
@@ -94,7 +98,8 @@ fn lane(print: u64) -> usize {
     usize::try_from(print % 8).expect("below 8")
 }
 
-/// A row of buckets, the first behind the last. Seven eighths full at most: one entry in ten is not where it should be.
+/// A row of buckets, the first behind the last. At most seven eighths full: one entry in ten is not
+/// in its own bucket.
 #[derive(Debug, Default)]
 struct BucketRow {
     buckets: Box<[Bucket]>,
@@ -107,10 +112,10 @@ impl BucketRow {
         usize::try_from(home).expect("less than the number of buckets")
     }
 
-    /// The first of the entries with a print that is `wanted`.
+    /// Returns the first `wanted` entry with a print.
     fn find(&self, print_wanted: u64, mut wanted: impl FnMut(u64) -> bool) -> Option<u64> {
         let mut at = self.home(print_wanted);
-        // No further than once around.
+        // At most once around.
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
             let mut alike = bucket.which(|word| print(word) == print_wanted);
@@ -199,7 +204,7 @@ impl BucketRow {
     }
 }
 
-/// Places by the digest of what is written there.
+/// Locations by the digest of their hash.
 #[derive(Debug)]
 pub(super) struct HashIndex {
     parts: Box<[BucketRow]>,
@@ -207,7 +212,7 @@ pub(super) struct HashIndex {
 }
 
 impl HashIndex {
-    /// An empty table that is at its best up to `most` entries.
+    /// Creates an empty table that is optimal up to `most` entries.
     pub(super) fn new(most: u64) -> Self {
         let parts = (most / PART_ENTRIES).clamp(16, MAX_PARTS);
         Self {
@@ -216,7 +221,7 @@ impl HashIndex {
         }
     }
 
-    /// What finds an entry with this digest, whose bits must all be evenly spread.
+    /// Returns the tag of a digest, whose bits must all be evenly spread.
     pub(super) fn key(&self, digest: u64) -> HashTag {
         let part = ((digest >> 32) * self.parts.len() as u64) >> 32;
         // See `EMPTY`.
@@ -227,7 +232,7 @@ impl HashIndex {
         }
     }
 
-    /// Reads where the search for each key begins, so that their cache misses overlap.
+    /// Reads the start of the search for each key, so that their cache misses overlap.
     pub(super) fn touch(&self, keys: &[HashTag]) {
         let mut read = 0;
         for key in keys {
@@ -240,7 +245,7 @@ impl HashIndex {
         black_box(read);
     }
 
-    /// The first place with that key that is `wanted`.
+    /// Returns the first `wanted` location with that key.
     pub(super) fn find(
         &self,
         key: HashTag,
@@ -251,7 +256,7 @@ impl HashIndex {
             .map(place)
     }
 
-    /// Adds an entry. There must be none like it.
+    /// Adds an entry, which must be new.
     pub(super) fn insert(&mut self, key: HashTag, place: HashSlot) {
         let part = &mut self.parts[key.part as usize];
         let before = part.bytes();
@@ -259,7 +264,7 @@ impl HashIndex {
         self.bucket_bytes = self.bucket_bytes + part.bytes() - before;
     }
 
-    /// Returns whether it was there.
+    /// Removes an entry; returns whether it existed.
     pub(super) fn remove(&mut self, key: HashTag, place: HashSlot) -> bool {
         let part = &mut self.parts[key.part as usize];
         let before = part.bytes();
@@ -268,7 +273,7 @@ impl HashIndex {
         was
     }
 
-    /// Heap bytes.
+    /// Returns the heap bytes.
     pub(super) fn bytes(&self) -> u64 {
         size_of_val(&*self.parts) as u64 + self.bucket_bytes
     }
@@ -291,7 +296,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_entry_is_found_from_its_insertion_to_its_removal(
-            // Few digests, many of them alike in their print, and many of one bucket.
+            // Few digests, many with an equal print, and many of one bucket.
             steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u32..4), 1..400),
         ) {
             let digest = |number: u64| if number < 20 { number * 13_107 } else { u64::MAX - number % 3 };

@@ -1,17 +1,20 @@
-//! What engines call blocks, and whom those names may be shared with.
+//! Engine hashes of blocks, and the groups of targets that share them.
 //!
-//! Names are kept per *family*: the members whose engines call the same content the same. Most fleets are one family per
-//! model, so a block has one name however many hold it. A member starts in the common family of its model and leaves it
-//! with the first announcement that contradicts it; engines that number their blocks are each a family of their own.
+//! Hashes are stored per *hash group*: the members whose engines give the same content the same
+//! hash. Most fleets have one group per model, so a block has one engine hash however many targets
+//! hold it. A member starts in the initial group of its model and leaves it with the first
+//! announcement that contradicts it; engines that number their blocks each have a group of their
+//! own.
 //!
-//! What a family says is true of a member only for what it announced itself, until it is *proven*: until it gave a block
-//! the same long name that another member gave it before. See [`Resolved`].
+//! A hash of the group counts for a member only if the member announced it itself, until the member
+//! is *proven*: until it gave a block the same long hash as another member before it. See
+//! [`ResolvedHash`].
 //!
-//! Not here: who holds which block, and anything about content. Single-threaded; names are untrusted, so the table that
-//! finds them is keyed with a secret.
+//! Not here: the holders of blocks, and any content. Single-threaded; engine hashes are untrusted
+//! input, so the table that finds them is keyed with a secret.
 //!
-//! **Invariant**: within one family and block size a name stands for one block.
-//! **Invariant**: nothing here changes when an announcement is refused.
+//! **Invariant**: within one group and block size an engine hash stands for one block.
+//! **Invariant**: a refused announcement changes nothing here.
 
 mod announce;
 mod groups;
@@ -34,38 +37,39 @@ use self::{
     run_hashes::{HashWriter, RunHashes},
 };
 
-/// Blocks of one run at most.
+/// Maximum blocks of one run.
 pub(crate) const RUN_BLOCKS: u32 = 1 << 14;
-/// Names whose places are looked up together, their cache misses overlapping.
+/// Hashes looked up together, their cache misses overlapping.
 const BATCH: usize = 32;
-/// Names freed at once, under one hold of the writer's lock, of families that nobody is in any more.
+/// Hashes of groups without members that are freed at once, under one hold of the writer's lock.
 const SLICE: usize = 4096;
 
-/// A block's place: `at` blocks of its run are before it.
+/// Position of a block: `at` blocks of its run are before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct BlockRef {
     pub(crate) run: u32,
     pub(crate) at: u32,
 }
 
-/// What a name stands for.
+/// Meaning of an engine hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ResolvedHash {
     pub(crate) spot: BlockRef,
-    /// Whether the member's own engine means this block for certain. If not, rely upon it only for a block the member
-    /// holds: it announced that one by this very name.
+    /// Whether the member's own engine certainly means this block. If not, it is valid only for a
+    /// block that the member holds: it announced that one by this very hash.
     pub(crate) proven: bool,
 }
 
-/// What an announcement did.
+/// Effect of an announcement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AnnounceOutcome {
-    /// Blocks whose name now stands for another one, of a family with one member. Nothing can remove them from that member
-    /// any more, so the caller takes them from it. What the same announcement names again is not among them.
+    /// Blocks whose hash now stands for another block, in a group with one member. No event could
+    /// remove them from that member any more, so the caller removes them. Blocks named again by the
+    /// same announcement are not included.
     pub(crate) moved: Vec<BlockRef>,
 }
 
-/// A name that its family uses for another block, or a block that its family calls otherwise.
+/// An engine hash that the group uses for another block, or a block with another hash in the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HashConflict {
     pub(crate) name: EngineHash,
@@ -77,22 +81,22 @@ pub(crate) struct HashConflict {
 pub(crate) struct GroupMembership {
     pub(crate) member: u32,
     pub(crate) family: u32,
-    /// Whether new members of its model start in that family.
+    /// Whether the group is the initial one of its model.
     pub(crate) common: bool,
     pub(crate) proven: bool,
 }
 
-/// Consecutive names of one run in one family, for a snapshot.
+/// Consecutive hashes of one run in one group, for a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamedStretch {
     pub(crate) family: u32,
     pub(crate) size: BlockSize,
-    /// The block of the first name.
+    /// The block of the first hash.
     pub(crate) at: u32,
     pub(crate) names: Vec<EngineHash>,
 }
 
-/// All names.
+/// All engine hashes.
 #[derive(Debug)]
 pub(crate) struct EngineHashTable {
     seed: u64,
@@ -102,8 +106,8 @@ pub(crate) struct EngineHashTable {
 }
 
 impl EngineHashTable {
-    /// No names. `seed` is a secret: whoever knows it can choose names that make the table slow. The table is at its best
-    /// up to `most` names; more are fine.
+    /// Creates an empty table. `seed` is a secret: with it an attacker could choose hashes that
+    /// make the table slow. The table is optimal up to `most` hashes; more are possible.
     pub(crate) fn new(seed: u64, most: u64) -> Self {
         Self {
             seed,
@@ -113,31 +117,32 @@ impl EngineHashTable {
         }
     }
 
-    /// Takes a slot in as a member of the common family of `common`; it has announced nothing.
+    /// Adds a slot as a member of the initial group of `common`, without announcements.
     pub(crate) fn join(&mut self, member: u32, common: u32) {
         self.groups.join(member, common);
     }
 
-    /// A slot is a member no more.
+    /// Removes a member.
     pub(crate) fn leave(&mut self, member: u32) {
         self.groups.leave(member);
     }
 
-    /// Forgets all a member announced: it starts again.
+    /// Drops all announcements of a member: it starts again.
     pub(crate) fn clear(&mut self, member: u32) {
         if let Some(common) = self.groups.common(member) {
             self.groups.join(member, common);
         }
     }
 
-    /// Whether a member may announce blocks of this size: the first eight sizes since it joined or was cleared.
+    /// Returns whether a member may announce blocks of this size: the first eight sizes since it
+    /// joined or was cleared.
     pub(crate) fn admits(&mut self, member: u32, size: BlockSize) -> bool {
         self.groups
             .member_mut(member)
             .is_some_and(|member| member.admits(size))
     }
 
-    /// What a member's engine means by a name.
+    /// Returns the block that a member's engine means by a hash.
     pub(crate) fn resolve(
         &self,
         member: u32,
@@ -162,8 +167,8 @@ impl EngineHashTable {
         })
     }
 
-    /// What a member's engine means by each of `names` in each block size it announced: calls `each` with the position in
-    /// `names`. Removals are resolved so: they tell no size.
+    /// Resolves each of `names` in each block size that the member announced: calls `each` with the
+    /// position in `names`. For removals, which have no block size.
     pub(crate) fn resolve_any(
         &self,
         member: u32,
@@ -190,7 +195,7 @@ impl EngineHashTable {
         }
     }
 
-    /// Forgets all names of blocks that left the structure.
+    /// Removes all hashes of blocks that left the structure.
     pub(crate) fn forget(&mut self, run: u32, range: Range<u32>) {
         for sheet in self.run_hashes.of_run(run).collect::<Vec<_>>() {
             let blocks = self.run_hashes.get(sheet).within(&range);
@@ -199,8 +204,8 @@ impl EngineHashTable {
         }
     }
 
-    /// Forgets one name of a member that is alone in its family; others may still need it. For names of blocks that the
-    /// member does not hold any more.
+    /// Removes one hash of a member that is alone in its group; other members may still need it.
+    /// For hashes of blocks that the member does not hold any more.
     pub(crate) fn remove_hash(&mut self, member: u32, name: EngineHash, size: BlockSize) {
         let Some(family) = self.groups.member(member).map(|member| member.family) else {
             return;
@@ -214,8 +219,8 @@ impl EngineHashTable {
         }
     }
 
-    /// Forgets what blocks of a run are called in the family of a member that is alone there. For blocks that it does not
-    /// hold: what they were called so far, by others or long ago, is not its word.
+    /// Removes the hashes of a run's blocks from the group of a member that is alone there. For
+    /// blocks that it does not hold: hashes of other members or of earlier times are not its own.
     pub(crate) fn unlink(&mut self, member: u32, run: u32, range: &Range<u32>) {
         let Some(family) = self.groups.member(member).map(|member| member.family) else {
             return;
@@ -229,7 +234,7 @@ impl EngineHashTable {
         }
     }
 
-    /// Whether a member is alone in its family, and blocks of the run have names there.
+    /// Returns whether a member is alone in its group, and blocks of the run have hashes there.
     pub(crate) fn may_unlink(&self, member: u32, run: u32) -> bool {
         let family = self.groups.member(member).map(|member| member.family);
         family.is_some_and(|family| {
@@ -237,24 +242,25 @@ impl EngineHashTable {
         })
     }
 
-    /// Whether nobody else goes by a member's names.
+    /// Returns whether a member is alone in its group.
     pub(crate) fn is_alone(&self, member: u32) -> bool {
         self.groups
             .member(member)
             .is_some_and(|member| self.groups.is_alone(member.family))
     }
 
-    /// Frees up to a slice of the names of families that nobody is in any more. Returns whether there may be more.
+    /// Frees up to a slice of the hashes of groups without members. Returns whether there may be
+    /// more.
     pub(crate) fn tidy(&mut self) -> bool {
         self.free_ended(SLICE)
     }
 
-    /// Heap bytes, all of them but what the allocator adds.
+    /// Returns all heap bytes except the allocator's overhead.
     pub(crate) fn bytes(&self) -> u64 {
         self.table.bytes() + self.run_hashes.bytes() + self.groups.bytes()
     }
 
-    /// All members, by slot.
+    /// Returns all members, by slot.
     pub(crate) fn members(&self) -> impl Iterator<Item = GroupMembership> {
         self.groups
             .members()
@@ -266,14 +272,14 @@ impl EngineHashTable {
             })
     }
 
-    /// The block sizes a member has announced since it joined or was cleared.
+    /// Returns the block sizes that a member has announced since it joined or was cleared.
     pub(crate) fn sizes(&self, member: u32) -> &[BlockSize] {
         self.groups
             .member(member)
             .map_or(&[], |member| member.sizes())
     }
 
-    /// The names of a run.
+    /// Returns the hashes of a run.
     pub(crate) fn names_of(&self, run: u32) -> impl Iterator<Item = NamedStretch> {
         let sheets = self
             .run_hashes
@@ -295,7 +301,8 @@ impl EngineHashTable {
         self.keyed(family, size)(name)
     }
 
-    /// Keys of names in one family and block size. Without the seed nobody can tell which names have keys alike.
+    /// Returns the function from a hash to its key in one group and block size. Without the seed,
+    /// collisions of keys cannot be predicted.
     fn keyed(&self, family: u32, size: BlockSize) -> impl Fn(EngineHash) -> HashTag {
         let about = u64::from(family) << 32 | u64::from(size.tokens());
         let secret = xxh3_64_with_seed(&about.to_le_bytes(), self.seed);
@@ -305,7 +312,7 @@ impl EngineHashTable {
         }
     }
 
-    /// The keys of up to a batch of names, where the search for each begins being read already.
+    /// Returns the keys of up to a batch of hashes, and starts to read the location of each.
     fn keys(&self, family: u32, size: BlockSize, names: &[EngineHash]) -> [HashTag; BATCH] {
         let key = self.keyed(family, size);
         let mut keys = [HashTag::default(); BATCH];
@@ -329,7 +336,7 @@ impl EngineHashTable {
         })
     }
 
-    /// Writes a name that its family does not know.
+    /// Writes a hash that is new in its group.
     fn write(&mut self, key: HashTag, place: HashSlot, name: EngineHash) {
         self.table.insert(key, place);
         if let Some(gone) = self
@@ -351,7 +358,7 @@ impl EngineHashTable {
         }
     }
 
-    /// Erases all names of some blocks, the last first: the sheet then gives up its end line by line.
+    /// Erases all hashes of some blocks, the last first: then the lines are freed from the end.
     fn erase_all(&mut self, sheet: u32, blocks: Range<u32>) {
         let (family, size) = (
             self.run_hashes.get(sheet).family,
@@ -377,7 +384,7 @@ impl EngineHashTable {
         }
     }
 
-    /// The sheet of a run in a family, a new one if there is none.
+    /// Returns the hashes of a run in a group; creates them if there are none.
     fn sheet(&mut self, run: u32, family: u32, size: BlockSize) -> u32 {
         if let Some(sheet) = self.run_hashes.find(run, family) {
             return sheet;

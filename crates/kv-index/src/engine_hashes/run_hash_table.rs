@@ -1,22 +1,22 @@
-//! All sheets, by number and by run.
+//! All run hashes, by number and by run.
 
 use super::run_hashes::RunHashes;
 
-/// A sheet's number, with the family it is of.
+/// Number of the run hashes of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct RunHashesRef {
     family: u32,
     sheet: u32,
 }
 
-/// All sheets.
+/// All run hashes.
 #[derive(Debug, Default)]
 pub(super) struct RunHashTable {
     slots: Vec<Option<RunHashes>>,
     free: Vec<u32>,
-    /// The sheets of each run, by family.
+    /// The run hashes of each run, by group.
     runs: Vec<Vec<RunHashesRef>>,
-    /// What sheets and lists have on the heap.
+    /// Heap bytes of run hashes and lists.
     held_bytes: u64,
 }
 
@@ -27,7 +27,8 @@ impl RunHashTable {
             .expect("whoever has the number knows the sheet is there")
     }
 
-    /// Reads what a search for a name reads of a sheet. Done for several first, their cache misses overlap.
+    /// Reads the memory that a search for a hash needs. For several run hashes first, their cache
+    /// misses overlap.
     pub(super) fn touch(&self, number: u32, at: u32) {
         let line = self
             .slots
@@ -37,7 +38,7 @@ impl RunHashTable {
         std::hint::black_box(line);
     }
 
-    /// Changes a sheet and keeps the account.
+    /// Changes run hashes and updates the byte count.
     pub(super) fn change<R>(&mut self, number: u32, change: impl FnOnce(&mut RunHashes) -> R) -> R {
         let sheet = self.slots[number as usize]
             .as_mut()
@@ -48,7 +49,7 @@ impl RunHashTable {
         done
     }
 
-    /// The sheet of a run in a family.
+    /// Returns the hashes of a run in a group.
     pub(super) fn find(&self, run: u32, family: u32) -> Option<u32> {
         let filed = self.runs.get(run as usize)?;
         let place = filed
@@ -57,7 +58,7 @@ impl RunHashTable {
         Some(filed[place].sheet)
     }
 
-    /// The sheets of a run.
+    /// Returns all run hashes of a run.
     pub(super) fn of_run(&self, run: u32) -> impl Iterator<Item = u32> {
         self.runs
             .get(run as usize)
@@ -66,7 +67,7 @@ impl RunHashTable {
             .map(|filed| filed.sheet)
     }
 
-    /// Takes a sheet in; its run has none of that family yet. Returns its number.
+    /// Adds run hashes; the run has none of that group yet. Returns their number.
     pub(super) fn add(&mut self, sheet: RunHashes) -> u32 {
         let (run, family) = (sheet.run as usize, sheet.family);
         let number = self.free.pop().unwrap_or_else(|| {
@@ -107,7 +108,7 @@ impl RunHashTable {
         sheet
     }
 
-    /// Heap bytes.
+    /// Returns the heap bytes.
     pub(super) fn bytes(&self) -> u64 {
         let lists = self.slots.capacity() * size_of::<Option<RunHashes>>()
             + self.free.capacity() * size_of::<u32>()

@@ -1,39 +1,41 @@
-//! A sheet: what one family calls the blocks of one run.
+//! The engine hashes of one run's blocks in one group.
 
 use std::ops::Range;
 
 use kv_blocks::{BlockSize, EngineHash};
 
-/// Names one block may have in one family, its copies' included; when there are more the oldest beside the line goes.
+/// Maximum hashes of one block in one group, including those of its copies; beyond it the oldest of
+/// `others` is dropped.
 const MAX_NAMES: usize = 8;
 
-/// Fills the line of a block without a name. A block really called so has its name among the others.
+/// Line of a block without a hash. A block with this very hash has it in `others`.
 const NONE: u64 = 0;
 
-/// Who wrote a sheet.
+/// Author of run hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HashWriter {
-    /// One member, in one stint of its membership.
+    /// One member, in one epoch of its membership.
     Stint(u64),
-    /// Several, or nobody knows.
+    /// Several members, or unknown ones.
     Several,
 }
 
-/// The names of one run's blocks in one family.
+/// The engine hashes of one run's blocks in one group.
 #[derive(Debug)]
 pub(super) struct RunHashes {
     pub(super) run: u32,
     pub(super) family: u32,
     pub(super) size: BlockSize,
     pub(super) author: HashWriter,
-    /// Where its number stands in the list of its family.
+    /// Index in the list of the group.
     pub(super) filed: u32,
     /// The block of the first line.
     first: u32,
-    /// Names on the sheet.
+    /// Number of hashes.
     count: u32,
     lines: Vec<u64>,
-    /// Names beside the one on the line, by block and then in the order they came. Bounded: [`MAX_NAMES`] a block.
+    /// Hashes beside the one in `lines`, by block and then in order of arrival. Bounded:
+    /// [`MAX_NAMES`] a block.
     others: Vec<(u32, u64)>,
 }
 
@@ -56,24 +58,24 @@ impl RunHashes {
         self.count == 0
     }
 
-    /// Heap bytes.
+    /// Returns the heap bytes.
     pub(super) fn bytes(&self) -> u64 {
         (self.lines.capacity() * size_of::<u64>()
             + self.others.capacity() * size_of::<(u32, u64)>()) as u64
     }
 
-    /// Whether the block has that name.
+    /// Returns whether the block has that hash.
     pub(super) fn has(&self, at: u32, name: EngineHash) -> bool {
         (name.0 != NONE && self.line(at) == name.0)
             || self.others[self.others_of(at)].contains(&(at, name.0))
     }
 
-    /// Whether the block has any name.
+    /// Returns whether the block has any hash.
     pub(super) fn is_named(&self, at: u32) -> bool {
         self.line(at) != NONE || !self.others_of(at).is_empty()
     }
 
-    /// How many of the leading `names` are those of the blocks from `at` on.
+    /// Returns how many of the leading `names` are those of the blocks from `at` on.
     pub(super) fn agrees(&self, at: u32, names: &[EngineHash]) -> usize {
         let known = at
             .checked_sub(self.first)
@@ -86,7 +88,7 @@ impl RunHashes {
             .count()
     }
 
-    /// The names of a block.
+    /// Returns the hashes of a block.
     pub(super) fn names(&self, at: u32) -> impl Iterator<Item = EngineHash> {
         let line = Some(self.line(at)).filter(|line| *line != NONE);
         let others = self.others[self.others_of(at)]
@@ -95,7 +97,7 @@ impl RunHashes {
         line.into_iter().chain(others).map(EngineHash)
     }
 
-    /// The blocks of `range` that may have names.
+    /// Returns the blocks of `range` that may have hashes.
     pub(super) fn within(&self, range: &Range<u32>) -> Range<u32> {
         let (from, to) = (self.others.first(), self.others.last());
         let from = from
@@ -107,7 +109,7 @@ impl RunHashes {
         from..to.max(from)
     }
 
-    /// Stretches of blocks named on the lines, then the other names one by one.
+    /// Returns the stretches of blocks with hashes in `lines`, then the other hashes one by one.
     pub(super) fn stretches(&self) -> impl Iterator<Item = (u32, Vec<EngineHash>)> {
         let mut at = self.first;
         let stretch = move |lines: &[u64]| {
@@ -130,7 +132,7 @@ impl RunHashes {
         )
     }
 
-    /// Makes room for lines.
+    /// Reserves lines.
     pub(super) fn reserve(&mut self, range: &Range<u32>) {
         if range.is_empty() {
             return;
@@ -148,13 +150,13 @@ impl RunHashes {
         }
         let more = range.end.saturating_sub(self.end()) as usize;
         if self.lines.capacity() < self.lines.len() + more {
-            // A quarter: sheets are many, and most are written once.
+            // A quarter: there are many run hashes, and most are written once.
             self.lines.reserve_exact(more.max(self.lines.len() / 4));
         }
     }
 
-    /// Writes names on new lines at the end, if block `at` comes there, none of the blocks has a name yet and all fit lines.
-    /// Returns whether it did.
+    /// Appends hashes on new lines, if block `at` comes next, none of the blocks has a hash yet and
+    /// all fit. Returns whether it did.
     pub(super) fn append(&mut self, at: u32, names: &[EngineHash]) -> bool {
         let at_end = at == self.end() && self.others.last().is_none_or(|(other, _)| *other < at);
         let fit = at_end && names.iter().all(|name| name.0 != NONE);
@@ -165,7 +167,7 @@ impl RunHashes {
         fit
     }
 
-    /// Takes back the lines from block `at` on, all of them just appended.
+    /// Removes the lines from block `at` on, all of them just appended.
     pub(super) fn cut(&mut self, at: u32) {
         let lines = at.saturating_sub(self.first) as usize;
         self.count -= u32::try_from(self.lines.len().saturating_sub(lines))
@@ -174,7 +176,7 @@ impl RunHashes {
         self.trim();
     }
 
-    /// Gives a block a name that nothing else has. Returns a name that had to go for it.
+    /// Adds a hash, new in its group, to a block. Returns a hash that was dropped for it.
     pub(super) fn write(&mut self, at: u32, name: EngineHash) -> Option<EngineHash> {
         self.count += 1;
         if name.0 == NONE || self.line(at) != NONE {
@@ -201,7 +203,7 @@ impl RunHashes {
         gone
     }
 
-    /// Takes a name from a block. Returns whether it had it.
+    /// Removes a hash from a block. Returns whether the block had it.
     pub(super) fn erase(&mut self, at: u32, name: EngineHash) -> bool {
         if name.0 != NONE && self.line(at) == name.0 {
             self.lines[(at - self.first) as usize] = NONE;
@@ -237,12 +239,12 @@ impl RunHashes {
         from..from + count
     }
 
-    /// The block behind the last line.
+    /// Returns the block behind the last line.
     fn end(&self) -> u32 {
         self.first + u32::try_from(self.lines.len()).expect("a run is shorter than that")
     }
 
-    /// Gives up lines without names at the end, and their memory when it is worth it.
+    /// Removes lines without hashes at the end, and frees their memory if it is worth it.
     fn trim(&mut self) {
         while self.lines.last() == Some(&NONE) {
             self.lines.pop();

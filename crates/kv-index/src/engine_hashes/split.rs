@@ -1,4 +1,4 @@
-//! Families part, and come back from a snapshot.
+//! Splits of hash groups, and their restoration from a snapshot.
 
 use std::ops::Range;
 
@@ -9,13 +9,14 @@ use super::{
     hash_index::HashSlot, run_hashes::HashWriter,
 };
 
-/// Families looked at for one that a parting member belongs to.
+/// Maximum groups checked for one that a split member fits.
 const CANDIDATES: usize = 4;
 
 impl EngineHashTable {
-    /// A member contradicted its family and leaves it, with the names of the blocks it holds (`held`: stretches of runs).
-    /// It joins a family that contradicts none of these names and has said what it says now; otherwise, and whenever it
-    /// parts again, it gets a family of its own, which nothing it says contradicts.
+    /// Moves a member that contradicted its group out of it, with the hashes of the blocks that it
+    /// holds (`held`: stretches of runs). The member joins a group that contradicts none of these
+    /// hashes and has the refused hash; otherwise, and at every further split, it gets a group of
+    /// its own, which no announcement of it contradicts.
     pub(crate) fn split_group(
         &mut self,
         member: u32,
@@ -47,7 +48,7 @@ impl EngineHashTable {
             else {
                 continue;
             };
-            // What others wrote comes along, but not as the member's own word.
+            // Hashes of other authors are copied, but not as the member's own.
             let author = if sheet.author == stint {
                 stint
             } else {
@@ -63,7 +64,8 @@ impl EngineHashTable {
         }
     }
 
-    /// A family that gave a block the name that another one refused, and that could have said all its member holds.
+    /// Returns a group that has the hash refused by another one, and is consistent with the
+    /// member's blocks.
     fn agreeing(&self, old: u32, held: &[(u32, Range<u32>)], refused: HashConflict) -> Option<u32> {
         let sheets = self
             .run_hashes
@@ -79,7 +81,7 @@ impl EngineHashTable {
         })
     }
 
-    /// Whether what `one` calls some blocks contradicts nothing that `other` says.
+    /// Returns whether the hashes of some blocks in group `one` contradict none in group `other`.
     fn agree(&self, one: u32, other: u32, run: u32, range: &Range<u32>) -> bool {
         let sheet = |family| {
             self.run_hashes
@@ -102,7 +104,7 @@ impl EngineHashTable {
         })
     }
 
-    /// Writes names on a sheet, all but those its family knows.
+    /// Copies hashes, except those that the group has already.
     fn copy(&mut self, number: u32, names: &[(u32, EngineHash)], author: HashWriter) {
         let sheet = self.run_hashes.get(number);
         let (family, size) = (sheet.family, sheet.size);
@@ -140,7 +142,7 @@ impl EngineHashTable {
         self.free_if_empty(number);
     }
 
-    /// Takes a member back as it was in a snapshot. `relative`: a member of the same family that was taken back before.
+    /// Restores a member from a snapshot. `relative`: a restored member of the same group.
     pub(crate) fn restore_member(
         &mut self,
         common: u32,
@@ -160,7 +162,7 @@ impl EngineHashTable {
         }
     }
 
-    /// Takes names of a member's family back. Names and blocks that have been given something else are left as they are.
+    /// Restores hashes of a member's group. Hashes and blocks that were reassigned stay unchanged.
     pub(crate) fn restore_names(&mut self, member: u32, run: u32, stretch: &NamedStretch) {
         let Some(family) = self.groups.member(member).map(|member| member.family) else {
             return;

@@ -1,4 +1,5 @@
-//! From the deepest block to every target's share: from the root down, run by run, until nobody is left.
+//! Second half of a lookup: walks from the root to the deepest block, run by run, and finds where
+//! each target's share ends, until no target is left.
 
 use super::{
     SharedIndex,
@@ -10,7 +11,8 @@ use crate::{
     runs::{AreaHeader, EXPECTED, NO_RUN, RunHead, TierSpan, WHOLE, unpack_part},
 };
 
-/// One run on the way from the root to the deepest block, and how many of its blocks are on that way.
+/// One run on the path from the root to the deepest block, and the number of its blocks on that
+/// path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PathStep {
     pub(super) run: u32,
@@ -19,7 +21,7 @@ pub(crate) struct PathStep {
 }
 
 impl PathStep {
-    /// Nowhere.
+    /// An empty step.
     pub(super) const NONE: Self = Self {
         run: NO_RUN,
         limit: 0,
@@ -39,22 +41,22 @@ pub(crate) struct Scratch {
     spans: Vec<(TierSpan, u64)>,
 }
 
-/// Whose word counts.
+/// Targets and entries that a lookup credits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CreditSource {
-    /// Trusted targets: what they announced, and what is expected of them.
+    /// Trusted targets: their announced and their expected blocks.
     Trusted,
-    /// Targets that are not trusted: what they announced.
+    /// Untrusted targets: their announced blocks.
     Announced,
-    /// Targets that are not trusted: what is expected of them.
+    /// Untrusted targets: their expected blocks.
     Expected,
 }
 
-/// The structure changed while it was read.
+/// The structure changed during the read.
 pub(super) struct TornRead;
 
 impl SharedIndex {
-    /// The way from the step that is there already to the root.
+    /// Extends the path from its existing step to the root.
     #[inline]
     pub(super) fn path(&self, path: &mut Vec<PathStep>) -> Result<(), TornRead> {
         loop {
@@ -74,7 +76,7 @@ impl SharedIndex {
             });
             let at = path.len() - 1;
             let head = &mut path[at].head;
-            // A run lies deeper than its parent begins, so this ends, whatever was torn.
+            // A run is deeper than the start of its parent, so this ends even after a torn read.
             if !self.heads.read(&self.body, run, head)
                 || head.depth().wrapping_add(limit) != below.depth()
                 || limit == 0
@@ -86,7 +88,7 @@ impl SharedIndex {
         }
     }
 
-    /// Fills `matches` with the share of everyone whose word counts.
+    /// Fills `matches` with the shares of all credited targets.
     pub(super) fn collect(
         &self,
         matches: &mut Matches,
@@ -139,7 +141,8 @@ impl SharedIndex {
         Ok(())
     }
 
-    /// One run whose holders are in an area; returns whether anybody holds all of it that counts.
+    /// Processes a run whose holders are in an area; returns whether a credited target holds all of
+    /// it.
     fn area(
         &self,
         step: PathStep,
@@ -152,7 +155,8 @@ impl SharedIndex {
         let area = self.body.words(line, words).ok_or(TornRead)?;
         let word = |at: usize| area[at].load(Ordering::Relaxed);
         let title = AreaHeader::decode(word(0));
-        // Whatever is read from here on is checked by the run's version in the end; this only keeps it in bounds.
+        // The run's version in the end checks everything read from here on; this only limits the
+        // range.
         if title.words() != words || title.width > matches.width || words == 0 {
             return Err(TornRead);
         }
@@ -177,7 +181,7 @@ impl SharedIndex {
                 } else {
                     matches.single(*slot, base + reach);
                 }
-                // Settled: the bits and parts below are about the others.
+                // Done: the bits and parts below are about the other slots.
                 alive[*slot as usize / 64] &= !(1 << (slot % 64));
             }
         }
@@ -208,7 +212,8 @@ impl SharedIndex {
             }
         }
         if base > 0 {
-            // Whoever is alive, and not settled above, does not have the first block of this run.
+            // A slot that is alive and not processed above does not have the first block of this
+            // run.
             matches.level_of(base, alive, |number| !pass[number]);
         }
         std::mem::swap(alive, pass);
@@ -216,7 +221,7 @@ impl SharedIndex {
     }
 }
 
-/// One run whose few holders are named in its head.
+/// Processes a run whose few holders are in its head.
 #[inline]
 fn inline(
     step: PathStep,
@@ -246,7 +251,7 @@ fn inline(
     alive.iter().any(|word| *word != 0)
 }
 
-/// A holder named singly: it goes on, or its share ends in this run.
+/// Processes a single holder: it continues, or its share ends in this run.
 #[inline]
 fn single(
     (slot, cut): (u32, u32),
@@ -268,7 +273,7 @@ fn single(
     }
 }
 
-/// The spans that count now, by slot and beginning.
+/// Loads the credited spans, by slot and beginning.
 fn load_spans(
     area: &[AtomicU64],
     title: AreaHeader,
@@ -295,7 +300,8 @@ fn load_spans(
     spans.sort_unstable();
 }
 
-/// How far those reach of whom more is known than a number of leading blocks on the device; and in which tiers.
+/// Computes the share of slots that have more than a number of leading blocks on the device, and
+/// its tiers.
 #[expect(
     clippy::too_many_arguments,
     reason = "one step of a walk, split off for its length"
@@ -337,7 +343,7 @@ fn crooked(
     }
 }
 
-/// Leading blocks on the device, or `WHOLE`.
+/// Returns the leading blocks on the device, or `WHOLE`.
 fn leading(area: &[AtomicU64], title: AreaHeader, slot: u32) -> u32 {
     let word = |at: usize| area[at].load(Ordering::Relaxed);
     let (number, bit) = (slot as usize / 64, 1 << (slot % 64));
@@ -358,7 +364,7 @@ fn leading(area: &[AtomicU64], title: AreaHeader, slot: u32) -> u32 {
         .map_or(0, |(_, cut)| cut)
 }
 
-/// How many blocks from the first on are covered without a gap.
+/// Returns how many blocks from the first on are covered without a gap.
 fn reach_of(leading: u32, spans: &[(TierSpan, u64)], limit: u32) -> u32 {
     let mut reach = leading;
     loop {
@@ -385,7 +391,7 @@ impl Matches {
         }
     }
 
-    /// The shares of all in `alive` end at `depth`.
+    /// Ends the shares of all slots in `alive` at `depth`.
     #[inline]
     fn level(&mut self, depth: u32, alive: &[u64]) {
         if alive.iter().any(|word| *word != 0) {
@@ -394,7 +400,7 @@ impl Matches {
         }
     }
 
-    /// The shares of those in `alive` whom `bits` names end at `depth`; they leave `alive`.
+    /// Ends the shares of the slots in `alive` and `bits` at `depth`; they leave `alive`.
     #[inline]
     fn level_of(&mut self, depth: u32, alive: &mut [u64], bits: impl Fn(usize) -> u64) {
         let any = alive
@@ -418,7 +424,8 @@ impl Matches {
         }
     }
 
-    /// Notes where the first `reach` blocks of a slot's share in one run are, as far as they are not only on the device.
+    /// Records the tiers of the first `reach` blocks of a slot's share in one run, unless they are
+    /// only on the device.
     fn add_mixed(&mut self, slot: u32, leading: u32, spans: &[(TierSpan, u64)], reach: u32) {
         let at = self
             .mixed
@@ -433,7 +440,7 @@ impl Matches {
                 self.mixed.len() - 1
             });
         let mixed = &mut self.mixed[at];
-        // Between two borders nothing changes, so one look each is enough.
+        // Nothing changes between two borders, so one check each is enough.
         let mut from = 0;
         while from < reach {
             let borders = spans

@@ -1,25 +1,26 @@
-//! What a lookup answers.
+//! The result of a lookup.
 
 use crate::runs::each_bit;
 
-/// Small number of a registered target inside one index; given out in order of registration, starting with 0. A target that
-/// is cleared gets another one, and the one before is nobody's ([`crate::KvIndex::target`]) until it is given out again.
+/// Small number of a registered target inside one index, assigned in order of registration from 0.
+/// A cleared target gets another slot; its old one has no target ([`crate::KvIndex::target`]) until
+/// it is assigned again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TargetSlot(pub u32);
 
-/// What a slot's run has that is not simply on the device.
+/// The part of a slot's run that is not simply on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MixedHolding {
     pub(crate) slot: u32,
-    /// Blocks by best tier, and expected ones; the device's share is what is left of the run.
+    /// Blocks by best tier, and expected ones; the rest of the run is the device's share.
     pub(crate) best: [u32; 5],
-    /// Blocks in each tier, those of the device that are elsewhere too not counted for it.
+    /// Blocks in each tier; for the device, without those that are in another tier too.
     pub(crate) present: [u32; 4],
 }
 
-/// Who holds how much of a prompt, by depth: at each level the slots whose run ends there.
+/// How much of a prompt each slot holds, by depth: each level has the slots whose run ends there.
 ///
-/// Reuse one for many lookups: its buffers stay.
+/// Reuse one for many lookups to reuse its buffers.
 #[derive(Debug, Default)]
 pub struct Matches {
     /// Words of slot bits per level.
@@ -40,7 +41,8 @@ impl Matches {
         self.mixed.clear();
     }
 
-    /// Every slot that holds at least the first block, once, with how many leading blocks it holds.
+    /// Returns every slot that holds at least the first block, once, with its number of leading
+    /// blocks.
     pub fn iter(&self) -> impl Iterator<Item = (TargetSlot, u32)> + '_ {
         let levels = self.depths.iter().enumerate().flat_map(|(level, depth)| {
             let bits = &self.bits[level * self.width..(level + 1) * self.width];
@@ -62,7 +64,7 @@ impl Matches {
             .chain(levels)
     }
 
-    /// Calls back with what [`Matches::iter`] returns, sooner.
+    /// Calls back with the items of [`Matches::iter`], faster.
     pub fn each(&self, mut visit: impl FnMut(TargetSlot, u32)) {
         for (slot, depth) in &self.singles {
             visit(TargetSlot(*slot), *depth);
@@ -75,7 +77,7 @@ impl Matches {
         }
     }
 
-    /// The longest run, in blocks; 0 when nobody holds any.
+    /// Returns the longest run, in blocks; 0 without a holder.
     pub fn best(&self) -> u32 {
         let singles = self.singles.iter().map(|(_, depth)| *depth);
         singles
@@ -84,7 +86,7 @@ impl Matches {
             .unwrap_or(0)
     }
 
-    /// How many leading blocks `slot` holds.
+    /// Returns how many leading blocks `slot` holds.
     pub fn of(&self, slot: TargetSlot) -> u32 {
         if let Some((_, depth)) = self.singles.iter().find(|(single, _)| *single == slot.0) {
             return *depth;

@@ -1,8 +1,9 @@
-//! Lookups: no lock, nothing written.
+//! Lookups: no lock, no writes.
 //!
-//! A lookup finds the deepest block of the chain that is known, collects the runs from there to the root, and walks them
-//! from the root down. It reads each run's head as it was at one moment; in the end it checks that none of the heads
-//! has changed since, else it starts over. `PROTOCOL.md` argues why that is enough.
+//! A lookup finds the deepest known block of the chain, collects the runs from there to the root,
+//! and walks them from the root down. It reads each run's head as it was at one moment; in the end
+//! it checks that none of the heads has changed since, else it starts over. `PROTOCOL.md` argues
+//! why that is enough.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -27,16 +28,18 @@ use crate::{
     table::BlockTable,
 };
 
-/// What readers and the writer share.
+/// Data shared by readers and the writer.
 #[derive(Debug)]
 pub(crate) struct SharedIndex {
     pub(crate) heads: RunHeads,
     pub(crate) body: LineChunks,
-    /// Every block.
+    /// All blocks.
     pub(crate) table: BlockTable,
-    /// Of every run the first block, and the one where a prompt ended: so few that they stay in the cache.
+    /// The first block of every run, and those at the ends of prompts: so few that they stay in the
+    /// cache.
     pub(crate) marks: BlockTable,
-    /// Depths at which prompts part most often (the ends of system prompts); 0 for none. Only a hint where to look first.
+    /// Depths at which prompts diverge most often (the ends of system prompts); 0 for none. Only a
+    /// hint for the first probes.
     pub(crate) ends: [AtomicU32; KNOWN_ENDS],
     /// Words of slot bits that are in use.
     pub(crate) width: AtomicU64,
@@ -44,7 +47,7 @@ pub(crate) struct SharedIndex {
     targets: LineChunks,
     /// Changes whenever a slot gets a target or loses it.
     pub(crate) assignments: AtomicU64,
-    /// Bits of slots whose targets are not trusted, and how many those are.
+    /// Bits of slots with untrusted targets, and their number.
     pub(crate) untrusted: Box<[AtomicU64]>,
     pub(crate) doubts: AtomicU64,
 }
@@ -76,13 +79,13 @@ impl SharedIndex {
         }
     }
 
-    /// Nobody is credited with anything from now on, and no lookup waits for the writer, who gave up.
+    /// Abandons the structure: lookups credit no target from now on and do not wait for the writer.
     pub(crate) fn abandon(&self) {
         self.heads.abandon();
         self.width.store(0, Ordering::Relaxed);
     }
 
-    /// Gives a slot to a target. For the writer.
+    /// Assigns a slot to a target. For the writer.
     pub(crate) fn assign(&self, slot: u32, target: Target) {
         if self.targets.line(slot / 8).is_none() {
             self.targets.add((slot >> (3 + TARGETS_LOG2)) as usize);
@@ -97,7 +100,7 @@ impl SharedIndex {
         }
     }
 
-    /// Takes a slot from its target. For the writer.
+    /// Removes the target of a slot. For the writer.
     pub(crate) fn unassign(&self, slot: u32) {
         self.name(slot, 0);
     }
@@ -109,7 +112,7 @@ impl SharedIndex {
         self.assignments.fetch_add(1, Ordering::Release);
     }
 
-    /// Whose slot it is.
+    /// Returns the target of a slot.
     pub(crate) fn target(&self, slot: u32) -> Option<Target> {
         let word = self.targets.line(slot / 8)?[slot as usize % 8].load(Ordering::Acquire);
         let (worker, rank) = ((word >> 31) as u32, word as u32 & 0x7fff_ffff);
@@ -119,7 +122,7 @@ impl SharedIndex {
         })
     }
 
-    /// Says whether a slot's target is not trusted. For the writer.
+    /// Sets whether a slot's target is untrusted. For the writer.
     pub(crate) fn set_untrusted(&self, slot: u32, doubted: bool) {
         let (word, bit) = (&self.untrusted[slot as usize / 64], 1 << (slot % 64));
         let now = word.load(Ordering::Relaxed);
@@ -134,7 +137,7 @@ impl SharedIndex {
         );
     }
 
-    /// Who holds how much of `chain`: of trusted targets what they announced or are expected to hold.
+    /// Looks up how much of `chain` each trusted target has announced or is expected to hold.
     #[inline]
     pub(crate) fn lookup(
         &self,
@@ -146,7 +149,7 @@ impl SharedIndex {
         self.answer(space, chain, now, CreditSource::Trusted, matches);
     }
 
-    /// The same for targets that are not trusted: what they announced, or what is expected of them.
+    /// Looks up untrusted targets: their announced blocks, or their expected ones.
     pub(crate) fn lookup_untrusted(
         &self,
         space: u64,
@@ -168,7 +171,7 @@ impl SharedIndex {
         );
     }
 
-    /// Several lookups at once, so that their cache misses overlap.
+    /// Does several lookups at once, so that their cache misses overlap.
     pub(crate) fn lookup_batch(
         &self,
         space: u64,
@@ -192,7 +195,7 @@ impl SharedIndex {
             {
                 self.scan(&mut matches.scratch.probes);
             }
-            // Bits of those that need a second round.
+            // Bits of lookups that need a second round.
             let mut more = 0_u32;
             for (number, (chain, matches)) in chains.iter().zip(&mut *matches).enumerate() {
                 if !chain.is_empty() {
@@ -229,7 +232,7 @@ impl SharedIndex {
         self.conclude(space, chain, now, credit, matches);
     }
 
-    /// The rounds of a search.
+    /// Runs the rounds of a search.
     #[inline]
     fn search(&self, space: u64, chain: &[SequenceHash], matches: &mut Matches) {
         self.probe(space, chain, &mut matches.scratch.probes);
@@ -241,7 +244,7 @@ impl SharedIndex {
         }
     }
 
-    /// The rest of a lookup, after its search.
+    /// Completes a lookup after its search.
     #[inline]
     fn conclude(
         &self,
@@ -289,7 +292,7 @@ impl SharedIndex {
         self.extend_match(space, chain, probes, &mut path[0]);
         self.path(path)?;
         self.collect(matches, credit, now)?;
-        // Everything was read before the versions are read again.
+        // All reads come before the second read of the versions.
         fence(Ordering::Acquire);
         let path = &matches.scratch.path;
         if path
@@ -302,7 +305,7 @@ impl SharedIndex {
         }
     }
 
-    /// Calls back with every word of the bits of targets that are not trusted.
+    /// Calls back with every word of the bits of untrusted targets.
     #[inline]
     fn doubted(&self, mut visit: impl FnMut(usize, u64)) {
         if self.doubts.load(Ordering::Acquire) == 0 {

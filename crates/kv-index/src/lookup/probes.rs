@@ -1,4 +1,4 @@
-//! What a search looks at in one round, and what it learns from how searches end.
+//! The probes of one search round, and the statistics on how searches end.
 
 use super::SharedIndex;
 use crate::{
@@ -6,11 +6,11 @@ use crate::{
     table::{DirectoryState, HomeLine, LineId, TableKey},
 };
 
-/// Probes of a round at most: all of the first one, or all of a later one.
+/// Maximum probes of a round: all of the first one, or all of a later one.
 const PROBES: usize = 8;
-/// Depths at which prompts part most often that are kept in mind.
+/// Number of remembered depths at which prompts diverge most often.
 pub(crate) const KNOWN_ENDS: usize = 3;
-/// Parts into which a round cuts what is left.
+/// Number of parts into which a round cuts the rest.
 pub(super) const PARTS: usize = 8;
 
 const _: () = assert!(2 + KNOWN_ENDS <= PROBES && PARTS <= PROBES + 1);
@@ -26,13 +26,13 @@ pub(crate) struct ProbeRound {
     pub(super) seen: [HomeLine; PROBES],
     /// Position of the deepest block found.
     pub(super) hit: Option<usize>,
-    /// Positions from here on are not there.
+    /// Positions from here on are known to be absent.
     pub(super) end: usize,
-    /// How often of late chains were known to their last block, and it was marked.
+    /// Recent share of chains that were known to their last block, which was marked.
     whole: DecayingShare,
-    /// How often they ended where prompts are known to part.
+    /// Recent shares of chains that ended at a known fork.
     ends: [DecayingShare; KNOWN_ENDS],
-    /// Whether this round looks at marked blocks only.
+    /// Whether this round probes marked blocks only.
     pub(super) marked: bool,
 }
 
@@ -52,10 +52,10 @@ impl ProbeRound {
         self.count += 1;
     }
 
-    /// Begins a search among blocks that are marked: where that is likely to be all, by the last one alone.
+    /// Starts a search among marked blocks: by the last one alone if that is likely to suffice.
     ///
-    /// Each probe has to be fetched, and takes its time of those beside it: so what is not likely to be needed waits for a
-    /// second round.
+    /// Each probe is a fetch that slows the others down, so unlikely probes wait for a second
+    /// round.
     #[inline]
     pub(super) fn begin(&mut self, core: &SharedIndex, len: usize) {
         self.hit = None;
@@ -68,7 +68,7 @@ impl ProbeRound {
         }
     }
 
-    /// What is looked at beside the last block.
+    /// Adds the probes beside the last block.
     fn widen(&mut self, core: &SharedIndex) {
         for (end, share) in core.ends.iter().zip(self.ends) {
             let end = end.load(Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl ProbeRound {
         self.insert(0);
     }
 
-    /// The second round, if the first one looked for the last block only and did not find it.
+    /// Runs the second round, if the first one probed only the last block and did not find it.
     #[inline]
     pub(super) fn go_on(&mut self, core: &SharedIndex, len: usize) -> bool {
         self.whole.note(self.hit == Some(len - 1));
@@ -91,7 +91,7 @@ impl ProbeRound {
         more
     }
 
-    /// Learns where a chain's known part ended.
+    /// Records where the known part of a chain ended.
     #[inline]
     pub(super) fn learn(&mut self, core: &SharedIndex, blocks: u32) {
         for (end, share) in core.ends.iter().zip(&mut self.ends) {
@@ -99,7 +99,7 @@ impl ProbeRound {
         }
     }
 
-    /// Cuts what lies between a block that is there and one that is not.
+    /// Cuts the range between a present block and an absent one.
     pub(super) fn cut(&mut self, position: usize) {
         self.hit = None;
         self.marked = false;
@@ -112,7 +112,7 @@ impl ProbeRound {
     }
 }
 
-/// A share that forgets, of 4096.
+/// A decaying share, of 4096.
 #[derive(Clone, Copy, Debug)]
 struct DecayingShare(u32);
 
@@ -123,9 +123,9 @@ impl DecayingShare {
     }
 }
 
-/// From this share of whole chains on the last block is looked at alone.
+/// Share of whole chains from which on the last block is probed alone.
 const LIKELY: u32 = 2700;
-/// Below this share it is not worth looking.
+/// Share below which a probe is not worth its cost.
 const RARE: u32 = 100;
 
 impl Default for ProbeRound {

@@ -1,10 +1,10 @@
 //! The deepest block of a chain that the structure knows.
 //!
-//! Whatever block is there has all blocks before it there too, so a search need not look at every block. It begins
-//! with blocks that are likely to be marked, in one round of probes that are under way at once: the last one, the
-//! last ones before prompts are known to part, and the first one. Then it goes along the runs from the deepest hit,
-//! where one comparison at a run's end stands for all of the run. Where many runs follow one another, rounds among
-//! all blocks cut what is left into parts.
+//! A block in the structure has all blocks before it there too, so a search need not visit every
+//! block. It begins with blocks that are likely to be marked, in one round of parallel probes: the
+//! last one, the last ones before known forks, and the first one. Then it follows the runs from the
+//! deepest hit, where one comparison at a run's end stands for the whole run. Where many runs
+//! follow one another, rounds among all blocks cut the rest into parts.
 
 use kv_blocks::SequenceHash;
 
@@ -20,20 +20,20 @@ use crate::{
     table::{BlockRef, BlockTable, HomeLine, TableKey},
 };
 
-/// Runs that are followed one by one before what is left is cut into parts.
+/// Maximum runs followed one by one before the rest is cut into parts.
 const FOLLOWED: u32 = 3;
-/// With fewer blocks left it is not worth it.
+/// Minimum blocks left for a cut to be worth it.
 const FEW: usize = 4 * PARTS;
 
 impl SharedIndex {
-    /// Begins a search: asks for all that the first round will look at.
+    /// Starts a search: prefetches everything that the first round reads.
     #[inline]
     pub(super) fn probe(&self, space: u64, chain: &[SequenceHash], probes: &mut ProbeRound) {
         probes.begin(self, chain.len());
         self.ask(space, chain, probes);
     }
 
-    /// Asks for what the second round will look at, if there is one.
+    /// Prefetches the reads of the second round, if there is one.
     #[inline]
     pub(super) fn probe_on(
         &self,
@@ -48,7 +48,8 @@ impl SharedIndex {
         more
     }
 
-    /// One step for all probes before the next one for any: so the processor has the misses of a step under way together.
+    /// Does one step for all probes before the next one for any, so that the cache misses of a step
+    /// overlap.
     #[inline]
     fn ask(&self, space: u64, chain: &[SequenceHash], probes: &mut ProbeRound) {
         let table = self.asked(probes);
@@ -65,7 +66,7 @@ impl SharedIndex {
         }
     }
 
-    /// Where a round looks.
+    /// Returns the probed position.
     #[inline]
     fn asked(&self, probes: &ProbeRound) -> &BlockTable {
         if probes.marked {
@@ -75,7 +76,8 @@ impl SharedIndex {
         }
     }
 
-    /// Sees what may be there, and asks for the heads of all those runs: they are likely to be on the way to the root.
+    /// Finds candidates, and prefetches the heads of their runs, which are likely to be on the path
+    /// to the root.
     #[inline]
     pub(super) fn scan(&self, probes: &mut ProbeRound) {
         let table = self.asked(probes);
@@ -95,8 +97,8 @@ impl SharedIndex {
         }
     }
 
-    /// Finds the deepest of the probed blocks that is there, and asks for what the rest of the lookup will read. `found` gets it
-    /// as the first step of the way to the root.
+    /// Finds the deepest probed block that is present, and prefetches the reads of the rest of the
+    /// lookup. `found` gets the block as the first step of the path to the root.
     #[inline]
     pub(super) fn first(
         &self,
@@ -110,7 +112,7 @@ impl SharedIndex {
             let position = probes.positions[number] as usize;
             let there = match probes.seen[number] {
                 HomeLine::Nothing => false,
-                // Where only those 22 bits were the same, another entry may be the one.
+                // If only those 22 bits were equal, another entry may match.
                 HomeLine::Perhaps(spot) => {
                     self.is_at(space, chain, position, spot, found)
                         || self.look(table, space, chain, position, probes.keys[number], found)
@@ -129,14 +131,15 @@ impl SharedIndex {
                 probes.hit = Some(position);
                 return;
             }
-            // A block that is there need not be marked, unless it is the first.
+            // A present block need not be marked, unless it is the first.
             if !probes.marked || position == 0 {
                 probes.end = position;
             }
         }
     }
 
-    /// Asks for what the way to the root needs beside a run's parent: who holds the run, and one run further on.
+    /// Prefetches the path to the root beside a run's parent: the run's holders, and one run
+    /// further on.
     #[inline]
     pub(super) fn prefetch_beside(&self, head: &RunHead) {
         if head.has_area() {
@@ -147,7 +150,7 @@ impl SharedIndex {
         }
     }
 
-    /// Goes on from the deepest block that the rounds found to the deepest one that is there.
+    /// Continues from the deepest block of the rounds to the deepest present one.
     #[inline]
     pub(super) fn extend_match(
         &self,
@@ -179,7 +182,8 @@ impl SharedIndex {
             let next = position + left_in_run + 1;
             let mut ahead = None;
             if next < end && found.head.has_children() {
-                // The search is likely to go on behind the run's end, if only to find nothing there.
+                // The search probably continues behind the run's end, if only to find nothing
+                // there.
                 let key = self.marks.key(space, chain[next].0);
                 self.marks.prefetch(&self.body, key);
                 ahead = Some(key);
@@ -209,7 +213,7 @@ impl SharedIndex {
             let key = ahead
                 .filter(|_| position == next)
                 .unwrap_or_else(|| self.marks.key(space, chain[position].0));
-            // What comes behind a block elsewhere than in its run begins another one.
+            // A block that continues the chain outside this run begins another run.
             if !self.look(&self.marks, space, chain, position, key, &mut further) {
                 return;
             }
@@ -218,7 +222,8 @@ impl SharedIndex {
         }
     }
 
-    /// How many blocks of the run behind the one found are the chain's; `chain` begins with the one found.
+    /// Returns how many blocks of the run behind the one found match the chain; `chain` begins with
+    /// the one found.
     #[inline]
     fn equal_blocks(&self, found: &PathStep, chain: &[SequenceHash]) -> usize {
         let (at, most) = (found.limit as usize - 1, chain.len() - 1);
@@ -227,14 +232,15 @@ impl SharedIndex {
             return 0;
         };
         let same = |offset: usize| hashes[at + offset].load(Ordering::Relaxed) == chain[offset].0;
-        // Prompts mostly part where others did, and that is where the search began.
+        // Prompts mostly diverge at known forks, and the search began there.
         if !same(1) {
             return 0;
         }
         if at + most == blocks - 1 && found.head.tail() == chain[most].0 {
             return most;
         }
-        // Equal up to `low`, different at `high`: some places a round, their lines under way together.
+        // Equal up to `low`, different at `high`: some positions a round, their cache misses
+        // overlapping.
         let (mut low, mut high) = (1, most + 1);
         while high - low > 1 {
             let gap = high - low;
@@ -264,7 +270,7 @@ impl SharedIndex {
         low
     }
 
-    /// Looks for block `position` of a chain in a table.
+    /// Looks up block `position` of a chain in a table.
     #[inline]
     fn look(
         &self,
@@ -283,7 +289,7 @@ impl SharedIndex {
             .is_some()
     }
 
-    /// Whether block `position` of a chain is at `spot`; then `found` says so.
+    /// Checks whether block `position` of a chain is at `spot`, and records it in `found`.
     #[inline]
     fn is_at(
         &self,
@@ -301,7 +307,7 @@ impl SharedIndex {
         found.head.depth() as usize + spot.at as usize == position
     }
 
-    /// Whether block `spot` is there and is called `hash`; `head` gets its run's head.
+    /// Checks whether block `spot` exists and has `hash`; `head` gets its run's head.
     #[inline]
     pub(crate) fn block_at(
         &self,

@@ -1,17 +1,17 @@
-//! What may wait: blocks by the names an engine gave them, or by their rolling hashes.
+//! Orphan blocks: by engine hashes, or by rolling hashes.
 
 use kv_blocks::{EngineHash, Namespace, SequenceHash, StoredBlocks, Tier};
 
-/// Blocks announced before what they hang on.
+/// Blocks announced before their parent.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum OrphanBlocks {
-    /// By name, with their tokens.
+    /// By engine hash, with their tokens.
     Named(StoredBlocks),
     /// By rolling hash.
     Hashed(HashKeyedBlocks),
 }
 
-/// Blocks of a namespace that are named by their rolling hashes.
+/// Blocks of a namespace by their rolling hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HashKeyedBlocks {
     pub(crate) namespace: Namespace,
@@ -23,21 +23,22 @@ pub(crate) struct HashKeyedBlocks {
     pub(crate) tier: Tier,
 }
 
-/// Within what a number stands for one block of a target: names of one block size, or hashes of one namespace.
+/// Scope in which a number stands for one block of a target: engine hashes of one block size, or
+/// rolling hashes of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NumberScope {
-    /// Names of blocks of so many tokens.
+    /// Engine hashes of blocks with this many tokens.
     Size(u32),
-    /// Hashes in the namespace with this key.
+    /// Rolling hashes in the namespace with this key.
     Space(u64),
 }
 
-/// The same where the block size is not known: removals do not tell it.
+/// Scope without the block size, which removals do not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NumberSet {
-    /// Names.
+    /// Engine hashes.
     Names,
-    /// Hashes in the namespace with this key.
+    /// Rolling hashes in the namespace with this key.
     Space(u64),
 }
 
@@ -49,7 +50,7 @@ impl OrphanBlocks {
         }
     }
 
-    /// Whether it could wait for something, and would be taken then.
+    /// Returns whether the blocks have a parent and would be valid.
     pub(super) fn is_sound(&self) -> bool {
         let fits = match self {
             Self::Named(stored) => {
@@ -67,7 +68,7 @@ impl OrphanBlocks {
         }
     }
 
-    /// What block `at` is called.
+    /// Returns the number of block `at`.
     pub(super) fn number(&self, at: u32) -> u64 {
         match self {
             Self::Named(stored) => stored.hashes[at as usize].0,
@@ -96,7 +97,8 @@ impl OrphanBlocks {
         }
     }
 
-    /// Whether the blocks may turn out to be of `namespace`: those with names inherit adapter and salt from their parent.
+    /// Returns whether the blocks may be of `namespace`: blocks with engine hashes inherit adapter
+    /// and salt from their parent.
     pub(super) fn may_be_of(&self, namespace: &Namespace) -> bool {
         match self {
             Self::Named(stored) => {
@@ -108,7 +110,7 @@ impl OrphanBlocks {
         }
     }
 
-    /// Blocks `start..end` as a store of their own.
+    /// Returns blocks `start..end` as a store of their own.
     pub(super) fn piece(&self, start: u32, end: u32) -> Self {
         let parent = if start == 0 {
             self.parent()
@@ -149,7 +151,7 @@ impl OrphanBlocks {
         }
     }
 
-    /// Tokens and texts, in bytes.
+    /// Returns the bytes of tokens and texts.
     pub(super) fn own_bytes(&self) -> usize {
         let (texts, tokens) = match self {
             Self::Named(stored) => (

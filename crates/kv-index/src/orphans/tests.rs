@@ -1,4 +1,4 @@
-//! What waits, for what, and for how long.
+//! Tests of the orphans' waiting, removal and bounds.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -16,7 +16,8 @@ fn size(tokens: u64) -> BlockSize {
     BlockSize::new(tokens).unwrap()
 }
 
-/// Blocks of two tokens by these names behind `parent`; a block's tokens are its name and twice its name.
+/// Blocks of two tokens by these engine hashes behind `parent`; a block's tokens are its hash and
+/// twice its hash.
 fn store(parent: u64, names: &[u64]) -> StoredBlocks {
     StoredBlocks {
         hashes: names.iter().copied().map(EngineHash).collect(),
@@ -400,7 +401,8 @@ fn step() -> impl Strategy<Value = OrphanStep> {
     ]
 }
 
-/// Waiting stores as plain stores, in the order they came; what a removal leaves stands where the store stood.
+/// Waiting stores as plain stores, in order of arrival; the rest of a store after a removal takes
+/// its place.
 type OrphanModel = Vec<(u32, StoredBlocks)>;
 
 fn without(stored: &StoredBlocks, name: u64) -> Vec<StoredBlocks> {

@@ -1,13 +1,13 @@
-//! The holders of a run that do not fit into its head.
+//! The area of a run: its holders when they do not fit in its head.
 //!
-//! Words: a title; the bits of slots that hold all of it on the device; groups of slots that hold the same number of leading
-//! blocks there, each a number and bits; single device holders, two to a word; spans in other tiers or behind a hole, one
-//! word each; expected spans, three words each.
+//! Words: a header; the bits of slots that hold all of it on the device; groups of slots that hold
+//! the same number of leading blocks there, each a number and bits; single device holders, two to a
+//! word; spans in other tiers or behind a hole, one word each; expected spans, three words each.
 
 /// The tier number of expected entries; the four confirmed tiers are 0 to 3.
 pub(crate) const EXPECTED: u32 = 4;
 
-/// What an area contains.
+/// Content of an area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AreaHeader {
     /// Words of slot bits, of the whole holders and of each group.
@@ -39,7 +39,7 @@ impl AreaHeader {
             | (self.expected as u64) << 50
     }
 
-    /// Where the groups begin.
+    /// Returns the start of the groups.
     #[inline]
     pub(crate) fn groups_at(self) -> usize {
         1 + self.width
@@ -80,7 +80,7 @@ impl TierSpan {
     pub(crate) fn decode(word: u64) -> Self {
         Self {
             slot: word as u32 & 0x3_ffff,
-            // What a reader takes for a span may be anything, and it counts by tier before it finds out.
+            // A torn read may give any value, and the reader counts by tier before it detects that.
             tier: ((word >> 18) as u32 & 7).min(EXPECTED),
             start: (word >> 21) as u32 & 0x3fff,
             end: (word >> 35) as u32 & 0x3fff,

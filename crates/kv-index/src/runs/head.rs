@@ -1,4 +1,4 @@
-//! One run's head: a line that says everything a lookup usually needs of it.
+//! One run's head: a line with everything that a lookup usually needs of it.
 
 use crate::{
     arena::{LINE_WORDS, LineChunks, prefetch},
@@ -7,28 +7,29 @@ use crate::{
 
 /// Bits of a run's number.
 pub(crate) const RUN_BITS: u32 = 25;
-/// Runs at most; as a number in a head it says that there is none.
+/// Maximum number of runs; as a number in a head it stands for none.
 pub(crate) const MAX_RUNS: u32 = (1 << RUN_BITS) - 1;
 /// No run: the parent of a run that begins a sequence.
 pub(crate) const NO_RUN: u32 = u32::MAX;
-/// Device holders named in the head itself.
+/// Device holders in the head itself.
 pub(crate) const INLINE_HOLDERS: usize = 4;
-/// Slots that can be told apart: 18 bits. Fewer for a checker, which keeps a history of every word.
+/// Maximum number of slots: 18 bits. Fewer for a checker, which keeps a history of every word.
 pub(crate) const MAX_SLOTS: u32 = 1 << if cfg!(any(loom, shuttle)) { 9 } else { 18 };
-/// A holder of all of a run, however long it is.
+/// Length of a holder of the whole run, however long it is.
 pub(crate) const WHOLE: u32 = (1 << 14) - 1;
 
 /// A consistent copy of a head.
 ///
-/// Word 0: version (0..32), blocks (32..48), holders named here (48..52), whether there is an area (52), whether
-/// other runs hang on it (53). 1: parent run (0..25), the parent's parent (25..50), how many blocks of the parent
-/// come before (50..64). 2: depth of the first block (0..32), first line of the hashes (32..64). 3: namespace key. 4:
-/// hash of the last block. 5, 6: two holders each. 7: first line of the area (0..32), its words (32..64).
+/// Word 0: version (0..32), blocks (32..48), number of holders in the head (48..52), whether there
+/// is an area (52), whether the run has children (53). 1: parent run (0..25), the parent's parent
+/// (25..50), how many blocks of the parent come before (50..64). 2: depth of the first block
+/// (0..32), first line of the hashes (32..64). 3: namespace key. 4: hash of the last block. 5, 6:
+/// two holders each. 7: first line of the area (0..32), its words (32..64).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunHead(pub(crate) [u64; LINE_WORDS]);
 
 impl RunHead {
-    /// Of no run.
+    /// No run.
     pub(crate) const NONE: Self = Self([0; LINE_WORDS]);
 
     #[inline]
@@ -46,37 +47,37 @@ impl RunHead {
         self.0[0] >> 52 & 1 == 1
     }
 
-    /// Whether other runs hang on it.
+    /// Returns whether the run has children.
     #[inline]
     pub(crate) fn has_children(&self) -> bool {
         self.0[0] >> 53 & 1 == 1
     }
 
-    /// `NO_RUN` for the first run of a sequence.
+    /// Returns the parent; `NO_RUN` for the first run of a sequence.
     #[inline]
     pub(crate) fn parent(&self) -> u32 {
         run_at(self.0[1])
     }
 
-    /// The parent's parent, `NO_RUN` if it has none.
+    /// Returns the parent's parent; `NO_RUN` without one.
     #[inline]
     pub(crate) fn grandparent(&self) -> u32 {
         run_at(self.0[1] >> RUN_BITS)
     }
 
-    /// How many blocks of the parent come before this run.
+    /// Returns how many blocks of the parent come before this run.
     #[inline]
     pub(crate) fn attach(&self) -> u32 {
         (self.0[1] >> (2 * RUN_BITS)) as u32
     }
 
-    /// Blocks before this run.
+    /// Returns the number of blocks before this run.
     #[inline]
     pub(crate) fn depth(&self) -> u32 {
         self.0[2] as u32
     }
 
-    /// First line of the block hashes.
+    /// Returns the first line of the block hashes.
     #[inline]
     pub(crate) fn hashes(&self) -> u32 {
         (self.0[2] >> 32) as u32
@@ -87,13 +88,13 @@ impl RunHead {
         self.0[3]
     }
 
-    /// Hash of the last block.
+    /// Returns the hash of the last block.
     #[inline]
     pub(crate) fn tail(&self) -> u64 {
         self.0[4]
     }
 
-    /// Holder `number` of those named here: slot, and how many blocks it holds or `WHOLE`.
+    /// Returns holder `number` of the head: slot, and the number of its blocks or `WHOLE`.
     #[inline]
     pub(crate) fn holder(&self, number: usize) -> (u32, u32) {
         unpack_part((self.0[5 + number / 2] >> (32 * (number % 2))) as u32)
@@ -126,7 +127,7 @@ impl RunHead {
         self.0[2] = self.0[2] & 0xffff_ffff | u64::from(line) << 32;
     }
 
-    /// Names up to [`INLINE_HOLDERS`] holders here, and no area.
+    /// Sets up to [`INLINE_HOLDERS`] holders in the head, and no area.
     pub(crate) fn set_inline(&mut self, parts: &[u32]) {
         self.0[0] = self.0[0] & !(0x1f << 48) | (parts.len() as u64) << 48;
         self.0[5] = 0;
@@ -137,7 +138,7 @@ impl RunHead {
         self.0[7] = 0;
     }
 
-    /// Says that the holders are in an area.
+    /// Sets an area for the holders.
     pub(crate) fn set_area(&mut self, line: u32, words: usize) {
         self.0[0] = self.0[0] & !(0x1f << 48) | 1 << 52;
         self.0[7] = u64::from(line) | (words as u64) << 32;
@@ -152,14 +153,14 @@ impl RunHead {
     }
 }
 
-/// The run in the low bits of a word.
+/// Returns the run in the low bits of a word.
 #[inline]
 fn run_at(word: u64) -> u32 {
     let run = word as u32 & MAX_RUNS;
     if run == MAX_RUNS { NO_RUN } else { run }
 }
 
-/// A device holder in 32 bits.
+/// Returns a device holder in 32 bits.
 #[inline]
 pub(crate) fn pack_part(slot: u32, blocks: u32) -> u32 {
     slot << 14 | blocks
@@ -170,20 +171,20 @@ pub(crate) fn unpack_part(part: u32) -> (u32, u32) {
     (part >> 14, part & WHOLE)
 }
 
-/// Where the heads are: in slabs of lines that never serve another purpose, so the version in a head's first word counts on
-/// when a run's number is used again.
+/// All heads: in slabs of lines that are never reused, so the version in a head's first word
+/// continues when a run's number is used again.
 #[derive(Debug)]
 pub(crate) struct RunHeads {
-    /// First line of each slab, and one more; 0 where there is none yet.
+    /// First line of each slab, plus one; 0 without a slab.
     slabs: Box<[AtomicU32]>,
     /// Heads per slab, as a power of two.
     log2: u32,
-    /// 1 once a change was left half done, and no reader may wait for its end.
+    /// 1 once a change was left incomplete; no reader may wait for its end.
     abandoned: AtomicU32,
 }
 
 impl RunHeads {
-    /// None yet, and never more than `most` slabs of `1 << log2`.
+    /// Creates an empty set of at most `most` slabs of `1 << log2` heads.
     pub(crate) fn new(most: usize, log2: u32) -> Self {
         Self {
             slabs: (0..most).map(|_| AtomicU32::new(0)).collect(),
@@ -192,19 +193,19 @@ impl RunHeads {
         }
     }
 
-    /// Heads per slab.
+    /// Returns the heads per slab.
     pub(crate) fn slab(&self) -> u32 {
         1 << self.log2
     }
 
-    /// How many heads there can be.
+    /// Returns the maximum number of heads.
     pub(crate) fn most(&self) -> u32 {
         (self.slabs.len() << self.log2)
             .try_into()
             .unwrap_or(u32::MAX)
     }
 
-    /// Adds lines from `first` on for runs from `run` on: a slab of zeroed lines.
+    /// Adds a slab of zeroed lines from `first` on, for runs from `run` on.
     pub(crate) fn add(&self, run: u32, first: u32) {
         self.slabs[(run >> self.log2) as usize].store(first + 1, Ordering::Release);
     }
@@ -219,7 +220,7 @@ impl RunHeads {
         body.line(first + (run & ((1 << self.log2) - 1)))
     }
 
-    /// Copies a head as it was at one moment; returns whether there ever was one.
+    /// Copies a head as it was at one moment; returns whether the head exists.
     #[inline]
     pub(crate) fn read(&self, body: &LineChunks, run: u32, head: &mut RunHead) -> bool {
         let Some(line) = self.find(body, run) else {
@@ -239,7 +240,8 @@ impl RunHeads {
             for (copy, word) in head.0.iter_mut().zip(line).skip(1) {
                 *copy = word.load(Ordering::Relaxed);
             }
-            // Pairs with the writer's release fence in `begin`: having seen any of its words, the version is seen too.
+            // Pairs with the writer's release fence in `begin`: a reader that saw any of its words
+            // sees the version too.
             fence(Ordering::Acquire);
             if line[0].load(Ordering::Relaxed) == first {
                 return true;
@@ -247,7 +249,8 @@ impl RunHeads {
         }
     }
 
-    /// Whether `run` is still as `head` says. Call after an acquire fence that follows all reads that depend on it.
+    /// Returns whether `run` is unchanged since `head`. Call after an acquire fence that follows
+    /// all reads that depend on it.
     #[inline]
     pub(crate) fn unchanged(&self, body: &LineChunks, run: u32, head: &RunHead) -> bool {
         self.find(body, run)
@@ -261,7 +264,7 @@ impl RunHeads {
         }
     }
 
-    /// The writer's own view.
+    /// Returns the head in the writer's view.
     #[inline]
     pub(crate) fn get(&self, body: &LineChunks, run: u32) -> RunHead {
         let mut head = [0; LINE_WORDS];
@@ -271,8 +274,8 @@ impl RunHeads {
         RunHead(head)
     }
 
-    /// Before anything of a run (its head, its hashes, its area) is changed: readers that come now wait, readers that are
-    /// under way start over.
+    /// Starts a change of a run (its head, its hashes, its area): new readers wait, readers that
+    /// have begun start over.
     #[inline]
     pub(crate) fn begin(&self, body: &LineChunks, run: u32) {
         let word = &self.line(body, run)[0];
@@ -280,7 +283,7 @@ impl RunHeads {
         debug_assert!(now & 1 == 0, "changes do not nest");
         let odd = now & !0xffff_ffff | u64::from((now as u32).wrapping_add(1));
         word.store(odd, Ordering::Relaxed);
-        // No store of the change itself may be seen before the odd version.
+        // No store of the change itself may be visible before the odd version.
         fence(Ordering::Release);
     }
 
@@ -297,12 +300,12 @@ impl RunHeads {
         line[0].store(head.0[0], Ordering::Release);
     }
 
-    /// The writer gave up, perhaps between `begin` and `end`.
+    /// Abandons the heads, perhaps between `begin` and `end`.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(1, Ordering::Relaxed);
     }
 
-    /// Whether it did: then what changes is not waited for.
+    /// Returns whether the heads are abandoned: then no reader waits for a change.
     pub(crate) fn abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed) == 1
     }

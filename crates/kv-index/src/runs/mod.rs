@@ -1,4 +1,4 @@
-//! Runs: stretches of consecutive blocks of one chain, shared by all who hold them.
+//! Runs: stretches of consecutive blocks of one chain, shared by all their holders.
 
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,4 +1,4 @@
-//! The checker's lock, with the face of the usual one.
+//! The checker's lock, with the interface of the usual one.
 
 #[cfg(loom)]
 use loom::sync;

@@ -1,4 +1,5 @@
-//! Lookups beside the writer: as the machine schedules them, and as checkers of schedules do (`check-concurrency`).
+//! Concurrency tests of lookups beside the writer: with the machine's own schedules, and with those
+//! of checkers (`check-concurrency`).
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
@@ -6,14 +7,14 @@
 mod exhaustive;
 #[cfg(any(loom, shuttle))]
 pub(crate) mod lock;
-#[cfg(not(loom))]
-#[path = "../../tests/oracle/random.rs"]
-mod random;
 #[cfg(shuttle)]
 mod random;
 #[cfg(not(any(loom, shuttle)))]
 mod real;
 #[cfg(not(loom))]
 mod scenario;
+#[cfg(not(loom))]
+#[path = "../../tests/oracle/random.rs"]
+mod split_mix;
 #[cfg(loom)]
 pub(crate) mod weakening;

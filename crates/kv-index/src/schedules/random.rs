@@ -1,7 +1,8 @@
-//! Thousands of schedules drawn at random: evenly, or with few changes of thread, each at a certain place.
+//! Thousands of random schedules: uniform, or with few preemptions, each at a random place.
 //!
-//! Every atomic and the lock are places where another thread may go on. All orderings are sequentially consistent here: the
-//! models in `exhaustive` are about those. `KV_INDEX_SCHEDULES` says how many schedules.
+//! Another thread may continue at every atomic and at the lock. All orderings are sequentially
+//! consistent here: the models in `exhaustive` test those. `KV_INDEX_SCHEDULES` sets the number of
+//! schedules.
 
 use shuttle::{
     Config, Runner,

@@ -1,8 +1,9 @@
-//! The whole index, two writers and two readers, in any schedule that somebody else chooses.
+//! The whole index, two writers and two readers, in any schedule that a checker chooses.
 //!
-//! What every target holds is kept beside the index, with all states in order: while a change is under way both what was
-//! surely held and what may be. An answer is right if in one of the states during the lookup everything it credits was held,
-//! and if it credits everything that was held in all of them.
+//! The test records the holdings of every target beside the index, with all states in order: during
+//! a change both the certainly held and the possibly held blocks. An answer is right if in one of
+//! the states during the lookup every credited block was held, and if it credits every block that
+//! was held in all of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,18 +16,18 @@ use kv_blocks::{
 #[cfg(shuttle)]
 use shuttle::thread;
 
-use super::random::SplitMix64;
+use super::split_mix::SplitMix64;
 use crate::{IndexSettings, KvIndex, Matches, atomic::Ordering};
 
 const TARGETS: usize = 7;
-/// The prompts: they part after 5 and after 10 blocks.
+/// The prompts: they diverge after 5 and after 10 blocks.
 const PROMPTS: [[u8; 14]; 3] = [
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13],
     [0, 1, 2, 3, 4, 14, 15, 16, 17, 18, 19, 20, 21, 22],
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 23, 24, 25, 26],
 ];
 
-/// Blocks one target surely holds, and may hold; a bit for each.
+/// Blocks that one target certainly holds, and may hold; a bit for each.
 #[derive(Clone, Copy, Debug, Default)]
 struct HeldBounds {
     surely: u32,
@@ -38,7 +39,7 @@ type HeldState = [HeldBounds; TARGETS];
 struct ScenarioWorld {
     index: KvIndex,
     namespace: Namespace,
-    /// All states so far. Not one of a checker's locks: looking takes no time.
+    /// All states so far. Not one of a checker's locks: reading takes no time.
     states: Mutex<Vec<HeldState>>,
 }
 
@@ -57,7 +58,7 @@ fn hashes(blocks: &[u8]) -> Vec<SequenceHash> {
     blocks.iter().map(|block| hash(*block)).collect()
 }
 
-/// Leading blocks of a prompt that are among `held`.
+/// Returns the number of leading blocks of a prompt in `held`.
 fn leading(held: u32, prompt: &[u8]) -> u32 {
     prompt
         .iter()
@@ -87,7 +88,7 @@ impl ScenarioWorld {
         }
     }
 
-    /// Enters what a target holds from now on, and returns the number of that state.
+    /// Records a new state of a target, and returns its number.
     fn note(&self, number: usize, surely: u32, perhaps: u32) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = states[states.len() - 1];
@@ -103,7 +104,7 @@ impl ScenarioWorld {
             - 1
     }
 
-    /// One lookup, compared with the states during it.
+    /// Does one lookup, and compares it with the states during it.
     fn look(&self, dice: &mut SplitMix64, matches: &mut Matches) {
         let prompt = dice.pick(&PROMPTS);
         let chain = &hashes(prompt)[..dice.within(1, prompt.len())];
@@ -119,7 +120,7 @@ impl ScenarioWorld {
                 self.index
                     .with(|_, core| core.assignments.load(Ordering::Acquire))
             };
-            // A target that is cleared gets another slot: an answer that it came in between of is no answer.
+            // A cleared target gets another slot: an answer from across that change is not valid.
             loop {
                 let before = assignments();
                 credited = [0; TARGETS];
@@ -169,7 +170,7 @@ impl ScenarioWorld {
     }
 }
 
-/// The stream of one target, and what it holds in two tiers.
+/// The stream of one target, and its holdings in two tiers.
 struct TargetStream<'a> {
     world: &'a ScenarioWorld,
     number: usize,
@@ -190,7 +191,7 @@ impl TargetStream<'_> {
         self.tiers[0] | self.tiers[1]
     }
 
-    /// Does something that leads from what is held to `tiers`.
+    /// Runs an operation that changes the holdings to `tiers`.
     fn to(&mut self, tiers: [u32; 2], act: impl FnOnce(&KvIndex)) {
         let (before, after) = (self.held(), tiers[0] | tiers[1]);
         self.world.note(self.number, before & after, before | after);
@@ -199,7 +200,7 @@ impl TargetStream<'_> {
         self.world.note(self.number, after, after);
     }
 
-    /// Stores some blocks of a prompt behind one that is held.
+    /// Stores some blocks of a prompt behind a held one.
     fn store(&mut self, tier: usize, dice: &mut SplitMix64) {
         let prompt = dice.pick(&PROMPTS);
         let held = self.held();
@@ -235,7 +236,7 @@ impl TargetStream<'_> {
         });
     }
 
-    /// Removes some of the blocks that are held in a tier: of the end of a prompt, of anywhere, or all.
+    /// Removes some of the blocks held in a tier: at the end of a prompt, anywhere, or all.
     fn remove(&mut self, tier: usize, dice: &mut SplitMix64) {
         let (world, number) = (self.world, self.number);
         let prompt = dice.pick(&PROMPTS);
@@ -273,7 +274,7 @@ impl TargetStream<'_> {
     }
 }
 
-/// Two writers and two readers; `seed` says what they do, not in which order.
+/// Runs two writers and two readers; `seed` determines their operations, not the order.
 pub(super) fn run(seed: u64) {
     let world = Arc::new(ScenarioWorld::new());
     let mut dice = SplitMix64::new(seed);
@@ -304,7 +305,7 @@ pub(super) fn run(seed: u64) {
         .into_iter()
         .chain(readers)
         .for_each(|thread| thread.join().unwrap());
-    // Nothing is under way any more: exactly what is held.
+    // No operation is in progress any more: exactly the held blocks.
     (0..4).for_each(|_| world.look(&mut dice, &mut Matches::default()));
     world.index.check();
 }

@@ -1,7 +1,9 @@
-//! The checker's atomics, one of whose orderings can be taken away: models that do not notice prove nothing.
+//! The checker's atomics. One of their orderings can be removed, because models that do not fail
+//! then prove nothing.
 //!
-//! `KV_INDEX_WEAKENED=src/runs/head.rs:210:9` makes the fence there nothing, or the load or store there relaxed.
-//! With `KV_INDEX_SITES` set, every place with an ordering stronger than relaxed that a model comes across is printed.
+//! `KV_INDEX_WEAKENED=src/runs/head.rs:210:9` removes the fence there, or makes the load or store
+//! there relaxed. With `KV_INDEX_SITES` set, every place with an ordering stronger than relaxed
+//! that a model reaches is printed.
 
 use std::{
     collections::BTreeSet,
@@ -16,7 +18,7 @@ static WEAKENED: LazyLock<Option<String>> = LazyLock::new(|| env::var("KV_INDEX_
 static TOLD: LazyLock<Option<Mutex<BTreeSet<String>>>> =
     LazyLock::new(|| env::var_os("KV_INDEX_SITES").map(|_| Mutex::default()));
 
-/// `order`, unless it was taken away at the caller's place.
+/// Returns `order`, unless it is removed at the caller's place.
 #[track_caller]
 fn kept(order: Ordering) -> Ordering {
     if order == Ordering::Relaxed || WEAKENED.is_none() && TOLD.is_none() {
@@ -57,7 +59,7 @@ pub(crate) fn fence(order: Ordering) {
 #[derive(Debug)]
 pub(crate) struct AtomicU64 {
     word: atomic::AtomicU64,
-    /// What was stored last: storing the same again would only multiply what the checker has to go through.
+    /// The last stored value: storing an equal one again would only multiply the checker's work.
     last: std::sync::atomic::AtomicU64,
 }
 

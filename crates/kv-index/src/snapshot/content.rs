@@ -1,4 +1,4 @@
-//! What a snapshot contains, checked, in a few large arrays.
+//! Checked content of a snapshot, in a few large arrays.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use super::{
     HoldingRecord, NameStretch, NamespaceRecord, ParentLink, RecordCounts, RunRecord, TargetRecord,
 };
 
-/// A whole snapshot. Every number in it stands for something that is there too, parents come before children, and every
-/// stretch lies inside its run.
+/// A whole snapshot. Every number in it refers to an existing item, parents come before children,
+/// and every stretch lies inside its run.
 ///
-/// It takes about the bytes of its file when runs are long, and at most some twelve times as much, when there is little
-/// but namespaces and runs of one block.
+/// It takes about the bytes of its file when runs are long, and at most some twelve times as much,
+/// when there is little but namespaces and runs of one block.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotContent {
     pub(super) spaces: Vec<NamespaceRecord>,
@@ -25,7 +25,7 @@ pub(crate) struct SnapshotContent {
     pub(super) bytes: u64,
 }
 
-/// A run, with its places in the arrays.
+/// A run, as ranges of the arrays.
 #[derive(Debug)]
 pub(super) struct SnapshotRun {
     pub(super) id: u32,
@@ -39,17 +39,17 @@ pub(super) struct SnapshotRun {
 }
 
 impl SnapshotContent {
-    /// Namespaces; no two have the same number, no two are equal.
+    /// Returns the namespaces; no two have the same number, no two are equal.
     pub(crate) fn spaces(&self) -> &[NamespaceRecord] {
         &self.spaces
     }
 
-    /// Targets; no two have the same slot, no two are the same target.
+    /// Returns the targets; no two have the same slot, no two are the same target.
     pub(crate) fn targets(&self) -> &[TargetRecord] {
         &self.targets
     }
 
-    /// Runs, parents before children; no two have the same id.
+    /// Returns the runs, parents before children; no two have the same id.
     pub(crate) fn runs(&self) -> impl ExactSizeIterator<Item = RunRecord<'_>> {
         self.runs.iter().map(|run| RunRecord {
             id: run.id,
@@ -63,7 +63,7 @@ impl SnapshotContent {
         })
     }
 
-    /// Bytes of the snapshot.
+    /// Returns the bytes of the snapshot.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

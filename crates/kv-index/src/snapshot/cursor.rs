@@ -1,4 +1,4 @@
-//! Reads numbers and texts from the bytes of a page.
+//! Decodes numbers and texts from the bytes of a page.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use kv_blocks::{BlockSize, EngineHash, SequenceHash};
 
 use super::SnapshotError;
 
-/// A place in a page.
+/// A position in a page.
 #[derive(Debug)]
 pub(super) struct Cursor<'p> {
     rest: &'p [u8],
@@ -15,7 +15,7 @@ pub(super) struct Cursor<'p> {
 }
 
 impl<'p> Cursor<'p> {
-    /// The beginning of a page that starts at `start` in the file.
+    /// Creates a cursor at the start of a page that is at `start` in the file.
     pub(super) fn new(page: &'p [u8], start: u64) -> Self {
         Self {
             rest: page,
@@ -27,7 +27,7 @@ impl<'p> Cursor<'p> {
         self.rest.is_empty()
     }
 
-    /// An error about what was just read.
+    /// Returns an error at the last read position.
     pub(super) fn damaged(&self, what: String) -> SnapshotError {
         SnapshotError::Damaged {
             what,
@@ -52,7 +52,7 @@ impl<'p> Cursor<'p> {
         BlockSize::new(u64::from(tokens)).map_err(|error| self.damaged(error.to_string()))
     }
 
-    /// A text with its length in front.
+    /// Reads a text with its length in front.
     pub(super) fn text(&mut self) -> Result<Arc<str>, SnapshotError> {
         let length = self.u32()?;
         let bytes = self.bytes(u64::from(length))?;
@@ -62,7 +62,7 @@ impl<'p> Cursor<'p> {
             .map_err(|_| self.damaged("a text is not UTF-8".to_owned()))
     }
 
-    /// A text that may be missing.
+    /// Reads a text that may be absent.
     pub(super) fn optional_text(&mut self) -> Result<Option<Arc<str>>, SnapshotError> {
         Ok(if self.flag()? {
             Some(self.text()?)

@@ -1,13 +1,13 @@
-//! Why a snapshot is refused.
+//! Reasons to refuse a snapshot.
 
 use std::io;
 
 use kv_blocks::HashScheme;
 
-/// Why a snapshot was not loaded. The index is as it was: nothing of a refused snapshot is in it.
+/// Why a snapshot was not loaded. The index is unchanged: it has nothing of a refused snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// It does not begin like one.
+    /// The file does not begin like a snapshot.
     #[error(
         "snapshot begins with {found:02x?}, expected {:02x?}: this is another kind of file, name the right one; \
          the index starts empty",
@@ -28,7 +28,7 @@ pub enum SnapshotError {
         /// The only version read here.
         expected: u32,
     },
-    /// Its block hashes are none of ours.
+    /// Its block hashes are of another scheme.
     #[error(
         "snapshot has block hashes of {}, expected {}: load it with the block_hash and block_hash_seed it was saved \
          with; the index starts empty",
@@ -44,29 +44,29 @@ pub enum SnapshotError {
     /// A checksum does not match, or records contradict each other.
     #[error("snapshot is damaged at byte {at}: {what}; delete the file; the index starts empty")]
     Damaged {
-        /// What was found, and what was expected.
+        /// The found and the expected value.
         what: String,
-        /// Offset in the file of what is wrong, or of the page around it.
+        /// Offset in the file of the damage, or of the page around it.
         at: u64,
     },
-    /// It ends too early.
+    /// The file ends too early.
     #[error(
         "snapshot ends after {at} bytes, expected more: it was not written to its end, delete the file; the index starts \
          empty"
     )]
     Truncated {
-        /// Bytes there are up to the end, or up to the page that is not whole.
+        /// Number of bytes up to the end, or up to the incomplete page.
         at: u64,
     },
-    /// It is larger than anything that has room here.
+    /// The snapshot is larger than the limit.
     #[error(
         "snapshot has more than {limit} bytes, expected at most that: raise the memory budget; the index starts empty"
     )]
     TooLarge {
-        /// Bytes that were allowed.
+        /// Maximum bytes.
         limit: u64,
     },
-    /// There is something in the index already.
+    /// The index is not empty.
     #[error(
         "snapshot for an index of {blocks} blocks, expected none: load it before anything is stored; the index stays as it is"
     )]
@@ -74,7 +74,7 @@ pub enum SnapshotError {
         /// Blocks in the index.
         blocks: u64,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("snapshot cannot be read: {0}; the index starts empty")]
     Io(#[from] io::Error),
 }

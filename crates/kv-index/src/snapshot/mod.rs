@@ -1,14 +1,17 @@
-//! The confirmed content of an index as a file: what is written, and what is believed when it is read again.
+//! The index snapshot: the confirmed content of an index as a file, and the checks when it is read.
 //!
-//! A snapshot is a sequence of records in checksummed pages; `docs/snapshot-format.md` has the layout. Here are the codec
-//! and all checks. Not here: files, times, and the index itself, which fills the records and takes them back.
+//! A snapshot is a sequence of records in checksummed pages; `docs/snapshot-format.md` has the
+//! layout. This module has the codec and all checks. Not here: files, times, and the index itself,
+//! which fills the records and loads them.
 //!
-//! A snapshot contains cache salts in clear, because namespaces cannot be rebuilt without them, and salts are secrets:
-//! whoever opens the file must make it readable by its owner only (mode 0600).
+//! A snapshot contains cache salts in clear, because namespaces cannot be rebuilt without them, and
+//! salts are secrets: the caller must make the file readable by its owner only (mode 0600).
 //!
-//! **Invariant**: nothing of a snapshot is handed out before all of it was read, its checksums compared and its records
-//! checked against each other. Whoever consumes [`Content`] checks none of that again.
-//! **Invariant**: no length or number in a snapshot leads to an allocation before the bytes it speaks of were read.
+//! **Invariant**: no part of a snapshot is returned before all of it was read, its checksums
+//! compared and its records checked against each other. A consumer of [`SnapshotContent`] checks
+//! none of that again.
+//! **Invariant**: no length or number in a snapshot leads to an allocation before the bytes it
+//! describes were read.
 
 mod content;
 mod cursor;
@@ -31,60 +34,61 @@ use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash, Target, Tier};
 
 use crate::table::RUN_BLOCKS;
 
-/// Most blocks in one run.
+/// Maximum blocks in one run.
 pub(crate) const MAX_RUN_BLOCKS: usize = RUN_BLOCKS as usize;
 
-/// A namespace and the number that runs of the same snapshot call it by.
+/// A namespace and its number in the runs of the same snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NamespaceRecord {
     pub(crate) number: u32,
     pub(crate) namespace: Namespace,
 }
 
-/// A target and the slot that holders of the same snapshot call it by.
+/// A target and its slot in the holders of the same snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetRecord {
     pub(crate) slot: u32,
     pub(crate) target: Target,
-    /// The model it is registered for.
+    /// The registered model.
     pub(crate) model: Option<Arc<str>>,
-    /// Block sizes it has announced.
+    /// Block sizes that it has announced.
     pub(crate) block_sizes: Vec<BlockSize>,
-    /// Whose names for blocks it shares.
+    /// Its membership of a hash group.
     pub(crate) member: Option<MemberRecord>,
 }
 
-/// A target's place in a family of engines that give the same content the same name.
+/// A target's membership of a group of engines that give the same content the same hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemberRecord {
     pub(crate) family: u32,
-    /// Whether targets of the same model start in that family.
+    /// Whether the group is the initial one of the model.
     pub(crate) common: bool,
-    /// Whether another member's names have confirmed that it belongs there.
+    /// Whether another member's hashes have confirmed the membership.
     pub(crate) proven: bool,
 }
 
-/// A stretch of consecutive blocks, with who holds them and what engines call them.
+/// A stretch of consecutive blocks, with its holders and engine hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunRecord<'a> {
     pub(crate) id: u32,
-    /// [`SpaceRecord::number`] of its namespace.
+    /// [`NamespaceRecord::number`] of its namespace.
     pub(crate) space: u32,
-    /// Where it continues another run of that namespace; `None` starts a chain.
+    /// The position at which it continues another run of that namespace; `None` starts a chain.
     pub(crate) parent: Option<ParentLink>,
     /// Blocks in front of its first one.
     pub(crate) depth: u32,
     /// Its blocks' rolling hashes, 1 to [`MAX_RUN_BLOCKS`].
     pub(crate) hashes: &'a [SequenceHash],
-    /// When read: in the order of slot, tier and start, and never two for the same block in the same place.
+    /// In a read snapshot: in the order of slot, tier and start, with no two for the same block in
+    /// the same place.
     pub(crate) holders: &'a [HoldingRecord],
     pub(crate) names: &'a [NameStretch],
-    /// The names of all `names`, one stretch after the other.
+    /// The engine hashes of all `names`, one stretch after the other.
     pub(crate) engine: &'a [EngineHash],
 }
 
 impl<'a> RunRecord<'a> {
-    /// Each stretch of names with its names.
+    /// Returns each stretch of named blocks with its engine hashes.
     pub(crate) fn named(&self) -> impl Iterator<Item = (NameStretch, &'a [EngineHash])> {
         let mut rest = self.engine;
         self.names.iter().map(move |stretch| {
@@ -95,7 +99,8 @@ impl<'a> RunRecord<'a> {
     }
 }
 
-/// Where a run continues another one: behind the first `attach` blocks of `run`, at least one.
+/// Position at which a run continues another one: behind the first `attach` blocks of `run`, at
+/// least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ParentLink {
     pub(crate) run: u32,
@@ -111,17 +116,18 @@ pub(crate) struct HoldingRecord {
     pub(crate) end: u32,
 }
 
-/// `count` consecutive blocks of a run, from block `at`, have names in `family`. The same block may have several.
+/// `count` consecutive blocks of a run, from block `at`, with engine hashes in `family`. A block
+/// may have several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameStretch {
     pub(crate) family: u32,
-    /// The block size that the names were announced with.
+    /// The block size of the announcement.
     pub(crate) size: BlockSize,
     pub(crate) at: u32,
     pub(crate) count: u32,
 }
 
-/// How many of each a snapshot contains; its last record.
+/// Number of records of each kind in a snapshot; its last record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecordCounts {
     pub(crate) spaces: u64,

@@ -1,7 +1,8 @@
 //! Pages: pieces of a snapshot with a checksum each, and one checksum over all at the end.
 //!
-//! A page contains whole records. Its checksum is seeded with the page's offset in the file, so that a page in another
-//! page's place does not pass. The length has a checksum of its own: it is acted on before the page is there.
+//! A page contains whole records. Its checksum is seeded with the page's offset in the file, so
+//! that a page in another page's place does not pass. The length has a checksum of its own, because
+//! it is used before the page is read.
 
 use std::io::{self, Read, Write};
 
@@ -14,19 +15,19 @@ pub(super) const MAGIC: [u8; 8] = *b"kv-index";
 /// The only format version written and read. It changes with any change of the layout.
 pub(super) const VERSION: u32 = 1;
 
-/// A page is written as soon as it has this many bytes: large enough that its head costs nothing, small enough to stay in
-/// the processor's cache while it is checked and decoded.
+/// Size at which a page is written: large enough that its head costs nothing, small enough to stay
+/// in the processor's cache while it is checked and decoded.
 const FULL_PAGE: usize = 64 << 10;
 /// Length, check of the length, checksum of the rest.
 const PAGE_HEAD: usize = 16;
 
-/// Low half of the seeded checksum of a page's length.
+/// Returns the low half of the seeded checksum of a page's length.
 fn length_check(length: [u8; 4], at: u64) -> [u8; 4] {
     let [a, b, c, d, ..] = xxh3_64_with_seed(&length, at).to_le_bytes();
     [a, b, c, d]
 }
 
-/// Puts records into pages.
+/// Writes records in pages.
 pub(super) struct PageWriter<'w> {
     to: &'w mut dyn Write,
     /// Bounded: [`FULL_PAGE`] and one record.
@@ -61,7 +62,7 @@ impl<'w> PageWriter<'w> {
         }
     }
 
-    /// Writes what is left and the checksum over all. Returns the bytes of the whole snapshot.
+    /// Writes the rest and the checksum over all. Returns the bytes of the whole snapshot.
     pub(super) fn finish(mut self) -> io::Result<u64> {
         if !self.page.is_empty() {
             self.end_page()?;
@@ -96,7 +97,7 @@ impl<'w> PageWriter<'w> {
     }
 }
 
-/// A length that does not fit its field.
+/// Returns the error for a length that does not fit its field.
 pub(super) fn too_long(what: &str, length: usize) -> io::Error {
     let message = format!(
         "{what} for a snapshot has length {length}, expected at most {}",
@@ -105,10 +106,10 @@ pub(super) fn too_long(what: &str, length: usize) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
-/// Gives out pages that passed their checksums.
+/// Reads pages and checks their checksums.
 pub(super) struct PageReader<'r> {
     from: &'r mut dyn Read,
-    /// Bounded: by `limit`, and by the bytes that came.
+    /// Bounded: by `limit`, and by the bytes received.
     page: Vec<u8>,
     /// Bytes read so far.
     at: u64,
@@ -117,7 +118,7 @@ pub(super) struct PageReader<'r> {
 }
 
 impl<'r> PageReader<'r> {
-    /// Reads the first bytes. `limit`: bytes that the whole snapshot may have.
+    /// Reads the first bytes. `limit`: maximum bytes of the whole snapshot.
     pub(super) fn open(from: &'r mut dyn Read, limit: u64) -> Result<Self, SnapshotError> {
         let mut pages = Self {
             from,
@@ -140,7 +141,7 @@ impl<'r> PageReader<'r> {
         Ok(pages)
     }
 
-    /// The next page, which is not empty.
+    /// Returns the next page, which is not empty.
     pub(super) fn next(&mut self) -> Result<Cursor<'_>, SnapshotError> {
         let at = self.at;
         let [a, b, c, d, e, f, g, h, sum @ ..]: [u8; PAGE_HEAD] = self.take()?;
@@ -159,7 +160,7 @@ impl<'r> PageReader<'r> {
             return Err(SnapshotError::TooLarge { limit: self.limit });
         }
         self.page.clear();
-        // Grows with the bytes that come, whatever the length says.
+        // Grows with the bytes received, whatever the length field has.
         let came = Read::take(&mut *self.from, length).read_to_end(&mut self.page)? as u64;
         if came < length {
             return Err(SnapshotError::Truncated { at: self.at + came });
@@ -173,7 +174,8 @@ impl<'r> PageReader<'r> {
         Ok(Cursor::new(&self.page, start))
     }
 
-    /// Compares the checksum over all, behind which nothing may come. Returns the bytes of the whole snapshot.
+    /// Compares the checksum over all, which must be the end of the file. Returns the bytes of the
+    /// whole snapshot.
     pub(super) fn finish(mut self) -> Result<u64, SnapshotError> {
         let (at, all) = (self.at, self.all.digest());
         if u64::from_le_bytes(self.take()?) != all {

@@ -1,4 +1,4 @@
-//! Reads a snapshot and believes nothing.
+//! Reads a snapshot as untrusted input.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,8 +16,8 @@ use super::{
 
 type ReadResult = Result<(), SnapshotError>;
 
-/// Reads and checks a whole snapshot of an index with this `scheme`. `limit`: most bytes it may have, which also bounds
-/// the memory it takes, see [`Content`].
+/// Reads and checks a whole snapshot of an index with this `scheme`. `limit`: maximum bytes of the
+/// snapshot, which also bounds its memory, see [`SnapshotContent`].
 pub(crate) fn read(
     from: &mut dyn Read,
     scheme: HashScheme,
@@ -69,7 +69,7 @@ enum AfterRecord {
     End,
 }
 
-/// What was read so far, and what later records may refer to.
+/// The content read so far, and the numbers to which later records may refer.
 #[derive(Default)]
 struct SnapshotReader {
     content: SnapshotContent,
@@ -145,7 +145,7 @@ impl SnapshotReader {
             rank: DpRank(page.u32()?),
         };
         let model: Option<Arc<str>> = page.optional_text()?;
-        // Collecting stops with the page, whatever the number says.
+        // Collecting stops with the page, whatever the number.
         let block_sizes = (0..page.u32()?)
             .map(|_| page.block_size())
             .collect::<Result<Vec<_>, _>>()?;
@@ -231,7 +231,7 @@ impl SnapshotReader {
         Ok(())
     }
 
-    /// Blocks in front of a run that continues `parent`.
+    /// Returns the number of blocks in front of a run that continues `parent`.
     fn depth_behind(
         &self,
         page: &Cursor<'_>,
@@ -329,7 +329,7 @@ impl SnapshotReader {
         )))
     }
 
-    /// Completes the run read last: no other record is about it.
+    /// Completes the last run: no further record belongs to it.
     fn close(&mut self, page: &Cursor<'_>) -> ReadResult {
         let content = &mut self.content;
         let Some(run) = content.runs.last_mut() else {

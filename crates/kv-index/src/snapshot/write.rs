@@ -9,11 +9,12 @@ use super::{
     page::{PageWriter, too_long},
 };
 
-/// Holders in one record, so that the run of a thousand targets does not make a page of megabytes.
+/// Maximum holders in one record, so that the run of a thousand targets does not make a page of
+/// megabytes.
 const HOLDERS_IN_A_RECORD: usize = 4096;
 
-/// A snapshot under way. Namespaces, targets and parents go in before the runs that name them. One that is not
-/// [finished](Writer::finish) is refused by whoever reads it.
+/// A snapshot in progress. Namespaces, targets and parents are written before the runs that name
+/// them. Readers refuse a snapshot that is not [finished](SnapshotWriter::finish).
 pub(crate) struct SnapshotWriter<'w> {
     pages: PageWriter<'w>,
     counts: RecordCounts,
@@ -103,7 +104,7 @@ impl<'w> SnapshotWriter<'w> {
             words(page, run.hashes, |hash| hash.0);
             Ok(())
         })?;
-        // Most blocks have several holders, and most of those hold the same.
+        // Most blocks have several holders, and most of those hold the same range.
         let stretch = |held: &HoldingRecord| (held.start, held.end, held.tier);
         let mut holders = run.holders.to_vec();
         holders.sort_unstable_by_key(|held| (stretch(held), held.slot));
@@ -146,7 +147,7 @@ impl<'w> SnapshotWriter<'w> {
         self.pages.finish()
     }
 
-    /// All of them hold the same.
+    /// Writes holders of the same range.
     fn holders(&mut self, holders: &[HoldingRecord]) -> io::Result<()> {
         let Some(HoldingRecord {
             tier, start, end, ..
@@ -168,7 +169,7 @@ impl<'w> SnapshotWriter<'w> {
     }
 }
 
-/// What would not come back as it went in.
+/// Refuses a run that would not be equal after reading.
 fn check(run: &RunRecord<'_>) -> Result<(), String> {
     let RunRecord {
         id,

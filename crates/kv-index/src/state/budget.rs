@@ -1,7 +1,8 @@
-//! The memory budget: who goes when there is no room.
+//! The memory budget: the order of eviction when there is no room.
 //!
-//! What is only expected goes before what is known. Then the oldest run on which nothing hangs goes, so of every chain the
-//! end before the front; its holders lose their credit for it, which is never wrong, only less.
+//! Unconfirmed entries are dropped first. Then the oldest run without children goes, so of every
+//! chain the end before the front; its holders lose their credit for it, which is never wrong, only
+//! less.
 
 use kv_blocks::SequenceHash;
 
@@ -12,43 +13,44 @@ use crate::{
     table::{BlockRef, NoFreeLines},
 };
 
-/// How hard it is to find room for one stretch of blocks.
+/// Effort so far to find room for one stretch of blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EvictionEffort {
-    /// How often something had to go for it.
+    /// Number of evictions for it.
     attempts: u32,
 }
 
 impl EvictionEffort {
-    /// What of `rest` to make next: where a lot went and memory is still in pieces, shorter runs.
+    /// Returns the part of `rest` to make next: after many evictions memory may be fragmented, so
+    /// shorter runs.
     pub(super) fn part<'a>(&self, rest: &'a [SequenceHash]) -> &'a [SequenceHash] {
         let most = (rest.len() >> (self.attempts / TRIES).min(usize::BITS - 1)).max(SHORT);
         &rest[..rest.len().min(most)]
     }
 }
 
-/// Tries after which half as many blocks are tried.
+/// Attempts after which half as many blocks are tried.
 const TRIES: u32 = 4;
 /// Blocks that take one line.
 const SHORT: usize = 8;
 
 impl IndexState {
-    /// Bytes in use, estimated.
+    /// Returns the bytes in use, estimated.
     pub(crate) fn bytes(&self) -> u64 {
         self.writer.bytes() + self.reserve_extra()
     }
 
     pub(super) fn reserve_extra(&self) -> u64 {
         self.namespaces.bytes()
-            // Many arrays that come and go: the allocator keeps about as much again of a quarter of them.
+            // Many short-lived arrays: the allocator retains about a quarter more.
             + self.names.bytes() / 4 * 5
             + self.orphans.bytes()
             + self.speculative.bytes()
             + self.targets.copies_bytes()
     }
 
-    /// Makes room for more blocks: of the promise `stamp`, for which nothing goes but older promises, or of what is
-    /// announced. What is pinned stays.
+    /// Makes room for more blocks. With `stamp`, the blocks of that speculative entry, for which
+    /// only older entries are evicted; otherwise announced blocks. Pinned blocks stay.
     pub(super) fn make_room(
         &mut self,
         core: &SharedIndex,
@@ -62,8 +64,8 @@ impl IndexState {
         if made { Ok(()) } else { Err(NoFreeLines) }
     }
 
-    /// Sheds until no more is in use than allowed, or nothing is left that may go. That is about as much as the last event
-    /// brought, so it takes about as long.
+    /// Sheds until the use is within the budget, or nothing evictable is left. That is about as
+    /// much as the last event added, so it takes about as long.
     pub(super) fn stay_within_budget(&mut self, core: &SharedIndex) {
         self.writer.other_bytes = self.reserve_extra();
         while self.writer.over_budget(core) && self.drop_something(core) {
@@ -71,7 +73,7 @@ impl IndexState {
         }
     }
 
-    /// Drops what is worth least; returns whether there was anything.
+    /// Drops the least valuable content; returns whether there was any.
     fn drop_something(&mut self, core: &SharedIndex) -> bool {
         let before = self.reserve_extra();
         self.names.tidy();
@@ -81,7 +83,7 @@ impl IndexState {
             || self.shed_oldest(core)
     }
 
-    /// Returns whether something went.
+    /// Sheds the oldest run; returns whether there was one.
     fn shed_oldest(&mut self, core: &SharedIndex) -> bool {
         let Some(run) = self.writer.oldest_leaf() else {
             return false;
@@ -129,7 +131,7 @@ impl IndexState {
         true
     }
 
-    /// What was pinned may go like everything else.
+    /// Ends the pin; the block may be evicted like any other.
     pub(super) fn release_pin(&mut self, core: &SharedIndex) {
         let gone = &mut self.freed;
         self.writer.unpin(core, &mut |blocks| gone.push(blocks));

@@ -1,4 +1,4 @@
-//! What a change meant for one target's blocks, told to those who follow.
+//! Captures the effect of a change on one target's blocks, and publishes it to subscribers.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::{
     table::BlockRef,
 };
 
-/// What a target held of a run before a change.
+/// Blocks of a run that a target held before a change.
 pub(super) struct PriorHolding {
     target: Target,
-    /// Whether the change is that everything goes.
+    /// Whether the change clears everything.
     clearing: bool,
     run: RunCopy,
     /// Bits of tiers, per block.
     tiers: Vec<u8>,
 }
 
-/// A run as it was.
+/// Copy of a run before a change.
 pub(super) struct RunCopy {
     pub(super) number: u32,
     namespace: Arc<Namespace>,
@@ -32,7 +32,8 @@ pub(super) struct RunCopy {
 }
 
 impl IndexState {
-    /// Notes what a slot holds of a run, if anybody follows; to be told of by [`Books::after`].
+    /// Captures the blocks that a slot holds of a run, if there are subscribers, for
+    /// [`IndexState::publish_changes`].
     pub(super) fn capture(
         &mut self,
         core: &SharedIndex,
@@ -53,7 +54,8 @@ impl IndexState {
         })
     }
 
-    /// The same before everything of the slot's goes. It goes through all runs, and in most of them there is nothing to tell.
+    /// Captures a run before the whole slot is cleared. The clear visits all runs, and in most of
+    /// them there is nothing to publish.
     pub(super) fn capture_slot(
         &mut self,
         core: &SharedIndex,
@@ -75,7 +77,7 @@ impl IndexState {
         })
     }
 
-    /// Tells what a change did to what was noted.
+    /// Publishes the difference between a captured state and the current one.
     pub(super) fn publish_changes(&mut self, core: &SharedIndex, before: Option<PriorHolding>) {
         let Some(PriorHolding {
             target,
@@ -114,7 +116,7 @@ impl IndexState {
         }
     }
 
-    /// Tells of blocks that were made for a slot.
+    /// Publishes blocks that were made for a slot.
     pub(super) fn publish_new_blocks(
         &mut self,
         core: &SharedIndex,
@@ -138,7 +140,7 @@ impl IndexState {
         }
     }
 
-    /// Notes what everybody holds of a run that is to be shed.
+    /// Captures all holders of a run that is to be shed.
     pub(super) fn capture_all(&mut self, core: &SharedIndex, run: u32) -> Vec<PriorHolding> {
         let mut slots = Vec::new();
         if self.feed.has_subscribers() {
@@ -178,8 +180,9 @@ impl IndexState {
         })
     }
 
-    /// Bits of the tiers in which a target holds the first `blocks` blocks of a run. What a retired slot of it holds counts
-    /// until it is forgotten: so nobody is told that a block is gone which the target has stored again.
+    /// Returns the bits of the tiers in which a target holds the first `blocks` blocks of a run.
+    /// Blocks of its retired slots count until they are swept, so that no removal is published for
+    /// a block that the target has stored again.
     fn tiers(&mut self, core: &SharedIndex, run: u32, target: Target, blocks: usize) -> Vec<u8> {
         let mut tiers = vec![0; blocks];
         if self.writer.space(run).is_none() {

@@ -1,4 +1,4 @@
-//! What must hold of the books after every change.
+//! Invariants of the writer's state after every change.
 
 #![allow(clippy::unwrap_used, reason = "a check may panic")]
 
@@ -8,7 +8,7 @@ use super::IndexState;
 use crate::{lookup::SharedIndex, table::BlockRef, writer::HeldBlocks};
 
 impl IndexState {
-    /// Panics where the books contradict each other or the structure.
+    /// Panics if the writer's state contradicts itself or the structure.
     pub(crate) fn check(&mut self, core: &SharedIndex) {
         assert!(
             self.freed.is_empty() && self.arrived.is_empty(),

@@ -1,4 +1,4 @@
-//! A target is emptied, run by run.
+//! Clears a target, run by run.
 
 use std::ops::Range;
 
@@ -7,35 +7,35 @@ use kv_blocks::{Namespace, Target, Tier};
 use super::{IndexState, number, targets::hash_group};
 use crate::{copies::Copies, lookup::SharedIndex};
 
-/// What of a target is forgotten.
+/// Part of a target's content to clear.
 #[derive(Clone, Debug)]
 pub(crate) enum ClearScope {
-    /// Everything it holds or is expected to hold.
+    /// Everything that it holds or is expected to hold.
     All,
-    /// What it holds in one tier.
+    /// Everything that it holds in one tier.
     Tier(Tier),
-    /// What it holds in one tier of one namespace.
+    /// Everything that it holds in one tier of one namespace.
     Stream(Tier, Namespace),
-    /// What it is expected to hold.
+    /// Everything that it is expected to hold.
     Promises,
 }
 
-/// A retired slot whose blocks are being forgotten.
+/// A retired slot that is being cleared.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotSweep {
     slot: u32,
-    /// The run to go on with.
+    /// The run to continue with.
     next: u32,
 }
 
-/// Runs looked at under one hold of the lock.
+/// Runs visited under one hold of the lock.
 const SLICE: u32 = 1024;
-/// Blocks after which it is given back sooner.
+/// Blocks after which the lock is released earlier.
 const SLICE_BLOCKS: u32 = 16 << 10;
 
 impl IndexState {
-    /// Makes a target hold nothing from now on, by giving it another slot; what the old one holds is forgotten by
-    /// [`Books::sweep`]. Returns `false` if there is no other slot; nothing is changed then.
+    /// Empties a target by giving it another slot; [`IndexState::sweep`] clears the old one.
+    /// Returns `false` without a change if there is no other slot.
     pub(crate) fn retire(&mut self, core: &SharedIndex, target: Target) -> bool {
         let Some(slot) = self.targets.find(target) else {
             return true;
@@ -56,12 +56,12 @@ impl IndexState {
             core.set_untrusted(fresh, true);
         }
         core.assign(fresh, target);
-        // The new slot may need more memory than the old one gave back.
+        // The new slot may need more memory than the old one freed.
         self.stay_within_budget(core);
         true
     }
 
-    /// Forgets a target; what it holds is forgotten by [`Books::sweep`].
+    /// Removes a target; [`IndexState::sweep`] clears its content.
     pub(crate) fn forget(&mut self, core: &SharedIndex, target: Target) {
         if let Some(slot) = self.targets.find(target) {
             self.targets.retire(slot);
@@ -69,7 +69,7 @@ impl IndexState {
         }
     }
 
-    /// Nobody is credited any more with what a retired slot holds.
+    /// Withdraws the credit for all blocks of a retired slot.
     fn leave_slot(&mut self, core: &SharedIndex, slot: u32) {
         core.unassign(slot);
         if !std::mem::replace(&mut self.targets.get_mut(slot).trusted, true) {
@@ -80,9 +80,10 @@ impl IndexState {
         self.retired.push_back(SlotSweep { slot, next: 0 });
     }
 
-    /// Forgets a slice of what retired slots hold; returns whether there may be more.
+    /// Clears a slice of the retired slots; returns whether there may be more.
     ///
-    /// Blocks stay in the run that they were made in, and nothing comes to a retired slot: one pass finds all of them.
+    /// Blocks stay in the run that they were made in, and a retired slot gets no new ones: one pass
+    /// finds all of them.
     pub(crate) fn sweep(&mut self, core: &SharedIndex) -> bool {
         let Some(SlotSweep { slot, next }) = self.retired.front().copied() else {
             return false;
@@ -101,7 +102,8 @@ impl IndexState {
         !self.retired.is_empty()
     }
 
-    /// The slots whose holdings are a target's to those who follow: its own, and retired ones that are not swept yet.
+    /// Returns the slots whose blocks belong to a target for subscribers: its own, and retired ones
+    /// that are not swept yet.
     pub(super) fn slots_of(&self, target: Target) -> Vec<u32> {
         let retired = self.retired.iter().map(|sweep| sweep.slot);
         let retired = retired.filter(|slot| self.targets.get(*slot).target == target);
@@ -112,7 +114,7 @@ impl IndexState {
             .collect()
     }
 
-    /// One step of forgetting, with the run to begin with; returns the one to go on with.
+    /// Does one step of a clear from a given run; returns the run to continue with.
     pub(crate) fn clear(
         &mut self,
         core: &SharedIndex,
@@ -143,7 +145,7 @@ impl IndexState {
             ClearScope::Tier(tier) | ClearScope::Stream(tier, _) => &[number(*tier)],
             ClearScope::Promises => &[],
         };
-        // A cache said to be empty is not expected to hold anything.
+        // A cache reported as empty is not expected to hold anything.
         let expected = match what {
             ClearScope::All | ClearScope::Promises => true,
             ClearScope::Tier(tier) | ClearScope::Stream(tier, _) => *tier == Tier::Device,
@@ -192,12 +194,12 @@ impl IndexState {
             ClearScope::Promises => {}
         }
         if matches!(what, ClearScope::All | ClearScope::Tier(Tier::Device)) {
-            // All that is counted goes: one by one it would be looked for in each run.
+            // All counted blocks are removed: one by one each would be searched in each run.
             self.targets.copies(slot, Copies::distrust);
         }
     }
 
-    /// What a target holds, in any tier: runs, and which of their blocks.
+    /// Returns the runs that a target holds in any tier, with the held blocks.
     pub(super) fn stretches_of(&mut self, core: &SharedIndex, slot: u32) -> Vec<(u32, Range<u32>)> {
         let mut held = Vec::new();
         for run in 0..self.writer.runs() {

@@ -1,4 +1,4 @@
-//! What a target's stream says was stored: of what namespace it is, and what it hangs on.
+//! Store events of a target's stream: their namespace and their parent.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use crate::{
     writer::RunNamespace,
 };
 
-/// What an event's first block hangs on.
+/// Parent of an event's first block.
 enum ParentRef {
-    /// The namespace, and the block before; `None` begins a sequence.
+    /// Known: the namespace, and the block before; `None` begins a sequence.
     Known(RunNamespace, Option<BlockRef>),
-    /// It may come yet.
+    /// Unknown; it may arrive later.
     Unknown,
-    /// The event says otherwise than its parent.
+    /// The event contradicts its parent.
     Contradicted,
 }
 
@@ -48,7 +48,7 @@ impl IndexState {
         applied
     }
 
-    /// What waited for blocks that were stored just now comes after them, and what waited for that.
+    /// Applies orphans whose parents were stored just now, and the orphans behind those.
     fn graft(&mut self, core: &SharedIndex, slot: u32) {
         while let Some(late) = self.arrived.pop_front() {
             match late {
@@ -132,7 +132,7 @@ impl IndexState {
         applied
     }
 
-    /// Blocks that are named by their rolling hashes.
+    /// Stores blocks named by their rolling hashes.
     pub(crate) fn store_hashes(
         &mut self,
         core: &SharedIndex,
@@ -201,7 +201,7 @@ impl IndexState {
         applied
     }
 
-    /// Where an event's first block hangs, with one use of its namespace.
+    /// Returns the parent of an event's first block, with one use of its namespace.
     fn origin(&mut self, core: &SharedIndex, slot: u32, stored: &StoredBlocks) -> ParentRef {
         let Some(model) = self.targets.get(slot).model.clone() else {
             return ParentRef::Contradicted;
@@ -216,7 +216,8 @@ impl IndexState {
             };
             return ParentRef::Known(self.enter(&namespace), None);
         };
-        // Another target's word for the parent is good only if the two are known to mean the same.
+        // The parent's engine hash from another target counts only if the two are known to share
+        // names.
         let known = self.names.resolve(slot, parent, stored.block_size);
         let known = known.filter(|known| known.proven || self.writer.holds(core, known.spot, slot));
         let Some((spot, id)) =
@@ -224,7 +225,8 @@ impl IndexState {
         else {
             return ParentRef::Unknown;
         };
-        // Adapter and salt are inherited. An event that names others contradicts its parent: the names were mixed up.
+        // Adapter and salt are inherited. An event with others contradicts its parent: the names
+        // were mixed up.
         let namespace = &self.namespaces.get(id).namespace;
         let contradicts = |own: &Option<Arc<str>>, inherited| own.is_some() && own != inherited;
         if contradicts(&stored.lora, &namespace.lora)

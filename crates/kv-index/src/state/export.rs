@@ -1,4 +1,4 @@
-//! What the targets hold, told in an order in which it can be built up again: what is in front first.
+//! Exports the targets' blocks in an order for rebuilding: parents first.
 
 use std::{mem, ops::Range};
 
@@ -12,13 +12,13 @@ use crate::{
     runs::{NO_RUN, TierSpan},
 };
 
-/// Blocks of stretches that are worth a step.
+/// Blocks of stretches per step.
 const BLOCKS: usize = 4096;
-/// Runs looked at in one step.
+/// Runs visited in one step.
 const RUNS: u32 = 4096;
 
 impl IndexState {
-    /// The next stretches; `None` after the last.
+    /// Returns the next stretches; `None` after the last.
     pub(crate) fn export(
         &mut self,
         core: &SharedIndex,
@@ -44,7 +44,7 @@ impl IndexState {
         Some(told)
     }
 
-    /// Tells of the next blocks of a run; returns how many stretches and blocks that were.
+    /// Exports the next blocks of a run; returns the number of stretches and blocks.
     fn tell(
         &mut self,
         core: &SharedIndex,
@@ -67,7 +67,7 @@ impl IndexState {
             .saturating_add(step)
             .min(u32::try_from(run.hashes.len()).unwrap_or(u32::MAX));
         place.at = to;
-        // Blocks of this run that whoever builds it up knows by now.
+        // Blocks of this run that the importer has by now.
         let mut known = spans
             .iter()
             .filter(|span| span.start < from)
@@ -121,7 +121,7 @@ impl IndexState {
         spans
     }
 
-    /// Adds what retired slots of a target hold to what it holds itself, as those who follow know it.
+    /// Adds the blocks of a target's retired slots to its own, as subscribers see them.
     pub(super) fn join_retired(&self, spans: &mut Vec<TierSpan>) {
         for span in spans.iter_mut() {
             let slots = self.slots_of(self.targets.get(span.slot).target);
@@ -137,8 +137,8 @@ impl IndexState {
         });
     }
 
-    /// The blocks right before a stretch that nobody wanted holds, first one first: `gap` of its own run, and, if that begins
-    /// with the run, the end of the runs above.
+    /// Returns the blocks right before a stretch that no wanted target holds, first one first:
+    /// `gap` of its own run, and, if that begins with the run, the end of the runs above.
     fn lead(
         &mut self,
         core: &SharedIndex,
@@ -188,7 +188,7 @@ fn tier(span: TierSpan) -> Tier {
     Tier::ALL[span.tier as usize]
 }
 
-/// Cuts `blocks` of a span by whether its slot has them in a faster tier too.
+/// Splits `blocks` of a span by whether its slot has them in a faster tier too.
 fn by_faster_tiers(
     span: TierSpan,
     blocks: Range<u32>,

@@ -1,4 +1,4 @@
-//! A target holds a chain of blocks: those that are known, and those that are made for it.
+//! Stores a chain of blocks for a target: known blocks, and new ones.
 
 use kv_blocks::{BlockSize, EngineHash, SequenceHash, Tier};
 
@@ -12,7 +12,7 @@ use crate::{
     writer::{CoverChange, RunHolder, RunNamespace},
 };
 
-/// What an event says about blocks whose hashes are known.
+/// Blocks with known hashes from one event.
 pub(super) struct BlockChain<'a> {
     pub(super) slot: u32,
     pub(super) tier: Tier,
@@ -20,21 +20,21 @@ pub(super) struct BlockChain<'a> {
     /// The block before the first one.
     pub(super) parent: Option<BlockRef>,
     pub(super) hashes: &'a [SequenceHash],
-    /// What the engine calls them, if that is something else.
+    /// Their engine hashes, if different from the block hashes.
     pub(super) names: Option<(&'a [EngineHash], BlockSize)>,
 }
 
-/// How far a chain has been taken.
+/// Progress of storing a chain.
 struct ChainProgress {
     last: Option<BlockRef>,
     done: usize,
-    /// Whether it may still repeat what is reused.
+    /// Whether the next blocks may still be a repetition of reused blocks.
     repeats: bool,
     effort: EvictionEffort,
 }
 
 impl IndexState {
-    /// A target holds the blocks of a chain; stretch by stretch, the known ones first.
+    /// Stores the blocks of a chain for a target, stretch by stretch, the known ones first.
     pub(super) fn store_chain(
         &mut self,
         core: &SharedIndex,
@@ -68,7 +68,7 @@ impl IndexState {
                     });
                     next.done += count as usize;
                     next.effort = EvictionEffort::default();
-                    // Whatever goes from now on to make room, the next block finds its parent.
+                    // The pin protects the next block's parent from evictions.
                     self.writer.pin(next.last);
                 }
                 Ok(None) => break,
@@ -91,7 +91,8 @@ impl IndexState {
         }
     }
 
-    /// The next stretch of a chain; `None` if it hangs elsewhere. Without room nothing of it is held yet.
+    /// Stores the next stretch of a chain; `None` if the chain has another parent. Without room,
+    /// nothing of the stretch is stored.
     fn hold_stretch(
         &mut self,
         core: &SharedIndex,
@@ -113,7 +114,8 @@ impl IndexState {
             if chain.names.is_some() {
                 self.disown(core, slot, spot, count);
             }
-            // Named first: what contradicts its family takes the names of what it held before along.
+            // Names come first: a contradiction splits the hash group, and the names of earlier
+            // blocks move too.
             let moved = self.name(core, chain, next.done, spot, count);
             let held = self.hold_known(core, chain, spot, count, &mut next.repeats);
             self.leave_renamed(core, slot, &moved, spot, count);
@@ -149,7 +151,7 @@ impl IndexState {
         Ok((spot, count))
     }
 
-    /// A stretch of blocks that were there before.
+    /// Stores a stretch of blocks that exist already.
     fn hold_known(
         &mut self,
         core: &SharedIndex,
@@ -182,7 +184,8 @@ impl IndexState {
         Ok(())
     }
 
-    /// A target that goes by names of its own takes blocks that it does not hold yet: earlier names do not count.
+    /// Unlinks old names when a target with names of its own stores blocks that it did not hold:
+    /// earlier names do not count.
     fn disown(&mut self, core: &SharedIndex, slot: u32, spot: BlockRef, count: u32) {
         if !self.names.may_unlink(slot, spot.run) {
             return;
@@ -203,7 +206,8 @@ impl IndexState {
         }
     }
 
-    /// Notes what the engine calls a stretch of blocks; returns the blocks that bore one of these names before.
+    /// Records the engine hashes of a stretch; returns the blocks that had one of these names
+    /// before.
     fn name(
         &mut self,
         core: &SharedIndex,
@@ -216,7 +220,8 @@ impl IndexState {
             return Vec::new();
         };
         let names = &names[from..from + count as usize];
-        // It parts twice at most: from the common family, and from one it joined instead.
+        // A member splits twice at most: from the initial group, and from one that it joined
+        // instead.
         for _ in 0..3 {
             match self
                 .names
@@ -232,8 +237,8 @@ impl IndexState {
         Vec::new()
     }
 
-    /// Takes blocks from a target that it calls by another name now than in the stretch just announced: nothing could remove
-    /// them any more.
+    /// Removes blocks from a target whose names have just been given to other blocks: no event
+    /// could remove them any more.
     fn leave_renamed(
         &mut self,
         core: &SharedIndex,
@@ -253,7 +258,8 @@ impl IndexState {
     }
 }
 
-/// Blocks `span` of a run were stored; those of them in `held` were held before, so they are copies, or repetitions.
+/// Counts copies for blocks `span` of a run that were stored; those in `held` were held before, so
+/// they are copies or repetitions.
 fn note_copies(
     copies: &mut Copies,
     span: TierSpan,

@@ -1,7 +1,7 @@
-//! What a snapshot says becomes the content of an empty index.
+//! Loads a snapshot into an empty index.
 //!
-//! The snapshot was checked as a whole before. What has no room any more is left out and counted as shed; the runs used last
-//! come first, so it is the oldest that go.
+//! The snapshot was checked as a whole before. Content without room is left out and counted as
+//! shed; the most recently used runs come first, so the oldest are left out.
 
 use std::collections::HashMap;
 
@@ -18,35 +18,35 @@ use crate::{
     writer::RunNamespace,
 };
 
-/// What was taken over from a snapshot.
+/// Content loaded from a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadSummary {
-    /// Targets in the snapshot that are registered now.
+    /// Targets of the snapshot that are registered now.
     pub targets: u64,
     /// Namespaces with blocks in them.
     pub namespaces: u64,
-    /// Distinct blocks that somebody holds.
+    /// Distinct blocks with a holder.
     pub blocks: u64,
     /// Pairs of block and target.
     pub memberships: u64,
-    /// Blocks of the snapshot that were left out, or had to go again, for lack of room.
+    /// Blocks of the snapshot that were left out, or evicted again, for lack of room.
     pub shed: u64,
-    /// The snapshot's length.
+    /// Length of the snapshot, bytes.
     pub bytes: u64,
 }
 
-/// What the numbers of a snapshot stand for here.
+/// Map from a snapshot's numbers to those of the index.
 #[derive(Debug, Default)]
 struct NumberMap {
     namespaces: HashMap<u32, RunNamespace>,
     slots: HashMap<u32, u32>,
-    /// A member of each family.
+    /// A member of each hash group.
     members: HashMap<u32, u32>,
     runs: HashMap<u32, u32>,
 }
 
 impl IndexState {
-    /// Hash scheme and bytes of snapshots that may be loaded.
+    /// Returns the hash scheme and the maximum bytes of loadable snapshots.
     pub(crate) fn loadable(&self) -> Result<(HashScheme, u64), SnapshotError> {
         match self.writer.blocks() {
             0 => Ok((self.settings.scheme, self.settings.memory_budget)),
@@ -54,7 +54,7 @@ impl IndexState {
         }
     }
 
-    /// Takes over a snapshot.
+    /// Loads a snapshot.
     pub(crate) fn load(
         &mut self,
         core: &SharedIndex,
@@ -71,7 +71,7 @@ impl IndexState {
                 .namespaces
                 .insert(record.number, self.enter(&record.namespace));
         }
-        // Those with blocks at their end that nobody may hold.
+        // Runs with blocks at their end that may have no holder.
         let mut ragged = Vec::new();
         let mut touched = content.runs().len() as u64;
         for record in content.runs() {
@@ -102,7 +102,7 @@ impl IndexState {
         })
     }
 
-    /// Registers a target as it was, unless it serves another model by now.
+    /// Registers a target from its record, unless it serves another model by now.
     fn load_target(&mut self, core: &SharedIndex, record: &TargetRecord, numbers: &mut NumberMap) {
         let Some(slot) = self.slot(core, record.target) else {
             return;
@@ -134,7 +134,8 @@ impl IndexState {
         }
     }
 
-    /// Makes a run with its holders and names, behind its parent; returns its number here, and how far somebody holds it.
+    /// Makes a run with its holders and names, behind its parent; returns its number in this index,
+    /// and the end of its held blocks.
     fn load_run(
         &mut self,
         core: &SharedIndex,
@@ -147,7 +148,7 @@ impl IndexState {
             return Err(NoFreeLines);
         }
         let behind = |parent: ParentLink| {
-            // A parent for which there was no room takes along what hangs on it.
+            // A parent without room drops the runs that hang on it.
             numbers
                 .runs
                 .get(&parent.run)
@@ -198,7 +199,7 @@ impl IndexState {
         Ok((run, reach))
     }
 
-    /// Counts what one slot holds of one run.
+    /// Counts the blocks of one run that one slot holds.
     fn count_held(&mut self, spans: &mut [TierSpan]) {
         spans.sort_unstable_by_key(|span| span.start);
         let mut end = 0;

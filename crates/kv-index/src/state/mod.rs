@@ -1,5 +1,5 @@
-//! Everything that only the writer needs: who the targets are, what engines call blocks, what waits for its parent, what is
-//! expected and for how long. All of it stands behind the index's lock; lookups know nothing of it.
+//! The writer's state: the targets, the engine hashes, the orphans, and the speculative entries
+//! with their expiry. All of it is behind the index's lock; lookups do not use it.
 
 mod budget;
 mod change_capture;
@@ -43,7 +43,7 @@ use crate::{
 
 pub(crate) use self::clearing::ClearScope;
 
-/// The books.
+/// State of the writer.
 #[derive(Debug)]
 pub(crate) struct IndexState {
     settings: IndexSettings,
@@ -53,18 +53,18 @@ pub(crate) struct IndexState {
     targets: TargetTable,
     names: EngineHashTable,
     orphans: Orphans,
-    /// Of these, what the store under way has brought a parent for.
+    /// Orphans whose parent arrived with the current store.
     arrived: VecDeque<OrphanBlocks>,
     speculative: SpeculativeEntries,
-    /// Blocks that left the structure during the change that is under way.
+    /// Blocks that left the structure during the current change.
     freed: Vec<FreedBlocks>,
     held: Vec<(u32, u32)>,
     memberships: u64,
     orphaned: u64,
     shed: u64,
-    /// Slots whose blocks are being forgotten, at most as many as there are slots.
+    /// Slots that are being cleared, at most as many as there are slots.
     retired: VecDeque<SlotSweep>,
-    /// While promises are being pruned: how many blocks are to be left.
+    /// During a pruning of speculative entries: the number of blocks to leave.
     pruning: Option<u64>,
     feed: Arc<ChangeLog>,
 }
@@ -105,7 +105,7 @@ impl IndexState {
         }
     }
 
-    /// What changes from now on.
+    /// Subscribes to the changes from now on.
     pub(crate) fn subscribe(&self) -> ChangeFeed {
         self.feed.subscribe()
     }
@@ -130,7 +130,7 @@ impl IndexState {
         self.targets.ranks(worker)
     }
 
-    /// The slot of a target, a new one if it has none.
+    /// Returns the slot of a target; adds a new one if it has none.
     fn slot(&mut self, core: &SharedIndex, target: Target) -> Option<u32> {
         if let Some(slot) = self.targets.find(target) {
             return Some(slot);
@@ -140,7 +140,8 @@ impl IndexState {
         Some(slot)
     }
 
-    /// Whether lookups go by what a target announces; returns whether they did not before and do now.
+    /// Sets whether lookups credit a target's announcements; returns whether the target became
+    /// trusted.
     pub(crate) fn trust(&mut self, core: &SharedIndex, target: Target, trusted: bool) -> bool {
         let slot = if trusted {
             self.targets.find(target)
@@ -155,7 +156,7 @@ impl IndexState {
         trusted && !before
     }
 
-    /// A namespace with one use more: the caller leaves it again.
+    /// Adds one use of a namespace, which the caller removes later.
     fn enter(&mut self, namespace: &Namespace) -> RunNamespace {
         let id = self.namespaces.enter(namespace);
         RunNamespace {
@@ -171,7 +172,8 @@ impl IndexState {
         }
     }
 
-    /// Forgets what is known of blocks that left the structure, and counts what is not expected any more.
+    /// Removes the records of blocks that left the structure, and counts expected blocks that
+    /// ended.
     fn settle(&mut self) {
         for gone in self.freed.drain(..) {
             self.names.forget(gone.run, gone.from..gone.to);
@@ -184,7 +186,7 @@ impl IndexState {
         }
     }
 
-    /// Changes what a target holds in one tier by `in_tier`, and altogether by `at_all`.
+    /// Changes the count of a target's blocks in one tier by `in_tier`, and in total by `at_all`.
     fn count(&mut self, slot: u32, tier: usize, in_tier: i64, at_all: i64) {
         let owner = self.targets.get_mut(slot);
         owner.blocks[tier] = owner.blocks[tier].wrapping_add_signed(in_tier);
@@ -193,12 +195,12 @@ impl IndexState {
     }
 }
 
-/// What an index takes for one named block that one target holds, about; only sizes a table.
+/// Estimated bytes for one named block that one target holds; only sizes a table.
 const BYTES_PER_NAMED_BLOCK: u64 = 48;
-/// The part of the budget that may wait for its parents.
+/// Divisor of the budget for orphans.
 const ORPHANS_SHARE: u64 = 32;
 
-/// The tier's number, as runs know it.
+/// Returns the tier's number in runs.
 fn number(tier: Tier) -> u32 {
     [0, 1, 2, 3][tier.index()]
 }

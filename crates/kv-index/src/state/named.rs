@@ -1,4 +1,4 @@
-//! Blocks that are known by name come into a tier.
+//! Stores blocks by their engine hashes in a further tier.
 
 use kv_blocks::{NamedBlocks, Target};
 
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl IndexState {
-    /// A target says that blocks it calls by these names are in a tier too. Names that mean nothing for certain are left out:
-    /// nothing else tells what is in such a block.
+    /// Stores blocks that a target names by engine hashes in a tier. Hashes without a certain
+    /// meaning are left out: the event has no other data about such a block.
     pub(crate) fn store_named(
         &mut self,
         core: &SharedIndex,
@@ -44,7 +44,7 @@ impl IndexState {
                 left = others;
             }
             let Some(at) = full else { break };
-            // What goes to make room may be among those that were found.
+            // An eviction for room may drop found blocks.
             rest = &rest[at..];
             if self.make_room(core, None, &mut room).is_err() {
                 self.shed += rest.len() as u64;
@@ -61,7 +61,7 @@ impl IndexState {
         }
     }
 
-    /// The blocks that a target means by names for certain: which name, and where.
+    /// Returns the certain meanings of a target's engine hashes: position of the hash, and block.
     fn named_spots(
         &mut self,
         core: &SharedIndex,

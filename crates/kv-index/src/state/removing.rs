@@ -1,4 +1,4 @@
-//! What a target's stream says is gone.
+//! Removal events of a target's stream.
 
 use kv_blocks::{EngineHash, RemovedBlocks, SequenceHash, Target, Tier};
 
@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl IndexState {
-    /// A target does not hold blocks of a run in a tier any more; returns how many it held.
+    /// Removes blocks of a run from a tier of a target; returns how many it held.
     pub(super) fn remove_from_tier(
         &mut self,
         core: &SharedIndex,
@@ -84,7 +84,7 @@ impl IndexState {
             }
         }
         self.settle();
-        // A hole takes more to say than what it was made in.
+        // A hole may need more memory than the span it splits.
         self.stay_within_budget(core);
         let applied = known.min(all);
         UpdateOutcome {
@@ -137,7 +137,8 @@ impl IndexState {
         }
     }
 
-    /// Blocks of one run, from `first` to `last` in either direction, leave a tier; returns how many were there.
+    /// Removes blocks of one run from a tier, from `first` to `last` in either direction; returns
+    /// how many were there.
     fn remove_stretch(
         &mut self,
         core: &SharedIndex,
@@ -180,8 +181,8 @@ impl IndexState {
         done
     }
 
-    /// A target's stream may have lost removals: no block counts as held more than once from now on, and what is on trust is
-    /// over.
+    /// Handles a possible loss of removals in a target's stream: every block counts as held once
+    /// from now on, and unbacked credit ends.
     pub(crate) fn mark_loss(&mut self, core: &SharedIndex, target: Target) {
         let Some(slot) = self.targets.find(target) else {
             return;
@@ -195,7 +196,7 @@ impl IndexState {
     }
 }
 
-/// How many of the spots are neighbours in one run, going up or down.
+/// Returns how many of the blocks are neighbours in one run, going up or down.
 pub(super) fn stretch(len: usize, spot: impl Fn(usize) -> BlockRef) -> usize {
     let first = spot(0);
     let along = |step: i64| {

@@ -1,4 +1,4 @@
-//! What the books answer; nothing here changes them.
+//! Read-only reports on the writer's state.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::{
     table::BlockRef,
 };
 
-/// Rows of a dump that are worth a step, but all of one block come together.
+/// Rows of a dump per step; all rows of one block come together.
 const ROWS: usize = 256;
-/// Runs looked at in one step.
+/// Runs visited in one step.
 const RUNS: u32 = 4096;
 
 impl IndexState {
@@ -37,7 +37,7 @@ impl IndexState {
         }
     }
 
-    /// Digests of every target and tier that holds something.
+    /// Returns digests of every target and tier that holds a block.
     pub(crate) fn digest(&mut self, core: &SharedIndex) -> Vec<TargetDigest> {
         let mut digests = vec![[0_u64; Tier::ALL.len()]; self.targets.len()];
         let mut sums = Vec::new();
@@ -46,7 +46,7 @@ impl IndexState {
                 continue;
             };
             let seed = self.namespaces.get(space).digest;
-            // Of all blocks before each: what a stretch adds is the difference of two.
+            // Prefix sums over the blocks: a stretch adds the difference of two.
             sums.clear();
             sums.push(0_u64);
             for hash in self.writer.hashes_of(core, run) {
@@ -81,7 +81,8 @@ impl IndexState {
         told
     }
 
-    /// The memberships of some blocks from `place` on, which then says where to go on; `None` beyond the last.
+    /// Returns the memberships of some blocks from `place` on, and moves `place`; `None` after the
+    /// last.
     pub(crate) fn dump(
         &mut self,
         core: &SharedIndex,
@@ -99,7 +100,7 @@ impl IndexState {
         Some(rows)
     }
 
-    /// Some blocks of one run, with all who hold them.
+    /// Adds some blocks of one run, with all their holders.
     fn dump_blocks(&mut self, core: &SharedIndex, place: &mut DumpCursor, rows: &mut Vec<DumpRow>) {
         let DumpCursor { run, at: from } = *place;
         let blocks = core.heads.get(&core.body, run).blocks();
@@ -120,7 +121,7 @@ impl IndexState {
         place.at = to;
         let space = self.namespaces.get(space);
         let head = core.heads.get(&core.body, run);
-        // The block before the first one leads.
+        // The block before the first one is the parent.
         let before = match from {
             0 if head.parent() == NO_RUN => None,
             0 => Some(self.writer.hash(

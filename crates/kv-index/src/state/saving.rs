@@ -1,7 +1,7 @@
-//! What is confirmed goes into a snapshot.
+//! Writes the confirmed content to a snapshot.
 //!
-//! Blocks that are only expected stay behind, unless somebody holds a block behind them: then they go along, held by nobody,
-//! so that no chain is broken.
+//! Blocks that are only expected are left out, unless a block behind them is held: then they are
+//! saved without a holder, so that no chain is broken.
 
 use std::{
     cmp::Reverse,
@@ -22,34 +22,35 @@ use crate::{
     },
 };
 
-/// What a snapshot contains.
+/// Content of a written snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SaveSummary {
-    /// Targets that are registered or hold something.
+    /// Targets that are registered or hold blocks.
     pub targets: u64,
     /// Namespaces with blocks in them.
     pub namespaces: u64,
-    /// Distinct blocks that somebody holds.
+    /// Distinct blocks with a holder.
     pub blocks: u64,
     /// Pairs of block and target.
     pub memberships: u64,
-    /// Its length. An index with a smaller memory budget than that refuses it.
+    /// Length of the snapshot, bytes. An index with a smaller memory budget refuses it.
     pub bytes: u64,
 }
 
-/// A run to be saved.
+/// A run to save.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunToSave {
     run: u32,
-    /// How many of its blocks: as far as somebody holds them or something hangs on them.
+    /// Number of blocks to save: up to the last one that is held or has a child.
     blocks: u32,
     depth: u32,
-    /// When an event last had to do with it, or with what hangs on it.
+    /// Time of the last event for the run, or for a run that hangs on it.
     touched: u64,
 }
 
 impl IndexState {
-    /// Writes what is confirmed: of runs those used last first, but parents before what hangs on them.
+    /// Writes the confirmed content: the most recently used runs first, but parents before their
+    /// children.
     pub(crate) fn save(
         &mut self,
         core: &SharedIndex,
@@ -113,7 +114,7 @@ impl IndexState {
             .filter(|run| self.writer.space(*run).is_some())
             .map(|run| (core.heads.get(&core.body, run).depth(), run))
             .collect();
-        // What hangs on a run lies deeper.
+        // A child run is deeper than its parent.
         runs.sort_unstable_by_key(|run| Reverse(*run));
         for (depth, run) in &runs {
             let RunToSave {
@@ -200,7 +201,7 @@ impl IndexState {
         });
         let (mut names, mut engine) = (Vec::new(), Vec::new());
         for mut stretch in self.names.names_of(run) {
-            // A name may stand for a block that is only expected now.
+            // A name may belong to a block that is only expected now.
             stretch
                 .names
                 .truncate(blocks.saturating_sub(stretch.at) as usize);

@@ -1,4 +1,4 @@
-//! Blocks that are expected because a request was sent somewhere.
+//! Speculative entries: blocks expected on a target because a request was sent there.
 
 use std::time::Duration;
 
@@ -12,22 +12,23 @@ use crate::{
     writer::{RunHolder, RunNamespace},
 };
 
-/// Blocks that go at once, under one hold of the lock, where many are over.
+/// Maximum blocks dropped under one hold of the lock.
 const SLICE: u64 = 4096;
 
-/// What a promise that is being made has entered.
+/// Progress of a speculative entry that is being made.
 struct SpeculationProgress {
     stamp: u64,
     expires: u64,
-    /// When the first of its blocks ends; those renewed may end later than `expires`.
+    /// Earliest expiry of its blocks; renewed ones may end later than `expires`.
     ends: u64,
-    /// The deepest last.
+    /// Runs, the deepest last.
     runs: Vec<u32>,
     blocks: u64,
 }
 
 impl IndexState {
-    /// Expects `chain` on a target for `ttl`, or longer where nothing may come to confirm it.
+    /// Adds a speculative entry for `chain` on a target for `ttl`, or longer if a loss may prevent
+    /// its confirmation.
     pub(crate) fn speculate(
         &mut self,
         core: &SharedIndex,
@@ -93,7 +94,8 @@ impl IndexState {
         }
     }
 
-    /// The next stretch of a chain that is promised; `None` if it hangs elsewhere. Without room nothing of it is expected yet.
+    /// Adds the next stretch of a chain; `None` if the chain has another parent. Without room,
+    /// nothing of the stretch is expected.
     fn promise_stretch(
         &mut self,
         core: &SharedIndex,
@@ -136,12 +138,13 @@ impl IndexState {
         Ok(Some((spot, count)))
     }
 
-    /// Takes back what a promise entered and nobody has renewed or confirmed since.
+    /// Takes back the blocks of an entry that were neither renewed nor confirmed since.
     pub(crate) fn retract(&mut self, core: &SharedIndex, promised: &SpeculationId) {
         self.drop_promise(core, promised.stamp, u64::MAX, u64::MAX);
     }
 
-    /// Frees a slice of what is over: expired entries, and those to be pruned. Returns whether there may be more.
+    /// Frees a slice of the expired entries and of those to prune. Returns whether there may be
+    /// more.
     pub(crate) fn sweep_expired(&mut self, core: &SharedIndex, now: u64) -> bool {
         let mut room = SLICE;
         while room > 0
@@ -154,7 +157,7 @@ impl IndexState {
         room == 0 || self.pruning.is_some() || names
     }
 
-    /// Drops the oldest promise, but none as young as `before`; returns whether there was one.
+    /// Drops the oldest entry that is older than `before`; returns whether there was one.
     pub(super) fn drop_oldest_speculation(
         &mut self,
         core: &SharedIndex,
@@ -170,7 +173,8 @@ impl IndexState {
         })
     }
 
-    /// Drops up to `most` blocks of a promise whose time is over at `now`, from the end of its chain; returns how many.
+    /// Drops up to `most` blocks of an entry that are expired at `now`, from the end of its chain;
+    /// returns how many.
     fn drop_promise(&mut self, core: &SharedIndex, stamp: u64, now: u64, most: u64) -> u64 {
         let before = self.speculative.blocks();
         let mut ends: Option<u64> = None;
@@ -191,7 +195,8 @@ impl IndexState {
         }
         let dropped = before - self.speculative.blocks();
         if dropped < most {
-            // All of its runs were seen: without blocks that end later, whatever it still counts is not there.
+            // All of its runs were visited: if no block ends later, the entry is empty despite its
+            // count.
             match ends {
                 Some(ends) => self.speculative.extend(stamp, ends),
                 None => self.speculative.forget(stamp),
@@ -200,7 +205,7 @@ impl IndexState {
         dropped
     }
 
-    /// Drops up to `most` blocks of the promises that are to be pruned.
+    /// Drops up to `most` blocks of the entries to prune.
     fn prune(&mut self, core: &SharedIndex, most: u64) {
         let Some(left) = self.pruning else { return };
         let mut room = most;
@@ -219,8 +224,8 @@ impl IndexState {
         }
     }
 
-    /// When a promise of `new` blocks made them too many, has the least recently used ones pruned down to the target ratio:
-    /// the first slice now, the others with the next calls.
+    /// Starts a pruning of the least recently used entries down to the target ratio, if an entry
+    /// with `new` blocks exceeded the limit: the first slice now, the others with the next calls.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -233,7 +238,7 @@ impl IndexState {
             return;
         }
         let left = (max as f64 * self.settings.prune_target_ratio.clamp(0.0, 1.0)) as u64;
-        // The newest does not go for itself.
+        // The newest entry is not pruned for itself.
         self.pruning = Some(left.min(max.saturating_sub(new)) + new);
         self.prune(core, SLICE);
         while let Some(over) = self

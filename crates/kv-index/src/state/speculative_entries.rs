@@ -1,38 +1,40 @@
-//! What is expected because requests were sent somewhere: how much, since when, until when.
+//! The table of speculative entries: number of blocks, creation, expiry.
 //!
-//! The expected blocks themselves stand in the runs, with the stamp of the promise that entered or last renewed them.
+//! The expected blocks themselves are in the runs, with the stamp of the entry that added or last
+//! renewed them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why blocks are expected.
+/// Kind of an unconfirmed entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpeculationKind {
-    /// Events will confirm them soon.
+    /// Events will confirm the blocks soon.
     Speculative,
-    /// No events to be had.
+    /// The target has no events.
     Predicted,
 }
 
-/// What one call of [`crate::KvIndex::speculate`] or [`crate::KvIndex::predict`] entered or renewed; for
-/// [`crate::KvIndex::retract`].
+/// Id of the blocks that one call of [`crate::KvIndex::speculate`] or [`crate::KvIndex::predict`]
+/// added or renewed; for [`crate::KvIndex::retract`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpeculationId {
-    /// Stamps are never used twice, so they find what is still as this call left it, and nothing else. 0: nothing.
+    /// Stamps are never used twice, so this one finds exactly the blocks unchanged since the call.
+    /// 0: none.
     pub(crate) stamp: u64,
 }
 
-/// One promise, as far as it has not been confirmed, renewed, pruned or taken back.
+/// The part of one entry that is not yet confirmed, renewed, pruned or taken back.
 #[derive(Clone, Debug)]
 struct SpeculativeEntry {
     kind: SpeculationKind,
-    /// When the first of its blocks ends.
+    /// Earliest expiry of its blocks.
     ends: u64,
-    /// Where its blocks are, the deepest last.
+    /// The runs with its blocks, the deepest last.
     runs: Vec<u32>,
     blocks: u64,
 }
 
-/// All promises; a higher stamp is younger.
+/// All speculative entries; a higher stamp is younger.
 #[derive(Debug, Default)]
 pub(crate) struct SpeculativeEntries {
     by_stamp: BTreeMap<u64, SpeculativeEntry>,
@@ -44,13 +46,13 @@ pub(crate) struct SpeculativeEntries {
 }
 
 impl SpeculativeEntries {
-    /// A stamp that was never used.
+    /// Returns a new stamp.
     pub(crate) fn stamp(&mut self) -> u64 {
         self.stamps += 1;
         self.stamps
     }
 
-    /// Notes a promise of `blocks` blocks, the first of which ends at `ends`.
+    /// Adds an entry of `blocks` blocks, the first of which ends at `ends`.
     pub(crate) fn add(
         &mut self,
         stamp: u64,
@@ -81,7 +83,7 @@ impl SpeculativeEntries {
         );
     }
 
-    /// What is left of a promise ends later.
+    /// Sets a later expiry for the rest of an entry.
     pub(crate) fn extend(&mut self, stamp: u64, ends: u64) {
         if let Some(promise) = self.by_stamp.get_mut(&stamp) {
             self.by_end.remove(&(promise.ends, stamp));
@@ -90,7 +92,7 @@ impl SpeculativeEntries {
         }
     }
 
-    /// `blocks` blocks do not bear `stamp` any more.
+    /// Subtracts `blocks` blocks from the entry `stamp`.
     pub(crate) fn drop_blocks(&mut self, stamp: u64, blocks: u32) {
         let Some(promise) = self.by_stamp.get_mut(&stamp) else {
             return;
@@ -108,14 +110,14 @@ impl SpeculativeEntries {
         }
     }
 
-    /// The runs of a promise, the deepest last.
+    /// Returns the runs of an entry, the deepest last.
     pub(crate) fn runs(&self, stamp: u64) -> Vec<u32> {
         self.by_stamp
             .get(&stamp)
             .map_or_else(Vec::new, |promise| promise.runs.clone())
     }
 
-    /// Ends a promise of which nothing is left.
+    /// Removes an empty entry.
     pub(crate) fn forget(&mut self, stamp: u64) {
         if let Some(promise) = self.by_stamp.remove(&stamp) {
             self.by_end.remove(&(promise.ends, stamp));
@@ -129,12 +131,12 @@ impl SpeculativeEntries {
         }
     }
 
-    /// The least recently used promise.
+    /// Returns the least recently used entry.
     pub(crate) fn oldest(&self) -> Option<u64> {
         self.by_stamp.first_key_value().map(|(stamp, _)| *stamp)
     }
 
-    /// A promise with blocks whose time is over.
+    /// Returns an entry with expired blocks.
     pub(crate) fn expired(&self, now: u64) -> Option<u64> {
         self.by_end
             .first()
@@ -142,7 +144,7 @@ impl SpeculativeEntries {
             .map(|(_, stamp)| *stamp)
     }
 
-    /// Stamp, runs, blocks and first end of every promise.
+    /// Returns stamp, runs, blocks and first expiry of every entry.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u32], u64, u64)> {
         self.by_stamp
@@ -158,11 +160,11 @@ impl SpeculativeEntries {
         self.speculative
     }
 
-    /// Heap bytes, estimated.
+    /// Returns the heap bytes, estimated.
     pub(crate) fn bytes(&self) -> u64 {
         self.by_stamp.len() as u64 * PROMISE_BYTES + self.runs * 4
     }
 }
 
-/// A promise with its places in both trees.
+/// An entry with its places in both trees.
 const PROMISE_BYTES: u64 = 160;

@@ -1,4 +1,4 @@
-//! The targets the index knows, by slot.
+//! The targets of the index, by slot.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,11 +12,12 @@ use crate::{copies::Copies, runs::MAX_SLOTS};
 pub(crate) struct TargetState {
     pub(crate) target: Target,
     pub(crate) model: Option<Arc<str>>,
-    /// Whether lookups go by what it announces.
+    /// Whether lookups credit its announcements.
     pub(crate) trusted: bool,
-    /// Whether something it announced is lost for good, since it was cleared last.
+    /// Whether its stream has had a loss since it was last cleared.
     pub(crate) torn: bool,
-    /// Another slot, or none, is the target's by now. What this one holds is credited to nobody and is being forgotten.
+    /// Whether the target has another slot, or none. The blocks of this one are credited to no
+    /// target and are being cleared.
     pub(crate) retired: bool,
     /// Confirmed blocks in each tier.
     pub(crate) blocks: [u64; Tier::ALL.len()],
@@ -46,11 +47,11 @@ pub(crate) struct TargetTable {
     by_target: HashMap<Target, u32>,
     slots: Vec<Option<TargetState>>,
     free: Vec<u32>,
-    /// Blocks whose copies are counted.
+    /// Blocks with counted copies.
     copied: u64,
 }
 
-/// A block whose copies are counted.
+/// Bytes of a block with counted copies.
 const COPY_BYTES: u64 = 128;
 
 impl TargetTable {
@@ -58,7 +59,7 @@ impl TargetTable {
         self.by_target.get(&target).copied()
     }
 
-    /// The slot of a target, a new one if it has none; `None` if there are no more.
+    /// Returns the slot of a target; adds a new one if it has none; `None` if all slots are used.
     pub(crate) fn find_or_add(&mut self, target: Target) -> Option<u32> {
         if let Some(slot) = self.find(target) {
             return Some(slot);
@@ -66,7 +67,7 @@ impl TargetTable {
         self.add(TargetState::new(target))
     }
 
-    /// A slot for an owner, which is the one of its target from now on; `None` if there are no more.
+    /// Adds a slot for an owner, the slot of its target from now on; `None` if all slots are used.
     fn add(&mut self, owner: TargetState) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -81,8 +82,8 @@ impl TargetTable {
         Some(slot)
     }
 
-    /// Retires a slot and gives its target an empty one of the same model and trust; `None` if there are no more, and
-    /// nothing is changed.
+    /// Retires a slot and gives its target an empty one with the same model and trust; `None`
+    /// without a change if all slots are used.
     pub(crate) fn replace(&mut self, slot: u32) -> Option<u32> {
         let TargetState {
             target,
@@ -99,7 +100,7 @@ impl TargetTable {
         Some(fresh)
     }
 
-    /// Retires the slot of a target that goes.
+    /// Retires the slot of a removed target.
     pub(crate) fn retire(&mut self, slot: u32) {
         let owner = self.get_mut(slot);
         owner.retired = true;
@@ -107,7 +108,7 @@ impl TargetTable {
         self.by_target.remove(&target);
     }
 
-    /// Frees a retired slot, which must hold nothing and be expected to hold nothing.
+    /// Frees a retired slot, which must have no held or expected blocks.
     pub(crate) fn free(&mut self, slot: u32) {
         if let Some(owner) = self.slots[slot as usize].take() {
             self.copied -= owner.copies.len();
@@ -115,7 +116,7 @@ impl TargetTable {
         }
     }
 
-    /// Slots in use or free.
+    /// Returns the number of slots in use or free.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -126,7 +127,7 @@ impl TargetTable {
             .expect("a target outlives what it holds")
     }
 
-    /// Changes a target's copies and keeps the account.
+    /// Changes a target's copies and updates their total.
     pub(crate) fn copies<R>(&mut self, slot: u32, change: impl FnOnce(&mut Copies) -> R) -> R {
         let copies = &mut self.get_mut(slot).copies;
         let before = copies.len();
@@ -136,13 +137,13 @@ impl TargetTable {
         done
     }
 
-    /// Blocks whose copies are counted, of all targets.
+    /// Returns the blocks with counted copies, of all targets.
     #[cfg(test)]
     pub(crate) fn copied(&self) -> u64 {
         self.copied
     }
 
-    /// Bytes that count copies, estimated.
+    /// Returns the bytes of all copy counts, estimated.
     pub(crate) fn copies_bytes(&self) -> u64 {
         self.copied * COPY_BYTES
     }
@@ -153,12 +154,12 @@ impl TargetTable {
             .expect("a target outlives what it holds")
     }
 
-    /// All targets with their slots, in no particular order.
+    /// Returns all targets with their slots, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Target, u32)> {
         self.by_target.iter().map(|(target, slot)| (*target, *slot))
     }
 
-    /// Every slot with its owner, retired ones too.
+    /// Returns every slot with its owner, including retired ones.
     #[cfg(test)]
     pub(crate) fn owners(&self) -> impl Iterator<Item = (u32, &TargetState)> {
         (0..)
@@ -166,7 +167,7 @@ impl TargetTable {
             .filter_map(|(slot, owner)| Some((slot, owner.as_ref()?)))
     }
 
-    /// The targets of a worker.
+    /// Returns the targets of a worker.
     pub(crate) fn ranks(&self, worker: WorkerId) -> Vec<Target> {
         self.by_target
             .keys()
@@ -176,8 +177,8 @@ impl TargetTable {
     }
 }
 
-/// The number under which targets of one model share engine names.
+/// Returns the number under which targets of one model share engine hashes.
 pub(crate) fn hash_group(model: &str) -> u32 {
-    // Two models under one number only part sooner.
+    // Two models under one number only split earlier.
     (xxh3_64(model.as_bytes()) >> 32) as u32
 }

@@ -1,4 +1,4 @@
-//! Random operations where room is scarce: the books agree with the structure after each of them.
+//! Random operations with little memory: the writer's state agrees with the structure after each.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 #![allow(clippy::cast_possible_truncation, reason = "numbers are drawn small")]
@@ -17,7 +17,7 @@ use crate::{IndexSettings, KvIndex, SpeculationId};
 const TARGETS: u64 = 6;
 const PROMPTS: u64 = 40;
 
-/// Cuts numbers off a drawn one.
+/// Cuts numbers off a random one.
 struct NumberSource(u64);
 
 impl NumberSource {
@@ -57,7 +57,7 @@ fn namespace(prompt: u64) -> Namespace {
     }
 }
 
-/// Prompts of one family share their beginning, up to a place of each one's own.
+/// Prompts of one group share their beginning, each up to a different position.
 fn tokens(prompt: u64) -> Vec<u32> {
     let shared = prompt % 5 * 11;
     (0..20 + prompt * 13)
@@ -72,7 +72,8 @@ fn tokens(prompt: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Three ways to name blocks: as all engines of a family do, as no other does, and with small numbers again and again.
+/// Three ways to name blocks: like all engines of a group, unlike any other, and with small
+/// repeating numbers.
 fn name(target: u64, hash: SequenceHash, at: usize) -> EngineHash {
     EngineHash(match target % 3 {
         0 => hash.0,
@@ -146,7 +147,7 @@ impl IndexFixture {
                     .store_hashes(of, &namespace, parent, &chain[from..to], drawn.tier());
             }
             45..50 => {
-                // Its hashes are others' in another order, some twice.
+                // Its hashes are those of other blocks in another order, some twice.
                 let mut lies: Vec<_> = (0..30)
                     .map(|_| chain[drawn.below(chain.len() as u64) as usize])
                     .collect();
@@ -241,7 +242,8 @@ proptest! {
     }
 }
 
-/// What a store or a promise hangs on may be only expected, and expected blocks are the first to go when room is made.
+/// The parent of a store or of a speculative entry may be only expected, and expected blocks are
+/// evicted first.
 #[test]
 #[contract("DY4")]
 fn what_a_chain_builds_on_stays_while_room_is_made_for_the_rest_of_it() {

@@ -1,20 +1,22 @@
-//! From a block's key to its place, for all namespaces in one table, 8 bytes a slot.
+//! Hash table from a block's key to its position, one for all namespaces, 8 bytes a slot.
 //!
-//! The table is cut into segments, each a row of 64-byte lines of eight slots. A directory of fixed length names each
-//! segment's lines; a segment grows by itself, a quarter at a time, so nobody ever waits for the whole table to be moved.
+//! The table is cut into segments, each a row of 64-byte lines of eight slots. A directory of fixed
+//! length has each segment's lines; a segment grows by itself, a quarter at a time, so no operation
+//! ever waits for the whole table to be moved.
 //!
-//! A slot says `run`, `at` and 22 bits of the key's position in its segment. The position alone decides the line a key
-//! belongs to, whatever the number of lines, so a segment is resized without looking at any block. The block's hash
-//! is not here: whoever finds a slot compares it with the hash in the run.
+//! A slot has `run`, `at` and 22 bits of the key's position in its segment. The position alone
+//! decides the line of a key, whatever the number of lines, so a segment is resized without reading
+//! any block. The block's hash is not in the table: a reader compares it with the hash in the run.
 //!
-//! A key whose line is full goes to one of seven others that its position names. Its own line counts, for each of
-//! these, how many keys are there (4 bits in a slot's word; a line holds 8), so that a search knows which lines to
-//! look at: most often none.
+//! A key whose line is full goes to one of seven others that its position determines. Its own line
+//! counts, for each of these, how many keys are there (4 bits in a slot's word; a line holds 8), so
+//! that a search knows which lines to read: most often none.
 //!
-//! **Readers.** An entry stays in its word until it is removed or its segment is resized. A resized segment gets other
-//! lines and then another directory entry, with a number that tells it from earlier ones; a reader that found nothing reads
-//! the directory again and starts over if it has changed. So a reader that finds nothing was right at some moment between
-//! the beginning and the end of its search.
+//! **Readers.** An entry stays in its word until it is removed or its segment is resized. A resized
+//! segment gets other lines and then another directory entry, with a number that tells it from
+//! earlier ones; a reader that found nothing reads the directory again and starts over if it has
+//! changed. So a reader that finds nothing was right at some moment between the beginning and the
+//! end of its search.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -38,18 +40,18 @@ use crate::{
     atomic::{AtomicU64, Ordering, fence},
 };
 
-/// The part of the table that readers use.
+/// The part of the table that readers share.
 #[derive(Debug)]
 pub(crate) struct BlockTable {
     directory: Box<[AtomicU64]>,
-    /// Bits of a key that choose the segment.
+    /// Bits of a key that select the segment.
     bits: u32,
-    /// Keeps keys unpredictable, so that nobody can aim at one segment.
+    /// Makes keys unpredictable, so that an attacker cannot fill one segment.
     secret: [u64; 2],
 }
 
 impl BlockTable {
-    /// An empty table of `1 << bits` segments.
+    /// Creates an empty table of `1 << bits` segments.
     pub(crate) fn new(bits: u32, secret: [u64; 2]) -> Self {
         Self {
             directory: (0..1 << bits).map(|_| AtomicU64::new(0)).collect(),
@@ -58,19 +60,19 @@ impl BlockTable {
         }
     }
 
-    /// Where a block of a namespace belongs.
+    /// Returns the key of a block of a namespace.
     #[inline]
     pub(crate) fn key(&self, space: u64, hash: u64) -> TableKey {
         TableKey::new(hash ^ space, self.secret)
     }
 
-    /// Asks the processor to load the line where `key` belongs.
+    /// Prefetches the line of `key`.
     #[inline]
     pub(crate) fn prefetch(&self, lines: &LineChunks, key: TableKey) {
         self.touch(lines, key, self.state(key));
     }
 
-    /// The same for the other lines that a change of `key` will look at, once its own line is there.
+    /// Prefetches the other lines that a change of `key` reads, once its own line is in the cache.
     #[inline]
     pub(crate) fn prefetch_further(&self, lines: &LineChunks, key: TableKey) {
         let segment = Segment::decode(self.state(key).0);
@@ -97,13 +99,13 @@ impl BlockTable {
         }
     }
 
-    /// What the directory says where `key` belongs.
+    /// Returns the directory entry for `key`.
     #[inline]
     pub(crate) fn state(&self, key: TableKey) -> DirectoryState {
         DirectoryState(self.directory[key.segment(self.bits)].load(Ordering::Acquire))
     }
 
-    /// The line where `key` belongs, asked for.
+    /// Prefetches and returns the line of `key`.
     #[inline]
     pub(crate) fn touch(&self, lines: &LineChunks, key: TableKey, state: DirectoryState) -> LineId {
         let segment = Segment::decode(state.0);
@@ -115,7 +117,7 @@ impl BlockTable {
         LineId(line)
     }
 
-    /// What the line of a key says of it; nothing is verified.
+    /// Returns the content of the key's own line for it, unverified.
     #[inline]
     pub(crate) fn peek(
         &self,
@@ -148,7 +150,7 @@ impl BlockTable {
         }
     }
 
-    /// The first candidate for `key` that `accept` makes something of.
+    /// Returns the first result of `accept` for a candidate of `key`.
     ///
     /// Candidates share 22 bits with the key: `accept` has to compare the hash.
     #[inline]
@@ -169,8 +171,8 @@ impl BlockTable {
             if let Some(found) = search(lines, segment, position, &mut accept) {
                 return Some(found);
             }
-            // Orders the loads above before the one below: if the lines already served another purpose when they were
-            // read, the directory shows it now.
+            // Orders the loads above before the one below: if the lines were already reused when
+            // they were read, the directory shows it now.
             fence(Ordering::Acquire);
             let again = place.load(Ordering::Acquire);
             if again == now {
@@ -181,42 +183,42 @@ impl BlockTable {
     }
 }
 
-/// What the directory said at one moment about a segment.
+/// The directory entry of a segment at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryState(u64);
 
 impl DirectoryState {
-    /// Of no segment.
+    /// No segment.
     pub(crate) const NONE: Self = Self(0);
 }
 
-/// A line of the table, by number.
+/// Number of a line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LineId(u32);
 
 impl LineId {
-    /// Of an empty segment.
+    /// The line of an empty segment.
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
-/// What a key's own line says of it.
+/// Result of a read of a key's own line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HomeLine {
-    /// It is not there.
+    /// The key is absent.
     Nothing,
-    /// It may be there: 22 bits are the same.
+    /// A candidate: 22 bits are equal.
     Perhaps(BlockRef),
-    /// The line does not say: the whole search has to.
+    /// The line does not decide; the full search has to.
     Elsewhere,
 }
 
-/// One look at a line, without branches: which slot is the one cannot be foreseen.
+/// One branch-free scan of a line: the matching slot is unpredictable.
 struct LineScan {
-    /// Bits of slots with that position, some of them perhaps empty.
+    /// Bits of slots with that position, possibly including empty ones.
     equal: u32,
     /// Bits of empty slots.
     empty: u32,
-    /// Whether keys that belong here are further on.
+    /// Whether keys of this line are in other lines.
     displaced: bool,
 }
 
@@ -267,7 +269,8 @@ fn search<T>(
     None
 }
 
-/// `Err`: nothing here; whether keys that belong here are further on.
+/// Searches one line; `Err` if the key is not here, with whether keys of this line are in other
+/// lines.
 #[inline]
 fn in_line<T>(
     line: &[AtomicU64; LINE_WORDS],
@@ -291,9 +294,9 @@ fn in_line<T>(
     Err(displaced)
 }
 
-/// Slots a segment may fill, of a hundred.
+/// Maximum load of a segment, percent.
 const FULL_PERCENT: usize = 74;
-/// Below this it shrinks.
+/// Load below which it shrinks, percent.
 const SPARSE_PERCENT: usize = 40;
 
 const _: () = assert!(DISTANCES == LINE_WORDS);

@@ -2,7 +2,8 @@
 
 use super::slot::{DISTANCES, POSITION_BITS};
 
-/// Where a segment's lines are. Bits 0..32: first line. 32..48: lines. 48..64: number of this state.
+/// The lines of a segment. Bits 0..32: first line. 32..48: number of lines. 48..64: number of this
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     pub(super) first: u32,
@@ -10,7 +11,7 @@ pub(super) struct Segment {
     state: u32,
 }
 
-/// Lines a segment may have.
+/// Maximum lines of a segment.
 pub(super) const MOST_LINES: u32 = (1 << 16) - 1;
 
 impl Segment {
@@ -27,9 +28,9 @@ impl Segment {
         u64::from(self.first) | u64::from(self.lines) << 32 | u64::from(self.state) << 48
     }
 
-    /// The same segment in other lines.
+    /// Returns the segment in other lines.
     pub(super) fn moved(self, first: u32, lines: u32) -> Self {
-        // The number comes round after 65,536 changes; no reader sleeps through that many between two loads.
+        // The number wraps after 65,536 changes; no reader pauses that long between two loads.
         Self {
             first,
             lines,
@@ -37,9 +38,9 @@ impl Segment {
         }
     }
 
-    /// The line where `position` belongs, or with a `distance` one of the others where it may be.
+    /// Returns the line of `position`, or with a `distance` one of its other lines.
     ///
-    /// Steps differ between positions: with equal ones full lines would make their neighbours full.
+    /// Steps differ between positions: with equal ones full lines would fill their neighbours.
     #[inline]
     pub(super) fn line(self, position: u32, distance: u32) -> u32 {
         debug_assert!((distance as usize) < DISTANCES);

@@ -1,10 +1,10 @@
-//! Keys, and what one word of the table says.
+//! Keys and words of the table.
 
-/// Blocks of one run at most.
+/// Maximum blocks of one run.
 pub(crate) const RUN_BLOCKS: u32 = 1 << AT_BITS;
-/// Lines in which a key may be: its own, and seven further on.
+/// Number of lines for a key: its own, and seven further on.
 pub(super) const DISTANCES: usize = 8;
-/// Keys that a line can count at one distance.
+/// Maximum keys that a line can count at one distance.
 pub(super) const MOST_DISPLACED: u64 = 15;
 
 const AT_BITS: u32 = 13;
@@ -20,7 +20,7 @@ use crate::runs::{MAX_RUNS, RUN_BITS};
 pub(crate) struct TableKey(u64);
 
 impl TableKey {
-    /// Of no block.
+    /// No block.
     pub(crate) const NONE: Self = Self(0);
 
     #[inline]
@@ -29,13 +29,13 @@ impl TableKey {
         Self((product >> 64) as u64 ^ product as u64)
     }
 
-    /// The segment, of `1 << bits`.
+    /// Returns the segment, of `1 << bits`.
     #[inline]
     pub(super) fn segment(self, bits: u32) -> usize {
         (self.0 >> (64 - bits)) as usize
     }
 
-    /// The position within the segment: a fraction of 22 bits.
+    /// Returns the position within the segment: a fraction of 22 bits.
     #[inline]
     pub(super) fn position(self, bits: u32) -> u32 {
         (self.0 << bits >> (64 - POSITION_BITS)) as u32
@@ -44,8 +44,9 @@ impl TableKey {
 
 /// One word of the table.
 ///
-/// Bits 0..25: run plus one, 0 while the slot is empty. 25..38: block of the run. 38..60: position. 60..64: not of this
-/// slot, but of its line: in slot `d`, how many keys that belong to this line are `d` lines further on.
+/// Bits 0..25: run plus one, 0 while the slot is empty. 25..38: block of the run. 38..60: position.
+/// 60..64: not of this slot, but of its line: in slot `d`, how many keys of this line are `d` lines
+/// further on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableSlot(pub(super) u64);
 
@@ -66,7 +67,7 @@ impl TableSlot {
         (self.0 >> POSITION_SHIFT) as u32 & ((1 << POSITION_BITS) - 1)
     }
 
-    /// Whether something is here that has this position.
+    /// Returns whether the slot has an entry with this position.
     #[inline]
     pub(super) fn matches(self, position: u32) -> bool {
         self.position() == position && !self.is_empty()
@@ -86,12 +87,12 @@ impl TableSlot {
         self.0 >> DISPLACED_SHIFT
     }
 
-    /// The same line's count with what `of` says otherwise.
+    /// Returns the line's count of this word with the entry of `of`.
     pub(super) fn filled_with(self, of: Self) -> Self {
         Self(self.0 & (0xf << DISPLACED_SHIFT) | of.0)
     }
 
-    /// The same line's count and nothing else.
+    /// Returns the line's count alone.
     pub(super) fn emptied(self) -> Self {
         Self(self.0 & (0xf << DISPLACED_SHIFT))
     }
@@ -100,7 +101,7 @@ impl TableSlot {
         Self(self.0.wrapping_add((change as u64) << DISPLACED_SHIFT))
     }
 
-    /// Run, block and position: everything that is this slot's own.
+    /// Returns run, block and position: the slot's own fields.
     pub(super) fn own(self) -> u64 {
         self.0 & ((1 << DISPLACED_SHIFT) - 1)
     }

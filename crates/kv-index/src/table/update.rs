@@ -1,4 +1,4 @@
-//! What the writer does with the table.
+//! The writer's operations on the table.
 
 use super::{
     BlockTable, FULL_PERCENT, LineScan, SPARSE_PERCENT, search,
@@ -10,20 +10,20 @@ use crate::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// There are no lines left for a segment.
+/// No lines are left for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoFreeLines;
 
-/// Why an entry was not made.
+/// Why an entry was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotInserted {
-    /// There are no lines left for its segment.
+    /// No lines are left for its segment.
     NoRoom,
-    /// The block has an entry.
+    /// The block already has an entry.
     Known,
 }
 
-/// What the writer knows of the table beside its lines.
+/// The writer's data on the table beside its lines.
 #[derive(Debug)]
 pub(crate) struct TableFill {
     /// Entries per segment.
@@ -37,7 +37,7 @@ impl TableFill {
         }
     }
 
-    /// Entries of all segments.
+    /// Returns the entries of all segments.
     #[cfg(test)]
     pub(crate) fn total(&self) -> u64 {
         self.entries.iter().map(|entries| u64::from(*entries)).sum()
@@ -45,7 +45,7 @@ impl TableFill {
 }
 
 impl BlockTable {
-    /// Lines of all segments.
+    /// Returns the lines of all segments.
     #[cfg(test)]
     pub(crate) fn lines_in_use(&self) -> u64 {
         let lines =
@@ -53,7 +53,7 @@ impl BlockTable {
         self.directory.iter().map(lines).sum()
     }
 
-    /// Adds an entry, unless `known` says of one with the same 22 bits that it is the same block.
+    /// Adds an entry, unless `known` recognizes one with the same 22 bits as the same block.
     pub(crate) fn insert(
         &self,
         fill: &mut TableFill,
@@ -69,11 +69,11 @@ impl BlockTable {
         let entries = &mut fill.entries[number];
         if (*entries as usize + 1) * 100 > segment.lines as usize * LINE_WORDS * FULL_PERCENT {
             let more = self.resize(number, more_lines(number, segment.lines), lines, extents);
-            // With less room than one would like it still goes on, as long as a slot is found.
+            // With little room it still continues, as long as there is a free slot.
             segment = more.unwrap_or(segment);
         }
         if segment.lines > 0 {
-            // The usual case in one look: nothing like it is here, and there is room.
+            // The usual case in one scan: no similar entry, and a free slot.
             let home = writable(lines, segment.line(position, 0));
             let LineScan {
                 equal,
@@ -106,7 +106,7 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Removes an entry that is there.
+    /// Removes an existing entry.
     pub(crate) fn remove(
         &self,
         fill: &mut TableFill,
@@ -123,7 +123,7 @@ impl BlockTable {
         *entries -= 1;
         let few = *entries as usize * 100 < segment.lines as usize * LINE_WORDS * SPARSE_PERCENT;
         if *entries == 0 || few && segment.lines > 2 {
-            // Only to save memory: if it cannot be done now, the next removal tries again.
+            // Only to save memory: if it fails, the next removal tries again.
             let fewer = if *entries == 0 {
                 0
             } else {
@@ -157,7 +157,7 @@ impl BlockTable {
             extents.give(lines, new.first, count);
             count += (count / 4).max(1);
         };
-        // The entries are there before the directory says so.
+        // The entries are written before the directory shows them.
         self.directory[number].store(new.encode(), Ordering::Release);
         if old.lines > 0 {
             extents.give(lines, old.first, old.lines);
@@ -166,8 +166,8 @@ impl BlockTable {
     }
 }
 
-/// How many lines a segment gets that has too few: 6 to 22 % more. Segments fill up evenly; would they also grow evenly, all
-/// of them would be half empty at the same time.
+/// Returns the number of lines for a segment that has too few: 6 to 22 % more. Segments fill
+/// evenly; if they also grew evenly, all of them would be half empty at the same time.
 fn more_lines(segment: usize, lines: u32) -> u32 {
     let mixed = (segment as u64 ^ u64::from(lines) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let percent = 6 + (mixed >> 32) % 17;
@@ -240,7 +240,7 @@ fn take(lines: &LineChunks, segment: Segment, position: u32, spot: BlockRef) {
     debug_assert!(false, "an entry that is removed is there");
 }
 
-/// Counts a key that is not in its own line; returns false if it cannot count that far.
+/// Counts a key that is not in its own line; returns `false` if the count is full.
 fn count_displaced(
     lines: &LineChunks,
     segment: Segment,

@@ -1,4 +1,4 @@
-//! What must hold of the structure after every change.
+//! Invariants of the structure after every change.
 
 #![allow(clippy::unwrap_used, reason = "a check may panic")]
 
@@ -13,7 +13,7 @@ use crate::{
     table::BlockRef,
 };
 
-/// Who holds what, all runs together.
+/// Held blocks of all runs.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBlocks {
     /// Confirmed stretches, by run.
@@ -22,7 +22,7 @@ pub(crate) struct HeldBlocks {
 }
 
 impl TreeWriter {
-    /// Panics where runs, table, lines and the writer's own books contradict each other.
+    /// Panics if runs, table, lines and the writer's own records contradict each other.
     pub(crate) fn check(&mut self, core: &SharedIndex) -> HeldBlocks {
         assert!(
             self.pin.is_none() && !self.pin_kept && self.dropped.is_empty(),
@@ -111,7 +111,7 @@ impl TreeWriter {
         found
     }
 
-    /// Marked blocks of a run.
+    /// Checks the marked blocks of a run; returns their number.
     fn check_marks(&self, core: &SharedIndex, run: u32) -> u64 {
         let space = core.heads.get(&core.body, run).space();
         let ends: Vec<_> = self
@@ -130,7 +130,7 @@ impl TreeWriter {
         1 + ends.len() as u64
     }
 
-    /// Lines of a run.
+    /// Checks a run; returns its lines.
     fn check_run(&mut self, core: &SharedIndex, run: u32, found: &mut HeldBlocks) -> u64 {
         let head = core.heads.get(&core.body, run);
         let node = self.nodes[run as usize];

@@ -1,4 +1,4 @@
-//! Who holds what of a run.
+//! Changes of a run's holders.
 
 use kv_blocks::SequenceHash;
 
@@ -10,18 +10,19 @@ use crate::{
     table::{BlockRef, NoFreeLines},
 };
 
-/// What a change did, in blocks.
+/// Effect of a change, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CoverChange {
-    /// Entered or left the tier.
+    /// Blocks that entered or left the tier.
     pub(crate) in_tier: u32,
-    /// Entered or left the target: held in no tier before or after.
+    /// Blocks that entered or left the target: held in no tier before or after.
     pub(crate) at_all: u32,
 }
 
 impl TreeWriter {
-    /// `slot` holds blocks `start..end` of a run in `tier` (0 to 3). `held` is told which of them it held there before;
-    /// `confirmed` says that what was expected of it there is not only expected any more. On an error nothing has changed.
+    /// Records that `slot` holds blocks `start..end` of a run in `tier` (0 to 3). `held` gets the
+    /// ranges that it held there before; with `confirmed`, expected blocks of the range become
+    /// confirmed. An error changes nothing.
     pub(crate) fn cover(
         &mut self,
         core: &SharedIndex,
@@ -58,8 +59,9 @@ impl TreeWriter {
         Ok(CoverChange { in_tier, at_all })
     }
 
-    /// `slot` does not hold blocks `start..end` of a run in `tier` any more; lets go of what nobody holds then. Without room
-    /// to say what is left, the slot holds nothing of the run in that tier.
+    /// Records that `slot` does not hold blocks `start..end` of a run in `tier` any more; frees
+    /// blocks without a holder. Without room for the rest, the slot loses all of the run in that
+    /// tier.
     pub(crate) fn uncover(
         &mut self,
         core: &SharedIndex,
@@ -82,7 +84,7 @@ impl TreeWriter {
         }
         let mut at_all = before - self.holders.any_held(slot);
         if self.settle(core, run, &mut head, gone).is_err() {
-            // A hole takes more words than a cut; nothing at all takes none.
+            // A hole takes more words than a cut; no holding takes none.
             self.holders.read(&head, &core.body);
             in_tier = self.holders.uncover(slot, tier, 0, head.blocks());
             at_all = before - self.holders.any_held(slot);
@@ -91,8 +93,8 @@ impl TreeWriter {
         CoverChange { in_tier, at_all }
     }
 
-    /// Writes changed holders of a run, where some hold less, and lets go of what nobody holds. An error means that there is
-    /// no room to say it, and that nothing has changed but `holders`.
+    /// Writes changed holders of a run after a removal, and frees blocks without a holder. An error
+    /// means that there is no room for them; only `holders` has changed then.
     pub(super) fn settle(
         &mut self,
         core: &SharedIndex,
@@ -101,7 +103,7 @@ impl TreeWriter {
         gone: &mut dyn FnMut(FreedBlocks),
     ) -> Result<(), NoFreeLines> {
         let reach = self.holders.reach();
-        // A run that goes as a whole is not written again first.
+        // A run that is freed as a whole is not rewritten first.
         if reach > 0 || self.nodes[run as usize].children > 0 || self.is_pinned(run) {
             self.rewrite(core, run, head)?;
         }
@@ -127,7 +129,8 @@ impl TreeWriter {
         done
     }
 
-    /// Puts `holders` into a head, and into its area if they need one. On an error the head is as before.
+    /// Writes `holders` to a head, and to its area if they need one. An error leaves the head as
+    /// before.
     pub(super) fn write_holders(
         &mut self,
         core: &SharedIndex,
@@ -168,7 +171,7 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// Takes everything of a run from everyone: it is shed. `lost` is told who held what.
+    /// Sheds a run: removes all its holders. `lost` gets the holdings.
     pub(crate) fn shed(
         &mut self,
         core: &SharedIndex,
@@ -196,14 +199,14 @@ impl TreeWriter {
         self.holders.each(visit);
     }
 
-    /// Whether `slot` holds a block in any tier.
+    /// Returns whether `slot` holds a block in any tier.
     pub(crate) fn holds(&mut self, core: &SharedIndex, spot: BlockRef, slot: u32) -> bool {
         self.holders
             .read(&core.heads.get(&core.body, spot.run), &core.body);
         self.holders.holds(slot, spot.at)
     }
 
-    /// Calls back with the stretches `slot` holds of a run, in any tier.
+    /// Calls back with the stretches that `slot` holds of a run, in any tier.
     pub(crate) fn stretches(
         &mut self,
         core: &SharedIndex,
@@ -218,8 +221,8 @@ impl TreeWriter {
         });
     }
 
-    /// How many of `rest`, which begins with the block `first`, are its neighbours in the run, going up or down; and the last
-    /// of them.
+    /// Returns how many of `rest`, which begins with the block `first`, are its neighbours in the
+    /// run, going up or down; and the last of them.
     pub(crate) fn stretch(
         &self,
         core: &SharedIndex,
@@ -231,7 +234,7 @@ impl TreeWriter {
         let (before, behind) = (&known[..first.at as usize], &known[first.at as usize + 1..]);
         let same =
             |(word, hash): &(&AtomicU64, &SequenceHash)| word.load(Ordering::Relaxed) == hash.0;
-        // Engines let go of the ends of sequences first.
+        // Engines free the ends of sequences first.
         let down = before.iter().rev().zip(&rest[1..]).take_while(same).count();
         if down > 0 {
             return (

@@ -1,18 +1,18 @@
-//! Where prompts part most often: lookups look there first.
+//! Depths at which prompts diverge most often: lookups probe there first.
 
 use crate::{
     atomic::Ordering,
     lookup::{KNOWN_ENDS, SharedIndex},
 };
 
-/// The most frequent depths of new branches, by counters that also forget (Misra and Gries, 1982).
+/// The most frequent depths of new branches, by counters that decay (Misra and Gries, 1982).
 #[derive(Debug, Default)]
 pub(super) struct Forks {
     counts: [(u32, u32); KNOWN_ENDS],
 }
 
 impl Forks {
-    /// A run came to hang at `depth`, as others do.
+    /// Counts a new run at `depth` that has siblings.
     pub(super) fn record(&mut self, core: &SharedIndex, depth: u32) {
         if let Some((_, count)) = self
             .counts

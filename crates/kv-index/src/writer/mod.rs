@@ -1,10 +1,11 @@
-//! The one who changes the structure; there is one at a time, behind the index's lock.
+//! The writer of the structure; there is one at a time, behind the index's lock.
 //!
-//! Changes of one run (its head, its hashes, its area) lie between `Heads::begin` and `Heads::end`; in between readers of
-//! that run wait or start over. Table entries of new blocks are made after the run says so, those of blocks that go are
-//! removed before it does: a reader that follows an entry compares the hash in any case.
+//! Changes of one run (its head, its hashes, its area) are between `RunHeads::begin` and
+//! `RunHeads::end`; in between, readers of that run wait or start over. Table entries of new blocks
+//! are added after the run has the blocks, those of freed blocks are removed before: a reader that
+//! follows an entry compares the hash in any case.
 //!
-//! What is known only here (children, age, free lines) is never read without the lock.
+//! The writer's own data (children, age, free lines) is never read without the lock.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -35,35 +36,35 @@ use crate::{
 pub(crate) use self::check::HeldBlocks;
 pub(crate) use self::{cover::CoverChange, runs::FreedBlocks};
 
-/// What only the writer knows of a run.
+/// The writer's data on a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunNode {
     /// Runs that hang on this one.
     children: u32,
     /// Lines of its hashes.
     lines: u32,
-    /// When an event last had to do with it, in runs touched since the beginning.
+    /// Time of the last event for it, counted in touched runs since the start.
     touched: u64,
-    /// Blocks of it that nobody holds.
+    /// Its blocks without a holder.
     unheld: u32,
     space: Option<NamespaceId>,
 }
 
-/// Who holds the blocks of a new run.
+/// Holder of the blocks of a new run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RunHolder {
     Confirmed { slot: u32, tier: u32 },
     Expected { slot: u32, expires: u64, stamp: u64 },
 }
 
-/// A namespace, as runs know it.
+/// A namespace in the form that runs use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunNamespace {
     pub(crate) key: u64,
     pub(crate) id: NamespaceId,
 }
 
-/// The writer's books.
+/// State of the writer.
 #[derive(Debug)]
 pub(crate) struct TreeWriter {
     extents: Extents,
@@ -71,27 +72,27 @@ pub(crate) struct TreeWriter {
     marks: TableFill,
     nodes: Vec<RunNode>,
     free_runs: Vec<u32>,
-    /// How many runs hang on `(run, attach)`.
+    /// Number of runs that hang on `(run, attach)`.
     children: BTreeMap<(u32, u32), u32>,
-    /// Marked blocks beside the first ones of runs: run and block.
+    /// Marked blocks other than the first ones of runs: run and block.
     ends: BTreeSet<(u32, u32)>,
     forks: Forks,
     holders: Holders,
-    /// Bytes that heads and body may take together with everything else.
+    /// Maximum bytes of heads and body together with everything else.
     limit: u64,
-    /// Bytes of everything else, as last told.
+    /// Bytes of everything else, as last reported.
     pub(crate) other_bytes: u64,
     clock: u64,
-    /// Where the search for something to shed goes on.
+    /// Position of the search for a run to shed.
     hand: usize,
     blocks: u64,
-    /// Blocks that nobody holds.
+    /// Blocks without a holder.
     unheld: u64,
-    /// Expected blocks that are not expected any more: stamp and number of blocks. For the caller to take.
+    /// Blocks that are not expected any more: stamp and number of blocks. The caller takes them.
     pub(crate) dropped: Vec<(u64, u32)>,
-    /// A block that stays although nobody may hold it, with its run: the change that is under way builds on it.
+    /// A block of a run that stays even without a holder: the current change builds on it.
     pin: Option<BlockRef>,
-    /// Whether that kept a block that would have gone.
+    /// Whether the pin has preserved a block that would have been freed.
     pin_kept: bool,
 }
 
@@ -119,12 +120,12 @@ impl TreeWriter {
         }
     }
 
-    /// Has a block stay, and with it all those before it, in place of the one pinned before.
+    /// Pins a block, and with it all blocks before it, in place of the one pinned before.
     pub(crate) fn pin(&mut self, spot: Option<BlockRef>) {
         self.pin = spot;
     }
 
-    /// Ends that; lets go of what stayed only for it.
+    /// Ends the pin; frees the blocks that stayed only for it.
     pub(crate) fn unpin(&mut self, core: &SharedIndex, gone: &mut dyn FnMut(FreedBlocks)) {
         let pin = self.pin.take();
         if std::mem::take(&mut self.pin_kept)
@@ -138,44 +139,44 @@ impl TreeWriter {
         self.pin.is_some_and(|pin| pin.run == run)
     }
 
-    /// Distinct blocks in the structure.
+    /// Returns the number of distinct blocks in the structure.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Distinct blocks that somebody holds.
+    /// Returns the number of distinct blocks with a holder.
     pub(crate) fn held_blocks(&self) -> u64 {
         self.blocks - self.unheld
     }
 
-    /// Notes how many blocks of a run nobody holds.
+    /// Records the number of a run's blocks without a holder.
     fn note_unheld(&mut self, run: u32, unheld: u32) {
         let before = std::mem::replace(&mut self.nodes[run as usize].unheld, unheld);
         self.unheld = self.unheld - u64::from(before) + u64::from(unheld);
     }
 
-    /// Runs there have ever been at once; numbers below may be free.
+    /// Returns the maximum number of runs so far; numbers below may be free.
     pub(crate) fn runs(&self) -> u32 {
         self.nodes.len() as u32
     }
 
-    /// The namespace of a run; `None` while its number is free.
+    /// Returns the namespace of a run; `None` while its number is free.
     pub(crate) fn space(&self, run: u32) -> Option<NamespaceId> {
         self.nodes.get(run as usize)?.space
     }
 
-    /// Bytes in use by blocks, holders, table and books.
+    /// Returns the bytes in use by blocks, holders, table and the writer's maps.
     pub(crate) fn bytes(&self) -> u64 {
         let nodes = (self.nodes.len() - self.free_runs.len()) * size_of::<RunNode>();
         self.extents.used() * LINE_BYTES + nodes as u64 + self.places()
     }
 
-    /// Bytes of the books of places in runs.
+    /// Returns the bytes of the maps of positions in runs.
     fn places(&self) -> u64 {
         self.children.len() as u64 * KID_BYTES + self.ends.len() as u64 * END_BYTES
     }
 
-    /// Bytes taken from the system for good.
+    /// Returns the bytes taken from the system permanently.
     fn committed(&self, core: &SharedIndex) -> u64 {
         let body = (self.extents.chunks() as u64) << core.body.log2();
         let nodes =
@@ -183,12 +184,12 @@ impl TreeWriter {
         body * LINE_BYTES + nodes + self.places() + self.extents.own_bytes() + self.other_bytes
     }
 
-    /// Whether more is in use than allowed, because what stands beside the structure has grown.
+    /// Returns whether the budget is exceeded, because other data beside the structure has grown.
     pub(crate) fn over_budget(&self, core: &SharedIndex) -> bool {
         self.committed(core) > self.limit && self.bytes() + self.other_bytes > self.limit
     }
 
-    /// Lines for an array, an area or a segment.
+    /// Takes lines for an array, an area or a segment.
     fn take(&mut self, core: &SharedIndex, lines: u32) -> Result<u32, NoFreeLines> {
         if let Some(start) = self.extents.take(&core.body, lines) {
             return Ok(start);
@@ -197,8 +198,9 @@ impl TreeWriter {
         self.extents.take(&core.body, lines).ok_or(NoFreeLines)
     }
 
-    /// Bytes that everything else will take more once the body is full, if it grows along: lines are never given back, so
-    /// what they leave to it now is all it will have. Not foreseen while there is little of either.
+    /// Returns the further bytes that everything else will need once the body is full, if it grows
+    /// in proportion: lines are never given back, so it never gets more than the body leaves it
+    /// now. Not estimated while there is little of either.
     fn to_come(&self, core: &SharedIndex) -> u64 {
         let body = (self.extents.chunks() as u64) << core.body.log2();
         let more = (body + (1 << core.body.log2())).saturating_sub(self.extents.used());
@@ -221,7 +223,7 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// A number for a new run.
+    /// Takes a number for a new run.
     fn take_run(&mut self, core: &SharedIndex) -> Result<u32, NoFreeLines> {
         if let Some(run) = self.free_runs.pop() {
             return Ok(run);
@@ -295,7 +297,8 @@ impl TreeWriter {
             .remove(&mut self.marks, &core.body, &mut self.extents, key, spot);
     }
 
-    /// Marks block `at` of a run as one where a prompt ended. Only a hint, so it does without if there is no room.
+    /// Marks block `at` of a run as the end of a prompt. The mark is only a hint, so it is skipped
+    /// if there is no room.
     fn mark_end(&mut self, core: &SharedIndex, space: u64, run: u32, at: u32) {
         if at == 0
             || self.ends.contains(&(run, at))
@@ -310,7 +313,7 @@ impl TreeWriter {
         }
     }
 
-    /// Unmarks the prompts' ends among the blocks of a run from `from` on.
+    /// Unmarks the ends of prompts among the blocks of a run from `from` on.
     fn unmark_ends(&mut self, core: &SharedIndex, space: u64, run: u32, from: u32) {
         while let Some((run, at)) = self
             .ends
@@ -329,7 +332,7 @@ impl TreeWriter {
         self.nodes[run as usize].touched = self.clock;
     }
 
-    /// An old run on which nothing hangs and that is not pinned, to be shed: the oldest of a few dozen.
+    /// Returns a run to shed: the oldest of a few dozen without children or a pin.
     pub(crate) fn oldest_leaf(&mut self) -> Option<u32> {
         let mut oldest: Option<(u64, u32)> = None;
         let mut seen = 0;
@@ -350,13 +353,13 @@ impl TreeWriter {
         oldest.map(|(_, run)| run)
     }
 
-    /// The hash of a block that is there.
+    /// Returns the hash of an existing block.
     pub(crate) fn hash(&self, core: &SharedIndex, spot: BlockRef) -> u64 {
         let head = core.heads.get(&core.body, spot.run);
         hashes(core, &head)[spot.at as usize].load(Ordering::Relaxed)
     }
 
-    /// The hashes of a run's blocks.
+    /// Returns the hashes of a run's blocks.
     pub(crate) fn hashes_of<'a>(
         &self,
         core: &'a SharedIndex,
@@ -368,7 +371,7 @@ impl TreeWriter {
             .map(|word| word.load(Ordering::Relaxed))
     }
 
-    /// The place of a block, by its hash.
+    /// Returns the position of a block by its hash.
     pub(crate) fn find(&self, core: &SharedIndex, space: u64, hash: u64) -> Option<BlockRef> {
         let key = core.table.key(space, hash);
         let mut head = RunHead::NONE;
@@ -378,11 +381,11 @@ impl TreeWriter {
     }
 }
 
-/// Runs among which the oldest is shed.
+/// Number of runs among which the oldest is shed.
 const SAMPLE: usize = 64;
-/// A branch in the book of children, its share of empty places included; estimated.
+/// Estimated bytes of a branch in the map of children, its share of free capacity included.
 const KID_BYTES: u64 = 24;
-/// The same for the end of a prompt.
+/// Estimated bytes of the end of a prompt.
 const END_BYTES: u64 = 16;
 
 fn hashes<'a>(core: &'a SharedIndex, head: &RunHead) -> &'a [crate::atomic::AtomicU64] {

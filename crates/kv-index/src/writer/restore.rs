@@ -1,4 +1,4 @@
-//! Runs that come back as they were saved.
+//! Restores runs from a snapshot.
 
 use kv_blocks::SequenceHash;
 
@@ -10,13 +10,14 @@ use crate::{
 };
 
 impl TreeWriter {
-    /// When an event last had to do with a run; a higher number is later.
+    /// Returns the time of the last event for a run; a higher number is later.
     pub(crate) fn touched(&self, run: u32) -> u64 {
         self.nodes[run as usize].touched
     }
 
-    /// Makes a run of all of `blocks`, at most as many as a run has, behind `last`; as if last touched at `touched`. `held`
-    /// has stretches that do not meet; what there is no room to say is taken from it. On an error nothing has changed.
+    /// Makes a run of all of `blocks`, at most as many as fit in a run, behind `last`; as if last
+    /// touched at `touched`. `held` has stretches that do not overlap; those without room are
+    /// removed from it. An error changes nothing.
     pub(crate) fn restore(
         &mut self,
         core: &SharedIndex,
@@ -31,7 +32,8 @@ impl TreeWriter {
                 held.retain(|span| holders.put(*span))
             })?;
         if (made as usize) < blocks.len() {
-            // All or nothing: what hangs on its end would have no parent, and `held` would say too much.
+            // All or nothing: a child at its end would have no parent, and `held` would be too
+            // long.
             self.cut(core, run, 0, made);
             return Err(NoFreeLines);
         }
@@ -40,7 +42,7 @@ impl TreeWriter {
         Ok(run)
     }
 
-    /// Lets go of the blocks at the end of a run that nobody holds and nothing hangs on.
+    /// Frees the blocks at the end of a run that have no holder and no child.
     pub(crate) fn release(
         &mut self,
         core: &SharedIndex,

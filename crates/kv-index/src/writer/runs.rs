@@ -1,4 +1,4 @@
-//! Runs come, grow, shrink and go.
+//! Creation, growth and removal of runs.
 
 use kv_blocks::SequenceHash;
 
@@ -11,22 +11,23 @@ use crate::{
     table::{BlockRef, NoFreeLines, RUN_BLOCKS, TableKey},
 };
 
-/// Runs that hang on one block from which on it counts as a place where prompts part.
+/// Number of runs on one block from which on it counts as a fork of prompts.
 const FORK: u32 = 4;
-/// So many blocks at once come from a prompt, not from decoding.
+/// Minimum blocks at once that come from a prompt, not from decoding.
 const PROMPT: u32 = 4;
-/// Blocks ahead of which a key's own line is asked for.
+/// Distance in blocks at which a key's own line is prefetched.
 const FAR: usize = 32;
-/// Blocks ahead of which that line is there, and tells which others are needed.
+/// Distance in blocks at which that line has arrived and names the other lines to prefetch.
 const NEAR: usize = 14;
 
-/// A block is known, but not where the event says: a publisher that names blocks by hash got its chain wrong.
+/// A known block that is not behind the parent of the event: a publisher that names blocks by hash
+/// has a wrong chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChainConflict;
 
 impl TreeWriter {
-    /// The stretch of known blocks with which `rest` goes on after `last` (`None`: from the root): its first block, and how
-    /// many there are. `None` if not even the first is known.
+    /// Returns the stretch of known blocks at the start of `rest` after `last` (`None`: from the
+    /// root): its first block and its length. `None` if the first block is not known.
     pub(crate) fn locate(
         &mut self,
         core: &SharedIndex,
@@ -59,7 +60,7 @@ impl TreeWriter {
         let known = &hashes(core, &head)[spot.at as usize..];
         let most = known.len().min(rest.len());
         let same = |offset: usize| known[offset].load(Ordering::Relaxed) == rest[offset].0;
-        // These hashes cover everything before them, so the same last one means that all are.
+        // These hashes cover everything before them, so an equal last one means that all are equal.
         let equal = if same(most - 1) {
             most
         } else {
@@ -95,8 +96,8 @@ impl TreeWriter {
         before == last
     }
 
-    /// Makes blocks after `last` that nobody had, held by `holder`; returns the first, and how many were made: at least
-    /// one, and fewer than asked for if a run is full.
+    /// Makes new blocks after `last`, held by `holder`; returns the first, and how many were made:
+    /// at least one, and fewer than requested if a run is full.
     pub(crate) fn make(
         &mut self,
         core: &SharedIndex,
@@ -141,7 +142,7 @@ impl TreeWriter {
         })
     }
 
-    /// Makes a run of blocks after `last` that nobody had; `hold` enters who holds them, and is told how many they are.
+    /// Makes a run of new blocks after `last`; `hold` gets their number and enters the holders.
     pub(super) fn make_run(
         &mut self,
         core: &SharedIndex,
@@ -210,7 +211,7 @@ impl TreeWriter {
         self.touch(run);
         let made = self.enter(core, home.key, run, 0, rest);
         if made < count {
-            // No room for all of them in the table: the run ends where it is.
+            // The table has no room for all of them: the run ends here.
             self.cut(core, run, made, made);
             if made == 0 {
                 return Err(NoFreeLines);
@@ -220,7 +221,7 @@ impl TreeWriter {
         Ok((BlockRef { run, at: 0 }, made))
     }
 
-    /// Adds blocks to the end of a run whose only holder has all of it.
+    /// Appends blocks to a run whose only holder has all of it.
     fn extend(
         &mut self,
         core: &SharedIndex,
@@ -237,7 +238,8 @@ impl TreeWriter {
         let needed = count.div_ceil(LINE_WORDS as u32);
         let moved = needed > lines;
         let array = if moved {
-            // An eighth more, so that a sequence that grows block by block is not copied each time. Not if room is scarce.
+            // An eighth more, so that a sequence that grows block by block is not copied each time.
+            // Not if room is scarce.
             let ample = (needed + needed / 8 + u32::from(rest.len() == 1))
                 .min(longest(core) / LINE_WORDS as u32);
             let (array, got) = match self.take(core, ample) {
@@ -286,8 +288,8 @@ impl TreeWriter {
         Ok((BlockRef { run, at: old }, made))
     }
 
-    /// Makes the table entries of blocks from `first` on; returns how many, up to the first for which there is no room, or
-    /// that is known already: a publisher that names blocks by hash got its chain wrong.
+    /// Adds the table entries of blocks from `first` on; returns how many, up to the first one
+    /// without room or already known: a publisher that names blocks by hash has a wrong chain.
     fn enter(
         &mut self,
         core: &SharedIndex,
@@ -316,8 +318,8 @@ impl TreeWriter {
         blocks.len() as u32
     }
 
-    /// Lets go of the blocks at the end of `run` that nobody holds and nothing hangs on, and of the runs before it likewise.
-    /// `holders` has the run's holders. `gone` is told of every block that went.
+    /// Frees the blocks at the end of `run` that have no holder and no child, and those of the runs
+    /// before it likewise. `holders` has the run's holders. `gone` gets every freed block.
     pub(crate) fn trim(&mut self, core: &SharedIndex, run: u32, gone: &mut dyn FnMut(FreedBlocks)) {
         let mut run = run;
         loop {
@@ -357,7 +359,8 @@ impl TreeWriter {
         }
     }
 
-    /// Shortens a run to `keep` blocks, of which those before `entered` are in the table. `holders` has its holders.
+    /// Shortens a run to `keep` blocks, of which those before `entered` are in the table. `holders`
+    /// has its holders.
     pub(super) fn cut(&mut self, core: &SharedIndex, run: u32, keep: u32, entered: u32) {
         let mut head = core.heads.get(&core.body, run);
         let known = hashes(core, &head);
@@ -401,7 +404,7 @@ impl TreeWriter {
         head.0[4] = known[keep as usize - 1].load(Ordering::Relaxed);
         head.set_blocks(keep);
         self.holders.set_blocks(keep);
-        // Fewer blocks need no more words than before, so this finds room.
+        // Fewer blocks need no more words than before, so there is room.
         let _ = self.write_holders(core, &mut head);
         core.heads.end(&core.body, run, &head);
         self.extents
@@ -424,7 +427,7 @@ impl TreeWriter {
         }
     }
 
-    /// Tells readers whether they need to look for what hangs on a run.
+    /// Sets the flag by which readers know whether a run has children.
     fn say_children(&self, core: &SharedIndex, run: u32, any: bool) {
         let mut head = core.heads.get(&core.body, run);
         head.set_children(any);
@@ -450,7 +453,7 @@ impl TreeWriter {
     }
 }
 
-/// The keys of many blocks, their lines asked for some steps ahead of their use.
+/// Keys of many blocks, with their lines prefetched some steps ahead of their use.
 struct KeyPrefetch<F> {
     keys: [TableKey; FAR],
     count: usize,
@@ -477,7 +480,7 @@ impl<F: Fn(usize) -> TableKey> KeyPrefetch<F> {
         self.keys[number % FAR] = key;
     }
 
-    /// Key `number`: they are taken in order.
+    /// Returns key `number`; the keys are taken in order.
     #[inline]
     fn next(&mut self, core: &SharedIndex, number: usize) -> TableKey {
         let key = self.keys[number % FAR];
@@ -498,16 +501,17 @@ pub(crate) struct FreedBlocks {
     pub(crate) run: u32,
     pub(crate) from: u32,
     pub(crate) to: u32,
-    /// The namespace the whole run left, if nothing of it stays.
+    /// The namespace of a run that was freed as a whole.
     pub(crate) space: Option<crate::namespaces::NamespaceId>,
 }
 
-/// Blocks of one run at most. Where memory is cut small for a small budget a run takes a quarter of a chunk.
+/// Returns the maximum number of blocks in a run. With the small chunks of a small budget a run
+/// takes a quarter of a chunk.
 fn longest(core: &SharedIndex) -> u32 {
     RUN_BLOCKS.min((LINE_WORDS as u32) << core.body.log2() >> 2)
 }
 
-/// Lines that hold so many words.
+/// Returns the number of lines for a number of words.
 pub(super) fn lines_of(words: usize) -> u32 {
     words.div_ceil(LINE_WORDS) as u32
 }

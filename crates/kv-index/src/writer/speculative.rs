@@ -8,9 +8,11 @@ use crate::{
 };
 
 impl TreeWriter {
-    /// `span.slot` is expected to hold blocks `span.start..span.end` of a run until `expires`; where it was already, until the
-    /// later of the two. With `trusted`, what it is known to hold is left alone. Returns how many blocks bear `stamp` now, and
-    /// when the first of them ends; what bore others before is noted in `dropped`. On an error nothing has changed.
+    /// Records that `span.slot` is expected to hold blocks `span.start..span.end` of a run until
+    /// `expires`; for blocks already expected, until the later of the two. With `trusted`, blocks
+    /// that it is known to hold are left alone. Returns how many blocks have `stamp` now, and their
+    /// first expiry; `dropped` gets the blocks that had other stamps before. An error changes
+    /// nothing.
     pub(crate) fn add_speculative(
         &mut self,
         core: &SharedIndex,
@@ -30,7 +32,7 @@ impl TreeWriter {
         let (mut entered, mut ends) = (0, u64::MAX);
         let mut from = start;
         while from < end {
-            // Up to the next border the same holds of every block.
+            // Up to the next border all blocks are in the same state.
             let mut to = end;
             let mut confirmed = from < self.holders.leading(slot);
             if confirmed {
@@ -78,8 +80,8 @@ impl TreeWriter {
         Ok((entered, ends))
     }
 
-    /// Takes back up to `most` blocks that bear `stamp` in a run and whose time is over at `now`, from the end on. Returns
-    /// when the first of the others ends, `None` if there are none.
+    /// Takes back up to `most` blocks of a run that have `stamp` and are expired at `now`, from the
+    /// end on. Returns the first expiry of the others, `None` if there are none.
     pub(crate) fn retract(
         &mut self,
         core: &SharedIndex,
@@ -121,14 +123,15 @@ impl TreeWriter {
             }
         }
         if left < most {
-            // Less of the same takes no more room than before.
+            // Fewer blocks take no more room than before.
             let _ = self.settle(core, run, &mut head, gone);
         }
         ends
     }
 
-    /// Takes from `slot` what it holds of a run: in `tier` only, or in all of them; and with `expected` what is expected of it
-    /// there. Returns how many blocks left each tier, and how many left the slot.
+    /// Removes the blocks that `slot` holds of a run: in `tier` only, or in all tiers; with
+    /// `expected` also its expected blocks. Returns how many blocks left each tier, and how many
+    /// left the slot.
     pub(crate) fn clear(
         &mut self,
         core: &SharedIndex,
@@ -162,7 +165,7 @@ impl TreeWriter {
     }
 }
 
-/// The first border of `span` behind `from`, if it comes before `to`.
+/// Returns the first border of `span` behind `from`, if it is before `to`.
 fn border(span: TierSpan, from: u32, to: u32) -> u32 {
     [span.start, span.end]
         .into_iter()

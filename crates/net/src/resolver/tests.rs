@@ -14,7 +14,7 @@ fn ip(last: u8) -> IpAddr {
     [127, 0, 0, last].into()
 }
 
-/// A cache whose resolver answers as told, and how often it was asked.
+/// A cache whose resolver gives scripted answers, and the number of its queries.
 fn cache(
     lookup: impl Fn(&str, usize) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
 ) -> (NameCache, Arc<AtomicUsize>) {
@@ -24,7 +24,7 @@ fn cache(
     (NameCache::new(lookup, Clock::system()), asked)
 }
 
-/// Makes what is known of a name older.
+/// Makes the cached answer of a name older.
 fn age(cache: &NameCache, name: &str, by: Duration) {
     let mut names = cache.names.lock();
     let known = names.get_mut(name).unwrap();
@@ -37,7 +37,7 @@ fn age(cache: &NameCache, name: &str, by: Duration) {
     }
 }
 
-/// A clock whose process started long ago.
+/// Uses a clock whose process started long ago.
 fn long_running(mut cache: NameCache) -> NameCache {
     cache.clock = Clock::ahead_by(Duration::from_secs(3600));
     cache
@@ -81,7 +81,7 @@ async fn the_last_addresses_are_used_while_the_resolver_fails_and_new_ones_when_
     let cache = long_running(cache);
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
     age(&cache, "engine", REFRESH);
-    // The question that fails costs nobody anything.
+    // The failing query delays no caller.
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
     until_asked(&cache, &asked, 2).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
@@ -180,13 +180,13 @@ async fn a_resolver_that_hangs_takes_a_few_threads_and_holds_up_no_name_that_is_
     assert!(asked.load(Ordering::SeqCst) <= 1 + MOST_LOOKUPS);
     age(&cache, "known", REFRESH + GRACE / 2);
     assert_eq!(*cache.resolve("known").await.unwrap(), [ip(1)]);
-    // Whoever leaves ends no question: a client's connect timeout frees no thread.
+    // A caller that leaves ends no query: a client's connect timeout frees no thread.
     waiting[0].abort();
     drop(release);
     for answer in waiting.into_iter().skip(1) {
         answer.await.unwrap().unwrap();
     }
-    // The known one is asked for anew as well.
+    // The cached one is queried again as well.
     until_asked(&cache, &asked, 22).await;
     assert_eq!(asked.load(Ordering::SeqCst), 22, "each name once");
 }
@@ -230,7 +230,7 @@ async fn the_systems_own_names_are_known_and_addresses_are_not_asked_for() {
     );
 }
 
-/// All of these at once.
+/// Awaits all of these at once.
 async fn futures<T, F: Future<Output = T>>(count: usize, make: impl Fn(usize) -> F) -> Vec<T> {
     let mut running: Vec<_> = (0..count).map(|number| Box::pin(make(number))).collect();
     let mut done = Vec::new();

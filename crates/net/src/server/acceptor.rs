@@ -7,19 +7,20 @@ use tokio::time::Instant;
 use super::{ConnectionSlot, ConnectionTable, PeerAddress};
 use crate::{Listeners, Stream};
 
-/// Pause after an accept that failed for want of descriptors: a busy loop would take the core from running streams.
+/// Pause after an accept that failed for want of descriptors: a busy loop would take the core from
+/// running streams.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A shortage that lasts is logged again after this.
+/// Interval at which a lasting shortage is logged again.
 const LOG_AGAIN: Duration = Duration::from_secs(30);
 
-/// Accepts connections for which there is a place.
+/// Accept loop that takes a connection only when a slot is free.
 #[derive(Debug)]
 pub struct Acceptor {
     listeners: Listeners,
     table: Arc<ConnectionTable>,
-    /// Accepted, and without a place so far.
+    /// An accepted connection without a slot so far.
     accepted: Option<Stream>,
-    /// When a failure was logged last.
+    /// When a failure was last logged.
     logged: Option<Instant>,
 }
 
@@ -34,8 +35,8 @@ impl Acceptor {
         }
     }
 
-    /// The next connection and its place. While there is none, connections wait in the kernel's backlog. Cancelling
-    /// loses none.
+    /// Returns the next connection and its slot. While no slot is free, connections wait in the
+    /// kernel's backlog. Cancelling loses none.
     pub async fn next(&mut self) -> (Stream, ConnectionSlot) {
         loop {
             let stream = match self.accepted.take() {
@@ -59,7 +60,7 @@ impl Acceptor {
         }
     }
 
-    /// Stops accepting. A connection that was accepted already has a place, even above the limit.
+    /// Stops accepting. A connection that was already accepted gets a slot, even above the limit.
     pub fn stop(self) -> Option<(Stream, ConnectionSlot)> {
         let stream = self.accepted?;
         let slot = self.table.admit_last(PeerAddress::of(stream.peer_addr()));
@@ -78,7 +79,7 @@ impl Acceptor {
         }
     }
 
-    /// One line for a shortage, however often an accept fails meanwhile.
+    /// Logs a shortage once, however often an accept fails meanwhile.
     fn log(&mut self, error: &io::Error) {
         if self
             .logged

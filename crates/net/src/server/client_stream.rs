@@ -1,9 +1,10 @@
 //! A client's connection with two deadlines that the HTTP layer does not have.
 //!
-//! A request head must be complete within a time: the first one of a connection from the connection's beginning, each
-//! later one from its first byte, since an idle connection may rest longer. And a client that takes nothing of what is
-//! written is given up after a while: otherwise its reply would hold the engine, the load and the connection for ever,
-//! since a reply is not asked for more while nothing of it can be written.
+//! A request head must be complete within a time limit: the first one of a connection from the
+//! connection's start, each later one from its first byte, since an idle connection may rest
+//! longer. And a client that reads nothing for a while is dropped: the HTTP layer does not poll a
+//! reply while it cannot write, so the reply would hold the engine, the load and the connection for
+//! ever.
 
 use std::{
     io,
@@ -28,24 +29,24 @@ use crate::{StallTimeout, Stream};
 
 /// No request is in progress, and nothing is left to write.
 const IDLE: u8 = 0;
-/// A head is complete and its reply is not.
+/// A head is complete, its reply is not.
 const ANSWERING: u8 = 1;
 /// A reply is complete, and some of it may still have to be written.
 const FLUSHING: u8 = 2;
 
-/// The connection. The HTTP layer reads and writes through it.
+/// The connection, between socket and HTTP layer.
 #[derive(Debug)]
 pub struct ClientStream {
     inner: StallTimeout<Stream>,
     head_timeout: Duration,
     exchange: ExchangeTracker,
-    /// Heads that were complete when the stream was read last.
+    /// Number of complete heads at the last read.
     heads: u64,
     /// Runs while a head is awaited or incomplete.
     head: Option<Pin<Box<Sleep>>>,
 }
 
-/// Says where in the exchange of requests and replies a connection is.
+/// Tracker of the request and reply phases of a connection.
 #[derive(Clone, Debug)]
 pub struct ExchangeTracker(Arc<ClientState>);
 
@@ -53,13 +54,13 @@ pub struct ExchangeTracker(Arc<ClientState>);
 struct ClientState {
     slot: ConnectionSlot,
     phase: AtomicU8,
-    /// Heads that are complete.
+    /// Number of complete heads.
     heads: AtomicU64,
 }
 
 impl ExchangeTracker {
-    /// A head is complete: its request is in progress until the returned guard is dropped. Waits while the client's
-    /// address has as many requests in progress as it may.
+    /// Begins a request after its complete head: it is in progress until the returned guard is
+    /// dropped. Waits while the client's address has its full share of requests in progress.
     pub async fn begin(&self) -> ExchangeGuard {
         let state = Arc::clone(&self.0);
         state.phase.store(ANSWERING, Ordering::Release);
@@ -69,13 +70,13 @@ impl ExchangeTracker {
         ExchangeGuard { state, _turn: turn }
     }
 
-    /// The connection's place.
+    /// Returns the connection's slot.
     pub fn slot(&self) -> &ConnectionSlot {
         &self.0.slot
     }
 }
 
-/// While it lives, a request is in progress.
+/// Guard of a request in progress.
 #[derive(Debug)]
 pub struct ExchangeGuard {
     state: Arc<ClientState>,
@@ -89,8 +90,8 @@ impl Drop for ExchangeGuard {
 }
 
 impl ClientStream {
-    /// A connection that was accepted just now. A head may take `head_timeout`; a client that takes nothing for
-    /// `write_stall` is given up.
+    /// Wraps a newly accepted connection. A head may take `head_timeout`; a client that takes
+    /// nothing for `write_stall` is dropped.
     pub fn new(
         inner: Stream,
         slot: ConnectionSlot,
@@ -127,7 +128,7 @@ impl AsyncRead for ClientStream {
             stream.head = None;
         }
         if state.phase.load(Ordering::Acquire) == ANSWERING {
-            // What is read now belongs to the request's body, or to nobody yet.
+            // These bytes belong to the request's body, or to no request yet.
             return Pin::new(&mut stream.inner).poll_read(cx, buf);
         }
         let before = buf.filled().len();
@@ -173,7 +174,7 @@ impl AsyncWrite for ClientStream {
         let stream = self.get_mut();
         ready!(Pin::new(&mut stream.inner).poll_flush(cx))?;
         let state = &stream.exchange.0;
-        // The HTTP layer flushes when it has handed over all it had: nothing of the reply is left here.
+        // The HTTP layer flushes after its last write: nothing of the reply is left here.
         if state
             .phase
             .compare_exchange(FLUSHING, IDLE, Ordering::AcqRel, Ordering::Relaxed)
@@ -189,7 +190,7 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-/// A reply's body that keeps its request in progress until it is out.
+/// A reply's body that keeps its request in progress until it is sent.
 #[derive(Debug)]
 pub struct InProgressBody<B> {
     body: B,
@@ -197,7 +198,7 @@ pub struct InProgressBody<B> {
 }
 
 impl<B> InProgressBody<B> {
-    /// `body`, with the guard of its request.
+    /// Combines `body` with the guard of its request.
     pub fn new(body: B, answering: ExchangeGuard) -> Self {
         Self {
             body,

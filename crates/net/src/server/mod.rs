@@ -1,11 +1,11 @@
-//! What every listener of the program needs: places for connections, an accept loop that rests when the system has no
-//! descriptors, and a client's connection with deadlines.
+//! Parts common to all listeners: connection slots, an accept loop that pauses when the system has
+//! no descriptors, and a client's connection with deadlines.
 //!
-//! The listener of clients, that of operators, and bound event sockets share it.
+//! The client listener, the admin listener, and bound event sockets share it.
 //!
-//! Not here: what is spoken on a connection, and when a listener stops.
+//! Not here: the protocol of a connection, and when a listener stops.
 //!
-//! **Invariant**: a connection with a request in progress never yields its place to another one.
+//! **Invariant**: a connection with a request in progress never yields its slot to another one.
 
 mod acceptor;
 mod client_stream;

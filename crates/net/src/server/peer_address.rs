@@ -1,13 +1,14 @@
-//! What counts as one address where several clients share something.
+//! The client address by which shares are counted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// The address that a connection comes from, as shares are counted.
+/// The address of a connection's peer, as shares are counted.
 ///
-/// An IPv6 host usually owns a whole /64 network and may change its address within it at will, so that is one address.
+/// An IPv6 host usually owns a whole /64 network and may change its address within it at will, so
+/// that is one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PeerAddress {
-    /// This machine, over a unix socket, or a connection that is already gone.
+    /// This machine, over a unix socket, or a connection that is already closed.
     Local,
     /// An IPv4 address, also one that is mapped into IPv6.
     V4(Ipv4Addr),
@@ -16,7 +17,7 @@ pub enum PeerAddress {
 }
 
 impl PeerAddress {
-    /// That of a connection's other end ([`crate::Stream::peer_addr`]).
+    /// Returns the address of a connection's peer ([`crate::Stream::peer_addr`]).
     pub fn of(address: Option<SocketAddr>) -> Self {
         match address.map(|address| address.ip().to_canonical()) {
             None => Self::Local,

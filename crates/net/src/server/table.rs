@@ -1,9 +1,10 @@
-//! Places for the connections of one listener.
+//! Connection slots of one listener.
 //!
-//! A connection is idle while it carries no request. When all places are taken, a new connection gets that of the
-//! connection that has been idle for the longest time; when none is idle it waits in the backlog. One address may have
-//! requests in progress on at most seven eighths of the places: its further requests wait, and their connections count as
-//! idle meanwhile, so that another address always finds a place.
+//! A connection is idle while it carries no request. When all slots are taken, a new connection
+//! gets the slot of the connection that has been idle longest; when none is idle it waits in the
+//! backlog. One address may have requests in progress on at most seven eighths of the slots: its
+//! further requests wait, and their connections count as idle meanwhile, so that another address
+//! always finds a slot.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,41 +16,42 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::PeerAddress;
 
-/// The part of the places that one address leaves to others. With fewer places than this, nothing is left.
+/// Divisor of the slots that one address leaves to others. With fewer slots than this, none is
+/// left.
 const RESERVE: usize = 8;
 
-/// The places. Made for one accept loop: only one task may wait for them.
+/// The slots. Made for one accept loop: only one task may wait for them.
 #[derive(Debug)]
 pub struct ConnectionTable {
     most: usize,
     share: usize,
     state: Mutex<TableState>,
-    /// A place may have become free, or a connection idle.
+    /// Signals that a slot may be free, or a connection idle.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct TableState {
-    /// Numbers connections, and orders them by when they became idle.
+    /// Numbers connections, and orders them by the start of their idle time.
     next: u64,
-    /// At most `most` and those that came while the listener stopped.
+    /// At most `most`, plus connections admitted while the listener stopped.
     slots: HashMap<u64, SlotState>,
-    /// Connections that were told to close and have not yet.
+    /// Connections that were signalled to close and are still open.
     closing: usize,
-    /// Idle connections that were not told to close, the longest idle first.
+    /// Idle connections that were not signalled to close, the longest idle first.
     idle: BTreeMap<u64, u64>,
-    /// The same by address.
+    /// The idle connections by address.
     idle_by_peer: BTreeSet<(PeerAddress, u64)>,
     /// Addresses that have connections.
     peers: HashMap<PeerAddress, PeerShare>,
-    /// The address that has more than half of the places.
+    /// The address that has more than half of the slots.
     majority: Option<PeerAddress>,
 }
 
 #[derive(Debug)]
 struct SlotState {
     peer: PeerAddress,
-    /// Since when, in the order of all; `None`: it carries a request.
+    /// Start of its idle time, in the order of all; `None`: it carries a request.
     idle: Option<u64>,
     closing: bool,
     close: Arc<Notify>,
@@ -58,21 +60,21 @@ struct SlotState {
 #[derive(Debug)]
 struct PeerShare {
     connections: usize,
-    /// As many permits as the address may have requests in progress.
+    /// One permit per request that the address may have in progress.
     request_permits: Arc<Semaphore>,
 }
 
-/// What became of a connection that wants a place.
+/// The result of a request for a slot.
 enum SlotAdmission {
     Admitted(ConnectionSlot),
-    /// A place will become free, or a connection idle: try again then.
+    /// A slot will become free, or a connection idle: try again then.
     Later,
-    /// Its address has its share in use, and none of its connections is idle.
+    /// Its address uses its full share, and none of its connections is idle.
     Refused,
 }
 
 impl ConnectionTable {
-    /// Places for `most` connections.
+    /// Creates a table for `most` connections.
     pub fn new(most: usize) -> Arc<Self> {
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
         Arc::new(Self {
@@ -83,7 +85,8 @@ impl ConnectionTable {
         })
     }
 
-    /// Resolves when a connection that is accepted now will get a place: before that it is better off in the backlog.
+    /// Resolves when a connection accepted now would get a slot: until then it is better off in the
+    /// backlog.
     pub async fn has_room(&self) {
         loop {
             {
@@ -96,8 +99,9 @@ impl ConnectionTable {
         }
     }
 
-    /// A place for an accepted connection; waits for one that has to yield. `None`: its address has its share in use, and
-    /// no connection of that address is idle. Cancelling changes nothing but which connections are told to close.
+    /// Assigns a slot to an accepted connection; waits for the connection that has to yield.
+    /// `None`: its address uses its full share, and no connection of that address is idle.
+    /// Cancelling only affects which connections are signalled to close.
     pub async fn admit(self: &Arc<Self>, peer: PeerAddress) -> Option<ConnectionSlot> {
         loop {
             match self.try_admit(peer) {
@@ -108,7 +112,7 @@ impl ConnectionTable {
         }
     }
 
-    /// A place above the limit, for the last connection of a listener that stops.
+    /// Assigns a slot above the limit, for the last connection of a listener that stops.
     pub fn admit_last(self: &Arc<Self>, peer: PeerAddress) -> ConnectionSlot {
         let mut state = self.state.lock();
         self.insert(&mut state, peer)
@@ -196,7 +200,7 @@ impl TableState {
     }
 
     fn longest_idle(&self) -> Option<u64> {
-        // Whoever has most of the places yields first.
+        // The address with most of the slots yields first.
         self.majority
             .and_then(|peer| self.idle_of(peer))
             .or_else(|| self.idle.values().next().copied())
@@ -253,7 +257,7 @@ impl TableState {
     }
 }
 
-/// A connection's place. It is idle at first. Dropping it gives the place back.
+/// A connection's slot, idle at first. Dropping it frees the slot.
 #[derive(Debug)]
 pub struct ConnectionSlot {
     table: Arc<ConnectionTable>,
@@ -264,41 +268,43 @@ pub struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    /// Where the connection comes from.
+    /// Returns the address of the connection's peer.
     pub fn peer(&self) -> PeerAddress {
         self.peer
     }
 
-    /// Waits until the connection's address may have one more request in progress, and counts the request until the permit
-    /// is dropped. A connection that waits counts as idle, and so may have to yield.
+    /// Waits until the connection's address may have one more request in progress, and counts the
+    /// request until the permit is dropped. A connection that waits counts as idle, and so may have
+    /// to yield.
     pub async fn acquire_request_slot(&self) -> Option<OwnedSemaphorePermit> {
         if let Ok(turn) = Arc::clone(&self.request_permits).try_acquire_owned() {
             return Some(turn);
         }
-        // It may come right behind another request.
+        // It may directly follow another request.
         self.set_idle();
         // The semaphore is never closed.
         Arc::clone(&self.request_permits).acquire_owned().await.ok()
     }
 
-    /// A request is in progress: the connection keeps its place, even if it was told to close and has not yet.
+    /// Marks a request as in progress: the connection keeps its slot, even if it was signalled to
+    /// close and is still open.
     pub fn set_busy(&self) {
         let mut state = self.table.state.lock();
         let closing = state.closing;
         state.set_busy(self.id);
         if state.closing < closing {
-            // Somebody else has to yield.
+            // Another connection has to yield.
             self.table.changed.notify_one();
         }
     }
 
-    /// The connection has been idle from now on.
+    /// Marks the connection as idle from now on.
     pub fn set_idle(&self) {
         self.table.state.lock().set_idle(self.id);
         self.table.changed.notify_one();
     }
 
-    /// Resolves when the connection, which is idle, has to yield its place.
+    /// Resolves when the idle connection has to yield its slot.
     pub async fn must_close(&self) {
         loop {
             self.close.notified().await;

@@ -1,7 +1,7 @@
-//! A connection that is to be encrypted, from the side that accepted it.
+//! The server side of an encrypted connection.
 //!
-//! Whoever accepts connections must not wait for handshakes, so it is the connection's own task that shakes hands: with
-//! its first read, within a time of its own.
+//! An accept loop must not wait for handshakes, so the connection's own task shakes hands: at its
+//! first read, within its own time limit.
 
 use std::{
     fmt, io,
@@ -18,7 +18,7 @@ use tokio_rustls::{Accept, server::TlsStream};
 
 use crate::Stream;
 
-/// Time for a handshake. Clients that need longer hold a connection that others could have.
+/// Time limit of a handshake. A slower client occupies a connection that others could use.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A connection before, in or after its handshake.
@@ -38,7 +38,7 @@ impl TlsAccept {
         ))))
     }
 
-    /// The connection itself; `None` once it is over.
+    /// Returns the connection below; `None` once it is over.
     pub(crate) fn inner(&self) -> Option<&Stream> {
         match &self.0 {
             AcceptState::Handshake(shaking) => shaking.0.get_ref(),
@@ -108,7 +108,7 @@ impl AsyncWrite for TlsAccept {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Before the handshake nothing was written, and a flush must not wait for it.
+        // Before the handshake no data was written, and a flush must not wait for it.
         match &mut self.get_mut().0 {
             AcceptState::Ready(stream) => Pin::new(stream).poll_flush(cx),
             AcceptState::Handshake(_) | AcceptState::Failed => Poll::Ready(Ok(())),

@@ -1,4 +1,4 @@
-//! What a listener shows to its clients, read from files that may change while it listens.
+//! The TLS identity of a listener, read from files that may change while it listens.
 
 use std::{
     fmt, io,
@@ -17,18 +17,18 @@ use tokio_rustls::TlsAcceptor;
 use super::{HTTP_1, TlsAccept, provider, trust::certificates};
 use crate::Stream;
 
-/// Where a listener's certificate is.
+/// Paths of a listener's certificate files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentityFiles {
-    /// PEM text: the certificate, then those that lead from it to its authority.
+    /// PEM text: the certificate, then the chain to its authority.
     pub cert: PathBuf,
     /// PEM text: the certificate's private key.
     pub key: PathBuf,
-    /// PEM text: authorities one of which must vouch for a client; `None` = clients show nothing.
+    /// PEM text: authorities that may sign client certificates; `None` = no client certificates.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why a listener has nothing to show.
+/// The reason why a listener has no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file cannot be read.
@@ -36,33 +36,33 @@ pub enum IdentityError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file holds something else.
+    /// A file has unexpected content.
     #[error("{} holds no usable {what} ({reason}): give it as PEM text", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         what: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// The key is another certificate's, and the like.
+    /// The key does not match the certificate, and the like.
     #[error("{} and {} do not go together ({source}): give a certificate and its own key", cert.display(), key.display())]
     Pair {
         /// The certificate's file.
         cert: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// What is wrong.
+        /// The error of the TLS library.
         source: rustls::Error,
     },
 }
 
 impl IdentityError {
-    /// Which of the files it is about.
+    /// Returns the file that the error concerns.
     pub fn path(&self) -> &Path {
         match self {
             Self::File { path, .. } | Self::Content { path, .. } => path,
@@ -71,7 +71,7 @@ impl IdentityError {
     }
 }
 
-/// A listener's certificate and key, kept as its files have them.
+/// A listener's certificate and key, kept in line with their files.
 pub struct TlsIdentity {
     files: IdentityFiles,
     current: Mutex<LoadedIdentity>,
@@ -79,9 +79,9 @@ pub struct TlsIdentity {
 
 struct LoadedIdentity {
     config: Arc<ServerConfig>,
-    /// What the files held when they were last looked at, whether or not it was of use.
+    /// The content of the files at the last check, whether or not it was usable.
     seen: IdentityContents,
-    /// Why they were of no use when they were last looked at.
+    /// Why it was unusable at the last check.
     trouble: Option<String>,
 }
 
@@ -107,7 +107,7 @@ impl TlsIdentity {
         })
     }
 
-    /// The permissions of the key's file, where others than its owner can read it.
+    /// Returns the permissions of the key's file, where users other than its owner can read it.
     pub fn exposed_key_mode(&self) -> Option<u32> {
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::metadata(&self.files.key)
@@ -118,13 +118,13 @@ impl TlsIdentity {
         (mode & 0o077 != 0).then_some(mode)
     }
 
-    /// Its files.
+    /// Returns the paths.
     pub fn files(&self) -> &IdentityFiles {
         &self.files
     }
 
-    /// Looks at the files again; true if new connections get something new. What is of no use changes nothing, and the
-    /// same trouble is told once.
+    /// Checks the files again; true if new connections get a new identity. Unusable content changes
+    /// nothing, and the same error is logged once.
     pub fn refresh(&self) -> Result<bool, IdentityError> {
         let read = contents(&self.files);
         if let Ok(found) = &read
@@ -155,7 +155,7 @@ impl TlsIdentity {
         }
     }
 
-    /// The encrypted form of a fresh connection. It shakes hands when it is first read.
+    /// Wraps a fresh connection in its encrypted form. It shakes hands when it is first read.
     pub(crate) fn accept(&self, stream: Stream) -> TlsAccept {
         let config = Arc::clone(&self.current.lock().config);
         TlsAccept::new(TlsAcceptor::from(config).accept(stream))
@@ -219,7 +219,7 @@ fn config(
 
 impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nothing of the key.
+        // Shows nothing of the key.
         f.debug_struct("Identity")
             .field("files", &self.files)
             .finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! Believing every certificate, for `insecure_skip_verify`.
+//! Accepts every certificate, for `insecure_skip_verify`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
 
-/// Takes any certificate for the server's. The handshake itself is still checked: its other side holds the key.
+/// Verifier that accepts any certificate as the server's. The handshake itself is still checked:
+/// the other side has the key.
 #[derive(Debug)]
 pub(super) struct NoVerification(Arc<CryptoProvider>);
 

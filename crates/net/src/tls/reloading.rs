@@ -7,10 +7,10 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::TlsIdentity;
 
-/// How often the files are looked at. They are small; who replaces them is not kept waiting.
+/// Interval of file checks. The files are small; an operator who replaces them does not wait long.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// An identity, and when its files are looked at next.
+/// An identity, and the time of the next check of its files.
 #[derive(Debug)]
 pub(crate) struct ReloadingIdentity {
     pub(crate) identity: Arc<TlsIdentity>,
@@ -18,7 +18,7 @@ pub(crate) struct ReloadingIdentity {
 }
 
 impl ReloadingIdentity {
-    /// Must be called on a runtime.
+    /// Creates the identity; must be called on a runtime.
     pub(crate) fn new(identity: Arc<TlsIdentity>) -> Self {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -28,11 +28,11 @@ impl ReloadingIdentity {
         }
     }
 
-    /// Has the files looked at when it is time; `cx` is woken for that.
+    /// Starts a check of the files when it is due; `cx` is woken for that.
     pub(crate) fn poll_refresh(&self, cx: &mut Context<'_>) {
         while self.looks.lock().poll_tick(cx).is_ready() {
             let identity = Arc::clone(&self.identity);
-            // Files may be slow, and accepting must not be. It ends by itself.
+            // File access may be slow, and accepting must not be. The task ends by itself.
             drop(tokio::task::spawn_blocking(move || {
                 match identity.refresh() {
                     Ok(false) => {}

@@ -1,4 +1,4 @@
-//! Whose certificates are believed.
+//! Trust roots of outgoing connections.
 
 use std::{
     fmt, io,
@@ -17,11 +17,11 @@ use tokio_rustls::TlsConnector;
 use super::{HTTP_1, no_verification::NoVerification, provider};
 use crate::Stream;
 
-/// Believes the certificates that this machine believes, and those signed by the authorities given.
+/// The authorities that this machine trusts, and additional ones.
 #[derive(Clone)]
 pub struct TrustRoots(Arc<ClientConfig>);
 
-/// Why there is nothing to check certificates with.
+/// The reason why no trust roots can be built.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
     /// A file of certificates cannot be read.
@@ -29,13 +29,13 @@ pub enum TrustError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The text holds no certificate, or one that is damaged.
     #[error("certificates of authorities cannot be read ({reason}): give one or more as PEM text")]
     Pem {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// This machine's certificates cannot be used, and none was given.
@@ -47,12 +47,13 @@ pub enum TrustError {
 }
 
 impl TrustRoots {
-    /// What this machine believes.
+    /// Loads this machine's trust roots.
     pub fn system() -> Result<Self, TrustError> {
         Self::with(Vec::new())
     }
 
-    /// The same, read while others use the runtime: it takes a while, and authorities come and go while a router runs.
+    /// Loads this machine's trust roots off the runtime: reading takes a while, and authorities
+    /// change while a router runs.
     pub async fn system_now() -> Result<Self, TrustError> {
         let read = tokio::task::spawn_blocking(Self::system).await;
         read.unwrap_or_else(|error| {
@@ -60,12 +61,12 @@ impl TrustRoots {
         })
     }
 
-    /// The same and the authorities in this PEM text.
+    /// Loads this machine's trust roots and the authorities in this PEM text.
     pub fn with_authorities(pem: &[u8]) -> Result<Self, TrustError> {
         Self::with(certificates(pem).map_err(|reason| TrustError::Pem { reason })?)
     }
 
-    /// The same and the authorities in this file.
+    /// Loads this machine's trust roots and the authorities in this file.
     pub fn with_authorities_in(path: &Path) -> Result<Self, TrustError> {
         let pem = std::fs::read(path).map_err(|source| TrustError::File {
             path: path.to_owned(),
@@ -74,12 +75,14 @@ impl TrustRoots {
         Self::with_authorities(&pem)
     }
 
-    /// Believes everyone: whoever answers is taken for the server, and what is said can be read and changed on the way.
+    /// Trusts every certificate: any server that answers passes for the right one, and traffic can
+    /// be read and changed on the way.
     pub fn blind() -> Result<Self, TrustError> {
         Self::verifying(Arc::new(NoVerification::new(provider())))
     }
 
-    /// Believes nobody: for a library that wants to be told also where nothing is encrypted.
+    /// Trusts no certificate: for a library that requires trust roots even where no connection is
+    /// encrypted.
     pub fn none() -> Result<Self, TrustError> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?;
@@ -104,7 +107,7 @@ impl TrustRoots {
         Ok(Self(Arc::new(config)))
     }
 
-    /// The same for a protocol that is not HTTP.
+    /// Returns the same trust roots for a protocol other than HTTP.
     #[must_use]
     pub fn without_http(&self) -> Self {
         let mut config = (*self.0).clone();
@@ -112,7 +115,7 @@ impl TrustRoots {
         Self(Arc::new(config))
     }
 
-    /// For a library that shakes hands by itself.
+    /// Returns the configuration for a library that makes its own handshakes.
     pub fn client_config(&self) -> ClientConfig {
         (*self.0).clone()
     }
@@ -127,7 +130,7 @@ impl TrustRoots {
     }
 }
 
-/// The certificates in a PEM text, at least one; else what is wrong.
+/// Returns the certificates in a PEM text, at least one; otherwise the reason.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match read {

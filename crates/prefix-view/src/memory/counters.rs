@@ -1,18 +1,18 @@
-//! The writers' book: how much there is, and of whom.
+//! The writers' counters: totals, and the entries of each backend.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::entry::BackendHolding;
 use crate::{BackendStats, EventKind, StorageTier, ViewStats};
 
-/// Backends at most; events of further ones are ignored and counted. Their names are configured, so this is a bound and
-/// not a limit that a fleet meets.
+/// Maximum number of backends; events of further ones are ignored and counted. The names are
+/// configured, so this is a bound that no real fleet reaches.
 const MOST_BACKENDS: usize = 1024;
 
-/// Why a holding goes.
+/// Why a holding is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LossReason {
-    /// An event or an operator said so.
+    /// An event or an operator removed it.
     Dropped,
     Expired,
     Evicted,
@@ -46,7 +46,7 @@ impl BackendTally {
 }
 
 impl ViewCounters {
-    /// The one copy of a backend's name; `None`: there are too many.
+    /// Returns the shared copy of a backend's name; `None` if there are too many backends.
     pub(super) fn name(&mut self, backend: &Arc<str>) -> Option<Arc<str>> {
         if let Some((name, _)) = self.backends.get_key_value(backend) {
             return Some(Arc::clone(name));
@@ -73,7 +73,7 @@ impl ViewCounters {
         self.ignored_events += 1;
     }
 
-    /// A backend's holding came in, in place of one in tier `before`.
+    /// Counts a new holding of a backend, which replaces one in tier `before`.
     pub(super) fn gained(&mut self, backend: &str, before: Option<StorageTier>, tier: StorageTier) {
         if before.is_none() {
             self.entries += 1;
@@ -109,7 +109,7 @@ impl ViewCounters {
         self.entries
     }
 
-    /// All that a writer knows; queries are counted elsewhere.
+    /// Returns all totals that writers count; queries are counted elsewhere.
     pub(super) fn stats(&self) -> ViewStats {
         ViewStats {
             prefixes: self.prefixes as u64,

@@ -1,4 +1,4 @@
-//! One prefix, and who holds it.
+//! One prefix and its holders.
 
 use std::{
     sync::{
@@ -12,15 +12,15 @@ use kv_blocks::Moment;
 
 use crate::{Holder, StorageTier};
 
-/// A moment in 8 bytes: nanoseconds since the start, which last for 584 years.
+/// A moment in 8 bytes: nanoseconds since the start, which suffice for 584 years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stamp(pub(super) u64);
 
-/// The moment from which on entries count: what was recorded at it or before is over.
+/// The moment before which entries are expired: an entry recorded at it or earlier does not count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Horizon(Option<Stamp>);
 
-/// What one backend holds of a prefix.
+/// A backend's holding of a prefix.
 #[derive(Debug)]
 pub(super) struct BackendHolding {
     pub(super) backend: Arc<str>,
@@ -29,10 +29,11 @@ pub(super) struct BackendHolding {
     pub(super) tier: StorageTier,
 }
 
-/// One prefix. At most one holding per backend, so their number is bounded by that of backends.
+/// One prefix. It has at most one holding per backend, so the number of backends bounds them.
 #[derive(Debug, Default)]
 pub(super) struct PrefixEntry {
-    /// When it was last recorded, or found by a query: queries write it while they share the lock.
+    /// Time of the last event or of the last query that found it; queries write it under the shared
+    /// lock.
     used: AtomicU64,
     holdings: Vec<BackendHolding>,
 }
@@ -44,7 +45,8 @@ impl From<Moment> for Stamp {
 }
 
 impl Horizon {
-    /// Nothing is over before one time to live has passed since the start.
+    /// Returns the horizon at `now`. Nothing expires before one time to live has passed since the
+    /// start.
     pub(super) fn at(now: Moment, ttl: Duration) -> Self {
         Self(
             now.since_start()
@@ -65,7 +67,7 @@ impl PrefixEntry {
             .find(|holding| *holding.backend == *backend)
     }
 
-    /// Enters a holding and gives back the tier of the one that it replaces.
+    /// Inserts a holding and returns the tier of the one that it replaces.
     pub(super) fn put(&mut self, holding: BackendHolding) -> Option<StorageTier> {
         self.touch(holding.recorded);
         if let Some(known) = self
@@ -75,13 +77,14 @@ impl PrefixEntry {
         {
             return Some(std::mem::replace(known, holding).tier);
         }
-        // Most prefixes are held by one or two backends: room for four would double what an entry costs.
+        // Most prefixes have one or two holders: capacity for four would double the size of an
+        // entry.
         self.holdings.reserve_exact(1);
         self.holdings.push(holding);
         None
     }
 
-    /// Removes the holdings that `goes` names.
+    /// Removes the holdings for which `goes` is true.
     pub(super) fn remove(
         &mut self,
         goes: impl FnMut(&mut BackendHolding) -> bool,
@@ -101,14 +104,14 @@ impl PrefixEntry {
         self.holdings.iter().any(|holding| horizon.is_past(holding))
     }
 
-    /// What is not over.
+    /// Returns the holdings that are not expired.
     pub(super) fn counting(&self, horizon: Horizon) -> impl Iterator<Item = &BackendHolding> {
         self.holdings
             .iter()
             .filter(move |holding| !horizon.is_past(holding))
     }
 
-    /// Who holds it, in no order.
+    /// Returns the holders, in no order.
     pub(super) fn holders(&self, now: Stamp, horizon: Horizon) -> Vec<Holder> {
         let holders: Vec<Holder> = self
             .counting(horizon)
@@ -131,7 +134,8 @@ impl PrefixEntry {
         holders
     }
 
-    /// The order of eviction, least first; `None`: it is over.
+    /// Returns the time of the last use, the order of eviction; `None`, the least, if it is
+    /// expired.
     pub(super) fn last_use(&self, horizon: Horizon) -> Option<Stamp> {
         let over = self.holdings.iter().all(|holding| horizon.is_past(holding));
         (!over).then(|| Stamp(self.used.load(Ordering::Relaxed)))

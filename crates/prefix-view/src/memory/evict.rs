@@ -1,4 +1,4 @@
-//! What goes when there is no room.
+//! Eviction when the view is full.
 
 use std::collections::BinaryHeap;
 
@@ -10,19 +10,22 @@ use super::{
     entry::{Horizon, Stamp},
 };
 
-/// What is over goes, and what was used before `last_use`, and of what was used at that very moment this many.
+/// Limit of an eviction: expired prefixes go, prefixes last used before `last_use`, and this many
+/// of those last used at exactly that moment.
 struct Cutoff {
     last_use: Option<Stamp>,
     ties: usize,
 }
 
 impl MemoryPrefixIndex {
-    /// Makes room for one more prefix: where there is none, the tenth of all prefixes goes that was neither recorded nor
-    /// found by a query for the longest time. Those whose time is over count first, and all of them go.
+    /// Makes room for one more prefix. A full view evicts the tenth of its prefixes that was
+    /// neither recorded nor found by a query for the longest time. Expired ones count first, and
+    /// all of them are evicted.
     pub(super) fn make_room(&self, ledger: &mut ViewCounters, now: Moment) {
         let max = self.settings.max_entries.get();
         let horizon = self.horizon(now);
-        // A prefix that is queried while the oldest are being removed stays, so one pass may remove fewer than a tenth.
+        // A prefix that is queried during the eviction stays, so one pass may remove fewer than a
+        // tenth.
         while ledger.prefixes >= max {
             let Some(cutoff) = self.cutoff((max / 10).max(1), horizon) else {
                 return;
@@ -31,8 +34,9 @@ impl MemoryPrefixIndex {
         }
     }
 
-    /// Where the `goal` prefixes end that were not used for the longest time. Looks at all of them, which is the price for
-    /// queries that only note the time: a list in the order of use would make each of them a writer.
+    /// Returns the cutoff for the `goal` prefixes that were unused for the longest time. Reads all
+    /// prefixes, the price for queries that only record the time: a list in the order of use would
+    /// make each query a writer.
     fn cutoff(&self, goal: usize, horizon: Horizon) -> Option<Cutoff> {
         // Bound: a tenth of `max_entries`.
         let mut oldest: BinaryHeap<Option<Stamp>> = BinaryHeap::with_capacity(goal);

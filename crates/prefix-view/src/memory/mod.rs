@@ -28,21 +28,21 @@ pub use self::prefix_holders::PrefixHolders;
 
 /// The view in this process's memory; it is always available.
 ///
-/// Queries share a lock with each other and wait for a writer only while that one is in the same part of the table.
-/// Writers go one by one. A query that comes upon entries whose time is over drops them, unless a writer is busy: it
-/// never waits for one.
+/// Queries share a lock and wait for a writer only while it is in the same part of the table.
+/// Writers run one at a time. A query that finds expired entries drops them, unless a writer is
+/// busy: it never waits for one.
 #[derive(Debug)]
 pub struct MemoryPrefixIndex {
     settings: ViewSettings,
     table: ShardedTable,
-    /// Whoever changes what is in the table holds it, and takes locks of the table after it, never before.
+    /// Held by every writer of the table, which takes locks of the table after it, never before.
     ledger: Mutex<ViewCounters>,
     queries: AtomicU64,
     hits: AtomicU64,
 }
 
 impl MemoryPrefixIndex {
-    /// An empty view.
+    /// Creates an empty view.
     pub fn new(settings: ViewSettings) -> Self {
         Self {
             settings,
@@ -57,10 +57,11 @@ impl MemoryPrefixIndex {
         Horizon::at(now, self.settings.entry_ttl)
     }
 
-    /// The tokens that a backend holds of a prefix after an event; `None`: the event moves what nobody holds.
+    /// Returns the tokens that a backend holds of a prefix after an event; `None` if the event
+    /// moves a prefix that the backend does not hold.
     ///
-    /// An event that does not say how many leaves the number that is known. Where none is, only an event that brings the
-    /// prefix onto the accelerator stands for an assumed number of them.
+    /// An event without a count leaves the known number. If there is none, only an event that
+    /// brings the prefix onto the accelerator stands for the assumed number.
     fn tokens(&self, event: &PrefixEvent, known: Option<u32>, tier: StorageTier) -> Option<u32> {
         let assumed = || (tier == StorageTier::GpuHot).then(|| self.settings.assumed_tokens());
         event.token_count.or(known).or_else(assumed)
@@ -88,7 +89,7 @@ impl MemoryPrefixIndex {
         ledger.gained(&backend, before, tier);
     }
 
-    /// Removes from one prefix what `remove` takes out of it, and the prefix itself when nobody is left.
+    /// Applies `remove` to one prefix, and removes the prefix itself when it has no holder left.
     fn remove(
         &self,
         ledger: &mut ViewCounters,
@@ -107,7 +108,7 @@ impl MemoryPrefixIndex {
         }
     }
 
-    /// Removes from every prefix what `remove` takes out of it, and says how much that was.
+    /// Applies `remove` to every prefix, and returns the counts of the removed.
     fn remove_everywhere(
         &self,
         loss: LossReason,
@@ -115,7 +116,7 @@ impl MemoryPrefixIndex {
     ) -> u64 {
         let mut removed = 0;
         for shard in self.table.shards() {
-            // Taken anew for every part, so that events get in between.
+            // The lock is taken anew for every part, so that events can be recorded in between.
             let mut ledger = self.ledger.lock();
             shard.write().retain(|_, entry| {
                 let lost = remove(entry);

@@ -1,4 +1,4 @@
-//! Everything that is held, part by part: for whoever keeps a copy.
+//! The view's content, part by part, for the code that maintains a copy of it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,25 +7,26 @@ use kv_blocks::Moment;
 use super::{MemoryPrefixIndex, entry::Stamp};
 use crate::{Holder, PrefixHash};
 
-/// One prefix and who holds it.
+/// One prefix and its holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixHolders {
     /// The prefix.
     pub prefix: PrefixHash,
-    /// Who holds it, best first; at least one.
+    /// The holders, best first; at least one.
     pub holders: Vec<Holder>,
-    /// How long the one that was recorded last still counts.
+    /// Time to live left of the holding that was recorded last.
     pub left: Duration,
 }
 
 impl MemoryPrefixIndex {
-    /// How many parts there are for [`Self::held`]. It never changes.
+    /// Returns the number of parts for [`Self::held`]. It never changes.
     pub fn parts(&self) -> usize {
         self.table.shards().len()
     }
 
-    /// What is held at `now` in one part of the view, some 1,600 prefixes; nothing where there is no such part. Queries
-    /// go on beside it. It is no use of a prefix: what is evicted does not change.
+    /// Returns the prefixes with holders at `now` in one part of the view, some 1,600 prefixes;
+    /// empty if there is no such part. Queries go on meanwhile. The call is not a use of a prefix:
+    /// it does not change the order of eviction.
     pub fn held(&self, part: usize, now: Moment) -> Vec<PrefixHolders> {
         let Some(shard) = self.table.shards().get(part) else {
             return Vec::new();
@@ -46,7 +47,7 @@ impl MemoryPrefixIndex {
 }
 
 impl super::PrefixEntry {
-    /// Who holds it, in no order, and when the last of them was recorded; `None`: it is over.
+    /// Returns the holders, in no order, and when the last of them was recorded; `None` if expired.
     fn held(&self, horizon: super::Horizon) -> Option<(Vec<Holder>, Stamp)> {
         let last = self
             .counting(horizon)

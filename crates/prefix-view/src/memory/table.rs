@@ -1,4 +1,4 @@
-//! Prefixes, spread over locks.
+//! Prefixes in parts, each with its own lock.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,12 @@ use crate::PrefixHash;
 
 pub(super) type PrefixShard = HashMap<PrefixHash, PrefixEntry>;
 
-/// Prefixes in one part of a full table: a hash map doubles at 1,792 of them, and this leaves room for uneven parts.
+/// Prefixes in one part of a full table: a hash map doubles at 1,792 of them, and this leaves room
+/// for uneven parts.
 const PART: usize = 1_600;
 
-/// Readers share the lock of one part; a writer that goes through everything holds one part at a time.
+/// A table in parts. Readers share the lock of one part; a writer that visits all of them locks one
+/// part at a time.
 #[derive(Debug)]
 pub(super) struct ShardedTable {
     shards: Box<[RwLock<PrefixShard>]>,

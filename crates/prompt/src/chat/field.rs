@@ -1,6 +1,7 @@
-//! A request's field, read from its JSON.
+//! Reads a request's field from its JSON.
 //!
-//! **Invariant**: an error names the field and the place in it, never a value: prompts do not belong in errors and logs.
+//! **Invariant**: an error names the field and the place in it, never a value: prompts do not
+//! belong in errors and logs.
 
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
@@ -8,10 +9,10 @@ use serde_json::error::Category;
 use super::{number, unsupported};
 use crate::PromptError;
 
-/// The parser goes this deep; the engine's goes deeper.
+/// Maximum nesting of this parser; the engine's allows more.
 const MAX_DEPTH: usize = 127;
 
-/// Reads a field. What the engine's reader takes and ours does not is no fault of the request.
+/// Reads a field. A value that only the engine's parser accepts is no fault of the request.
 pub(super) fn read<T: DeserializeOwned>(field: &'static str, text: &str) -> Result<T, PromptError> {
     serde_json::from_str(text).map_err(|error| {
         let found = match error.classify() {
@@ -34,7 +35,7 @@ pub(super) fn read<T: DeserializeOwned>(field: &'static str, text: &str) -> Resu
     })
 }
 
-/// The same for a field whose numbers a template may print.
+/// Reads a field whose numbers a template may print.
 pub(super) fn json<T: DeserializeOwned>(field: &'static str, text: &str) -> Result<T, PromptError> {
     match number::unlike_python(text) {
         Some(number) => Err(unsupported(format!("the number {number} in {field}"))),
@@ -42,7 +43,7 @@ pub(super) fn json<T: DeserializeOwned>(field: &'static str, text: &str) -> Resu
     }
 }
 
-/// How deep containers are nested in a JSON text.
+/// Returns the nesting depth of containers in a JSON text.
 fn depth(text: &str) -> usize {
     let bytes = text.as_bytes();
     let (mut at, mut open, mut most) = (0, 0_usize, 0);
@@ -94,7 +95,7 @@ mod tests {
             let error = read::<Vec<Value>>("messages", text).unwrap_err();
             assert!(!error.is_refusal(), "{error}");
         }
-        // Half of a surrogate pair: refused by the engine as well.
+        // Half of a surrogate pair: the engine rejects it as well.
         assert!(
             read::<Vec<Value>>("messages", r#"["\ud800"]"#)
                 .unwrap_err()

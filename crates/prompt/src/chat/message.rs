@@ -1,4 +1,4 @@
-//! Messages as the engine hands them to the template.
+//! Converts messages into the form that the engine passes to the template.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::{
     template::{ChatTemplate, ContentFormat},
 };
 
-/// The messages as the template sees them.
+/// Returns the messages as the template sees them.
 pub(super) fn conversation(
     messages: Vec<Value>,
     template: &ChatTemplate,
@@ -30,12 +30,12 @@ fn is(turn: &Map<String, Value>, role: &str) -> bool {
     turn.get("role").is_some_and(|found| found == role)
 }
 
-/// How strictly the engine looks at a message.
+/// The strictness of the engine's message validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessageRules {
     /// The roles of its API.
     Known,
-    /// Roles that only some templates know.
+    /// Roles of some templates only.
     Custom,
 }
 
@@ -48,7 +48,7 @@ impl MessageRules {
     }
 }
 
-/// One message with the fields that the engine keeps.
+/// Converts one message, with the fields that the engine keeps.
 fn turn(
     mut message: Map<String, Value>,
     format: ContentFormat,
@@ -111,7 +111,7 @@ fn turn(
     Ok(turn)
 }
 
-/// Fields of a message with a role of its own that have a form, though nothing is made of them here.
+/// Checks the form of fields in a message with a custom role; the values are not used here.
 fn check_custom(message: &Map<String, Value>) -> Result<(), PromptError> {
     let wrong = |key: &str, fits: fn(&Value) -> bool| {
         message
@@ -131,14 +131,14 @@ fn check_custom(message: &Map<String, Value>) -> Result<(), PromptError> {
     Ok(())
 }
 
-/// A part of a message's content, of those that become text.
+/// A content part that becomes text.
 enum TextPart {
     Text(String),
-    /// Names a tool whose description the template looks up.
+    /// The name of a tool whose description the template looks up.
     ToolReference(String),
 }
 
-/// The parts of a message's content; a text is one.
+/// Returns the parts of a message's content; a text is one part.
 fn parts(role: &str, content: Option<Value>) -> Result<Vec<TextPart>, PromptError> {
     match content {
         None => Ok(Vec::new()),
@@ -148,7 +148,7 @@ fn parts(role: &str, content: Option<Value>) -> Result<Vec<TextPart>, PromptErro
             .into_iter()
             .filter_map(|part| read(part, role).transpose())
             .collect(),
-        // Its reader walks over an empty object as over an empty list.
+        // The engine's parser iterates over an empty object as over an empty list.
         Some(Value::Object(none))
             if none.is_empty() && MessageRules::of(role) == MessageRules::Known =>
         {
@@ -160,7 +160,8 @@ fn parts(role: &str, content: Option<Value>) -> Result<Vec<TextPart>, PromptErro
     }
 }
 
-/// The member that holds the text of a content part of this type; `None` for a type that does not become text.
+/// Returns the member with the text of a content part of this type; `None` for a type that does not
+/// become text.
 pub(super) fn text_key(kind: &str, rules: MessageRules) -> Option<&'static str> {
     match kind {
         "text" => Some("text"),
@@ -172,7 +173,7 @@ pub(super) fn text_key(kind: &str, rules: MessageRules) -> Option<&'static str> 
     }
 }
 
-/// A content part; `None` for one without text where that is allowed.
+/// Reads a content part; `None` for one without text where that is allowed.
 fn read(part: Value, role: &str) -> Result<Option<TextPart>, PromptError> {
     let rules = MessageRules::of(role);
     let lenient = rules == MessageRules::Custom;
@@ -185,7 +186,7 @@ fn read(part: Value, role: &str) -> Result<Option<TextPart>, PromptError> {
         return Err(refused("a content part has no type: expected a string"));
     };
     if part.get("uuid").is_some_and(|id| !id.is_null()) {
-        // Those are media that were sent before.
+        // References to media of earlier requests.
         return Err(unsupported(format!(
             "a content part of type {kind} with a uuid"
         )));
@@ -205,8 +206,8 @@ fn read(part: Value, role: &str) -> Result<Option<TextPart>, PromptError> {
     }
 }
 
-/// The line that one client writes above its instructions, and that is different in each request. The engine drops it,
-/// or it would find none of the rest in its cache.
+/// Removes the line that one client writes above its instructions and changes in each request. The
+/// engine drops it, as otherwise its cache would find none of the rest.
 fn without_billing_header(parts: Vec<TextPart>) -> Vec<TextPart> {
     let rest = |part| match part {
         TextPart::Text(text) if text.starts_with("x-anthropic-billing-header") => {
@@ -218,7 +219,7 @@ fn without_billing_header(parts: Vec<TextPart>) -> Vec<TextPart> {
     parts.into_iter().filter_map(rest).collect()
 }
 
-/// Content in the form that the template wants.
+/// Returns the content in the form that the template expects.
 fn content(parts: Vec<TextPart>, role: &str, format: ContentFormat) -> Value {
     let all_text = parts.iter().all(|part| matches!(part, TextPart::Text(_)));
     // Tool results are one text for every template: few expect parts there.
@@ -240,7 +241,7 @@ fn content(parts: Vec<TextPart>, role: &str, format: ContentFormat) -> Value {
     texts.join("\n").into()
 }
 
-/// Tool calls with their arguments as objects: clients send them as JSON in a string.
+/// Returns tool calls with their arguments as objects: clients send them as JSON in a string.
 fn tool_calls(calls: Option<Value>) -> Result<Vec<Value>, PromptError> {
     match calls {
         None | Some(Value::Null) => Ok(Vec::new()),
@@ -276,11 +277,12 @@ fn tool_call(call: Value) -> Result<Value, PromptError> {
     if let Some(number) = number::unlike_python(&arguments) {
         return Err(unsupported(format!("the number {number} in a tool call")));
     }
-    // What is not an object counts as none, so that one bad call does not end a conversation.
+    // Arguments that are no object count as empty, so that one bad call does not end a
+    // conversation.
     let arguments: Map<String, Value> = match serde_json::from_str(&arguments) {
         Ok(Value::Object(arguments)) => arguments,
         Ok(_) => Map::new(),
-        // Texts that the engine reads and this reader does not.
+        // Texts that the engine's parser accepts and this one does not.
         Err(_) if arguments.contains("\\u") || arguments.len() > DEPTH_MATTERS => {
             return Err(unsupported(
                 "a tool call whose arguments are not plain json",
@@ -291,11 +293,11 @@ fn tool_call(call: Value) -> Result<Value, PromptError> {
     Ok(json!({"id": id, "function": {"arguments": arguments, "name": name}, "type": kind}))
 }
 
-/// Shorter texts cannot be nested deeper than both readers go.
+/// Length below which a text cannot be nested deeper than both parsers allow.
 const DEPTH_MATTERS: usize = 128;
 
-/// Gives developer messages to a template that does not know the role: they become system messages, and several of
-/// those become one, which is the first message.
+/// Converts developer messages for a template without that role: they become system messages, and
+/// several of those become one, which is the first message.
 fn developers_as_system(mut conversation: Vec<Map<String, Value>>) -> Vec<Map<String, Value>> {
     for turn in conversation.iter_mut().filter(|turn| is(turn, "developer")) {
         turn.insert("role".into(), "system".into());

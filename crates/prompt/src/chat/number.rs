@@ -1,7 +1,8 @@
-//! Numbers that the engine's JSON reader takes and ours would change.
+//! Numbers that the engine's JSON parser accepts and this crate's parser would change.
 
-/// The first number in a JSON text that would not print as in the engine: whole numbers of any size are exact there, a
-/// minus zero is zero, and what is too large for a float is infinite, for which there is a word, too.
+/// Returns the first number in a JSON text that would print differently in the engine: there, whole
+/// numbers of any size are exact, a minus zero is zero, and a number too large for a float is
+/// infinite, which also has a literal.
 pub(super) fn unlike_python(text: &str) -> Option<&str> {
     let bytes = text.as_bytes();
     let mut at = 0;
@@ -25,7 +26,7 @@ pub(super) fn unlike_python(text: &str) -> Option<&str> {
     None
 }
 
-/// Bytes up to and with the closing quote.
+/// Returns the bytes up to and including the closing quote.
 pub(super) fn string_length(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
@@ -46,7 +47,7 @@ fn survives(number: &str) -> bool {
     if digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return number != "-0" && (number.parse::<i64>().is_ok() || number.parse::<u64>().is_ok());
     }
-    // What is no number at all is not this function's to say.
+    // This function does not validate text that is no number.
     number.parse::<f64>().map_or(true, f64::is_finite)
 }
 

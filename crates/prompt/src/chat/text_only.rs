@@ -1,4 +1,4 @@
-//! Whether a chat is text and nothing else.
+//! Detects chats that contain only text.
 
 use std::borrow::Cow;
 
@@ -20,8 +20,9 @@ struct RawPart<'a> {
     uuid: Option<IgnoredAny>,
 }
 
-/// Whether `messages` (JSON) have no content but text: of images and sounds the engine makes tokens that no `/tokenize`
-/// and no template tells. `false` also for what cannot be read.
+/// Returns whether `messages` (JSON) have no content but text: the engine makes tokens of images
+/// and sounds that no `/tokenize` and no template reports. `false` also for input that cannot be
+/// parsed.
 ///
 /// ```
 /// assert!(prompt::text_only(r#"[{"role": "user", "content": [{"type": "text", "text": "hello"}]}]"#));

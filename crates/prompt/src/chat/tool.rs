@@ -1,11 +1,13 @@
-//! A tool as the engine shows it to the template: fields of its own, filled in, in its order.
+//! Converts a tool into the form that the engine passes to the template: the engine's own fields
+//! with their defaults, in its order.
 
 use serde_json::{Map, Value};
 
 use super::refused;
 use crate::PromptError;
 
-/// Keeps the fields that the engine knows and adds those it fills in. Others are dropped, as there.
+/// Keeps the fields that the engine knows and adds its defaults. Other fields are dropped, as in
+/// the engine.
 pub(super) fn filled(tool: Value) -> Result<Value, PromptError> {
     let Value::Object(mut given) = tool else {
         return Err(refused("a tool is no object: expected type and function"));
@@ -62,7 +64,7 @@ pub(super) fn filled(tool: Value) -> Result<Value, PromptError> {
     Ok(tool.into())
 }
 
-/// A flag as the engine reads it: `true`, `1`, and words for it.
+/// Reads a flag as the engine does: `true`, `1`, and words for it.
 fn flag(object: &Map<String, Value>, key: &str) -> Result<Option<bool>, PromptError> {
     let value = match object.get(key) {
         None | Some(Value::Null) => return Ok(None),

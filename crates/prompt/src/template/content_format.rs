@@ -1,9 +1,10 @@
-//! What a template's source says about it, read without running it.
+//! Reads the content format from a template's source without running it.
 //!
-//! Engines decide by the template's syntax whether messages carry texts or lists of parts, so this looks for the same
-//! signs: a loop over the content of a loop variable over the messages. It is a reader of tags, not a parser.
+//! Engines decide by the template's syntax whether messages carry texts or lists of parts, so this
+//! searches for the same pattern: a loop over the content of a loop variable over the messages. It
+//! reads tags, and is no parser.
 
-/// How a template wants the content of messages.
+/// The form of message content that a template expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentFormat {
     /// One text.
@@ -13,10 +14,10 @@ pub(crate) enum ContentFormat {
 }
 
 impl ContentFormat {
-    /// Reads the signs in a template's source.
+    /// Reads the format from a template's source.
     pub(crate) fn of(source: &str) -> Self {
         let tags: Vec<Tag<'_>> = tags(source).filter_map(Tag::read).collect();
-        // Names that stand for the messages, or for some of them.
+        // Names of the messages, or of some of them.
         let mut lists = vec!["messages"];
         let mut at = 0;
         while let Some(list) = lists.get(at).copied() {
@@ -43,7 +44,7 @@ impl ContentFormat {
                 .iter()
                 .any(|message| is_whole(value, message, Some("content")))
         });
-        // A loop that unpacks its variable is beyond what engines read; they then take texts.
+        // Engines do not support a loop that unpacks its variable; they then use texts.
         if messages.iter().chain(&parts).any(|name| name.contains(',')) || parts.is_empty() {
             Self::Text
         } else {
@@ -68,7 +69,7 @@ impl<'a> Tag<'a> {
             });
         }
         let (name, over) = word(tag, "for")?.split_once(" in ")?;
-        // The condition and the mark of a recursive loop are no part of what is looped over.
+        // The condition and the mark of a recursive loop are not part of the iterated expression.
         let over = over.split(" if ").next()?.trim();
         Some(Self::For {
             name: name.trim(),
@@ -77,14 +78,14 @@ impl<'a> Tag<'a> {
     }
 }
 
-/// What follows `word`, if the text starts with it.
+/// Returns the text after `word`, if it starts with that.
 fn word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     text.strip_prefix(word)
         .filter(|rest| rest.starts_with(char::is_whitespace))
         .map(str::trim)
 }
 
-/// Whether `value` is `name` (or its `key`), at most sliced, filtered or tested.
+/// Returns whether `value` is `name` (or its `key`), at most sliced, filtered or tested.
 fn is_whole(value: &str, name: &str, key: Option<&str>) -> bool {
     let Some(mut rest) = value.strip_prefix(name) else {
         return false;
@@ -125,7 +126,7 @@ fn is_whole(value: &str, name: &str, key: Option<&str>) -> bool {
     }
 }
 
-/// What follows a name and its arguments.
+/// Returns the text after a name and its arguments.
 fn after_call(text: &str) -> &str {
     let end = text
         .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
@@ -137,7 +138,7 @@ fn after_call(text: &str) -> &str {
     }
 }
 
-/// The insides of `{% %}` tags.
+/// Returns the insides of `{% %}` tags.
 fn tags(source: &str) -> impl Iterator<Item = &str> {
     let mut rest = source;
     std::iter::from_fn(move || {
@@ -152,8 +153,8 @@ fn tags(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Replaces the tags that mark a reply for training, which say nothing about its text, by ones that every template
-/// engine knows. The marks for space around a tag stay as they are.
+/// Replaces the tags that mark a reply for training, which do not affect its text, by ones that
+/// every template engine supports. The marks for space around a tag stay unchanged.
 pub(super) fn plain_blocks(source: &str) -> String {
     let mut plain = String::with_capacity(source.len());
     let mut rest = source;

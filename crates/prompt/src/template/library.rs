@@ -1,7 +1,8 @@
-//! The filters, tests, functions and methods that templates may call, each charged to the render's budget.
+//! The filters, tests, functions and methods that templates may call, each charged to the render's
+//! budget.
 //!
-//! Those of the template engine are taken one by one: one that is not listed here does not exist. Left out is what chat
-//! templates do not use and what could not be charged.
+//! Filters of the template engine are added one by one: an unlisted one does not exist. The list
+//! omits filters that chat templates do not use and those that could not be charged.
 
 use minijinja::{
     Environment, Error, State, filters, functions, tests,
@@ -45,7 +46,7 @@ pub(super) fn add(environment: &mut Environment<'_>) {
             "join" => charge_join(args.first(), Some(value))?,
             "format" => charge_format(&all)?,
             "items" | "keys" | "values" => charge_items(value)?,
-            // What it looks for is hashed.
+            // The key is hashed.
             "get" => each(args, charge_items)?,
             _ => each(&all, charge_text)?,
         }
@@ -146,7 +147,7 @@ fn compared(args: &[Value]) -> Result<(), Error> {
     }
 }
 
-/// `value`, what is replaced, and by what.
+/// Charges a replacement; the arguments are `value`, the pattern and the replacement.
 fn charge_replace(args: &[Value]) -> Result<(), Error> {
     each(args, charge_text)?;
     let [value, from, to, ..] = args else {
@@ -177,7 +178,7 @@ fn charge_join(items: Option<&Value>, separator: Option<&Value>) -> Result<(), E
     )
 }
 
-/// Longest text of a number.
+/// Maximum length of a number's text.
 const NUMBER: usize = 40;
 
 fn charge_indent(args: &[Value]) -> Result<(), Error> {
@@ -200,7 +201,7 @@ fn charge_indent(args: &[Value]) -> Result<(), Error> {
     charge(lines.saturating_mul(widths.max().unwrap_or(4)))
 }
 
-/// A format may ask for a width: a small one.
+/// Charges a format, which may have a width: only a small one is allowed.
 fn charge_format(args: &[Value]) -> Result<(), Error> {
     const DIGITS: usize = 3;
     each(args, charge_text)?;

@@ -1,10 +1,12 @@
 //! The memory and work budget of one render.
 //!
-//! The template engine counts instructions, not their cost: one instruction may double a string, compare two long ones or
-//! walk a structure that shares its parts. Everything in a template that reads or makes a value of no fixed size is
-//! charged here by its bytes, before it is done. [`super::rewrite`] puts the charges in.
+//! The template engine counts instructions, not their cost: one instruction may double a string,
+//! compare two long ones or walk a structure that shares its parts. Every operation of a template
+//! that reads or creates a value of no fixed size is charged here by its bytes, before it runs.
+//! [`super::rewrite`] inserts the charges.
 //!
-//! **Invariant**: a render touches at most a small multiple of its budget in bytes, and so holds no more either.
+//! **Invariant**: a render touches at most a small multiple of its budget in bytes, and so
+//! allocates no more either.
 
 use std::cell::Cell;
 
@@ -15,18 +17,19 @@ use minijinja::{
 
 use crate::cancel;
 
-/// Bytes charged for a value beside its text: about what it takes in a list.
+/// Bytes charged for a value beside its text: about its size in a list.
 pub(super) const NODE: usize = 32;
 
-/// Containers may be nested this deep; JSON that came in is shallower. Values are dropped and printed recursively.
+/// Maximum nesting of containers; JSON input is shallower. Values are dropped and printed
+/// recursively.
 pub(super) const MAX_DEPTH: usize = 160;
 
 thread_local! {
-    /// Bytes left of the render that runs on this thread; nothing outside of a render.
+    /// Remaining bytes of the render on this thread; 0 outside a render.
     static LEFT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs a render with so many bytes to spend.
+/// Runs a render with a budget of bytes.
 pub(super) fn with_budget<T>(bytes: usize, render: impl FnOnce() -> T) -> T {
     struct RestoreMeter(usize);
     impl Drop for RestoreMeter {
@@ -38,7 +41,7 @@ pub(super) fn with_budget<T>(bytes: usize, render: impl FnOnce() -> T) -> T {
     render()
 }
 
-/// Takes so many bytes of the budget.
+/// Takes bytes from the budget.
 pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     let Some(left) = LEFT.get().checked_sub(bytes) else {
         LEFT.set(0);
@@ -57,7 +60,7 @@ pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Charges what an operation takes that looks at a text's letters or a container's items once.
+/// Charges an operation that reads a text's letters or a container's items once.
 pub(super) fn charge_items(value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => charge(text.len()),
@@ -65,7 +68,7 @@ pub(super) fn charge_items(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Charges what printing a value takes.
+/// Charges the printing of a value.
 pub(super) fn charge_text(value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => charge(text.len()),
@@ -73,23 +76,23 @@ pub(super) fn charge_text(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Charges what an operation takes that looks at everything in a value.
+/// Charges an operation that reads everything in a value.
 pub(super) fn charge_deep(value: &Value) -> Result<(), Error> {
     walk(value, 0, &mut |value| {
         charge(NODE + value.as_str().map_or(0, str::len))
     })
 }
 
-/// Charges [`charge_deep`] some times over, as sorting takes.
+/// Charges [`charge_deep`] several times, as sorting requires.
 pub(super) fn charge_sort(value: &Value) -> Result<(), Error> {
-    /// Comparisons of an item in a list of 100,000.
+    /// Comparisons per item in a list of 100,000.
     const COMPARISONS: usize = 17;
     let before = LEFT.get();
     charge_deep(value)?;
     charge((before - LEFT.get()).saturating_mul(COMPARISONS))
 }
 
-/// Charges a comparison. It ends with the shorter one.
+/// Charges a comparison. It ends with the shorter operand.
 pub(super) fn charge_comparison(one: &Value, other: &Value) -> Result<(), Error> {
     match (one.as_str(), other.as_str()) {
         (Some(one), Some(other)) => charge(one.len().min(other.len())),
@@ -98,8 +101,8 @@ pub(super) fn charge_comparison(one: &Value, other: &Value) -> Result<(), Error>
     }
 }
 
-/// Charges a new value, and makes a list of a lazy sequence: lazy ones can be put into each other without end, and are
-/// then walked where nothing counts.
+/// Charges a new value, and makes a list of a lazy sequence: lazy ones can be nested without end,
+/// and are then walked without a charge.
 pub(super) fn charge_result(value: Value) -> Result<Value, Error> {
     if value.kind() != ValueKind::Iterable {
         charge_items(&value)?;
@@ -113,13 +116,13 @@ pub(super) fn charge_result(value: Value) -> Result<Value, Error> {
     Ok(Value::from(items))
 }
 
-/// Checks what is put into a container or a namespace: data of limited depth. A namespace inside another one, or a macro
-/// that sees it, could form a ring that is never freed.
+/// Checks a value that is put into a container or a namespace: data of limited depth. A namespace
+/// inside another one, or a macro that sees it, could form a cycle that is never freed.
 pub(super) fn check_nesting(value: &Value) -> Result<(), Error> {
     if !is_container(value) && value.as_object().is_none() {
         return Ok(());
     }
-    // One level is the container that it is put into.
+    // The container itself is one level.
     walk(value, 1, &mut |value| {
         charge(NODE)?;
         let is_data = value.as_object().is_none_or(|object| {

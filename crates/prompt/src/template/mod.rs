@@ -1,10 +1,11 @@
 //! Chat templates: compiled once, rendered with limits.
 //!
-//! Templates are written for one template engine in one language. Differences to it that real templates meet are evened
-//! out here and in [`python`]; whatever else fails is an error for the caller, not a wrong text.
+//! Templates are written for one template engine in one language. This module and [`python`]
+//! compensate for the differences that real templates depend on; any other failure is an error for
+//! the caller, not a wrong text.
 //!
-//! **Invariant**: a render ends within its fuel, its depth, its budget of bytes and its output limit, and reads nothing but
-//! its variables. Compiling a template computes nothing of it.
+//! **Invariant**: a render ends within its fuel, its depth, its budget of bytes and its output
+//! limit, and reads only its variables. Compiling a template evaluates no part of it.
 
 mod content_format;
 mod library;
@@ -30,23 +31,23 @@ use serde_json::Map;
 
 use crate::{PromptError, cancel};
 
-/// Templates of today have up to 20 KB.
+/// Maximum size of a template. Current ones have up to 20 KB.
 const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 
-/// Steps of one render; a message takes some tens.
+/// Maximum steps of one render; a message takes some tens.
 const FUEL: u64 = 1_000_000;
 
-/// Bytes that a render may read, copy and make, and more of them for each byte that came in; see [`meter`]. Templates look
-/// at each content some tens of times.
+/// Bytes that a render may read, copy and create, plus a multiple of the input's bytes; see
+/// [`meter`]. Templates read each content some tens of times.
 const BUDGET_SLACK: usize = 32 << 20;
 const BUDGET_FACTOR: usize = 128;
-/// And no more than this: chats of more than 4 MiB get less for each byte.
+/// Maximum budget: chats of more than 4 MiB get less for each byte.
 const MAX_BUDGET: usize = 512 << 20;
 
-/// Nested calls of macros and loops. Real templates need a handful.
+/// Maximum nesting of macro calls and loops. Real templates need a handful.
 const RECURSION: usize = 64;
 
-/// A render may put out this many times the bytes that came in, and [`OUTPUT_SLACK`] more.
+/// Maximum output as a multiple of the input's bytes, plus [`OUTPUT_SLACK`].
 const OUTPUT_FACTOR: usize = 4;
 const OUTPUT_SLACK: usize = 64 << 10;
 
@@ -54,12 +55,12 @@ const OUTPUT_SLACK: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct ChatTemplates {
     default: ChatTemplate,
-    /// For requests with tools, where the model has one for them.
+    /// The template for requests with tools, if the model has one.
     tool_use: Option<ChatTemplate>,
 }
 
 impl ChatTemplates {
-    /// Compiles the named `sources`, or says why there is no template to use.
+    /// Compiles the named `sources`; the error is the reason why there is no usable template.
     pub(crate) fn compile(
         sources: Vec<(String, String)>,
         special_tokens: Vec<(String, String)>,
@@ -111,7 +112,7 @@ impl ChatTemplate {
         let syntax = syntax.map_err(|error| error.to_string())?;
         let metered = rewrite::rewrite(&content_format::plain_blocks(source), &syntax)
             .map_err(|error| format!("it does not compile: {error}"))?;
-        // Without what the template engine brings along: only what is metered is there.
+        // Without the template engine's defaults: only metered operations exist.
         let mut environment = Environment::empty();
         environment.set_debug(false);
         environment.set_fuel(Some(FUEL));
@@ -131,17 +132,17 @@ impl ChatTemplate {
         })
     }
 
-    /// How the template wants the content of messages.
+    /// Returns the content format that the template expects.
     pub(crate) fn content_format(&self) -> ContentFormat {
         self.content_format
     }
 
-    /// Whether the template has a word for the role `developer`.
+    /// Returns whether the template supports the role `developer`.
     pub(crate) fn knows_developer(&self) -> bool {
         self.knows_developer
     }
 
-    /// Renders `variables`, which were read from `size` bytes.
+    /// Renders `variables`, which were parsed from `size` bytes.
     pub(crate) fn render(
         &self,
         variables: Map<String, serde_json::Value>,
@@ -153,7 +154,7 @@ impl ChatTemplate {
             .iter()
             .map(|(name, text)| (name.clone(), Value::from(text.as_str())));
         let own = own.chain([("strftime_now".to_owned(), python::strftime_now(now_unix_s))]);
-        // What the client sends wins over the model's own.
+        // The client's variables take precedence over the model's own.
         let sent = variables
             .into_iter()
             .map(|(name, value)| (name, Value::from(Serde(value))));
@@ -188,13 +189,14 @@ impl ChatTemplate {
     }
 }
 
-/// What the end of a render means. Refusals are what the engine refuses for sure: the template's own word, and a variable
-/// that is not there. All else may be a want of this template engine, and is for the other one to say.
+/// Converts a render error. Only errors that the engine certainly has too are rejections: the
+/// template's own exception, and a missing variable. Any other may be a limitation of this template
+/// engine, and the real one decides.
 fn verdict(error: &Error) -> PromptError {
     if let Some(message) = python::raised(error) {
         return PromptError::Refused(format!("the chat does not fit the template: {message}"));
     }
-    // Its own description may quote values of the request.
+    // The error's own description may quote values of the request.
     let (kind, line) = (error.kind(), error.line().unwrap_or(0));
     if kind == ErrorKind::UndefinedError {
         return PromptError::Refused(format!(
@@ -206,7 +208,7 @@ fn verdict(error: &Error) -> PromptError {
     }
 }
 
-/// Takes what a render puts out, up to its limit.
+/// A writer that takes a render's output, up to its limit.
 struct CappedWriter {
     bytes: Vec<u8>,
     room: usize,

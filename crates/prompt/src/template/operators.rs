@@ -1,6 +1,7 @@
-//! Operators whose result has no fixed size, as filters: they are charged before they are done.
+//! Operators with results of no fixed size, as filters: the budget is charged before the operation.
 //!
-//! They do what the template engine's own do. A filter, unlike a function, cannot be hidden by a variable.
+//! They behave as the template engine's own operators. A filter, unlike a function, cannot be
+//! hidden by a variable.
 
 use minijinja::{
     Environment, Error,
@@ -23,11 +24,11 @@ pub(super) const EQUAL: &str = "metered_equal";
 pub(super) const LESS: &str = "metered_less";
 /// A value that is sliced, indexed or used as an index.
 pub(super) const ITEMS: &str = "metered_items";
-/// A value in which another one is looked for.
+/// A value that is searched for another one.
 pub(super) const SEARCHED: &str = "metered_searched";
 /// A slice.
 pub(super) const RESULT: &str = "metered_result";
-/// A list or dictionary that was just made, and a value that is put into a namespace.
+/// A new list or dictionary, or a value that is put into a namespace.
 pub(super) const NESTED: &str = "metered_nested";
 
 pub(super) fn add_operators(environment: &mut Environment<'_>) {
@@ -49,7 +50,7 @@ pub(super) fn add_operators(environment: &mut Environment<'_>) {
     environment.add_filter(ITEMS, |value: Value| charge_items(&value).map(|()| value));
     environment.add_filter(SEARCHED, |value: Value| {
         match value.kind() {
-            // A dictionary is looked up in.
+            // A dictionary takes one lookup.
             ValueKind::Map => {}
             _ => charge_text(&value)?,
         }

@@ -1,5 +1,4 @@
-//! What templates expect of the language they were written for: its methods, its JSON, its way to print values, its
-//! clock.
+//! The Python features that templates expect: methods, JSON, printing of values, clock.
 
 use std::{
     fmt::{self, Write as _},
@@ -14,11 +13,12 @@ use time::OffsetDateTime;
 
 use super::meter::{MAX_DEPTH, charge, charge_text};
 
-/// Teaches an environment what it lacks.
+/// Adds the missing features to an environment.
 pub(super) fn teach(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", tojson);
     environment.add_function("raise_exception", raise_exception);
-    // Strings and dictionaries have a length and can be indexed, which is what the test means there.
+    // Strings and dictionaries have a length and can be indexed, which is the test's meaning in
+    // Python.
     environment.add_test("sequence", |value: &Value| {
         matches!(
             value.kind(),
@@ -34,8 +34,8 @@ pub(super) fn teach(environment: &mut Environment<'_>) {
     environment.set_formatter(print);
 }
 
-/// The variable `strftime_now`: today's date in the template's format. The engine takes its own time zone; this takes
-/// UTC, as servers do.
+/// Returns the variable `strftime_now`: the current date in the template's format. The engine uses
+/// its own time zone; this uses UTC, as servers do.
 pub(super) fn strftime_now(now_unix_s: i64) -> Value {
     Value::from_function(move |format: String| {
         // A directive of two letters becomes a date.
@@ -51,7 +51,7 @@ pub(super) fn strftime_now(now_unix_s: i64) -> Value {
     })
 }
 
-/// The template's own word that a chat does not fit it. Tells it apart from what else ends a render.
+/// The template's own error about an unsuitable chat, distinct from other render errors.
 #[derive(Debug)]
 struct RaisedException(String);
 
@@ -69,7 +69,7 @@ fn raise_exception(message: &Value) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(raised))
 }
 
-/// What the template said with `raise_exception`, if that is what ended its render.
+/// Returns the message of `raise_exception`, if that ended the render.
 pub(super) fn raised(error: &Error) -> Option<&str> {
     let first: Option<&(dyn std::error::Error + 'static)> = Some(error);
     let raised = iter::successors(first, |error| error.source())
@@ -77,7 +77,8 @@ pub(super) fn raised(error: &Error) -> Option<&str> {
     Some(&raised.0)
 }
 
-/// JSON as Python writes it: space after comma and colon, other scripts as they are, keys in their order.
+/// Returns JSON as Python writes it: space after comma and colon, other scripts unescaped, keys in
+/// their order.
 fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent = options.get::<Option<usize>>("indent")?;
     let ascii = options
@@ -182,7 +183,7 @@ impl JsonFormatter<'_> {
                 self.text.push_str(self.comma);
             }
             self.line(depth + 1);
-            // What is put around an item; its own text was charged by its length, and grows little.
+            // The text around an item; its own text was charged by its length, and grows little.
             charge(
                 self.comma.len()
                     + self.colon.len()
@@ -200,7 +201,7 @@ impl JsonFormatter<'_> {
     fn line(&mut self, depth: usize) {
         if let Some(indent) = self.indent {
             self.text.push('\n');
-            // A template's own number: a silly one must not become a silly string.
+            // The template's own number: an absurd one must not create an absurdly long string.
             self.text
                 .extend(std::iter::repeat_n(' ', indent.min(16) * depth));
         }
@@ -232,7 +233,7 @@ fn escape(text: &mut String, letter: char) {
     }
 }
 
-/// A number as Python writes it.
+/// Returns a number as Python writes it.
 fn number(value: &Value) -> String {
     match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => python_float(float),
@@ -240,7 +241,8 @@ fn number(value: &Value) -> String {
     }
 }
 
-/// The shortest digits that read back as the same number; an exponent below 1e-4 and from 1e16 on.
+/// Returns the shortest digits that parse to the same number; with an exponent below 1e-4 and from
+/// 1e16 on.
 fn python_float(float: f64) -> String {
     if float.is_nan() {
         return "NaN".into();
@@ -267,7 +269,8 @@ fn python_float(float: f64) -> String {
     }
 }
 
-/// Prints a value into the text as Python's `str` does. The engine's own printer is right for all but these kinds.
+/// Prints a value into the text as Python's `str` does. The engine's own printer is correct for all
+/// but these kinds.
 fn print(output: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> Result<(), Error> {
     charge_text(value)?;
     match value.kind() {
@@ -281,7 +284,7 @@ fn print(output: &mut Output<'_>, state: &mut State<'_, '_>, value: &Value) -> R
     }
 }
 
-/// A value as Python's `repr` writes it.
+/// Writes a value as Python's `repr` does.
 fn repr(text: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
     if depth > MAX_DEPTH {
         return Err(Error::new(ErrorKind::BadSerialization, "nested too deep"));
@@ -338,7 +341,7 @@ fn repr_string(text: &mut String, string: &str) {
     text.push(quote);
 }
 
-/// Formats a time; `Err` is a directive that is not known here.
+/// Formats a time; `Err` is an unsupported directive.
 fn strftime(now: OffsetDateTime, format: &str) -> Result<String, char> {
     let mut text = String::new();
     let mut letters = format.chars();

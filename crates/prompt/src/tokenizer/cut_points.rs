@@ -1,16 +1,19 @@
-//! Where a text may be cut so that its pieces' ids, one after the other, are those of the whole.
+//! Finds the places where a text may be cut so that the concatenated ids of its pieces are those of
+//! the whole.
 //!
-//! Merges and word boundaries reach across any letter, so only the added tokens that a library finds before all else are
-//! candidates, and of those only the ones that no neighbour can swallow, shift or look past. A model whose steps carry
-//! something from one piece to the next has no cut points.
+//! Merges and word boundaries reach across any letter, so only the added tokens that a library
+//! finds before all other steps are candidates, and of those only the ones that no neighbour can
+//! absorb, shift or hide. A model with steps that carry state from one piece to the next has no cut
+//! points.
 //!
-//! **Invariant**: for a text T, the pieces' ids joined are T's ids without the tokens added to whole prompts.
+//! **Invariant**: for a text T, the pieces' ids joined are T's ids without the tokens added to
+//! whole prompts.
 
 use serde_json::Value;
 
 use super::AddedToken;
 
-/// Steps that see each piece alone. Others may look at where in the text they are.
+/// Steps that process each piece alone. Others may depend on the position in the text.
 const WITHOUT_MEMORY: [&str; 11] = [
     "ByteLevel",
     "Digits",
@@ -25,15 +28,16 @@ const WITHOUT_MEMORY: [&str; 11] = [
     "WhitespaceSplit",
 ];
 
-/// More ends than any template writes; a text is searched for each of them.
+/// Maximum number of end tokens, more than any template writes; a text is searched for each of
+/// them.
 const MAX_TOKENS: usize = 8;
 
-/// Texts of the tokens behind which a text may be cut.
+/// The texts of the tokens behind which a text may be cut.
 #[derive(Debug)]
 pub(super) struct CutPoints(Vec<String>);
 
 impl CutPoints {
-    /// Reads them in a tokenizer file. `None` without any.
+    /// Reads the cut points from a tokenizer file. `None` without any.
     pub(super) fn find(described: &Value, added: &[AddedToken]) -> Option<Self> {
         let steps =
             ["normalizer", "pre_tokenizer"].map(|step| described.get(step).unwrap_or(&Value::Null));
@@ -42,7 +46,7 @@ impl CutPoints {
         }
         let plain = |token: &&AddedToken| token.literal && !token.content.is_empty();
         let alone = |token: &&AddedToken| {
-            // Overlapping matches compete, and who wins depends on where the text begins.
+            // Overlapping matches compete, and the result depends on where the text begins.
             added
                 .iter()
                 .all(|other| other == *token || !overlap(&token.content, &other.content))
@@ -63,7 +67,7 @@ impl CutPoints {
         &self.0
     }
 
-    /// The pieces of a text in order; each but the last ends with a token of [`Self::tokens`].
+    /// Returns the pieces of a text in order; each but the last ends with a token of this list.
     pub(super) fn split<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
         let mut ends: Vec<usize> = self
             .0
@@ -81,13 +85,14 @@ impl CutPoints {
             .map(move |end| &text[std::mem::replace(&mut start, end)..end])
     }
 
-    /// Whether a piece is whole, and not just where the text stops.
+    /// Returns whether a piece ends with a cut token, and not at the end of the text.
     pub(super) fn ends(&self, piece: &str) -> bool {
         self.0.iter().any(|token| piece.ends_with(token.as_str()))
     }
 }
 
-/// Whether a step of the pipeline, with all steps inside it, is known to see each piece alone.
+/// Returns whether a step of the pipeline, with all steps inside it, is known to process each piece
+/// alone.
 fn without_memory(step: &Value) -> bool {
     let inside = |key| {
         step.get(key)
@@ -101,7 +106,8 @@ fn without_memory(step: &Value) -> bool {
     }
 }
 
-/// Templates in use end their turns with tokens of these names. A cut elsewhere would be as exact, and of less use.
+/// Returns whether a token ends a turn: templates in use end their turns with tokens of these
+/// names. A cut elsewhere would be as exact, but less useful.
 fn ends_a_turn(token: &str) -> bool {
     let token = token.to_ascii_lowercase();
     token == "</s>"
@@ -110,7 +116,7 @@ fn ends_a_turn(token: &str) -> bool {
             .any(|word| token.contains(word))
 }
 
-/// Whether two different tokens can stand on common bytes of a text.
+/// Returns whether two different tokens can overlap in a text.
 fn overlap(one: &str, other: &str) -> bool {
     one.contains(other)
         || other.contains(one)

@@ -1,9 +1,11 @@
 //! Limits of a tokenizer file, checked before a library reads it.
 //!
-//! The libraries allocate by the largest id, build tables by the number of entries, and apply the file's steps to texts of
-//! clients; a failed allocation ends the process. So the file is walked once, without keeping its lists.
+//! The libraries allocate by the largest id, build tables by the number of entries, and apply the
+//! file's steps to texts of clients; a failed allocation ends the process. So the file is walked
+//! once, without storing its lists.
 //!
-//! **Invariant**: a file that passes makes the libraries hold no more than a small multiple of its own size.
+//! **Invariant**: an accepted file makes the libraries allocate at most a small multiple of its own
+//! size.
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
@@ -12,28 +14,30 @@ use serde_json::value::RawValue;
 
 use super::steps::PipelineSteps;
 
-/// Tokens of a vocabulary, and merges. The largest in use have some 520,000.
+/// Maximum number of tokens of a vocabulary, and of merges. The largest in use have some 520,000.
 const MAX_ENTRIES: usize = 1 << 20;
 
-/// Added tokens: models of images and sound have some tens of thousands.
+/// Maximum number of added tokens: models of images and sound have some tens of thousands.
 const MAX_ADDED: usize = 1 << 17;
 
-/// Bytes of one token. Runs of spaces are the longest.
+/// Maximum bytes of one token. Runs of spaces are the longest.
 const MAX_TOKEN_BYTES: usize = 2_048;
 
-/// Bytes of all tokens: tries take some hundred times as much for a vocabulary of their kind.
+/// Maximum bytes of all tokens: tries take some hundred times as much for a vocabulary of their
+/// kind.
 const MAX_VOCABULARY_BYTES: usize = 16 << 20;
 
-/// How far ids may lie above the number of tokens: reserved ones leave gaps.
+/// Maximum excess of ids over the number of tokens: reserved ones leave gaps.
 const ID_GAP: u64 = 1 << 14;
 
-/// What is put before or behind every part of a word.
+/// Maximum length of the affix before or behind every part of a word.
 const MAX_AFFIX_BYTES: usize = 64;
 
-/// Longest word that is looked for in the vocabulary piece by piece, in letters: that takes the cube of it.
+/// Maximum length, in letters, of a word that is searched in the vocabulary piece by piece: that
+/// takes cubic time.
 const MAX_WORD_LETTERS: u64 = 1_000;
 
-/// Bytes of the description of one stage, such as the normalizer with its table of characters.
+/// Maximum bytes of the description of one stage, such as the normalizer with its character table.
 const MAX_STAGE_BYTES: usize = 2 << 20;
 
 /// Checks a file.
@@ -47,7 +51,7 @@ pub(super) fn check(json: &[u8]) -> Result<(), String> {
     found.check()
 }
 
-/// What a file says of ids and numbers.
+/// The ids and numbers of a file.
 #[derive(Default)]
 struct TokenizerExtent {
     tokens: usize,
@@ -87,7 +91,7 @@ fn limit<E: Error>(what: &str, found: usize, most: usize, unit: &str) -> Result<
     }
 }
 
-/// A key that was there before: two readers may go by different ones of the two.
+/// Rejects a duplicate key: two parsers may use different ones of the two.
 fn once<E: Error>(seen: &mut HashSet<String>, key: &str) -> Result<(), E> {
     limit("an object has", seen.len(), 64, "keys")?;
     if seen.insert(key.to_owned()) {
@@ -197,7 +201,7 @@ impl<'de> Visitor<'de> for ModelSeed<'_> {
     }
 }
 
-/// What a list of the file has.
+/// The kind of a list's entries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ListEntry {
     /// Objects with an id and a content.
@@ -272,7 +276,7 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
     }
 }
 
-/// One entry of a list: how long its texts are, and its id if it has one.
+/// The size of one list entry: the length of its texts, and its id if it has one.
 #[derive(Default)]
 struct EntrySize {
     bytes: usize,
@@ -342,7 +346,7 @@ impl<'de> Visitor<'de> for EntrySeed {
     }
 }
 
-/// One half of a pair: a text or a number. Its bytes.
+/// One half of a pair, a text or a number, as its number of bytes.
 struct PartSeed;
 
 impl<'de> DeserializeSeed<'de> for PartSeed {

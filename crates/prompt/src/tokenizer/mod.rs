@@ -1,10 +1,11 @@
-//! Text to token ids and back.
+//! Converts text to token ids and back.
 //!
-//! Two libraries stand behind one seam. The referee reads every tokenizer file, decodes, and encodes where nothing else
-//! may; the fast one encodes once a comparison at load found no difference, and until it first misbehaves.
+//! Two libraries implement one interface. The reference library (`referee`) parses every tokenizer
+//! file, decodes, and encodes by default; the fast one encodes if a comparison at load found no
+//! difference, and until its first failure.
 //!
-//! **Invariant**: the ids are the referee's, whichever library computed them. The model's own truncation and padding
-//! settings are off; the engine applies its limits elsewhere.
+//! **Invariant**: the ids are the reference library's, whichever library computed them. The model's
+//! own truncation and padding settings are off; the engine applies its limits elsewhere.
 
 mod cut_points;
 mod limits;
@@ -28,17 +29,19 @@ pub(crate) struct Tokenizer {
     referee: tokenizers::Tokenizer,
     fast: Option<FastTokenizer>,
     self_test: SelfTest,
-    /// Where a text may be cut, and the ids of pieces met before. `None`: no cut is safe for this model.
+    /// The cut points of a text, and the cached ids of pieces. `None`: no cut is safe for this
+    /// model.
     turns: Option<(CutPoints, SegmentCache)>,
 }
 
 struct FastTokenizer {
     tokenizer: fastokens::Tokenizer,
-    /// It panicked on a text: it is young, and what its thread-local caches hold after that nobody has shown.
+    /// Whether it panicked on a text: the library is young, and the state of its thread-local
+    /// caches after a panic is unverified.
     dropped: AtomicBool,
 }
 
-/// What the comparison at load said of the fast library.
+/// The result of the fast library's comparison at load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SelfTest {
     Ok,
@@ -46,7 +49,7 @@ enum SelfTest {
     Skipped,
 }
 
-/// Token ids, and how many of them were computed now.
+/// Token ids, and how many of them were computed by this call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EncodedText {
     pub(crate) tokens: Vec<u32>,
@@ -63,7 +66,8 @@ impl Tokenizer {
             Ok(tokenizer)
         })
         .map_err(|reason| LoadError::Tokenizer { reason })?;
-        // The referee has read it, so a failure here is a difference in what the two call JSON.
+        // The reference library has parsed it, so a failure here is a difference in what the two
+        // call JSON.
         let described: Value = serde_json::from_slice(json).unwrap_or(Value::Null);
         let added = AddedToken::read(&described);
         let cuts = CutPoints::find(&described, &added);
@@ -84,9 +88,9 @@ impl Tokenizer {
         }
     }
 
-    /// Puts the fast library to work if it says the referee's ids on every probe.
+    /// Enables the fast library if its ids equal the reference's on every probe.
     fn engage_fast(&mut self, described: Value, added: &[AddedToken]) {
-        // It matches such tokens inside words too, as it says itself.
+        // The fast library also matches such tokens inside words, as it documents.
         if added.iter().any(|token| token.single_word) {
             return;
         }
@@ -94,7 +98,7 @@ impl Tokenizer {
             let mut tokenizer = fastokens::Tokenizer::from_json(described)?;
             tokenizer.set_truncation(None);
             tokenizer.set_padding(None);
-            // Ours is bounded, counted and serves both libraries.
+            // This crate's cache is bounded, counted and serves both libraries.
             tokenizer.enable_segment_cache(0);
             Ok(tokenizer)
         }) else {
@@ -121,7 +125,8 @@ impl Tokenizer {
         self.fast = equal.then_some(fast);
     }
 
-    /// Texts of tokens from all over the vocabulary, so that the comparison meets rare merges too.
+    /// Returns texts of tokens from the whole vocabulary, so that the comparison covers rare merges
+    /// too.
     fn vocabulary_text(&self) -> Vec<String> {
         const TOKENS: usize = 8_192;
         const AT_ONCE: usize = 64;
@@ -133,7 +138,7 @@ impl Tokenizer {
             .collect()
     }
 
-    /// Whether cutting makes no difference on texts full of places to cut.
+    /// Returns whether cutting makes no difference on texts with many cut points.
     fn cuts_are_exact(&self, cuts: &CutPoints) -> bool {
         probes::around_cuts(cuts.tokens()).iter().all(|probe| {
             let mut tokens = Vec::new();
@@ -159,7 +164,7 @@ impl Tokenizer {
                         let ids = self.encode_whole(piece, false)?;
                         new_tokens += ids.len();
                         tokens.extend_from_slice(&ids);
-                        // The last piece ends where the next turn goes on: it will not come again.
+                        // The last piece ends where the next turn continues: it will not recur.
                         if cuts.ends(piece) {
                             cache.keep(piece, ids);
                         }
@@ -177,21 +182,21 @@ impl Tokenizer {
         }
     }
 
-    /// Whether the ids of new pieces are remembered.
+    /// Sets whether the ids of new pieces are cached.
     pub(crate) fn take_new(&self, takes: bool) {
         if let Some((_, cache)) = &self.turns {
             cache.take_new(takes);
         }
     }
 
-    /// Forgets pieces that were not met lately.
+    /// Evicts pieces without recent use.
     pub(crate) fn shrink(&self) {
         if let Some((_, cache)) = &self.turns {
             cache.shrink();
         }
     }
 
-    /// Bytes that [`Self::encode`] would have to compute the ids of.
+    /// Returns the bytes whose ids [`Self::encode`] would have to compute.
     pub(crate) fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {
         match &self.turns {
             Some((cuts, cache)) if !add_special_tokens => cuts
@@ -224,7 +229,7 @@ impl Tokenizer {
         if cancel::is_cancelled() {
             return Err(PromptError::Cancelled);
         }
-        // Without offsets: nobody reads them.
+        // Without offsets: they are not used.
         guarded(|| {
             Ok(self
                 .referee
@@ -249,7 +254,7 @@ impl Tokenizer {
             .filter(|fast| !fast.dropped.load(Relaxed))
     }
 
-    /// The library that encodes.
+    /// Returns the library that encodes.
     pub(crate) fn engine(&self) -> &'static str {
         if self.fast().is_some() {
             "fastokens"
@@ -268,7 +273,7 @@ impl Tokenizer {
 }
 
 impl FastTokenizer {
-    /// The ids, or nothing where the library gives up or panics.
+    /// Returns the ids, or `None` if the library fails or panics.
     fn encode(&self, text: &str, add_special_tokens: bool) -> Option<Vec<u32>> {
         match catch_unwind(AssertUnwindSafe(|| {
             self.tokenizer
@@ -291,13 +296,14 @@ impl fmt::Debug for Tokenizer {
     }
 }
 
-/// A token that is found in a text before anything else is done with it.
+/// An added token, which is found in a text before any other step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AddedToken {
     content: String,
-    /// Not found inside a word.
+    /// Whether it matches no part of a word.
     single_word: bool,
-    /// Found as its own bytes, whatever is around it: it takes no spaces along and is not looked for in a changed text.
+    /// Whether it matches its own bytes in any context: it takes no adjacent spaces and is not
+    /// searched in a normalized text.
     literal: bool,
 }
 
@@ -320,7 +326,8 @@ impl AddedToken {
     }
 }
 
-/// Runs a library; a panic inside it costs this one call. Its state is caches that stay valid between their steps.
+/// Runs a library; a panic inside it fails only this call. Its state is caches that stay valid
+/// between their steps.
 fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|error| error.to_string()),

@@ -1,11 +1,12 @@
 //! Texts on which the two libraries are compared when a model is loaded.
 //!
-//! Each stands for a way in which tokenizers of today differ: where words end, what is composed, how digits group, how
-//! far a run reaches, what a special token swallows, and the sizes at which the fast library changes its ways.
+//! Each probe covers a difference between current tokenizers: word ends, composed characters,
+//! grouping of digits, the length of a run, the reach of a special token, and the sizes at which
+//! the fast library changes its algorithm.
 
 use super::AddedToken;
 
-/// Ways in which words, signs and marks meet.
+/// Combinations of words, signs and marks.
 const PLAIN: [&str; 112] = [
     "",
     " ",
@@ -121,7 +122,7 @@ const PLAIN: [&str; 112] = [
     "<0x0A> <unk> [UNK]",
 ];
 
-/// What is repeated, at the lengths where word boundaries, stacks and tables change.
+/// Texts repeated at the lengths where word boundaries, stacks and tables change.
 const REPEATED: [&str; 14] = [
     "a",
     "ab",
@@ -140,14 +141,15 @@ const REPEATED: [&str; 14] = [
 ];
 const REPEATS: [usize; 5] = [15, 17, 127, 130, 1_000];
 
-/// Tokens of a vocabulary that are tried in contexts.
+/// Number of vocabulary tokens tried in contexts.
 const ADDED: usize = 512;
 
-/// Long texts: past the sizes at which the fast library looks for what it met before and spreads over threads.
+/// Length of long texts: past the sizes at which the fast library uses its cache and several
+/// threads.
 const LONG_BYTES: usize = 9 << 10;
 const SPREAD_BYTES: usize = 72 << 10;
 
-/// Every probe, with those made of the model's own tokens and of `vocabulary`.
+/// Returns every probe, including those made of the model's own tokens and of `vocabulary`.
 pub(super) fn all(added: &[AddedToken], vocabulary: &[String]) -> Vec<String> {
     let mut probes: Vec<String> = PLAIN.into_iter().map(str::to_owned).collect();
     probes.extend(
@@ -164,7 +166,8 @@ pub(super) fn all(added: &[AddedToken], vocabulary: &[String]) -> Vec<String> {
     probes.extend_from_slice(vocabulary);
     let prose = prose(SPREAD_BYTES);
     let head = &prose[..prose.floor_char_boundary(LONG_BYTES)];
-    // Texts that begin alike, one after the other: what is kept of the first may not leak into the second.
+    // Texts with a common beginning, one after the other: cached parts of the first may not leak
+    // into the second.
     probes.extend(["", "s", "\n\n", "\u{301}"].map(|tail| format!("{head}{tail}")));
     if let Some(token) = added.first() {
         probes.push(head.replace(". ", &format!(".{}", token.content)));
@@ -173,7 +176,7 @@ pub(super) fn all(added: &[AddedToken], vocabulary: &[String]) -> Vec<String> {
     probes
 }
 
-/// Texts in which `tokens` meet what could reach across them.
+/// Returns texts in which `tokens` are next to text that could reach across them.
 pub(super) fn around_cuts(tokens: &[String]) -> Vec<String> {
     let mut probes: Vec<String> = tokens.iter().map(|token| in_context(token)).collect();
     for token in tokens {
@@ -183,7 +186,7 @@ pub(super) fn around_cuts(tokens: &[String]) -> Vec<String> {
     probes
 }
 
-/// A token between letters, spaces, marks and its like, whole and broken.
+/// Returns a text with a token between letters, spaces, marks and similar tokens, whole and broken.
 fn in_context(token: &str) -> String {
     let shorter = token
         .char_indices()
@@ -195,8 +198,9 @@ fn in_context(token: &str) -> String {
     )
 }
 
-/// Text as prompts have it, of about this many bytes: paragraphs of words of many scripts, numbers, code and marks. The
-/// same for every caller, and no part of it repeats another: no cache flatters a measurement with it.
+/// Returns text like that of prompts, of about this many bytes: paragraphs of words of many
+/// scripts, numbers, code and marks. It is equal for every caller, and no part of it repeats
+/// another, so that no cache distorts a measurement.
 pub fn prose(bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 128);
     let mut state = 0x9e37_79b9_u32;
@@ -208,7 +212,7 @@ pub fn prose(bytes: usize) -> String {
         match draw(40) {
             0 => text.push_str(PLAIN[30 + draw(PLAIN.len() - 30)]),
             1 => text.push_str(&draw(100_000).to_string()),
-            // A name that is in no vocabulary.
+            // A name outside every vocabulary.
             2 => {
                 (0..4 + draw(6)).for_each(|_| text.push(char::from(b"aeioubcdfglmnprst"[draw(17)])))
             }

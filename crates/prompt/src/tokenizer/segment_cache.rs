@@ -1,9 +1,10 @@
-//! Ids of pieces that texts are made of, so that a turn of a conversation costs what it adds to the turn before.
+//! Caches the ids of pieces of texts, so that a turn of a conversation costs only what it adds to
+//! the turn before.
 //!
-//! Pieces are compared byte by byte, never by a hash alone. It does not know what a piece is; see
-//! [`CutPoints`](super::cut_points::CutPoints).
+//! Pieces are compared byte by byte, never by a hash alone. The cache does not define the pieces;
+//! see [`CutPoints`](super::cut_points::CutPoints).
 //!
-//! **Invariant**: what it holds is at most [`BUDGET_BYTES`], whatever is put in.
+//! **Invariant**: its size is at most [`BUDGET_BYTES`], for any input.
 
 use std::{
     collections::HashMap,
@@ -17,22 +18,23 @@ use std::{
 /// Bytes of one model's cache: some hundred conversations of 8,000 tokens.
 pub(super) const BUDGET_BYTES: usize = 8 << 20;
 
-/// Requests of different conversations rarely meet in one shard.
+/// Number of shards: requests of different conversations rarely use the same one.
 const SHARDS: usize = 8;
 
-/// Bytes that an entry takes beside its text and ids, about.
+/// Approximate bytes of an entry beside its text and ids.
 const ENTRY_BYTES: usize = 96;
 
-/// A bounded map from pieces to ids. Full: each shard forgets the half of its pieces that were not met lately.
+/// A bounded map from pieces to ids. When it is full, each shard evicts the half of its pieces
+/// without recent use.
 #[derive(Debug, Default)]
 pub(super) struct SegmentCache {
     shards: [Mutex<SegmentShard>; SHARDS],
-    /// What is there stays, and nothing new comes.
+    /// Whether the cache takes no new pieces; existing ones stay.
     closed: AtomicBool,
 }
 
-/// Two generations: what is met moves to the young one, and when that is full the old one goes. That is nearly "least
-/// recently used goes first", without a list to keep.
+/// Two generations: a used piece moves to the young one, and when that is full the old one is
+/// dropped. This approximates LRU eviction without a list to maintain.
 #[derive(Debug, Default)]
 struct SegmentShard {
     young: HashMap<Box<str>, Box<[u32]>>,
@@ -41,7 +43,7 @@ struct SegmentShard {
 }
 
 impl SegmentCache {
-    /// Appends the ids of a piece, if it knows them.
+    /// Appends the ids of a piece, if they are cached.
     pub(super) fn append(&self, piece: &str, tokens: &mut Vec<u32>) -> bool {
         let mut shard = self.shard(piece);
         if let Some(ids) = shard.young.get(piece) {
@@ -56,13 +58,15 @@ impl SegmentCache {
         true
     }
 
-    /// Whether it knows the ids of a piece. That is no use of it: a piece is kept for being appended.
+    /// Returns whether the ids of a piece are cached. This does not count as a use; only an append
+    /// does.
     pub(super) fn knows(&self, piece: &str) -> bool {
         let shard = self.shard(piece);
         shard.young.contains_key(piece) || shard.old.contains_key(piece)
     }
 
-    /// Remembers the ids of a piece. One that would fill a large part of its shard is not worth what it pushes out.
+    /// Caches the ids of a piece. A piece that would fill a large part of its shard is not worth
+    /// the evictions.
     pub(super) fn keep(&self, piece: &str, ids: Vec<u32>) {
         if !self.closed.load(Ordering::Relaxed)
             && cost(piece, &ids) <= SegmentShard::YOUNG_BYTES / 2
@@ -71,16 +75,17 @@ impl SegmentCache {
         }
     }
 
-    /// Whether new pieces are kept.
+    /// Sets whether new pieces are cached.
     pub(super) fn take_new(&self, takes: bool) {
         self.closed.store(!takes, Ordering::Relaxed);
     }
 
-    /// Keeps only what was met lately: at most half of what it may hold.
+    /// Keeps only recently used pieces: at most half of the capacity.
     pub(super) fn shrink(&self) {
         for shard in &self.shards {
             let old = mem::take(&mut shard.lock().unwrap_or_else(PoisonError::into_inner).old);
-            // Thousands of small pieces: not while others wait for the shard.
+            // Thousands of small pieces: drop them after the unlock, as other threads wait for the
+            // shard.
             drop(old);
         }
     }
@@ -88,7 +93,7 @@ impl SegmentCache {
     fn shard(&self, piece: &str) -> MutexGuard<'_, SegmentShard> {
         // A sum spreads well enough here, and costs less than hashing a long piece a second time.
         let sum = piece.bytes().fold(0, u8::wrapping_add);
-        // A shard's maps are whole between calls, also after a panic elsewhere.
+        // A shard's maps are consistent between calls, also after a panic elsewhere.
         self.shards[usize::from(sum) % SHARDS]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -96,7 +101,7 @@ impl SegmentCache {
 }
 
 impl SegmentShard {
-    /// A young generation may become as large as the old one is.
+    /// Maximum size of a young generation, as large as the old one.
     const YOUNG_BYTES: usize = BUDGET_BYTES / SHARDS / 2;
 
     fn keep(&mut self, piece: Box<str>, ids: Box<[u32]>) {

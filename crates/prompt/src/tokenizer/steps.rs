@@ -1,6 +1,6 @@
-//! Limits of a tokenizer's steps: what they may make of a text, and how many there are.
+//! Limits of a tokenizer's steps: their effect on a text's length, and their number.
 //!
-//! **Invariant**: steps that pass make a text longer by a bounded factor.
+//! **Invariant**: accepted steps make a text longer by a bounded factor.
 
 use std::fmt;
 
@@ -8,31 +8,34 @@ use base64::Engine as _;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Steps, patterns and special tokens of all stages, with everything in them. Real ones have some hundred.
+/// Maximum number of steps, patterns and special tokens of all stages, nested ones included. Real
+/// tokenizers have some hundred.
 const MAX_NODES: usize = 8_192;
 
-/// Levels of steps inside steps.
+/// Maximum nesting of steps.
 const MAX_DEPTH: usize = 16;
 
-/// Bytes of a pattern or another text. Patterns in use have up to 2 KB.
+/// Maximum bytes of a pattern or another text. Patterns in use have up to 2 KB.
 const MAX_TEXT_BYTES: usize = 8_192;
 
-/// How many times longer a text may become in all. Steps in use come to some hundred, each counted by its worst case.
+/// Maximum growth factor of a text over all steps. Steps in use add up to some hundred, each
+/// counted by its worst case.
 const MAX_GROWTH: usize = 1_024;
 
-/// Times that a prompt may stand in the template of special tokens around it.
+/// Maximum occurrences of a prompt in the template of special tokens around it.
 const MAX_PROMPTS: usize = 1;
 
-/// Longest text that a table of characters puts in one character's place, in bytes. Unicode's own has 33.
+/// Maximum length of the text that a character table maps one character to, in bytes. Unicode's own
+/// maximum is 33.
 const MAX_CHARACTER_BYTES: usize = 48;
 
-/// A counted table of characters may multiply by this much on the whole.
+/// Maximum total growth factor of a checked character table.
 const TABLE_GROWTH: usize = 16;
 
-/// What the stages of a file add up to.
+/// The totals over the stages of a file.
 pub(super) struct PipelineSteps {
     nodes: usize,
-    /// Before tokens, and behind them.
+    /// Growth factor before and after tokenization.
     growth: usize,
     decoded_growth: usize,
 }
@@ -48,7 +51,7 @@ impl Default for PipelineSteps {
 }
 
 impl PipelineSteps {
-    /// Counts a stage in.
+    /// Adds a stage.
     pub(super) fn add(&mut self, stage: &str, json: &str) -> Result<(), String> {
         let UniqueKeys(description) =
             serde_json::from_str(json).map_err(|error| error.to_string())?;
@@ -70,7 +73,7 @@ impl PipelineSteps {
         Ok(())
     }
 
-    /// How many times longer a text may become by a step and those in it.
+    /// Returns the growth factor of a step and its nested steps.
     fn walk(&mut self, value: &Value, depth: usize) -> Result<usize, String> {
         self.nodes += 1;
         if self.nodes > MAX_NODES || depth > MAX_DEPTH {
@@ -107,10 +110,10 @@ impl PipelineSteps {
     }
 }
 
-/// The key of a table of characters, in base64.
+/// The key of a character table, in base64.
 const TABLE: &str = "precompiled_charsmap";
 
-/// What a step does to a text's length, by itself.
+/// Returns the growth factor of a step alone.
 fn own_growth(step: &Map<String, Value>) -> Result<usize, String> {
     let text = |key: &str| step.get(key).and_then(Value::as_str).unwrap_or_default();
     if let Some(table) = step.get(TABLE) {
@@ -126,7 +129,7 @@ fn own_growth(step: &Map<String, Value>) -> Result<usize, String> {
                 .map(str::len)
             {
                 Some(found @ 1..) => content.div_ceil(found).max(1),
-                // What is found may be nothing, between any two letters.
+                // A match may be empty, between any two letters.
                 _ => content + 1,
             }
         }
@@ -147,7 +150,7 @@ fn own_growth(step: &Map<String, Value>) -> Result<usize, String> {
     })
 }
 
-/// How often the first text stands in a template of special tokens.
+/// Returns how often the first text occurs in a template of special tokens.
 fn prompts_in(template: Option<&Value>) -> usize {
     let pieces = template.and_then(Value::as_array).into_iter().flatten();
     pieces
@@ -155,7 +158,8 @@ fn prompts_in(template: Option<&Value>) -> usize {
         .count()
 }
 
-/// A table starts with the size of its index in bytes; then the texts follow, each with a zero at its end.
+/// Checks a character table: it starts with the size of its index in bytes; then the texts follow,
+/// each ending with a zero byte.
 fn check_table(table: &Value) -> Result<(), String> {
     let Some(table) = table.as_str() else {
         return if table.is_null() {
@@ -190,7 +194,7 @@ fn not_a_table() -> String {
     "its table of characters cannot be read".to_owned()
 }
 
-/// JSON whose objects have each key once: readers of two may go by different ones.
+/// JSON whose objects contain each key once: two parsers may use different ones of duplicates.
 struct UniqueKeys(Value);
 
 impl<'de> Deserialize<'de> for UniqueKeys {

@@ -1,4 +1,4 @@
-//! Who holds a prefix, by what all routers wrote.
+//! Lookups of a prefix's holders, as written by all routers.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,26 +25,28 @@ use super::{
 };
 use crate::{Operation, RedisFault, pool::PoolShared};
 
-/// How long a request waits for Redis at most. An answer that comes later serves those after it.
+/// Maximum time that a request waits for Redis. A later answer serves later requests.
 pub const LOOKUP_BUDGET: Duration = Duration::from_millis(50);
-/// Holders of one prefix that are read, the best: as many as the view in memory knows backends.
+/// Maximum number of holders read per prefix, the best ones: the maximum number of backends in the
+/// view in memory.
 const MOST_HOLDERS: usize = 1024;
-/// Prefixes that are being asked for. When there are more, requests go by what this process heard.
+/// Maximum number of prefixes under lookup. Beyond it, requests use the events that this process
+/// received.
 const MOST_FLIGHTS: usize = 1024;
 
-/// Asks, once per prefix in 100 ms however many requests have it.
+/// Looks up holders, at most once per prefix in 100 ms.
 #[derive(Debug)]
 pub(super) struct Lookups(Arc<LookupsInner>);
 
 #[derive(Debug)]
 struct LookupsInner {
     shared: Arc<PoolShared>,
-    /// In the order in which their tiers are asked for.
+    /// Backend names in the order in which their tiers are queried.
     names: Vec<Arc<str>>,
     known_backends: HashSet<Arc<str>>,
     has_tiers: bool,
     prepared: QueryCache,
-    /// Prefixes that are being asked for; what is waited for is that the sender is gone.
+    /// Prefixes under lookup. Waiters wait for the sender to be dropped.
     flights: Mutex<HashMap<PrefixHash, watch::Receiver<()>>>,
     permits: Semaphore,
     clock: Clock,
@@ -56,7 +58,7 @@ struct LookupsInner {
 struct FlightGuard {
     inner: Arc<LookupsInner>,
     prefix: PrefixHash,
-    /// Dropped after the flight is off the books.
+    /// Dropped after the flight is removed from `flights`.
     _over: watch::Sender<()>,
 }
 
@@ -67,7 +69,7 @@ impl Drop for FlightGuard {
 }
 
 impl Lookups {
-    /// `permits`: connections that lookups may use at a time, at least one.
+    /// Creates the lookups. `permits`: connections that they may use at a time, at least one.
     pub(super) fn new(
         shared: Arc<PoolShared>,
         names: Vec<Arc<str>>,
@@ -89,12 +91,12 @@ impl Lookups {
         }))
     }
 
-    /// The answers that stand, from wherever they came.
+    /// Returns the cache of valid answers, from Redis or from memory.
     pub(super) fn prepared(&self) -> &QueryCache {
         &self.0.prepared
     }
 
-    /// Queries that Redis answered, and those that found somebody.
+    /// Returns the number of queries that Redis answered, and of those with at least one holder.
     pub(super) fn counts(&self) -> (u64, u64) {
         (
             self.0.queries.load(Ordering::Relaxed),
@@ -102,18 +104,18 @@ impl Lookups {
         )
     }
 
-    /// Who holds `prefix`, best first; `None`: Redis did not say so in time.
+    /// Returns the holders of `prefix`, best first; `None` if Redis did not answer in time.
     pub(super) async fn holders(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
         let inner = &self.0;
         let standing = || inner.prepared.standing(prefix, inner.clock.now());
         if let Some(holders) = standing() {
             return Some(holders);
         }
-        // What is away is not waited for.
+        // No wait for a server that is down.
         inner.shared.state.up()?;
         let mut flight = {
             let mut flights = inner.flights.lock();
-            // One may have landed since.
+            // Another flight may have finished since.
             if let Some(holders) = standing() {
                 return Some(holders);
             }
@@ -128,13 +130,14 @@ impl Lookups {
                         prefix: *prefix,
                         _over: over,
                     };
-                    // A task of its own: an answer is of use also when the request that asked first has gone.
+                    // A separate task, because the answer is useful even if the first request is
+                    // cancelled.
                     tokio::spawn(fly(landing));
                     flight
                 }
             }
         };
-        // Nothing is ever sent: what ends the wait is the sender's end.
+        // The sender sends no value; its drop ends the wait.
         let _ = timeout(LOOKUP_BUDGET, flight.changed()).await;
         standing()
     }
@@ -142,11 +145,11 @@ impl Lookups {
 
 async fn fly(landing: FlightGuard) {
     let inner = &landing.inner;
-    // Who waits for this flight waits no longer than that, so a later start is of no use.
+    // The waiters of this flight wait no longer than that, so a later start is useless.
     let Ok(Ok(_permit)) = timeout(LOOKUP_BUDGET, inner.permits.acquire()).await else {
         return;
     };
-    // A fault is counted where it is found.
+    // The pool counts a fault when it occurs.
     if let Ok(holders) = inner.ask(&landing.prefix).await {
         inner.queries.fetch_add(1, Ordering::Relaxed);
         inner
@@ -208,7 +211,7 @@ impl LookupsInner {
                 })
             })
             .collect();
-        // No sorted set has a member twice, but not everything that answers is one.
+        // A sorted set has no duplicate members, but the server may be something else.
         let mut seen = HashSet::new();
         holders.retain(|holder| seen.insert(Arc::clone(&holder.backend)));
         holders.sort_unstable_by(Holder::rank);

@@ -1,11 +1,12 @@
-//! The view of prefixes in Redis, where routers share it.
+//! The prefix view in Redis, shared by routers.
 //!
-//! What this process hears goes into its own memory at once and, through a bounded queue, to Redis ([`writer`]). Who holds
-//! a prefix is asked of Redis ([`lookups`]), and of that memory where Redis is away or slow. After an absence of Redis
-//! what memory holds is written again, since Redis may have come back empty.
+//! Events that this process receives go into its own memory at once and, through a bounded queue,
+//! to Redis ([`writer`]). The holders of a prefix are read from Redis ([`lookups`]), and from that
+//! memory when Redis is down or slow. After an outage the content of memory is written again, since
+//! Redis may have come back empty.
 //!
-//! One prefix is a sorted set of backends by tokens, its key being [`KEY_PREFIX`] and the prefix in hex; where backends
-//! keep a second tier, a hash beside it says which backend has it in which one ([`keys`]).
+//! One prefix is a sorted set of backends by tokens; its key is [`KEY_PREFIX`] and the prefix in
+//! hex. If backends have a second tier, a hash beside it has the tier of each backend ([`keys`]).
 
 mod keys;
 mod lookups;
@@ -47,20 +48,20 @@ use self::{
 };
 use crate::{FallbackRegistration, FaultKind, RedisPool};
 
-/// Operations that wait to be written, some 100 bytes each. When it is full, further ones are let go and counted, and once
-/// there is room Redis is brought to what memory holds.
+/// Maximum number of queued write operations, some 100 bytes each. When the queue is full, further
+/// ones are dropped and counted; once there is room, Redis is brought to the content of memory.
 const QUEUE: usize = 65_536;
-/// How long the end of the process waits for what is still to be written.
+/// Maximum time that the end of the process waits for queued writes.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What a shared view is made of.
+/// Parts of a shared view.
 #[derive(Debug)]
 pub struct SharedView {
-    /// The server; others may use it too.
+    /// The server; other stores may use it too.
     pub pool: Arc<RedisPool>,
-    /// As of the view in memory; `max_entries` bounds that one alone.
+    /// Settings of the view in memory; `max_entries` bounds that view alone.
     pub settings: ViewSettings,
-    /// The names that count: whatever else stands in Redis is nobody's.
+    /// Names of the backends that count; entries of any other name in Redis are ignored.
     pub backends: Vec<Arc<str>>,
     /// Connections that the view may use at a time.
     pub permits: usize,
@@ -70,8 +71,8 @@ pub struct SharedView {
 
 /// The view that routers share.
 ///
-/// As a [`PrefixIndex`] it takes events in, and answers of what this process heard: a query that is to be answered by all
-/// routers' knowledge is [`Self::holders`].
+/// As a [`PrefixIndex`] it records events and answers from the events that this process received.
+/// [`Self::holders`] answers from the events of all routers.
 pub struct RedisPrefixIndex {
     local: Arc<MemoryPrefixIndex>,
     lookups: Lookups,
@@ -87,7 +88,7 @@ pub struct RedisPrefixIndex {
 }
 
 impl RedisPrefixIndex {
-    /// Starts to write, as soon as the server is there. Call inside a tokio runtime.
+    /// Starts the writer, which writes as soon as the server is up. Call inside a tokio runtime.
     pub fn start(parts: SharedView) -> Self {
         let SharedView {
             pool,
@@ -109,7 +110,7 @@ impl RedisPrefixIndex {
             dropped: Arc::clone(&dropped),
             clock,
         };
-        // One connection is the writer's.
+        // One connection belongs to the writer.
         let lookups = Lookups::new(
             Arc::clone(&pool.shared),
             backends,
@@ -133,8 +134,9 @@ impl RedisPrefixIndex {
         }
     }
 
-    /// Who holds `prefix`, best first, as of at most 100 ms ago: by what all routers wrote, or by what this one heard where
-    /// Redis is away or does not answer within [`LOOKUP_BUDGET`]. Requests that come at the same time share one query.
+    /// Returns the holders of `prefix`, best first, as of at most 100 ms ago: from the events of
+    /// all routers, or from those of this process if Redis is down or does not answer within
+    /// [`LOOKUP_BUDGET`]. Concurrent requests share one query.
     pub async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
         match self.lookups.holders(prefix).await {
             Some(holders) => holders,
@@ -145,32 +147,35 @@ impl RedisPrefixIndex {
         }
     }
 
-    /// Who holds `prefix`, where an answer of at most 100 ms ago is at hand; asks nobody.
+    /// Returns the holders of `prefix` if an answer of at most 100 ms ago is cached; sends no
+    /// query.
     pub fn cached_holders(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
         self.lookups.prepared().standing(prefix, self.clock.now())
     }
 
-    /// Whether Redis is there, as far as is known.
+    /// Returns whether Redis is up, as far as is known.
     pub fn is_shared(&self) -> bool {
         self.pool.is_up()
     }
 
-    /// Faults of this kind, ever.
+    /// Returns the number of faults of a kind, since the start.
     pub fn faults(&self, kind: FaultKind) -> u64 {
         self.pool.faults(kind)
     }
 
-    /// Operations that were not written, ever: the queue was full, or the server refused them.
+    /// Returns the number of unwritten operations since the start: the queue was full, or the
+    /// server refused them.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Registers the metric families of the view; those of its connections are the pool's.
+    /// Registers the metric families of the view; the pool registers those of its connections.
     pub fn register(&self, registry: &mut Registry) {
         registry.register_collector(Box::new(DropCounter(Arc::clone(&self.dropped))));
     }
 
-    /// Writes what is still to be written, if the server is quick about it, and ends. A second call returns at once.
+    /// Writes the queued operations if the server is fast enough, and ends. A second call returns
+    /// at once.
     pub async fn stop(&self) {
         let Some(writer) = self.writer.lock().take() else {
             return;
@@ -185,7 +190,7 @@ impl RedisPrefixIndex {
         }
     }
 
-    /// Never waits. What does not fit is made good later.
+    /// Enqueues an operation without waiting. The writer makes up later for one that does not fit.
     fn enqueue(&self, backend: &Arc<str>, op: WriteOp) {
         if self.queue.try_send(op).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +207,8 @@ impl PrefixIndex for RedisPrefixIndex {
         now: Moment,
     ) -> Result<RecordOutcome, Unavailable> {
         let recorded = self.local.record(backend, event, now)?;
-        // Also what changes nothing here: Redis may know of it from before this process was.
+        // Also for an event without effect here: Redis may have an entry from before this process
+        // started.
         self.enqueue(backend, self.scribe.op(backend, event));
         Ok(recorded)
     }
@@ -218,7 +224,7 @@ impl PrefixIndex for RedisPrefixIndex {
         Ok(removed)
     }
 
-    /// Counts what this process knew; what lies in Redis goes soon afterwards.
+    /// Returns the counts of this process's memory; Redis is cleared soon afterwards.
     fn clear(&self) -> Result<ClearedCounts, Unavailable> {
         let cleared = self.local.clear()?;
         self.queue
@@ -235,7 +241,7 @@ impl PrefixIndex for RedisPrefixIndex {
         self.local.cleanup_expired(now)
     }
 
-    /// Of what this process heard; queries and hits are those answered by Redis too.
+    /// Statistics of the memory of this process; queries and hits include those answered by Redis.
     fn stats(&self) -> ViewStats {
         let (queries, hits) = self.lookups.counts();
         let local = self.local.stats();

@@ -1,4 +1,4 @@
-//! Events as commands.
+//! Prefix events as Redis commands.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,38 +9,38 @@ use redis::Pipeline;
 
 use super::keys::{holders_key, tier_text, tiers_key};
 
-/// Something to be written.
+/// A queued write.
 #[derive(Clone, Debug)]
 pub(super) enum WriteOp {
-    /// One pair of prefix and backend.
+    /// A change of one pair of prefix and backend.
     Pair {
         prefix: PrefixHash,
         backend: Arc<str>,
         change: HoldingChange,
     },
-    /// Everything of one backend goes.
+    /// Removes every entry of one backend.
     Forget(Arc<str>),
-    /// Everything goes.
+    /// Removes every entry.
     Clear,
-    /// Nothing follows.
+    /// Ends the writer.
     End,
 }
 
-/// What happens to a pair.
+/// Change of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HoldingChange {
-    /// The backend has so many tokens, in this tier.
+    /// The backend has this number of tokens, in this tier.
     Hold(u32, StorageTier),
-    /// The same where the event does not say how many: what Redis knows stays, and so many are assumed where it knows
-    /// nothing.
+    /// The backend holds the prefix in this tier, and the event has no count: the number in Redis
+    /// stays; without one, this number is assumed.
     HoldKnownOr(u32, StorageTier),
-    /// What the backend has, if anything, is in this tier now.
+    /// The entry of the backend, if any, is in this tier now.
     Move(StorageTier),
-    /// The backend has nothing of it.
+    /// The backend does not hold the prefix.
     Drop,
 }
 
-/// How a view is written down.
+/// Encoder of the view's writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyWriter {
     offloading: Offloading,
@@ -62,7 +62,7 @@ impl KeyWriter {
         }
     }
 
-    /// Whether there is a second tier, and so a hash beside each sorted set.
+    /// Returns whether there is a second tier, and so a hash beside each sorted set.
     pub(super) fn has_tiers(self) -> bool {
         self.offloading != Offloading::Off
     }
@@ -83,7 +83,7 @@ impl KeyWriter {
         }
     }
 
-    /// The commands for one pair.
+    /// Adds the commands for one pair.
     pub(super) fn write_pair(
         self,
         pipeline: &mut Pipeline,
@@ -127,8 +127,9 @@ impl KeyWriter {
         }
     }
 
-    /// The commands for what this process holds of a prefix, which end when that does. What Redis still knows stays: it
-    /// may be of a count that was only assumed here, and what was said meanwhile waits to be written after this.
+    /// Adds the commands for this process's holders of a prefix, with the remaining lifetime as
+    /// expiry. Existing counts in Redis stay: the count here may be only assumed, and later events
+    /// are queued behind this write.
     pub(super) fn write_held(self, pipeline: &mut Pipeline, held: &PrefixHolders) {
         let (key, tiers) = (holders_key(&held.prefix), tiers_key(&held.prefix));
         for holder in &held.holders {

@@ -1,10 +1,10 @@
-//! What an answer holds, if it is of the shape that was asked for.
+//! Checked access to the parts of an answer.
 
 use redis::Value;
 
 use crate::RedisFault;
 
-/// A list; `what` is what it should have been.
+/// Returns a list; `what` names the expected content in the fault.
 pub(super) fn array<'a>(answer: &'a Value, what: &str) -> Result<&'a [Value], RedisFault> {
     match answer {
         Value::Array(items) => Ok(items),
@@ -13,7 +13,7 @@ pub(super) fn array<'a>(answer: &'a Value, what: &str) -> Result<&'a [Value], Re
     }
 }
 
-/// A text.
+/// Returns a text.
 pub(super) fn bytes(value: &Value) -> Option<&[u8]> {
     match value {
         Value::BulkString(bytes) => Some(bytes),
@@ -21,7 +21,7 @@ pub(super) fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// A score that can be a number of tokens.
+/// Returns a score that is a valid number of tokens.
 pub(super) fn tokens(score: &Value) -> Option<u32> {
     let score: f64 = std::str::from_utf8(bytes(score)?).ok()?.parse().ok()?;
     if !(0.0..=f64::from(u32::MAX)).contains(&score) {

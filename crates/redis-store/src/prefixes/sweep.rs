@@ -1,4 +1,4 @@
-//! What goes through every key of the view. It takes its time and nobody waits for it.
+//! Scans over every key of the view. They are slow, and no request waits for them.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use redis::Pipeline;
 use super::keys::{KEY_PREFIX, is_of_tiers};
 use crate::{Operation, RedisFault, page::KeyPages, pool::PoolShared};
 
-/// What goes.
+/// Scope of a removal.
 #[derive(Debug)]
 pub(super) enum SweepScope {
     Everything,
     Backend(Arc<str>),
 }
 
-/// Goes through it once. What is written meanwhile may stay or go.
+/// Removes the scope in one scan. Entries written meanwhile may be removed or stay.
 pub(super) async fn sweep(shared: &PoolShared, what: &SweepScope) -> Result<(), RedisFault> {
     let mut pages = KeyPages::new(shared, KEY_PREFIX);
     while let Some(keys) = pages.next().await? {
@@ -23,12 +23,14 @@ pub(super) async fn sweep(shared: &PoolShared, what: &SweepScope) -> Result<(), 
         for key in keys {
             match (what, is_of_tiers(&key)) {
                 (_, None) => {}
-                (SweepScope::Everything, Some(_)) => drop(removal.cmd("UNLINK").arg(key)),
+                (SweepScope::Everything, Some(_)) => {
+                    removal.cmd("UNLINK").arg(key);
+                }
                 (SweepScope::Backend(name), Some(false)) => {
-                    drop(removal.cmd("ZREM").arg(key).arg(&**name))
+                    removal.cmd("ZREM").arg(key).arg(&**name);
                 }
                 (SweepScope::Backend(name), Some(true)) => {
-                    drop(removal.cmd("HDEL").arg(key).arg(&**name))
+                    removal.cmd("HDEL").arg(key).arg(&**name);
                 }
             }
         }

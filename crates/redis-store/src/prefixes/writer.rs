@@ -1,4 +1,4 @@
-//! The one task that writes.
+//! The one task that writes to Redis.
 
 use std::{
     collections::HashSet,
@@ -24,7 +24,8 @@ use crate::{Operation, RedisFault, pool::PoolShared, state::Epoch};
 /// Operations written in one transaction, of at most four commands each.
 const BATCH: usize = 256;
 
-/// Whose operations were let go since somebody last looked: backends that streams are followed of, so there are few.
+/// Backends whose operations were dropped since the last reconciliation; only backends with event
+/// streams, so there are few.
 #[derive(Debug, Default)]
 pub(super) struct LostWrites(Mutex<HashSet<Arc<str>>>);
 
@@ -41,7 +42,8 @@ impl LostWrites {
     }
 }
 
-/// Takes operations off the queue in their order. While the server is away it waits for it with what it has.
+/// Takes operations off the queue in order. While the server is down it waits with the operations
+/// that it has.
 #[derive(Debug)]
 pub(super) struct ViewWriter {
     pub(super) shared: Arc<PoolShared>,
@@ -53,8 +55,8 @@ pub(super) struct ViewWriter {
 }
 
 impl ViewWriter {
-    /// Writes until it is told to end. After a panic it brings Redis to what memory holds: that makes up for operations that
-    /// were taken and not written.
+    /// Writes until [`WriteOp::End`]. After a panic it brings Redis to the content of memory, which
+    /// makes up for operations that were taken and not written.
     pub(super) async fn run(self, mut queue: mpsc::Receiver<WriteOp>) {
         let mut task = Task::new("prefix_writer");
         while task
@@ -65,7 +67,7 @@ impl ViewWriter {
     }
 
     async fn write_all(&self, queue: &mut mpsc::Receiver<WriteOp>) {
-        // The time of the server in which it last had everything that memory holds.
+        // The epoch of the server in which it last had the whole content of memory.
         let mut whole = None;
         let mut batch = Vec::with_capacity(BATCH);
         loop {
@@ -75,7 +77,7 @@ impl ViewWriter {
                 continue;
             }
             tokio::select! {
-                // So that a server that comes back is filled though nothing more is said.
+                // So that a server that comes back is filled even without a new event.
                 () = self.shared.state.wait_until(false) => continue,
                 count = queue.recv_many(&mut batch, BATCH) => if count == 0 { return },
             }
@@ -96,7 +98,7 @@ impl ViewWriter {
         }
     }
 
-    /// Waits until the server is there.
+    /// Waits until the server is up.
     async fn present(&self) -> Epoch {
         loop {
             self.shared.state.wait_until(true).await;
@@ -106,8 +108,8 @@ impl ViewWriter {
         }
     }
 
-    /// Writes pairs in one transaction, again and again while the server is away: whatever of it was done before is the
-    /// same when it is done once more.
+    /// Writes pairs in one transaction, and retries while the server is down: the commands are
+    /// idempotent.
     async fn write(&self, pairs: &[WriteOp]) {
         let mut pipeline = transaction();
         let mut removes_only = true;
@@ -148,8 +150,8 @@ impl ViewWriter {
         }
     }
 
-    /// Where operations were let go, removals perhaps among them, takes away what Redis has of their backends; true: there
-    /// were such, and the caller is to write what memory holds.
+    /// Removes from Redis the entries of backends with dropped operations, which may include
+    /// removals. Returns whether there were any; if so, the caller writes the content of memory.
     async fn reconcile(&self) -> bool {
         let backends = self.lost.take();
         if backends.is_empty() {
@@ -165,7 +167,7 @@ impl ViewWriter {
         true
     }
 
-    /// Writes what memory holds; false: the server went away meanwhile.
+    /// Writes the content of memory; returns `false` if the server went down meanwhile.
     async fn refill(&self) -> bool {
         for part in 0..self.local.parts() {
             for some in self.local.held(part, self.clock.now()).chunks(BATCH) {
@@ -186,7 +188,7 @@ impl ViewWriter {
     async fn ask(&self, operation: Operation, pipeline: &Pipeline) -> Result<(), RedisFault> {
         let answers = self.shared.ask(operation, pipeline).await?;
         for answer in &answers {
-            // The others of the transaction were done.
+            // The other commands of the transaction were executed.
             if let Value::ServerError(error) = answer {
                 self.shared
                     .refused(&RedisFault::from(&error.clone().into()));
@@ -201,7 +203,7 @@ fn is_pair(op: &WriteOp) -> bool {
     matches!(op, WriteOp::Pair { .. })
 }
 
-/// All or nothing, one answer per command.
+/// Creates an atomic transaction with one answer per command.
 fn transaction() -> Pipeline {
     let mut pipeline = Pipeline::new();
     pipeline.atomic().ignore_errors();

@@ -1,4 +1,4 @@
-//! Which stores a backend is made of.
+//! Builds the stores of a backend.
 
 #[cfg_attr(not(feature = "redis-cache"), path = "build/no_redis.rs")]
 mod in_redis;
@@ -21,20 +21,20 @@ use crate::{
     writer::{FillSender, StoreWriter, WriterQueue, WriterTarget},
 };
 
-/// Entries written to two tiers at a time.
+/// Concurrent writes of entries to two tiers.
 const TIERED_WRITES: usize = 8;
 
-/// A store that is not in this process alone, and the way to write to it.
+/// A store that is not in this process alone, and its writer.
 #[derive(Debug)]
 pub(crate) struct RemoteStore {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) writer: StoreWriter,
 }
 
-/// A store in Redis, as requests may use it.
+/// A store in Redis with its time budget and fallback.
 struct RedisBackend {
     store: Arc<dyn Store>,
-    /// Entries written at a time.
+    /// Concurrent writes of entries.
     writes: usize,
 }
 

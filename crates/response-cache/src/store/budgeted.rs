@@ -1,10 +1,11 @@
-//! A store elsewhere, so that no request waits for it longer than it may, and few wait for one that is ill.
+//! A wrapper of a remote store: no request waits longer than its budget, and few wait for an
+//! unhealthy store.
 //!
-//! A look is a task of its own: a request waits for it as long as the lookup budget says, and an answer that comes later is
-//! handed on, for those that come after. What [`Health`] says decides whether a look is waited for at all.
+//! A lookup is a separate task: a request waits for it for the lookup budget, and a late answer is
+//! passed on for later requests. [`StoreHealth`] decides whether requests wait for a lookup at all.
 //!
-//! **Invariant**: of a store that stops answering, no more requests wait for an answer than it has connections for this, each
-//! of them once; whoever came on top of them waited for no more than [`TURN`].
+//! **Invariant**: if a store stops answering, at most as many requests wait for an answer as it has
+//! connections for lookups, each of them once; any other request waits at most [`TURN`].
 
 use std::{
     fmt,
@@ -31,20 +32,20 @@ use crate::{
     engine::CurrentSettings, entry::FoundEntry, tasks::Tasks,
 };
 
-/// How long a request waits for its turn where all connections are in use: many come together now and then.
+/// Maximum wait for a permit while all connections are in use: bursts happen now and then.
 const TURN: Duration = Duration::from_millis(5);
 
-/// What becomes of an entry that was found too late for who looked for it.
+/// Takes an entry that was found too late for its request.
 pub(crate) type LateEntryFn = Arc<dyn Fn(CacheKey, &FoundEntry, CacheGeneration) + Send + Sync>;
 
-/// Told whether requests wait for a store, whenever that changes.
+/// Reports, on each change, whether requests wait for a store.
 pub(crate) type OnChange = Arc<dyn Fn(bool) + Send + Sync>;
 
-/// What a patient store is made of.
+/// The parts of a budgeted store.
 pub(crate) struct BudgetedStoreParts {
     /// Its name in faults and log lines.
     pub(crate) name: &'static str,
-    /// Looks at a time.
+    /// Concurrent lookups.
     pub(crate) lookups: usize,
     pub(crate) breaker: BreakerConfig,
     pub(crate) late: Option<LateEntryFn>,
@@ -54,7 +55,7 @@ pub(crate) struct BudgetedStoreParts {
     pub(crate) clock: Clock,
 }
 
-/// The wrapper of every store that is not in this process.
+/// The wrapper of every store outside this process.
 #[derive(Debug)]
 pub(crate) struct BudgetedStore {
     inner: Arc<BudgetedStoreInner>,
@@ -66,14 +67,14 @@ struct BudgetedStoreInner {
     with: BudgetedStoreParts,
     health: Mutex<StoreHealth>,
     permits: Arc<Semaphore>,
-    /// Requests that wait for an answer or for their turn.
+    /// Requests that wait for an answer or for a permit.
     waiting: AtomicUsize,
 }
 
 impl BudgetedStore {
     pub(crate) fn new(store: Arc<dyn Store>, with: BudgetedStoreParts) -> Self {
         let health = Mutex::new(StoreHealth::new(with.breaker));
-        // Bound: looks at a time; whoever comes on top of them waits for its turn, but not for long.
+        // Bound: concurrent lookups; further ones wait briefly for a permit.
         let permits = Arc::new(Semaphore::new(with.lookups.max(1)));
         Self {
             inner: Arc::new(BudgetedStoreInner {
@@ -87,7 +88,7 @@ impl BudgetedStore {
         }
     }
 
-    /// Whether requests wait for it: else something else has to answer.
+    /// Returns whether requests wait for it: otherwise a fallback must answer.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.inner.health.lock().is_prompt()
     }
@@ -137,8 +138,8 @@ impl BudgetedStoreInner {
 
     async fn turn(&self, until: Instant) -> Result<OwnedSemaphorePermit, StoreFault> {
         let permits = Arc::clone(&self.permits);
-        // As many again as are at work may wait for as long as a look may take: together they are what the store's share
-        // of connections serves at once.
+        // As many requests as are running may wait for the duration of a lookup: together the
+        // store's share of connections serves them at once.
         let turn = match self.waiting.load(Ordering::Relaxed) <= 2 * self.with.lookups {
             true => until,
             false => until.min(Instant::now() + TURN),
@@ -195,7 +196,7 @@ impl BudgetedStoreInner {
         }
     }
 
-    /// Tells news once.
+    /// Records a result and reports a change once.
     fn judge(&self, verdict: impl FnOnce(&mut StoreHealth, kv_blocks::Moment) -> bool, what: &str) {
         let (news, is_prompt) = {
             let mut health = self.health.lock();
@@ -263,7 +264,7 @@ impl Store for BudgetedStore {
         self.inner.store.delete(key)
     }
 
-    /// Whoever clears is told what is wrong, whatever is known about the store.
+    /// A clear returns the error, whatever the health is.
     fn clear(&self) -> StoreFuture<'_, u64> {
         self.inner.store.clear()
     }
@@ -286,7 +287,7 @@ impl fmt::Debug for BudgetedStoreInner {
     }
 }
 
-/// Ends a look that nobody waits for, however it ends.
+/// A guard that records the end of a background lookup, in every case.
 struct BackgroundLookup(Arc<BudgetedStoreInner>);
 
 impl Drop for BackgroundLookup {
@@ -295,7 +296,7 @@ impl Drop for BackgroundLookup {
     }
 }
 
-/// One of those that wait, until it is dropped.
+/// A guard that counts a waiting request until it is dropped.
 struct LookupWaiter<'a>(&'a AtomicUsize);
 
 impl<'a> LookupWaiter<'a> {

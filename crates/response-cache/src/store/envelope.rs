@@ -1,4 +1,4 @@
-//! Sealing where it is due: short values at once, long ones where no request waits for the thread.
+//! Seals and opens envelopes: short values inline, long ones on a blocking thread.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
 /// Bytes that take about half a millisecond on a slow machine.
 const AT_ONCE: usize = 128 << 10;
 
-/// The seal in force, and who is told of broken ones.
+/// The current envelope key, and the reporting of broken values.
 #[derive(Clone, Debug)]
 pub(crate) struct CurrentEnvelope {
     pub(crate) seal: Arc<ArcSwap<HmacEnvelope>>,
@@ -30,12 +30,12 @@ impl CurrentEnvelope {
         }
         let (again, body) = (Arc::clone(&seal), entry.clone());
         let closed = spawn_blocking(move || again.close(&key, &body, ends_at)).await;
-        // The runtime is ending.
+        // The runtime is shutting down.
         closed.unwrap_or_else(|_| seal.close(&key, &entry, ends_at))
     }
 
-    /// `None`: it is not as this fleet wrote it, which is counted and told, or past its end, whatever its store says. The
-    /// caller removes it. `now`: seconds since 1970.
+    /// Opens a value. `None`: its MAC is wrong, which is counted and logged, or it is expired,
+    /// whatever its store reports. The caller removes it. `now`: seconds since 1970.
     pub(crate) async fn open(
         &self,
         key: CacheKey,

@@ -1,7 +1,7 @@
-//! Memory in the place of a store that is away or too slow.
+//! Memory in place of a store that is unavailable or slow.
 //!
-//! It is asked at once where the store is not, and filled while it is: what lies there is there for as long as the settings of
-//! the fallback say, also when the store is back.
+//! The memory answers while the store does not, and is filled during that time: its entries live
+//! for the TTL of the fallback settings, also after the store's return.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{CacheKey, entry::FoundEntry};
 
-/// A store with memory to go on with.
+/// A store with memory as its fallback.
 #[derive(Debug)]
 pub(crate) struct FallbackStore {
     store: BudgetedStore,
@@ -20,7 +20,7 @@ pub(crate) struct FallbackStore {
 }
 
 impl FallbackStore {
-    /// `ttl`: of what lies in memory.
+    /// `ttl`: lifetime of the entries in memory.
     pub(crate) fn new(store: BudgetedStore, memory: Arc<MemoryStore>, ttl: Duration) -> Self {
         Self { store, memory, ttl }
     }
@@ -35,7 +35,7 @@ impl Store for FallbackStore {
         self.store.absent()
     }
 
-    /// What nobody waits for, or is away, is not waited for here either.
+    /// Returns the copy for memory if requests do not wait for the store, or it is unavailable.
     fn near(&self, fill: &StoreFill) -> Option<StoreFill> {
         let stands_in = !self.store.is_waited_for() || !self.store.is_there();
         stands_in.then(|| StoreFill {
@@ -61,7 +61,7 @@ impl Store for FallbackStore {
             };
             match self.store.set(fill).await {
                 Err(fault) if fault.outage => self.memory.keep(near),
-                // It is there, but nobody will wait for it.
+                // The store is available, but requests do not wait for it.
                 Ok(()) if !self.store.is_waited_for() => self.memory.keep(near),
                 other => return other,
             }
@@ -85,7 +85,7 @@ impl Store for FallbackStore {
         self.memory.held()
     }
 
-    /// Of whichever answers now.
+    /// Counts the entries of the part that answers now.
     fn count(&self) -> StoreFuture<'_, u64> {
         if self.store.is_there() {
             self.store.count()

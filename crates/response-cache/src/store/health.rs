@@ -1,34 +1,36 @@
-//! Whether a store is waited for, asked behind the requests' backs, or left alone. Pure: time and chance come in.
+//! The breaker of a store: it decides whether requests wait for a lookup, leave it to the
+//! background, or skip it. Pure: time and randomness are arguments.
 //!
-//! A store that answered too slowly is not waited for again until a look that nobody waits for was quick; one that failed is
-//! asked again by one such look at a time, after pauses that grow.
+//! After a slow answer, requests do not wait for the store until a background lookup is quick;
+//! after a failure, one background lookup at a time probes it, after growing pauses.
 
 use std::time::Duration;
 
 use kv_blocks::Moment;
 
-/// Part of a pause that chance adds at most, so that routers that lost one store together do not return together.
+/// Maximum random share added to a pause, so that routers that lost one store together do not
+/// return together.
 const JITTER: f64 = 0.25;
 
-/// How a kind of store is treated.
+/// Breaker settings of a kind of store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BreakerConfig {
-    /// Looks at a time that nobody waits for, while it is slow.
+    /// Concurrent background lookups while the store is slow.
     pub(crate) behind: usize,
     /// First and longest pause between two of them.
     pub(crate) slow: (Duration, Duration),
-    /// The same after a failure; `None`: the store itself knows when it is away and when it is back.
+    /// The pauses after a failure; `None`: the store itself detects its outages and their end.
     pub(crate) away: Option<(Duration, Duration)>,
 }
 
-/// What becomes of a look.
+/// The decision about a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LookupAdmission {
-    /// It is waited for.
+    /// The request waits for it.
     Wait,
-    /// It is done, and nobody waits for it.
+    /// It runs in the background.
     Behind,
-    /// It is not done.
+    /// It does not run.
     Refuse,
 }
 
@@ -43,10 +45,10 @@ enum BreakerState {
 pub(crate) struct StoreHealth {
     config: BreakerConfig,
     state: BreakerState,
-    /// Nobody looks before, unless it is prompt.
+    /// Earliest time of the next lookup while the store is not prompt.
     next: Moment,
     pause: Duration,
-    /// Since when it is prompt.
+    /// Start of the prompt state.
     since: Moment,
     behind: usize,
 }
@@ -63,7 +65,8 @@ impl StoreHealth {
         }
     }
 
-    /// An admission of [`Admission::Behind`] is to be followed by [`Self::landed`].
+    /// Decides about a lookup. [`Self::record_late_result`] must follow each
+    /// [`LookupAdmission::Behind`].
     pub(crate) fn admit(&mut self, now: Moment) -> LookupAdmission {
         let room = match self.state {
             BreakerState::Prompt => return LookupAdmission::Wait,
@@ -77,7 +80,7 @@ impl StoreHealth {
         LookupAdmission::Behind
     }
 
-    /// A look that nobody waited for is over, whatever came of it.
+    /// Records the end of a background lookup, whatever its result.
     pub(crate) fn record_late_result(&mut self) {
         self.behind = self.behind.saturating_sub(1);
     }
@@ -90,7 +93,7 @@ impl StoreHealth {
         self.state == BreakerState::Away
     }
 
-    /// An answer came in time; true: that is news.
+    /// Records an answer in time; returns whether the state changed.
     pub(crate) fn quick(&mut self, now: Moment) -> bool {
         let news = !self.is_prompt();
         if news {
@@ -100,7 +103,7 @@ impl StoreHealth {
         news
     }
 
-    /// No answer came in time; true: that is news.
+    /// Records an answer that was not in time; returns whether the state changed.
     pub(crate) fn slow(&mut self, now: Moment, chance: f64) -> bool {
         let news = self.state == BreakerState::Prompt;
         let away = self.is_away();
@@ -111,7 +114,7 @@ impl StoreHealth {
         news
     }
 
-    /// An answer came after all, if not in time: it is there again.
+    /// Records a late answer: the store is available again.
     pub(crate) fn late(&mut self, now: Moment) {
         if self.is_away() {
             self.state = BreakerState::Slow;
@@ -120,19 +123,20 @@ impl StoreHealth {
         }
     }
 
-    /// It failed; true: that is news.
+    /// Records a failure; returns whether the state changed.
     pub(crate) fn failed(&mut self, now: Moment, chance: f64) -> bool {
         let Some(pauses) = self.config.away else {
             return false;
         };
         let news = !self.is_away();
         self.state = BreakerState::Away;
-        // Of several that were under way the first one counts.
+        // Only the first of several concurrent failures counts.
         self.wait(now, chance, pauses);
         news
     }
 
-    /// A store that was well for as long as the longest pause begins anew.
+    /// Schedules the next lookup after a pause. A store that was healthy for the longest pause
+    /// starts again from the first one.
     fn wait(&mut self, now: Moment, chance: f64, (first, longest): (Duration, Duration)) {
         if now < self.next {
             return;

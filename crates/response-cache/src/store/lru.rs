@@ -1,6 +1,6 @@
-//! Entries in memory: the least recently used goes first, and what is past its time goes before that. Pure.
+//! Entries in memory: expired ones go first, then the least recently used. Pure.
 //!
-//! **Invariant**: after every call no more entries and no more bytes are there than the bounds say.
+//! **Invariant**: after every call the entries and bytes are within the bounds.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use lru::LruCache;
 
 use crate::{CacheEntry, CacheKey, entry::FoundEntry};
 
-/// Entries past their time that one call takes away at most, so that no request pays for many.
+/// Maximum number of expired entries that one call removes, so that no request pays for many.
 const TIDY: usize = 64;
 
-/// What may be there.
+/// The bounds of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreBounds {
     pub(crate) entries: usize,
@@ -20,7 +20,7 @@ pub(crate) struct StoreBounds {
 }
 
 impl StoreBounds {
-    /// Half of them; one entry at least.
+    /// Returns half of the bounds; at least one entry.
     pub(crate) fn half(self) -> Self {
         Self {
             entries: (self.entries / 2).max(1),
@@ -32,7 +32,7 @@ impl StoreBounds {
 #[derive(Debug)]
 pub(crate) struct LruStore {
     slots: LruCache<CacheKey, LruSlot>,
-    /// The same keys by the end of their time.
+    /// The keys by expiry.
     ends: BTreeSet<(Moment, CacheKey)>,
     bytes: usize,
     bounds: StoreBounds,
@@ -47,7 +47,7 @@ struct LruSlot {
 
 impl LruStore {
     pub(crate) fn new(bounds: StoreBounds) -> Self {
-        // Bound: `bounds`, kept after every change.
+        // Bound: `bounds`, enforced after every change.
         Self {
             slots: LruCache::unbounded(),
             ends: BTreeSet::new(),
@@ -57,7 +57,7 @@ impl LruStore {
         }
     }
 
-    /// Counts as a use.
+    /// Returns an entry and marks it as used.
     pub(crate) fn get(&mut self, key: &CacheKey, now: Moment) -> Option<FoundEntry> {
         let slot = self.slots.get(key)?;
         if slot.end > now {
@@ -70,7 +70,8 @@ impl LruStore {
         None
     }
 
-    /// Kept until `end`, in the place of what had the key. What is longer than everything may be is not kept at all.
+    /// Stores an entry until `end`, replacing an existing one. An entry over the total bound is not
+    /// stored.
     pub(crate) fn put(&mut self, key: CacheKey, entry: CacheEntry, end: Moment, now: Moment) {
         self.remove(&key);
         let cost = entry.cost();
@@ -92,7 +93,7 @@ impl LruStore {
         true
     }
 
-    /// Takes away some of what is past its time.
+    /// Removes some expired entries.
     pub(crate) fn tidy(&mut self, now: Moment) {
         for _ in 0..TIDY {
             match self.ends.first() {
@@ -106,7 +107,7 @@ impl LruStore {
         self.bounds = bounds;
     }
 
-    /// Evicts until the bounds are kept, at most so many; false: there are more.
+    /// Evicts at most `most` entries until the bounds hold; `false` if more must go.
     pub(crate) fn fit(&mut self, most: usize) -> bool {
         for _ in 0..most {
             if self.slots.len() <= self.bounds.entries && self.bytes <= self.bounds.bytes {
@@ -129,12 +130,12 @@ impl LruStore {
         self.bytes
     }
 
-    /// Entries that had to go before their time, ever.
+    /// Returns the total entries evicted before they expired.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// An empty one in its place; the caller drops this one where nobody waits for it.
+    /// Replaces the store by an empty one; the caller drops the old one outside the lock.
     pub(crate) fn taken(&mut self) -> Self {
         let empty = Self {
             evictions: self.evictions,
@@ -244,7 +245,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is sorted by use.
+        /// Compares the store with a list that is sorted by use.
         #[test]
         fn it_agrees_with_a_list(steps in proptest::collection::vec((0_u8..8, any::<bool>(), 1_u64..6), 0..200)) {
             let mut shelf = shelf(4);

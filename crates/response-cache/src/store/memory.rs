@@ -1,6 +1,6 @@
 //! Entries in this process.
 //!
-//! **Invariant**: what was begun before a clear is not there after it, whoever puts it.
+//! **Invariant**: an entry that began before a clear is absent after it, whichever task stores it.
 
 use std::sync::Arc;
 
@@ -13,10 +13,11 @@ use super::{
 };
 use crate::{CacheKey, entry::FoundEntry, generation::Generations};
 
-/// Entries evicted at a time where many have to go: others get at the shelf in between.
+/// Entries evicted under one lock if many must go: other callers get the lock in between.
 const SOME: usize = 1_024;
 
-/// The store of `backend: memory`, the first tier in memory, and what stands in for a store that is away.
+/// The store of `backend: memory`, the first tier in memory, and the fallback of an unavailable
+/// store.
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
     entries: Mutex<LruStore>,
@@ -41,7 +42,8 @@ impl MemoryStore {
     pub(crate) fn keep(&self, fill: StoreFill) {
         let now = self.clock.now();
         let mut shelf = self.entries.lock();
-        // Under the lock that a clear takes after it has raised the number: one of the two is seen.
+        // A clear takes this lock after it has raised the number: either the check or the clear
+        // sees the entry.
         if self.generations.is_present(fill.generation) {
             shelf.put(fill.key, fill.entry, now + fill.ttl, now);
         }
@@ -51,7 +53,7 @@ impl MemoryStore {
         self.entries.lock().remove(key);
     }
 
-    /// The caller has raised the generation.
+    /// Removes all entries. The caller has raised the generation.
     pub(crate) fn empty(&self) -> u64 {
         let taken = self.entries.lock().taken();
         taken.len() as u64
@@ -62,7 +64,7 @@ impl MemoryStore {
         while !self.entries.lock().fit(SOME) {}
     }
 
-    /// Takes away some of what is past its time, and says what is left.
+    /// Removes some expired entries; returns the size of the rest.
     pub(crate) fn held(&self) -> StoreStats {
         let now = self.clock.now();
         let mut shelf = self.entries.lock();

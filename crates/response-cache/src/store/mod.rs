@@ -1,8 +1,9 @@
-//! Where entries lie: one trait, and a file for each way of it.
+//! The stores: one trait, and a module for each implementation.
 //!
-//! [`memory`] is this process, [`redis`] a server that routers share, [`s3`] an object store; [`tiered`] is two of them.
-//! [`patient`] wraps whatever is elsewhere, and [`fallback`] goes on in memory without it. What lies elsewhere is sealed
-//! ([`sealing`]). What an implementation cannot do is said in its [`Abilities`].
+//! [`memory`] is this process, [`redis`] a server that routers share, [`s3`] an object store;
+//! [`tiered`] combines two of them. [`budgeted`] wraps every remote store, and [`fallback`] adds
+//! memory for its outages. Remote values are in an envelope ([`envelope`]). [`StoreCapabilities`]
+//! lists the limits of an implementation.
 
 pub(crate) mod budgeted;
 pub(crate) mod envelope;
@@ -22,84 +23,85 @@ use tokio::time::Instant;
 
 use crate::{CacheEntry, CacheGeneration, CacheKey, StoreFault, entry::FoundEntry};
 
-/// What a store is going to answer.
+/// The future of a store's answer.
 pub(crate) type StoreFuture<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, StoreFault>> + Send + 'a>>;
 
-/// What a store can do.
+/// The capabilities of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreCapabilities {
-    /// It knows how much lies in it.
+    /// Whether it can count its entries.
     pub(crate) counts: bool,
 }
 
-/// A look for an entry.
+/// A lookup of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreLookup {
     pub(crate) key: CacheKey,
-    /// Nobody waits longer.
+    /// Deadline of the wait.
     pub(crate) until: Instant,
-    /// When it began: copies that it leads to are of that time.
+    /// Generation at its start: copies made from its result belong to it.
     pub(crate) generation: CacheGeneration,
 }
 
-/// An entry to be kept.
+/// An entry to store.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreFill {
     pub(crate) key: CacheKey,
     pub(crate) entry: CacheEntry,
     pub(crate) ttl: Duration,
-    /// When its making began.
+    /// Generation at the start of its production.
     pub(crate) generation: CacheGeneration,
 }
 
-/// How much lies in a store.
+/// The size of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoreStats {
-    /// Entries, and bytes that they take in this process.
+    /// Entries, and their bytes in this process.
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
-    /// Entries that had to go before their time, ever.
+    /// Total entries evicted before they expired.
     pub(crate) evictions: u64,
 }
 
-/// Where entries lie.
+/// A store of entries.
 ///
-/// No call waits without end, and none holds back a request: a look is waited for until [`Ask::until`], everything else
-/// happens where no request waits.
+/// Every call is bounded in time, and none delays a request: a lookup is awaited until
+/// [`StoreLookup::until`], everything else runs outside requests.
 pub(crate) trait Store: fmt::Debug + Send + Sync {
     fn abilities(&self) -> StoreCapabilities;
 
-    /// Whether it is there, as far as it knows: one that is not need not be asked to find out.
+    /// Returns whether the store is available, as far as it knows without a probe.
     fn is_there(&self) -> bool {
         true
     }
 
-    /// The names of those behind it that are not there.
+    /// Returns the names of the unavailable stores behind it.
     fn absent(&self) -> Vec<&'static str> {
         Vec::new()
     }
 
-    /// What memory may have of an entry before it is written: looks find it there.
+    /// Returns the copy of an entry that memory may have before the write: lookups find it there.
     fn near(&self, _: &StoreFill) -> Option<StoreFill> {
         None
     }
 
-    /// The entry under a key, if it is ours and whole. What is there and is not goes.
+    /// Returns the entry under a key, if it is valid and belongs to this cache. An invalid one is
+    /// removed.
     fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>>;
 
-    /// Keeps an entry in the place of what was there.
+    /// Stores an entry, replacing an existing one.
     fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()>;
 
-    /// Takes one away.
+    /// Removes an entry.
     fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()>;
 
-    /// Takes all away, and nothing that is not ours; says how many there were.
+    /// Removes all entries of this cache and no foreign ones; returns their number.
     fn clear(&self) -> StoreFuture<'_, u64>;
 
     fn stats(&self) -> StoreStats;
 
-    /// Counts the entries, also where that means to ask somebody: not for requests.
+    /// Counts the entries, even if that takes a request to a server: not for the request path.
     fn count(&self) -> StoreFuture<'_, u64> {
         Box::pin(async move { Ok(self.stats().entries) })
     }

@@ -1,4 +1,5 @@
-//! Entries in Redis, which ends them by itself: `key_prefix` and the hex of the key, sealed.
+//! Entries in Redis, which expires them itself: `key_prefix` and the hex of the key, in an
+//! envelope.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +18,10 @@ use crate::{
 /// Its name in faults and log lines.
 pub(crate) const NAME: &str = "redis";
 
-/// Pages that are counted at most: some hundred thousand keys.
+/// Maximum number of pages to count: some hundred thousand keys.
 const PAGES: usize = 200;
 
-/// The store of `backend: redis`, and of a first tier that is there.
+/// The store of `backend: redis`, and of a first tier in Redis.
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     values: RedisValues,
@@ -49,7 +50,8 @@ impl RedisStore {
         let found = match self.values.get(&name, self.most()).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
-            // It answered, if not with a value of ours: a miss, and no reason not to ask it the next time.
+            // The server answered, but the value is unusable: a miss, and no reason to skip the
+            // next lookup.
             Err(fault) if !fault.outage && fault.kind == FaultKind::Other => return Ok(None),
             Err(fault) => return Err(said(fault)),
         };
@@ -67,14 +69,14 @@ impl RedisStore {
                 }))
             }
             None => {
-                // Where it cannot be removed it is found broken again.
+                // If the removal fails, the next lookup finds the broken value again.
                 let _ = self.values.delete(&name).await;
                 Ok(None)
             }
         }
     }
 
-    /// Longest value, bytes.
+    /// Returns the maximum length of a value, bytes.
     fn most(&self) -> usize {
         let settings = self.current.load();
         settings
@@ -116,7 +118,7 @@ impl Store for RedisStore {
         Box::pin(async move { self.values.clear(CacheKey::is_hex).await.map_err(said) })
     }
 
-    /// What lies there others count too.
+    /// Other processes write to the server too.
     fn stats(&self) -> StoreStats {
         StoreStats::default()
     }
@@ -132,7 +134,7 @@ impl Store for RedisStore {
 }
 
 fn ends_at(clock: Clock, ttl: Duration) -> u64 {
-    // A life of less than a second ends in the next one.
+    // A lifetime of less than a second ends in the next one.
     now(clock).saturating_add(ttl.as_secs().max(1))
 }
 
@@ -141,7 +143,7 @@ fn now(clock: Clock) -> u64 {
 }
 
 fn said(fault: RedisFault) -> StoreFault {
-    // A server that refuses to be written to is not away: it is asked as before.
+    // A server that refuses writes is not unavailable: lookups continue.
     StoreFault {
         store: NAME,
         outage: fault.outage || fault.kind == FaultKind::Timeout,

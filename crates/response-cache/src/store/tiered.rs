@@ -1,7 +1,7 @@
-//! A quick first tier before a roomy second one.
+//! A quick first tier before a large second one.
 //!
-//! Everything is written to the second tier, and to the first one if it is short enough. What the second tier has is copied
-//! to the first when somebody looked for it.
+//! Every entry is written to the second tier, and to the first one if it is short enough. A hit in
+//! the second tier is copied to the first.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::{
     entry::FoundEntry,
 };
 
-/// Puts a copy into the first tier: in memory at once, elsewhere in its turn.
+/// Puts a copy into the first tier: in memory at once, elsewhere through the queue.
 pub(crate) type PromoteFn = Arc<dyn Fn(StoreFill) + Send + Sync>;
 
-/// What is copied to the first tier, and how.
+/// The settings of copies to the first tier.
 #[derive(Clone)]
 pub(crate) struct Promotion {
     pub(crate) put: PromoteFn,
@@ -25,7 +25,8 @@ pub(crate) struct Promotion {
 }
 
 impl Promotion {
-    /// Copies what the second tier had, if that is wanted and it fits. The copy is gone when the original is.
+    /// Copies an entry of the second tier, if promotion is on and the entry fits. The copy is
+    /// removed with its original.
     pub(crate) fn consider(&self, key: CacheKey, found: &FoundEntry, begun: CacheGeneration) {
         let settings = self.current.load();
         let ttl = settings.tiered.l1_promotion_ttl.min(found.left);
@@ -75,7 +76,7 @@ impl TieredStore {
                 self.promotion.consider(ask.key, &found, ask.generation);
                 Ok(Some(found))
             }
-            // One of them was asked.
+            // At least one of them answered.
             (Ok(None), _) | (Err(_), Ok(_)) => Ok(None),
             (Err(fault), Err(_)) => Err(fault),
         }
@@ -129,12 +130,12 @@ impl Store for TieredStore {
         })
     }
 
-    /// Both, whatever becomes of one of them.
+    /// Clears both, even if one of them fails.
     fn clear(&self) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             let near = self.l1.clear().await;
             let far = self.l2.clear().await?;
-            // An entry of the first tier is one of the second, unless that has lost it.
+            // An entry of the first tier is also in the second, unless that has lost it.
             near.map(|near| near.max(far))
         })
     }
@@ -143,7 +144,7 @@ impl Store for TieredStore {
         self.l1.stats()
     }
 
-    /// Of the first tier: an object store has no quick answer to that.
+    /// Counts the first tier: an object store cannot count quickly.
     fn count(&self) -> StoreFuture<'_, u64> {
         self.l1.count()
     }

@@ -1,4 +1,5 @@
-//! The metric families of the cache. Labels come from enums, and every combination is there from the start.
+//! The metric families of the cache. Labels come from enums, and every combination exists from the
+//! start.
 
 mod no_redis;
 

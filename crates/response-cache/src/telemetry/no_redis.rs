@@ -1,4 +1,5 @@
-//! The families of connections to Redis where there are none: a name that a dashboard asks for is there in any case.
+//! The metric families of Redis connections in a program without them: dashboards find every name
+//! in any case.
 
 use std::fmt;
 
@@ -12,7 +13,7 @@ use prometheus_client::{
     },
 };
 
-/// Everything stands at 0.
+/// Reports 0 for every metric.
 #[derive(Debug)]
 pub(crate) struct NoRedis;
 

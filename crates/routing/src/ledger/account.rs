@@ -7,19 +7,20 @@ use kv_blocks::Moment;
 use super::{DispatchLoad, TargetLoad};
 use crate::{ReplyMode, ReservationId, decaying_sum::DecayingSum};
 
-/// Dispatched prefill work counts towards utilisation this long.
+/// Time for which dispatched prefill work counts towards utilisation.
 const WORK_MEMORY: Duration = Duration::from_secs(30);
 
-/// A target's mean backlog reaches back this far.
+/// Time constant of a target's mean backlog.
 const BACKLOG_MEMORY: Duration = Duration::from_secs(120);
 
-/// Cold tokens given to a target count towards its share this long.
+/// Time for which cold tokens given to a target count towards its share.
 const COLD_MEMORY: Duration = Duration::from_secs(300);
 
-/// A moment at which a backlog has shrunk to some length is told so much late, or rounding would find it a little longer.
+/// Delay added to the computed time of a backlog's fall, or rounding would find the backlog
+/// slightly too long at that time.
 const LATE_MS: f64 = 0.1;
 
-/// A mean over time that forgets.
+/// A decaying mean over time.
 #[derive(Clone, Copy, Debug, Default)]
 struct TimeMean {
     value: f64,
@@ -27,7 +28,7 @@ struct TimeMean {
 }
 
 impl TimeMean {
-    /// It was `value` since it was noted last.
+    /// Adds `value` for the time since the last call.
     fn note(&mut self, now: Moment, value: f64) {
         let kept = (-(now.since(self.at).as_secs_f64() / BACKLOG_MEMORY.as_secs_f64())).exp();
         *self = Self {
@@ -45,9 +46,9 @@ pub(crate) struct TargetAccount {
     queue: BTreeMap<ReservationId, QueuedPrefill>,
     queued_tokens: u64,
     queued_us: u64,
-    /// Those of `queue` whose first token nobody will see.
+    /// Number of prefills in `queue` whose first token is not reported.
     silent: usize,
-    /// When the first of `queue` is believed to have started.
+    /// Estimated start of the first prefill in `queue`.
     head_since: Moment,
     decode_sequences: u32,
     decode_tokens: u64,
@@ -57,7 +58,7 @@ pub(crate) struct TargetAccount {
     last_dispatch: u64,
     work_ms: DecayingSum,
     cold_tokens: DecayingSum,
-    /// Its worker is gone.
+    /// The worker has been removed.
     pub(super) forgotten: bool,
 }
 
@@ -90,20 +91,21 @@ impl Default for TargetAccount {
 }
 
 impl TargetAccount {
-    /// Of a target not seen before, with so much cold work behind it.
+    /// Creates the account of a new target, with this much cold work.
     pub(super) fn with_cold_tokens(now: Moment, cold_tokens: f64) -> Self {
         let mut account = Self::default();
         account.cold_tokens.add(now, cold_tokens);
         account
     }
 
-    /// Takes note of the backlog, for its mean.
+    /// Records the backlog for its mean.
     pub(super) fn record_backlog(&mut self, now: Moment) {
         let backlog_ms = self.backlog_ms(now);
         self.mean_backlog.note(now, backlog_ms);
     }
 
-    /// Counts a reservation that brings so many new blocks; returns whether nothing was queued before it.
+    /// Counts a reservation with this many new blocks; returns whether nothing was queued before
+    /// it.
     pub(super) fn open(
         &mut self,
         now: Moment,
@@ -135,13 +137,13 @@ impl TargetAccount {
         alone
     }
 
-    /// A prompt is computed, and its sequence generates.
+    /// Moves a reservation from prefill to decode.
     pub(super) fn decode(&mut self, load: &DispatchLoad) {
         self.decode_sequences += 1;
         self.decode_tokens += u64::from(load.prompt_tokens);
     }
 
-    /// A reservation is over whose prompt is out of the queue, and so many blocks with it.
+    /// Frees a reservation whose prompt has left the queue, with this many blocks.
     pub(super) fn close(&mut self, load: &DispatchLoad, decoding: bool, blocks: u64) {
         self.in_flight -= 1;
         if decoding {
@@ -151,7 +153,7 @@ impl TargetAccount {
         self.blocks -= blocks;
     }
 
-    /// Whether its worker is gone, and nothing of it is in flight any more.
+    /// Returns whether the worker was removed and nothing is in flight any more.
     pub(super) fn is_removable(&self) -> bool {
         self.forgotten && self.in_flight == 0
     }
@@ -165,20 +167,22 @@ impl TargetAccount {
         }
     }
 
-    /// Estimated time until the queued prefills are computed. Prefills run in order, so what passed since the first one
-    /// started counts, up to nearly all of its own estimate: it has not answered yet.
+    /// Returns the estimated time until the queued prefills are computed. Prefills run in order, so
+    /// the time since the first one started counts, up to nearly all of its own estimate: its first
+    /// token has not come yet.
     pub(crate) fn backlog_ms(&self, now: Moment) -> f64 {
         self.queued_us as f64 / 1e3 - self.ran_ms(now)
     }
 
-    /// When the backlog will be no more than this, if it is more now; `None`: not before a first token.
+    /// Returns when the backlog falls to this value, if it is higher now; `None`: not before a
+    /// first token.
     pub(super) fn falls_below_at(&self, now: Moment, most_ms: f64) -> Option<Moment> {
         let excess_ms = self.backlog_ms(now) - most_ms;
         let then = now + Duration::from_secs_f64((excess_ms.max(0.0) + LATE_MS) / 1e3);
         (excess_ms > 0.0 && self.backlog_ms(then) <= most_ms).then_some(then)
     }
 
-    /// What is taken to be computed of the first prefill.
+    /// Returns the time for which the first prefill is assumed to have run.
     fn ran_ms(&self, now: Moment) -> f64 {
         let Some((_, head)) = self.queue.first_key_value() else {
             return 0.0;
@@ -187,13 +191,14 @@ impl TargetAccount {
             .min(0.95 * head.us as f64 / 1e3)
     }
 
-    /// Whether it has prefills whose end nobody will announce.
+    /// Returns whether there are prefills whose end is not reported.
     pub(super) fn has_unannounced_prefills(&self) -> bool {
         self.silent > 0
     }
 
-    /// Takes out the prefills whose end nobody will announce, once their estimated time and that of all before them is
-    /// over. One that was to be announced and never was does not keep back those behind it.
+    /// Removes the prefills whose end is not reported, once their estimated time and that of all
+    /// before them is over. A prefill whose expected report never came does not delay the ones
+    /// behind it.
     pub(super) fn expire_prefills(&mut self, now: Moment) -> Vec<ReservationId> {
         if self.silent == 0 {
             return Vec::new();
@@ -211,40 +216,41 @@ impl TargetAccount {
         let passed: Vec<_> = passed.collect();
         for (id, queued) in &passed {
             self.unqueue(*id);
-            // Its time was taken from what was queued with it: the rest is to end when it was to end before.
+            // Its time was subtracted from the queued total: the end of the remaining prefills
+            // stays where it was.
             self.head_since = self.head_since + Duration::from_micros(queued.us);
         }
         passed.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// Prompt tokens of the sequences that are generating.
+    /// Returns the prompt tokens of the generating sequences.
     pub(crate) fn decode_tokens(&self) -> u64 {
         self.decode_tokens
     }
 
-    /// Mean backlog lately, by time.
+    /// Returns the recent mean backlog, weighted by time.
     pub(crate) fn mean_backlog_ms(&self) -> f64 {
         self.mean_backlog.value
     }
 
-    /// Number of the latest reservation here; 0 if there was none.
+    /// Returns the number of the latest reservation here; 0 if there was none.
     pub(crate) fn last_dispatch(&self) -> u64 {
         self.last_dispatch
     }
 
-    /// Prefill time dispatched lately.
+    /// Returns the prefill time dispatched recently.
     pub(crate) fn work_ms(&self, now: Moment) -> f64 {
         self.work_ms.at(now)
     }
 
-    /// Uncached tokens dispatched lately.
+    /// Returns the uncached tokens dispatched recently.
     pub(crate) fn cold_tokens(&self, now: Moment) -> f64 {
         self.cold_tokens.at(now)
     }
 
     pub(super) fn dequeue(&mut self, now: Moment, id: ReservationId) {
         if self.unqueue(id) {
-            // Whoever ended, the engine is believed to be at the start of the next one.
+            // Whichever prefill ended, the engine is assumed to start the next one now.
             self.head_since = now;
         }
     }

@@ -1,10 +1,11 @@
-//! The blocks of all open reservations, shared ones once: a tree of prefixes.
+//! The blocks of all open reservations as a tree of prefixes; shared blocks are stored once.
 //!
-//! A node stands for a stretch of blocks that all its sequences share, so what a sequence costs here is a few nodes,
-//! however many blocks it has. Each node knows which targets have sequences that pass it.
+//! A node stands for a run of blocks that all its sequences share, so a sequence takes a few nodes,
+//! however many blocks it has. Each node records the targets whose sequences pass it.
 //!
-//! **Invariants**: a node has a holder, holders of a node hold its parent, and a node with one child has a sequence that
-//! ends at it. So there are fewer than twice as many nodes as open reservations.
+//! **Invariants**: a node has a holder, holders of a node hold its parent, and a node with one
+//! child is the end of a sequence. So there are fewer than twice as many nodes as open
+//! reservations.
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
@@ -21,29 +22,29 @@ pub(super) struct ActiveBlocks {
     roots: BTreeMap<(u64, SequenceHash), NodeId>,
 }
 
-/// Where a sequence ends in the tree.
+/// The node at which a sequence ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeId(usize);
 
-/// Leading blocks that are active on a target, by target; others have none.
+/// Leading blocks that are active, by target; other targets have none.
 #[derive(Debug, Default)]
 pub(crate) struct KnownBlocks(Vec<(Target, usize)>);
 
 #[derive(Debug)]
 struct SequenceNode {
     fingerprint: u64,
-    /// A sequence that passes, and which of its blocks the node stands for.
+    /// A sequence that passes, and the range of its blocks that the node stands for.
     chain: Arc<[SequenceHash]>,
     start: usize,
     end: usize,
     parent: Option<NodeId>,
     children: BTreeMap<SequenceHash, NodeId>,
-    /// Targets whose sequences pass or end here, and how many; by target.
+    /// Targets whose sequences pass or end here, and how many of them; ordered by target.
     holders: Vec<(Target, u32)>,
 }
 
 impl KnownBlocks {
-    /// Of one target.
+    /// Returns the blocks of one target.
     pub(crate) fn of(&self, target: Target) -> usize {
         self.0
             .binary_search_by_key(&target, |(holder, _)| *holder)
@@ -52,7 +53,8 @@ impl KnownBlocks {
 }
 
 impl ActiveBlocks {
-    /// Adds a sequence of `target`; returns where it ends, and how many of its blocks were not active there.
+    /// Adds a sequence of `target`; returns its end, and how many of its blocks were not active
+    /// there.
     pub(super) fn add(&mut self, target: Target, blocks: &SequenceBlocks) -> (Option<NodeId>, u64) {
         let Some(chain) = blocks.chain.as_ref() else {
             return (None, 0);
@@ -78,7 +80,8 @@ impl ActiveBlocks {
         (last, added)
     }
 
-    /// Removes a sequence of `target` that ends at `leaf`; returns how many of its blocks are no longer active there.
+    /// Removes a sequence of `target` that ends at `leaf`; returns how many of its blocks are no
+    /// longer active there.
     pub(super) fn remove(&mut self, target: Target, leaf: Option<NodeId>) -> u64 {
         let (mut freed, mut at, mut last) = (0, leaf, None);
         while let Some(id) = at {
@@ -97,7 +100,7 @@ impl ActiveBlocks {
         freed
     }
 
-    /// Leading blocks of a sequence that are active, by target.
+    /// Returns the leading blocks of a sequence that are active, by target.
     pub(super) fn known(&self, blocks: &SequenceBlocks) -> KnownBlocks {
         let mut known = KnownBlocks::default();
         let Some(chain) = blocks.chain.as_ref() else {
@@ -141,7 +144,7 @@ impl ActiveBlocks {
         }
     }
 
-    /// Who its parent knows as the node that begins where `id` does.
+    /// Registers `id` with its parent, or as a root, under its first block.
     fn link(&mut self, id: NodeId) {
         let node = self.node(id);
         let (parent, fingerprint, first) = (node.parent, node.fingerprint, node.chain[node.start]);
@@ -159,7 +162,7 @@ impl ActiveBlocks {
         NodeId(self.nodes.push(node))
     }
 
-    /// A new node for the rest of `chain`.
+    /// Adds a node for the rest of `chain`.
     fn grow(
         &mut self,
         parent: Option<NodeId>,
@@ -180,7 +183,8 @@ impl ActiveBlocks {
         id
     }
 
-    /// Gives the blocks of a node up to `end` a node of their own, which it returns. Who ends at the node still does.
+    /// Splits the blocks of a node up to `end` into a new parent, which it returns. Sequences that
+    /// end at the node still do.
     fn split(&mut self, id: NodeId, end: usize) -> NodeId {
         let node = self.node(id);
         let upper = SequenceNode {
@@ -209,12 +213,13 @@ impl ActiveBlocks {
         };
         self.free.push(id);
         if self.free.len() == self.nodes.len() {
-            // A burst must not leave its table behind.
+            // The table of a burst must not stay allocated.
             *self = Self::default();
         }
     }
 
-    /// Makes one node of two that nothing ends or branches between. Who ends at the child still does.
+    /// Merges a node with its only child when no sequence ends between them. Sequences that end at
+    /// the child still do.
     fn join_with_only_child(&mut self, id: NodeId) {
         let node = self.node(id);
         let mut children = node.children.values();
@@ -236,14 +241,14 @@ impl ActiveBlocks {
 }
 
 impl SequenceNode {
-    /// Where the blocks that `chain` shares with it end. They share the first.
+    /// Returns the end of the blocks shared with `chain`. The first block is shared.
     fn shared_with(&self, chain: &[SequenceHash]) -> usize {
         let end = self.end.min(chain.len());
         let (ours, theirs) = (&self.chain[self.start..end], &chain[self.start..end]);
         if ours.last() == theirs.last() {
             return end;
         }
-        // A hash stands for all blocks before it, so equal ones come first.
+        // A hash covers all blocks before it, so equal ones come first.
         let (mut equal, mut unequal) = (1, ours.len());
         while equal < unequal {
             let middle = usize::midpoint(equal, unequal);
@@ -259,7 +264,7 @@ impl SequenceNode {
         (self.end - self.start) as u64
     }
 
-    /// One more sequence of `target` passes; returns how many blocks are new to it.
+    /// Adds a sequence of `target`; returns how many blocks are new to the target.
     fn hold(&mut self, target: Target) -> u64 {
         match self
             .holders
@@ -276,7 +281,7 @@ impl SequenceNode {
         }
     }
 
-    /// One sequence less; returns how many blocks nobody of `target` has any more.
+    /// Removes a sequence; returns how many blocks are no longer active on `target`.
     fn let_go(&mut self, target: Target) -> u64 {
         let Ok(found) = self
             .holders
@@ -329,7 +334,7 @@ mod tests {
         }
     }
 
-    /// The same by counting every block.
+    /// A reference implementation that counts every block.
     #[derive(Default)]
     struct BlockCounts(Vec<(Target, SequenceBlocks)>);
 
@@ -392,7 +397,7 @@ mod tests {
             prop_assert!(tree.nodes.len() == 0 && tree.roots.is_empty());
         }
 
-        /// A caller may hand in hashes that do not chain.
+        /// A caller may pass hashes that do not chain.
         #[test]
         fn hashes_that_say_nothing_of_those_before_them_leave_nothing_behind(
             chains in prop::collection::vec(prop::collection::vec(0u64..3, 1..7), 1..20),

@@ -9,14 +9,15 @@ use kv_blocks::SequenceHash;
 pub(crate) struct SequenceBlocks {
     /// Sequence hashes; a prefix of them may be active already.
     pub(crate) chain: Option<Arc<[SequenceHash]>>,
-    /// Tells equal hashes of different namespaces apart.
+    /// Distinguishes equal hashes of different namespaces.
     pub(crate) fingerprint: u64,
-    /// Blocks that no other sequence can share: the partial one at the end, or all when the hashes are unknown.
+    /// Blocks that no other sequence can share: the partial one at the end, or all if the hashes
+    /// are unknown.
     pub(crate) unshared: u64,
 }
 
 impl SequenceBlocks {
-    /// Blocks in all.
+    /// Returns the number of all blocks.
     pub(crate) fn count(&self) -> u64 {
         self.unshared + self.chain.as_ref().map_or(0, |chain| chain.len() as u64)
     }

@@ -1,4 +1,4 @@
-//! A list that grows without moving what it holds: the router's lock is held while it grows.
+//! A list that grows without moving its entries, because the router's lock is held while it grows.
 
 use std::ops::{Index, IndexMut};
 
@@ -22,7 +22,7 @@ impl<T> ChunkedList<T> {
             .map_or(0, |last| (self.0.len() - 1) * CHUNK + last.len())
     }
 
-    /// Adds an entry; returns its place.
+    /// Adds an entry; returns its index.
     pub(super) fn push(&mut self, entry: T) -> usize {
         match self.0.last_mut().filter(|last| last.len() < CHUNK) {
             Some(last) => last.push(entry),

@@ -1,7 +1,8 @@
-//! How full a target's cache is: by its engine's last figure, and what was sent there and what ended since.
+//! The share of a target's cache in use: the engine's last figure, plus the load added and removed
+//! since.
 //!
-//! A figure is seconds old when it is read. Requests that wait for it to fall would all be sent at once if what was sent
-//! meanwhile did not count.
+//! A figure is seconds old when it is read. Without the load sent meanwhile, all requests that wait
+//! for it to fall would be sent at once.
 
 use super::TargetLoad;
 
@@ -10,7 +11,7 @@ use super::TargetLoad;
 pub(super) struct UsageReading {
     /// Share of the cache in use.
     ratio: f64,
-    /// Size of the cache, where the engine tells.
+    /// Size of the cache in blocks, if the engine reports it.
     total_blocks: Option<u32>,
     /// The target's load when the figure was first seen.
     load: TargetLoad,
@@ -25,19 +26,19 @@ impl UsageReading {
         }
     }
 
-    /// Whether this is the figure that is known already.
+    /// Returns whether this is the known figure.
     pub(super) fn is(&self, ratio: f64, total_blocks: Option<u32>) -> bool {
         self.ratio.to_bits() == ratio.to_bits() && self.total_blocks == total_blocks
     }
 
-    /// The share of the cache that is in use with this load.
+    /// Returns the estimated share of the cache in use with this load.
     pub(super) fn estimate(&self, load: TargetLoad) -> f64 {
         match self.total_blocks {
             Some(total) => {
                 let blocks = load.decode_blocks as f64 - self.load.decode_blocks as f64;
                 self.ratio + blocks / f64::from(total.max(1))
             }
-            // Each request is taken to need as much as those that were there when the figure was read.
+            // Each request is assumed to need as much as the requests at the time of the figure.
             None => {
                 let (before, now) = (f64::from(self.load.in_flight), f64::from(load.in_flight));
                 self.ratio + (now - before) * self.ratio / before.max(1.0)

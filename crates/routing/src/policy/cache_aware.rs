@@ -1,13 +1,15 @@
-//! `cache_aware`: the target with the longest cached prefix where enough of the prompt is cached and the load is even,
-//! else the one with the fewest requests in flight.
+//! `cache_aware`: the target with the longest cached prefix if enough of the prompt is cached and
+//! the load is even, else the one with the fewest requests in flight.
 //!
-//! The rule of routers that keep an approximate tree of prompts per worker, on what the index knows instead. Of equal
-//! matches the fewest in flight. Weights do not count, and at overlap weight 0 neither does the cache. Where too little is
-//! cached and load is even, a target that is remembered to have served such a prompt goes before the others.
+//! This is the rule of routers that keep an approximate prompt tree per worker, applied to the
+//! overlaps from the index. Of equal matches the target with the fewest requests in flight wins.
+//! Weights do not count, and at overlap weight 0 the cache does not either. Where too little is
+//! cached and load is even, a target that the prefix memory names is preferred.
 //!
-//! Cost: 1 less the cached share of the prompt while the cache decides, 1 for all while the load does, 0 for the target
-//! that is remembered. Terms: `cached_share`, `in_flight`, `uneven` (1 while the load is too uneven for the cache to
-//! decide), `remembered` (1 for that target).
+//! Cost: 1 less the cached share of the prompt while the cache decides, 1 for all while the load
+//! does, 0 for the target from the prefix memory. Terms: `cached_share`, `in_flight`, `uneven` (1
+//! while the load is too uneven for the cache to decide), `remembered` (1 for the target from the
+//! prefix memory).
 
 use super::{
     CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms,

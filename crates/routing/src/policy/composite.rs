@@ -1,17 +1,18 @@
-//! `composite`: what a target has cached, how little it has to do and how often it succeeded, in one weighted score.
+//! `composite`: one weighted score of cached tokens, load and success rate.
 //!
-//! Cached is what streams that name whole prefixes say of the worker (`kv_cache_index`), where the request comes with
-//! that; otherwise what the block index says of the target. Where too little of the prompt is cached anywhere
-//! (`min_overlap_threshold`), the score says nothing and another rule decides: for `composite` the fallback, for
-//! `continuum` the ring of `prefix_hash`, or the fallback for a request without a prefix key. `continuum` goes by streams of
-//! prefixes alone.
+//! Cached tokens come from streams of whole prefixes (`kv_cache_index`) if the request carries
+//! their data; otherwise from the block index. Where too little of the prompt is cached anywhere
+//! (`min_overlap_threshold`), another rule decides: for `composite` the fallback, for `continuum`
+//! the ring of `prefix_hash`, or the fallback for a request without a prefix key. `continuum` uses
+//! streams of prefixes only.
 //!
-//! Cost: 1 less the score. Terms: `cached_tokens`, `hot` (1 in the accelerator's memory), `in_flight`, `health`.
+//! Cost: 1 less the score. Terms: `cached_tokens`, `hot` (1 in the accelerator's memory),
+//! `in_flight`, `health`.
 
 use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
 use crate::{ScoringInput, ScoringSettings};
 
-/// The label of a request that the score placed.
+/// The label of a request placed by the score.
 const SCORED: &str = "kv_aware";
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ impl Composite {
         Self { settings }
     }
 
-    /// Whether the score says anything of this request.
+    /// Returns whether the score decides for this request.
     pub(super) fn decides(&self, scene: &PolicyInput<'_>) -> bool {
         self.settings
             .scores(scene.prompt_tokens, &scorable(scene))
@@ -64,8 +65,9 @@ impl PolicyRule for Composite {
     }
 }
 
-/// Tokens of the prompt that a contender has cached, and whether they are in the accelerator's memory: by streams that name
-/// whole prefixes where the request comes with what they say, else by the block index.
+/// Returns the cached prompt tokens of a candidate, and whether they are in the accelerator's
+/// memory: from streams of whole prefixes if the request carries their data, else from the block
+/// index.
 pub(crate) fn held(
     scene: &PolicyInput<'_>,
     contender: &PolicyCandidate<'_>,

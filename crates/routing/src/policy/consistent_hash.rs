@@ -1,7 +1,9 @@
-//! `consistent_hash`: a session to the target that owns its key on a ring of 100 points per target, whatever the load.
+//! `consistent_hash`: places a session on the owner of its key on a ring of 100 points per target,
+//! whatever the load.
 //!
-//! The key's place on the ring is the XXH3 of its eight bytes, the first one the most significant. A request without a
-//! session goes by its prefix, one without either by lot. Weights do not count.
+//! The key's place on the ring is the XXH3 of its eight bytes, most significant first. A request
+//! without a session is placed by its prefix key, one without either at random. Weights do not
+//! count.
 //!
 //! Cost: 0 for the owner, 1 for the others, fewest in flight first. Terms: none.
 

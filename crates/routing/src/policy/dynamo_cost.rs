@@ -1,14 +1,17 @@
-//! `dynamo_cost`: the target with the least work in blocks, to be computed and to be held.
+//! `dynamo_cost`: the target with the least work in blocks to compute and to hold.
 //!
 //! Cost: `overlap_weight * prefill_blocks + decode_blocks + request_blocks`. Terms:
 //!
-//! - `prefill_blocks`: prompt tokens that are not cached there and those still queued there, over its block size, as a
-//!   fraction; the queued ones leave at their request's first token. Where hits outside the device are worth less than
-//!   whole ones, the rest of them is to be computed too;
-//! - `decode_blocks`: blocks of its active sequences with this prompt among them, shared prefixes counted once; a
-//!   sequence's leave when it ends, and all are 0 while active blocks are not tracked;
+//! - `prefill_blocks`: prompt tokens that are not cached on the target and those still queued
+//!   there, divided by its block size, as a fraction; queued tokens leave at their request's first
+//!   token. Where hits outside the device have a weight below 1, the rest of them counts as work
+//!   too;
+//! - `decode_blocks`: blocks of its active sequences including this prompt, shared prefixes counted
+//!   once; a sequence's blocks leave when it ends, and all are 0 while active blocks are not
+//!   tracked;
 //! - `overlap_weight`: the weight in force. At 0 caches do not count: pure load balancing;
-//! - `request_blocks`: its requests in flight, at so many blocks each as configured (0 unless set).
+//! - `request_blocks`: its requests in flight, times the configured number of blocks (0 unless
+//!   set).
 
 use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
 use crate::DynamoSettings;
@@ -23,7 +26,7 @@ impl DynamoCost {
         Self { settings }
     }
 
-    /// Tokens to be computed there with this request.
+    /// Returns the tokens to be computed on the target with this request.
     fn prefill_tokens(&self, contender: &PolicyCandidate<'_>) -> f64 {
         let warm = contender.overlap.warm;
         let stored = f64::from(warm.disk) + f64::from(warm.remote);

@@ -1,12 +1,15 @@
-//! `kv_aware`: the target with the longest contiguous cached prefix, blocks weighted by the medium they are on.
+//! `kv_aware`: the target with the longest contiguous cached prefix, blocks weighted by their
+//! medium.
 //!
-//! No match, and equal matches, go to the fewest requests in flight. Load never outweighs a longer match: that is what
-//! `warm` is for. Where there is no match at all, a target that is remembered to have served such a prompt goes before.
+//! Without a match, and between equal matches, the fewest requests in flight win. Load never
+//! outweighs a longer match; policy `warm` weighs both. Without any match a target that the prefix
+//! memory names is preferred.
 //!
-//! Cost: `1 - overlap_weight * weighted_blocks / prompt blocks`, so 0 is a prompt fully on the GPU and 1 a cold one; 0 for
-//! the target that is remembered. Terms: `device_blocks`, `host_blocks`, `disk_blocks`, `speculative_blocks` (assumed to be
-//! on the GPU until confirmed), `weighted_blocks`, `in_flight`, `remembered` (1 for that one). Remote storage counts and
-//! weighs as disk.
+//! Cost: `1 - overlap_weight * weighted_blocks / prompt blocks`, so 0 is a prompt fully on the GPU
+//! and 1 a cold one; 0 for the target from the prefix memory. Terms: `device_blocks`,
+//! `host_blocks`, `disk_blocks`, `speculative_blocks` (assumed to be on the GPU until confirmed),
+//! `weighted_blocks`, `in_flight`, `remembered` (1 for the target from the prefix memory). Remote
+//! storage counts and weighs as disk.
 
 use super::{
     CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms, prefix_memory_hint::PrefixMemoryHint,
@@ -56,7 +59,8 @@ impl PolicyRule for KvAware {
         } else {
             self.remembered.preferred(scene)
         };
-        // In every namespace the same prompt: dividing by the blocks of each one's own size keeps shares comparable.
+        // The prompt is equal in all namespaces: dividing by the blocks of each one's own size
+        // keeps shares comparable.
         scene
             .candidates
             .iter()

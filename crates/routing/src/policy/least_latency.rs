@@ -1,11 +1,12 @@
-//! `least_latency`: the target whose worker's first tokens came soonest lately.
+//! `least_latency`: the target whose worker had the shortest recent time to first token.
 //!
-//! Lately is a mean over half a minute that forgets; streamed replies alone show it. A worker without one is tried
-//! first, with one request at a time while others have one: whoever never answers must not get all there is. While
-//! nobody has one, and between equal means, the fewest requests in flight. Weights do not count.
+//! The recent time is a decaying mean over half a minute; only streamed replies provide it. A
+//! worker without a mean is tried first, with one request at a time while others have one: a worker
+//! that never answers must not get all requests. While no worker has a mean, and between equal
+//! means, the fewest requests in flight win. Weights do not count.
 //!
-//! Cost: the mean in milliseconds; 0 for a worker to be tried, and the highest of the others' for one that is being
-//! tried. Terms: `in_flight`, `tried` (1 with a mean of its own).
+//! Cost: the mean in milliseconds; 0 for a worker to be tried, and the highest mean of the others
+//! for one that is being tried. Terms: `in_flight`, `tried` (1 with a mean of its own).
 
 use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
 

@@ -1,9 +1,9 @@
-//! `least_loaded`: the target with the fewest requests in flight for its weight; of equals the one whose latest request
-//! is oldest.
+//! `least_loaded`: the target with the fewest requests in flight for its weight; of equals the one
+//! with the oldest latest request.
 //!
-//! Requests in flight are counted when they are decided, so a burst spreads evenly. Cost: requests in flight over
-//! `workers[].weight`, so that one of weight 2 holds twice as many; idle ones are equal whatever their weight. Terms:
-//! `in_flight`, `weight`.
+//! Requests in flight are counted at the decision, so a burst spreads evenly. Cost: requests in
+//! flight over `workers[].weight`, so that a target of weight 2 gets twice as many; idle targets
+//! are equal whatever their weight. Terms: `in_flight`, `weight`.
 
 use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
 

@@ -1,19 +1,21 @@
-//! `lmcache_aware`: what a controller of LMCache says is cached where, of this prompt or at all.
+//! `lmcache_aware`: routes by an LMCache controller's figures: the match with this prompt, or the
+//! cache size.
 //!
-//! Where anybody holds the beginning of the prompt, the largest count of matched tokens wins, and equal ones go to the
-//! fewest requests in flight. Otherwise a score of two parts decides: `cache_weight * keys + (1 - cache_weight) * (1 - load)`,
-//! where `keys` is what a worker holds beside the most that any of these does, and `load` its requests in flight beside
-//! the most that any has. Where the controller knows nobody here, and at overlap weight 0, the configured fallback
-//! decides. Source: contract V29, V30.
+//! If any worker holds the beginning of the prompt, the most matched tokens win, and equal ones are
+//! decided by the fewest requests in flight. Otherwise a score of two parts decides:
+//! `cache_weight * keys + (1 - cache_weight) * (1 - load)`, where `keys` is the number of chunks a
+//! worker holds relative to the most of any candidate, and `load` its requests in flight relative to the most of
+//! any candidate. Where the controller knows no candidate, and at overlap weight 0, the configured
+//! fallback decides. Source: contract V29, V30.
 //!
-//! Cost: 1 less the share of the largest match, or 1 less the score. Terms: `matched_tokens`, `keys`, `in_flight`,
-//! `by_prefix` (1 where the match decides).
+//! Cost: 1 less the share of the largest match, or 1 less the score. Terms: `matched_tokens`,
+//! `keys`, `in_flight`, `by_prefix` (1 where the match decides).
 
 use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
 
-/// The label ([`crate::Decision::label`]) of a request that went where the most of its own prompt is held.
+/// The label ([`crate::Decision::label`]) of a request placed by its longest prefix match.
 pub const LMCACHE_PREFIX: &str = "lmcache_prefix";
-/// The label of one that went by how much is cached where.
+/// The label of a request placed by cache size.
 const BY_OCCUPANCY: &str = "lmcache_occupancy";
 
 #[derive(Debug)]
@@ -33,7 +35,7 @@ impl LmcacheAware {
     }
 }
 
-/// Whether the controller said anything of these.
+/// Returns whether the controller has figures for any candidate.
 pub(super) fn decides(scene: &PolicyInput<'_>) -> bool {
     let said =
         |contender: &PolicyCandidate<'_>| keys(contender).is_some() || matched(contender) > 0;
@@ -107,7 +109,7 @@ fn in_flight(contender: &PolicyCandidate<'_>) -> u64 {
     contender.state.load.in_flight.into()
 }
 
-/// `part / whole`; nothing of nothing is nothing.
+/// Returns `part / whole`; 0 for a whole of 0.
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0

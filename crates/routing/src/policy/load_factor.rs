@@ -1,13 +1,13 @@
-//! How far above its even share of the load a target may go.
+//! The upper limit of a target's share of the load.
 
-/// How many times its even share of the load a target may have, in millionths.
+/// The limit as a multiple of a target's even share of the load, in millionths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadFactor(u64);
 
 const MILLION: u64 = 1_000_000;
 
 impl LoadFactor {
-    /// `1 + epsilon`. What is no number, or below 0, is 0: even shares.
+    /// Creates `1 + epsilon`. A value that is not a number, or below 0, counts as 0: even shares.
     pub(super) fn above_even(epsilon: f64) -> Self {
         #[allow(
             clippy::cast_possible_truncation,
@@ -18,7 +18,8 @@ impl LoadFactor {
         Self(MILLION + epsilon)
     }
 
-    /// What a target may have in flight, a new request among it, when `in_flight` are on all `targets` without it.
+    /// Returns the most requests that a target may have in flight, the new one included, when all
+    /// `targets` have `in_flight` without it.
     pub(super) fn cap(self, in_flight: u64, targets: usize) -> u64 {
         let share = u128::from(self.0) * (u128::from(in_flight) + 1);
         u64::try_from(share.div_ceil(u128::from(MILLION) * targets.max(1) as u128))

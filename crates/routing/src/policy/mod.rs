@@ -1,7 +1,8 @@
-//! Policies: how candidates are priced. One policy, one file.
+//! Policies: the rules that compute the candidates' costs. One file per policy.
 //!
-//! A policy gives each candidate a price and nothing else: lower wins. Equal prices, temperatures, reservations and
-//! receipts are the same for all and live elsewhere, so a new policy is one file, one name and one line in [`Rules`].
+//! A policy only gives each candidate a cost; the lowest wins. Ties, temperatures, reservations and
+//! receipts are common to all policies and implemented elsewhere, so a new policy is one file, one
+//! name and one line in [`PolicyRules`].
 
 use std::{fmt, str::FromStr};
 
@@ -48,25 +49,25 @@ pub enum Policy {
     Warm,
     /// The target with the fewest blocks to compute and to hold.
     DynamoCost,
-    /// The owner of the prompt's beginning, or the next one that is not full.
+    /// The owner of the prompt's beginning, or the next target below its limit.
     PrefixHash,
-    /// The target that draws best with the session.
+    /// The target with the highest hash score for the session.
     RendezvousHash,
     /// The owner of the session on a ring.
     ConsistentHash,
-    /// The less loaded of two drawn by lot.
+    /// The less loaded of two random targets.
     PowerOfTwo,
-    /// Each target in turn, as often as its weight says.
+    /// Each target in turn, in proportion to its weight.
     WeightedRoundRobin,
-    /// The target whose first tokens came soonest lately.
+    /// The target with the shortest recent time to first token.
     LeastLatency,
     /// The longest cached prefix where it is long and load is even, else the least loaded.
     CacheAware,
-    /// What a controller of LMCache says is cached where.
+    /// The target with the best figures of an LMCache controller.
     LmcacheAware,
     /// The best score of cache, load and health.
     Composite,
-    /// The same where enough is cached, else the owner of the prompt's beginning.
+    /// As `Composite` where enough is cached, else the owner of the prompt's beginning.
     Continuum,
 }
 
@@ -91,7 +92,7 @@ impl Policy {
         Self::Continuum,
     ];
 
-    /// The name used in configuration, headers and receipts.
+    /// Returns the name used in configuration, headers and receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::RoundRobin => "round_robin",
@@ -113,7 +114,7 @@ impl Policy {
         }
     }
 
-    /// Another name it is asked for by.
+    /// Returns the other accepted name.
     fn alias(self) -> Option<&'static str> {
         match self {
             Self::DynamoCost => Some("kv"),
@@ -122,7 +123,7 @@ impl Policy {
         }
     }
 
-    /// Whether it goes by an [`Affinity`].
+    /// Returns whether the policy uses an [`Affinity`].
     pub fn is_keyed(self) -> bool {
         matches!(
             self,
@@ -134,12 +135,14 @@ impl Policy {
         )
     }
 
-    /// Whether it goes by who holds the prompt's beginning ([`crate::Job::prefix_holders`]).
+    /// Returns whether the policy uses the holders of the prompt's beginning
+    /// ([`crate::Job::prefix_holders`]).
     pub fn needs_prefix_holders(self) -> bool {
         matches!(self, Self::Composite | Self::Continuum)
     }
 
-    /// Whether it goes by the blocks that workers hold of a prompt, and by something else where nobody holds any.
+    /// Returns whether the policy uses block overlaps, with another criterion where no target has
+    /// any.
     pub(crate) fn uses_block_overlap(self) -> bool {
         matches!(
             self,
@@ -147,19 +150,20 @@ impl Policy {
         )
     }
 
-    /// Whether it goes by what a controller of LMCache says ([`crate::Candidate::lmcache`]).
+    /// Returns whether the policy uses the figures of an LMCache controller
+    /// ([`crate::Candidate::lmcache`]).
     pub fn needs_lmcache(self) -> bool {
         self == Self::LmcacheAware
     }
 
-    /// Whether a request that asked for this policy was not placed by its own rules but by `ruling`'s.
+    /// Returns whether a request for this policy was placed by the rule of `ruling` as a fallback.
     pub(crate) fn fell_back_to(self, ruling: Self) -> bool {
         ruling != self
             && !(self == Self::Continuum && matches!(ruling, Self::Composite | Self::PrefixHash))
     }
 
-    /// The policy whose rule decides on this request: this one, or another where it needs a key that the request has not,
-    /// or a score that says nothing (`scored`).
+    /// Returns the policy whose rule decides for this request: this one, or another if it needs a
+    /// key that the request does not have, or a score that does not decide (`scored`).
     pub(crate) fn deciding_policy(
         self,
         settings: &RoutingSettings,
@@ -175,7 +179,7 @@ impl Policy {
             Self::PrefixHash if !keyed => fallback,
             Self::Composite if !scored(scene) => fallback,
             Self::LmcacheAware if !lmcache_aware::decides(scene) => settings.lmcache.fallback(),
-            // Its score is made of streams of prefixes alone.
+            // Its score uses streams of prefixes only.
             Self::Continuum if scene.prefix_holders.is_some() && scored(scene) => Self::Composite,
             Self::Continuum if keyed && settings.continuum_ring => Self::PrefixHash,
             Self::Continuum => fallback,
@@ -190,12 +194,12 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A name that is no policy's.
+/// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("policy {0:?} is unknown: expected one of {names}", names = known_names())]
 pub struct UnknownPolicy(pub String);
 
-/// Every name there is, aliases in brackets.
+/// Returns all names, aliases in brackets.
 fn known_names() -> String {
     let named = |policy: Policy| match policy.alias() {
         Some(alias) => format!("{policy} (or {alias})"),
@@ -207,8 +211,8 @@ fn known_names() -> String {
 impl FromStr for Policy {
     type Err = UnknownPolicy;
 
-    /// Reads a name; upper case, `-` and `_` do not matter; `kv` is `dynamo_cost`, `prefix_aware_hash` is
-    /// `prefix_hash`.
+    /// Parses a name; case, `-` and `_` do not matter; `kv` is `dynamo_cost`, `prefix_aware_hash`
+    /// is `prefix_hash`.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let asked = fold(name);
         let named = |policy: &Self| {
@@ -216,7 +220,8 @@ impl FromStr for Policy {
                 .chain(policy.alias())
                 .any(|known| fold(known) == asked)
         };
-        // What a client sends may be of any length: enough of it to recognise is repeated.
+        // A client's value may have any length: the error repeats only enough of it to recognise
+        // it.
         Self::ALL
             .into_iter()
             .find(named)
@@ -245,7 +250,7 @@ pub enum CostUnit {
 }
 
 impl CostUnit {
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ms => "ms",
@@ -256,22 +261,22 @@ impl CostUnit {
     }
 }
 
-/// What a cost is made of: a few named numbers, kept without allocation.
+/// The named terms of a cost, stored without allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Terms {
     names: &'static [&'static str],
     values: [f64; Self::MOST],
-    /// Another policy priced than the one that was asked.
+    /// The cost comes from another policy than the requested one.
     fallback: bool,
-    /// The target of the request's session holds too many.
+    /// The target of the request's session has too many requests.
     session_full: bool,
 }
 
 impl Terms {
-    /// The most terms one policy may have.
+    /// Most terms of one policy.
     pub const MOST: usize = 10;
 
-    /// Terms of a policy: as many values as names, at most [`Terms::MOST`].
+    /// Creates the terms of a policy: as many values as names, at most [`Terms::MOST`].
     pub(crate) fn new<const N: usize>(names: &'static [&'static str; N], terms: [f64; N]) -> Self {
         const { assert!(N <= Self::MOST, "a policy has more terms than are kept") };
         let mut values = [0.0; Self::MOST];
@@ -284,7 +289,7 @@ impl Terms {
         }
     }
 
-    /// The same with the term `fallback`.
+    /// Adds the term `fallback`.
     pub(crate) fn of_fallback(self) -> Self {
         Self {
             fallback: true,
@@ -292,7 +297,7 @@ impl Terms {
         }
     }
 
-    /// The same with the term `session_full`.
+    /// Adds the term `session_full`.
     pub(crate) fn of_full_session(self) -> Self {
         Self {
             session_full: true,
@@ -300,8 +305,9 @@ impl Terms {
         }
     }
 
-    /// Names and values, in the policy's order; last, each 1: `fallback` where the policy that was asked could not decide,
-    /// `session_full` where the session left its target because that holds too many.
+    /// Returns names and values in the policy's order; last, each 1: `fallback` if the requested
+    /// policy could not decide, `session_full` if the session left its target because that has too
+    /// many requests.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
         let marks = [
             (self.fallback, "fallback"),
@@ -313,7 +319,7 @@ impl Terms {
         self.names.iter().copied().zip(self.values).chain(marks)
     }
 
-    /// The value of one term.
+    /// Returns the value of one term.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.iter()
             .find(|(known, _)| *known == name)
@@ -321,12 +327,13 @@ impl Terms {
     }
 }
 
-/// Everything a policy may look at.
+/// The inputs of a policy.
 #[derive(Debug)]
 pub(crate) struct PolicyInput<'a> {
     pub(crate) random: u64,
     pub(crate) affinity: Affinity,
-    /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none.
+    /// The holders of the prompt's beginning, from streams of whole prefixes; `None`: there are no
+    /// such streams.
     pub(crate) prefix_holders: Option<&'a [PrefixHolder]>,
     /// Weight of cached prefixes; 0 balances load alone.
     pub(crate) overlap_weight: f64,
@@ -334,13 +341,13 @@ pub(crate) struct PolicyInput<'a> {
     pub(crate) prompt_tokens: u32,
     /// At least 1.
     pub(crate) expected_output_tokens: f64,
-    /// The prompt, one way for each namespace.
+    /// The prompt in the blocks of each namespace.
     pub(crate) prompts: Vec<NamespacePrompt>,
     /// Never empty.
     pub(crate) candidates: Vec<PolicyCandidate<'a>>,
 }
 
-/// One candidate as the policy sees it.
+/// One candidate as input of a policy.
 #[derive(Debug)]
 pub(crate) struct PolicyCandidate<'a> {
     pub(crate) overlap: CandidateOverlap<'a>,
@@ -352,37 +359,38 @@ impl PolicyCandidate<'_> {
         self.overlap.candidate.target
     }
 
-    /// Blocks of the prompt that are not active there.
+    /// Returns the blocks of the prompt that are not active on the candidate.
     pub(crate) fn new_blocks(&self) -> u64 {
         self.state.blocks_after - self.state.load.decode_blocks
     }
 
-    /// Prompt tokens that it would have to compute with this request: its queue, and what it does not hold of the prompt.
+    /// Returns the prompt tokens that it would have to compute with this request: its queue and the
+    /// uncached part of the prompt.
     pub(crate) fn prefill_tokens_after(&self) -> u64 {
         self.state.load.queued_prefill_tokens + u64::from(self.overlap.uncached_tokens)
     }
 }
 
-/// What the ledger and the learned rates say of a candidate.
+/// The state of a candidate from the ledger and the learned rates.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CandidateState {
     pub(crate) load: TargetLoad,
-    /// Time until its queued prefills are computed.
+    /// Milliseconds until its queued prefills are computed.
     pub(crate) backlog_ms: f64,
-    /// The same, on average lately.
+    /// Recent mean of the backlog in milliseconds.
     pub(crate) mean_backlog_ms: f64,
-    /// Context of its generating sequences.
+    /// Context tokens of its generating sequences.
     pub(crate) decode_tokens: u64,
-    /// Prefill time given to it lately.
+    /// Prefill time recently given to it, in milliseconds.
     pub(crate) work_ms: f64,
-    /// Uncached tokens given to it lately.
+    /// Uncached tokens recently given to it.
     pub(crate) cold_tokens: f64,
     /// Number of the latest reservation there; 0 if there was none.
     pub(crate) last_dispatch: u64,
     /// Active blocks if this prompt joined them.
     pub(crate) blocks_after: u64,
     pub(crate) rates: Rates,
-    /// Mean time to its worker's first tokens lately.
+    /// Recent mean time to first token of its worker, in milliseconds.
     pub(crate) first_token_ms: Option<f64>,
     /// Share of its worker's requests of the last minute that it took.
     pub(crate) health: f64,
@@ -392,7 +400,8 @@ pub(crate) struct CandidateState {
 const STEP_TOKENS: u32 = 8192;
 
 impl CandidateState {
-    /// Time that the sequences generating there take from a prefill of so many tokens, step by step.
+    /// Returns the time that the sequences generating there take from a prefill of this many
+    /// tokens, step by step.
     pub(crate) fn interleave_ms(&self, uncached_tokens: u32) -> f64 {
         let step_ms = self
             .rates
@@ -401,24 +410,25 @@ impl CandidateState {
     }
 }
 
-/// What a policy thinks of one candidate.
+/// A policy's result for one candidate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CandidateCost {
     /// Lower wins.
     pub(crate) cost: f64,
-    /// Settles equal costs, lower first; what is still equal is drawn.
+    /// Tie-break for equal costs, lower first; remaining ties are broken at random.
     pub(crate) tie: u64,
     pub(crate) predicted_ttft_ms: Option<f64>,
     pub(crate) terms: Terms,
-    /// How the policy placed the request if this is the winner, where it tells ways apart.
+    /// How the policy placed the request if this candidate wins, for policies that distinguish
+    /// ways.
     pub(crate) label: Option<&'static str>,
 }
 
-/// The label of a request on which another policy decided than the one asked: that one found no key.
+/// The label of a request that another policy decided, because the requested one found no key.
 pub(crate) const FALLBACK: &str = "fallback";
 
 impl CandidateCost {
-    /// A cost without further explanation.
+    /// Creates a cost without further explanation.
     pub(crate) fn of(cost: f64) -> Self {
         Self {
             cost,
@@ -430,7 +440,7 @@ impl CandidateCost {
     }
 }
 
-/// Prices of contenders whose `line`, best first, is all that counts.
+/// Returns the costs of candidates that depend only on their place in `line`, best first.
 fn by_place(line: impl ExactSizeIterator<Item = usize>) -> Vec<CandidateCost> {
     let mut prices = vec![CandidateCost::of(0.0); line.len()];
     for (place, i) in line.enumerate() {
@@ -439,23 +449,23 @@ fn by_place(line: impl ExactSizeIterator<Item = usize>) -> Vec<CandidateCost> {
     prices
 }
 
-/// One policy's rule. `price` looks, `chosen` remembers.
+/// The rule of one policy. `price` reads its memory, `chosen` updates it.
 pub(crate) trait PolicyRule: fmt::Debug + Send {
-    /// Unit of the costs.
+    /// Returns the unit of the costs.
     fn unit(&self) -> CostUnit;
 
-    /// Whether a temperature may draw another than the cheapest.
+    /// Returns whether a temperature may choose another candidate than the cheapest.
     fn draws(&self) -> bool {
         false
     }
 
-    /// One price per contender, in order.
+    /// Returns one cost per candidate, in their order.
     fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost>;
 
-    /// The policy's own choice was taken.
+    /// Records that the policy's own choice was taken.
     fn chosen(&mut self, _scene: &PolicyInput<'_>, _winner: &PolicyCandidate<'_>) {}
 
-    /// A worker is gone.
+    /// Drops the state of a removed worker.
     fn forget(&mut self, _worker: WorkerId) {}
 }
 
@@ -500,7 +510,7 @@ impl PolicyRules {
         }
     }
 
-    /// Whether the score of `composite` says anything of this request.
+    /// Returns whether the score of `composite` decides for this request.
     pub(crate) fn scored(&self, scene: &PolicyInput<'_>) -> bool {
         self.composite.decides(scene)
     }
@@ -521,7 +531,7 @@ impl PolicyRules {
             Policy::LeastLatency => &mut self.least_latency,
             Policy::CacheAware => &mut self.cache_aware,
             Policy::LmcacheAware => &mut self.lmcache_aware,
-            // Who rules under `continuum` is one of the others.
+            // Under `continuum` one of the other policies decides.
             Policy::Composite | Policy::Continuum => &mut self.composite,
         }
     }

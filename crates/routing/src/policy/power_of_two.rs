@@ -1,9 +1,10 @@
-//! `power_of_two`: of two targets drawn by lot, the one with fewer requests in flight.
+//! `power_of_two`: the one of two random targets with fewer requests in flight.
 //!
-//! Two looks are enough to keep a herd from one target, and unlike `least_loaded` several routers that do not know of
-//! each other's load do not all run to the same one. Of two equals the one drawn first. Weights do not count.
+//! Two samples are enough to keep a herd from one target, and unlike `least_loaded`, several
+//! routers without knowledge of each other's load do not all choose the same one. Of equals the one
+//! drawn first wins. Weights do not count.
 //!
-//! Cost: 0 for the one that takes it, 1 for the other, 2 for those not drawn. Terms: `in_flight`.
+//! Cost: 0 for the winner, 1 for the other sample, 2 for the rest. Terms: `in_flight`.
 
 use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
 use crate::choose::random_for;
@@ -36,7 +37,8 @@ impl PolicyRule for PowerOfTwo {
     }
 }
 
-/// Two different places below `count`, each pair as likely as any; twice the only one if there is no other.
+/// Returns two different places below `count`, all pairs equally likely; the only place twice if
+/// there is no other.
 fn two(random: u64, count: usize) -> (usize, usize) {
     let below = |drawn: u64, count: usize| {
         usize::try_from(drawn % count.max(1) as u64)

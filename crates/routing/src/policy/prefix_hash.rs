@@ -1,17 +1,20 @@
-//! `prefix_hash`: equal prompt beginnings to one target, until it is full (consistent hashing with bounded loads).
+//! `prefix_hash`: sends equal prompt beginnings to one target until it is full (consistent hashing
+//! with bounded loads).
 //!
-//! The target that owns the prefix key on the ring takes the request while it stays within the cap; after it the next
-//! one clockwise that does. Weights do not count. Without a prefix key another policy decides.
+//! The owner of the prefix key on the ring takes the request while it stays within the cap;
+//! otherwise the next target clockwise that does. Weights do not count. Without a prefix key
+//! another policy decides.
 //!
-//! The cap is `ceil((1 + epsilon) * (all + 1) / targets)` requests in flight, this one among them; `all` are those in
-//! flight on the targets that may take this request. `1 + epsilon` is rounded to the nearest millionth, half up, and the
-//! rest is whole numbers: a product of fractions that is a whole number up to its last bit would be rounded up to the
-//! next.
+//! The cap is `ceil((1 + epsilon) * (all + 1) / targets)` requests in flight, this one included;
+//! `all` are the requests in flight on the targets that may take this request. `1 + epsilon` is
+//! rounded to the nearest millionth, half up, and the rest is integer arithmetic: a floating-point
+//! product just above a whole number would be rounded up to the next.
 //!
-//! Cost: 0 for the target that takes it, 1 for the others, fewest in flight first. Terms: `in_flight`, `cap`, `owner` (1
-//! for the owner of the key).
+//! Cost: 0 for the chosen target, 1 for the others, fewest in flight first. Terms: `in_flight`,
+//! `cap`, `owner` (1 for the owner of the key).
 //!
-//! **Invariant**: no target is given more than the cap: not all can be full, or together they held more than there is.
+//! **Invariant**: no target gets more than the cap: not all can be full, as together they would
+//! exceed the total.
 
 use std::iter;
 
@@ -23,7 +26,8 @@ use super::{
 };
 use crate::RingSettings;
 
-/// Placed on the key's owner, and on another because the owner was full.
+/// The labels of requests placed on the key's owner, and on another target because the owner was
+/// full.
 const OWNER: &str = "prefix_hash";
 const OVERFLOW: &str = "overflow";
 
@@ -54,7 +58,8 @@ impl PolicyRule for PrefixHash {
             .sum();
         let cap = self.load_factor.cap(all, scene.candidates.len());
         let ring = self.rings.around(&scene.candidates);
-        // `Policy::ruling` lets nobody in without a key; a lot is drawn rather than one target flooded.
+        // `Policy::deciding_policy` excludes requests without a key; a random place avoids flooding
+        // one target.
         let mut walk = ring.clockwise(scene.affinity.prefix().unwrap_or(scene.random));
         let owner = walk.next().unwrap_or(0);
         let taker = iter::once(owner)

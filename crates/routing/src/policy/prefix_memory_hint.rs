@@ -1,7 +1,7 @@
-//! Where nobody is known to hold anything of a prompt: who served one that began alike.
+//! The prefix memory as a hint where no target is known to hold any of the prompt.
 //!
-//! A hint for policies that go by caches. It counts while that target has no more than its even share of the load and
-//! what `prefix_routing.load_factor_epsilon` adds; else the load decides, as it would without.
+//! Cache-based policies use the hint. It counts while the target has at most its even share of the
+//! load plus `prefix_routing.load_factor_epsilon`; otherwise the load decides, as without the hint.
 
 use super::{PolicyInput, load_factor::LoadFactor};
 use crate::RingSettings;
@@ -18,8 +18,8 @@ impl PrefixMemoryHint {
         }
     }
 
-    /// The contender to prefer: of several ranks of the worker the one with the fewest in flight. `None`: there is nothing
-    /// to go by, or no room.
+    /// Returns the preferred candidate: of several ranks of the worker the one with the fewest in
+    /// flight. `None`: there is no hint, or no room.
     pub(super) fn preferred(self, scene: &PolicyInput<'_>) -> Option<usize> {
         let worker = scene
             .affinity

@@ -1,7 +1,7 @@
-//! `random`: any target, each as likely as its weight says.
+//! `random`: any target, with a probability in proportion to its weight.
 //!
-//! Cost: the place in an order drawn for this request: of those still to be placed, each is next with a probability of
-//! its `workers[].weight` over the sum of theirs. Terms: none.
+//! Cost: the place in a random order: of the targets still to be placed, each one is next with a
+//! probability of its `workers[].weight` over the sum of their weights. Terms: none.
 
 use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, by_place};
 use crate::choose::{random_for, unit};
@@ -15,8 +15,8 @@ impl PolicyRule for Random {
     }
 
     fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
-        // Each waits a time drawn from an exponential distribution with its weight as rate: who is first, and then next,
-        // is so by weight.
+        // Each candidate gets an exponentially distributed time with its weight as rate: the order
+        // of the times is then by weight.
         let mut line: Vec<(f64, u64, usize)> = scene
             .candidates
             .iter()

@@ -1,11 +1,14 @@
-//! `rendezvous_hash`: a session to the target that draws best with it, whatever the load.
+//! `rendezvous_hash`: places a session on the target with the highest hash score, whatever the
+//! load.
 //!
-//! Each target's draw is the XXH3, with the configured seed, of the key's eight bytes (the first one the most
-//! significant) and `NAME/RANK`. Read as a fraction `u`, it scores `weight / -ln(1 - u)`, and the highest score wins: a
-//! target gets as many keys as its `workers[].weight` says, and one that leaves takes none but its own with it. A
-//! request without a session goes by its prefix, one without either by lot.
+//! Each target's hash is the XXH3, with the configured seed, of the key's eight bytes (most
+//! significant first) and `NAME/RANK`. As a fraction `u` it gives the score `weight / -ln(1 - u)`,
+//! and the highest score wins: a target gets keys in proportion to its `workers[].weight`, and a
+//! target that leaves moves only its own keys. A request without a session is placed by its prefix
+//! key, one without either at random.
 //!
-//! Cost: the place in the order of scores. So the second is who would have the key without the first. Terms: none.
+//! Cost: the place in the order of scores: the second target would own the key without the first.
+//! Terms: none.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -41,7 +44,7 @@ impl PolicyRule for RendezvousHash {
 
     fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let key = scene.affinity.session().unwrap_or(scene.random);
-        // One over the score: the lowest is the highest, and nothing is divided by zero.
+        // Sorts by the inverse of the score, lowest first, which avoids a division by zero.
         let mut line: Vec<(f64, u64, usize)> = scene
             .candidates
             .iter()

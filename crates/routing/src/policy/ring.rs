@@ -1,11 +1,12 @@
-//! A ring of hashed points: whose a key is while targets come and go.
+//! A ring of hashed points: stable owners of keys while targets come and go.
 //!
-//! Every target has a number of points on the circle of all `u64`: the 64-bit XXH3, with the configured seed, of the
-//! bytes `NAME/RANK#i`, `i` from 0, numbers in decimal. A key is its own place on the circle and belongs to the target
-//! of the first point at or after it, round the circle.
+//! Every target has a number of points on the circle of all `u64`: the 64-bit XXH3, with the
+//! configured seed, of the bytes `NAME/RANK#i`, `i` from 0, numbers in decimal. A key is a place on
+//! the circle and belongs to the target of the first point at or after it, with wrap-around.
 //!
-//! **Invariant**: whose a key is depends on names, ranks, number of points and seed alone, so restarts, replicas and the
-//! order of the candidates do not change it, and a target that leaves takes none but its own keys with it.
+//! **Invariant**: the owner of a key depends on names, ranks, number of points and seed alone, so
+//! restarts, replicas and the order of the candidates do not change it, and a target that leaves
+//! moves only its own keys.
 
 use std::{cell::RefCell, fmt::Write, iter, sync::Arc};
 
@@ -14,18 +15,21 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::PolicyCandidate;
 
-/// Rings kept, and points of all of them together (16 bytes each); the least recently used goes, the latest stays.
+/// Most cached rings, and most points of all of them together (16 bytes each); the least recently
+/// used ring is dropped, the latest stays.
 const MOST_RINGS: usize = 64;
 const MOST_POINTS: usize = 1 << 22;
-/// A ring serves part of its targets too (a retry, a busy worker) while they are at least one in so many: skipping the
-/// points of a few costs nothing, building and sorting all others again would.
+/// A ring also serves a subset of its targets (a retry, a busy worker) of at least one in this
+/// many: skipping the points of a few costs nothing, while building and sorting all others again
+/// would.
 const SERVES_ONE_IN: usize = 2;
-/// Points of one target, at most.
+/// Most points of one target.
 const MOST_VIRTUAL_NODES: u32 = 10_000;
 
-/// The rings of the fleets that were asked about lately.
+/// The rings of recently used fleets.
 ///
-/// A cache and nothing else: it changes no answer, so a rule that only looks may use it. The router's lock is around it.
+/// Only a cache: it changes no result, so a rule may use it without being chosen. The router's lock
+/// protects it.
 #[derive(Debug)]
 pub(super) struct RingCache {
     virtual_nodes: u32,
@@ -43,13 +47,14 @@ impl RingCache {
         }
     }
 
-    /// The ring around `contenders`, built unless one was built before.
+    /// Returns the ring for `contenders`, built unless it is cached.
     pub(super) fn around(&self, contenders: &[PolicyCandidate<'_>]) -> RingWalk {
         let mut line: Vec<usize> = (0..contenders.len()).collect();
         line.sort_unstable_by_key(|i| contenders[*i].target());
         line.dedup_by_key(|i| contenders[*i].target());
         if line.len() < 2 {
-            // Nothing to look up: pinned requests shall not push out the rings of whole fleets.
+            // A single candidate needs no cached ring: pinned requests must not evict the rings of
+            // whole fleets.
             let ring = Arc::new(HashRing::build(contenders, &line, 1, self.seed));
             return RingWalk {
                 ring,
@@ -87,7 +92,7 @@ impl RingCache {
         }
     }
 
-    /// Drops the rings that `worker` has points on.
+    /// Drops the rings on which `worker` has points.
     pub(super) fn forget(&mut self, worker: WorkerId) {
         self.rings.get_mut().retain(|ring| {
             ring.members
@@ -97,16 +102,17 @@ impl RingCache {
     }
 }
 
-/// A ring, seen by one request.
+/// A ring as used by one request.
 #[derive(Debug)]
 pub(super) struct RingWalk {
     ring: Arc<HashRing>,
-    /// Where among the contenders each member stands; `None` for one that may not take the request.
+    /// The index of each member among the candidates; `None` for one that may not take the request.
     candidates: Vec<Option<usize>>,
 }
 
 impl RingWalk {
-    /// Contenders by their points, from `key` on and once round; each as often as it has points.
+    /// Returns candidates by their points, once round from `key` on; each as often as it has
+    /// points.
     pub(super) fn clockwise(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
         let (before, from) = self
             .ring
@@ -118,7 +124,7 @@ impl RingWalk {
     }
 }
 
-/// Points of a set of targets.
+/// The points of a set of targets.
 #[derive(Debug)]
 struct HashRing {
     /// Sorted by target, each once.
@@ -140,7 +146,7 @@ struct RingPoint {
 }
 
 impl HashRing {
-    /// `line` gives the contenders in the order of their targets.
+    /// Builds a ring; `line` is the order of the candidates by target.
     fn build(
         contenders: &[PolicyCandidate<'_>],
         line: &[usize],
@@ -159,7 +165,7 @@ impl HashRing {
                 places(member, virtual_nodes, seed).map(move |place| RingPoint { place, member: i })
             })
             .collect();
-        // Two points in one place are a matter of names too: ids of workers change with a restart.
+        // Two points in one place are ordered by name too: ids of workers change with a restart.
         let named = |point: &RingPoint| {
             (
                 &members[point.member].name,
@@ -170,7 +176,7 @@ impl HashRing {
         Self { members, points }
     }
 
-    /// Where each member stands among `contenders`; `None` if the ring is not theirs.
+    /// Returns the index of each member among `contenders`; `None` if the ring does not fit them.
     fn seats(
         &self,
         contenders: &[PolicyCandidate<'_>],
@@ -208,7 +214,7 @@ fn places(member: &RingMember, virtual_nodes: u32, seed: u64) -> impl Iterator<I
     })
 }
 
-/// `NAME/RANK`: what a target is hashed by.
+/// Returns `NAME/RANK`, the input of a target's hash.
 pub(super) fn identity(name: &str, target: Target) -> String {
     format!("{name}/{}", target.rank.0)
 }
@@ -250,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Who owns `key` when `workers` may take the request.
+    /// Returns the owner of `key` when `workers` may take the request.
     fn owner(rings: &RingCache, workers: &[u32], key: u64) -> u32 {
         let candidates: Vec<Candidate> = workers.iter().copied().map(candidate).collect();
         let job = Job {

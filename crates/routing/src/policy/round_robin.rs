@@ -1,9 +1,9 @@
 //! `round_robin`: each target in turn.
 //!
-//! The turn goes to whoever had it longest ago, per model: a target that is left out for a while loses its turns and
-//! disturbs nobody else's, and one that joins is next.
+//! The target whose last turn is the oldest is next, per model: a target that is excluded for a
+//! while loses its turns and does not affect the others, and a new one is next.
 //!
-//! Cost: the place in line, 0 is next. Terms: none.
+//! Cost: the place in the order, 0 is next. Terms: none.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use kv_blocks::{Target, WorkerId};
 
 use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, by_place};
 
-/// Models whose turns are remembered; beyond it all start anew, which costs one uneven round.
+/// Models whose turns are remembered; beyond it all start over, which costs one uneven round.
 const MOST_MODELS: usize = 4096;
 
 #[derive(Debug, Default)]

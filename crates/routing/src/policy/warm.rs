@@ -1,22 +1,25 @@
-//! `warm`: the target with the lowest estimated cost in time, to this request and to those it delays.
+//! `warm`: the target with the lowest estimated cost in time, to this request and to those it
+//! delays.
 //!
 //! Cost, in milliseconds, the sum of these terms:
 //!
-//! - `overhead_ms`: time to first token that the prompt does not change;
+//! - `overhead_ms`: the part of the time to first token that does not depend on the prompt;
 //! - `queue_ms`: until the prefills already queued there are computed;
 //! - `prefill_ms`: to compute the tokens that are not warm there;
-//! - `reload_ms`: to bring warm tokens up from slower tiers;
+//! - `reload_ms`: to load warm tokens from slower tiers;
 //! - `interleave_ms`: steps of running sequences between the parts of the prefill;
-//! - `others_ms`: the prefill once more, times a weight that grows with utilisation: what a miss costs everyone else;
+//! - `others_ms`: the prefill once more, times a weight that grows with utilisation: the cost of a
+//!   miss to other requests;
 //! - `decode_slowdown_ms`: a share of the time by which the sequences there get slower;
-//! - `eviction_ms`: what active blocks beyond the size of its cache would have to wait;
-//! - `home_ms`: for a prompt that is cold there for the better part, a share of the time that others waited there lately;
-//! - `spread_ms`: more for cold work on a target that got more of it than the others lately, less (below zero) on one
-//!   that got less, and more for a target that holds far more requests than the others: a hot prefix is copied before
-//!   its holder drowns.
+//! - `eviction_ms`: the wait of active blocks beyond the size of its cache;
+//! - `home_ms`: for a prompt that is mostly cold there, a share of the time that other requests
+//!   recently waited there;
+//! - `spread_ms`: positive for cold work on a target that recently got more of it than the others,
+//!   negative on one that got less, and positive for a target that has far more requests than the
+//!   others: a hot prefix is copied before its holder is overloaded.
 //!
-//! The first five are the predicted time to first token. A request's overlap weight multiplies `prefill_ms`,
-//! `reload_ms` and `others_ms`: at 0 caches do not count.
+//! The first five are the predicted time to first token. A request's overlap weight multiplies
+//! `prefill_ms`, `reload_ms` and `others_ms`: at 0 caches do not count.
 
 use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
 use crate::rates::CONTEXT_TOKENS_PER_SEQUENCE;
@@ -37,35 +40,39 @@ const TERMS: [&str; 10] = [
     "home_ms",
 ];
 
-/// Weight of a request's own prefill when nothing else is going on, per unit of load, and at most.
+/// Weight of a request's own prefill on an idle fleet, its growth per unit of load, and its
+/// maximum.
 const OTHERS_IDLE: f64 = 0.5;
 const OTHERS_GAIN: f64 = 2.0;
 const OTHERS_MOST: f64 = 12.0;
-/// Time over which dispatched work is compared with what could be done, and the utilisation never believed to be higher.
+/// Time over which dispatched work is compared with the capacity, and the highest utilisation that
+/// is assumed.
 const WORK_MEMORY_MS: f64 = 30_000.0;
 const UTILISATION_MOST: f64 = 0.97;
 /// Share of the decode slow-down that counts.
 const DECODE_SHARE: f64 = 0.05;
-/// What active blocks of a whole cache too many cost.
+/// Cost of active blocks that exceed the cache by its whole size.
 const EVICTION_MS: f64 = 5000.0;
-/// Unevenness of cold work is capped at this.
+/// Upper limit of the unevenness of cold work.
 const SHARE_MOST: f64 = 4.0;
-/// Its weight is 1 where the fleet has computed much more than this prompt lately, and less than a half before it has
-/// computed so many times as much: a second equal prompt is to wait for the first rather than be computed again elsewhere.
-/// With a larger volume a hot prompt stays for too long where it came first: at 4 times for each target, agents behind
-/// one prompt had 1.2 to 1.5 times the mean TTFT with 8 and 16 engines.
+/// The weight of the unevenness is 1 where the fleet has recently computed much more than this
+/// prompt, and below one half until it has computed this many times as much: a second equal prompt
+/// then waits for the first instead of being computed again elsewhere. With a larger volume a hot
+/// prompt stays too long on its first target: at 4 times for each target, agents behind one prompt
+/// had 1.2 to 1.5 times the mean TTFT with 8 and 16 engines.
 const SHARE_VOLUME: f64 = 2.5;
-/// Share of a target's mean backlog that speaks against a prompt that is cold there for the better part: it has no home
-/// yet, and whoever returns to that target will stand behind it.
+/// Share of a target's mean backlog that counts against a prompt that is mostly cold there: the
+/// prompt has no home yet, and requests that return to that target will wait behind it.
 const HOME_SHARE: f64 = 0.2;
-/// A target may hold this many requests, or so many times the mean, before its load alone speaks against it: a guard
-/// against herds, not a balance. On public traces a bound of 16 cost half again the mean TTFT near saturation, where
-/// counts are naturally uneven; this one changes nothing.
+/// A target may have this many requests, or this multiple of the mean, before its load alone counts
+/// against it: a guard against herds, not a balance. On public traces a bound of 16 cost half again
+/// the mean TTFT near saturation, where counts are naturally uneven; this one changes nothing.
 const HELD_FREELY: f64 = 64.0;
 const HELD_OVER_MEAN: f64 = 1.5;
-/// How fast that grows: at a quarter above the bound it outweighs computing the prompt anew elsewhere.
+/// How fast that cost grows: at a quarter above the bound it outweighs computing the prompt
+/// elsewhere.
 const HELD_GAIN: f64 = 4.0;
-/// Time to bring a token up from a tier, as a share of the time to compute it.
+/// Time to load a token from a tier, as a share of the time to compute it.
 const RELOAD_HOST: f64 = 0.05;
 const RELOAD_DISK: f64 = 0.4;
 const RELOAD_REMOTE: f64 = 0.5;
@@ -89,14 +96,15 @@ impl PolicyRule for Warm {
     }
 }
 
-/// What is the same for all contenders.
+/// The figures that are equal for all candidates.
 struct FleetTotals {
     /// Weight of a request's own prefill.
     others: f64,
-    /// Cold tokens given lately, and the mean over the targets of the time that they take where they were given.
+    /// Recent cold tokens of all targets, and the mean over the targets of the time that they take
+    /// there.
     cold_tokens: f64,
     cold_s: f64,
-    /// Requests a target may hold.
+    /// Most requests of a target without extra cost.
     holds: f64,
 }
 
@@ -169,7 +177,7 @@ fn price(
     ];
     CandidateCost {
         predicted_ttft_ms: Some(ttft),
-        // Of equals the one that was idle longest: the first requests of a day go round.
+        // Of equals the target that was idle longest: the first requests of a day rotate.
         tie: standing.last_dispatch,
         terms: Terms::new(&TERMS, terms),
         ..CandidateCost::of(terms.iter().sum())
@@ -187,12 +195,13 @@ fn eviction_ms(contender: &PolicyCandidate<'_>, output: f64) -> f64 {
     EVICTION_MS * ((after as f64 + growth - total) / total).max(0.0)
 }
 
-/// Time that the cold tokens given to it lately take there: a slow target has its share with fewer.
+/// Returns the time that the recent cold tokens take on their target: a slow target reaches its
+/// share with fewer.
 fn cold_s(contender: &PolicyCandidate<'_>) -> f64 {
     contender.state.cold_tokens / contender.state.rates.prefill_tokens_per_s
 }
 
-/// Weight on cold work by how much of it the target got lately: negative below the mean.
+/// Returns the weight on cold work by the target's recent share of it: negative below the mean.
 fn share(contender: &PolicyCandidate<'_>, fleet: &FleetTotals, prompt: f64) -> f64 {
     if fleet.cold_s <= 0.0 {
         return 0.0;
@@ -201,7 +210,7 @@ fn share(contender: &PolicyCandidate<'_>, fleet: &FleetTotals, prompt: f64) -> f
     uneven * fleet.cold_tokens / (fleet.cold_tokens + SHARE_VOLUME * prompt)
 }
 
-/// Weight on the whole prompt by how far the target is above what it may hold.
+/// Returns the weight on the whole prompt by how far the target exceeds its allowed requests.
 fn held(contender: &PolicyCandidate<'_>, fleet: &FleetTotals) -> f64 {
     let over = (f64::from(contender.state.load.in_flight) + 1.0) / fleet.holds - 1.0;
     HELD_GAIN * over.max(0.0) * (1.0 + fleet.others)

@@ -1,10 +1,13 @@
-//! `weighted_round_robin`: each target in turn, as often as its weight says, and spread out (smooth weighted round robin).
+//! `weighted_round_robin`: each target in turn, in proportion to its weight, evenly spread (smooth
+//! weighted round robin).
 //!
-//! Per model every target has a credit. In each turn all who may take the request earn their `workers[].weight`, the
-//! highest credit wins, and the winner pays what all earned. So weights 5, 1 and 1 give `a a b a c a a`, not five in a
-//! row. Who is left out for a while neither earns nor pays.
+//! Every target has a credit per model. In each turn all eligible targets earn their
+//! `workers[].weight`, the highest credit wins, and the winner pays the sum of the earnings. So
+//! weights 5, 1 and 1 give `a a b a c a a`, not five in a row. A target that is excluded for a
+//! while neither earns nor pays.
 //!
-//! Cost: the place in the order of credits, 0 is next. Terms: `credit` (this turn's earnings included), `weight`.
+//! Cost: the place in the order of credits, 0 is next. Terms: `credit` (this turn's earnings
+//! included), `weight`.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -12,12 +15,12 @@ use kv_blocks::{Target, WorkerId};
 
 use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms, by_place};
 
-/// Models whose credits are remembered; beyond it all start anew, which costs one uneven round.
+/// Models whose credits are remembered; beyond it all start over, which costs one uneven round.
 const MOST_MODELS: usize = 4096;
 
 #[derive(Debug, Default)]
 pub(super) struct WeightedRoundRobin {
-    /// Per model, what each target had after its latest turn.
+    /// Per model, each target's credit after its latest turn.
     credits: HashMap<Arc<str>, HashMap<Target, f64>>,
 }
 
@@ -81,7 +84,8 @@ fn model<'a>(contender: &PolicyCandidate<'a>) -> &'a Arc<str> {
     &contender.overlap.candidate.namespace.model
 }
 
-/// Weights are compared, so bounds far apart change nothing; without them sums of credits could run out of digits.
+/// Returns the weight within wide bounds. Only the ratio of weights matters, so the bounds change
+/// nothing; without them sums of credits could lose precision.
 fn weight(contender: &PolicyCandidate<'_>) -> f64 {
     contender.overlap.candidate.share().clamp(1e-6, 1e6)
 }

@@ -1,10 +1,12 @@
-//! The requests that one set of targets can serve, and when the next look at them is worth while.
+//! The queued requests that one set of targets can serve, and the time of the next pass over them.
 //!
-//! A pass goes through the requests in order and binds those that can begin. It begins when a target opens (by an event or
-//! because its backlog shrank with time) and is over when the targets that opened are taken, or when nobody is left who was
-//! not asked. Then nobody who waits could begin: a newcomer that can takes no one's turn.
+//! A pass goes through the requests in order and binds the ones that can begin. It begins when a
+//! target opens (by an event, or because its backlog shrank with time) and ends when the opened
+//! targets are taken, or when every request was tried. After a pass no queued request could begin:
+//! a new request that can begin overtakes none.
 //!
-//! **Invariant**: `look_at` is set whenever a target may open without an event, and while a pass is under way.
+//! **Invariant**: `look_at` is set whenever a target may open without an event, and while a pass is
+//! running.
 
 use std::{collections::BTreeSet, mem, ops::Bound, sync::Arc};
 
@@ -13,11 +15,12 @@ use kv_blocks::{Moment, Target};
 use super::{OrderKey, QueuedRequest, TargetGate};
 use crate::Ticket;
 
-/// Candidates priced in one pass, over all requests: what is behind waits for the next one. About half a millisecond of work,
-/// of which no lock sees more than a [`super::ReleaseBudget`] at once.
+/// Most candidates priced in one pass, over all requests: the rest waits for the next pass. About
+/// half a millisecond of work, of which each hold of the lock does at most a
+/// [`super::ReleaseBudget`].
 const PASS_PRICED: usize = 2048;
 
-/// A place among the requests of one queue.
+/// The place of a request in its queue.
 pub(crate) type QueuePlace = (OrderKey, Ticket);
 
 /// Requests that wait for the same targets.
@@ -26,24 +29,24 @@ pub(crate) struct CandidateQueue {
     pub(crate) targets: Arc<[Target]>,
     order: BTreeSet<QueuePlace>,
     due: BTreeSet<(Moment, Ticket)>,
-    /// When to look next though nothing is heard.
+    /// Time of the next pass if no event comes before.
     pub(super) look_at: Option<Moment>,
-    /// Targets that have opened and that the pass offers; none: no pass is under way.
+    /// Targets that have opened and that the pass offers; empty: no pass is running.
     opened: BTreeSet<Target>,
-    /// Open targets that nobody wanted in the last pass.
+    /// Open targets that no request of the last pass could use.
     declined: BTreeSet<Target>,
-    /// Where the pass goes on.
+    /// The place at which the pass continues.
     cursor: Option<QueuePlace>,
     /// Candidates priced in this pass.
     priced: usize,
-    /// Up to where estimates were refreshed beside the passes.
+    /// The last request whose estimate was refreshed outside the passes.
     refreshed: Option<Ticket>,
     /// The requests in order of arrival.
     arrivals: BTreeSet<Ticket>,
     /// Requests with a busy threshold, and the highest threshold among them.
     thresholds: usize,
     threshold: f64,
-    /// Requests that a backlog does not hold up.
+    /// Number of requests that ignore backlogs.
     ignoring_backlog: usize,
 }
 
@@ -70,17 +73,18 @@ impl CandidateQueue {
         self.order.len()
     }
 
-    /// The share of its cache above which a target can take none of them; `None`: some do not mind.
+    /// Returns the share of cache in use above which a target can take none of the requests;
+    /// `None`: some have no threshold.
     pub(super) fn busy_threshold(&self) -> Option<f64> {
         (self.thresholds > 0 && self.thresholds == self.order.len()).then_some(self.threshold)
     }
 
-    /// Whether there is a request with a busy threshold.
+    /// Returns whether any request has a busy threshold.
     pub(super) fn any_has_busy_threshold(&self) -> bool {
         self.thresholds > 0
     }
 
-    /// Whether there is a request that a backlog does not hold up.
+    /// Returns whether any request ignores backlogs.
     pub(super) fn any_ignores_backlog(&self) -> bool {
         self.ignoring_backlog > 0
     }
@@ -110,7 +114,8 @@ impl CandidateQueue {
         self.ignoring_backlog -= usize::from(!request.minds_backlog);
     }
 
-    /// Moves a request to another place. One that comes to stand before the cursor is looked at next.
+    /// Moves a request to another place. If the place is before the cursor, the request is tried
+    /// next.
     pub(super) fn reposition(&mut self, ticket: Ticket, from: Option<OrderKey>, to: OrderKey) {
         if let Some(from) = from {
             self.order.remove(&(from, ticket));
@@ -121,12 +126,12 @@ impl CandidateQueue {
         }
     }
 
-    /// When the first of its requests is due.
+    /// Returns when the first of its requests is due.
     pub(super) fn first_due(&self) -> Option<Moment> {
         self.due.first().map(|(until, _)| *until)
     }
 
-    /// Requests that are due by now, the first due first.
+    /// Returns the requests that are due by now, the first due first.
     pub(super) fn overdue(&self, now: Moment) -> impl Iterator<Item = (Moment, Ticket)> + '_ {
         self.due
             .iter()
@@ -134,13 +139,14 @@ impl CandidateQueue {
             .take_while(move |(until, _)| *until <= now)
     }
 
-    /// An overdue request that no target can take is not bound when it is due: its caller gives it up, or a target opens.
+    /// Removes an overdue request from the due list because no target can take it: its caller
+    /// cancels it, or a target opens.
     pub(super) fn cannot_be_bound(&mut self, ticket: Ticket, until: Moment) {
         self.due.remove(&(until, ticket));
     }
 
-    /// `target` can take a request that it could not take before: the pass begins anew, at `then` or before. One that is under
-    /// way for this target already prices no more for it than a pass may.
+    /// Records that `target` can take requests again: the pass starts over, at `then` or before.
+    /// The price budget of a running pass that already offers this target is not renewed.
     pub(super) fn open(&mut self, then: Moment, target: Target) {
         self.declined.remove(&target);
         self.cursor = None;
@@ -150,13 +156,14 @@ impl CandidateQueue {
         self.look_at = Some(self.look_at.map_or(then, |at| at.min(then)));
     }
 
-    /// More requests could be bound to `target` than one call may bind: the pass begins anew without those that were.
+    /// Starts the pass over because more requests could be bound to `target` than one call may
+    /// bind.
     pub(super) fn offer_again(&mut self, now: Moment, target: Target) {
         self.opened.insert(target);
         (self.cursor, self.priced, self.look_at) = (None, 0, Some(now));
     }
 
-    /// `target` has something to compute, and opens at `then` if nothing is heard before.
+    /// Records that `target` has a backlog and opens at `then` if no event comes before.
     pub(super) fn open_at(&mut self, target: Target, then: Option<Moment>) {
         self.declined.remove(&target);
         if let Some(then) = then {
@@ -164,22 +171,23 @@ impl CandidateQueue {
         }
     }
 
-    /// The first pass offers every target that is open then.
+    /// Schedules a first pass, which offers every target that is open then.
     pub(super) fn open_all(&mut self, then: Moment) {
         self.look_at = Some(then);
     }
 
-    /// Whether the pass that is under way offers `target`.
+    /// Returns whether the running pass offers `target`.
     pub(super) fn offers(&self, target: Target) -> bool {
         self.opened.contains(&target)
     }
 
-    /// The pass goes on as soon as others have had their turn.
+    /// Schedules the rest of the pass after the turns of other queues.
     pub(super) fn resume_pass(&mut self, now: Moment) {
         self.look_at = Some(now);
     }
 
-    /// Whether a request that could begin on `target` would go before somebody whose turn it may be.
+    /// Returns whether a request that could begin on `target` would overtake a queued one that may
+    /// be first.
     pub(super) fn is_contended(&self, target: Target, now: Moment) -> bool {
         let pass = if self.opened.is_empty() {
             self.look_at.is_some_and(|at| at <= now)
@@ -189,7 +197,8 @@ impl CandidateQueue {
         pass || self.first_due().is_some_and(|until| until <= now)
     }
 
-    /// Sees which targets are open now; returns whether the pass has anything to offer. If it has not, it is over.
+    /// Finds the targets that are open now; returns whether the pass has any to offer. If it has
+    /// none, it ends.
     pub(super) fn start_or_resume_pass(&mut self, now: Moment, gate: &TargetGate<'_>) -> bool {
         if self.opened.is_empty() {
             let open = |target: &Target| {
@@ -208,7 +217,8 @@ impl CandidateQueue {
         !self.opened.is_empty()
     }
 
-    /// The next requests of the pass, as many as may be priced; the pass goes on behind them. At least one if it has any.
+    /// Returns the next requests of the pass, at most `most` but at least one if there is any, and
+    /// advances the cursor.
     pub(super) fn take_next(&mut self, most: usize) -> Vec<QueuePlace> {
         let from = self.cursor.map_or(Bound::Unbounded, Bound::Included);
         let mut next: Vec<QueuePlace> = self
@@ -226,12 +236,12 @@ impl CandidateQueue {
         next
     }
 
-    /// Whether the pass has asked everybody, or as many as it may.
+    /// Returns whether the pass has tried every request, or as many as it may.
     pub(super) fn is_pass_finished(&self) -> bool {
         self.cursor.is_none() || self.priced >= PASS_PRICED
     }
 
-    /// Ends a pass. What is open still was wanted by nobody.
+    /// Ends a pass. Targets that are still open were of no use to any request.
     pub(super) fn end_pass(&mut self, now: Moment, gate: &TargetGate<'_>) {
         self.declined.extend(mem::take(&mut self.opened));
         (self.cursor, self.priced) = (None, 0);
@@ -242,7 +252,7 @@ impl CandidateQueue {
             .min();
     }
 
-    /// Some requests whose estimate may be old, in turn.
+    /// Returns some requests whose estimate may be old, in turn.
     pub(super) fn take_stale(&mut self, most: usize) -> Vec<Ticket> {
         let from = self.refreshed.map_or(Bound::Unbounded, Bound::Excluded);
         let stale: Vec<Ticket> = self

@@ -1,4 +1,4 @@
-//! Candidate lists of waiting requests, each of them once however many requests it belongs to.
+//! Candidate lists of queued requests; equal lists are stored once.
 
 use std::{
     collections::HashMap,
@@ -11,12 +11,12 @@ use kv_blocks::Target;
 
 use crate::{Candidate, ExcludedTarget};
 
-/// The targets that may take a request, and those that may not.
+/// The candidates of a request and its excluded targets.
 #[derive(Debug)]
 pub(crate) struct CandidateSet {
     pub(crate) candidates: Box<[Candidate]>,
     pub(crate) excluded: Box<[ExcludedTarget]>,
-    /// Of the candidates, in order: which queue the request stands in.
+    /// The targets of the candidates, in order: the key of the request's queue.
     pub(crate) targets: Arc<[Target]>,
     fingerprint: u64,
 }
@@ -37,7 +37,8 @@ impl CandidateSet {
         }
     }
 
-    /// Memory that it takes: its own, and its share of what finds queues by their targets.
+    /// Returns the memory that the list takes: its own, and its share of the table that finds
+    /// queues by their targets.
     pub(crate) fn bytes(&self) -> u64 {
         let rows = size_of::<Candidate>() * self.candidates.len()
             + size_of::<ExcludedTarget>() * self.excluded.len();
@@ -58,7 +59,8 @@ impl CandidateSet {
     }
 }
 
-/// Equal in all but the figures that change with every look at the engine.
+/// Returns whether two candidates are equal apart from the figures that change with every reading
+/// of the engine.
 fn same_candidate(one: &Candidate, other: &Candidate) -> bool {
     one.target == other.target
         && one.cache == other.cache
@@ -72,11 +74,11 @@ fn same_candidate(one: &Candidate, other: &Candidate) -> bool {
         && one.namespace == other.namespace
 }
 
-/// Finds the list that is equal to a new one. Knows every list as long as a waiting request refers to it.
+/// Finds the list that is equal to a new one. Contains every list that a queued request refers to.
 #[derive(Debug, Default)]
 pub(crate) struct CandidateSets {
     by_fingerprint: HashMap<u64, Vec<SharedCandidateSet>>,
-    /// Clients choose salts: without a key of its own, lists could be made to meet in one place.
+    /// Clients choose salts: without a random key, lists could be made to collide.
     hasher: RandomState,
 }
 
@@ -87,12 +89,12 @@ struct SharedCandidateSet {
 }
 
 impl CandidateSets {
-    /// How lists are told apart; to be used without the router's lock.
+    /// Returns the hasher of fingerprints; used outside the router's lock.
     pub(crate) fn hasher(&self) -> RandomState {
         self.hasher.clone()
     }
 
-    /// Lists that may be equal to one with this fingerprint.
+    /// Returns the lists that may be equal to one with this fingerprint.
     pub(crate) fn alike(&self, fingerprint: u64) -> Vec<Arc<CandidateSet>> {
         let shared = self.by_fingerprint.get(&fingerprint);
         shared
@@ -102,7 +104,7 @@ impl CandidateSets {
             .collect()
     }
 
-    /// One more request refers to the list; returns the bytes that this adds.
+    /// Counts one more reference to the list; returns the bytes that this adds.
     pub(crate) fn retain(&mut self, set: &Arc<CandidateSet>) -> u64 {
         let alike = self.by_fingerprint.entry(set.fingerprint).or_default();
         if let Some(known) = alike.iter_mut().find(|known| Arc::ptr_eq(&known.set, set)) {
@@ -116,7 +118,7 @@ impl CandidateSets {
         set.bytes()
     }
 
-    /// One request less refers to the list; returns the bytes that this frees.
+    /// Counts one reference less; returns the bytes that this frees.
     pub(crate) fn release(&mut self, set: &Arc<CandidateSet>) -> u64 {
         let Some(alike) = self.by_fingerprint.get_mut(&set.fingerprint) else {
             return 0;
@@ -135,14 +137,14 @@ impl CandidateSets {
         set.bytes()
     }
 
-    /// Whether the list is known, so that one more request costs no memory for it.
+    /// Returns whether the list is stored, so that one more request costs no memory for it.
     pub(crate) fn knows(&self, set: &Arc<CandidateSet>) -> bool {
         let alike = self.by_fingerprint.get(&set.fingerprint);
         alike.is_some_and(|alike| alike.iter().any(|known| Arc::ptr_eq(&known.set, set)))
     }
 }
 
-/// A number that equal lists share, and others mostly do not.
+/// Returns a hash that equal lists share, and others mostly do not.
 pub(crate) fn fingerprint(
     hasher: &RandomState,
     candidates: &[Candidate],
@@ -150,7 +152,7 @@ pub(crate) fn fingerprint(
 ) -> u64 {
     let mut state = hasher.build_hasher();
     if let Some(first) = candidates.first() {
-        // Within one list namespaces differ by little.
+        // The namespaces within one list differ by little.
         first.namespace.hash(&mut state);
     }
     for candidate in candidates {
@@ -168,7 +170,8 @@ pub(crate) fn fingerprint(
     state.finish()
 }
 
-/// The known list that is equal, or a new one. `alike` are the known ones with the same fingerprint.
+/// Returns the stored list that is equal, or a new one. `alike` are the stored lists with the same
+/// fingerprint.
 pub(crate) fn shared(
     fingerprint: u64,
     alike: Vec<Arc<CandidateSet>>,

@@ -1,4 +1,4 @@
-//! Whether a target can take one of the requests that wait for it.
+//! Decides whether a target can take one of the requests that wait for it.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use kv_blocks::{Moment, Target};
 use super::candidate_queue::CandidateQueue;
 use crate::ledger::Ledger;
 
-/// What opens and closes targets.
+/// The conditions under which a target is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TargetGate<'a> {
     pub(crate) ledger: &'a Ledger,
-    /// A target with more than this to compute is closed.
+    /// A target with a longer backlog is closed.
     pub(crate) hold_above: Duration,
 }
 
@@ -22,7 +22,7 @@ impl TargetGate<'_> {
         self.has_room(target, queue) && begins()
     }
 
-    /// When it opens if nothing is heard before.
+    /// Returns when the target opens if no event comes before.
     pub(super) fn opens_at(
         &self,
         now: Moment,

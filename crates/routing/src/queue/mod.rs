@@ -1,14 +1,17 @@
-//! Requests that wait for a target here rather than at one.
+//! The queue of requests that wait in the router instead of at an engine.
 //!
-//! An engine computes prompts in the order in which they come: a request that is bound to a busy engine waits behind a
-//! long prompt though another engine may be free before. Here it waits until a target can begin, and the shortest go first.
-//! There is one queue for each set of targets that can serve a request, so a saturated model holds up no other; the order
-//! within all of them is one function, [`OrderTerms::key`]. A request that has waited as long as it may is bound whatever
-//! its target has to compute.
+//! An engine computes prompts in the order of arrival: a request that is bound to a busy engine
+//! waits behind a long prompt though another engine may be free before. Here it waits until a
+//! target can begin, and the shortest go first. There is one queue for each set of targets that can
+//! serve a request, so a saturated model delays no other; the order within all of them is one
+//! function, [`OrderTerms::key`]. A request that has used up its wait budget is bound whatever the
+//! backlog of its target.
 //!
-//! Nothing here looks at the index or prices a target: `release` does, for a bounded number of requests at a time.
+//! This module neither reads the index nor computes costs: `release` does, for a bounded number of
+//! requests at a time.
 //!
-//! **Invariant**: entries and bytes are bounded, and a ticket leaves exactly once: released or given up.
+//! **Invariant**: entries and bytes are bounded, and a ticket leaves exactly once: released or
+//! cancelled.
 
 mod candidate_queue;
 mod candidate_set;
@@ -39,23 +42,24 @@ pub(crate) use self::{
 };
 use crate::Ticket;
 
-/// Requests whose candidates change are offered to new targets this much later: the fleet changed for others too, and all of
-/// them are to be in the queue before the first one goes.
-pub const MOVE_TIME: Duration = Duration::from_millis(20);
+/// Delay before requests with changed candidates are offered to new targets: the change of the
+/// fleet affects other requests too, and all of them have to be in the queue before the first one
+/// is released.
+pub const MOVE_TIME: Duration = Duration::from_millis(50);
 
-/// A queue's number, never used twice.
+/// A queue's number, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct QueueId(u64);
 
-/// All held requests.
+/// All queued requests.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
-    /// In an order, as a table that doubles moves all entries under the lock.
+    /// Ordered, because a hash table that grows moves all entries under the lock.
     requests: BTreeMap<Ticket, QueuedRequest>,
     queues: HashMap<QueueId, CandidateQueue, FixedState>,
     by_targets: HashMap<Arc<[Target]>, QueueId, FixedState>,
     by_target: HashMap<Target, Vec<QueueId>, FixedState>,
-    /// When each queue is to be looked at.
+    /// When the next pass of each queue is due.
     looks: BTreeSet<(Moment, QueueId)>,
     /// When the first request of each queue is due.
     due: BTreeSet<(Moment, QueueId)>,
@@ -65,14 +69,14 @@ pub(crate) struct WaitQueue {
     ids: u64,
 }
 
-/// A job that is to be held, with its place.
+/// A job that enters the queue, with its place.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
     pub(crate) job: QueuedJob,
     pub(crate) terms: OrderTerms,
-    /// Whether a target's backlog holds it up.
+    /// Whether a target's backlog delays it.
     pub(crate) minds_backlog: bool,
-    /// Bytes that its caller keeps for it.
+    /// Bytes that its caller retains for it.
     pub(crate) caller_bytes: u64,
     /// The target that it would get now.
     pub(crate) winner: Option<Target>,
@@ -87,23 +91,23 @@ impl WaitQueue {
         self.requests.get(&ticket)
     }
 
-    /// Whether one more fits that keeps so many bytes.
+    /// Returns whether one more request fits that retains this many bytes.
     pub(crate) fn has_room(&self, settings: &QueueSettings, bytes: u64) -> bool {
         self.requests.len() < settings.max_entries
             && self.bytes.saturating_add(bytes) <= settings.max_bytes
     }
 
-    /// How candidate lists are told apart.
+    /// Returns the hasher of candidate lists.
     pub(crate) fn hasher(&self) -> RandomState {
         self.sets.hasher()
     }
 
-    /// Candidate lists that may be equal to one with this fingerprint.
+    /// Returns the candidate lists that may be equal to one with this fingerprint.
     pub(crate) fn alike(&self, fingerprint: u64) -> Vec<Arc<CandidateSet>> {
         self.sets.alike(fingerprint)
     }
 
-    /// Holds a job; `None`: there is no room.
+    /// Adds a job; `None`: there is no room.
     pub(crate) fn push(
         &mut self,
         now: Moment,
@@ -144,7 +148,7 @@ impl WaitQueue {
         );
         if let Some(winner) = winner {
             self.change(queue, |queue| match gate.is_open(now, winner, queue) {
-                // Inserted before the cursor it is looked at next as well.
+                // A request inserted before the cursor is tried next as well.
                 true if queue.offers(winner) => {}
                 true => queue.open(now, winner),
                 false => queue.open_at(winner, gate.opens_at(now, winner, queue)),
@@ -153,8 +157,8 @@ impl WaitQueue {
         Some(ticket)
     }
 
-    /// Gives a held request other candidates; it keeps its place. New targets are offered after [`MOVE_TIME`]. `false`: it is
-    /// not held.
+    /// Replaces the candidates of a queued request, which keeps its place. New targets are offered
+    /// after [`MOVE_TIME`]. `false`: it is not queued.
     pub(crate) fn replace(
         &mut self,
         now: Moment,
@@ -189,7 +193,7 @@ impl WaitQueue {
         true
     }
 
-    /// Takes a request out.
+    /// Removes a request.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<QueuedRequest> {
         let request = self.requests.remove(&ticket)?;
         let lists: u64 = request.job.sets().map(|set| self.sets.release(set)).sum();
@@ -208,7 +212,7 @@ impl WaitQueue {
         Some(request)
     }
 
-    /// Takes note of a new estimate.
+    /// Records a new estimate.
     pub(crate) fn refresh(&mut self, ticket: Ticket, uncached_ms: f64, settings: &QueueSettings) {
         let Some(request) = self.requests.get_mut(&ticket) else {
             return;
@@ -217,14 +221,15 @@ impl WaitQueue {
         let (before, key) = (request.key, request.terms.waiting_key(settings.ageing));
         if before != key {
             request.key = key;
-            // No moment of the queue's changes.
+            // No scheduled time of the queue changes.
             if let Some(queue) = self.queues.get_mut(&request.queue) {
                 queue.reposition(ticket, Some(before), key);
             }
         }
     }
 
-    /// An overdue request that no target has room for: it goes when one has, or its caller gives it up.
+    /// Records that no target has room for an overdue request: it starts when one has, or its
+    /// caller cancels it.
     pub(crate) fn cannot_be_bound(&mut self, ticket: Ticket) {
         if let Some(request) = self.requests.get(&ticket) {
             let until = request.terms.until;
@@ -232,19 +237,20 @@ impl WaitQueue {
         }
     }
 
-    /// A request that could be bound to `target` was not, since enough were.
+    /// Records that a request that could be bound to `target` was not, because enough were.
     pub(crate) fn offer_again(&mut self, now: Moment, ticket: Ticket, target: Target) {
         if let Some(id) = self.requests.get(&ticket).map(|request| request.queue) {
             self.change(id, |queue| queue.offer_again(now, target));
         }
     }
 
-    /// Something ended on `target`: touches the queues that it belongs to and no other.
+    /// Records that work ended on `target`: changes only the queues to which it belongs.
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
         self.changed(now, target, gate, |_| true);
     }
 
-    /// More or less of the cache of `target` is in use than before: touches the queues with requests that mind.
+    /// Records that the share of the cache of `target` in use changed: changes only the queues with
+    /// busy thresholds.
     pub(crate) fn usage_changed(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
         self.changed(now, target, gate, CandidateQueue::any_has_busy_threshold);
     }
@@ -270,7 +276,7 @@ impl WaitQueue {
         }
     }
 
-    /// `target` was given a request.
+    /// Records that `target` was given a request.
     pub(crate) fn target_taken(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
         for id in self.queues_with(target) {
             self.change(id, |queue| {
@@ -281,7 +287,8 @@ impl WaitQueue {
         }
     }
 
-    /// Whether a request that could begin on `target` would go before somebody whose turn it may be.
+    /// Returns whether a request that could begin on `target` would overtake a queued one that may
+    /// be first.
     pub(crate) fn is_contended(&self, target: Target, now: Moment) -> bool {
         let queues = self.by_target.get(&target).into_iter().flatten();
         queues
@@ -289,7 +296,7 @@ impl WaitQueue {
             .any(|queue| queue.is_contended(target, now))
     }
 
-    /// When there is something to do next; now or before: at once.
+    /// Returns when the next work is due; at once if that is not after now.
     pub(crate) fn next_work(&self) -> Option<Moment> {
         let firsts = [self.looks.first(), self.due.first()];
         firsts
@@ -303,7 +310,8 @@ impl WaitQueue {
         self.by_target.get(&target).cloned().unwrap_or_default()
     }
 
-    /// The queue of these targets. A new one offers every target that is open at `offers_all` to those who enter it.
+    /// Returns the queue of these targets. A new queue offers every target that is open at
+    /// `offers_all` to its requests.
     fn queue_of(
         &mut self,
         now: Moment,
@@ -358,7 +366,7 @@ impl WaitQueue {
         queue.first_due().map(|due| self.due.remove(&(due, id)));
     }
 
-    /// Changes a queue, and with it when it is looked at.
+    /// Changes a queue and updates its scheduled times.
     fn change<T: Default>(&mut self, id: QueueId, act: impl FnOnce(&mut CandidateQueue) -> T) -> T {
         let Some(queue) = self.queues.get_mut(&id) else {
             return T::default();

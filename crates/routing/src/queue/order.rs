@@ -1,38 +1,40 @@
-//! The order in which waiting requests are bound: one pure function of what is known of a request.
+//! The order in which queued requests are bound: one pure function of a request's properties.
 //!
-//! The age of a request counts by the moment of its arrival and not by the time waited, so a key stays what it is while time
-//! passes: a queue can be an ordered structure keyed by it.
+//! The age of a request counts by the time of its arrival and not by the time waited, so a key
+//! stays constant while time passes: a queue can be an ordered structure with this key.
 
 use std::cmp::{Ordering, Reverse};
 
 use kv_blocks::Moment;
 
-/// What a request's place depends on.
+/// The inputs of a request's place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct OrderTerms {
     /// The higher band goes first.
     pub(crate) priority: i32,
-    /// Work that the request's tenant got so far, over its share. There is one tenant: always 0.
+    /// Work that the request's tenant has received, over its share. There is one tenant: always 0.
     pub(crate) tenant_virtual_ms: f64,
     /// When it arrived.
     pub(crate) since: Moment,
-    /// It is bound then at the latest: its slack is the time that is left until then.
+    /// Latest time at which it is bound: its slack is the time that is left until then.
     pub(crate) until: Moment,
-    /// Estimated time to compute what is not cached.
+    /// Estimated time to compute the uncached tokens.
     pub(crate) uncached_ms: f64,
 }
 
-/// A place in the order: the lesser goes first.
+/// A place in the order: the lesser is bound first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum OrderKey {
-    /// No slack is left: by the moment at which it was due, whatever its priority and length.
+    /// Without slack: ordered by the due time, whatever the priority and length.
     Overdue(Moment),
-    /// By priority band, then by what its tenant got, then by length less a share of the time waited.
+    /// With slack: by priority band, then by the tenant's work, then by length less a share of the
+    /// time waited.
     Waiting(Reverse<i32>, Milliseconds, Milliseconds),
 }
 
 impl OrderTerms {
-    /// The place at `now`; each millisecond waited makes up for `ageing` milliseconds of prefill.
+    /// Returns the place at `now`; each millisecond waited makes up for `ageing` milliseconds of
+    /// prefill.
     pub(crate) fn key(&self, now: Moment, ageing: f64) -> OrderKey {
         if now >= self.until {
             OrderKey::Overdue(self.until)
@@ -41,7 +43,7 @@ impl OrderTerms {
         }
     }
 
-    /// The place while there is slack: the same at every moment.
+    /// Returns the place while there is slack, which does not depend on the time.
     pub(crate) fn waiting_key(&self, ageing: f64) -> OrderKey {
         let length = Milliseconds(aged_ms(self.since, self.uncached_ms, ageing));
         OrderKey::Waiting(
@@ -52,18 +54,21 @@ impl OrderTerms {
     }
 }
 
-/// A request that came later has waited less, and goes on having waited less.
+/// Returns the length with the arrival added: the difference in time waited between two requests is
+/// constant.
 fn aged_ms(since: Moment, uncached_ms: f64, ageing: f64) -> f64 {
     uncached_ms + ageing * since.since_start().as_secs_f64() * 1e3
 }
 
-/// Milliseconds that one step of priority makes up for in an engine's queue: at the default ageing those of eight months.
+/// Milliseconds that one step of priority makes up for in an engine's queue: eight months at the
+/// default ageing.
 const PRIORITY_MS: f64 = 1e9;
 
-/// The order among requests with slack as one number, for an engine that compares it with those of all others it has.
+/// Returns the order among requests with slack as one number, which an engine compares with those
+/// of all its requests.
 pub(crate) fn engine_priority(priority: i32, since: Moment, ageing: f64, uncached_ms: f64) -> i64 {
     let ms = aged_ms(since, uncached_ms, ageing) - PRIORITY_MS * f64::from(priority);
-    // A float's cast ends at the ends of the range.
+    // A float cast saturates at the ends of the range.
     #[allow(
         clippy::cast_possible_truncation,
         reason = "milliseconds are exact enough"

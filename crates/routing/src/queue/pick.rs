@@ -1,4 +1,5 @@
-//! Which requests are priced next: the overdue ones, and the next ones of the queues that are due for a look.
+//! Picks the requests to be priced next: the overdue ones, and the next ones of the queues whose
+//! pass is due.
 
 use std::sync::Arc;
 
@@ -7,20 +8,21 @@ use kv_blocks::Moment;
 use super::{QueueId, QueuedJob, TargetGate, WaitQueue};
 use crate::Ticket;
 
-/// What one hold of the router's lock may do for waiting requests; when there is more, the caller comes again.
+/// The limits of one hold of the router's lock for queued requests; the caller repeats the call if
+/// there is more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReleaseBudget {
     /// Requests bound.
     pub(crate) releases: usize,
-    /// Candidates priced, over all requests in question; one request is looked at however many it has.
+    /// Candidates priced, over all picked requests; one request is priced however many it has.
     pub(crate) priced: usize,
-    /// Queues whose requests are compared with each other.
+    /// Queues whose requests are compared.
     pub(crate) queues: usize,
-    /// Targets of which it is seen whether they are open; one queue is looked at however many it has.
+    /// Targets that are checked for being open; one queue is checked however many it has.
     pub(crate) gates: usize,
 }
 
-/// About 50 us with 8 to 64 candidates, and what one request takes with more than 120.
+/// About 50 us with 8 to 64 candidates; with more than 120 as long as one request takes.
 pub(crate) const RELEASE_BUDGET: ReleaseBudget = ReleaseBudget {
     releases: 4,
     priced: 120,
@@ -28,7 +30,8 @@ pub(crate) const RELEASE_BUDGET: ReleaseBudget = ReleaseBudget {
     gates: 1024,
 };
 
-/// Requests of one queue that are looked at for each that may be bound: the next one is often the one that is.
+/// Requests of one queue that are tried for each that may be bound: the next one is often the one
+/// that can.
 const MOST_IN_ORDER: usize = 4 * RELEASE_BUDGET.releases;
 
 /// A request to be priced.
@@ -36,12 +39,13 @@ const MOST_IN_ORDER: usize = 4 * RELEASE_BUDGET.releases;
 pub(crate) struct ReleaseCandidate {
     pub(crate) ticket: Ticket,
     pub(crate) job: Arc<QueuedJob>,
-    /// It may be bound; otherwise it is priced so that its estimate is not too old.
+    /// Whether it may be bound; otherwise it is priced only to refresh its estimate.
     pub(crate) may_go: bool,
 }
 
 impl WaitQueue {
-    /// The requests to be priced next. Each call gets on: what it returns leaves the queue or is passed by.
+    /// Returns the requests to be priced next. Each call makes progress: a returned request leaves
+    /// the queue or is passed over.
     pub(crate) fn pick(
         &mut self,
         now: Moment,
@@ -55,7 +59,8 @@ impl WaitQueue {
         picks
     }
 
-    /// Overdue requests of all queues in the order in which they were due, for half of the budget.
+    /// Returns overdue requests of all queues in the order in which they were due, for half of the
+    /// budget.
     fn pick_overdue(
         &self,
         now: Moment,
@@ -64,7 +69,7 @@ impl WaitQueue {
         picks: &mut Vec<ReleaseCandidate>,
     ) {
         let half = *left / 2;
-        // What is due first in a queue beyond these is due later than the first of each of them.
+        // The first request of a queue beyond these is due later than the first of each of them.
         let queues = self
             .due
             .iter()
@@ -92,7 +97,8 @@ impl WaitQueue {
         }
     }
 
-    /// The next requests of the queues that have waited longest for a look, and a few whose estimates are old.
+    /// Returns the next requests of the queues that have waited longest for a pass, and a few whose
+    /// estimates are old.
     fn pick_in_order(
         &mut self,
         now: Moment,
@@ -117,7 +123,8 @@ impl WaitQueue {
                 break;
             }
             gates = gates.saturating_sub(targets);
-            // A third is for estimates that may be old, and the rest is shared with the queues that come after.
+            // One third is for estimates that may be old; the rest is shared with the following
+            // queues.
             let share = *left * 2 / 3 / (ids.len() - place);
             let (next, stale) = self.change(*id, |queue| {
                 if !queue.start_or_resume_pass(now, &gate) {

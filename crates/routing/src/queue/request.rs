@@ -1,4 +1,4 @@
-//! A waiting request: a job that outlives its caller, and its place.
+//! A queued request: a job that outlives its caller, and its place.
 
 use std::{mem::size_of, sync::Arc};
 
@@ -10,23 +10,23 @@ use crate::{
     ReservationId, SessionKeys, Ticket,
 };
 
-/// Bytes that each request takes beside its own allocations: its rows in the queue's maps.
+/// Bytes of each request besides its own allocations: its entries in the queue's maps.
 const ROWS: usize = 4 * (size_of::<OrderTerms>() + size_of::<Ticket>());
-/// Bytes of a session's keys, whose texts are bounded where they are made.
+/// Bytes of a session's keys; their texts are bounded at creation.
 const SESSION_BYTES: usize = 1024;
-/// Bytes that a prompt token takes: the token, and its share of the hashes of its block.
+/// Bytes of a prompt token: the token, and its share of the hashes of its block.
 const TOKEN_BYTES: u64 = 5;
 
-/// A waiting request.
+/// A queued request.
 #[derive(Debug)]
 pub(crate) struct QueuedRequest {
     pub(crate) terms: OrderTerms,
-    /// Its place while there is slack.
+    /// Its place while it has slack.
     pub(crate) key: OrderKey,
     pub(crate) bytes: u64,
     pub(crate) queue: QueueId,
     pub(crate) job: Arc<QueuedJob>,
-    /// Whether a target's backlog holds it up.
+    /// Whether a target's backlog delays it.
     pub(crate) minds_backlog: bool,
 }
 
@@ -58,7 +58,7 @@ struct QueuedPool {
 }
 
 impl QueuedJob {
-    /// `set` and `pool` are the candidate lists of the job and of its prefill pool.
+    /// Creates a job; `set` and `pool` are the candidate lists of the job and of its prefill pool.
     pub(crate) fn new(
         job: &Job<'_>,
         set: Arc<CandidateSet>,
@@ -86,7 +86,7 @@ impl QueuedJob {
         }
     }
 
-    /// The job as it was given, but that it does not wait again.
+    /// Returns the original job, without a wait budget.
     pub(crate) fn job(&self) -> Job<'_> {
         Job {
             policy: self.policy,
@@ -114,14 +114,14 @@ impl QueuedJob {
         }
     }
 
-    /// The lists that it refers to.
+    /// Returns its candidate lists.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &Arc<CandidateSet>> {
         [Some(&self.set), self.prefill.as_ref().map(|pool| &pool.set)]
             .into_iter()
             .flatten()
     }
 
-    /// Bytes of everything but the lists, which it may share.
+    /// Returns the bytes of everything but the lists, which may be shared.
     pub(crate) fn own_bytes(&self) -> u64 {
         let holders = self
             .prefix_holders

@@ -1,20 +1,23 @@
-//! How requests are held.
+//! Settings of the queue.
 
 use std::time::Duration;
 
-/// How requests are held.
+/// Settings of the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueSettings {
-    /// Whether any are. A job that may not wait ([`crate::Job::patience`]) never is.
+    /// Whether requests are queued. A job without a wait budget ([`crate::Job::wait_budget`]) never
+    /// is.
     pub enabled: bool,
-    /// A target with more than this to compute before the request gets none that may wait. Less than the time between
-    /// an engine's first token and the router's notice of it leaves engines idle.
+    /// A target with a longer backlog before the request gets no request that may wait. A value
+    /// below the time between an engine's first token and the router's notice of it leaves engines
+    /// idle.
     pub hold_above: Duration,
     /// Milliseconds of prefill that each millisecond waited makes up for.
     pub ageing: f64,
-    /// Most requests held.
+    /// Most queued requests.
     pub max_entries: usize,
-    /// Most bytes that they keep together: bodies, prompts, candidate lists and the queue's own rows.
+    /// Most bytes that they retain together: bodies, prompts, candidate lists and the queue's own
+    /// entries.
     pub max_bytes: u64,
 }
 
@@ -30,25 +33,25 @@ impl Default for QueueSettings {
     }
 }
 
-/// How long a job may be held, and what that keeps.
+/// How long a job may wait in the queue, and the memory that this takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitBudget {
-    /// From now on. After that it is bound, whatever its target has to compute before it.
+    /// From now on. After that it is bound, whatever the backlog of its target.
     pub limit: Duration,
-    /// What it has waited already.
+    /// Time that it has waited already.
     pub waited: Duration,
-    /// Bytes that the caller keeps for it while it waits.
+    /// Bytes that the caller retains for it while it waits.
     pub bytes: u64,
 }
 
-/// What a held request waits for.
+/// Why a request is queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// A target that can begin.
+    /// It waits for a target that can begin.
     Backlog,
-    /// A target below the busy threshold ([`crate::Job::busy_threshold`]). Such a request is not bound when its time is
-    /// over: its caller gives it up.
+    /// It waits for a target below the busy threshold ([`crate::Job::busy_threshold`]). Such a
+    /// request is not bound when its time is over: its caller cancels it.
     Busy,
-    /// A target at all. The same holds for it.
+    /// It waits for any target. It is not bound when its time is over either.
     NoWorker,
 }

@@ -1,21 +1,22 @@
-//! The curve of time over prompt length.
+//! The curve of prefill time over prompt length.
 
 use std::ops::RangeInclusive;
 
 use super::robust::{self, RatePrior, TimeSample, median};
 
-/// Time to first token of a prompt: `overhead_ms + token_ms * tokens + square_ms * (end^2 - start^2)`.
+/// Time to first token of a prompt: `overhead_ms + token_ms * tokens + square_ms * (end^2 -
+/// start^2)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PrefillCurve {
-    /// What does not depend on the prompt.
+    /// The part that does not depend on the prompt, in milliseconds.
     pub overhead_ms: f64,
-    /// For each token.
+    /// Milliseconds for each token.
     pub token_ms: f64,
-    /// For each token and twice the tokens before it.
+    /// Milliseconds for each token and twice the tokens before it.
     pub square_ms: f64,
 }
 
-/// A CPU with a large model, to a rack with a small one.
+/// From a CPU with a large model to a rack with a small one.
 const TOKEN_MS: RangeInclusive<f64> = 0.002..=50.0;
 const SQUARE_MS: RangeInclusive<f64> = 0.0..=0.01;
 const OVERHEAD_MS: RangeInclusive<f64> = 0.0..=2000.0;
@@ -28,7 +29,8 @@ impl PrefillCurve {
         square_ms: 0.0,
     };
 
-    /// A first token that took `ms`, of a prompt of which `tokens` were computed behind `start` that were there.
+    /// Returns the sample of a first token that took `ms`, with `tokens` computed after `start`
+    /// cached ones.
     pub fn sample(start: f64, tokens: f64, ms: f64) -> TimeSample {
         TimeSample {
             parts: [1.0, tokens, squares(start, tokens)],
@@ -36,8 +38,8 @@ impl PrefillCurve {
         }
     }
 
-    /// The curve that is closest to most of `samples`; `None` where their lengths explain no more than their noise.
-    /// What they say nothing about is as in `before`.
+    /// Returns the curve closest to most of `samples`; `None` if their lengths explain no more than
+    /// their noise. Coefficients without evidence stay as in `before`.
     pub fn fit_curve(samples: &[TimeSample], before: Self) -> Option<Self> {
         if samples.is_empty() {
             return None;
@@ -46,8 +48,8 @@ impl PrefillCurve {
             .iter()
             .map(|sample| sample.ms)
             .fold(f64::INFINITY, f64::min);
-        // Prompts of one length cannot tell the overhead from the price of a token: it stays, within half of what was
-        // seen.
+        // Prompts of one length cannot separate the overhead from the price of a token: the
+        // overhead stays, within half of the observed time.
         let belief = RatePrior {
             prices: [before.overhead_ms.min(0.5 * least_ms), before.token_ms, 0.0],
             bounds: [OVERHEAD_MS, TOKEN_MS, SQUARE_MS],
@@ -61,17 +63,17 @@ impl PrefillCurve {
         .filter(|curve| curve.explains(samples))
     }
 
-    /// What overhead, tokens and their squares cost.
+    /// Returns the prices of overhead, tokens and their squares.
     pub fn prices(&self) -> [f64; 3] {
         [self.overhead_ms, self.token_ms, self.square_ms]
     }
 
-    /// Time to compute `tokens` behind `start`, without the overhead.
+    /// Returns the time to compute `tokens` after `start`, without the overhead.
     pub fn ms(&self, start: f64, tokens: f64) -> f64 {
         self.token_ms * tokens + self.square_ms * squares(start, tokens)
     }
 
-    /// So many times slower.
+    /// Returns the curve of a worker slower by this factor.
     pub(super) fn times(self, factor: f64) -> Self {
         Self {
             overhead_ms: within(self.overhead_ms * factor, &OVERHEAD_MS),
@@ -80,7 +82,7 @@ impl PrefillCurve {
         }
     }
 
-    /// Whether lengths explain more than the noise.
+    /// Returns whether lengths explain more than the noise.
     fn explains(&self, samples: &[TimeSample]) -> bool {
         let mut lengths: Vec<f64> = samples.iter().map(tokens).collect();
         lengths.sort_unstable_by(f64::total_cmp);
@@ -91,7 +93,7 @@ impl PrefillCurve {
                 .iter()
                 .map(|sample| (sample.ms - sample.expected_ms(&prices)).abs()),
         );
-        // Of one length there is nothing to explain.
+        // With prompts of one length there is nothing to explain.
         let explained_ms = self.ms(
             0.0,
             if long - short < 0.1 * long {
@@ -103,8 +105,9 @@ impl PrefillCurve {
         explained_ms >= 2.0 * noise_ms
     }
 
-    /// All the time there is goes to the prompt's length, or to what does not depend on it: only the latter is supported
-    /// by prompts too short to tell, unless the price of before already explains more than was seen.
+    /// Returns a curve with the earlier price of a token, or a lower one if that already explains
+    /// more than was observed; the remaining time is overhead. Prompts too short to separate the
+    /// two are evidence for the overhead only.
     fn without_price(samples: &[TimeSample], before: Self) -> Self {
         let most = median(samples.iter().map(|sample| sample.ms / tokens(sample)));
         let token_ms = within(before.token_ms.min(most), &TOKEN_MS);
@@ -121,7 +124,7 @@ impl PrefillCurve {
     }
 }
 
-/// The curve that is closest to most of `samples`; `before` is the one until now.
+/// Returns the curve closest to most of `samples`; `before` is the current one.
 pub(super) fn fit(samples: &[TimeSample], before: PrefillCurve) -> PrefillCurve {
     PrefillCurve::fit_curve(samples, before)
         .unwrap_or_else(|| PrefillCurve::without_price(samples, before))

@@ -1,18 +1,18 @@
-//! Prices of the parts that times are made of, from samples of which some are wild.
+//! A robust fit of the prices of a time's parts, from samples with outliers.
 
 use std::ops::RangeInclusive;
 
-/// A time, and how much of each of three things it paid for.
+/// A time, and the amount of each of its three parts.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeSample {
-    /// How much of each. The second explains whatever the others do not.
+    /// The amounts. The second part explains the time that the others do not.
     pub parts: [f64; 3],
     /// Above 0.
     pub ms: f64,
 }
 
 impl TimeSample {
-    /// What it would have taken at these prices.
+    /// Returns the expected time at these prices.
     pub fn expected_ms(&self, prices: &[f64; 3]) -> f64 {
         self.parts
             .iter()
@@ -21,17 +21,17 @@ impl TimeSample {
             .sum()
     }
 
-    /// How many times that it took.
+    /// Returns the sample's time as a multiple of the expected one.
     pub fn ratio(&self, prices: &[f64; 3]) -> f64 {
         self.ms / self.expected_ms(prices)
     }
 
-    /// How many times that it took, as a logarithm: twice as much is as far off as half.
+    /// Returns the logarithm of that ratio: twice as much is as far off as half.
     fn off(&self, prices: &[f64; 3]) -> f64 {
         self.ratio(prices).ln()
     }
 
-    /// The same of a worker so many times as fast.
+    /// Returns the sample of a worker faster by this factor.
     pub(super) fn over(&self, factor: f64) -> Self {
         Self {
             ms: self.ms / factor,
@@ -40,26 +40,27 @@ impl TimeSample {
     }
 }
 
-/// What prices are before anything is seen, and what they can be.
+/// Prices before any sample, and their bounds.
 #[derive(Clone, Debug)]
 pub struct RatePrior {
-    /// Of what samples say nothing about.
+    /// Prices of parts without evidence.
     pub prices: [f64; 3],
-    /// Of each price; the second one's does not include 0.
+    /// Bounds of each price; the second one's do not include 0.
     pub bounds: [RangeInclusive<f64>; 3],
 }
 
-/// Rounds of weighing samples anew by how far they are off.
+/// Rounds of reweighting samples by their deviation.
 const ROUNDS: usize = 6;
-/// What samples say nothing about is what it was believed to be: that counts as so much beside each of them.
+/// Weight of the prior beside each sample, for parts without evidence.
 const WEIGHT: f64 = 1e-4;
 
-/// The prices that are closest to most of `samples`, relatively; `before` is where the search begins.
+/// Returns the prices closest to most of `samples`, in relative terms; `before` is the start of the
+/// search.
 pub fn fit(samples: &[TimeSample], before: [f64; 3], belief: &RatePrior) -> [f64; 3] {
     let mut prices = before;
     for round in 0..ROUNDS {
         let scale = 2.0 * median(samples.iter().map(|sample| sample.off(&prices).abs())).max(1e-6);
-        // The first round believes everybody: the prices of before may be another engine's.
+        // The first round trusts all samples: the earlier prices may be another engine's.
         let trust = |sample: &TimeSample| {
             if round == 0 {
                 1.0
@@ -74,7 +75,7 @@ pub fn fit(samples: &[TimeSample], before: [f64; 3], belief: &RatePrior) -> [f64
     prices
 }
 
-/// Least squares of relative differences, without negative parts.
+/// Solves least squares of relative differences, without negative parts.
 fn solved(samples: &[TimeSample], weights: &[f64], belief: &RatePrior) -> [f64; 3] {
     for used in [
         [true, true, true],
@@ -94,14 +95,14 @@ fn solved(samples: &[TimeSample], weights: &[f64], belief: &RatePrior) -> [f64; 
     belief.prices
 }
 
-/// The normal equations of the used parts, solved by elimination; `None` where they say nothing.
+/// Solves the normal equations of the used parts by elimination; `None` if they have no solution.
 fn least_squares(
     samples: &[TimeSample],
     weights: &[f64],
     believed: &[f64; 3],
     used: [bool; 3],
 ) -> Option<[f64; 3]> {
-    // Parts are of very different size: each is measured by its mean over the samples.
+    // Parts differ greatly in size: each is scaled by its mean over the samples.
     let mean = |part: usize| {
         samples.iter().map(|sample| sample.parts[part]).sum::<f64>() / samples.len() as f64
     };
@@ -147,7 +148,7 @@ fn least_squares(
     found.iter().all(|part| part.is_finite()).then_some(found)
 }
 
-/// The middle value; of two middle ones the upper. Zero of nothing.
+/// Returns the median; of two middle values the upper one. 0 without values.
 pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     if values.is_empty() {

@@ -1,6 +1,6 @@
-//! The receipt as it is shown: `warmroute.receipt/1`.
+//! The JSON form of a receipt: `warmroute.receipt/1`.
 //!
-//! The structs below are that shape and nothing else: names, order and which numbers are whole are binding.
+//! The structs below define that form: names, order and which numbers are whole are binding.
 
 use kv_blocks::Target;
 use serde::{
@@ -336,7 +336,8 @@ struct OutcomeShape<'a> {
 
 impl<'a> OutcomeShape<'a> {
     fn of(outcome: &'a RequestOutcome, decision: Option<&Decision>) -> Self {
-        // The prediction is of the worker's own cache, and what it counts as cached came from another one.
+        // The prediction is for the worker's own cache, and the tokens that it counts as cached
+        // came from another one.
         let own = |decision: &&Decision| {
             decision
                 .prefill
@@ -362,7 +363,8 @@ impl<'a> OutcomeShape<'a> {
     }
 }
 
-/// RFC 3339 in UTC with milliseconds. A moment beyond the calendar is shown as its beginning.
+/// Formats a time as RFC 3339 in UTC with milliseconds. A time beyond the calendar is shown as its
+/// beginning.
 fn rfc3339(unix_ms: u64) -> String {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix_ms) * 1_000_000)
         .unwrap_or(OffsetDateTime::UNIX_EPOCH)

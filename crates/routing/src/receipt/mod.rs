@@ -1,10 +1,10 @@
-//! Receipts: what was decided, what was tried and what came of it.
+//! Receipts: the record of a request's decision, attempts and outcome.
 //!
-//! A [`Receipt`] is kept as plain values and turned into JSON only when somebody reads it; [`Ring`] keeps the latest.
-//! This module does not decide, does not measure, and holds no prompt text.
+//! A [`Receipt`] holds plain values and becomes JSON only when it is read; [`ReceiptRing`] keeps
+//! the latest. This module decides and measures nothing, and holds no prompt text.
 //!
-//! **Invariant**: a receipt's JSON has every field of `warmroute.receipt/1`, in that order, whatever happened; what is
-//! not known is `null`.
+//! **Invariant**: a receipt's JSON always has every field of `warmroute.receipt/1`, in that order;
+//! an unknown value is `null`.
 
 mod json;
 mod record;

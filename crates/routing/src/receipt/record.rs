@@ -1,4 +1,4 @@
-//! The receipt as it is kept.
+//! The receipt in memory.
 
 use std::{
     fmt,
@@ -16,7 +16,7 @@ use crate::{Decision, ExcludedTarget, Method, Policy, Refusal};
 /// One request's receipt.
 #[derive(Clone, Debug)]
 pub struct Receipt {
-    /// Its name.
+    /// The receipt's id.
     pub id: DecisionId,
     /// Wall time of the decision, milliseconds since 1970.
     pub at_unix_ms: u64,
@@ -30,34 +30,34 @@ pub struct Receipt {
     pub route: &'static str,
     /// The model the client named.
     pub model: Arc<str>,
-    /// The model the worker serves it as.
+    /// The worker's name of the model.
     pub served_model: Option<Arc<str>>,
     /// LoRA adapter.
     pub lora: Option<Arc<str>>,
     /// The semantic cluster that the prompt belongs to.
     pub cluster: Option<ClusterNote>,
-    /// Whether the client asked for a stream.
+    /// Whether the client requested a stream.
     pub stream: bool,
     /// Higher goes first.
     pub priority: i32,
-    /// What was known of the prompt.
+    /// The prompt's tokens and their source.
     pub prompt: PromptNote,
     /// The last decision.
     pub verdict: RouterAnswer,
-    /// Time spent held.
+    /// Time spent in the queue.
     pub hold: QueueWait,
-    /// What was sent where, in order.
+    /// Attempts, in order.
     pub attempts: Vec<Attempt>,
     /// Where the router's own time went.
     pub timing: RouterTiming,
-    /// What was changed in the client's body.
+    /// Changes of the client's body.
     pub rewrites: Vec<&'static str>,
-    /// What came of it; `None` while it runs.
+    /// The outcome; `None` while the request runs.
     pub outcome: Option<RequestOutcome>,
 }
 
 impl Receipt {
-    /// The policy that decided or would have.
+    /// Returns the policy that decided or would have decided.
     pub fn policy(&self) -> Policy {
         match &self.verdict {
             RouterAnswer::Decided(decision) => decision.policy,
@@ -66,7 +66,7 @@ impl Receipt {
         }
     }
 
-    /// How the winner was found.
+    /// Returns how the winner was found.
     pub fn method(&self) -> Method {
         match &self.verdict {
             RouterAnswer::Decided(decision) => decision.method,
@@ -75,7 +75,7 @@ impl Receipt {
         }
     }
 
-    /// The decision, if one was made.
+    /// Returns the decision, if one was made.
     pub fn decision(&self) -> Option<&Decision> {
         match &self.verdict {
             RouterAnswer::Decided(decision) => Some(decision),
@@ -83,7 +83,7 @@ impl Receipt {
         }
     }
 
-    /// Who was ruled out.
+    /// Returns the excluded targets.
     pub fn excluded(&self) -> &[ExcludedTarget] {
         match &self.verdict {
             RouterAnswer::Decided(decision) => &decision.excluded,
@@ -92,7 +92,7 @@ impl Receipt {
         }
     }
 
-    /// The winner's worker name.
+    /// Returns the winner's worker name.
     pub fn worker(&self) -> Option<&Arc<str>> {
         self.decision().map(|decision| &decision.winner_name)
     }
@@ -101,25 +101,25 @@ impl Receipt {
 /// The semantic cluster that a prompt belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterNote {
-    /// Its name.
+    /// The cluster's name.
     pub name: Arc<str>,
-    /// How near the prompt is to it, as a cosine; `None`: the client named it.
+    /// Similarity of the prompt to the cluster, as a cosine; `None`: the client named the cluster.
     pub similarity: Option<f64>,
 }
 
-/// What the router answered.
+/// The router's answer to a request.
 #[derive(Clone, Debug)]
 pub enum RouterAnswer {
-    /// Somebody won.
+    /// A target was chosen.
     Decided(Box<Decision>),
-    /// Nobody could.
+    /// No target could take the request.
     Refused(Refusal),
-    /// Nobody was asked: another request's reply answers this one too. How it was found, and the policy that would have
-    /// chosen.
+    /// No target was needed: another request's reply answers this one too. Contains how the reply
+    /// was found, and the policy that would have decided.
     Answered(Method, Policy),
 }
 
-/// A receipt's name: 16 lower-case hex digits.
+/// A receipt's id: 16 lower-case hex digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DecisionId(pub u64);
 
@@ -129,7 +129,7 @@ impl fmt::Display for DecisionId {
     }
 }
 
-/// Text that is no decision id.
+/// An invalid decision id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "decision id {0:?} is not valid: expected 16 lower-case hex digits, as in the x-warmroute-decision header"
@@ -152,50 +152,51 @@ impl FromStr for DecisionId {
     }
 }
 
-/// Hands out decision ids: the upper half of a number drawn at start, then a counter. No id comes twice.
+/// Generates decision ids: the upper half of a number drawn at start, then a counter. Ids are
+/// unique.
 #[derive(Debug)]
 pub struct DecisionIds(AtomicU64);
 
 impl DecisionIds {
-    /// Ids that begin where `seed`, a random number, says.
+    /// Creates a generator that starts at `seed`, a random number.
     pub fn new(seed: u64) -> Self {
         Self(AtomicU64::new(seed & !0xffff_ffff))
     }
 
-    /// The next id.
+    /// Returns the next id.
     pub fn next_id(&self) -> DecisionId {
         DecisionId(self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
     }
 }
 
-/// What was known of the prompt.
+/// The tokens of a prompt and their source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptNote {
-    /// Where the tokens came from.
+    /// The source of the tokens.
     pub source: PromptSource,
-    /// How many; an estimate unless the source is exact.
+    /// Number of tokens; an estimate unless the source is exact.
     pub tokens: u32,
-    /// How many were not served by the router's own prompt cache.
+    /// Number of tokens that the router's own prompt cache did not have.
     pub new_tokens: u32,
 }
 
-/// Where a prompt's tokens came from.
+/// The source of a prompt's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PromptSource {
     /// Our own tokenizer.
     Tokens,
-    /// The engine's tokenizer, asked over HTTP.
+    /// The engine's tokenizer, called over HTTP.
     EngineTokenize,
-    /// The client sent ids.
+    /// Token ids from the client.
     Given,
-    /// The text stands for them.
+    /// Text in place of tokens.
     TextPrefix,
-    /// Nothing is known.
+    /// Unknown prompt.
     None,
 }
 
 impl PromptSource {
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tokens => "tokens",
@@ -206,18 +207,18 @@ impl PromptSource {
         }
     }
 
-    /// Whether the engine will see exactly these tokens.
+    /// Returns whether the engine processes exactly these tokens.
     pub fn is_exact(self) -> bool {
         matches!(self, Self::Tokens | Self::EngineTokenize | Self::Given)
     }
 }
 
-/// Time spent held.
+/// Time spent in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct QueueWait {
-    /// How long.
+    /// Duration of the wait.
     pub held_ms: f64,
-    /// Why.
+    /// Reason of the wait.
     pub reason: Option<&'static str>,
 }
 
@@ -226,35 +227,35 @@ pub struct QueueWait {
 pub struct Attempt {
     /// From 1.
     pub n: u32,
-    /// Where it went.
+    /// The target.
     pub target: Target,
     /// The worker's name.
     pub name: Arc<str>,
-    /// How far it had come when it failed; `None` if it did not.
+    /// Class of the failure; `None` if it did not fail.
     pub class: Option<AttemptClass>,
-    /// What happened.
+    /// The result.
     pub result: AttemptResult,
     /// The engine's status, if a head came.
     pub status: Option<u16>,
-    /// How long it took.
+    /// Duration of the attempt.
     pub ms: f64,
 }
 
-/// How far an attempt had come when it failed, which says whether another may follow.
+/// How far a failed attempt had come, which decides whether another may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttemptClass {
     /// Nothing was sent.
     C0,
-    /// Sent, and nothing came back.
+    /// The request was sent, and nothing came back.
     C1,
     /// Refused with a status, nothing forwarded.
     C2,
-    /// The answer had begun.
+    /// The reply had begun.
     C3,
 }
 
 impl AttemptClass {
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::C0 => "C0",
@@ -265,10 +266,10 @@ impl AttemptClass {
     }
 }
 
-/// What happened to an attempt.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AttemptResult {
-    /// Answered to the end.
+    /// Complete reply.
     Ok,
     /// No connection.
     ConnectFailed,
@@ -278,18 +279,18 @@ pub enum AttemptResult {
     Status,
     /// Too slow.
     Timeout,
-    /// Not HTTP as we know it.
+    /// Invalid HTTP.
     Protocol,
-    /// The answer was cut.
+    /// The reply was cut.
     MidStream,
-    /// The client hung up.
+    /// The client closed the connection.
     ClientGone,
-    /// Given up because another worker answered first.
+    /// Cancelled because another worker answered first.
     Cancelled,
 }
 
 impl AttemptResult {
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -305,12 +306,12 @@ impl AttemptResult {
     }
 }
 
-/// Where the router's own time went, microseconds.
+/// Time spent in the router, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RouterTiming {
     /// Reading and checking the request.
     pub accept: f64,
-    /// Asking the response cache.
+    /// Lookup in the response cache.
     pub cache: f64,
     /// Applying the chat template.
     pub render: f64,
@@ -318,54 +319,54 @@ pub struct RouterTiming {
     pub tokenize: f64,
     /// Hashing blocks.
     pub hash: f64,
-    /// Asking the index.
+    /// Lookup in the index.
     pub lookup: f64,
-    /// Choosing.
+    /// Choosing the target.
     pub decide: f64,
-    /// All of it.
+    /// Total.
     pub total: f64,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestOutcome {
-    /// Which of the six ways it ended.
+    /// The kind of outcome.
     pub kind: OutcomeKind,
     /// The status the client got; `None` if it left before one was sent.
     pub status: Option<u16>,
-    /// Time to the first token.
+    /// Time to first token.
     pub ttft_ms: Option<f64>,
-    /// Time to the end.
+    /// Time to the end of the reply.
     pub duration_ms: f64,
-    /// As the engine counted.
+    /// Prompt tokens by the engine's count.
     pub prompt_tokens: Option<u32>,
-    /// As the engine counted.
+    /// Completion tokens by the engine's count.
     pub completion_tokens: Option<u32>,
-    /// As the engine counted.
+    /// Cached tokens by the engine's count.
     pub cached_tokens: Option<u32>,
     /// Why generation ended.
     pub finish_reason: Option<Arc<str>>,
 }
 
-/// The six ways a request can end.
+/// The six kinds of outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OutcomeKind {
-    /// As it should.
+    /// Success.
     Ok,
-    /// The client's mistake.
+    /// An error of the client.
     ClientError,
-    /// Turned away for lack of room.
+    /// Refused for lack of capacity.
     Shed,
-    /// The engine's fault.
+    /// An error of the engine.
     UpstreamError,
-    /// Ours.
+    /// An error of the router.
     RouterError,
-    /// The client hung up.
+    /// The client closed the connection.
     ClientGone,
 }
 
 impl OutcomeKind {
-    /// Every way.
+    /// Every kind.
     pub const ALL: [Self; 6] = [
         Self::Ok,
         Self::ClientError,
@@ -375,7 +376,7 @@ impl OutcomeKind {
         Self::ClientGone,
     ];
 
-    /// The receipt's word for it.
+    /// Returns the name used in receipts.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ok => "ok",

@@ -11,12 +11,12 @@ use parking_lot::Mutex;
 use super::{Attempt, DecisionId, Receipt};
 use crate::{Policy, ScoredCandidate};
 
-/// How much a ring keeps.
+/// The size limits of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiptRingLimits {
-    /// Receipts at most.
+    /// Most receipts.
     pub entries: usize,
-    /// Bytes at most, estimated.
+    /// Most bytes, estimated.
     pub bytes: usize,
 }
 
@@ -29,14 +29,14 @@ impl Default for ReceiptRingLimits {
     }
 }
 
-/// Which receipts a list shows; an unset field takes all.
+/// A filter of a list of receipts; an unset field matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceiptFilter {
-    /// Won by this worker.
+    /// The winner's worker.
     pub worker: Option<Arc<str>>,
-    /// Of this tenant.
+    /// The tenant.
     pub tenant: Option<Arc<str>>,
-    /// Decided by this policy.
+    /// The policy that decided.
     pub policy: Option<Policy>,
 }
 
@@ -53,9 +53,9 @@ impl ReceiptFilter {
     }
 }
 
-/// The latest receipts. When full, by number or by bytes, the oldest goes.
+/// The latest receipts. When it is full, by number or by bytes, the oldest is dropped.
 ///
-/// Readers get shared values: a receipt that is changed while somebody still reads it is copied first.
+/// Readers get shared values: a receipt that changes while it is read is copied first.
 #[derive(Debug)]
 pub struct ReceiptRing {
     limits: ReceiptRingLimits,
@@ -66,14 +66,14 @@ pub struct ReceiptRing {
 struct StoredReceipts {
     /// Oldest first, each with its estimated size.
     receipts: VecDeque<(Arc<Receipt>, usize)>,
-    /// Number of the oldest one; numbers grow by one per push.
+    /// Number of the oldest receipt; numbers grow by one per push.
     first: u64,
     numbers: HashMap<DecisionId, u64>,
     bytes: usize,
 }
 
 impl ReceiptRing {
-    /// An empty ring.
+    /// Creates an empty ring.
     pub fn new(limits: ReceiptRingLimits) -> Self {
         Self {
             limits,
@@ -81,7 +81,7 @@ impl ReceiptRing {
         }
     }
 
-    /// Keeps `receipt` as the newest.
+    /// Adds `receipt` as the newest.
     pub fn push(&self, receipt: Receipt) {
         let size = size(&receipt);
         let kept = &mut *self.receipts.lock();
@@ -92,7 +92,7 @@ impl ReceiptRing {
         kept.trim(self.limits);
     }
 
-    /// The receipt of that name, if it is still kept.
+    /// Returns the receipt with this id, if it is still stored.
     pub fn get(&self, id: DecisionId) -> Option<Arc<Receipt>> {
         let kept = self.receipts.lock();
         let position = kept.position(id)?;
@@ -101,7 +101,7 @@ impl ReceiptRing {
             .map(|(receipt, _)| Arc::clone(receipt))
     }
 
-    /// The newest `limit` receipts that pass `filter`, newest first.
+    /// Returns the newest `limit` receipts that pass `filter`, newest first.
     pub fn list(&self, filter: &ReceiptFilter, limit: usize) -> Vec<Arc<Receipt>> {
         let kept = self.receipts.lock();
         let newest_first = kept.receipts.iter().rev().map(|(receipt, _)| receipt);
@@ -112,7 +112,7 @@ impl ReceiptRing {
             .collect()
     }
 
-    /// Changes a kept receipt, under the lock; false if it is no longer kept.
+    /// Changes a stored receipt under the lock; false if it is no longer stored.
     pub fn update(&self, id: DecisionId, change: impl FnOnce(&mut Receipt)) -> bool {
         let kept = &mut *self.receipts.lock();
         let Some(position) = kept.position(id) else {
@@ -123,7 +123,7 @@ impl ReceiptRing {
         };
         let receipt = Arc::make_mut(receipt);
         change(receipt);
-        // The name finds the receipt: it is not up for change.
+        // The id finds the receipt, so it must not change.
         receipt.id = id;
         let before = std::mem::replace(counted, size(receipt));
         kept.bytes = kept.bytes - before + *counted;
@@ -131,24 +131,24 @@ impl ReceiptRing {
         true
     }
 
-    /// Receipts kept.
+    /// Returns the number of stored receipts.
     pub fn len(&self) -> usize {
         self.receipts.lock().receipts.len()
     }
 
-    /// Whether none is kept.
+    /// Returns whether no receipt is stored.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes kept, estimated.
+    /// Returns the estimated bytes of all stored receipts.
     pub fn bytes(&self) -> usize {
         self.receipts.lock().bytes
     }
 }
 
 impl Receipt {
-    /// Bytes that it takes in memory, estimated.
+    /// Returns the estimated bytes of the receipt in memory.
     pub fn bytes(&self) -> usize {
         size(self)
     }
@@ -165,7 +165,7 @@ impl StoredReceipts {
             let Some((oldest, size)) = self.receipts.pop_front() else {
                 return;
             };
-            // A name pushed twice points at its latest.
+            // An id that was pushed twice refers to the latest one.
             if self.numbers.get(&oldest.id) == Some(&self.first) {
                 self.numbers.remove(&oldest.id);
             }
@@ -175,8 +175,8 @@ impl StoredReceipts {
     }
 }
 
-/// Bytes of one receipt: the struct, what only it owns on the heap, and its share of the tables around it. Names of
-/// workers, models and tenants are shared and not counted.
+/// Returns the bytes of one receipt: the struct, the heap memory that only it owns, and its share
+/// of the tables around it. Names of workers, models and tenants are shared and not counted.
 fn size(receipt: &Receipt) -> usize {
     const TABLES: usize = 64;
     let rows = receipt.decision().map_or(0, |decision| {

@@ -1,32 +1,34 @@
-//! Growth: how a request is recognised that begins with all of an earlier one.
+//! Growth: matches a request that begins with all of an earlier one.
 //!
-//! A chat is cut where a reply begins: there an earlier request may have ended. A plain prompt is cut into pieces, and an
-//! earlier one may have ended anywhere in a piece, so what it had behind its last whole piece is compared as well. Shared
-//! instructions alone are therefore never a session: an earlier request has to be in the later one to its end.
+//! A chat is cut where a reply begins: an earlier request may have ended there. A plain prompt is
+//! cut into pieces, and an earlier one may have ended anywhere in a piece, so the rest after its
+//! last whole piece is compared as well. Shared instructions alone therefore never make a session:
+//! the later request must contain the earlier one to its end.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Where a request may have grown out of an earlier one, and what grows out of it will find.
+/// The earlier requests that a request may continue, and the key by which later ones find it.
 ///
 /// ```
-/// use routing::Growth;
+/// use routing::PromptGrowth;
 ///
-/// let first = Growth::of_turns(1, [(&b"hello"[..], false)]).unwrap();
-/// let second = Growth::of_turns(1, [(&b"hello"[..], false), (b"hi", true), (b"go on", false)]).unwrap();
-/// assert!(second.grew_from(&first) && !first.grew_from(&second));
+/// let (hello, reply) = ((&b"hello"[..], false), (&b"hi"[..], true));
+/// let first = PromptGrowth::of_turns(1, [hello]).unwrap();
+/// let second = PromptGrowth::of_turns(1, [hello, reply, (&b"go on"[..], false)]).unwrap();
+/// assert!(second.extends(&first) && !first.extends(&second));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromptGrowth {
-    /// Hashes of beginnings that may have been a request, the longest first.
+    /// Hashes of beginnings that may have been a request, longest first.
     from: Vec<u64>,
-    /// Hash of the whole, less its rest.
+    /// Hash of the whole request, less its rest.
     to: u64,
     rest: PromptTail,
-    /// What stands behind the shortest of `from`, where requests may end between two cuts.
+    /// The text after the shortest of `from`, where requests may end between two cuts.
     text: Vec<u8>,
 }
 
-/// What a plain prompt has behind its last whole piece; nothing in a chat.
+/// The rest of a plain prompt after its last whole piece; empty in a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PromptTail {
     bytes: usize,
@@ -34,12 +36,13 @@ pub(super) struct PromptTail {
 }
 
 impl PromptGrowth {
-    /// No more beginnings are looked for.
+    /// Most beginnings that are looked up.
     pub const MOST: usize = 64;
     /// Bytes of a piece of a plain prompt.
     pub const PIECE: usize = 256;
 
-    /// Of a chat: its messages in order, and whether each is a reply. `None`: it has none.
+    /// Creates the growth of a chat: its messages in order, and whether each is a reply. `None`: it
+    /// has no messages.
     pub fn of_turns<'a>(
         seed: u64,
         messages: impl IntoIterator<Item = (&'a [u8], bool)>,
@@ -61,7 +64,7 @@ impl PromptGrowth {
         })
     }
 
-    /// Of a plain prompt. `None`: it is shorter than a piece.
+    /// Creates the growth of a plain prompt. `None`: it is shorter than a piece.
     pub fn of_text(seed: u64, text: &[u8]) -> Option<Self> {
         let (pieces, rest) = text.as_chunks::<{ Self::PIECE }>();
         let mut hash = seed;
@@ -83,7 +86,7 @@ impl PromptGrowth {
         })
     }
 
-    /// Whether it begins with all of `earlier`, and has more.
+    /// Returns whether it begins with all of `earlier`, and has more.
     pub fn extends(&self, earlier: &Self) -> bool {
         self.from
             .iter()
@@ -91,20 +94,20 @@ impl PromptGrowth {
             .any(|(place, key)| *key == earlier.to && self.has_behind(place, earlier.rest))
     }
 
-    /// Keys to look for, each with its place.
+    /// Returns the keys to look up, each with its place.
     pub(super) fn lookup_keys(&self) -> impl Iterator<Item = (usize, u64)> {
         self.from.iter().copied().enumerate()
     }
 
-    /// The key to enter, and what has to be found behind it.
+    /// Returns the key to insert, and the rest that must follow it.
     pub(super) fn insert_key(&self) -> (u64, PromptTail) {
         (self.to, self.rest)
     }
 
-    /// Whether `rest` and something more stand behind the beginning at `place`.
+    /// Returns whether `rest` and more follow the beginning at `place`.
     pub(super) fn has_behind(&self, place: usize, rest: PromptTail) -> bool {
         if self.text.is_empty() {
-            // Cut where it had to be; and where nothing is left, nothing has grown.
+            // A chat has only these cuts; and if nothing follows the beginning, it has not grown.
             return rest.bytes == 0 && self.from[place] != self.to;
         }
         let start = (self.from.len() - 1 - place) * Self::PIECE;

@@ -1,11 +1,11 @@
-//! An engine's times, from what became of the requests that it served.
+//! The fit of an engine profile to the requests that engines served.
 //!
-//! First tokens of prompts that had their engine's prefill to themselves tell what a prompt costs: the same curve as the
-//! router learns, found in the same way. What lies between the tokens of a reply tells what a step costs, and what each
-//! sequence beside it adds, once the prompts that were computed meanwhile are taken off. Each needs a little of the other,
-//! so they are found in turns.
+//! The first tokens of prompts that had their engine's prefill to themselves give the cost of a
+//! prompt: the same curve as the router learns, fitted in the same way. The time between the tokens
+//! of a reply gives the cost of a step, and of each sequence beside it, after the prompts computed
+//! meanwhile are subtracted. Each fit needs the result of the other, so they alternate.
 //!
-//! All requests are taken to come from engines that are alike; a few that are not do no harm.
+//! All engines are assumed to be alike; a few exceptions do no harm.
 
 mod observed_request;
 mod report;
@@ -19,49 +19,50 @@ use routing::{
 use self::observed_request::{ObservedRequest, watched};
 pub use self::report::{FitError, FitReport};
 
-/// Fewest first tokens, and fewest replies, that tell anything.
+/// Fewest first tokens, and fewest replies, for a fit.
 const ENOUGH: usize = 20;
-/// Prompts are of different lengths if those at the quartiles differ by this much of the longer one.
+/// Least difference between the quartiles of prompt lengths, as a share of the longer one.
 const SPREAD: f64 = 0.1;
-/// Most tokens of one step, as of the engines that are simulated.
+/// Most tokens of one step, as in the simulated engines.
 const MAX_BATCHED_TOKENS: f64 = 8192.0;
-/// In turns so often. It changes little after two.
+/// Number of alternations. The result changes little after two.
 const TURNS: usize = 4;
 
-/// One request that got its reply, as whoever sent it saw that. Times are milliseconds since anything.
+/// One served request, as its sender observed it. Times are in milliseconds from any common origin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ServedRequest {
-    /// By which engine.
+    /// The engine that served it.
     pub engine: usize,
-    /// When it was sent there.
+    /// Time of sending.
     pub sent_ms: f64,
-    /// When its first token came; `None` if the reply came as a whole.
+    /// Time of its first token; `None` if the reply came as a whole.
     pub first_token_ms: Option<f64>,
-    /// When its last token came.
+    /// Time of its last token.
     pub end_ms: f64,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Those of them that were found in a cache.
+    /// Prompt tokens that were found in a cache.
     pub cached_tokens: u32,
-    /// Tokens of the reply; `None` if nobody told.
+    /// Tokens of the reply; `None` if unknown.
     pub output_tokens: Option<u32>,
 }
 
-/// What was found.
+/// The result of a fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FitResult {
-    /// For the engines of a simulation.
+    /// The profile, for the engines of a simulation.
     pub profile: Profile,
-    /// How it was found.
+    /// The report of the fit.
     pub report: FitReport,
 }
 
-/// The profile that explains `served` best. What that does not tell is as in `base`: the size of the cache and what a
-/// reload costs, and where there are too few replies of more than a few tokens also what a step does.
+/// Returns the profile that explains `served` best. Parameters that the requests do not determine
+/// are as in `base`: the size of the cache, the cost of a reload, and the cost of a step if there
+/// are too few replies of more than a few tokens.
 ///
 /// # Errors
 ///
-/// Why `served` tells too little.
+/// Why `served` is insufficient.
 pub fn fit(served: &[ServedRequest], base: &Profile) -> Result<FitResult, FitError> {
     let watched = watched(served);
     let prefills: Vec<&ObservedRequest> = watched
@@ -85,7 +86,7 @@ pub fn fit(served: &[ServedRequest], base: &Profile) -> Result<FitResult, FitErr
             let prices = step_prices(&gaps(&steps, &curve), base);
             [profile.sequence_ms, profile.step_ms, profile.kv_token_ms] = prices;
         }
-        // A prompt is computed in a step.
+        // A prompt is computed in a step, so its overhead includes that step's.
         profile.overhead_ms = (curve.overhead_ms - profile.step_ms).max(0.0);
     }
     let steps_told = steps.len() >= ENOUGH;
@@ -106,7 +107,7 @@ pub fn fit(served: &[ServedRequest], base: &Profile) -> Result<FitResult, FitErr
     Ok(FitResult { profile, report })
 }
 
-/// Whether there is enough to go by.
+/// Checks that there is enough data.
 fn check(served: &[ServedRequest], prefills: &[&ObservedRequest]) -> Result<(), FitError> {
     let usable = prefills.len();
     if usable < ENOUGH {
@@ -125,14 +126,14 @@ fn check(served: &[ServedRequest], prefills: &[&ObservedRequest]) -> Result<(), 
     Ok(())
 }
 
-/// What each first token would have taken alone on an engine that does nothing.
+/// Returns the time that each first token would have taken alone on an idle engine.
 fn first_tokens(prefills: &[&ObservedRequest], profile: &Profile) -> Vec<TimeSample> {
     let sample = |one: &&ObservedRequest| {
         let tokens = f64::from(one.computed_tokens());
         let decoding =
             profile.sequence_ms * one.decoding + profile.kv_token_ms * one.context_tokens;
         let further_steps = (tokens / MAX_BATCHED_TOKENS).ceil() - 1.0;
-        // On average half a step is still under way when a request comes.
+        // On average half a step is still in progress when a request arrives.
         let waited = if one.decoding > 0.0 {
             0.5 * (profile.step_ms + decoding)
         } else {
@@ -146,7 +147,7 @@ fn first_tokens(prefills: &[&ObservedRequest], profile: &Profile) -> Vec<TimeSam
     prefills.iter().filter_map(sample).collect()
 }
 
-/// What a step took, made up of its sequences, itself and their contexts.
+/// Returns the times of steps, by their sequences, the step itself and the contexts.
 fn gaps(steps: &[&ObservedRequest], curve: &PrefillCurve) -> Vec<TimeSample> {
     let sample = |one: &&ObservedRequest| {
         let prefill_ms =
@@ -172,7 +173,7 @@ fn step_prices(gaps: &[TimeSample], base: &Profile) -> [f64; 3] {
     )
 }
 
-/// The middle one of the relative differences.
+/// Returns the median of the relative differences.
 fn error(samples: &[TimeSample], prices: &[f64; 3]) -> f64 {
     median(
         samples

@@ -1,32 +1,32 @@
-//! What went on beside each request on its engine, worked out from when all of them came and went.
+//! The load on each request's engine beside it, computed from the times of all requests.
 
 use super::ServedRequest;
 
-/// Times that are no farther apart may be one: logs are written in whole milliseconds.
+/// Times this close may be equal: logs are written in whole milliseconds.
 const SAME_MS: f64 = 2.0;
-/// Shorter replies tell little: their first and last gaps weigh too much.
+/// Fewest gaps of a usable reply: in shorter ones the first and last gaps weigh too much.
 const LEAST_GAPS: f64 = 4.0;
 
-/// A request, and what went on beside it.
+/// A request, and the load beside it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedRequest {
     pub(super) served: ServedRequest,
-    /// Sequences that were decoding when it came, and the tokens of their contexts.
+    /// Sequences that were decoding at its arrival, and the tokens of their contexts.
     pub(super) decoding: f64,
     pub(super) context_tokens: f64,
-    /// Means over the time of its reply, itself included.
+    /// Means over the time of its reply, including the request itself.
     pub(super) mean_sequences: f64,
     pub(super) mean_context_tokens: f64,
     /// Prompt tokens that were computed during its reply, and their `end² - start²`.
     pub(super) prefilled_tokens: f64,
     pub(super) prefilled_squares: f64,
-    /// Nobody else's prompt was waiting or computed before its first token.
+    /// Whether no other prompt was waiting or computed before its first token.
     alone: bool,
-    /// All of what went on is known.
+    /// Whether the load beside it is fully known.
     clear: bool,
 }
 
-/// Every request with what went on beside it.
+/// Returns every request with the load beside it.
 pub(super) fn watched(served: &[ServedRequest]) -> Vec<ObservedRequest> {
     let mut sorted = served.to_vec();
     sorted.sort_by(|a, b| {
@@ -38,7 +38,7 @@ pub(super) fn watched(served: &[ServedRequest]) -> Vec<ObservedRequest> {
         .iter()
         .map(|one| ObservedRequest::alone(*one))
         .collect();
-    // Requests before this one that may not be over.
+    // Earlier requests that may not be over.
     let mut open: Vec<usize> = Vec::new();
     for later in 0..sorted.len() {
         let came = sorted[later];
@@ -71,12 +71,12 @@ impl ObservedRequest {
         }
     }
 
-    /// Takes note of another request on the same engine at the same time.
+    /// Adds another request on the same engine at the same time.
     fn add(&mut self, other: &ServedRequest) {
         let (Some(first_ms), Some(other_first_ms)) =
             (self.served.first_token_ms, other.first_token_ms)
         else {
-            // It may be anything's fault.
+            // Its effect is unknown without both first tokens.
             self.clear = false;
             return;
         };
@@ -129,12 +129,12 @@ impl ObservedRequest {
         Some(self.served.first_token_ms? - self.served.sent_ms)
     }
 
-    /// From the first token to the last.
+    /// Returns the time from the first token to the last.
     pub(super) fn reply_ms(&self) -> Option<f64> {
         Some(self.served.end_ms - self.served.first_token_ms?)
     }
 
-    /// Between its tokens.
+    /// Returns the number of gaps between its tokens.
     pub(super) fn gaps(&self) -> Option<f64> {
         self.served
             .output_tokens

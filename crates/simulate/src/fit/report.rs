@@ -1,38 +1,39 @@
-//! What is told of a fit, and why there is none.
+//! The report of a fit, and the reasons for a failed one.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// How a profile was found, and its times.
+/// The data and the result of a fit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FitReport {
-    /// Requests there were.
+    /// Requests given.
     pub requests: usize,
-    /// First tokens that told what a prompt costs.
+    /// First tokens used for the cost of a prompt.
     pub first_tokens: usize,
-    /// Replies that told what a step costs; 0: there were too few, so that is as in the named profile.
+    /// Replies used for the cost of a step; 0: there were too few, so that cost is as in the named
+    /// profile.
     pub replies: usize,
-    /// By how much the profile is off from those first tokens, as a share: the median.
+    /// Median error of the profile on those first tokens, as a share.
     pub ttft_error: f64,
-    /// The same of the time between the tokens of those replies.
+    /// Median error on the time between the tokens of those replies, as a share.
     pub itl_error: Option<f64>,
-    /// Before a request is scheduled.
+    /// Time before a request is scheduled.
     pub overhead_ms: f64,
-    /// For each token of a prompt.
+    /// Time for each token of a prompt.
     pub prefill_ms: f64,
-    /// For each unit of `end² - start²`.
+    /// Time for each unit of `end² - start²`.
     pub attention_ms: f64,
-    /// For each step.
+    /// Time for each step.
     pub step_ms: f64,
-    /// For each sequence of a step.
+    /// Time for each sequence of a step.
     pub sequence_ms: f64,
-    /// For each token of its context.
+    /// Time for each token of a sequence's context.
     pub kv_token_ms: f64,
 }
 
 impl fmt::Display for FitReport {
-    /// Two lines for people.
+    /// Writes two lines for a terminal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -61,38 +62,38 @@ impl fmt::Display for FitReport {
     }
 }
 
-/// Why requests do not tell how fast their engines were.
+/// Why requests do not determine their engines' times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
-    /// Nearly all were without a first token, or with others' prompts.
+    /// Nearly all requests lack a first token, or shared their engine's prefill.
     #[error(
         "{usable} of its {requests} requests streamed and had their engine's prefill to themselves: expected at least \
          {needed}, so record more of them, or at a lower load"
     )]
     TooFew {
-        /// Requests there were.
+        /// Requests given.
         requests: usize,
-        /// Those that tell what a prompt costs.
+        /// Requests usable for the cost of a prompt.
         usable: usize,
-        /// How many would do.
+        /// Requests needed.
         needed: usize,
     },
-    /// No two prompts differ.
+    /// All prompts have about the same length.
     #[error(
         "nearly all prompts had about {tokens} tokens to compute, which cannot tell the price of a token from what every \
          request costs: record prompts of different lengths"
     )]
     OneLength {
-        /// About the length of all.
+        /// Their approximate length.
         tokens: u32,
     },
-    /// Something else decides when first tokens come.
+    /// The times of first tokens depend on something else.
     #[error(
         "how long its {usable} usable first tokens took has little to do with the lengths of their prompts: expected \
          engines that are alike and do nothing else"
     )]
     Noise {
-        /// First tokens there were.
+        /// First tokens used.
         usable: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Charts as SVG, drawn by hand.
+//! Charts as SVG.
 
 use std::fmt::Write;
 
@@ -7,40 +7,40 @@ use crate::CellReport;
 
 const WIDTH: f64 = 440.0;
 const HEIGHT: f64 = 220.0;
-/// Room for the numbers at the left, the names below, and the values above the bars.
+/// Space for the numbers at the left, the names below, and the values above the bars.
 const LEFT: f64 = 52.0;
 const BELOW: f64 = 22.0;
 const ABOVE: f64 = 16.0;
 /// Share of a group's width that is left free beside its bars.
 const GAP: f64 = 0.2;
-/// Narrower bars have no number above them.
+/// Least width of a bar with a number above it.
 const LEAST_LABELLED: f64 = 26.0;
-/// Engines' names are no closer together than this.
+/// Least distance between engines' names.
 const LEAST_NAMED: f64 = 22.0;
-/// Colours of what an engine computed and of what it found: no policy's.
+/// Colours of computed and of cached tokens, distinct from every policy's.
 pub(super) const COMPUTED: &str = "#a0672f";
 pub(super) const FOUND: &str = "#8aa4bd";
-/// About so many lines across, with numbers beside them.
+/// Approximate number of horizontal lines, with numbers beside them.
 const LINES: f64 = 4.0;
 
-/// Bars in groups.
+/// A chart of bars in groups.
 pub(super) struct Bars<'a> {
     pub(super) title: &'static str,
     /// The value at the foot of the bars.
     pub(super) from: f64,
     pub(super) groups: &'a [BarGroup],
-    /// What the bars stand for, by place.
+    /// Names of the bars, by index.
     pub(super) names: &'a [&'static str],
 }
 
-/// Bars that stand together.
+/// One group of bars.
 pub(super) struct BarGroup {
     pub(super) name: String,
-    /// The place of the bar's name, and its value.
+    /// The index of each bar's name, and its value.
     pub(super) bars: Vec<(usize, f64)>,
 }
 
-/// The colour of a place: far from that of the place before.
+/// Returns the colour of an index, far from that of the index before.
 pub(super) fn colour(place: usize) -> String {
     format!("hsl({} 60% 54%)", (205 + place * 137) % 360)
 }
@@ -75,7 +75,7 @@ impl Bars<'_> {
     }
 }
 
-/// A bar for each engine of a cell: what it computed, and on top what it found.
+/// Draws a bar for each engine of a cell: computed tokens, and cached ones on top.
 pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
     let shown = &cell.per_worker[..cell.per_worker.len().min(MOST_WORKERS)];
     let most = shown
@@ -85,7 +85,7 @@ pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
         .unwrap_or(0);
     let mut drawing = Drawing::new(title, 0.0, most as f64);
     let slot = (WIDTH - LEFT) / shown.len().max(1) as f64;
-    // Where engines stand too close for a name each, some go without.
+    // Where engines are too close for a name each, some have none.
     let every = [1, 2, 5, 10]
         .into_iter()
         .find(|every| slot * *every as f64 >= LEAST_NAMED)
@@ -109,7 +109,7 @@ pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
     drawing.done()
 }
 
-/// A chart under way.
+/// A chart in progress.
 struct Drawing {
     svg: String,
     from: f64,
@@ -117,14 +117,14 @@ struct Drawing {
 }
 
 impl Drawing {
-    /// An empty chart for values in this range, with its lines.
+    /// Starts an empty chart for values in this range, with its lines.
     fn new(title: &str, from: f64, most: f64) -> Self {
         let svg = format!(
             "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
              role=\"img\">",
             escaped(title)
         );
-        // Where nothing rises above the foot, any range will do.
+        // Without a value above the foot, any range will do.
         let rise = if most > from && most.is_finite() {
             most - from
         } else {
@@ -156,7 +156,7 @@ impl Drawing {
         HEIGHT - BELOW - share * (HEIGHT - BELOW - ABOVE)
     }
 
-    /// A bar between two values, and what is told of it where a pointer rests.
+    /// Draws a bar between two values, with a tooltip.
     fn bar(&mut self, x: f64, width: f64, (from, to): (f64, f64), colour: &str, told: &str) {
         let (top, foot) = (self.y(to), self.y(from));
         let (height, told) = (foot - top, escaped(told));
@@ -180,7 +180,7 @@ impl Drawing {
     }
 }
 
-/// The smallest of 1, 2 and 5, times a power of ten, that is not below `least`.
+/// Returns the smallest of 1, 2 and 5, times a power of ten, that is not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0]
@@ -190,7 +190,7 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// A round number as it is, unless it is long.
+/// Formats a round number in full, unless it is long.
 fn on_axis(value: f64) -> String {
     let rounded = (value * 1e6).round() / 1e6;
     if value.abs() < 1e4 {
@@ -200,7 +200,7 @@ fn on_axis(value: f64) -> String {
     }
 }
 
-/// A number in few letters.
+/// Formats a number in few characters.
 fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 1e7 => format!("{:.0}M", value / 1e6),

@@ -1,6 +1,6 @@
-//! A report as one page for a browser: charts and a table, nothing fetched from anywhere.
+//! A report as one HTML page: charts and a table, without external resources.
 //!
-//! **Invariant**: every text that is not ours is escaped, and the same report gives the same bytes.
+//! **Invariant**: every foreign text is escaped, and the same report gives the same bytes.
 
 mod chart;
 mod table;
@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, fmt::Write};
 use self::chart::{BarGroup, Bars};
 use crate::{CellReport, SimulationReport};
 
-/// Cells whose engines are shown one by one, and the engines shown of each: a page that can still be read.
+/// Most cells with a chart per engine, and most engines in each, to keep the page readable.
 const MOST_CELLS: usize = 48;
 const MOST_WORKERS: usize = 64;
 
@@ -27,7 +27,7 @@ th,td{padding:.15rem .5rem;text-align:right;border-bottom:1px solid #8884}\
 th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}\
 .key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 0}.key~.key{margin-left:.9em}";
 
-/// What is shown of each cell, by load.
+/// The charts of each cell's figures, by load.
 const CHARTS: [ChartSpec; 5] = [
     ChartSpec {
         title: "TTFT, mean (ms)",
@@ -59,11 +59,11 @@ const CHARTS: [ChartSpec; 5] = [
 struct ChartSpec {
     title: &'static str,
     of: fn(&CellReport) -> f64,
-    /// Where its bars begin.
+    /// The value at the foot of its bars.
     from: f64,
 }
 
-/// The whole page.
+/// Renders the whole page.
 pub fn page(report: &SimulationReport) -> String {
     let trace = &report.trace;
     let mut page = format!(
@@ -120,7 +120,7 @@ pub fn page(report: &SimulationReport) -> String {
     page
 }
 
-/// The policies in the order in which they were tried: the place of one is its colour.
+/// Returns the policies in the order of the report: the index of one selects its colour.
 fn policies(report: &SimulationReport) -> Vec<&'static str> {
     let mut policies = Vec::new();
     for cell in &report.cells {
@@ -143,7 +143,7 @@ fn legend(page: &mut String, policies: &[&str]) {
     page.push_str("</p>\n");
 }
 
-/// One group for each pace, with a bar for each policy.
+/// Builds one group for each pace, with a bar for each policy.
 fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &ChartSpec) -> Vec<BarGroup> {
     let mut groups: Vec<BarGroup> = Vec::new();
     for cell in cells {
@@ -170,7 +170,7 @@ fn pace(cell: &CellReport) -> String {
     )
 }
 
-/// What each engine computed and found, cell by cell.
+/// Draws each engine's computed and cached tokens, cell by cell.
 fn per_worker(page: &mut String, cells: &[CellReport]) {
     page.push_str("<h2>Engine by engine</h2>\n<p>Prompt tokens: ");
     for (colour, name) in [
@@ -198,7 +198,7 @@ fn per_worker(page: &mut String, cells: &[CellReport]) {
     }
 }
 
-/// Text as a browser takes it, also between double quotes.
+/// Escapes text for HTML, also between double quotes.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -208,7 +208,7 @@ fn escaped(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // Letters that are none in a page.
+            // Control characters are invalid in a page.
             control if control.is_control() => escaped.push('\u{fffd}'),
             other => escaped.push(other),
         }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::escaped;
 use crate::{COLUMNS, CellReport};
 
-/// One row for each cell; times in ms.
+/// Renders one row for each cell; times in ms.
 pub(super) fn of(cells: &[CellReport]) -> String {
     let mut table = String::from("<div class=\"scroll\"><table><thead><tr>");
     for column in COLUMNS {

@@ -1,5 +1,5 @@
-//! Agents: one prompt with all tools in front, which every run shares, and a loop of calls whose results pile up behind
-//! it within seconds.
+//! Agents: one prompt with all tools in front, which every run shares, and a loop of calls whose
+//! results accumulate behind it within seconds.
 
 use super::{
     LONGEST_PROMPT, Parameter, WorkloadKind, length,
@@ -64,7 +64,7 @@ pub(super) const KIND: WorkloadKind = WorkloadKind {
     plan,
 };
 
-/// The shared prompt's number; runs follow.
+/// The number of the shared prompt's text; the runs' numbers follow.
 const SYSTEM: u64 = 0;
 
 fn plan(values: &Values) -> Box<dyn Iterator<Item = PlannedRequest> + '_> {

@@ -1,4 +1,4 @@
-//! Conversations: each turn's prompt is all that was said before and something new.
+//! Conversations: each turn's prompt is the whole conversation so far and new text.
 
 use super::{
     LONGEST_PROMPT, Parameter, WorkloadKind, length,

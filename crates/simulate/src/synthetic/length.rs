@@ -1,12 +1,13 @@
-//! Lengths and pauses as people and programs make them: most are short, some are long.
+//! Lengths and pauses with a realistic distribution: most are short, some are long.
 
 use crate::random::SplitMix64;
 
-/// What an eighth, two eighths, ... of all draws are not above, in thousandths of the mean; between them evenly. Roughly
-/// a lognormal distribution (sigma 0.9), cut off where the mean comes out as 1000.
+/// The quantiles at eighths of the distribution, in thousandths of the mean; linear in between.
+/// Roughly a lognormal distribution (sigma 0.9), cut off so that the mean is 1000.
 const QUANTILES: [u64; 9] = [50, 237, 364, 500, 667, 889, 1224, 1878, 4432];
 
-/// Draws a number with this mean, from a twentieth of it to four and a half times it, and at least 1.
+/// Draws a number with this mean, from a twentieth of it to four and a half times it, and at least
+/// 1.
 pub(super) fn around(random: &mut SplitMix64, mean: u64) -> u64 {
     let drawn = random.below(8_000);
     let (eighth, rest) = (usize::try_from(drawn / 1_000).unwrap_or(0), drawn % 1_000);
@@ -15,12 +16,12 @@ pub(super) fn around(random: &mut SplitMix64, mean: u64) -> u64 {
     (mean.saturating_mul(thousandths) / 1_000).max(1)
 }
 
-/// The same in tokens.
+/// Draws a number of tokens with this mean.
 pub(super) fn tokens(random: &mut SplitMix64, mean: u32) -> u32 {
     u32::try_from(around(random, u64::from(mean))).unwrap_or(u32::MAX)
 }
 
-/// The same of a time in seconds, in ms.
+/// Draws a time in ms with this mean in seconds.
 pub(super) fn ms(random: &mut SplitMix64, mean_s: u64) -> u64 {
     around(random, mean_s.saturating_mul(1_000))
 }

@@ -1,12 +1,16 @@
-//! Workloads that are made up, as text in the layout of recorded ones: they are played, written and read like these.
+//! Synthetic workloads, as text in the layout of recorded ones: they are played, written and read
+//! like these.
 //!
-//! `chat?sessions=200&seed=7` names one: a kind, and what differs from its usual parameters. Kinds: conversations that
-//! grow turn by turn (`chat`), agents that call tools behind a prompt that all of them share (`agents`), and tenants
-//! that each have a long prompt of their own (`tenants`).
+//! `chat?sessions=200&seed=7` names one: a kind, and the parameters that differ from its defaults.
+//! Kinds: conversations that grow turn by turn (`chat`), agents that call tools behind a prompt
+//! that all of them share (`agents`), and tenants that each have a long prompt of their own
+//! (`tenants`).
 //!
-//! Nothing is claimed about any real system's traffic: a synthetic workload shows what a policy does with a shape.
+//! They make no claim about any real system's traffic: a synthetic workload shows a policy's
+//! behaviour for one shape of traffic.
 //!
-//! **Invariant**: whole numbers alone, so the same name gives the same bytes on every platform.
+//! **Invariant**: only whole numbers are used, so the same name gives the same bytes on every
+//! platform.
 
 mod agents;
 mod chat;
@@ -24,13 +28,14 @@ use self::{
 };
 use crate::random::SplitMix64;
 
-/// Longest prompt that is made up, in tokens: where conversations end, as they do at a model's longest context.
+/// Longest generated prompt, in tokens: conversations end there, as they do at a model's longest
+/// context.
 const LONGEST_PROMPT: u32 = 120_000;
 
-/// Most requests that are made up.
+/// Most generated requests.
 const MOST_REQUESTS: usize = 1 << 20;
 
-/// Keeps the numbers drawn here apart from all others; the stream's number stands beside it.
+/// Separates the random numbers drawn here from all others; combined with the stream's number.
 const PURPOSE: u64 = 3 << 32;
 
 /// A kind of workload.
@@ -38,9 +43,9 @@ const PURPOSE: u64 = 3 << 32;
 pub struct WorkloadKind {
     /// Its name.
     pub name: &'static str,
-    /// What it is, in a sentence.
+    /// Description in a sentence.
     pub doc: &'static str,
-    /// What can be set, `seed` apart, which all kinds have.
+    /// Its parameters, except `seed`, which all kinds have.
     pub parameters: &'static [Parameter],
     plan: for<'a> fn(&'a Values) -> Box<dyn Iterator<Item = PlannedRequest> + 'a>,
 }
@@ -48,7 +53,7 @@ pub struct WorkloadKind {
 /// Every kind.
 pub const KINDS: [WorkloadKind; 3] = [chat::KIND, agents::KIND, tenants::KIND];
 
-/// A workload by name, checked.
+/// A workload by name, validated.
 ///
 /// ```
 /// use kv_blocks::BlockSize;
@@ -75,20 +80,21 @@ impl std::str::FromStr for Synthetic {
 }
 
 impl Synthetic {
-    /// The workload as JSON lines in the Mooncake layout, in the order of arrival, with ids for blocks of this size.
+    /// Returns the workload as JSON lines in the Mooncake layout, in the order of arrival, with ids
+    /// for blocks of this size.
     ///
     /// # Errors
     ///
-    /// [`SyntheticError::TooLong`] if there are more requests, or more blocks, than are made up.
+    /// [`SyntheticError::TooLong`] if the workload exceeds the limits on requests or blocks.
     pub fn text(&self, block_size: BlockSize) -> Result<String, SyntheticError> {
         self.written(block_size, Sessions::Unnamed)
     }
 
-    /// The same, with a number for each conversation or run in `session`.
+    /// Like [`Synthetic::text`], with a number for each conversation or run in `session`.
     ///
     /// # Errors
     ///
-    /// As of [`Synthetic::text`].
+    /// As for [`Synthetic::text`].
     pub fn text_with_sessions(&self, block_size: BlockSize) -> Result<String, SyntheticError> {
         self.written(block_size, Sessions::Numbered)
     }
@@ -100,13 +106,13 @@ impl Synthetic {
         if planned.len() > MOST_REQUESTS {
             return Err(SyntheticError::TooLong);
         }
-        // Stable: who plans first comes first among equals.
+        // Stable: requests of the same time stay in the order of planning.
         planned.sort_by_key(|request| request.at_ms);
         written(&planned, block_size, sessions, MOST_BLOCKS)
     }
 }
 
-/// The numbers of one session, run or request: adding another one changes nothing about the others.
+/// Returns the random numbers of one session, run or request: another one does not change them.
 fn stream(values: &Values, number: u64) -> SplitMix64 {
     SplitMix64::new(values.get("seed"), PURPOSE | number)
 }

@@ -1,21 +1,21 @@
-//! `KIND?NAME=VALUE&...`: what differs from a kind's usual parameters.
+//! Parsing of `KIND?NAME=VALUE&...`: a kind and the parameters that differ from its defaults.
 
 use super::{KINDS, MOST_REQUESTS, WorkloadKind, prompt::MOST_BLOCKS};
 
 /// One parameter: a whole number.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
-    /// Its name, the unit included.
+    /// Its name, including the unit.
     pub name: &'static str,
-    /// Its value if none is given.
+    /// Its default value.
     pub default: u64,
     /// The smallest and the largest value.
     pub range: (u64, u64),
-    /// What it says.
+    /// Its description.
     pub doc: &'static str,
 }
 
-/// Another seed is another workload of the same shape.
+/// The seed; another one gives another workload of the same shape.
 const SEED: Parameter = Parameter {
     name: "seed",
     default: 1,
@@ -23,45 +23,45 @@ const SEED: Parameter = Parameter {
     doc: "another seed is another workload of the same shape",
 };
 
-/// Why a name is no workload's.
+/// Why a name is not a workload's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyntheticError {
-    /// There is no such kind.
+    /// An unknown kind.
     #[error(
         "there is no synthetic workload {found:?}: expected one of {}",
         kinds()
     )]
     UnknownKind {
-        /// What was asked for.
+        /// The kind found.
         found: String,
     },
-    /// No `NAME=VALUE`.
+    /// A parameter without the form `NAME=VALUE`.
     #[error("{found:?} sets nothing: expected NAME=VALUE, with & between several")]
     NotAPair {
-        /// What stands there.
+        /// The text found.
         found: String,
     },
-    /// The kind has no such parameter.
+    /// A parameter that the kind lacks.
     #[error("{kind} has no parameter {found:?}: expected one of {}", names(kind))]
     UnknownParameter {
         /// The kind.
         kind: &'static str,
-        /// What was set.
+        /// The name found.
         found: String,
     },
-    /// A parameter cannot be that.
+    /// A value outside of the parameter's range.
     #[error("{name} is {found:?}: expected a whole number from {least} to {most}")]
     BadValue {
         /// The parameter.
         name: &'static str,
-        /// What it was set to.
+        /// The value found.
         found: String,
         /// The smallest value.
         least: u64,
-        /// The largest.
+        /// The largest value.
         most: u64,
     },
-    /// It would fill the memory.
+    /// It exceeds the limits on requests or blocks, which protect the memory.
     #[error(
         "it has more than {MOST_REQUESTS} requests or {MOST_BLOCKS} blocks: expected fewer, so ask for fewer or shorter requests"
     )]
@@ -73,7 +73,7 @@ pub enum SyntheticError {
 pub(super) struct Values(Vec<(&'static str, u64)>);
 
 impl Values {
-    /// The value of a parameter that the kind has.
+    /// Returns the value of a parameter that the kind has.
     pub(super) fn get(&self, name: &str) -> u64 {
         self.0
             .iter()
@@ -81,13 +81,13 @@ impl Values {
             .map_or(0, |(_, value)| *value)
     }
 
-    /// The same of one whose largest value is a u32.
+    /// Returns the value of a parameter whose largest value is a u32.
     pub(super) fn tokens(&self, name: &str) -> u32 {
         u32::try_from(self.get(name)).unwrap_or(u32::MAX)
     }
 }
 
-/// A kind by name, with what is set behind it.
+/// Parses a kind and its parameters.
 pub(super) fn parsed(text: &str) -> Result<(WorkloadKind, Values), SyntheticError> {
     let (name, settings) = text.split_once('?').unwrap_or((text, ""));
     let kind = KINDS.iter().find(|kind| kind.name == name);
@@ -144,7 +144,7 @@ fn names(kind: &str) -> String {
     names.join(", ")
 }
 
-/// Enough of a text to recognise it.
+/// Shortens a text so that it is still recognisable.
 fn shortened(text: &str) -> String {
     text.chars().take(60).collect()
 }

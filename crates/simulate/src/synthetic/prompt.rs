@@ -1,4 +1,4 @@
-//! From what prompts consist of to the ids of their blocks.
+//! Conversion of prompt pieces into block ids.
 
 use std::{collections::HashMap, fmt::Write};
 
@@ -9,12 +9,12 @@ use super::SyntheticError;
 /// Most blocks of all prompts of a workload, some 10 bytes of text each.
 pub(super) const MOST_BLOCKS: usize = 1 << 24;
 
-/// A request to come.
+/// A planned request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedRequest {
-    /// When, since the beginning.
+    /// Arrival, since the beginning.
     pub(super) at_ms: u64,
-    /// What its prompt consists of: a beginning that others share, and what is behind it.
+    /// The pieces of its prompt: a beginning that others share, and the rest.
     pub(super) parts: [PromptPiece; 2],
     /// Tokens of the reply.
     pub(super) output_tokens: u32,
@@ -23,24 +23,26 @@ pub(super) struct PlannedRequest {
 /// A piece of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PromptPiece {
-    /// Which text it is from the beginning of: equal numbers behind equal pieces are equal text.
+    /// The text that the piece is the beginning of: equal numbers behind equal pieces are equal
+    /// text.
     pub(super) text: u64,
-    /// How much of it.
+    /// Length of the piece.
     pub(super) tokens: u32,
 }
 
-/// Whether requests say which conversation or run they are of.
+/// Whether requests name their conversation or run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sessions {
     Numbered,
     Unnamed,
 }
 
-/// A block that is the same wherever it stands: the text it ends in, its place in the prompt, and how much of it is
-/// filled.
+/// The identity of a block across requests: the text it ends in, its index in the prompt, and how
+/// much of it is filled.
 type SharedBlockKey = (u64, u32, u32);
 
-/// All requests, a line each, if their blocks are no more than there is `room` for. Ids are given in the order in which blocks are seen first.
+/// Returns all requests, one a line, if their blocks do not exceed `room`. Ids are assigned in the
+/// order of first occurrence.
 pub(super) fn written(
     planned: &[PlannedRequest],
     size: BlockSize,
@@ -73,8 +75,8 @@ pub(super) fn written(
     Ok(text)
 }
 
-/// The blocks of a prompt. One that reaches into a text is that text's: what stands before it is known by its place,
-/// since a text always stands behind the same ones.
+/// Returns the keys of a prompt's blocks. A block that reaches into a text belongs to that text:
+/// its index determines the content before the text, since a text always follows the same pieces.
 fn keys(parts: &[PromptPiece], prompt: u32, size: u32) -> impl Iterator<Item = SharedBlockKey> {
     let mut ends = parts.iter().scan(0, |end, part| {
         *end += part.tokens;

@@ -1,4 +1,5 @@
-//! Tenants: each has a long prompt of its own in front of every question, and some ask far more than others.
+//! Tenants: each has a long prompt of its own in front of every question, and some send far more
+//! requests than others.
 
 use super::{
     Parameter, WorkloadKind, length,
@@ -57,7 +58,7 @@ pub(super) const KIND: WorkloadKind = WorkloadKind {
     plan,
 };
 
-/// How often the tenant of rank 1 asks: the unit of the others, who ask at least once in so many.
+/// Weight of the tenant of rank 1; the least weight of a tenant is 1.
 const FIRST: u64 = 1 << 32;
 
 fn plan(values: &Values) -> Box<dyn Iterator<Item = PlannedRequest> + '_> {
@@ -85,7 +86,7 @@ fn plan(values: &Values) -> Box<dyn Iterator<Item = PlannedRequest> + '_> {
     Box::new((0..values.get("requests")).map(ask))
 }
 
-/// How often each tenant asks: running sums, so that a number below the last one names a tenant.
+/// The tenants' weights as running sums, so that a number below the last one selects a tenant.
 struct Tenants(Vec<u64>);
 
 impl Tenants {

@@ -1,4 +1,4 @@
-//! A chat client of the demo: streams a completion and measures what a user would.
+//! A chat client of the demo: streams a completion and measures latency as a user sees it.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ pub(crate) struct ClientReply {
     /// Time to the first token, ms.
     pub(crate) ttft_ms: f64,
     pub(crate) usage: Usage,
-    /// The router's receipt.
+    /// Id of the router's receipt.
     pub(crate) decision: Option<String>,
-    /// Who answered.
+    /// Worker that answered.
     pub(crate) worker: Option<String>,
 }
 
-/// A keep-alive connection of one user.
+/// Keep-alive connection of one user.
 #[derive(Debug)]
 pub(crate) struct Client {
     sender: http1::SendRequest<Full<Bytes>>,
@@ -46,7 +46,7 @@ impl Client {
         })
     }
 
-    /// One turn: sends the whole conversation, reads the stream to its end.
+    /// Sends one turn with the whole conversation and reads the stream to its end.
     pub(crate) async fn chat(
         &mut self,
         model: &str,
@@ -116,7 +116,7 @@ impl Drop for Client {
     }
 }
 
-/// The text that one chunk of a chat adds.
+/// Returns the text that one chunk of a chat adds.
 fn delta(data: &[u8]) -> String {
     let chunk: serde_json::Value = serde_json::from_slice(data).unwrap_or_default();
     chunk["choices"][0]["delta"]["content"]

@@ -15,11 +15,11 @@ use crate::{
     wire_up::{self, RunningRouter, StartOptions},
 };
 
-/// The model that the engines serve.
+/// Model that the engines serve.
 pub(crate) const MODEL: &str = "sim";
-/// Tokens in a block of theirs.
+/// Tokens per block.
 pub(crate) const BLOCK_SIZE: u32 = 16;
-/// Blocks of each engine: enough for its share of the chats, far too few for all of them.
+/// Blocks per engine: enough for its share of the chats, far too few for all of them.
 const KV_BLOCKS: u32 = 1280;
 
 /// Engines with a router in front. Dropping it ends them with the runtime.
@@ -51,7 +51,8 @@ impl DemoCluster {
         overrides.push(set("server.listen", "127.0.0.1:0"));
         overrides.push(set("admin.listen", "127.0.0.1:0"));
         overrides.push(set("routing.policy", policy.as_str()));
-        // The demo is the same everywhere: what the environment configures is meant for real routers.
+        // The demo ignores the environment, which configures real routers: it runs the same
+        // everywhere.
         let settings = settings::load(None, Vec::new(), &overrides).map_err(|problems| {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("{}", lines.join("; "))
@@ -73,7 +74,7 @@ impl DemoCluster {
         Ok(Self { engines, router })
     }
 
-    /// Stops everything and waits until it is gone.
+    /// Stops everything and waits for its end.
     pub(crate) async fn stop(self) {
         self.router.stop().await;
         for engine in self.engines {
@@ -90,7 +91,7 @@ fn set(path: &str, value: &str) -> Override {
     }
 }
 
-/// An engine of the default profile with a small cache and ports of its own.
+/// Returns an engine of the default profile with a small cache and its own ports.
 fn engine(seed: u64) -> anyhow::Result<EngineConfig> {
     let flags = [
         "engine",

@@ -1,11 +1,11 @@
-//! One decision, in a line: who got it and why.
+//! Shows one decision as a line: the target and the reason.
 
 use routing::receipt::{DecisionId, ReceiptRing};
 
 use super::{DemoOutput, client::ClientReply};
 use crate::output;
 
-/// Shows the reason for the pick behind `answer`, from the router's own receipt.
+/// Shows the reason for the decision behind `answer`, from the router's own receipt.
 pub(crate) fn show(ring: &ReceiptRing, answer: &ClientReply, voice: DemoOutput) {
     let id = answer
         .decision

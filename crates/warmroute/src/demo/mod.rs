@@ -1,6 +1,8 @@
-//! `warmroute demo`: simulated engines, the router, and the same multi-turn workload under two policies.
+//! `warmroute demo`: simulated engines, the router, and the same multi-turn workload under two
+//! policies.
 //!
-//! Engines, router and clients run in this one process over real sockets on free ports, and end with it.
+//! Engines, router and clients run in this one process over real sockets on free ports, and end
+//! with it.
 
 mod client;
 mod cluster;
@@ -17,7 +19,7 @@ use routing::Policy;
 use self::result::{DemoReport, RunTally};
 use crate::{cli::DemoArgs, output, signals::StopSignals};
 
-/// What the demo tells on the way.
+/// Output during the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DemoOutput {
     /// A progress line that rewrites itself, and reasons.
@@ -44,7 +46,8 @@ async fn until_stopped(args: &DemoArgs) -> ExitCode {
         Ok(stops) => stops,
         Err(error) => return fail(&error.into()),
     };
-    // Everything the demo starts is owned by this future: dropping it on a signal ends engines, router and clients.
+    // This future owns everything the demo starts: dropping it on a signal ends engines, router and
+    // clients.
     tokio::select! {
         result = rounds(args) => match result {
             Ok(()) => ExitCode::SUCCESS,

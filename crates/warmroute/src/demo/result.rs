@@ -1,4 +1,4 @@
-//! What a round showed, as a table and as JSON.
+//! Results of a round, as a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ pub(crate) struct DemoReport {
     pub(crate) schema: &'static str,
     pub(crate) seed: u64,
     pub(crate) workers: u32,
-    /// Of one policy; every policy gets the same.
+    /// Requests per policy; every policy gets the same ones.
     pub(crate) requests: usize,
     pub(crate) runs: Vec<PolicyRun>,
     pub(crate) ratio: Ratio,
 }
 
-/// One policy over one or more rounds.
+/// Results of one policy over one or more rounds.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PolicyRun {
     pub(crate) policy: &'static str,
@@ -44,7 +44,7 @@ pub(crate) struct Ratio {
     pub(crate) ttft_mean: f64,
 }
 
-/// What is gathered while a policy runs.
+/// Totals collected while a policy runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RunTally {
     ttft_ms: Vec<f64>,
@@ -81,7 +81,7 @@ impl RunTally {
         }
     }
 
-    /// Share of whole prompt blocks that came from a cache.
+    /// Returns the share of whole prompt blocks that came from a cache.
     pub(crate) fn hit_ratio(&self) -> f64 {
         ratio(self.cached_blocks as f64, self.prompt_blocks as f64)
     }
@@ -139,7 +139,7 @@ impl DemoReport {
         }
     }
 
-    /// The comparison as a person reads it.
+    /// Returns the comparison as a table for people.
     pub(crate) fn table(&self) -> String {
         let mut text = format!(
             "\n{:<12} {:>9} {:>7} {:>11} {:>12} {:>11} {:>11} {:>9}\n",

@@ -1,4 +1,4 @@
-//! One policy, one workload, fresh engines.
+//! Runs one workload under one policy on fresh engines.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,12 +18,12 @@ use super::{
 };
 use crate::output;
 
-/// How often the progress line is rewritten.
+/// Interval of the progress line.
 const PROGRESS: Duration = Duration::from_millis(250);
 /// Reasons shown per round, spread over it.
 const REASONS: usize = 5;
 
-/// Runs the workload of `seed` under `policy` and says what came of it.
+/// Runs the workload of `seed` under `policy` and returns its results.
 pub(crate) async fn run(
     workers: u32,
     seed: u64,
@@ -69,7 +69,7 @@ pub(crate) async fn run(
     Ok(tally)
 }
 
-/// What a chat needs of its surroundings.
+/// Context shared by the chats of a round.
 struct ChatContext {
     router: net::Address,
     ring: Arc<routing::receipt::ReceiptRing>,
@@ -78,7 +78,8 @@ struct ChatContext {
     output: DemoOutput,
 }
 
-/// One user: thinks, says, reads, and says more with everything before in the prompt.
+/// Simulates one user: waits, sends a turn, reads the reply, and repeats with the whole history in
+/// the prompt.
 async fn chat(session: ChatSession, scene: ChatContext) {
     tokio::time::sleep(Duration::from_millis(session.starts_ms)).await;
     let mut client = Client::connect(&scene.router, Clock::system()).await.ok();

@@ -1,4 +1,4 @@
-//! What the demo's clients say: multi-turn chats that share system prompts.
+//! The demo's workload: multi-turn chats that share system prompts.
 //!
 //! Every number comes from the seed, and both policies get the same workload.
 
@@ -7,32 +7,33 @@
 pub(crate) struct ChatSession {
     /// The shared system prompt.
     pub(crate) system: String,
-    /// What the user says, turn by turn.
+    /// The user's turns.
     pub(crate) turns: Vec<ChatTurn>,
-    /// When the chat begins, ms after the round.
+    /// Start of the chat, ms after the start of the round.
     pub(crate) starts_ms: u64,
 }
 
 /// One turn of a chat.
 #[derive(Clone, Debug)]
 pub(crate) struct ChatTurn {
-    /// The user's words.
+    /// The user's message.
     pub(crate) says: String,
-    /// Time the user takes before saying it, ms.
+    /// Time before the user sends it, ms.
     pub(crate) thinks_ms: u64,
     /// Length of the reply, tokens.
     pub(crate) reply_tokens: u32,
 }
 
-/// Different system prompts: as many agents share the fleet.
+/// Number of system prompts, one per agent.
 const AGENTS: usize = 8;
 const TURNS: usize = 6;
-/// Chats per engine: their contexts together fill most of the fleet's cache, and far more than one engine's.
+/// Chats per engine: their contexts together fill most of the fleet's cache, and far more than one
+/// engine's.
 const SESSIONS_PER_WORKER: usize = 10;
-/// New chats begin over this time, ms.
+/// Time over which new chats begin, ms.
 const BEGIN_WITHIN: usize = 6_000;
 
-/// The chats of one round for a fleet of `workers` engines.
+/// Returns the chats of one round for a fleet of `workers` engines.
 pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<ChatSession> {
     let mut draw = SplitMix64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
     let agents: Vec<String> = (0..AGENTS)
@@ -79,7 +80,7 @@ fn sentence(words: usize, draw: &mut SplitMix64) -> String {
     text
 }
 
-/// SplitMix64: small, and the same everywhere.
+/// SplitMix64 generator: small, and the same on every platform.
 #[derive(Debug)]
 struct SplitMix64(u64);
 

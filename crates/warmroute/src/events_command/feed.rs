@@ -1,4 +1,4 @@
-//! The sockets: history first, if there is any to be had, then what is published.
+//! Reads the sockets: the history first, if it can be replayed, then the live batches.
 
 use std::{io, time::Duration};
 
@@ -12,22 +12,22 @@ use crate::{output, signals::StopSignals};
 
 /// Longest wait for the replay socket, and for each message of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of history that are kept; what goes beyond is left out, and said to be.
+/// Most bytes of history; the rest is dropped with a notice.
 const HISTORY_BYTES: usize = 256 << 20;
 
-/// The answer to a request for everything that the publisher still has.
+/// Answer to a request for everything that the publisher still has.
 #[derive(Debug)]
 pub(super) struct HistoryReply {
-    /// What was asked.
+    /// The request's frames.
     pub(super) sent: Vec<Vec<u8>>,
     /// The messages, the end marker among them.
     pub(super) received: Vec<Vec<Bytes>>,
-    /// How it ended.
+    /// Description of how it ended.
     pub(super) outcome: String,
 }
 
 impl HistoryReply {
-    /// The number of the last batch.
+    /// Returns the number of the last batch.
     fn last_seq(&self) -> Option<u64> {
         self.received
             .iter()
@@ -46,15 +46,15 @@ impl HistoryReply {
     }
 }
 
-/// Who is told.
+/// Receiver of the messages.
 pub(super) trait EventHandler {
-    /// A message of the live socket.
+    /// Handles a message of the live socket.
     fn live(&mut self, message: &[Bytes]) -> io::Result<()>;
-    /// What the replay socket had to say; at most `most` batches of it are wanted.
+    /// Handles the answer of the replay socket, of which at most `most` batches are wanted.
     fn history(&mut self, history: &HistoryReply, most: u64) -> io::Result<()>;
 }
 
-/// Tells `listener` what comes, until there were as many batches as wanted, or a signal.
+/// Passes messages to `listener` until the wanted number of batches, or a signal.
 pub(super) async fn follow(
     source: &SourceArgs,
     listener: &mut impl EventHandler,
@@ -76,9 +76,9 @@ struct EventFeed<'a> {
     source: &'a SourceArgs,
     /// Batches still wanted.
     left: u64,
-    /// The last number of the history: what is published meanwhile comes twice.
+    /// Last number of the history: batches published during the replay arrive twice.
     known: Option<u64>,
-    /// The last complaint, which is not repeated.
+    /// The last warning, which is not repeated.
     last_message: Option<String>,
 }
 
@@ -90,7 +90,8 @@ impl EventFeed<'_> {
             match sub.next().await {
                 SubEvent::Connected { .. } => {
                     self.note(format!("connected to {}", self.source.publisher.endpoint));
-                    // Asked for once the live socket is there, so that nothing falls between the two.
+                    // Requested once the live socket is connected, so that nothing falls between
+                    // the two.
                     if std::mem::take(&mut history) {
                         self.history(listener).await?;
                     }
@@ -154,7 +155,8 @@ impl EventFeed<'_> {
         Ok(())
     }
 
-    /// Whether this was in the history. Only the first ones can be: a lower number later is another life.
+    /// Returns whether the batch was in the history. Only the first ones can be: a lower number
+    /// later belongs to a restarted publisher.
     fn is_known(&mut self, message: &[Bytes]) -> bool {
         let Some(known) = self.known else {
             return false;
@@ -175,7 +177,7 @@ impl EventFeed<'_> {
     }
 }
 
-/// Asks for everything.
+/// Requests the whole history.
 async fn ask(dealer: &mut Dealer) -> HistoryReply {
     let sent = frames::replay_request(0).to_vec();
     let mut history = HistoryReply {

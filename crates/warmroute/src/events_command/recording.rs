@@ -1,7 +1,8 @@
-//! Frames as JSON lines: what was published (`pub`), and what the replay socket answered (`replay`).
+//! Writes frames as JSON lines: published messages (`pub`) and answers of the replay socket
+//! (`replay`).
 //!
-//! Every frame is there as base64, so that it can be played back byte for byte; beside it stands what it decodes to, for
-//! people and for other readers.
+//! Every frame is there as base64, so that it can be played back byte for byte, beside its decoded
+//! form for people and for other readers.
 
 use std::io::{self, Write};
 
@@ -41,7 +42,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         self.out.flush()
     }
 
-    /// Seconds since the recording began, to a tenth of a millisecond.
+    /// Returns seconds since the recording began, to a tenth of a millisecond.
     fn t(&self) -> f64 {
         (self.clock.now().since(self.started).as_secs_f64() * 1e4).round() / 1e4
     }
@@ -62,7 +63,7 @@ impl<W: Write> EventHandler for Recorder<'_, W> {
         self.write(&line)
     }
 
-    /// All of it, whatever is wanted: what was asked and answered belongs together.
+    /// Writes all of it, whatever number is wanted: request and answer belong together.
     fn history(&mut self, history: &HistoryReply, _: u64) -> io::Result<()> {
         let mut lengths: Vec<usize> = history.received.iter().map(Vec::len).collect();
         lengths.sort_unstable();
@@ -89,7 +90,7 @@ fn encoded<F: AsRef<[u8]>>(frames: &[F]) -> Vec<String> {
         .collect()
 }
 
-/// The decoded form, in the order of the wire; null if it cannot be decoded.
+/// Returns the decoded form, in the order of the wire; null if it cannot be decoded.
 fn batch(payload: &[u8]) -> Value {
     let Ok(batch) = vllm::decode(payload) else {
         return Value::Null;
@@ -178,7 +179,7 @@ fn text(text: Option<&str>) -> Option<Value> {
     text.map(Value::from)
 }
 
-/// The keys of one block; none is null, as on the wire.
+/// Returns the keys of one block; none is null, as on the wire.
 fn extra(keys: &[ExtraKey]) -> Value {
     let key = |key: &ExtraKey| match key {
         ExtraKey::Text(text) => json!(text),

@@ -15,7 +15,7 @@ use net::Clock;
 use super::{CommandEnd, PublisherArgs};
 use crate::{output, signals::StopSignals};
 
-/// No credentials are longer, bytes.
+/// Longest credentials, bytes.
 const CREDENTIALS: u64 = 64 << 10;
 
 #[derive(Args, Debug)]
@@ -76,7 +76,7 @@ fn credentials(path: &Path) -> io::Result<NatsCredentials> {
         io::Error::other(format!("credentials file {}: {reason}", path.display()))
     };
     let mut text = String::new();
-    // One byte more than may be there, so that what is too long is seen to be.
+    // One byte above the limit, so that a longer file is detected.
     let read =
         File::open(path).and_then(|file| file.take(CREDENTIALS + 1).read_to_string(&mut text));
     read.map_err(|error| said(&error))?;

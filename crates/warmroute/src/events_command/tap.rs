@@ -1,4 +1,4 @@
-//! A line for each batch.
+//! Prints a line for each batch.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +27,7 @@ pub(super) struct Tap<W> {
     clock: Clock,
 }
 
-/// What one event says.
+/// Summary of one event.
 #[derive(Debug, PartialEq, Eq)]
 struct EventSummary {
     kind: &'static str,
@@ -37,7 +37,7 @@ struct EventSummary {
     error: Option<String>,
 }
 
-/// What one payload says.
+/// Summary of one payload.
 #[derive(Debug, Default)]
 struct PayloadSummary {
     ts: Option<f64>,
@@ -46,7 +46,7 @@ struct PayloadSummary {
     error: Option<String>,
 }
 
-/// One batch and where it came from.
+/// One batch and its origin.
 struct ReceivedBatch<'a> {
     source: &'static str,
     topic: &'a [u8],
@@ -113,7 +113,7 @@ impl<W: Write> EventHandler for Tap<W> {
                 _ => None,
             });
         for (message, seq, payload) in batches.take(most) {
-            // The topic is there in the newer of the two layouts only.
+            // Only the newer of the two layouts has the topic.
             let topic: &[u8] = if message.len() == 4 { &message[1] } else { &[] };
             self.show(&ReceivedBatch {
                 source: "replay",
@@ -210,7 +210,7 @@ fn store(event: &standard::StandardEvent) -> EventSummary {
         StandardChange::Removed { seq_hashes, .. } => (seq_hashes.len(), 0),
         StandardChange::Cleared => (0, 0),
     };
-    // An object that is known by its key only is one block, too.
+    // An object known by its key only is one block, too.
     let blocks = if event.object_key.is_some() {
         blocks.max(1)
     } else {
@@ -264,7 +264,7 @@ fn object(at: &str, batch: &ReceivedBatch<'_>, content: &PayloadSummary) -> Valu
     })
 }
 
-/// Events of one kind and medium are summed up.
+/// Formats a batch; events of one kind and medium are added up.
 fn text(at: &str, batch: &ReceivedBatch<'_>, content: &PayloadSummary) -> String {
     let mut line = format!(
         "{at} {}",
@@ -278,7 +278,7 @@ fn text(at: &str, batch: &ReceivedBatch<'_>, content: &PayloadSummary) -> String
         .seq
         .map_or("no seq".to_owned(), |seq| format!("seq {seq}"));
     if !batch.topic.is_empty() {
-        // Quoted and escaped: a terminal is not to obey what a publisher calls itself.
+        // Quoted and escaped: the terminal must not interpret a publisher's bytes.
         line += &format!(" topic {:?}", String::from_utf8_lossy(batch.topic));
     }
     if let Some(rank) = content.rank {

@@ -1,4 +1,4 @@
-//! A receipt as people read it.
+//! Formats a receipt for people.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 const TIERS: [&str; 5] = ["device", "host", "disk", "remote", "speculative"];
 
-/// The receipt as a few lines and a table of its candidates.
+/// Returns the receipt as a few lines and a table of its candidates.
 pub(super) fn of(receipt: &Value) -> String {
     let mut out = String::new();
     head(&mut out, receipt);
@@ -174,7 +174,7 @@ fn verdict(out: &mut String, receipt: &Value) {
     }
 }
 
-/// Right-aligned columns, the second one (names) to the left.
+/// Appends columns, right-aligned except the second one (names).
 fn columns(out: &mut String, table: &[Vec<String>]) {
     let wide = |column: usize| {
         table
@@ -196,7 +196,7 @@ fn columns(out: &mut String, table: &[Vec<String>]) {
     }
 }
 
-/// `worker/rank`.
+/// Returns `worker/rank`.
 fn target(target: &Value) -> String {
     format!("{}/{}", text(&target["worker"]), text(&target["dp_rank"]))
 }
@@ -205,7 +205,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A value without quotes; a dash where nothing is known.
+/// Returns a value without quotes; a dash for an unknown value.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -218,7 +218,7 @@ fn number(value: &Value) -> String {
     value.as_f64().map_or_else(|| text(value), rounded)
 }
 
-/// As many digits as a person compares.
+/// Rounds to the digits that a person compares.
 fn rounded(number: f64) -> String {
     let text = format!("{number:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

@@ -1,7 +1,8 @@
-//! Workers that are found: in a file that somebody else writes, and behind names.
+//! Discovers workers in a file that another program writes, and by DNS.
 //!
-//! Sources lie now and then: an API that fails answers with an empty list, a health check that is slow makes workers come
-//! and go. [`Damper`] decides what is believed when; whether a worker is well is found out by asking it.
+//! Sources are wrong now and then: a failing API answers with an empty list, a slow health check
+//! makes workers come and go. [`FlapDamper`] decides when a change is believed; the worker's health
+//! is found by probing it.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -19,14 +20,14 @@ use tokio::{task::JoinSet, time::MissedTickBehavior};
 
 use super::{LiveConfig, TRY_AGAIN, file_watch::FileVersion, members::name_in};
 
-/// The name of every task that follows a source.
+/// Name of every task that follows a source.
 const TASK: &str = "discovery";
-/// The file is looked at as often.
+/// Interval at which the file is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Most workers of one source, and most of those that went which are remembered.
+/// Most workers of one source, and most remembered workers that left it.
 const MOST: usize = 10_000;
 
-/// Starts to follow every configured source, each in a task of its own. What was believed of a source outlives a panic.
+/// Starts a task for every configured source. The state of a source survives a panic of its task.
 pub(super) fn follow(live: &Arc<LiveConfig>, tasks: &mut JoinSet<()>) {
     let discovery = &live.started.discovery;
     if let Some(path) = discovery.file.clone() {
@@ -67,13 +68,13 @@ async fn follow_file(told: &mut SourceState<'_>, path: &Path) {
                 ),
             }
         }
-        // Also without news: what was held back may be believed by now.
+        // Also without news: a change that was delayed may be due now.
         told.again().await;
         told.heard();
     }
 }
 
-/// The entries of the file; a file that is not there lists nobody.
+/// Reads the entries of the file; a missing file lists no workers.
 fn read(path: &Path, source: &str) -> Result<Vec<(String, MoreWorker)>, Vec<Problem>> {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -83,8 +84,9 @@ fn read(path: &Path, source: &str) -> Result<Vec<(String, MoreWorker)>, Vec<Prob
     Ok(keyed(config::worker_entries(&text, source)?))
 }
 
-/// Entries by the name of their worker, which stays when the rest of an entry is edited. Those without a usable name, and
-/// others of a name that was there already, are known by their text: what is wrong with them is said later.
+/// Keys entries by the name of their worker, which stays when the rest of an entry is edited.
+/// Entries without a usable name, and further ones of the same name, are keyed by their text: their
+/// faults are reported later.
 fn keyed(entries: Vec<MoreWorker>) -> Vec<(String, MoreWorker)> {
     let mut names = HashSet::new();
     let mut key = |entry: &MoreWorker| {
@@ -121,7 +123,7 @@ async fn follow_name(told: &mut SourceState<'_>, name: &DnsName) {
     }
 }
 
-/// `host:port` of everybody behind a name.
+/// Returns `host:port` of every address of a name.
 async fn addresses(name: &DnsName) -> std::io::Result<Vec<String>> {
     let mut found: Vec<String> = match (name.port, name.server) {
         (Some(port), Some(server)) => {
@@ -165,17 +167,17 @@ fn ticks(every: Duration) -> tokio::time::Interval {
     ticks
 }
 
-/// One source, and what the router was last told of it.
+/// One source, and the list that the router last got from it.
 struct SourceState<'a> {
     live: &'a Arc<LiveConfig>,
     source: String,
     damper: FlapDamper,
     last: Vec<MoreWorker>,
     listed: Vec<(String, MoreWorker)>,
-    /// Why it cannot be read or taken over, as last said.
+    /// Last reported reason why it cannot be read or applied.
     trouble: Option<String>,
     refused_at: Option<Moment>,
-    /// It has answered once.
+    /// Whether it has answered once.
     heard: bool,
 }
 
@@ -195,16 +197,17 @@ impl<'a> SourceState<'a> {
         }
     }
 
-    /// The source lists these.
+    /// Handles a new list of the source.
     async fn now(&mut self, listed: Vec<(String, MoreWorker)>) {
         self.listed = listed;
         self.again().await;
         self.heard();
     }
 
-    /// The source lists what it did before; what was held back may be believed by now.
+    /// Handles an unchanged list; a change that was delayed may be due now.
     async fn again(&mut self) {
-        // A list that was empty, or a worker that was missing, before this process stood still has not been so all the while.
+        // In run time: an empty list or a missing worker does not age while the process is
+        // suspended.
         let now = self.live.parts.clock.run_time();
         let believed = self.damper.settle(now, &self.listed);
         let again = self
@@ -231,18 +234,18 @@ impl<'a> SourceState<'a> {
                 );
             }
         }
-        // Refused or not: what is refused now would most likely be in a second, too.
+        // Whether refused or not: a retry in a second would most likely be refused, too.
         self.last = believed;
     }
 
-    /// The source has answered, for better or worse.
+    /// Records that the source has answered, with success or an error.
     fn heard(&mut self) {
         if !std::mem::replace(&mut self.heard, true) {
             self.live.heard.send_modify(|sources| *sources += 1);
         }
     }
 
-    /// Says once what is wrong. The workers stay what they were.
+    /// Logs a new reason once. The workers stay as they were.
     fn trouble(&mut self, why: &str) {
         if self.trouble.as_deref() != Some(why) {
             tracing::error!(
@@ -255,14 +258,14 @@ impl<'a> SourceState<'a> {
     }
 }
 
-/// What is believed of a source that lists workers.
+/// Decides which changes of a source's list are believed.
 #[derive(Debug)]
 struct FlapDamper {
     grace: Duration,
     damping: Duration,
-    /// Believed to be there, by key.
+    /// Workers believed present, by key.
     there: BTreeMap<String, DiscoveredWorker>,
-    /// When workers went that are not there any more.
+    /// Times at which absent workers left.
     went: BTreeMap<String, Moment>,
     empty_since: Option<Moment>,
 }
@@ -270,7 +273,7 @@ struct FlapDamper {
 #[derive(Debug)]
 struct DiscoveredWorker {
     worker: MoreWorker,
-    /// It came back soon after it had gone.
+    /// Whether it came back soon after it had left.
     flaps: bool,
     missing_since: Option<Moment>,
 }
@@ -286,7 +289,7 @@ impl FlapDamper {
         }
     }
 
-    /// The source lists these now: who is believed to be there.
+    /// Updates the believed workers from the listed ones.
     fn settle(&mut self, now: Moment, listed: &[(String, MoreWorker)]) -> Vec<MoreWorker> {
         self.went.retain(|_, went| now.since(*went) < self.damping);
         if listed.is_empty() && !self.there.is_empty() {
@@ -402,7 +405,7 @@ mod tests {
             "it is held on to"
         );
         assert_eq!(names(damper.settle(at(5), &list(&[a, new]))), [a, new]);
-        // Two of one name stay two, for somebody to say so.
+        // Two workers of one name stay two, so that validation reports them.
         assert_eq!(
             names(damper.settle(at(6), &list(&[a, new, old]))),
             [a, new, old]

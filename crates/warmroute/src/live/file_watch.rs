@@ -1,7 +1,8 @@
-//! What makes the configuration be read anew without anybody calling: its file changes, a signal comes, a lease ends.
+//! Triggers of a reload besides a call: a changed file, a signal, an expired lease.
 //!
-//! The file is looked at once a second rather than watched by the kernel: that also sees it behind a link that is switched,
-//! as volumes of Kubernetes do it, and no storm of writes causes more than one reload a second.
+//! The file is checked once a second rather than watched by the kernel: that also detects a
+//! switched link, as in volumes of Kubernetes, and limits reloads to one a second however often the
+//! file is written.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 
@@ -16,7 +17,7 @@ use super::{LiveConfig, discovered};
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Which version of a file was seen.
+/// Version of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileVersion {
     modified: (i64, i64),
@@ -25,7 +26,7 @@ pub(super) struct FileVersion {
 }
 
 impl FileVersion {
-    /// Of the file as it is now; `None`: there is none.
+    /// Returns the version of the file now; `None`: there is none.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let seen = fs::metadata(path).ok()?;
         Some(Self {
@@ -36,11 +37,11 @@ impl FileVersion {
     }
 }
 
-/// Keeps the configuration up to date with its sources; never returns. Each source is a task of its own: one that panics,
-/// or waits for a file system that hangs, holds up none of the others.
+/// Reloads the configuration when its sources change; never returns. Each source is a task of its
+/// own: one that panics, or waits for a file system that hangs, delays none of the others.
 ///
-/// A change that panics leaves the configuration that was in force: what is new is stored as the last step of a change, and
-/// whoever starts again compares its source with that.
+/// A change that panics leaves the current configuration: the new one is stored as the last step of
+/// a change, and a restarted task compares its source with that.
 pub(crate) async fn keep(live: Arc<LiveConfig>) {
     let mut tasks = JoinSet::new();
     let [file, signal, leases] = [(); 3].map(|()| Arc::clone(&live));
@@ -51,7 +52,7 @@ pub(crate) async fn keep(live: Arc<LiveConfig>) {
     while tasks.join_next().await.is_some() {}
 }
 
-/// Ends leases that were not renewed; never returns.
+/// Removes workers with expired leases; never returns.
 async fn end_leases(live: &Arc<LiveConfig>) {
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -65,7 +66,7 @@ async fn look(live: &Arc<LiveConfig>) {
     let path = live.state.lock().sources.path().cloned();
     let Some(path) = path else { return };
     let mut seen = FileVersion::of(&path);
-    // The start read it a moment before it was first looked at.
+    // The start read the file a moment before this first check.
     let mut stale = fs::read_to_string(&path).ok().as_deref() != live.state.lock().sources.text();
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -95,7 +96,7 @@ async fn signals(live: &Arc<LiveConfig>) {
         Ok(hang_up) => hang_up,
         Err(error) => return tracing::warn!(%error, "SIGHUP could not be caught"),
     };
-    // Caught over all attempts: a signal that comes during a pause is not lost.
+    // Caught over all attempts: a signal during a pause is not lost.
     let mut task = Task::new("sighup");
     while task.attempt(reload_at(&mut hang_up, live)).await.is_none() {}
 }

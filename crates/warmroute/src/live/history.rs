@@ -1,4 +1,4 @@
-//! The latest changes of the configuration, and what is needed to take one of them again.
+//! The latest changes of the configuration, with the sources needed to apply one again.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 
 use super::sources::SourceTexts;
 
-/// Changes that are remembered.
+/// Most changes remembered.
 const KEPT: usize = 100;
 
 /// The latest changes, oldest first.
@@ -56,7 +56,7 @@ impl ConfigHistory {
         ));
     }
 
-    /// Newest first.
+    /// Returns the entries, newest first.
     pub(super) fn entries(&self) -> Vec<HistoryEntry> {
         self.entries
             .iter()
@@ -65,7 +65,7 @@ impl ConfigHistory {
             .collect()
     }
 
-    /// The sources of an applied change.
+    /// Returns the sources of an applied change.
     pub(super) fn sources_of(&self, id: u64) -> Option<SourceTexts> {
         self.entries
             .iter()

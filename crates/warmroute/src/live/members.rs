@@ -1,4 +1,4 @@
-//! Workers that come from elsewhere than file, environment and flags: operators name them, discovery finds them.
+//! Workers from outside the file, environment and flags: added by operators or found by discovery.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,24 +12,24 @@ use net::WorkerUrl;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Most workers that operators may name, and most names of removed ones that are remembered.
+/// Most workers that operators may add, and most remembered names of removed ones.
 const MOST: usize = 4096;
-/// What problems of an operator's entry are said to come from.
+/// Origin given in problems of an operator's entry.
 const ADMIN: &str = "POST /admin/workers";
 
-/// All of them.
+/// Workers from operators and discovery.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct MemberTable {
-    /// Named by operators, by name.
+    /// Added by operators, by name.
     #[serde(rename = "workers")]
     named: BTreeMap<String, MemberEntry>,
-    /// Taken out by operators, though another source has them.
+    /// Removed by operators although another source lists them.
     #[serde(default)]
     left_out: BTreeSet<String>,
-    /// By source of discovery.
+    /// Discovered workers by source.
     #[serde(skip)]
     found: BTreeMap<String, Vec<MoreWorker>>,
-    /// Names of workers that operators had added and took out again.
+    /// Names of workers that operators added and removed again.
     #[serde(skip)]
     gone: BTreeSet<String>,
 }
@@ -39,27 +39,28 @@ struct MemberEntry {
     entry: Map<String, Value>,
     #[serde(skip)]
     lease: Option<MemberLease>,
-    /// Another source has a worker of that name.
+    /// Whether another source has a worker of that name.
     #[serde(default)]
     instead: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct MemberLease {
-    /// In run time ([`net::RunTime`]).
+    /// End of the lease, in run time ([`net::RunTime`]).
     until: Moment,
 }
 
 impl PartialEq for MemberLease {
-    /// That one was renewed is no change of the configuration.
+    /// Always equal: a renewed lease is no change of the configuration.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
 impl MemberTable {
-    /// Entries for the list of workers: of operators first, then of discovery. Workers that operators named themselves are
-    /// theirs, and those that they took out are out, whoever finds them.
+    /// Returns entries for the list of workers: operators' first, then discovered ones. An
+    /// operator's entry replaces one of the same name, and a worker removed by an operator stays
+    /// out, whatever source lists it.
     pub(super) fn more_workers(&self) -> Vec<MoreWorker> {
         let named = self.named.values().map(|member| MoreWorker {
             origin: ADMIN.to_owned(),
@@ -74,7 +75,7 @@ impl MemberTable {
         named.chain(found.cloned()).collect()
     }
 
-    /// Names that the workers of other sources must not have.
+    /// Returns names that the workers of other sources must not have.
     pub(super) fn left_out(&self) -> Vec<String> {
         self.left_out
             .iter()
@@ -83,7 +84,7 @@ impl MemberTable {
             .collect()
     }
 
-    /// Takes an operator's worker in; its name, and whether one of that name was replaced.
+    /// Adds an operator's worker; returns its name, and whether it replaced one of that name.
     pub(super) fn put(
         &mut self,
         worker: NamedWorker,
@@ -104,7 +105,7 @@ impl MemberTable {
         if known && !replace {
             return Err(WorkerRejection::Exists(name));
         }
-        // The file's, or discovery's: ours stands in its place while it is there.
+        // The other worker is from the file or discovery: this entry replaces it while it exists.
         let instead = match self.named.get(&name) {
             Some(member) => member.instead,
             None => known,
@@ -132,7 +133,7 @@ impl MemberTable {
         Ok((name, known))
     }
 
-    /// Takes a worker out; `false`: there never was one of that name.
+    /// Removes a worker; `false`: there never was one of that name.
     pub(super) fn remove(&mut self, name: &str, in_force: &Settings) -> bool {
         if let Some(member) = self.named.remove(name) {
             if member.instead && self.left_out.len() < MOST {
@@ -150,17 +151,17 @@ impl MemberTable {
         self.left_out.contains(name) || self.gone.contains(name)
     }
 
-    /// What a source of discovery says now. Workers that operators named themselves are theirs.
+    /// Sets the workers of a discovery source. Workers added by operators take precedence.
     pub(super) fn found(&mut self, source: &str, workers: Vec<MoreWorker>) {
         self.found.insert(source.to_owned(), workers);
     }
 
-    /// What discovery found is as in `other`.
+    /// Takes the discovered workers of `other`.
     pub(super) fn keep_found_of(&mut self, other: &Self) {
         self.found.clone_from(&other.found);
     }
 
-    /// Leases are as in `other`: they were renewed since.
+    /// Takes the leases of `other`: they were renewed since.
     pub(super) fn keep_leases_of(&mut self, other: &Self) {
         for (name, member) in &mut self.named {
             if let Some(now) = other.named.get(name) {
@@ -169,19 +170,19 @@ impl MemberTable {
         }
     }
 
-    /// Gives those whose lease is over until then.
+    /// Extends expired leases to `until`.
     pub(super) fn extend_leases(&mut self, now: Moment, until: Moment) {
         for member in self.named.values_mut().filter(|member| member.is_over(now)) {
             member.lease = Some(MemberLease { until });
         }
     }
 
-    /// Whether a lease is over.
+    /// Returns whether a lease has expired.
     pub(super) fn any_over(&self, now: Moment) -> bool {
         self.named.values().any(|member| member.is_over(now))
     }
 
-    /// Takes out whose lease is over.
+    /// Removes workers whose lease has expired.
     pub(super) fn end_leases(&mut self, now: Moment) {
         let over: Vec<String> = self
             .named
@@ -198,7 +199,7 @@ impl MemberTable {
         }
     }
 
-    /// What outlives a restart: who has a lease names itself again.
+    /// Returns the part that survives a restart: workers with a lease register again.
     pub(super) fn lasting(&self) -> Self {
         let lasting = self
             .named
@@ -220,7 +221,7 @@ impl MemberEntry {
     }
 }
 
-/// The name of an entry as it was found.
+/// Returns the name in the text of a discovered entry.
 pub(super) fn name_in(text: &str) -> Option<String> {
     match serde_json::from_str(text).ok()? {
         Value::Object(entry) => name_of(&entry),
@@ -235,7 +236,7 @@ pub(super) fn name_in(text: &str) -> Option<String> {
     }
 }
 
-/// The name that the entry of a worker has, or gets from its URL.
+/// Returns the name in a worker's entry, or the name that follows from its URL.
 fn name_of(entry: &Map<String, Value>) -> Option<String> {
     if let Some(name) = entry.get("name").and_then(Value::as_str) {
         return Some(name.to_owned());

@@ -1,8 +1,8 @@
 //! The configuration of a running router, and how it changes.
 //!
-//! There is one way: all sources are read into whole [`Settings`], which are checked like those of a start; what is
-//! different is then taken over. A file that changed, a signal, an operator's call, a worker that was found: each is a
-//! source that changed. Settings with a problem change nothing.
+//! There is one way: all sources are read into whole [`Settings`], which are checked like those of
+//! a start; differences are then applied. A changed file, a signal, an operator's call and a
+//! discovered worker are all changes of a source. Settings with a problem change nothing.
 //!
 //! **Invariant**: the settings in force are those of the latest change that was applied, whole.
 
@@ -42,7 +42,7 @@ pub(crate) use self::{file_watch::keep, sources::SourceTexts};
 use self::{history::ConfigHistory, members::MemberTable};
 use crate::{logging, wire_up};
 
-/// What is changed when the configuration does.
+/// Components that a change of the configuration updates.
 #[derive(Debug)]
 pub(crate) struct LiveParts {
     pub(crate) fleet: Arc<Fleet>,
@@ -56,16 +56,16 @@ pub(crate) struct LiveParts {
 /// The configuration in force and its sources.
 pub(crate) struct LiveConfig {
     parts: LiveParts,
-    /// As of the start: what cannot be taken over stays like this.
+    /// Settings of the start: keys that need a restart keep these values.
     started: Arc<Settings>,
-    /// Held for a line.
+    /// Current settings; locked only for a line.
     current: Mutex<Arc<Settings>>,
-    /// Held while a change is made, which takes as long as files do: see [`Self::aside`].
+    /// Locked during a change, which includes file access: see [`Self::run_blocking`].
     state: Mutex<LiveState>,
     reloads: Family<ChangeOutcome, Counter>,
-    /// Sources of discovery that have answered once.
+    /// Number of discovery sources that have answered once.
     heard: watch::Sender<usize>,
-    /// What is on disk was refused, or is gone.
+    /// Whether the configuration on disk was refused or is missing.
     refused: AtomicBool,
 }
 
@@ -79,7 +79,7 @@ struct ChangeOutcome {
     result: &'static str,
 }
 
-/// Before what was refused is tried again by itself.
+/// Delay before a refused configuration is retried.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 const APPLIED: ChangeOutcome = ChangeOutcome { result: "applied" };
@@ -92,7 +92,8 @@ impl fmt::Debug for LiveConfig {
 }
 
 impl LiveConfig {
-    /// The router was started with `settings`, which came from `sources`.
+    /// Returns the live configuration of a router started with `settings`, which came from
+    /// `sources`.
     pub(crate) fn new(
         parts: LiveParts,
         settings: Arc<Settings>,
@@ -100,7 +101,8 @@ impl LiveConfig {
         registry: &mut Registry,
     ) -> Arc<Self> {
         let reloads = Family::<ChangeOutcome, Counter>::default();
-        // Both are there from the start: a rate over a series that appears with its first event misses that one.
+        // Both series exist from the start: a rate over one that appears with its first event
+        // misses that event.
         drop(reloads.get_or_create(&APPLIED));
         drop(reloads.get_or_create(&REJECTED));
         registry.register(
@@ -121,8 +123,8 @@ impl LiveConfig {
         })
     }
 
-    /// Makes a change, or asks what only changes know, where no request waits for it: files are read and written, and
-    /// another change may have to end first. One that was begun goes on when its caller leaves.
+    /// Runs a change or a query of the change state off the async threads: it reads and writes
+    /// files, and may wait for another change. Once begun it continues even if its caller leaves.
     async fn run_blocking<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl FnOnce(&Self) -> T + Send + 'static,
@@ -138,7 +140,7 @@ impl LiveConfig {
         }
     }
 
-    /// Reads the file anew, because of `why`.
+    /// Reads the file again; `why` is the trigger.
     pub(crate) fn reload_because(&self, why: &'static str, dry_run: bool) -> ReloadOutcome {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
@@ -150,13 +152,13 @@ impl LiveConfig {
         reloaded
     }
 
-    /// Whether the configuration on disk is another one than that in force.
+    /// Records whether the configuration on disk differs from the current one.
     fn set_refused(&self, refused: bool) {
         self.refused.store(refused, Ordering::Relaxed);
         self.parts.gateway.current().set_config_refused(refused);
     }
 
-    /// Changes the workers that come from elsewhere than the file.
+    /// Changes the workers of operators or discovery.
     fn change_members<T>(
         &self,
         why: &'static str,
@@ -179,7 +181,7 @@ impl LiveConfig {
         Ok(changed)
     }
 
-    /// Writes down what operators added and took out, for the next start.
+    /// Writes workers added and removed by operators to the state file, for the next start.
     fn keep_members(&self, state: &LiveState) {
         let Some(path) = &self.started.discovery.state_file else {
             return;
@@ -189,7 +191,7 @@ impl LiveConfig {
         }
     }
 
-    /// Takes settings over, all of them or nothing, and writes it down.
+    /// Applies settings, all of them or none, and records the change.
     fn take(
         &self,
         state: &mut LiveState,
@@ -270,16 +272,17 @@ impl LiveConfig {
         }
     }
 
-    /// Waits until every source of discovery has answered once.
+    /// Waits until every discovery source has answered once.
     pub(crate) async fn first_found(&self) {
         let discovery = &self.started.discovery;
         let sources = usize::from(discovery.file.is_some()) + discovery.dns.len();
         let mut heard = self.heard.subscribe();
-        // The sender lives as long as this does.
+        // The sender lives as long as `self`.
         let _ = heard.wait_for(|heard| *heard >= sources).await;
     }
 
-    /// Ends leases that were not renewed. They are kept in run time: while the process stood still nobody could renew them.
+    /// Removes workers with expired leases. Leases use run time: while the process is suspended no
+    /// client could renew them.
     pub(crate) fn end_leases(&self) {
         let now = self.parts.clock.run_time();
         let over = self.state.lock().sources.members().any_over(now);
@@ -289,7 +292,7 @@ impl LiveConfig {
                 Ok(())
             });
             if ended.is_err() {
-                // Something else needs it: said once, and tried again later.
+                // Another source needs the worker: logged once, and retried later.
                 self.state
                     .lock()
                     .sources
@@ -299,7 +302,7 @@ impl LiveConfig {
         }
     }
 
-    /// What a source of discovery says now.
+    /// Applies the workers of a discovery source.
     fn found(&self, source: &str, workers: Vec<config::MoreWorker>) -> Result<(), Vec<Problem>> {
         let taken = self.change_members("discovery", |members, _| {
             members.found(source, workers);
@@ -324,7 +327,7 @@ impl Control for LiveConfig {
     fn rollback(&self, id: u64) -> Option<ReloadOutcome> {
         let state = &mut *self.state.lock();
         let mut sources = state.history.sources_of(id)?;
-        // What discovery found meanwhile is not configuration.
+        // Workers discovered meanwhile are not part of the configuration.
         sources.members_mut().keep_found_of(state.sources.members());
         sources
             .members_mut()
@@ -364,7 +367,8 @@ impl Control for LiveConfig {
     }
 }
 
-/// Whoever may call the admin API makes this process connect somewhere: not to a metadata service.
+/// Refuses metadata addresses: a caller of the admin API makes this process connect to the worker's
+/// URL.
 fn may_be_an_engine(worker: &NamedWorker) -> Result<(), WorkerRejection> {
     let url = worker
         .entry

@@ -1,4 +1,4 @@
-//! Where the configuration comes from.
+//! Sources of the configuration.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -7,20 +7,20 @@ use config::{Override, Problem, Settings};
 use super::{members::MemberTable, state_file};
 use crate::settings::{self, SettingsInput};
 
-/// All sources, as last read. Comparing two says whether anything is different.
+/// All sources, as last read. Comparing two shows whether anything changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SourceTexts {
     path: Option<PathBuf>,
-    /// The file's text.
+    /// Text of the file.
     text: Option<Arc<str>>,
     env: Arc<Vec<(String, String)>>,
     flags: Arc<Vec<Override>>,
-    /// Shared with the history, which keeps many of them.
+    /// Shared with the history, which stores many of them.
     members: Arc<MemberTable>,
 }
 
 impl SourceTexts {
-    /// The file of this path, under this environment and these flags; the file is read now.
+    /// Reads the file of this path now; environment and flags are given.
     pub(crate) fn read(
         path: Option<PathBuf>,
         env: Vec<(String, String)>,
@@ -38,7 +38,7 @@ impl SourceTexts {
         Ok(sources)
     }
 
-    /// Takes the workers of the state file in, which the settings of the file name.
+    /// Loads the workers of the state file, which the settings of the file name.
     pub(crate) fn remember(&mut self, settings: &Settings) -> Result<(), Vec<Problem>> {
         let Some(path) = &settings.discovery.state_file else {
             return Ok(());
@@ -71,17 +71,17 @@ impl SourceTexts {
         Arc::make_mut(&mut self.members)
     }
 
-    /// The file, if there is one.
+    /// Returns the path of the file, if there is one.
     pub(super) fn path(&self) -> Option<&PathBuf> {
         self.path.as_ref()
     }
 
-    /// The file's text, as last read.
+    /// Returns the file's text, as last read.
     pub(super) fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }
 
-    /// The settings that all of it together makes.
+    /// Returns the settings that the sources make together.
     pub(crate) fn settings(&self) -> Result<Settings, Vec<Problem>> {
         let name = self.path.as_ref().map_or_else(
             || "configuration".to_owned(),

@@ -1,4 +1,4 @@
-//! The file that keeps what operators added and took out, over a restart.
+//! File that stores the workers added and removed by operators, over a restart.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::members::MemberTable;
 
-/// What the file says it is.
+/// Schema name in the file.
 const SCHEMA: &str = "warmroute.state/1";
 
 #[derive(Serialize, Deserialize)]
@@ -21,7 +21,7 @@ struct StateFile {
     members: MemberTable,
 }
 
-/// What is in the file; nothing where there is none yet.
+/// Reads the file; empty if there is none yet.
 pub(super) fn read(path: &Path) -> Result<MemberTable, String> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -40,7 +40,7 @@ pub(super) fn read(path: &Path) -> Result<MemberTable, String> {
     Ok(file.members)
 }
 
-/// Replaces the file. It may hold keys of workers: nobody else may read it.
+/// Replaces the file. It may hold keys of workers: other users must not read it.
 pub(super) fn write(path: &Path, members: &MemberTable) -> io::Result<()> {
     let file = StateFile {
         schema: SCHEMA.to_owned(),

@@ -1,4 +1,5 @@
-//! A decision log as a workload: when requests came, how long they and their replies were, which blocks they shared.
+//! Turns a decision log into a workload: arrival times, lengths of prompts and replies, shared
+//! blocks.
 
 use std::fmt::Write;
 
@@ -7,25 +8,26 @@ use serde::Serialize;
 
 use crate::decision_record::{DecisionRecord, RecordedOutcome};
 
-/// What of a log can be played.
+/// Playable part of a log.
 #[derive(Debug)]
 pub(super) struct RecordedTrace {
     /// One request a line, in the layout that the simulator reads.
     pub(super) lines: String,
-    /// Of every prompt.
+    /// Block size of every prompt.
     pub(super) block_size: BlockSize,
-    /// What came of them.
+    /// Recorded results of the requests.
     pub(super) recorded: RecordedResults,
 }
 
-/// What came of the requests when they were recorded.
+/// Recorded results of the requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct RecordedResults {
     /// Requests that are played.
     pub(super) requests: usize,
-    /// Lines that are not: no receipt of a request that got its reply, no chain, another block size.
+    /// Lines that are skipped: not a receipt of an answered request, no chain, or another block
+    /// size.
     pub(super) skipped: usize,
-    /// Requests whose reply has a length that nobody told: the mean of the others stands for it.
+    /// Requests with an unknown reply length: the mean of the others is used.
     pub(super) replies_of_unknown_length: usize,
     /// Share of the prompts' tokens that engines reported as cached; `None` if none did.
     pub(super) token_hit_ratio: Option<f64>,
@@ -33,7 +35,7 @@ pub(super) struct RecordedResults {
     pub(super) ttft_mean_ms: Option<f64>,
 }
 
-/// Why a log cannot be played.
+/// Reason why a log cannot be played.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnplayableLog {
     #[error(
@@ -56,7 +58,8 @@ struct RecordedRequest {
     ids: Vec<u64>,
 }
 
-/// Reads a log. A line that is none, such as one that was cut when the disk was full, is skipped and counted.
+/// Reads a log. A line that cannot be parsed, such as one that was cut when the disk was full, is
+/// skipped and counted.
 pub(super) fn read(text: &str) -> Result<RecordedTrace, UnplayableLog> {
     let mut recorded = RecordedResults::default();
     let mut requests = Vec::new();
@@ -107,7 +110,7 @@ pub(super) fn read(text: &str) -> Result<RecordedTrace, UnplayableLog> {
     })
 }
 
-/// `None` for a request that cannot be played.
+/// Returns the request of a line; `None` if it cannot be played.
 fn request(
     line: &DecisionRecord,
     outcome: &RecordedOutcome,
@@ -121,7 +124,8 @@ fn request(
         .as_ref()?
         .iter()
         .map(|hash| u64::from_str_radix(hash, 16).ok());
-    // Equal tokens are equal hashes, also under different models, whose caches have nothing in common.
+    // Equal tokens have equal hashes, also under different models, whose caches have nothing in
+    // common.
     let namespace = (line.model.clone(), line.lora.clone());
     let number = models
         .iter()
@@ -141,7 +145,7 @@ fn request(
     })
 }
 
-/// The layout that the simulator reads, from the first arrival on.
+/// Writes the layout that the simulator reads, with times from the first arrival on.
 fn lines(requests: &[RecordedRequest]) -> String {
     let first_ms = requests
         .iter()

@@ -1,4 +1,4 @@
-//! The result for people.
+//! Formats the result for people.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use simulate::SimulationReport;
 
 use super::recording::RecordedResults;
 
-/// What was read, what came of it then, and what would have.
+/// Returns the recorded and the simulated results side by side.
 pub(super) fn of(report: &SimulationReport, recorded: &RecordedResults) -> String {
     let trace = &report.trace;
     let mut text = format!("{}: {trace}\n", trace.file);

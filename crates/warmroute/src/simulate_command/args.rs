@@ -1,4 +1,4 @@
-//! Flags of `warmroute simulate`, and what their values may be.
+//! Flags of `warmroute simulate`, and the ranges of their values.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -15,9 +15,9 @@ use crate::cli::NameValue;
 const MOST_LOAD: f64 = 100.0;
 /// Largest speed-up.
 const MOST_SPEEDUP: f64 = 1e6;
-/// Most times that an engine is slower or faster than the others.
+/// Largest speed factor between an engine and the others.
 const MOST_SLOWER: f64 = 1e3;
-/// Longest way of an event, in ms.
+/// Longest delay of an event, in ms.
 const LONGEST_DELAY_MS: u64 = 600_000;
 /// Most simulated engines.
 const MOST_WORKERS: i64 = 1024;
@@ -96,7 +96,8 @@ pub(crate) struct SimulateArgs {
 }
 
 impl SimulateArgs {
-    /// What is not as it should be in every fleet; a message if the smallest has no such engine.
+    /// Returns the deviations from a healthy fleet, for every fleet size; an error message if the
+    /// smallest fleet has no such engine.
     pub(super) fn mishaps(&self) -> Result<FaultPlan, String> {
         let fewest = self.workers.iter().min().copied().unwrap_or(0);
         let slow = self.slow.iter().map(|slow| ("--slow", slow.worker));
@@ -177,7 +178,7 @@ fn forgotten(text: &str) -> Result<LostView, String> {
     })
 }
 
-/// `w1=VALUE` or `1=VALUE`: the engine, from 0, and the value.
+/// Parses `w1=VALUE` or `1=VALUE`: the engine, from 0, and the value.
 fn of_worker(text: &str) -> Option<(u32, &str)> {
     let (worker, value) = text.split_once('=')?;
     let number: u32 = worker.strip_prefix('w').unwrap_or(worker).parse().ok()?;

@@ -1,4 +1,4 @@
-//! Experiments on all cores.
+//! Runs experiments on all cores.
 
 use std::{
     io::{IsTerminal, Write},
@@ -12,7 +12,7 @@ use std::{
 
 use simulate::{Cell, CellReport, Trace};
 
-/// Runs every cell; the reports are in the order of the cells, whichever was done first.
+/// Runs every cell; the reports are in the order of the cells, whichever finishes first.
 pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
     let threads = thread::available_parallelism()
         .map_or(1, NonZeroUsize::get)
@@ -25,7 +25,7 @@ pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
     };
     progress.show(0);
     thread::scope(|scope| {
-        // Room for all, so that nobody waits to hand in.
+        // Room for all reports, so that no thread waits to send.
         let (done, inbox) = mpsc::sync_channel(cells.len());
         for _ in 0..threads {
             let (done, next) = (done.clone(), &next);
@@ -47,13 +47,13 @@ pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
     reports.into_iter().flatten().collect()
 }
 
-/// The next cell that nobody has taken.
+/// Returns the next cell that no thread has taken.
 fn take<'a>(next: &AtomicUsize, cells: &'a [Cell]) -> Option<(usize, &'a Cell)> {
     let place = next.fetch_add(1, Ordering::Relaxed);
     cells.get(place).map(|cell| (place, cell))
 }
 
-/// Width of the bar, in letters.
+/// Width of the bar, in characters.
 const BAR: usize = 30;
 
 /// One line on a terminal, overwritten.

@@ -1,4 +1,4 @@
-//! Files that a simulation leaves behind.
+//! Output files of a simulation.
 
 use std::{
     fs, io,
@@ -8,14 +8,14 @@ use std::{
 
 use simulate::{SimulationReport, html};
 
-/// Where a report goes.
+/// Destination of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReportOutput {
     /// One JSON object.
     Json(PathBuf),
     /// A page for a browser.
     Html(PathBuf),
-    /// Both, in a folder that is made if there is none.
+    /// Both, in a folder that is created if it does not exist.
     Folder(PathBuf),
 }
 
@@ -42,7 +42,7 @@ impl FromStr for ReportOutput {
 }
 
 impl ReportOutput {
-    /// Writes `report` there; a message if that cannot be done.
+    /// Writes `report` to its destination; returns an error message if that fails.
     pub(super) fn write(&self, report: &SimulationReport) -> Result<(), String> {
         match self {
             Self::Json(path) => write(path, &(json(report) + "\n")),
@@ -56,12 +56,12 @@ impl ReportOutput {
     }
 }
 
-/// The report as one line.
+/// Returns the report as one line of JSON.
 pub(super) fn json(report: &SimulationReport) -> String {
     serde_json::to_string(report).unwrap_or_default()
 }
 
-/// Writes a file; a message if that cannot be done.
+/// Writes a file; returns an error message if that fails.
 pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| told(path, &error))
 }

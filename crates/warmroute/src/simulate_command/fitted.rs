@@ -1,4 +1,4 @@
-//! `--fit FILE`: the profile of engines, from the decision log of a router before them.
+//! `--fit FILE`: fits the engines' profile to the decision log of a router in front of them.
 
 use std::{collections::HashMap, path::Path};
 
@@ -7,14 +7,14 @@ use simulate::{FitResult, ServedRequest};
 
 use crate::{decision_record::DecisionRecord, text_file};
 
-/// The profile that a log tells of; a message if it tells too little.
+/// Returns the profile fitted to a log; an error message if the log has too little data.
 pub(super) fn read(path: &Path, base: &Profile) -> Result<FitResult, String> {
     let text = text_file::read(path).map_err(|error| error.to_string())?;
     simulate::fit(&served(&text), base).map_err(|error| error.to_string())
 }
 
-/// The requests of a log that one engine served in one attempt. Lines of others are skipped, and so are those that are
-/// none, such as one that was cut when the disk was full.
+/// Returns the requests of a log that one engine served in one attempt. Other lines are skipped,
+/// and so are lines that cannot be parsed, such as one that was cut when the disk was full.
 fn served(text: &str) -> Vec<ServedRequest> {
     let mut engines = HashMap::new();
     let lines = text
@@ -37,7 +37,8 @@ fn served(text: &str) -> Vec<ServedRequest> {
             Some(ServedRequest {
                 engine: *engines.entry(winner.clone()).or_insert(next),
                 sent_ms: arrival_ms + line.kept_ms(),
-                // What was found is part of what the time went to.
+                // The time depends on the cached tokens, so it counts only if their number is
+                // known.
                 first_token_ms: outcome
                     .ttft_ms
                     .filter(|_| cached_tokens.is_some())

@@ -1,10 +1,10 @@
-//! The report as a table for people.
+//! Formats the report as a table for people.
 
 use std::fmt::Write;
 
 use simulate::{COLUMNS, CellReport, SimulationReport};
 
-/// The whole report.
+/// Returns the whole report.
 pub(super) fn of(report: &SimulationReport) -> String {
     let trace = &report.trace;
     let mut text = format!("{}: {trace}\n", trace.file);

@@ -1,4 +1,4 @@
-//! Where a trace comes from: a file, plain or compressed with zstd, or nowhere.
+//! Source of a trace: a file, plain or compressed with zstd, or a generated workload.
 
 use std::{path::PathBuf, str::FromStr};
 
@@ -7,15 +7,15 @@ use simulate::{Synthetic, SyntheticError};
 
 use crate::text_file;
 
-/// What the name of a workload that is made up begins with.
+/// Prefix of the name of a generated workload.
 const SYNTHETIC: &str = "synthetic:";
 
-/// Where a trace comes from.
+/// Source of a trace.
 #[derive(Clone, Debug)]
 pub(super) enum TraceSource {
     /// A file.
     File(PathBuf),
-    /// It is made up; the name as it was given.
+    /// A generated workload, with its name as given.
     Synthetic(String, Synthetic),
 }
 
@@ -40,7 +40,8 @@ impl std::fmt::Display for TraceSource {
 }
 
 impl TraceSource {
-    /// The trace as JSON lines, with ids for blocks of this size where it is made up; a message if there is none.
+    /// Returns the trace as JSON lines; a generated one has ids for blocks of this size. An error
+    /// message if there is none.
     pub(super) fn text(&self, block_size: BlockSize) -> Result<String, String> {
         match self {
             Self::File(path) => text_file::read(path).map_err(|error| error.to_string()),

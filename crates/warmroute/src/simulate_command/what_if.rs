@@ -1,4 +1,5 @@
-//! `--set KEY=VALUE`: the router as it would be configured, by the keys of the configuration file and with their checks.
+//! `--set KEY=VALUE`: configures the simulated router by keys of the configuration file, with their
+//! checks.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use routing::{CacheSource, RoutingSettings};
 
 use crate::{cli::NameValue, settings, wire_up};
 
-/// The keys that make a difference here. `routing.policy` is what `--policy` tries.
+/// Keys that affect a simulation. `--policy` replaces `routing.policy`.
 const KEYS: &[&str] = &[
     "routing.overlap_weight",
     "routing.temperature",
@@ -40,19 +41,19 @@ const KEYS: &[&str] = &[
     "kv_cache_index.scoring.gpu_tier_weight",
 ];
 
-/// A router's configuration, as far as it matters here.
+/// The part of a router's configuration that affects a simulation.
 #[derive(Clone, Debug)]
 pub(super) struct ConfiguredRouter {
-    /// The decision; each experiment has a policy of its own.
+    /// Routing settings; each experiment has its own policy.
     pub(super) routing: RoutingSettings,
     /// Whether events are followed.
     pub(super) cache: CacheSource,
-    /// How long a request may be held.
+    /// Longest wait of a request in the queue.
     pub(super) wait: Duration,
     pub(super) engine_priority: bool,
 }
 
-/// The default configuration with `changes`; or all that is wrong with them, a line each.
+/// Returns the default configuration with `changes`; or all problems, a line each.
 pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, String> {
     let unknown: Vec<String> = changes
         .iter()
@@ -66,8 +67,8 @@ pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, Stri
         value: value.to_owned(),
         flag: "--set".to_owned(),
     };
-    // Off by default, the ring would make of `continuum` another policy than the one to be tried; and with it on, that would
-    // be the default.
+    // With the ring off, its default, `continuum` would become another policy than the one under
+    // test; with the ring on, it would be the default policy.
     let base = [
         set("prefix_routing.enabled", "true"),
         set("routing.policy", "warm"),
@@ -83,7 +84,7 @@ pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, Stri
             .collect::<Vec<_>>()
             .join("\n")
     };
-    // Without the environment: the same command line is to give the same report everywhere.
+    // Without the environment: the same command line gives the same report everywhere.
     settings::load(None, Vec::new(), &overrides)
         .map(|settings| of(&settings))
         .map_err(problems)
@@ -102,7 +103,7 @@ fn of(settings: &Settings) -> ConfiguredRouter {
     }
 }
 
-/// What is said of a key that makes no difference.
+/// Returns the message for a key that does not affect a simulation.
 fn refusal(key: &str) -> Option<String> {
     if KEYS.contains(&key) {
         return None;

@@ -1,8 +1,9 @@
-//! The settings of what comes before the decision: hooks, names and lists of models, and which headers tell of it.
+//! Settings of the steps before the decision: hooks, model names and lists, and their reply
+//! headers.
 
 use gateway::{HookSettings, ModelListSettings, ModelNameRule, ModelNames, ReplyHeaders};
 
-/// Hooks, with URLs that were checked with the configuration.
+/// Returns the hooks; their URLs were checked with the configuration.
 pub(super) fn hooks(hooks: &[config::HookEntry]) -> Vec<HookSettings> {
     let hook = |hook: &config::HookEntry| {
         Some(HookSettings {
@@ -18,7 +19,7 @@ pub(super) fn hooks(hooks: &[config::HookEntry]) -> Vec<HookSettings> {
     hooks.iter().filter_map(hook).collect()
 }
 
-/// Names and rules of models.
+/// Returns the model names and rules.
 pub(super) fn names(models: &config::ModelsSection) -> ModelNames {
     let rule = |rule: &config::ModelRule| ModelNameRule {
         pattern: rule.pattern.clone(),
@@ -35,7 +36,7 @@ pub(super) fn names(models: &config::ModelsSection) -> ModelNames {
     }
 }
 
-/// Headers of replies.
+/// Returns the settings of reply headers.
 pub(super) fn headers(compat: config::CompatSection) -> ReplyHeaders {
     ReplyHeaders {
         expose: compat.expose_routing_headers,
@@ -43,7 +44,7 @@ pub(super) fn headers(compat: config::CompatSection) -> ReplyHeaders {
     }
 }
 
-/// Ages of model lists.
+/// Returns the lifetimes of model lists.
 pub(super) fn model_lists(settings: &config::Settings) -> ModelListSettings {
     let merged = settings.model_aggregation;
     ModelListSettings {

@@ -1,4 +1,4 @@
-//! What requests are kept together by beside blocks and sessions, as the request path reads it.
+//! Settings of routing by prompt content, for the request path.
 
 use config::{SemanticClusters, SharedPrefixRouting};
 use gateway::{Cluster, ClusterSettings, SharedPrefixSettings};

@@ -1,6 +1,6 @@
-//! What this program was built with.
+//! Features that this program was built with.
 
-/// The Cargo features, in the order of the alphabet, `none` where there is none.
+/// Cargo features in alphabetical order, or `none`.
 pub(super) const BUILT: &str = match (
     cfg!(feature = "nats"),
     cfg!(feature = "redis-cache"),

@@ -1,4 +1,4 @@
-//! The configuration as the parts of the router read it.
+//! Converts the configuration to the settings of the router's parts.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -21,10 +21,10 @@ use super::{before_routing, content_routing, lmcache, model_routing};
 
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 100;
-/// A client that takes nothing of its reply for this long is given up.
+/// Time without progress after which a client that does not read its reply is disconnected.
 const CLIENT_STALL: Duration = Duration::from_secs(300);
 
-/// How tokens become hashes.
+/// Returns the hash scheme of blocks.
 pub(crate) fn scheme(settings: &Settings) -> HashScheme {
     match settings.kv_events.block_hash {
         BlockHashKind::Xxh3 => HashScheme::Xxh3 {
@@ -34,7 +34,7 @@ pub(crate) fn scheme(settings: &Settings) -> HashScheme {
     }
 }
 
-/// The settings of the block index.
+/// Returns the settings of the block index.
 pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
     IndexSettings {
         scheme,
@@ -46,7 +46,7 @@ pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
     }
 }
 
-/// What is kept of decisions in memory.
+/// Returns the limits of the receipt ring.
 pub(super) fn ring(decisions: &config::DecisionsSection) -> ReceiptRingLimits {
     ReceiptRingLimits {
         entries: decisions.ring_entries,
@@ -63,11 +63,11 @@ pub(super) fn decision_log(log: config::DecisionLogSection) -> DecisionLogSettin
     }
 }
 
-/// The settings of the decision.
+/// Returns the settings of the decision.
 pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
     let routing = &settings.routing;
     RoutingSettings {
-        // A test reads every word that the configuration takes.
+        // A test parses every word that the configuration takes.
         policy: routing.policy.parse().unwrap_or(Policy::Warm),
         ring: RingSettings {
             virtual_nodes: settings.prefix_routing.virtual_nodes,
@@ -179,7 +179,7 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> RequestSettings 
         by_model: model_routing::by_model(&settings.routing),
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
-        // Names that are none were refused with the configuration.
+        // Invalid names were refused with the configuration.
         session_headers: settings
             .routing
             .session

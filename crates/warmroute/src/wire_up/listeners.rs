@@ -1,4 +1,5 @@
-//! The sockets of a router, bound, or taken from the process that has them, before anything else is started.
+//! Binds the sockets of a router, or takes them over from a running process, before anything else
+//! is started.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,17 +14,17 @@ use crate::{
     takeover::{InheritedSockets, SocketPurpose, TakeoverError},
 };
 
-/// The process that gave its sockets gives up this one on its own.
+/// Longest wait for the other process to close a socket that is not handed over.
 const LET_GO: Duration = Duration::from_secs(5);
 
-/// Bound sockets, and the place that is bound by whoever serves it.
+/// Bound sockets, and the probe address, which the probe listener binds itself.
 pub(super) struct BoundListeners {
     pub(super) data: Listeners,
     pub(super) admin: Arc<Listener>,
     pub(super) probe: Option<ListenAddr>,
 }
 
-/// Binds what the settings name.
+/// Binds the addresses in the settings.
 pub(super) async fn bind(
     settings: &Settings,
     mut given: Option<&mut InheritedSockets>,
@@ -85,8 +86,8 @@ async fn open(
     Ok(Arc::new(encrypted(listener, tls)))
 }
 
-/// Answers probes at `place`. Where another process has just given its other sockets, `taken`, it may hold this one for a
-/// moment yet.
+/// Answers probes at `place`. Right after a takeover (`taken`) the other process may hold this
+/// address for a moment.
 pub(super) async fn probes(
     gateway: &CurrentGateway,
     place: &ListenAddr,

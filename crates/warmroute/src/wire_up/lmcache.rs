@@ -1,4 +1,4 @@
-//! LMCache's controller, and what goes by it, as configured.
+//! Settings of LMCache's controller and of the routing that uses it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use routing::LmcacheSettings;
 
 use super::model_routing;
 
-/// The controller, where one is named. Its URL was checked with the configuration.
+/// Returns the controller, if one is configured. Its URL was checked with the configuration.
 pub(super) fn controller(
     routing: &RoutingSection,
     registry: &mut Registry,

@@ -1,4 +1,4 @@
-//! Settings of single models and policies, as the decision reads them.
+//! Overrides for single models, as the decision reads them.
 
 use config::RoutingSection;
 use gateway::{ModelRouting, ModelRules};
@@ -19,7 +19,7 @@ pub(super) fn by_model(routing: &RoutingSection) -> ModelRouting {
     }))
 }
 
-/// A policy by the configuration's word; a test reads every word that it takes.
+/// Returns the policy for a word of the configuration; a test parses every word.
 pub(super) fn policy(word: Option<&str>) -> Option<Policy> {
     word.and_then(|word| word.parse().ok())
 }

@@ -1,4 +1,4 @@
-//! The connections to Redis that all stores share.
+//! Connections to Redis that all stores share.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use net::Clock;
 use prometheus_client::registry::Registry;
 use response_cache::{CacheStartError, ResponseCache};
 
-/// Why there are none.
+/// Reason why no pool can be created.
 #[derive(Debug, thiserror::Error)]
 #[error("response_cache.redis: {0}")]
 pub(crate) struct PoolError(net::TrustError);
 
-/// One pool where any store lies in Redis, with its metric families.
+/// Returns one pool if any store is in Redis, with its metric families.
 #[cfg(feature = "redis-cache")]
 pub(super) fn pool(
     settings: &Settings,
@@ -41,7 +41,7 @@ pub(super) fn pool(
     Ok(Some(Arc::new(pool)))
 }
 
-/// A store that needs it says that it cannot be had.
+/// As above, for a build without Redis; a store that needs it reports that it is unavailable.
 #[cfg(not(feature = "redis-cache"))]
 #[expect(
     clippy::unnecessary_wraps,
@@ -55,7 +55,7 @@ pub(super) fn pool(
     Ok(None)
 }
 
-/// Kept replies, on the same connections.
+/// Returns the store of cached replies, on the same connections.
 #[cfg(feature = "redis-cache")]
 pub(super) fn replies(
     settings: &config::ResponseCacheSection,
@@ -66,7 +66,7 @@ pub(super) fn replies(
     ResponseCache::start(settings, pool, clock, registry)
 }
 
-/// The same without any: where there is no Redis, no two crates agree on what its connections are.
+/// As above, for a build without Redis: the crates have no common connection type.
 #[cfg(not(feature = "redis-cache"))]
 pub(super) fn replies(
     settings: &config::ResponseCacheSection,
@@ -77,7 +77,7 @@ pub(super) fn replies(
     ResponseCache::start(settings, None, clock, registry)
 }
 
-/// Token ids that engines told, on the same connections.
+/// Returns the store of token ids from engines, on the same connections.
 #[cfg(feature = "redis-cache")]
 pub(super) fn tokens(
     settings: Option<&LmcacheSection>,
@@ -90,7 +90,7 @@ pub(super) fn tokens(
     RedisTokenStore::start(pool.cloned(), clock).map(Some)
 }
 
-/// The same without any.
+/// As above, for a build without Redis.
 #[cfg(not(feature = "redis-cache"))]
 pub(super) fn tokens(
     settings: Option<&LmcacheSection>,

@@ -8,7 +8,8 @@ use serde_json::json;
 use crate::{
     fleet::{ScriptedFleet, attempts, fine},
     harness::{
-        RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat, eventually,
+        PieceGate, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat,
+        eventually,
     },
 };
 
@@ -18,10 +19,9 @@ fn reset_after(pause: Duration) -> ScriptedReply {
 }
 
 /// Sends so many requests at once, each on a connection of its own.
-fn at_once(scripted: &ScriptedFleet, count: usize) -> Vec<RawReply> {
-    let address = scripted.router.data();
+fn at_once(address: &str, count: usize) -> Vec<RawReply> {
     let ask = |number: usize| {
-        let address = address.clone();
+        let address = address.to_owned();
         std::thread::spawn(move || {
             RawClient::chat(&address, &chat("m", &format!("question {number}"), 1)).reply()
         })
@@ -36,10 +36,20 @@ fn at_once(scripted: &ScriptedFleet, count: usize) -> Vec<RawReply> {
 #[test]
 #[contract("F4")]
 fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again() {
-    // As long as it takes until all hundred have been sent: they are in flight together.
-    let resets = || reset_after(Duration::from_secs(3));
+    // Each request is reset when the gate has let one more through; the first hundred wait for that together.
+    let gate = PieceGate::new();
+    let resets = || ScriptedReply::CutGated(gate.clone());
     let scripted = ScriptedFleet::start(&[resets(), resets()], "");
-    let replies = at_once(&scripted, 100);
+    let address = scripted.router.data();
+    let replies = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| at_once(&address, 100));
+        eventually("all hundred to be in flight", || {
+            (scripted.requests() == 100).then_some(())
+        });
+        // More than a hundred requests can be sent in all: a hundred times the most attempts of one.
+        (0..1_000).for_each(|_| gate.open());
+        asking.join().expect("every request is answered")
+    });
     let codes: Vec<_> = replies
         .iter()
         .map(|reply| (reply.status, reply.error_code()))
@@ -70,7 +80,7 @@ fn one_engine_that_resets_everything_beside_one_that_answers_costs_no_request() 
         ],
         "",
     );
-    let replies = at_once(&scripted, 100);
+    let replies = at_once(&scripted.router.data(), 100);
     assert!(
         replies.iter().all(|reply| reply.status == 200),
         "{:?}",

@@ -25,6 +25,8 @@ pub enum ScriptedReply {
     Gated(Vec<Vec<u8>>, PieceGate),
     /// These bytes, and then the connection is closed.
     Cut(Vec<u8>),
+    /// Nothing; the connection is closed when the gate opens.
+    CutGated(PieceGate),
     /// These pieces as above, and then the connection is closed.
     CutAfter(Vec<Vec<u8>>, Duration),
     /// These bytes before the request's body is read, which is a good while later and to no purpose.
@@ -362,6 +364,10 @@ impl EngineConnection {
                 gate.pass();
                 self.write(piece)
             }),
+            ScriptedReply::CutGated(gate) => {
+                gate.pass();
+                self.answer(ScriptedReply::Cut(Vec::new()))
+            }
             ScriptedReply::CutAfter(pieces, pause) => {
                 self.answer(ScriptedReply::Pieces(pieces, pause))?;
                 self.answer(ScriptedReply::Cut(Vec::new()))

@@ -9,12 +9,13 @@ use super::ProtocolError;
 pub(super) enum Command<'a> {
     /// End of the handshake, with properties.
     Ready(&'a [u8]),
-    /// The peer gives up, with a reason.
+    /// The peer closes the session, with a reason.
     Error(&'a [u8]),
     Subscribe(&'a [u8]),
     Cancel(&'a [u8]),
     Ping {
-        /// After this long without traffic the peer counts the connection as dead; so do we.
+        /// Time without traffic after which the peer considers the connection dead; the same
+        /// applies here.
         time_to_live: Option<Duration>,
         context: &'a [u8],
     },
@@ -23,7 +24,7 @@ pub(super) enum Command<'a> {
     Unknown,
 }
 
-/// Longest context of a PING; it comes back in the PONG.
+/// Longest context of a PING; the PONG returns it.
 const CONTEXT: usize = 16;
 
 pub(super) fn read(body: &[u8]) -> Result<Command<'_>, ProtocolError> {

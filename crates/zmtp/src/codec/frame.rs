@@ -8,7 +8,7 @@ const MORE: u8 = 0b001;
 const LONG: u8 = 0b010;
 const COMMAND: u8 = 0b100;
 
-/// What a header says about the frame behind it.
+/// A parsed frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: FrameKind,
@@ -27,7 +27,7 @@ pub(super) enum FrameKind {
     Last,
 }
 
-/// Reads a header; `None` if it has not come completely. Judges the flags, not the length.
+/// Reads a header; `None` if it is incomplete. Checks the flags, not the length.
 pub(super) fn header(bytes: &[u8]) -> Result<Option<Header>, ProtocolError> {
     let Some((&flags, rest)) = bytes.split_first() else {
         return Ok(None);
@@ -52,7 +52,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<Header>, ProtocolError> {
     }))
 }
 
-/// Appends a message; one without frames is nothing.
+/// Appends a message; a message without frames appends nothing.
 pub fn encode_message<F: AsRef<[u8]>>(frames: &[F], out: &mut BytesMut) {
     let Some((last, parts)) = frames.split_last() else {
         return;

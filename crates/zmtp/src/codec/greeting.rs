@@ -8,7 +8,7 @@ pub(super) const LENGTH: usize = 64;
 const MECHANISM: std::ops::Range<usize> = 12..32;
 const NULL: &[u8; 20] = b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 
-/// Our greeting: version 3.1, NULL mechanism, client.
+/// Returns our greeting: version 3.1, NULL mechanism, client.
 pub(super) fn ours() -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     bytes[0] = 0xff;
@@ -21,8 +21,8 @@ pub(super) fn ours() -> [u8; LENGTH] {
     bytes
 }
 
-/// Reads the peer's greeting, or the part of it that has come, so that a peer that speaks something else is known by
-/// its first bytes. `Some(minor version)` once it is complete.
+/// Reads the peer's greeting, or the received part of it, so that a peer of another protocol is
+/// detected by its first bytes. `Some(minor version)` once it is complete.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<u8>, ProtocolError> {
     let at = |index: usize| bytes.get(index).copied();
     if at(0).is_some_and(|byte| byte != 0xff) || at(9).is_some_and(|byte| byte & 1 == 0) {
@@ -46,6 +46,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<u8>, ProtocolError> {
             name: String::from_utf8_lossy(&name).escape_debug().to_string(),
         });
     }
-    // A later major version is obliged to speak ours when greeted with it.
+    // A later major version must speak ours when greeted with it.
     Ok(Some(if greeting[10] > 3 { 1 } else { greeting[11] }))
 }

@@ -1,9 +1,9 @@
 //! The protocol without sockets: bytes in, events out, bytes to send.
 //!
-//! [`Session`] is one side of one connection. It is fed whatever arrived, in whatever pieces, and neither reads, waits
-//! nor knows the time.
+//! [`ZmtpSession`] is one side of one connection. It takes bytes in pieces of any size, and neither
+//! reads, waits nor knows the time.
 //!
-//! **Invariant**: whatever bytes come in, no call panics, and what a session holds is bounded by its
+//! **Invariant**: no input makes a call panic, and a session's memory is bounded by its
 //! [`Limits`](crate::Limits).
 
 mod command;

@@ -1,20 +1,20 @@
-//! The READY command: what kind of socket the peer has.
+//! The READY command: it carries the peer's socket type.
 
 use bytes::Bytes;
 
 use super::{ProtocolError, SocketType};
 
-/// Longest routing id, as the protocol has it.
+/// Longest routing id that the protocol allows.
 const IDENTITY: usize = 255;
 
-/// What a peer said about itself.
+/// The properties of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ready {
-    /// Its routing id; empty if it wants one made up.
+    /// Its routing id; empty if the router assigns one.
     pub(super) identity: Bytes,
 }
 
-/// The data of our READY.
+/// Returns the data of our READY.
 pub(super) fn ours(socket: SocketType, identity: &[u8]) -> Vec<u8> {
     let mut data = Vec::new();
     property("Socket-Type", socket.as_str().as_bytes(), &mut data);
@@ -24,7 +24,7 @@ pub(super) fn ours(socket: SocketType, identity: &[u8]) -> Vec<u8> {
     data
 }
 
-/// Reads the data of the peer's READY and checks that the two sockets can talk.
+/// Reads the data of the peer's READY and checks that the two socket types are compatible.
 pub(super) fn read(mut data: &[u8], ours: SocketType) -> Result<Ready, ProtocolError> {
     let mut socket = None;
     let mut identity = Bytes::new();
@@ -33,7 +33,7 @@ pub(super) fn read(mut data: &[u8], ours: SocketType) -> Result<Ready, ProtocolE
         if name.eq_ignore_ascii_case(b"Socket-Type") {
             socket = Some(value);
         } else if name.eq_ignore_ascii_case(b"Identity") {
-            // A leading zero is reserved for ids that a router makes up.
+            // A leading zero is reserved for ids that a router assigns.
             if value.len() > IDENTITY || value.first() == Some(&0) {
                 return Err(ProtocolError::Command);
             }

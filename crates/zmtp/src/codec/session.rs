@@ -11,15 +11,15 @@ use super::{
 };
 use crate::Limits;
 
-/// Longest command that is read: a READY with many properties, or a SUBSCRIBE with a long topic.
+/// Longest accepted command: a READY with many properties, or a SUBSCRIBE with a long topic.
 const MAX_COMMAND: u64 = 8 * 1024;
 
-/// The socket types that exist here.
+/// The supported socket types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SocketType {
     /// Receives what it subscribed to.
     Sub,
-    /// Sends to those who subscribed.
+    /// Sends to subscribers.
     Pub,
     /// Sends and receives whole messages.
     Dealer,
@@ -27,7 +27,7 @@ pub enum SocketType {
     Router,
 }
 
-/// What came in.
+/// An event of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Incoming {
     /// The handshake is done.
@@ -37,27 +37,27 @@ pub enum Incoming {
     },
     /// A whole message, never without frames.
     Message(Vec<Bytes>),
-    /// The peer wants topics that start with this.
+    /// The peer subscribes to topics with this prefix.
     Subscribe(Bytes),
-    /// The peer no longer wants this prefix.
+    /// The peer cancels its subscription to this prefix.
     Cancel(Bytes),
 }
 
-/// Why a peer cannot be talked to any longer.
+/// The protocol error that ends a connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// Another protocol altogether.
+    /// Another protocol.
     #[error(
         "the peer does not speak zmtp 3: check that the endpoint is a zeromq socket and not, say, an http port"
     )]
     NotZmtp,
-    /// An older ZeroMQ.
+    /// An older ZeroMQ version.
     #[error("the peer speaks zmtp {major}: version 3 is needed, which zeromq has had since 4.0")]
     Version {
         /// Its major version.
         major: u8,
     },
-    /// A security mechanism.
+    /// An unsupported security mechanism.
     #[error(
         "the peer asks for the security mechanism {name}: only NULL is supported, switch it off at the publisher"
     )]
@@ -65,7 +65,7 @@ pub enum ProtocolError {
         /// Its name.
         name: String,
     },
-    /// A socket that does not fit ours.
+    /// A socket type incompatible with ours.
     #[error(
         "the peer is a {peer:?} socket: our {ours} talks to {expected}, check that the endpoints are not swapped"
     )]
@@ -74,25 +74,25 @@ pub enum ProtocolError {
         peer: String,
         /// Our type.
         ours: &'static str,
-        /// Types that fit.
+        /// Compatible types.
         expected: &'static str,
     },
-    /// The peer gave up during the handshake.
+    /// The peer refused the handshake.
     #[error("the peer refused the connection: {reason:?}")]
     Refused {
-        /// Its words.
+        /// Its reason.
         reason: String,
     },
-    /// Flags that mean nothing.
+    /// Invalid flags.
     #[error("frame flags {flags:#04x} are not valid")]
     Flags {
         /// The byte.
         flags: u8,
     },
-    /// A message longer than allowed, by its header alone.
+    /// A message longer than allowed, according to its header.
     #[error("message of at least {announced} bytes: at most {limit} are accepted")]
     MessageTooLong {
-        /// Its length as far as announced.
+        /// Its announced length so far.
         announced: u64,
         /// The limit.
         limit: usize,
@@ -103,16 +103,16 @@ pub enum ProtocolError {
         /// The limit.
         limit: usize,
     },
-    /// A command longer than any that has a meaning.
+    /// A command longer than any valid one.
     #[error("command of {announced} bytes: at most {MAX_COMMAND} are accepted")]
     CommandTooLong {
-        /// Its length as announced.
+        /// Its announced length.
         announced: u64,
     },
-    /// A command that is not laid out as one, or stands where none may.
+    /// A malformed command, or one at a position where none is allowed.
     #[error("command is malformed or out of place")]
     Command,
-    /// Something before the handshake was done.
+    /// Data before the end of the handshake.
     #[error("message before the end of the handshake")]
     Early,
 }
@@ -125,7 +125,7 @@ pub struct ZmtpSession {
     phase: SessionPhase,
     max_message: usize,
     max_frames: usize,
-    /// Frames of a message that is still coming, and their bytes.
+    /// Frames of an incomplete message, and their bytes.
     parts: Vec<Bytes>,
     parts_bytes: u64,
     peer_minor: u8,
@@ -141,7 +141,8 @@ enum SessionPhase {
 }
 
 impl ZmtpSession {
-    /// A new connection: the greeting is waiting in [`Session::outgoing`]. Only a dealer's `identity` is sent.
+    /// Creates the session of a new connection: the greeting is ready in [`ZmtpSession::outgoing`].
+    /// Only a dealer's `identity` is sent.
     pub fn new(socket: SocketType, identity: &[u8], limits: &Limits) -> Self {
         Self {
             socket,
@@ -157,7 +158,8 @@ impl ZmtpSession {
         }
     }
 
-    /// Takes the next event out of `bytes`; `None`: more bytes are needed. After an error the connection is over.
+    /// Takes the next event out of `bytes`; `None`: more bytes are needed. After an error the
+    /// connection is unusable.
     pub fn receive(&mut self, bytes: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
         if self.phase == SessionPhase::Greeting {
             let Some(minor) = greeting::read(bytes)? else {
@@ -201,12 +203,12 @@ impl ZmtpSession {
         Ok(None)
     }
 
-    /// What is to be sent; the caller takes from the front what it could write.
+    /// Returns the bytes to send; the caller removes the written part from the front.
     pub fn outgoing(&mut self) -> &mut BytesMut {
         &mut self.outgoing
     }
 
-    /// Subscribes to topics that start with `topic`, in the form this peer understands.
+    /// Subscribes to topics that start with `topic`, in the form that this peer understands.
     pub fn subscribe(&mut self, topic: &[u8]) {
         if self.peer_minor >= 1 {
             frame::encode_command("SUBSCRIBE", topic, &mut self.outgoing);
@@ -215,29 +217,29 @@ impl ZmtpSession {
         }
     }
 
-    /// Bytes of the frames of a message that is still coming.
+    /// Returns the bytes of the frames of an incomplete message.
     pub fn incomplete_bytes(&self) -> usize {
         usize::try_from(self.parts_bytes).unwrap_or(usize::MAX)
     }
 
-    /// Asks the peer for a sign of life, if it knows how to give one.
+    /// Queues a PING, if the peer can answer one.
     pub fn ping(&mut self) {
         if self.peer_minor >= 1 {
             frame::encode_command("PING", &[0, 0], &mut self.outgoing);
         }
     }
 
-    /// Whether the peer answers a PING.
+    /// Returns whether the peer answers a PING.
     pub fn can_ping(&self) -> bool {
         self.peer_minor >= 1
     }
 
-    /// After this long without a byte the peer wants the connection to count as dead.
+    /// Returns the time without a byte after which the peer considers the connection dead.
     pub fn peer_ttl(&self) -> Option<Duration> {
         self.peer_ttl
     }
 
-    /// Checks a header against the limits, before anything of the body is kept.
+    /// Checks a header against the limits, before any byte of the body is stored.
     fn admit(&self, header: Header) -> Result<usize, ProtocolError> {
         if header.kind == FrameKind::Command {
             if header.body > MAX_COMMAND {
@@ -286,7 +288,8 @@ impl ZmtpSession {
         }
         Ok(match command {
             Command::Ready(_) | Command::Error(_) => return Err(ProtocolError::Command),
-            // Topics are copied: a slice would keep the whole read buffer alive for as long as the subscription.
+            // Topics are copied: a slice would keep the whole read buffer alive for as long as the
+            // subscription.
             Command::Subscribe(topic) => self.publishing(Incoming::Subscribe, topic),
             Command::Cancel(topic) => self.publishing(Incoming::Cancel, topic),
             Command::Ping {
@@ -305,7 +308,7 @@ impl ZmtpSession {
         if self.socket != SocketType::Pub {
             return Some(Incoming::Message(frames));
         }
-        // The older form of a subscription. Anything else that a subscriber sends has no reader.
+        // The older form of a subscription. Any other message of a subscriber is ignored.
         match frames.as_slice() {
             [only] if only.len() as u64 <= MAX_COMMAND => match only.split_first() {
                 Some((1, topic)) => self.publishing(Incoming::Subscribe, topic),
@@ -322,7 +325,7 @@ impl ZmtpSession {
 }
 
 impl SocketType {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sub => "SUB",

@@ -14,11 +14,11 @@ use super::*;
 /// Worker, medium, salt and block.
 type AnnouncedBlock = (Arc<str>, Arc<str>, Option<Arc<str>>, u64);
 
-/// Reads envelopes as any index of the standard does.
+/// Reader of envelopes, like any index of the standard.
 struct EnvelopeReader {
     index: KvIndex,
     streams: StandardStreams,
-    /// What was told as stored, and not as removed since.
+    /// Blocks announced as stored and not removed since.
     told: HashSet<AnnouncedBlock>,
 }
 
@@ -36,7 +36,8 @@ impl EnvelopeReader {
         }
     }
 
-    /// A block stored twice is a copy to whoever counts them, and one removal leaves the other.
+    /// A block stored twice is a copy for a reader that counts copies, and one removal leaves the
+    /// other.
     fn note(&mut self, event: &StandardEvent) {
         let StreamKey {
             backend_id,
@@ -114,7 +115,7 @@ impl EnvelopeReader {
     }
 }
 
-/// One thing that happens: at the index, or that some of the stream is read. Blocks in units of [`SCALE`].
+/// One step: a change of the index, or a read of the stream. Blocks in units of [`SCALE`].
 #[derive(Clone, Debug)]
 enum FollowerStep {
     Store {
@@ -135,16 +136,17 @@ enum FollowerStep {
     Read,
 }
 
-/// Long chains, so that the standing state comes in several pieces.
+/// Long chains, so that the initial state comes in several pieces.
 const SCALE: u32 = 150;
 
-/// `begin` of the stores are of whole sequences; the others go on where a worker need not hold what is in front.
+/// `begin` of the stores are whole sequences; the others continue a sequence whose front the worker
+/// may lack.
 fn steps(begin: f64) -> impl Strategy<Value = Vec<FollowerStep>> {
     let tier = prop_oneof![3 => Just(Tier::Device), 1 => Just(Tier::Host)];
     let span = (0_u32..3, 0_u32..3, 0_u32..24, 1_u32..16, tier);
     let step = prop_oneof![
         5 => (span.clone(), prop::bool::weighted(begin)).prop_map(|((worker, salt, from, len, tier), begins)| {
-            // What hangs on nothing is not stored.
+            // A block without a parent is not stored.
             let from = if begins { 0 } else { from };
             FollowerStep::Store { worker, salt, blocks: from..from + len, tier }
         }),

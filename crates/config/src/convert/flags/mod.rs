@@ -1,6 +1,8 @@
-//! The command lines of the routers around SGLang (`sglang_router`, `smg`) and of vLLM Router, which share most flags.
+//! Converts the command lines of the routers around SGLang (`sglang_router`, `smg`) and of vLLM
+//! Router, which share most flags.
 //!
-//! Each flag becomes the key that a file of vLLM Router has for it; what such a file has no key for has one of ours here.
+//! Each flag becomes its key in a file of vLLM Router; a flag without such a key has a key of its
+//! own here.
 
 mod table;
 mod words;
@@ -14,7 +16,7 @@ use crate::{
     tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin},
 };
 
-/// Whose command line it is.
+/// Router whose command line is converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceRouter {
     /// `sglang_router` and its successor `smg`.
@@ -39,14 +41,15 @@ impl SourceRouter {
     }
 }
 
-/// The port of both routers where no flag says otherwise; clients know it.
+/// Default port of both routers; clients know it.
 const PORT: &str = "30000";
-/// The policy of both where no flag says otherwise.
+/// Default policy of both routers.
 const POLICY: &str = "cache_aware";
-/// More flags than either router has ten times over.
+/// Most words accepted: ten times more than either router has flags.
 const MAX_WORDS: usize = 100_000;
 
-/// Translates a command line, given as text, into YAML of ours. `name` is what problems call the text.
+/// Converts a command line, given as text, to a configuration of ours in YAML. `name` is the name
+/// of the text in problems.
 ///
 /// # Errors
 /// As [`convert_flags`].
@@ -58,17 +61,22 @@ pub fn convert_command(
     convert_flags(router, name, &words::words(text))
 }
 
-/// Translates the words of a command line into YAML of ours. What stands before the first flag is the program.
+/// Converts the words of a command line to a configuration of ours in YAML. The words before the
+/// first flag are the program.
 ///
-/// Flags without a counterpart stand in comments above it, by name only: a value may be a secret.
+/// Flags without a counterpart are listed in comments at the top, by name only: a value may be a
+/// secret.
 ///
 /// # Errors
-/// Every value that cannot be what that router takes.
+/// Every value that the other router would not accept.
 ///
 /// ```
-/// let flags = ["--worker-urls", "http://10.0.0.5:8000", "--policy", "round_robin", "--log-dir", "/tmp"];
+/// let flags = [
+///     "--worker-urls", "http://10.0.0.5:8000", "--policy", "round_robin", "--log-dir", "/tmp",
+/// ];
 /// let flags: Vec<String> = flags.map(str::to_owned).into();
-/// let ours = config::convert_flags(config::FlagsOf::Smg, "flags", &flags).expect("flags of that router");
+/// let ours = config::convert_flags(config::SourceRouter::Smg, "flags", &flags)
+///     .expect("flags of that router");
 /// assert!(ours.contains("  - {url: \"http://10.0.0.5:8000\"}\n"));
 /// assert!(ours.contains("  policy: round_robin\n"));
 /// assert!(ours.contains("# no counterpart: --log-dir\n"));
@@ -106,7 +114,7 @@ pub fn convert_flags(
     convert_tree(router.title(), name, &tree, unused)
 }
 
-/// What was read of a command line.
+/// Parsed command line.
 #[derive(Debug)]
 struct ParsedFlags {
     router: SourceRouter,
@@ -134,7 +142,8 @@ impl ParsedFlags {
     }
 
     fn flag(&mut self, flag: &str, values: &[&str]) {
-        // `python -m sglang_router` names its own flags behind `--router-` where an engine has flags too.
+        // `python -m sglang_router` prefixes its own flags with `--router-` if an engine has flags
+        // too.
         let plain = flag.trim_start_matches("--");
         let bare = plain
             .strip_prefix("router-")
@@ -215,7 +224,7 @@ impl ParsedFlags {
             .push(draft.expected(expected).at(origin(flag)));
     }
 
-    /// The last of several flags of one name counts, as there.
+    /// Stores a flag; the last of several flags of one name counts, as in that router.
     fn put(&mut self, path: &[&str], value: &str, from: &ValueOrigin) {
         let place = path
             .iter()
@@ -228,7 +237,7 @@ impl ParsedFlags {
         }
     }
 
-    /// The same as a file, and the flags that it has no place for.
+    /// Returns the equivalent file as a tree, and the flags without a place in it.
     fn tree(mut self) -> (LocatedValue, Vec<String>) {
         let split = self.split || !(self.prefill.is_empty() && self.decode.is_empty());
         let mode = if split {

@@ -1,18 +1,19 @@
-//! Every flag that has a counterpart. Read from the argument parsers of sglang-router 0.3.2, smg 1.13.0 and vllm-router 0.1.17.
+//! Every flag that has a counterpart. Source: the argument parsers of sglang-router 0.3.2, smg
+//! 1.13.0 and vllm-router 0.1.17.
 
-/// A flag without its dashes, and what it means.
+/// A flag without its dashes, and its meaning.
 #[derive(Debug)]
 pub(super) struct Flag {
     pub(super) name: &'static str,
     pub(super) means: FlagMeaning,
 }
 
-/// What a flag means.
+/// Meaning of a flag.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FlagMeaning {
     /// URLs of workers.
     Workers,
-    /// Prefill and decode are split.
+    /// Separates prefill and decode.
     Split,
     /// A prefill worker: its URL, and its bootstrap port or `none`.
     Prefill,
@@ -20,7 +21,7 @@ pub(super) enum FlagMeaning {
     Decode,
     /// The policy under this key.
     Policy(&'static str),
-    /// The value of this key of a file of that router, or of one that stands only here.
+    /// The value of this key of that router's file, or of a key that exists only here.
     Key(&'static [&'static str]),
     /// A flag without a value: this value of the key.
     Fixed(&'static [&'static str], &'static str),
@@ -82,7 +83,7 @@ pub(super) const FLAGS: &[Flag] = &[
         "retry-max-backoff-ms",
         FlagMeaning::Key(&["retry", "max_backoff_ms"]),
     ),
-    // What they call retries are sends.
+    // Their "retries" count attempts.
     flag(
         "disable-retries",
         FlagMeaning::Fixed(&["retry", "max_retries"], "1"),
@@ -149,7 +150,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("log-json", FlagMeaning::Fixed(&["log_format"], "json")),
 ];
 
-/// Policies of theirs that are one of ours under another name.
+/// Policies of theirs that have another name here.
 pub(super) const POLICY_NAMES: &[(&str, &str)] = &[
     ("consistent_hashing", "consistent_hash"),
     ("least_load", "least_loaded"),

@@ -1,7 +1,7 @@
-//! A command line as a shell would take it apart, without what only a running shell knows.
+//! Splits a command line as a shell does, without the parts that only a running shell can evaluate.
 
-/// The words of a command line: quotes and backslashes are read, lines may go on behind a backslash, `#` begins a
-/// remark. Variables and substitutions stay as they are written.
+/// Returns the words of a command line: quotes and backslashes are interpreted, a backslash
+/// continues a line, `#` begins a comment. Variables and substitutions stay as written.
 pub(super) fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -9,7 +9,7 @@ pub(super) fn words(text: &str) -> Vec<String> {
     while let Some(letter) = letters.next() {
         match letter {
             '\\' => match letters.next() {
-                // The line goes on.
+                // The line continues.
                 Some('\n') | None => {}
                 Some(escaped) => word.get_or_insert_default().push(escaped),
             },

@@ -1,4 +1,4 @@
-//! What that router keeps together by what prompts mean, and by how they begin.
+//! Converts that router's routing by the meaning and by the beginning of prompts.
 
 use super::{Conversion, KeyMapping, WEIGHT, any_url, key};
 use crate::{
@@ -92,14 +92,15 @@ impl Conversion {
             if let Some(backend) = prefixes.take("backend")
                 && self.given.value(&backend, &BACKEND) == Some(Value::Word("redis"))
             {
-                // Each router of ours remembers for itself.
+                // Each router of ours has its own memory.
                 self.given.unused(backend);
             }
             self.given.leave(prefixes);
         }
     }
 
-    /// The server of vectors becomes one more worker: that is where ours asks for them.
+    /// Converts the clusters. The embedding server becomes one more worker, because ours sends
+    /// embedding requests to workers.
     fn clusters(&mut self, mut clusters: UnreadFields<'_>) {
         let place = clusters.place("clusters", None);
         self.set(
@@ -135,7 +136,7 @@ impl Conversion {
         self.given.leave(clusters);
     }
 
-    /// One cluster as YAML on a line.
+    /// Returns one cluster as YAML on a line.
     fn cluster(&mut self, entry: &SourceField<'_>) -> Option<String> {
         let mut fields = self.given.fields(entry)?;
         let name = self
@@ -159,7 +160,7 @@ impl Conversion {
             .unwrap_or_default()
         {
             if let Some(url) = self.given.url(&worker, any_url) {
-                // Ours are named, those without a name by where they are.
+                // Our workers have names; an unnamed worker is named after its host.
                 workers.push(quoted(&host(&url)));
             }
         }

@@ -1,4 +1,4 @@
-//! What that router asks LMCache's controller, and where it keeps the tokens of prompts.
+//! Converts that router's use of LMCache's controller, and its cache of prompt tokens.
 
 use super::{Conversion, KeyMapping, WEIGHT, any_url, key};
 use crate::{
@@ -12,11 +12,11 @@ use crate::{
     tree::{ValueNode, ValueOrigin},
 };
 
-/// Where that router asks unless told otherwise.
+/// That router's default URL of the controller.
 const USUAL_URL: &str = "http://localhost:9000";
 const URL: &str = "routing.lmcache.controller_url";
 const API_KEY: &str = "routing.lmcache.controller_api_key";
-/// The usual address of Redis, where the file names none.
+/// Default address of Redis if the file names none.
 const USUAL_SERVER: &str = "redis://localhost:6379";
 const SERVER: &str = "response_cache.redis.url";
 
@@ -99,7 +99,7 @@ const REDIS: &[KeyMapping] = &[
 ];
 
 impl Conversion {
-    /// The keys that stand with the policy.
+    /// Converts the keys beside the policy.
     pub(super) fn lmcache(&mut self, policy: &mut UnreadFields<'_>) {
         let url = policy.take("controller_url");
         let place = policy.place("controller_url", url.as_ref());
@@ -129,7 +129,7 @@ impl Conversion {
         }
     }
 
-    /// Ours takes those that need no key of the request.
+    /// Converts the fallback; ours takes the policies that need no key of the request.
     fn fallback(&mut self, field: SourceField<'_>) {
         let place = (field.path.clone(), field.value.origin.clone());
         let Some(Value::Text(name)) = self.given.value(&field, &ValueKind::Text) else {
@@ -141,7 +141,7 @@ impl Conversion {
         }
     }
 
-    /// Workers of ours are called after their URLs.
+    /// Converts the worker map; workers of ours are named after their URLs.
     fn worker_map(&mut self, map: &SourceField<'_>) {
         let place = (map.path.clone(), map.value.origin.clone());
         let Some(mut fields) = self.given.fields(map) else {
@@ -170,7 +170,7 @@ impl Conversion {
         self.given.leave(fields);
     }
 
-    /// The section at the top.
+    /// Converts the top-level section.
     pub(super) fn prompt_cache(&mut self, top: &mut UnreadFields<'_>) {
         let cache = top
             .take("prompt_cache")
@@ -192,7 +192,7 @@ impl Conversion {
         }
     }
 
-    /// Where the prompts of `cache` are shared, because `chosen` says so.
+    /// Converts the store shared by the prompts of `cache`, selected by `chosen`.
     fn server(&mut self, cache: &mut UnreadFields<'_>, chosen: &(String, ValueOrigin)) {
         let redis = cache
             .take("redis")
@@ -205,7 +205,7 @@ impl Conversion {
             Some(url) => {
                 let place = (url.path.clone(), url.value.origin.clone());
                 let checked = self.given.value(&url, &ValueKind::RedisUrl);
-                // As it stands there: the checked one does not show its password.
+                // As written in the file: the checked URL hides its password.
                 if let (Some(Value::RedisUrl(checked)), ValueNode::Text(text)) =
                     (checked, &url.value.node)
                 {

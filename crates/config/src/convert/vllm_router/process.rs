@@ -1,4 +1,4 @@
-//! Settings of the process that only flags set, under keys of their own.
+//! Converts settings of the process that only flags set, under keys of their own.
 
 use super::{Conversion, KeyMapping, key};
 use crate::{
@@ -19,7 +19,7 @@ const SECONDS_OR_ZERO: ValueKind = ValueKind::Int {
     max: MAX_DURATION.as_secs(),
 };
 
-/// As both routers have them.
+/// Log levels of both routers.
 const LEVEL: ValueKind = ValueKind::Word(&[
     level("debug", &[]),
     level("info", &[]),

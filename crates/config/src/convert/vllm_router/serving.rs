@@ -1,4 +1,4 @@
-//! Where that router listens, how it tries again, and how it looks after its workers.
+//! Converts that router's listeners, retries and health checks.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,10 +24,10 @@ const ANY_PORT: ValueKind = ValueKind::Int {
     min: 0,
     max: 65_535,
 };
-/// What that router calls retries are sends: one is to try once.
+/// Number of attempts: that router's "retries" include the first one.
 const SENDS: ValueKind = ValueKind::Int { min: 1, max: 100 };
 
-/// Beside the number of sends.
+/// Retry keys besides the number of attempts.
 const RETRY: &[KeyMapping] = &[
     KeyMapping {
         unit: "ms",
@@ -81,7 +81,8 @@ impl Conversion {
         }
     }
 
-    /// Two keys there are one of ours. A host that is no address would have to be looked up, and stays without a counterpart.
+    /// Converts two keys to one of ours. A host name would have to be resolved, and stays without a
+    /// counterpart.
     fn listen(&mut self, top: &mut UnreadFields<'_>) {
         let (host, port) = (top.take("host"), top.take("port"));
         let place = top.place("port", port.as_ref());
@@ -113,7 +114,7 @@ impl Conversion {
             return;
         };
         let place = (host.path.clone(), host.value.origin.clone());
-        // Our own port where that file leaves it out.
+        // Our default port if that file leaves it out.
         let listen = SocketAddr::new(address, port.unwrap_or(8080));
         self.set("server.listen", format!("\"{listen}\""), &place);
         if !address.is_loopback() {
@@ -130,7 +131,7 @@ impl Conversion {
         let place = (field.path.clone(), field.value.origin.clone());
         if let Some(Value::Int(sends)) = self.given.value(&field, &SENDS) {
             self.set("retry.max_attempts", sends.to_string(), &place);
-            // It bounds the other.
+            // `request.max_retries` bounds the attempts too.
             self.set("request.max_retries", (sends - 1).to_string(), &place);
         }
     }

@@ -1,4 +1,5 @@
-//! The messages of a chat as the turns of a conversation with the system prompt apart.
+//! Translates the messages of a chat into the turns of a conversation, with the system prompt
+//! apart.
 
 use std::borrow::Cow;
 
@@ -8,8 +9,8 @@ use crate::{
     prefix_key::content_text,
 };
 
-/// One side's turn: blocks of content, written already. Messages of one side that follow each other are one turn, since
-/// the results of all calls must come in the turn that follows them.
+/// The turn of one role: content blocks, already written. Consecutive messages of one role are one
+/// turn, since the results of all calls must come in the turn that follows them.
 struct RoleTurn {
     role: &'static str,
     blocks: Vec<String>,
@@ -85,11 +86,11 @@ fn block(kind: &str, describe: impl FnOnce(&mut ObjectWriter<'_>)) -> String {
 }
 
 fn text_block(text: &str) -> Option<String> {
-    // An empty one is refused by the API.
+    // The API rejects an empty one.
     (!text.is_empty()).then(|| block("text", |block| block.text("text", text)))
 }
 
-/// What somebody said: text and pictures.
+/// Writes the text and images of a message.
 fn parts(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
     let Some(content) = said.member("content") else {
         return Vec::new();
@@ -129,7 +130,7 @@ fn parts(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> V
     blocks
 }
 
-/// Where a picture is.
+/// Writes the source of an image.
 fn source(block: &mut ObjectWriter<'_>, url: &str) {
     let mut source = block.object("source");
     let inline = url
@@ -149,8 +150,8 @@ fn source(block: &mut ObjectWriter<'_>, url: &str) {
     source.close();
 }
 
-/// What the model said: text, then the calls it made. Its thoughts stay behind: their seal is not here, and without it they
-/// are refused.
+/// Writes the model's message: text, then its calls. The reasoning is dropped: its signature is not
+/// available here, and the API rejects it without one.
 fn of_assistant(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
     let mut blocks = parts(said, at, untranslatable);
     for call in said
@@ -179,7 +180,7 @@ fn of_assistant(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String
     blocks
 }
 
-/// What a tool said.
+/// Returns the result of a tool.
 fn result(said: RawJson<'_>) -> String {
     block("tool_result", |block| {
         block.some("tool_use_id", said.member("tool_call_id"));

@@ -1,4 +1,4 @@
-//! The other way: a chat completion asked of a worker that has Anthropic's messages only.
+//! The other direction: chat completions for a worker that has only Anthropic's messages.
 
 mod content;
 mod reply;

@@ -1,4 +1,4 @@
-//! A whole message, or an error, as a chat completion's.
+//! Translates a whole message, or an error, into a chat completion's.
 
 use crate::{
     RawJson, Usage,
@@ -7,7 +7,8 @@ use crate::{
     json::{self, ObjectWriter},
 };
 
-/// The reply in the words of a chat completion; `None` where it is no message. `created` is in Unix seconds.
+/// Returns the reply as a chat completion; `None` if it is no message. `created` is in Unix
+/// seconds.
 ///
 /// ```
 /// let message = br#"{"id":"msg_1","type":"message","model":"m","content":[{"type":"text","text":"hi"}],"stop_reason":"end_turn","usage":{"input_tokens":1,"cache_read_input_tokens":8,"output_tokens":2}}"#;
@@ -95,7 +96,7 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
     Some(out.into_bytes())
 }
 
-/// The members with which every completion and every chunk of one begins.
+/// Writes the first members of every completion and every chunk.
 pub(super) fn head(chat: &mut ObjectWriter<'_>, kind: &str, id: &str, created: i64, model: &str) {
     chat.text("id", id);
     chat.text("object", kind);
@@ -108,7 +109,7 @@ pub(super) fn completion_id(message: Option<&str>) -> String {
     format!("chatcmpl-{}", id.strip_prefix("msg_").unwrap_or(id))
 }
 
-/// Why a completion finished, by why the message ended.
+/// Returns the finish reason for the stop reason of the message.
 pub(super) fn finish(stop_reason: Option<&str>) -> &'static str {
     match stop_reason {
         Some("max_tokens" | "model_context_window_exceeded") => "length",
@@ -136,7 +137,8 @@ pub(super) fn write_usage(object: &mut ObjectWriter<'_>, counted: Usage) {
     usage.close();
 }
 
-/// The words of a worker that answered a message with this status, for a client that asked for a chat completion.
+/// Translates the error body of a messages request with this status, for a client that sent a chat
+/// completion request.
 pub fn error_from_message(status: u16, body: &[u8], request_id: &str) -> Vec<u8> {
     let error = json::object(body).and_then(|said| said.member("error"));
     let text = |name: &str| {

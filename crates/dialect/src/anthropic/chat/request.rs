@@ -1,4 +1,4 @@
-//! A request for a chat completion as one for a message.
+//! Translates a chat completion request into a messages request.
 
 use super::{super::TranslatedRequest, content};
 use crate::{
@@ -7,7 +7,8 @@ use crate::{
     tokenize::fields,
 };
 
-/// Members that are read here, and then those that have no meaning for a message and change nothing of what is said.
+/// Members that are read here, followed by those that have no meaning for a message and do not
+/// change the output.
 const KEYS: [&str; 20] = [
     "model",
     "messages",
@@ -30,10 +31,10 @@ const KEYS: [&str; 20] = [
     "service_tier",
     "prompt_cache_key",
 ];
-/// A message must say how long it may be; a chat need not.
+/// Default of `max_tokens`: required in a messages request, optional in a chat.
 const USUAL_LENGTH: &str = "4096";
 
-/// Says the request in the words of a message. Members that are not known are carried on as they stand.
+/// Translates the request into a messages request. Unknown members are passed on unchanged.
 ///
 /// ```
 /// let body = br#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}],"stop":"x"}"#;
@@ -45,7 +46,7 @@ const USUAL_LENGTH: &str = "4096";
 ///
 /// # Errors
 ///
-/// Where the body is not one JSON object in UTF-8, or has a member twice that is read here.
+/// If the body is not one JSON object in UTF-8, or a member that is read here occurs twice.
 pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     let there = |value: Option<RawJson<'_>>| value.is_some_and(|value| !value.is_null());
     let read = fields(body, KEYS)?;
@@ -82,7 +83,7 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
             .map_or(USUAL_LENGTH, RawJson::as_str),
     );
     match messages {
-        // What is no list is the worker's to refuse.
+        // The worker rejects a value that is no list.
         Some(value) if value.elements().is_none() => message.raw("messages", value.as_str()),
         _ => content::conversation(&mut message, messages, &mut untranslatable),
     }
@@ -121,7 +122,7 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     })
 }
 
-/// The functions that may be called, each with its schema as the client wrote it.
+/// Writes the functions, each with its schema as the client wrote it.
 fn functions(message: &mut ObjectWriter<'_>, tools: Option<RawJson<'_>>) {
     let Some(elements) = tools.and_then(RawJson::elements) else {
         return;
@@ -129,7 +130,7 @@ fn functions(message: &mut ObjectWriter<'_>, tools: Option<RawJson<'_>>) {
     let mut list = message.array("tools");
     for tool in elements {
         let Some(function) = tool.member("function") else {
-            // The worker's to refuse.
+            // The worker rejects it.
             list.next().push_str(tool.as_str());
             continue;
         };
@@ -172,7 +173,7 @@ fn chosen(
     choice.close();
 }
 
-/// The form of the reply.
+/// Writes the form of the reply.
 fn wanted(
     message: &mut ObjectWriter<'_>,
     format: RawJson<'_>,

@@ -1,6 +1,7 @@
-//! The events of a message as a stream of chat completion chunks.
+//! Translates the events of a message into a stream of chat completion chunks.
 //!
-//! What is kept between events is the head of every chunk, which block is which call, and the counts.
+//! The state between events is the head of every chunk, the map from blocks to calls, and the
+//! counts.
 //!
 //! **Invariant**: `[DONE]` comes only after the message's own `message_stop`.
 
@@ -15,17 +16,17 @@ use crate::{
     json::{self, ObjectWriter},
 };
 
-/// Calls in one completion.
+/// Maximum number of calls in one completion.
 const MOST_CALLS: usize = 256;
 
-/// What the client asked for.
+/// Options from the client's request.
 #[derive(Clone, Debug)]
 pub struct CompletionOptions {
-    /// The name that it used for the model.
+    /// The model name from the client's request.
     pub model: String,
-    /// When, in Unix seconds.
+    /// Creation time in Unix seconds.
     pub created: i64,
-    /// The stream shall end with the usage.
+    /// Whether the stream ends with the usage.
     pub include_usage: bool,
 }
 
@@ -34,14 +35,14 @@ pub struct CompletionOptions {
 pub struct ChatStream {
     asked: CompletionOptions,
     id: String,
-    /// The numbers of the blocks that are calls, in their order.
+    /// The indices of the blocks that are calls, in their order.
     calls: Vec<i64>,
     usage: Option<Usage>,
     over: bool,
 }
 
 impl ChatStream {
-    /// At the start of the stream that answers this.
+    /// Returns the state at the start of the stream for this request.
     pub fn new(asked: CompletionOptions) -> Self {
         Self {
             asked,
@@ -52,16 +53,16 @@ impl ChatStream {
         }
     }
 
-    /// Takes the data of the next event, and writes the chunks that follow from it to `out`.
+    /// Takes the data of the next event, and writes the resulting chunks to `out`.
     ///
     /// ```
-    /// use dialect::{ChatStream, Completion, Streamed};
+    /// use dialect::{ChatStream, CompletionOptions, ChunkOutcome};
     ///
     /// let mut out = Vec::new();
-    /// let mut stream = ChatStream::new(Completion { model: "m".into(), created: 7, include_usage: false });
+    /// let mut stream = ChatStream::new(CompletionOptions { model: "m".into(), created: 7, include_usage: false });
     /// let delta = br#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}"#;
-    /// assert_eq!(stream.push(delta, &mut out), Streamed::Going);
-    /// assert_eq!(stream.push(br#"{"type":"message_stop"}"#, &mut out), Streamed::Whole);
+    /// assert_eq!(stream.push(delta, &mut out), ChunkOutcome::Going);
+    /// assert_eq!(stream.push(br#"{"type":"message_stop"}"#, &mut out), ChunkOutcome::Whole);
     /// assert!(out.ends_with(b"data: [DONE]\n\n"));
     /// ```
     pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) -> ChunkOutcome {
@@ -100,13 +101,14 @@ impl ChatStream {
                 let message = message.as_deref().unwrap_or("the worker's reply broke off");
                 return self.fail(out, kind.as_deref().unwrap_or("api_error"), message);
             }
-            // Pings, ends of blocks, and whatever comes to be.
+            // Pings, ends of blocks, and future events.
             _ => {}
         }
         ChunkOutcome::Going
     }
 
-    /// The worker's stream ended. Unless its message had, it was cut; nothing is left to be written.
+    /// Ends the worker's stream. Unless its message had ended, it was cut; there is nothing left to
+    /// write.
     pub fn finish(&self) -> ChunkOutcome {
         if self.over {
             ChunkOutcome::Whole

@@ -1,4 +1,4 @@
-//! A request in Anthropic's form as a chat request.
+//! Converts a request in Anthropic's form into a chat request.
 
 use serde_json::{Value, json};
 
@@ -7,14 +7,14 @@ use super::super::{
     request::{self, GenerationBody},
 };
 
-/// Whether a request must say how long its reply may be.
+/// Whether a request must have a length limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthRequirement {
     Needed,
     Unneeded,
 }
 
-/// Reads a request and turns it into a chat's.
+/// Reads a request and converts it into a chat's.
 pub(crate) fn read(body: &[u8], limit: LengthRequirement) -> Result<GenerationBody, SimApiError> {
     let asked: Value = request::parse(body)?;
     if limit == LengthRequirement::Needed && !asked["max_tokens"].is_u64() {
@@ -78,7 +78,7 @@ pub(crate) fn read(body: &[u8], limit: LengthRequirement) -> Result<GenerationBo
     ])
 }
 
-/// A text, or the texts of blocks that hold nothing else.
+/// Returns a text, or the texts of blocks that contain nothing else.
 fn texts(content: &Value, field: &'static str) -> Result<Vec<String>, SimApiError> {
     match content {
         Value::Null => Ok(Vec::new()),
@@ -100,7 +100,7 @@ fn texts(content: &Value, field: &'static str) -> Result<Vec<String>, SimApiErro
     }
 }
 
-/// A user's turn: results of tools are messages of their own, before what else is said.
+/// Adds a user's turn: tool results are messages of their own, before the other content.
 fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), SimApiError> {
     let Value::Array(blocks) = content else {
         messages.push(json!({"role": "user", "content": content}));
@@ -151,7 +151,7 @@ fn assistant(content: &Value) -> Result<Value, SimApiError> {
     Ok(message)
 }
 
-/// A single part as its text, which any template takes; nothing as nothing.
+/// Returns a single part as its text, which any template accepts; an empty list as an empty value.
 fn one_text(mut parts: Vec<Value>) -> Value {
     match parts.as_mut_slice() {
         [] => Value::Null,

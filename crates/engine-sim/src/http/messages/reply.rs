@@ -1,4 +1,4 @@
-//! A message, whole and as events.
+//! Message replies, whole and as events.
 
 use std::sync::Arc;
 
@@ -15,21 +15,21 @@ use crate::{
     server_state::ServerState,
 };
 
-/// One message being written.
+/// A message under construction.
 #[derive(Debug)]
 pub(crate) struct MessageReply {
     state: Arc<ServerState>,
     id: String,
     model: String,
     begun: bool,
-    /// Blocks that were begun.
+    /// Number of started blocks.
     blocks: usize,
-    /// What the block that is being written holds.
+    /// The channel of the open block.
     open: Option<Channel>,
     ending: StopCause,
 }
 
-/// Stands for what only the real service could check.
+/// A placeholder for a signature that only the real service could check.
 const SIGNATURE: &str = "c2lt";
 
 impl MessageReply {
@@ -57,7 +57,7 @@ impl MessageReply {
         message
     }
 
-    /// Counts in Anthropic's way: what was cached is not among the input.
+    /// Returns the counts in Anthropic's form: cached tokens are not part of the input.
     fn usage(&self, usage: Usage) -> Value {
         let cached = if usage.tells_cached(self.state.config.usage_details) {
             usage.cached
@@ -102,7 +102,7 @@ impl MessageReply {
     }
 }
 
-/// A block before anything is in it; `None` where there is none to begin.
+/// Returns an empty block; `None` if there is none to begin.
 fn begun_block(channel: Channel, line: &RunningChoice) -> Option<Value> {
     Some(match channel {
         Channel::Hidden => return None,
@@ -141,7 +141,7 @@ impl ReplyFormat for MessageReply {
                 blocks.push(json!({"type": "text", "text": one.content}));
             }
             blocks.extend(one.calls.iter().map(|(call, arguments)| {
-                // Arguments that were cut off are none.
+                // Truncated arguments count as none.
                 let input: Value = serde_json::from_str(arguments).unwrap_or_else(|_| json!({}));
                 json!({"type": "tool_use", "id": tool_id(call), "name": call.name, "input": input})
             }));

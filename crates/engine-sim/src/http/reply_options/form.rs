@@ -1,4 +1,4 @@
-//! Which form a reply's text has.
+//! Reads the required form of a reply's text.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::script::ReplyForm;
 
 use super::super::{SimApiError, request::GenerationBody};
 
-/// The form that any of the fields for it asks for.
+/// Returns the form that any of its fields requires.
 pub(super) fn form(body: &GenerationBody) -> Result<Option<ReplyForm>, SimApiError> {
     let given = |field: &Option<Value>| field.clone().filter(|value| !value.is_null());
     if let Some(format) = given(&body.response_format) {
@@ -75,12 +75,12 @@ fn structured(outputs: &Value) -> Result<Option<ReplyForm>, SimApiError> {
     }
 }
 
-/// Where any object will do: one with something in it.
+/// Returns a form for requests that accept any object: one with a member.
 fn any_object() -> ReplyForm {
     ReplyForm::Schema(json!({"type": "object", "required": ["answer"]}))
 }
 
-/// A schema as it stands, or spelled in a text.
+/// Returns a schema, given as an object or as text.
 fn schema_of(given: &Value, field: &'static str) -> Result<Value, SimApiError> {
     let schema = match given {
         Value::String(text) => serde_json::from_str(text).unwrap_or_default(),

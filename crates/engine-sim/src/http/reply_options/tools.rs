@@ -1,14 +1,14 @@
-//! Which tools a reply calls.
+//! Selects the tools that a reply calls.
 
 use serde_json::{Value, json};
 
 use super::super::{SimApiError, request::GenerationBody};
 
-/// Calls in one reply.
+/// Maximum number of calls in one reply.
 const MOST_CALLS: usize = 32;
 
-/// The calls of the reply, as names and schemas: those that the last message names when it is a user's, or one that is
-/// demanded.
+/// Returns the calls of the reply, as names and schemas: the tools that the last message names if
+/// it is a user's, or a required one.
 pub(super) fn calls(body: &GenerationBody) -> Result<Vec<(String, Value)>, SimApiError> {
     let tools: Vec<Value> = body
         .tools
@@ -68,7 +68,7 @@ pub(super) fn calls(body: &GenerationBody) -> Result<Vec<(String, Value)>, SimAp
     })
 }
 
-/// Name and schema of a tool; other mistakes than a missing name are the template's to find.
+/// Returns name and schema of a tool; the template detects mistakes other than a missing name.
 fn declared(tool: &Value) -> Option<(String, Value)> {
     let function = tool.get("function")?;
     let schema = function
@@ -84,7 +84,7 @@ fn declared(tool: &Value) -> Option<(String, Value)> {
     ))
 }
 
-/// What the user said last; nothing where it is not the user's turn that is answered.
+/// Returns the last user message; empty if the last message is not the user's.
 fn last_words(body: &GenerationBody) -> String {
     let messages: Vec<Value> = body
         .messages

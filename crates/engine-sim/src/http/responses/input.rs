@@ -1,4 +1,4 @@
-//! A Responses request as a chat request.
+//! Converts a Responses request into a chat request.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::super::{
     request::{self, GenerationBody},
 };
 
-/// The input's items as chat messages.
+/// Converts the input's items into chat messages.
 pub(super) fn messages(input: &Value) -> Result<Vec<Value>, SimApiError> {
     let items = match input {
         Value::String(text) => return Ok(vec![json!({"role": "user", "content": text})]),
@@ -26,7 +26,7 @@ pub(super) fn messages(input: &Value) -> Result<Vec<Value>, SimApiError> {
             "function_call" => {
                 let function = json!({"name": item["name"], "arguments": item["arguments"]});
                 let call = json!({"id": item["call_id"], "type": "function", "function": function});
-                // Calls made at once are one message of the chat.
+                // Parallel calls are one message of the chat.
                 match messages.last_mut().and_then(|last| last["tool_calls"].as_array_mut()) {
                     Some(calls) => calls.push(call),
                     None => messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]})),
@@ -51,7 +51,7 @@ fn message(item: &Value) -> Result<Value, SimApiError> {
     Ok(json!({"role": role, "content": content(&item["content"])?}))
 }
 
-/// Text, or parts that hold text, as chats have them.
+/// Converts text, or parts with text, into the form of chats.
 fn content(content: &Value) -> Result<Value, SimApiError> {
     let Value::Array(parts) = content else {
         return Ok(content.clone());
@@ -72,7 +72,7 @@ fn content(content: &Value) -> Result<Value, SimApiError> {
         .map(Value::Array)
 }
 
-/// The chat request that `asked` comes down to.
+/// Returns the chat request for `asked`.
 pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, SimApiError> {
     let mut whole = Vec::new();
     if let Some(instructions) = asked["instructions"].as_str() {

@@ -1,15 +1,15 @@
-//! Items of a response's output.
+//! Output items of a response.
 
 use serde_json::{Value, json};
 
 use crate::script::ToolCall;
 
-/// Whether an item is whole.
+/// The status of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ItemStatus {
     InProgress,
     Completed,
-    /// The limit of tokens cut it off.
+    /// The token limit cut it off.
     Incomplete,
 }
 
@@ -23,19 +23,19 @@ impl ItemStatus {
     }
 }
 
-/// A part of a message's text.
+/// Returns a part of a message's text.
 pub(super) fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-/// A message with these parts.
+/// Returns a message with these parts.
 pub(super) fn message(id: &str, parts: Value, status: ItemStatus) -> Value {
     let mut item = json!({"id": format!("msg_{id}"), "type": "message", "status": status.word(), "role": "assistant"});
     item["content"] = parts;
     item
 }
 
-/// A thought.
+/// Returns a reasoning item.
 pub(super) fn reasoning(id: &str, text: Option<&str>, status: ItemStatus) -> Value {
     let content = text.map_or(
         json!([]),
@@ -47,7 +47,7 @@ pub(super) fn reasoning(id: &str, text: Option<&str>, status: ItemStatus) -> Val
     })
 }
 
-/// A call of a function.
+/// Returns a function call.
 pub(super) fn function_call(call: &ToolCall, arguments: &str, status: ItemStatus) -> Value {
     json!({
         "id": format!("fc_{}", call.id), "type": "function_call", "status": status.word(),

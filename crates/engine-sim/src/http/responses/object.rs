@@ -1,11 +1,11 @@
-//! The response itself.
+//! The response object.
 
 use serde_json::{Value, json};
 
 use super::ResponseContext;
 use crate::http::reply::Usage;
 
-/// What a response says of itself, apart from what it repeats of its request.
+/// The members of a response that do not repeat its request.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     pub(super) id: String,
@@ -13,7 +13,8 @@ pub(super) struct ResponseHead {
     pub(super) model: String,
 }
 
-/// A response with this output; `usage` once it has ended, `cut` if the limit of tokens ended it.
+/// Returns a response with this output; `usage` once it has ended, `cut` if the token limit ended
+/// it.
 pub(super) fn response(
     head: &ResponseHead,
     frame: &ResponseContext,

@@ -1,4 +1,4 @@
-//! A response, whole and as events.
+//! Response replies, whole and as events.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use super::{
     object::{ResponseHead, response},
 };
 
-/// One response being written.
+/// A response under construction.
 #[derive(Debug)]
 pub(crate) struct ResponseReply {
     state: Arc<ServerState>,
     head: ResponseHead,
     frame: ResponseContext,
-    /// Items that are whole.
+    /// Completed items.
     output: Vec<Value>,
     open: Option<OpenItem>,
     sequence: u64,
@@ -35,10 +35,10 @@ pub(crate) struct ResponseReply {
     usage: Usage,
 }
 
-/// The item that is being written.
+/// The item under construction.
 #[derive(Debug)]
 struct OpenItem {
-    /// The item's, for the events about it.
+    /// The item's id, for the events about it.
     id: Value,
     channel: Channel,
     call: Option<ToolCall>,
@@ -66,7 +66,7 @@ impl ResponseReply {
         }
     }
 
-    /// An event of this type, numbered.
+    /// Returns an event of this type, numbered.
     fn event(&mut self, kind: &str, fields: Value) -> Bytes {
         let mut event = Map::new();
         event.insert("type".to_owned(), kind.into());
@@ -78,7 +78,7 @@ impl ResponseReply {
         named(&Value::Object(event))
     }
 
-    /// An event about the item that is being written.
+    /// Returns an event about the open item.
     fn about_item(&mut self, kind: &str, id: Value, mut fields: Value) -> Bytes {
         fields["item_id"] = id;
         fields["output_index"] = self.output.len().into();
@@ -164,7 +164,7 @@ impl ResponseReply {
         }
     }
 
-    /// The response as it ends; from now on others can go on with it.
+    /// Ends the response and stores it, so that other requests can continue it.
     fn ended(&mut self) -> Value {
         let whole = response(
             &self.head,
@@ -175,7 +175,7 @@ impl ResponseReply {
         );
         if self.frame.store {
             let mut messages = std::mem::take(&mut self.frame.messages);
-            // What was said is an input like any other.
+            // The output is an input like any other.
             messages.extend(super::input::messages(&whole["output"]).unwrap_or_default());
             self.state
                 .responses

@@ -1,4 +1,4 @@
-//! Conversations that a later request may go on with.
+//! Stored conversations that a later request may continue.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,9 +8,9 @@ use std::{
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Conversations kept; the oldest go first.
+/// Maximum number of stored conversations; the oldest go first.
 const MOST_ENTRIES: usize = 1_024;
-/// Bytes of all of them together, as JSON.
+/// Maximum bytes of all of them together, as JSON.
 const MOST_BYTES: usize = 64 << 20;
 
 /// Messages by the id of the response that ended them.

@@ -1,7 +1,7 @@
-//! The other end of the source: one publisher's ZMQ sockets, put on a NATS subject.
+//! The sending end of the source: forwards one publisher's ZMQ sockets to a NATS subject.
 //!
-//! One task does it all. Reading the ZMQ socket waits for nothing else, so that no publisher waits for us; between it and
-//! the publication stands the [`Outbox`].
+//! One task does all the work. Reading the ZMQ socket waits for nothing else, so that no publisher
+//! waits for the relay; the [`Outbox`] lies between the socket and the publication.
 
 mod notice;
 mod outbox;
@@ -38,31 +38,31 @@ use super::{
     wire::{self, EngineLinkNote},
 };
 
-/// Bytes that wait while NATS is away or slow.
+/// Most bytes queued while NATS is unreachable or slow.
 const OUTBOX: usize = 64 << 20;
-/// Longest wait for the last word to leave.
+/// Longest wait for the farewell message to leave.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What to relay, and where to.
+/// The specification of a relay: its source and its destination.
 #[derive(Clone, Debug)]
 pub struct RelaySpec {
     /// The publisher's socket.
     pub endpoint: Endpoint,
-    /// Its replay socket: without it nobody behind NATS gets history.
+    /// The publisher's replay socket; without it readers get no history over NATS.
     pub replay_endpoint: Option<Endpoint>,
-    /// Only topics that start with this.
+    /// Prefix of the relayed topics.
     pub topic: String,
-    /// Bind `endpoint` and let the publisher connect.
+    /// Binds `endpoint`, to which the publisher connects.
     pub bind: bool,
     /// The server and the subject, which no other relay may publish on.
     pub to: NatsEndpoint,
-    /// What the server wants to see, if anything.
+    /// Credentials for the server.
     pub credentials: Option<NatsCredentials>,
-    /// Whose certificates are believed, where the connection is encrypted; `None`: those this machine believes.
+    /// Trusted certificate authorities for encrypted connections; `None`: those of this machine.
     pub trust: Option<TrustRoots>,
 }
 
-/// Why a relay cannot begin.
+/// Why a relay cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
     /// The publisher's socket cannot be connected to.
@@ -73,14 +73,14 @@ pub enum RelayError {
     Bind(#[from] ListenError),
 }
 
-/// What became of the publisher's messages.
+/// Counts of the publisher's messages by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RelayCounts {
-    /// Given to NATS.
+    /// Published to NATS.
     pub published: u64,
-    /// Let go because NATS was away or slow.
+    /// Dropped because NATS was unreachable or slow.
     pub let_go: u64,
-    /// Larger than the server takes, those of replays too.
+    /// Larger than the server accepts, in replays too.
     pub too_large: u64,
     /// Without a number, or with frames or a topic that cannot be relayed.
     pub not_relayable: u64,
@@ -94,7 +94,7 @@ struct RelayCounters {
 }
 
 impl RelayCounters {
-    /// The count before this one.
+    /// Increments a counter and returns its value before.
     fn count(tally: &AtomicU64) -> u64 {
         tally.fetch_add(1, Ordering::Relaxed)
     }
@@ -108,15 +108,15 @@ pub struct NatsRelay {
     outbox: Mutex<Outbox>,
     filled: Notify,
     overflowing: AtomicBool,
-    /// Of the messages that were let go, those that were told of.
+    /// The dropped messages that were already reported.
     let_go_told: AtomicU64,
     tallies: Arc<RelayCounters>,
-    /// While there is a connection to NATS.
+    /// The client of the current connection to NATS.
     client: Mutex<Option<Client>>,
 }
 
 impl NatsRelay {
-    /// Tells `tell` what an operator wants to hear.
+    /// Creates a relay that reports notices for the operator to `tell`.
     pub fn new(
         spec: RelaySpec,
         clock: Clock,
@@ -135,11 +135,11 @@ impl NatsRelay {
         }
     }
 
-    /// Relays until `stop` is ready, however long the publisher or the server is away.
+    /// Relays until `stop` is ready, however long the publisher or the server is unreachable.
     ///
     /// # Errors
     ///
-    /// The publisher's endpoint is none that can be connected to, or bound.
+    /// The publisher's endpoint cannot be connected to, or bound.
     pub async fn run<S: Future>(self, stop: S) -> Result<(S::Output, RelayCounts), RelayError> {
         let topics: &[&[u8]] = &[self.spec.topic.as_bytes()];
         let sub = if self.spec.bind {
@@ -168,12 +168,13 @@ impl NatsRelay {
         }
     }
 
-    /// Whether the engine is connected, as readers have been told. What they ask is answered behind that.
+    /// Returns the engine's connection state as announced to readers. Requests are answered
+    /// according to it.
     fn told(&self) -> EngineLinkNote {
         self.outbox.lock().announced_state()
     }
 
-    /// Takes everything off the publisher's socket.
+    /// Reads all messages of the publisher's socket.
     async fn read(&self, mut sub: Sub) -> std::convert::Infallible {
         let mut newest = None;
         let mut said: Option<String> = None;
@@ -185,7 +186,7 @@ impl NatsRelay {
                     (self.tell)(RelayNotice::EngineConnected(self.spec.endpoint.clone()));
                     self.push(OutboxItem::Note(EngineLinkNote::Connected));
                 }
-                // Where several connect, the newest is the one that is relayed.
+                // Where several publishers connect, only the newest is relayed.
                 SubEvent::Message { peer, .. } if newest != Some(peer) => {}
                 SubEvent::Message { frames, .. } => self.take(&frames),
                 SubEvent::Disconnected { peer, reason } => {
@@ -197,7 +198,7 @@ impl NatsRelay {
                 }
                 SubEvent::Unreachable { reason } => self.report_lost(reason, &mut said),
             }
-            // Reading what is buffered awaits nothing, and the publication has its turn in the same task.
+            // Reading from a buffer never awaits, and the publication runs in the same task.
             tokio::task::coop::consume_budget().await;
         }
     }
@@ -222,7 +223,7 @@ impl NatsRelay {
                 "it has no sequence number, without which nobody sees what is missing".to_owned(),
             );
         };
-        // The layout has the topic first and the payload last.
+        // The layout starts with the topic and ends with the payload.
         let (Some(topic), Some(payload)) = (message.first(), message.last()) else {
             return;
         };
@@ -252,13 +253,13 @@ impl NatsRelay {
         self.filled.notify_one();
     }
 
-    /// Connects to NATS again and again, and publishes.
+    /// Connects to NATS, publishes, and reconnects.
     async fn publish(&self) -> std::convert::Infallible {
         let dial = NatsDialer {
             server: self.spec.to.server().clone(),
             credentials: self.spec.credentials.clone(),
             trust: self.spec.trust.clone(),
-            // Whoever starts a relay wrote the server down.
+            // The server comes from the configuration of the relay's operator.
             destinations: Destinations::Any,
             name: "warmroute events relay".to_owned(),
         };
@@ -285,7 +286,7 @@ impl NatsRelay {
         }
     }
 
-    /// Publishes over one connection until it is over.
+    /// Publishes over one connection until it ends.
     async fn use_link(&self, mut link: NatsConnection) {
         let client = link.client.clone();
         let Ok(requests) = client.subscribe(self.spec.to.subject().replay()).await else {
@@ -297,7 +298,7 @@ impl NatsRelay {
             outbox.mark_gap();
             outbox.pop()
         };
-        // First of all, so that no answer overtakes it.
+        // Sent first, so that no answer overtakes it.
         if let Some(state) = state
             && self.send(&client, state).await.is_err()
         {
@@ -321,7 +322,7 @@ impl NatsRelay {
         }
     }
 
-    /// Publishes what the outbox holds and what comes into it.
+    /// Publishes the items of the outbox, present and future.
     async fn empty(&self, client: &Client) {
         loop {
             let next = self.outbox.lock().pop();
@@ -340,7 +341,7 @@ impl NatsRelay {
         }
     }
 
-    /// `Err`: the connection is over.
+    /// Sends one item. `Err`: the connection is over.
     async fn send(&self, client: &Client, item: OutboxItem) -> Result<(), ()> {
         let (headers, payload, is_batch) = match item {
             OutboxItem::Note(note) => (wire::note_headers(note), Bytes::new(), false),
@@ -380,7 +381,7 @@ impl NatsRelay {
         Ok(())
     }
 
-    /// Tells readers that nothing more comes; they would find out later by themselves.
+    /// Announces to readers that the relay ends; they would detect it later by themselves.
     async fn send_farewell(&self) {
         let Some(client) = self.client.lock().take() else {
             return;

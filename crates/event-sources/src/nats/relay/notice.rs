@@ -1,4 +1,4 @@
-//! What a relay says to whoever runs it.
+//! A relay's notices for its operator.
 
 use std::fmt;
 
@@ -6,41 +6,42 @@ use zmtp::Endpoint;
 
 use crate::{NatsEndpoint, NatsServer};
 
-/// A change that an operator wants to hear of. Each is said once, and again only after it was otherwise.
+/// A change of interest to an operator. Each is reported once, and again only after the opposite
+/// change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelayNotice {
-    /// The publisher is followed.
+    /// The publisher is connected.
     EngineConnected(Endpoint),
-    /// It is not any more, or cannot be.
+    /// The publisher is disconnected or unreachable.
     EngineLost {
-        /// Its socket.
+        /// The publisher's socket.
         endpoint: Endpoint,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// What it publishes goes to NATS from now on.
+    /// The publisher's messages go to NATS from now on.
     Relaying(NatsEndpoint),
-    /// The connection to NATS is gone.
+    /// The connection to NATS ended.
     NatsLost(NatsServer),
-    /// There is no connection to NATS, which is tried again and again.
+    /// NATS is unreachable; attempts continue.
     NatsUnreachable(String),
-    /// The NATS server complains.
+    /// The NATS server reported an error.
     NatsFault(String),
-    /// The outbox is full: its oldest messages are being let go.
+    /// The outbox is full and drops its oldest messages.
     Overflowing,
     /// The outbox is empty again.
     LetGo {
-        /// So many messages were let go meanwhile.
+        /// Messages dropped meanwhile.
         messages: u64,
     },
-    /// A message was larger than the server takes. Said once.
+    /// A message was larger than the server accepts. Reported once.
     TooLarge {
-        /// Its bytes.
+        /// Its size in bytes.
         bytes: usize,
         /// The server's `max_payload`.
         limit: usize,
     },
-    /// A message has no number, or a topic that cannot stand in a header. Said once.
+    /// A message has no number, or a topic that is invalid in a header. Reported once.
     NotRelayable(String),
 }
 

@@ -1,8 +1,9 @@
-//! What waits between ZMQ and NATS.
+//! The queue between ZMQ and NATS.
 //!
-//! The ZMQ side never waits: when the outbox is full its oldest messages are let go, since the newest ones show readers
-//! that some are missing. Notes are not let go: a reader that misses one may take two lives of the engine for one. What
-//! the last one said before the oldest message is kept, and said again.
+//! The ZMQ side never waits: a full outbox drops its oldest messages, since the newest ones show
+//! readers that some are missing. A dropped note is never lost: a reader that misses one may take
+//! two lives of the engine for one. So the state of the last note in front of the oldest message is
+//! retained and announced again.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use bytes::Bytes;
 
 use crate::nats::wire::EngineLinkNote;
 
-/// What a message costs beside its payload.
+/// Cost of a message besides its payload.
 const PLACE: usize = 128;
 
 /// Something to publish.
@@ -39,9 +40,9 @@ pub(super) struct Outbox {
     items: VecDeque<OutboxItem>,
     bytes: usize,
     max_bytes: usize,
-    /// What holds in front of the first item.
+    /// The engine's connection state in front of the first item.
     before: EngineLinkNote,
-    /// That must be said before the first item.
+    /// Whether that state must be announced before the first item.
     gap_pending: bool,
     let_go: u64,
 }
@@ -61,7 +62,7 @@ impl Outbox {
     pub(super) fn push(&mut self, item: OutboxItem) {
         self.bytes += item.bytes();
         self.items.push_back(item);
-        // The newest stays whatever its size: it is what tells that the others are missing.
+        // The newest message stays whatever its size: it shows that the others are missing.
         while self.bytes > self.max_bytes && self.items.len() > 1 {
             match self.take_first() {
                 Some(OutboxItem::Note(_)) => self.gap_pending = true,
@@ -71,7 +72,7 @@ impl Outbox {
         }
     }
 
-    /// The next to publish.
+    /// Removes the next item to publish.
     pub(super) fn pop(&mut self) -> Option<OutboxItem> {
         if std::mem::take(&mut self.gap_pending) {
             return Some(OutboxItem::Note(self.before));
@@ -88,12 +89,13 @@ impl Outbox {
         Some(item)
     }
 
-    /// Readers may have missed anything: before the next message they are told what holds.
+    /// Records that readers may have missed messages: the current state is announced before the
+    /// next one.
     pub(super) fn mark_gap(&mut self) {
         self.gap_pending = true;
     }
 
-    /// Whether the engine is connected, as readers have been told.
+    /// Returns the engine's connection state as announced to readers.
     pub(super) fn announced_state(&self) -> EngineLinkNote {
         if self.gap_pending {
             EngineLinkNote::Disconnected
@@ -102,7 +104,7 @@ impl Outbox {
         }
     }
 
-    /// Messages that were let go, ever.
+    /// Returns the total of dropped messages.
     pub(super) fn dropped(&self) -> u64 {
         self.let_go
     }
@@ -164,7 +166,7 @@ mod tests {
         for seq in 0..4 {
             outbox.push(batch(seq));
         }
-        // Of the old life nothing is left, and that there is a new one is said.
+        // The old life's messages are dropped, and the new life is announced.
         assert_eq!(
             popped(&mut outbox),
             [

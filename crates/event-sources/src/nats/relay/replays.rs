@@ -12,18 +12,19 @@ use zmtp::{Dealer, Endpoint, Limits};
 use super::{NatsRelay, RelayCounters};
 use crate::nats::wire::{self, EngineLinkNote, KNOCK};
 
-/// Replays that run at once. More would only make each slower; who is refused asks again.
+/// Most concurrent replays. More would only make each slower; a refused reader requests again.
 const AT_ONCE: usize = 4;
 /// Longest wait for the replay socket, and for each message of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest answer.
+/// Longest duration of an answer.
 const LONGEST: Duration = Duration::from_secs(300);
-/// Where answers may go. Else whoever may ask could have anything published anywhere.
+/// Prefix of reply subjects. Without it any client that may send requests could make the relay
+/// publish on any subject.
 const INBOXES: &str = "_INBOX.";
 
 /// Answers requests until the connection is over.
 pub(super) async fn serve(relay: &NatsRelay, client: &Client, mut requests: Subscriber) {
-    // Dropped with the connection, and what runs in it with it.
+    // Dropped with the connection, together with the running replays.
     let mut running = JoinSet::new();
     loop {
         let request = tokio::select! {
@@ -77,7 +78,7 @@ fn inbox(request: &Message) -> Option<String> {
         .filter(|inbox| inbox.starts_with(INBOXES))
 }
 
-/// One answer on its way.
+/// One running answer.
 struct ActiveReplay {
     client: Client,
     inbox: String,
@@ -115,7 +116,8 @@ impl ActiveReplay {
             else {
                 return self.send(wire::end_headers(), Bytes::new()).await;
             };
-            // Both layouts end with the payload; only the newer one has the topic, in front of the number.
+            // Both layouts end with the payload; only the newer one has a topic, in front of the
+            // number.
             let topic = if let [_, topic, _, _] = &message[..] {
                 &topic[..]
             } else {
@@ -134,7 +136,7 @@ impl ActiveReplay {
         }
     }
 
-    /// What is too large for the server is missing in the answer.
+    /// Sends one message of the answer; skips one that is too large for the server.
     async fn send(&self, headers: HeaderMap, payload: Bytes) -> Result<(), String> {
         match self
             .client

@@ -1,11 +1,12 @@
-//! Semantic clusters: prompts that mean alike go to the same few workers.
+//! Semantic clusters: prompts with similar meaning go to the same few workers.
 //!
-//! A cluster is known by examples. Their vectors are asked for once, in the background; the middle of them stands for the
-//! cluster. A request's last question is asked for too, beside its tokens, and belongs to the nearest cluster if that is
-//! near enough. Whatever goes wrong with that costs the request its cluster and nothing else.
+//! A cluster is defined by examples. Their embeddings are computed once, in the background; their
+//! mean stands for the cluster. The embedding of a request's last question is computed beside its
+//! tokenization; the request belongs to the nearest cluster if that is near enough. Any error costs
+//! the request only its cluster.
 //!
-//! **Invariant**: a request waits for its cluster no longer than configured, and not at all for a while after a failure that
-//! says something about the worker.
+//! **Invariant**: a request waits for its cluster no longer than configured, and not at all for a
+//! while after a failure that concerns the worker.
 
 use std::{
     convert::Infallible,
@@ -29,25 +30,25 @@ use crate::{
     upstream::ConnectionPools,
 };
 
-/// Names the cluster, of a client that knows it, and for the worker that gets the request.
+/// Names the cluster: in requests of clients that know it, and in requests to workers.
 const CLUSTER_ID: &str = "x-semantic-cluster-id";
-/// Characters of a question that are asked about: about as many tokens as small embedding models read.
+/// Characters of a question that are embedded: about as many tokens as small embedding models read.
 const MAX_CHARS: usize = 2_000;
-/// Examples in one question, and how long it may take: they are computed while nobody waits.
+/// Examples per query, and its time limit: no request waits for them.
 const EXAMPLES: usize = 32;
 const LEARNING: Duration = Duration::from_secs(10);
-/// Pauses between attempts to learn the examples.
+/// Pauses between attempts to embed the examples.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Clusters by their examples.
+/// Settings of semantic clusters.
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
-    /// The model whose vectors are compared.
+    /// The embedding model.
     pub embedding_model: Arc<str>,
-    /// Least cosine between a question and the middle of a cluster's examples, 0 to 1.
+    /// Least cosine between a question and the mean of a cluster's examples, 0 to 1.
     pub threshold: f64,
-    /// Longest that a request waits for its vector.
+    /// Longest wait of a request for its embedding.
     pub timeout: Duration,
     /// The clusters.
     pub clusters: Vec<Cluster>,
@@ -58,7 +59,7 @@ pub struct ClusterSettings {
 pub struct Cluster {
     /// Its name.
     pub name: Arc<str>,
-    /// What is asked there.
+    /// Example questions.
     pub examples: Vec<String>,
     /// Names of its workers.
     pub workers: Vec<Arc<str>>,
@@ -68,7 +69,7 @@ pub struct Cluster {
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterMembership {
     cluster: Arc<Cluster>,
-    /// `None`: the client named it.
+    /// `None`: the client named the cluster.
     similarity: Option<f64>,
 }
 
@@ -77,12 +78,12 @@ impl ClusterMembership {
         &self.cluster.name
     }
 
-    /// Whether this worker is one of the cluster's.
+    /// Returns whether this worker belongs to the cluster.
     pub(crate) fn has(&self, worker: &str) -> bool {
         self.cluster.workers.iter().any(|name| **name == *worker)
     }
 
-    /// The worker that gets the request learns its cluster, as from a client that knows it.
+    /// Adds the cluster's name to the request for the worker, as if the client had sent it.
     pub(crate) fn add_header(&self, headers: &mut HeaderMap) {
         if let Ok(name) = HeaderValue::from_bytes(self.cluster.name.as_bytes()) {
             headers.insert(CLUSTER_ID, name);
@@ -97,7 +98,7 @@ impl ClusterMembership {
     }
 }
 
-/// The cluster of a request, where there are any.
+/// Returns the cluster of a request, where any are configured.
 pub(super) async fn of(
     gateway: &Gateway,
     headers: &HeaderMap,
@@ -109,14 +110,14 @@ pub(super) async fn of(
     }
 }
 
-/// What all requests share of it.
+/// The shared state of semantic clusters.
 #[derive(Debug)]
 pub(crate) struct Clusters {
     clusters: Vec<Arc<Cluster>>,
     threshold: f64,
     timeout: Duration,
     embedder: Embedder,
-    /// The middle of each cluster's examples, once they are known.
+    /// The mean of each cluster's examples, once they are embedded.
     middles: OnceLock<Vec<UnitVector>>,
     results: ResultCounters,
 }
@@ -147,7 +148,8 @@ impl Clusters {
         }
     }
 
-    /// The cluster of a request with these headers. A client that names one is believed; one that names another is left to it.
+    /// Returns the cluster of a request with these headers. A name from the client decides; an
+    /// unknown name means no cluster.
     pub(crate) async fn of(
         &self,
         headers: &HeaderMap,
@@ -195,18 +197,18 @@ impl Clusters {
         Ok((Arc::clone(cluster), similarity))
     }
 
-    /// Learns the clusters' examples, as often as it takes.
+    /// Embeds the clusters' examples, and retries until that succeeds.
     pub(crate) async fn embed_examples(&self) -> Infallible {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             match self.learn().await {
                 Ok(middles) => {
                     tracing::info!(clusters = middles.len(), model = %self.embedder.model(), "semantic clusters learnt");
-                    // Nobody else sets it.
+                    // Only this task sets it.
                     let _ = self.middles.set(middles);
                     return pending().await;
                 }
-                // While workers come up that is how it should be.
+                // Expected while workers start.
                 Err(EmbeddingError::NoWorker) => {
                     tracing::debug!("no worker for the examples of semantic clusters yet")
                 }

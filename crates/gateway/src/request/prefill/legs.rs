@@ -1,4 +1,4 @@
-//! What the connectors have in common: a prefill sent and read to its end, and both legs under way at once.
+//! The parts that all connectors share: a prefill sent and read to its end, and both legs at once.
 
 use std::pin::pin;
 
@@ -19,39 +19,41 @@ use crate::{
     upstream::{OutgoingRequest, UpstreamReply},
 };
 
-/// Bytes of a prefill's reply for each byte of the request: a token id and its comma for each.
+/// Bytes of a prefill's reply per byte of the request: a token id with its comma for each.
 const REPLY_FACTOR: usize = 8;
-/// Bytes of it that do not depend on the request's size: templates and pictures become tokens too.
+/// Bytes of the reply that do not depend on the request's size: templates and images become tokens
+/// too.
 const REPLY_SLACK: usize = 1 << 20;
 
-/// One request at two workers.
+/// The two legs of one request.
 #[derive(Debug)]
 pub(crate) struct PrefillDecodeLegs<'a> {
     pub(crate) gateway: &'a Gateway,
     pub(crate) call: &'a AcceptedRequest,
-    /// Who generates.
+    /// The worker that generates.
     pub(crate) decode: &'a WorkerView,
     pub(crate) target: kv_blocks::Target,
-    /// Who computes the prompt.
+    /// The worker that computes the prompt.
     pub(crate) prefill: &'a WorkerView,
     pub(crate) leg: PrefillLeg,
-    /// Of the whole request.
+    /// Deadline of the whole request.
     pub(crate) deadline: Moment,
 }
 
-/// What came of both.
+/// The outcome of both legs.
 #[derive(Debug)]
 pub(crate) enum LegsOutcome {
-    /// The prefill came to nothing, and nothing was forwarded: the request is decided anew, without one.
+    /// The prefill failed with nothing forwarded: the request is decided again, without a prefill
+    /// leg.
     PrefillFailed,
-    /// The decode worker's answer.
+    /// The decode worker's result.
     Decode(Box<Result<CommittedReply, AttemptFailure>>),
 }
 
 impl PrefillDecodeLegs<'_> {
-    /// The client's body with these changes.
+    /// Returns the client's body with these edits.
     pub(super) fn body(&self, edits: &[Edit<'_>]) -> Result<Bytes, Box<AttemptFailure>> {
-        // It was read as one object before anything was decided.
+        // An earlier stage parsed it as one object.
         let spliced = dialect::splice(self.call.body.bytes(), edits);
         let unspliced =
             |error| AttemptFailure::protocol(format!("the body cannot be spliced: {error}"));
@@ -60,8 +62,9 @@ impl PrefillDecodeLegs<'_> {
             .map_err(|error| Box::new(unspliced(error)))
     }
 
-    /// Sends the prefill and waits for all of its reply. It may take half of the time that the request has left: the
-    /// decode worker needs the other half where it has to compute the prompt itself.
+    /// Sends the prefill and reads all of its reply. Its time limit is half of the request's
+    /// remaining time: if it fails, the decode worker needs the other half to compute the prompt
+    /// itself.
     pub(super) async fn prefill(&self, body: Bytes) -> Result<Bytes, Box<AttemptFailure>> {
         let left = self.deadline.since(self.gateway.clock.now()) / 2;
         tokio::select! {
@@ -100,7 +103,7 @@ impl PrefillDecodeLegs<'_> {
             200..=299 => return Ok(reply),
             429 | 502 | 503 | 504 => AttemptFailure::from_status(head, reply),
             500..=599 => AttemptFailure::internal(status),
-            // The request's own fault, most likely: the decode worker will say so to the client.
+            // Most likely the request's own fault: the decode worker reports it to the client.
             _ => AttemptFailure {
                 kind: None,
                 ..AttemptFailure::internal(status)
@@ -109,7 +112,7 @@ impl PrefillDecodeLegs<'_> {
         Err(Box::new(failure))
     }
 
-    /// The decode leg alone.
+    /// Runs the decode leg alone.
     pub(super) async fn decode(&self, body: Bytes) -> Result<CommittedReply, AttemptFailure> {
         dispatch::attempt(
             self.gateway,
@@ -122,8 +125,9 @@ impl PrefillDecodeLegs<'_> {
         .await
     }
 
-    /// Both legs at once, for engines that meet by themselves. A decode worker whose prompt will not come is hung up on;
-    /// one that answers has it, so its prefill need not be waited for.
+    /// Runs both legs at once, for engines that rendezvous by themselves. If the prefill fails, the
+    /// decode connection is closed; once the decode worker answers it has the prompt, so the
+    /// prefill is not waited for.
     pub(super) async fn at_once(
         &self,
         prefill: Bytes,
@@ -135,7 +139,7 @@ impl PrefillDecodeLegs<'_> {
         let computed = tokio::select! {
             computed = self.prefill(prefill) => computed,
             answer = &mut decode => {
-                // An error says nothing of the prompt.
+                // An error reply shows nothing about the prompt.
                 let has_it = answer.as_ref().is_ok_and(|committed| committed.head.status.is_success());
                 settle.finish_prefill(has_it, None);
                 return LegsOutcome::Decode(Box::new(answer));
@@ -152,7 +156,7 @@ impl PrefillDecodeLegs<'_> {
     }
 }
 
-/// What a reply says, if it is one.
+/// Parses a prefill's reply.
 pub(super) fn read(reply: &[u8]) -> Result<PrefillReply<'_>, Box<AttemptFailure>> {
     let no_reply = || AttemptFailure::protocol("the prefill worker's reply is no reply".to_owned());
     PrefillReply::read(reply).ok_or_else(|| Box::new(no_reply()))

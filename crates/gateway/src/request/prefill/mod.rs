@@ -1,10 +1,11 @@
-//! Two legs of one request: a worker computes its prompt, another one generates.
+//! Prefill/decode disaggregation: one worker computes the prompt, another one generates.
 //!
-//! Who they are is `decide`'s part, and what each engine wants to be told is its connector's: one file each. A connector
-//! gives two bodies, both the client's with a few members spliced. What goes wrong with a prefill costs the request
-//! nothing but time: its decode worker computes the prompt, and the receipt says so.
+//! `decide` chooses the workers, and a connector, one file each, knows its engine's protocol. A
+//! connector builds two bodies, both the client's with a few members spliced. A failed prefill
+//! costs the request only time: its decode worker computes the prompt, and the receipt says so.
 //!
-//! **Invariant**: the client sees bytes of the decode worker only, and a prefill that failed is not tried again.
+//! **Invariant**: the client sees bytes of the decode worker only, and a failed prefill is not
+//! retried.
 
 mod legs;
 mod mooncake;
@@ -20,12 +21,12 @@ pub(crate) use self::mooncake::EngineIds;
 use super::{accept, record::RequestGuard};
 use crate::Gateway;
 
-/// How requests are split between prefill and decode workers.
+/// Settings of the split between prefill and decode workers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Disaggregation {
-    /// How engines hand a prompt's KV over; `None`: requests are never split.
+    /// The connector by which engines transfer a prompt's KV; `None`: requests are never split.
     pub connector: Option<Connector>,
-    /// Tokens: a decode worker that lacks no more than this of a prompt computes it itself; 0 = off.
+    /// Tokens: a decode worker that lacks no more than this of a prompt computes it itself; 0: off.
     pub uncached_token_threshold: u32,
     /// The policy among prefill workers; `None` = the router's.
     pub prefill_policy: Option<Policy>,
@@ -33,7 +34,7 @@ pub struct Disaggregation {
     pub decode_policy: Option<Policy>,
 }
 
-/// How engines hand a prompt's KV over.
+/// The connectors: how engines transfer a prompt's KV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Connector {
     /// vLLM's NIXL connector.
@@ -44,20 +45,20 @@ pub enum Connector {
     Sglang,
 }
 
-/// Whether a request's prompt may be computed apart from its reply.
+/// Whether another worker may compute a request's prompt.
 #[derive(Clone, Debug)]
 pub(crate) enum Handover {
-    /// It may.
+    /// Another worker may compute it.
     Possible,
-    /// It computes no prompt at all.
+    /// The request computes no prompt at all.
     NoPrompt,
-    /// It may not, and what the receipt says about that.
+    /// The worker that generates computes it; the receipt gives this reason.
     Not(PrefillNote),
 }
 
 impl Handover {
-    /// Of a generation: only a single prompt and a single reply meet again at another engine, and only a prompt that is
-    /// not wanted back.
+    /// Returns it for a generation: only a single prompt with a single reply can be split, and only
+    /// if the client does not want data about the prompt itself (logprobs).
     pub(crate) fn of(view: &RequestView<'_>) -> Self {
         let single = view.n.unwrap_or(1) == 1 && !view.skips_prefix_cache;
         match view.prompt {
@@ -67,7 +68,7 @@ impl Handover {
         }
     }
 
-    /// Of a request whose engine computes its prompt itself, in whatever way.
+    /// Returns it for a request that is never split: its engine computes the prompt itself.
     pub(crate) fn without_split() -> Self {
         Self::not(PrefillSkip::Unsplittable)
     }
@@ -80,7 +81,8 @@ impl Handover {
     }
 }
 
-/// Refuses what only engines say to each other: hosts and blocks that a client names could hold the prompts of others.
+/// Refuses members that only engines send each other: a client could name hosts and blocks that
+/// hold the prompts of others.
 pub(super) fn check_transfer_fields(view: &RequestView<'_>) -> Result<(), ApiError> {
     let Some(field) = view.transfer_field else {
         return Ok(());
@@ -90,17 +92,18 @@ pub(super) fn check_transfer_fields(view: &RequestView<'_>) -> Result<(), ApiErr
     Err(ApiError::new(ErrorCode::FieldNotAllowed, message).param(field))
 }
 
-/// The policies that decide about a request.
+/// The policies for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestPolicies {
-    /// Among those that generate.
+    /// Among the workers that generate.
     pub(crate) decode: Policy,
-    /// Among those that compute prompts for them, where there are any.
+    /// Among prefill workers, if there are any.
     pub(crate) prefill: Option<Policy>,
 }
 
 impl RequestPolicies {
-    /// The request's own word goes first, then that of its model, then that for all.
+    /// Resolves the policies: the request's own override, then the model's setting, then the
+    /// general one.
     pub(crate) fn of(
         gateway: &Gateway,
         overrides: &accept::HeaderOverrides,
@@ -124,17 +127,17 @@ impl RequestPolicies {
         }
     }
 
-    /// Whether any of them is of this kind.
+    /// Returns whether any of them satisfies `is`.
     pub(crate) fn any(self, is: impl Fn(Policy) -> bool) -> bool {
         is(self.decode) || self.prefill.is_some_and(is)
     }
 }
 
-/// What all requests share of it.
+/// The shared state of disaggregation.
 #[derive(Debug)]
 pub(crate) struct PrefillContext {
     rules: Disaggregation,
-    /// What Mooncake's engines are called.
+    /// Names of Mooncake's engines.
     engine_ids: EngineIds,
 }
 
@@ -146,14 +149,14 @@ impl PrefillContext {
         }
     }
 
-    /// The rules for requests of this model, if they are split at all. Read from the snapshot for each request: a role
-    /// may appear and go while the router runs.
+    /// Returns the settings if requests of this model are split. Read from the snapshot for each
+    /// request: a role may appear and vanish while the router runs.
     pub(crate) fn split(&self, model: &ModelView) -> Option<&Disaggregation> {
         (self.rules.connector.is_some() && model.split).then_some(&self.rules)
     }
 }
 
-/// Sends both legs, in the way of the configured connector.
+/// Sends both legs through the configured connector.
 pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
     match legs.gateway.prefill.rules.connector {
         Some(Connector::Mooncake) => mooncake::send(legs, settle).await,

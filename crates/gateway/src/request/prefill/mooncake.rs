@@ -1,8 +1,8 @@
 //! vLLM's Mooncake connector: both legs at once, under a transfer id that the router draws.
 //!
-//! The decode worker finds its prompt by that id, the address of the prefill worker's bootstrap server, and the name of
-//! the engine there. An engine draws its name anew at each start, so the bootstrap server is asked for it, once for each
-//! life of a worker.
+//! The decode worker finds its prompt by that id, the address of the prefill worker's bootstrap
+//! server, and the name of the engine there. An engine draws a new name at each start, so the
+//! router queries the bootstrap server for it, once for each life of a worker.
 
 use std::{collections::HashMap, num::NonZeroU16};
 
@@ -23,19 +23,20 @@ use super::{
 };
 use crate::{Gateway, upstream};
 
-/// Where vLLM's bootstrap server listens unless it is told otherwise.
+/// Default port of vLLM's bootstrap server.
 const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(8998).expect("not zero");
-/// Most of a bootstrap server's answer: a name of some forty bytes and an address for each rank.
+/// Most bytes of a bootstrap server's answer: a name of some forty bytes and an address for each
+/// rank.
 const MOST_ANSWER: usize = 1 << 20;
 
-/// What engines are called, by worker: as many as there are workers.
+/// Engine names by worker: as many entries as workers.
 #[derive(Debug, Default)]
 pub(crate) struct EngineIds(Mutex<HashMap<WorkerId, KnownRanks>>);
 
 /// The names of one worker's ranks.
 #[derive(Debug)]
 struct KnownRanks {
-    /// [`WorkerView::ended`] when they were told.
+    /// [`WorkerView::ended`] at the time of the answer.
     ended: u64,
     by_rank: HashMap<DpRank, String>,
 }
@@ -67,7 +68,7 @@ impl EngineIds {
         );
     }
 
-    /// They may have changed.
+    /// Drops a worker's names, which may have changed.
     fn forget(&self, worker: WorkerId) {
         self.0.lock().remove(&worker);
     }
@@ -120,7 +121,7 @@ async fn bodies(legs: &PrefillDecodeLegs<'_>) -> Result<(Bytes, Bytes), Box<Atte
     ))
 }
 
-/// The name of the prefill's engine, asked for where it is not known.
+/// Returns the engine name of the prefill worker; queries it where unknown.
 async fn engine_id(
     legs: &PrefillDecodeLegs<'_>,
     server: &Address,

@@ -1,8 +1,8 @@
 //! vLLM's NIXL connector: one leg after the other.
 //!
-//! The prefill worker is asked for one token and keeps the prompt's KV; its reply says where the decode worker fetches it.
-//! That, and the prompt's token ids, go into the decode worker's body as they stand in the reply, so nothing is
-//! tokenised twice.
+//! The prefill worker generates one token and keeps the prompt's KV; its reply says where the
+//! decode worker fetches it. These members, and the prompt's token ids, are copied unchanged from
+//! the reply into the decode worker's body, so nothing is tokenized twice.
 
 use dialect::Edit;
 
@@ -11,8 +11,8 @@ use super::{
     legs::{LegsOutcome, PrefillDecodeLegs, read},
 };
 
-/// What makes a request a prefill. A stream's options without a stream are an error at vLLM, and so is a least length of more
-/// than the one token.
+/// The edits that make a request a prefill. vLLM rejects stream options without a stream, and a
+/// minimum length above the one token.
 const PREFILL: [Edit<'_>; 7] = [
     Edit::Set("max_tokens", "1"),
     Edit::Set("max_completion_tokens", "1"),

@@ -1,6 +1,7 @@
 //! SGLang: both legs at once, with the same three members.
 //!
-//! They name a room at the prefill worker's bootstrap server, where the two engines meet; the router draws the room.
+//! They name a room at the prefill worker's bootstrap server, where the two engines rendezvous; the
+//! router draws the room.
 
 use dialect::Edit;
 
@@ -16,7 +17,7 @@ pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard
         .prefill
         .bootstrap_port
         .map_or_else(|| "null".to_owned(), |port| port.to_string());
-    // Signed at the engine.
+    // The engine reads it as a signed number.
     let room = (legs.gateway.ids.next_number() >> 1).to_string();
     let mut edits = vec![
         Edit::Set("bootstrap_host", &host),

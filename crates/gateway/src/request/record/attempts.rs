@@ -1,6 +1,6 @@
-//! The account of attempts: what each came to, and what that says of the worker.
+//! Attempts in the request guard: the result of each, and its effect on the worker.
 //!
-//! **Invariant**: an attempt that was begun is closed once, whoever it was made beside.
+//! **Invariant**: an attempt that began ends exactly once, also beside a hedge.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct OpenAttempt {
 }
 
 impl RequestGuard {
-    /// The attempt failed with nothing forwarded: its load is free.
+    /// Ends an attempt that failed with nothing forwarded; frees its load.
     pub(crate) fn fail_attempt(&mut self, failure: &AttemptFailure) {
         if let Some(lease) = self.lease.take() {
             lease.fail();
@@ -30,7 +30,7 @@ impl RequestGuard {
         }
     }
 
-    /// This attempt failed so.
+    /// Records a failed attempt.
     pub(super) fn failed(&mut self, attempt: OpenAttempt, failure: &AttemptFailure) {
         if let Some(kind) = failure.kind {
             self.report_worker_failure(attempt.target, &attempt.name, kind);
@@ -39,7 +39,7 @@ impl RequestGuard {
         self.finish_attempt(attempt, failure.class, failure.result, failure.status);
     }
 
-    /// Whoever is asked now did this wrong.
+    /// Reports a fault of the current worker.
     pub(super) fn record_blame(&self, kind: FailureKind) {
         if let Some(open) = &self.open {
             self.report_worker_failure(open.target, &open.name, kind);
@@ -47,7 +47,7 @@ impl RequestGuard {
     }
 
     pub(super) fn report_worker_failure(&self, target: Target, name: &str, kind: FailureKind) {
-        // Counted where it happened: it is none of the worker's.
+        // Counted at its source: the worker is not at fault.
         if kind == FailureKind::Local {
             return;
         }
@@ -63,7 +63,8 @@ impl RequestGuard {
         }
     }
 
-    /// A worker that throttles is healthy; others are asked for as long as it wishes.
+    /// Records a 429. The worker is healthy; others are preferred for the time of its
+    /// `Retry-After`.
     pub(super) fn report_throttle(&self, failure: &AttemptFailure, target: Target, name: &str) {
         if failure.status != Some(429) {
             return;
@@ -76,7 +77,7 @@ impl RequestGuard {
         }
     }
 
-    /// The attempt under way, if there is one, came to this.
+    /// Ends the open attempt, if there is one.
     pub(super) fn close_attempt(
         &mut self,
         class: Option<AttemptClass>,
@@ -88,7 +89,7 @@ impl RequestGuard {
         }
     }
 
-    /// This attempt came to this.
+    /// Records the result of an attempt.
     pub(super) fn finish_attempt(
         &mut self,
         attempt: OpenAttempt,
@@ -104,7 +105,8 @@ impl RequestGuard {
         self.gateway
             .metrics
             .record_attempt(class.map_or("", AttemptClass::as_str), result.as_str());
-        // A whole reply may be judged yet, and of an attempt of class C0 the engine has seen nothing.
+        // A whole reply may still be compared, and the engine saw nothing of an attempt of class
+        // C0.
         if result != AttemptResult::Ok && class != Some(AttemptClass::C0) {
             self.record_incomparable(target, started);
         }
@@ -121,7 +123,7 @@ impl RequestGuard {
         });
     }
 
-    /// The engine may have looked the prompt up, and what came of it says nothing.
+    /// Records that the engine may have looked up the prompt, without a comparable result.
     pub(super) fn record_incomparable(&self, target: Target, sent: Moment) {
         let Some(looked_up) = self.prefix_expectation else {
             return;

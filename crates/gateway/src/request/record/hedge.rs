@@ -1,4 +1,4 @@
-//! The account of an attempt beside which another worker was asked.
+//! Hedged attempts in the request guard.
 
 use kv_blocks::Moment;
 use routing::receipt::AttemptResult;
@@ -7,7 +7,8 @@ use super::{RequestGuard, attempts::OpenAttempt};
 use crate::request::{decide::PlacedAttempt, dispatch::AttemptFailure, engine_priority};
 
 impl RequestGuard {
-    /// The second worker is the one now, asked at `since`. The first failed so, or is given up.
+    /// Makes the hedge, sent at `since`, the current attempt. The first one failed, or is
+    /// cancelled.
     pub(in crate::request) fn record_hedge_won(
         &mut self,
         placed: PlacedAttempt,
@@ -17,7 +18,8 @@ impl RequestGuard {
         match failure {
             Some(failure) => self.fail_attempt(failure),
             None => {
-                // Its load is free before the other's counts; that it was given up says nothing of it.
+                // Its load is freed before the hedge's is recorded; the cancellation is no verdict
+                // on the worker.
                 self.lease = None;
                 self.close_attempt(None, AttemptResult::Cancelled, None);
             }
@@ -25,7 +27,7 @@ impl RequestGuard {
         let PlacedAttempt {
             decision, lease, ..
         } = placed;
-        // Both were asked in the same words, and only the first was told its turn.
+        // Both got the same body, and only the first had an engine priority.
         let mut rewrites = std::mem::take(&mut self.rewrites);
         rewrites.retain(|rewrite| *rewrite != engine_priority::REWRITE);
         self.record_placement(decision, lease, None);
@@ -38,7 +40,7 @@ impl RequestGuard {
         }
     }
 
-    /// The first worker stays the one. The second, asked at `since`, failed so, or is given up.
+    /// Keeps the first attempt. The hedge, sent at `since`, failed, or is cancelled.
     pub(in crate::request) fn record_hedge_lost(
         &mut self,
         placed: PlacedAttempt,

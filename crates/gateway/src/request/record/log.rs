@@ -1,4 +1,4 @@
-//! What of a request goes into the decision log.
+//! The decision log's part of the request guard.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use routing::{
 use super::RequestGuard;
 use crate::decision_log::RequestText;
 
-/// What is not known yet when a receipt is first shown.
+/// The part of a receipt that is unknown when it is first published.
 #[derive(Clone, Debug)]
 pub(super) struct LogEnding {
     pub(super) attempts: Vec<Attempt>,
@@ -30,17 +30,17 @@ impl LogEnding {
     }
 }
 
-/// A request's line, until it is over. Empty where nothing is logged.
+/// A request's log line until its end. Empty without a decision log.
 #[derive(Debug, Default)]
 pub(super) struct RequestLogLine {
-    /// Kept apart from the ring, which may have let go of it by then.
+    /// A copy, since the ring may have dropped the receipt by then.
     receipt: Option<Box<Receipt>>,
     prompt: Option<Arc<PromptBlocks>>,
     text: Option<RequestText>,
 }
 
 impl RequestGuard {
-    /// The prompt by which the request is decided.
+    /// Keeps the prompt by which the request is decided.
     pub(crate) fn prompt(&mut self, prompt: Option<&Arc<PromptBlocks>>) {
         if self
             .gateway
@@ -52,7 +52,7 @@ impl RequestGuard {
         }
     }
 
-    /// The prompt's text, where the log is to have it; nobody else ever does.
+    /// Keeps the prompt's text, if the log includes it; it goes nowhere else.
     pub(crate) fn text(&mut self, view: &RequestView<'_>) {
         if self
             .gateway
@@ -64,7 +64,7 @@ impl RequestGuard {
         }
     }
 
-    /// The receipt is shown for the first time; with an outcome it is complete.
+    /// Handles the first publication of the receipt; with an outcome it is complete.
     pub(super) fn log_shown(&mut self, receipt: &Receipt) {
         let Some(log) = &self.gateway.log else { return };
         if receipt.outcome.is_some() {
@@ -78,7 +78,7 @@ impl RequestGuard {
         }
     }
 
-    /// The request is over.
+    /// Submits the line at the end of the request.
     pub(super) fn log_end(&mut self, end: &LogEnding) {
         let (Some(log), Some(mut receipt)) = (&self.gateway.log, self.logged.receipt.take()) else {
             return;

@@ -1,4 +1,4 @@
-//! The account of a prefill: who was asked, what came of it, and what that means for the request.
+//! The prefill leg in the request guard: its worker, its result, and its effect on the request.
 
 use dialect::Usage;
 use parity::Basis;
@@ -8,7 +8,7 @@ use super::{RequestGuard, Selection};
 use crate::request::{dispatch::AttemptFailure, prefill::Handover};
 
 impl RequestGuard {
-    /// Another worker computes the prompt: the one that generates gets nothing before it is sent its part.
+    /// Records a prefill leg, if any: the decode worker gets nothing before its own leg is sent.
     pub(super) fn begin_prefill(&mut self, leg: Option<PrefillLeg>) {
         let now = self.gateway.clock.now();
         self.leg = leg.map(|leg| (leg, now));
@@ -17,7 +17,7 @@ impl RequestGuard {
         }
     }
 
-    /// The worker that generates is sent its part now.
+    /// Records that the decode leg is sent now.
     pub(crate) fn record_decode_sent(&mut self) {
         let now = self.gateway.clock.now();
         if let Some(lease) = &mut self.lease {
@@ -31,7 +31,7 @@ impl RequestGuard {
         }
     }
 
-    /// The prefill is over, and nobody failed: the prompt is computed, or the request ended without it.
+    /// Ends the prefill without a failure: the prompt is computed, or the request ended before.
     pub(crate) fn finish_prefill(&mut self, computed: bool, usage: Option<Usage>) {
         let Some((leg, started)) = self.leg.take() else {
             return;
@@ -68,7 +68,7 @@ impl RequestGuard {
         }
     }
 
-    /// The prefill came to nothing. Both loads are free, and who was to generate is asked anew.
+    /// Records a failed prefill. Frees both loads; the decode worker is chosen again.
     pub(crate) fn fail_prefill(&mut self, failure: &AttemptFailure) {
         let Some((leg, started)) = self.leg.take() else {
             return;
@@ -87,7 +87,7 @@ impl RequestGuard {
         if failure.class != Some(AttemptClass::C0) {
             self.record_incomparable(leg.target, started);
         }
-        // Where both were under way, the other one was told to stop before it had answered.
+        // With both legs under way, the decode leg was stopped before it answered.
         if let Some(open) = self.open.take() {
             self.record_incomparable(open.target, open.started);
         }
@@ -100,12 +100,12 @@ impl RequestGuard {
         note.ms = Some(self.gateway.clock.now().ms_since(started));
     }
 
-    /// What the decision that follows a failed prefill is told.
+    /// Returns the handover for the decision after a failed prefill.
     pub(crate) fn without_prefill(&self) -> Handover {
         Handover::Not(self.prefill.clone().unwrap_or_default())
     }
 
-    /// Members of the client's body were changed: what the reply's head and the receipt list.
+    /// Records changed members of the client's body, for the reply's head and the receipt.
     pub(crate) fn record_rewrite(&mut self, rewrites: Vec<&'static str>) {
         self.rewrites.extend(rewrites);
     }
@@ -114,14 +114,14 @@ impl RequestGuard {
         &self.rewrites
     }
 
-    /// Whether the prompt's KV came from another worker.
+    /// Returns whether the prompt's KV came from another worker.
     pub(super) fn has_remote_prefill(&self) -> bool {
         self.prefill
             .as_ref()
             .is_some_and(|note: &PrefillNote| note.skipped.is_none())
     }
 
-    /// The reply's usage, as far as it speaks of the worker's own cache.
+    /// Returns the reply's usage, limited to the worker's own cache.
     pub(super) fn own_usage(&self) -> Option<Usage> {
         let handed_over = self.has_remote_prefill();
         self.usage.map(|usage| {

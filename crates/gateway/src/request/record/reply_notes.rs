@@ -1,4 +1,4 @@
-//! What the reply tells of itself.
+//! Facts that the reply reports about itself.
 
 use std::sync::Arc;
 
@@ -6,16 +6,16 @@ use dialect::StreamChunk;
 
 use super::{PrefixExpectation, RequestGuard};
 
-/// What a request leaves at its engine beside a cache.
+/// State that a request leaves at its engine beside the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoredResponse {
     Nothing,
-    /// A response to go on from: who has it is remembered by its id.
+    /// A response to continue: response affinity records its worker.
     Response,
 }
 
 impl RequestGuard {
-    /// What comes of the request stays at the engine.
+    /// Records that the engine stores the result of the request.
     pub(crate) fn mark_response_stored(&mut self) {
         self.stored_response = StoredResponse::Response;
     }
@@ -24,14 +24,14 @@ impl RequestGuard {
         self.stored_response == StoredResponse::Response
     }
 
-    /// What the reply says of its prompt need not be what we would say.
+    /// Records that the engine may count the prompt otherwise than the router.
     pub(crate) fn mark_foreign_count(&mut self) {
         self.prefix_expectation = self
             .prefix_expectation
             .map(PrefixExpectation::with_foreign_count);
     }
 
-    /// What one event, or the whole body, said about the reply.
+    /// Records the facts of one event, or of the whole body.
     pub(crate) fn record_chunk(&mut self, chunk: &StreamChunk<'_>) {
         self.usage = chunk
             .usage

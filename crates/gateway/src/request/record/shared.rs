@@ -1,4 +1,4 @@
-//! What the account says to those around it: headers, and requests that wait for the same reply.
+//! The guard's results for other parts: reply headers, and coalesced requests.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,17 +8,19 @@ use super::RequestGuard;
 use crate::request::{ReplyHeaders, routing_notes::RoutingNotes};
 
 impl RequestGuard {
-    /// Others wait for this reply: they want to know whether it may answer more of them.
+    /// Sets the cell for the outcome: followers read from it whether the reply may answer more
+    /// requests.
     pub(crate) fn share_outcome(&mut self, good: Arc<OnceLock<bool>>) {
         self.outcome = Some(good);
     }
 
-    /// Where the end tells whether the reply was whole and right.
+    /// Returns the cell that the end sets: whether the reply was whole and correct.
     pub(crate) fn shared_outcome(&mut self) -> Arc<OnceLock<bool>> {
         Arc::clone(self.outcome.get_or_insert_default())
     }
 
-    /// Another request's reply answers this one: nobody is asked, and the receipt says so.
+    /// Records that another request's reply answers this one; the receipt shows that no worker was
+    /// chosen.
     pub(crate) fn record_shared_reply(&mut self, method: Method, policy: Policy, status: u16) {
         self.gateway
             .metrics
@@ -28,7 +30,7 @@ impl RequestGuard {
         self.publish(None);
     }
 
-    /// What headers tell beside the decision.
+    /// Returns the notes for reply headers.
     pub(crate) fn notes(&mut self) -> &mut RoutingNotes {
         &mut self.notes
     }
@@ -37,7 +39,7 @@ impl RequestGuard {
         &self.notes
     }
 
-    /// Which headers of ours and of others the reply carries.
+    /// Returns the settings of the reply's routing headers.
     pub(crate) fn reply_headers(&self) -> ReplyHeaders {
         self.gateway.rules.headers
     }

@@ -1,19 +1,20 @@
-//! Whether a stream that has ended was whole: the engine said why it stopped, or that it is done.
+//! Tracks whether a stream is complete: the engine sent a stop reason or its end marker.
 //!
-//! Only what the engine says counts, read from its events. A stream of a route that has no such word is never looked at.
+//! Only the engine's own events count. Streams of a route without an end marker are not tracked.
 
 use dialect::{Dialect, StreamChunk, is_done};
 
-/// What is known of a stream's ending so far.
+/// The state of a stream's ending.
 #[derive(Debug)]
 pub(super) struct EndingTracker {
-    /// One of them stands in the event that ends a stream of this dialect; an event without is not read.
+    /// The event that ends a stream of this dialect contains one of these; other events are not
+    /// parsed.
     words: &'static [&'static [u8]],
     seen: bool,
 }
 
 impl EndingTracker {
-    /// Of a stream in this dialect; `None` where streams do not say that they are whole.
+    /// Creates the tracker for this dialect; `None` where streams have no end marker.
     pub(super) fn of(dialect: Dialect) -> Option<Self> {
         let words: &[&[u8]] = match dialect {
             Dialect::Chat | Dialect::Completions => &[b"finish_reason"],
@@ -28,7 +29,7 @@ impl EndingTracker {
         Some(Self { words, seen: false })
     }
 
-    /// Looks at one event's data, and where that may be an ending at what `chunk` reads in it.
+    /// Checks one event's data, and calls `chunk` to parse it where it may be the ending.
     pub(super) fn observe_event<'a>(
         &mut self,
         data: &[u8],
@@ -41,12 +42,13 @@ impl EndingTracker {
         self.seen = is_done(data) || chunk().is_some_and(StreamChunk::ends);
     }
 
-    /// An event passed that is too long to be read: what it said is not known, and it is given the benefit of the doubt.
+    /// Skips an event that is too long to parse: its content is unknown, so the stream counts as
+    /// complete.
     pub(super) fn skip_event(&mut self) {
         self.seen = true;
     }
 
-    /// Whether the engine has said that its stream is whole.
+    /// Returns whether the engine has marked its stream as complete.
     pub(super) fn is_complete(&self) -> bool {
         self.seen
     }

@@ -1,7 +1,7 @@
-//! A stream that goes out in other words than it comes in.
+//! Relays a stream in another dialect than the worker's.
 //!
-//! Its events are whole when they are translated, so nothing is ever torn. An end of the worker's that is none for the
-//! client is a cut.
+//! Events are whole when they are translated, so none is ever torn. If the worker's stream ends
+//! where the client's cannot, the reply is cut.
 
 use bytes::Bytes;
 use dialect::{ChunkOutcome, ErrorCode, SseEvent};
@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::{super::translate::StreamTranslator, CutReason, FLUSH, RelayEnd, ReplyRelay, note};
 
-/// The translation, and how far it came.
+/// The translator and its progress.
 #[derive(Debug)]
 pub(super) struct StreamTranslation {
     stream: StreamTranslator,
@@ -24,14 +24,15 @@ impl StreamTranslation {
         }
     }
 
-    /// The client has all of its reply: what becomes of the worker's rest is no matter.
+    /// Returns whether the client has its whole reply: the rest of the worker's stream does not
+    /// matter.
     pub(super) fn is_whole(&self) -> bool {
         self.reached == ChunkOutcome::Whole
     }
 }
 
 impl ReplyRelay {
-    /// Puts what these bytes complete into the client's words.
+    /// Translates the events that these bytes complete.
     pub(super) fn translate(&mut self, data: &[u8]) {
         let (Some(events), Some(translation)) = (&mut self.events, &mut self.translation) else {
             return;
@@ -53,12 +54,12 @@ impl ReplyRelay {
         if failed {
             self.broke_off();
         } else if too_long {
-            // Its words are lost, and a message that lacks them must not pass for whole.
+            // Its text is lost, and a message without it must not pass for complete.
             self.cut(CutReason::Broken);
         }
     }
 
-    /// The worker's stream has ended.
+    /// Handles the end of the worker's stream.
     pub(super) fn finish(&mut self) {
         let (Some(events), Some(translation)) = (&mut self.events, &mut self.translation) else {
             return;
@@ -91,7 +92,7 @@ impl ReplyRelay {
         }
     }
 
-    /// The error event is among what goes out: an unclean end follows it.
+    /// Ends after an error event that is already queued: an unclean close follows it.
     fn broke_off(&mut self) {
         self.connection = None;
         self.guard.record_cut(ErrorCode::StreamInterrupted, None);

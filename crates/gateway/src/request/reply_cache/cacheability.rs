@@ -1,4 +1,4 @@
-//! What a request says about being answered from another's reply.
+//! Whether a request may be answered from the response cache or share another request's reply.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::{
     request::accept::{AcceptedRequest, HeaderOverrides},
 };
 
-/// Headers that change what engines answer.
+/// Headers that change the engine's reply.
 const RELEVANT: [&str; 4] = [
     "anthropic-beta",
     "anthropic-version",
     "openai-beta",
     "x-cache-salt",
 ];
-/// Headers that say who asks, as engines and clients have them.
+/// Credential headers of engines and clients.
 const CREDENTIALS: [&str; 5] = [
     "authorization",
     "x-api-key",
@@ -29,26 +29,26 @@ const CREDENTIALS: [&str; 5] = [
     "x-router-key",
     "cookie",
 ];
-/// The digest of a longer body would hold up others on this thread.
+/// The digest of a longer body is computed off the runtime thread.
 const LONG_BODY: usize = 64 * 1024;
 
-/// Read once, before anything is looked up.
+/// The request's cache properties, read once before any lookup.
 #[derive(Debug)]
 pub(super) struct CacheRequest {
-    /// `Err`: why no kept reply may answer; `None`: of this route none ever does.
+    /// `Err`: why no cached reply may answer; `None`: this route is never cached.
     pub(super) cacheability: Option<Result<(), CacheReason>>,
     pub(super) dialect: Dialect,
-    /// Looks nothing up, and keeps what comes.
+    /// Skips the lookup and stores the new reply.
     pub(super) fresh: bool,
-    /// What is asked for; `None` where nobody needs to know.
+    /// The body's properties; `None` where they are not needed.
     pub(super) body: Option<BodyCacheability>,
     own_way: bool,
 }
 
-/// What the body says.
+/// The cache properties of a body.
 #[derive(Clone, Debug)]
 pub(super) struct BodyCacheability {
-    /// What it shares with those that are alike; `None` where nothing may answer it but a worker.
+    /// The digests that equal requests share; `None` where only a worker may answer.
     pub(super) same: Option<RequestDigests>,
     pub(super) model: Arc<str>,
     asks_repeatable: bool,
@@ -56,22 +56,22 @@ pub(super) struct BodyCacheability {
     pub(super) answer: RequestedForm,
 }
 
-/// The digests of a request: what is asked for, and how it is to be told.
+/// The digests of a request: its content, and the form of its reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestDigests {
     pub(super) key: RequestKey,
     form: RequestKey,
 }
 
-/// How the reply is to come.
+/// The requested form of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestedForm {
     Whole,
     Stream {
-        /// Whether its usage is to be told.
+        /// Whether the stream reports its usage.
         usage: bool,
     },
-    /// A stream with more in it than a replay could have.
+    /// A stream with options that a replay cannot reproduce.
     OtherStream,
 }
 
@@ -83,7 +83,7 @@ impl CacheRequest {
             Dialect::Chat | Dialect::Completions | Dialect::Messages
         );
         let store = of_cache(&call.headers);
-        // What an engine keeps of a response is for one client to go on from.
+        // A response stored at an engine is for one client to continue.
         let may_be_shared = dialect != Dialect::Responses
             && gateway.rules.deduplication.is_some()
             && store == StoreDirective::Usual;
@@ -101,7 +101,7 @@ impl CacheRequest {
             if store == StoreDirective::Nothing {
                 return Err(CacheReason::NoStore);
             }
-            // The worker that was named is to answer.
+            // The named worker itself is to answer.
             if call.overrides.worker.is_some() {
                 return Err(CacheReason::Pinned);
             }
@@ -114,7 +114,7 @@ impl CacheRequest {
                 Temperature::Absent | Temperature::Zero => {}
             }
             match said.answer {
-                // Streams of messages are not kept.
+                // Streams of messages are not cached.
                 RequestedForm::Stream { .. } if dialect == Dialect::Messages => {
                     Err(CacheReason::Stream)
                 }
@@ -131,9 +131,9 @@ impl CacheRequest {
         }
     }
 
-    /// What is asked last, and the rest.
+    /// Splits off the last question from the rest of the request.
     pub(super) fn last_question(&self, call: &AcceptedRequest) -> Option<LastQuestion> {
-        // Its digest would hold up others on this thread.
+        // Its digest would block this runtime thread.
         if call.body.bytes().len() > LONG_BODY {
             return None;
         }
@@ -151,7 +151,8 @@ impl CacheRequest {
         )
     }
 
-    /// The key of those that are alike; `None` for a request that is to be sent by itself. `kept`: whether the reply will be.
+    /// Returns the key of equal requests; `None` for a request that is sent on its own. `kept`: the
+    /// reply will be cached.
     pub(super) fn coalescing_key(
         &self,
         gateway: &Gateway,
@@ -165,13 +166,13 @@ impl CacheRequest {
     }
 }
 
-/// What `Cache-Control` asks for.
+/// The directive in `Cache-Control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StoreDirective {
     Usual,
-    /// A new reply, which may be kept.
+    /// A new reply, which may be stored.
     Fresh,
-    /// Neither.
+    /// Neither lookup nor storage.
     Nothing,
 }
 
@@ -193,7 +194,7 @@ fn of_cache(headers: &HeaderMap) -> StoreDirective {
     store
 }
 
-/// Whether a body may ask for a repeatable answer: most do not, and are not walked for it.
+/// Returns whether a body may ask for a repeatable answer: most do not, and are not parsed for it.
 fn mentions(body: &[u8]) -> bool {
     std::str::from_utf8(body)
         .is_ok_and(|body| body.contains("\"temperature\"") || body.contains("\"seed\""))
@@ -226,7 +227,7 @@ impl BodyCacheability {
             .map(|(name, value)| (*name, value.as_slice()))
             .collect();
         let (temperature, asks_repeatable) = (repeated.temperature(), repeated.asks_repeatable());
-        // Most are neither kept nor joined, and their bodies may be long.
+        // Most bodies are neither cached nor coalesced, and may be long.
         let may_be_same = asks_repeatable || temperature != Temperature::Other;
         let digests = || RequestDigests {
             key: repeated.key(tenant, route, &headers),
@@ -258,8 +259,8 @@ fn relevant(headers: &HeaderMap) -> Vec<(&'static str, Vec<u8>)> {
     RELEVANT.into_iter().flat_map(values).collect()
 }
 
-/// Whose request it is: nobody gets another's reply. Who asks with other credentials is somebody else, also where only an
-/// engine can tell whether they are right.
+/// Returns the tenant: no tenant gets another's reply. Other credentials are another tenant, even
+/// where only an engine can verify them.
 fn tenant(headers: &HeaderMap) -> String {
     let mut digest = Sha256::new();
     let mut any = false;

@@ -1,7 +1,8 @@
-//! A reply on its way that is kept if all of it goes out.
+//! Copies a reply that is being relayed, to cache it if the client gets all of it.
 //!
-//! Its bytes are copied into a buffer of its own: pieces as short as a token would each hold on to a whole read from the
-//! socket. They are put together and stored behind the request's back (`keeper`), so that nothing of a stream waits for it.
+//! The bytes are copied into a separate buffer: short slices, such as a token's, would each keep a
+//! whole socket read buffer alive. `cache_filler` assembles and stores them in the background, so
+//! that a stream never waits for it.
 
 use std::{
     io,
@@ -25,7 +26,7 @@ use crate::{
 
 const DONE: &[u8] = b"data: [DONE]";
 
-/// How the reply to one request is kept.
+/// The cache fill of one request.
 pub(super) struct ReplyFill {
     cache_filler: Arc<CacheFiller>,
     key: RequestKey,
@@ -34,7 +35,7 @@ pub(super) struct ReplyFill {
     most_whole: usize,
     most_stream: usize,
     similar_query: Option<SimilarQuery>,
-    /// Not where memory is short.
+    /// False under memory pressure.
     takes_new: bool,
 }
 
@@ -53,7 +54,7 @@ impl ReplyFill {
         }
     }
 
-    /// The reply may answer others that mean the same.
+    /// Sets the entry under which a similarity lookup finds the reply.
     pub(super) fn with_similarity(self, sought: Option<SimilarQuery>) -> Self {
         Self {
             similar_query: sought,
@@ -61,7 +62,7 @@ impl ReplyFill {
         }
     }
 
-    /// The same reply. `good`: said when its account is settled.
+    /// Wraps the reply's body. `good`: set when its guard is settled.
     pub(super) fn watch(
         self,
         response: Response<ReplyBody>,
@@ -99,7 +100,7 @@ impl ReplyFill {
     }
 }
 
-/// `None`: a reply that is not kept.
+/// Returns `None` for a reply that is not cached.
 fn form(dialect: Dialect, status: StatusCode, head: &HeaderMap) -> Option<StoredForm> {
     if status != StatusCode::OK || head.contains_key(header::CONTENT_ENCODING) {
         return None;
@@ -113,10 +114,10 @@ fn form(dialect: Dialect, status: StatusCode, head: &HeaderMap) -> Option<Stored
         .then_some(StoredForm::Whole)
 }
 
-/// The body of a reply that may be kept.
+/// The body of a reply that may be cached.
 pub(crate) struct FillingBody {
     inner: ReplyBody,
-    /// `None`: it will not be.
+    /// `None`: it is not cached.
     reply: Option<BufferedReply>,
 }
 
@@ -125,7 +126,7 @@ struct BufferedReply {
     form: StoredForm,
     outcome: Arc<OnceLock<bool>>,
     body: Vec<u8>,
-    /// What `body` has of the room for all.
+    /// `body`'s share of the byte budget.
     budget: FillBudget,
     most: usize,
     pending_fill: Option<PendingFill>,
@@ -139,14 +140,14 @@ impl FillingBody {
             return;
         }
         held.body.extend_from_slice(data);
-        // A client that has read this may ask again before the stream has ended.
+        // A client that has read this event may repeat the request before the stream has ended.
         if held.form == StoredForm::Stream && held.pending_fill.is_none() && tells_its_end(data) {
             held.pending_fill = Some(held.fill.cache_filler.begin_fill(held.fill.key));
         }
     }
 
     fn ended(&mut self) {
-        // Its account is settled now, and says whether all went well.
+        // Settles its guard now, which sets whether the reply was correct.
         drop(std::mem::replace(&mut self.inner, ReplyBody::empty()));
         let Some(held) = self.reply.take() else {
             return;
@@ -182,7 +183,8 @@ impl FillingBody {
     }
 }
 
-/// Whether the last event of a stream begins in these bytes: words of a generated text do not begin a line.
+/// Returns whether the last event of a stream begins in these bytes: generated text never begins a
+/// line.
 fn tells_its_end(data: &[u8]) -> bool {
     data.starts_with(DONE)
         || data
@@ -206,7 +208,7 @@ impl Body for FillingBody {
                 if let Some(data) = frame.data_ref() {
                     this.passed(data);
                 }
-                // A body of known length is not asked again behind its end.
+                // hyper does not poll a body of known length behind its end.
                 if this.inner.is_end_stream() {
                     this.ended();
                 }

@@ -1,4 +1,4 @@
-//! Replies that no worker is asked for.
+//! Replies without a worker: cached ones, and those of another request.
 
 use std::sync::Arc;
 
@@ -28,20 +28,20 @@ use crate::{
     },
 };
 
-/// A longer one would hold up others on this thread.
+/// A longer body is parsed off the runtime thread.
 const LONG: usize = 16 * 1024;
 
-/// A kept reply in the form that this request asks for.
+/// A cached reply in the requested form.
 pub(super) struct HitReply {
     body: Bytes,
     stream: bool,
     stored_at: u64,
-    /// How near its question is to this one; `None`: it is the same.
+    /// Similarity to the question of the cached reply; `None`: an exact hit.
     pub(super) similarity: Option<f64>,
 }
 
 impl HitReply {
-    /// `None` if it cannot answer this request.
+    /// Returns `None` if it cannot answer this request.
     pub(super) async fn of(
         dialect: Dialect,
         entry: CacheEntry,
@@ -61,7 +61,7 @@ impl HitReply {
         })
     }
 
-    /// It is the reply to another question that means the same.
+    /// Marks it as the reply to another question with the same meaning.
     pub(super) fn mark_similar(self, similarity: f64) -> Self {
         Self {
             similarity: Some(similarity),
@@ -80,7 +80,7 @@ async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
     }
 }
 
-/// Answers with a kept reply.
+/// Answers with the cached reply.
 pub(super) fn into_reply(
     gateway: &Gateway,
     call: &AcceptedRequest,
@@ -124,7 +124,7 @@ pub(super) fn into_reply(
     reply::with_head((StatusCode::OK, head), ReplyBody::whole(found.body, settle))
 }
 
-/// Answers with another request's reply, which is on its way or was the last one of its kind.
+/// Answers with another request's reply, running or just finished.
 pub(super) fn into_follower_reply(
     gateway: &Gateway,
     call: &AcceptedRequest,
@@ -160,7 +160,7 @@ fn about(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard
     }
 }
 
-/// The request's own id and decision, whoever was asked.
+/// Sets the request's own id and decision in the head.
 fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
     reply::insert(
         head,
@@ -185,7 +185,7 @@ fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
     }
 }
 
-/// How near the question is that the reply was to.
+/// Adds the similarity to the head.
 fn near(head: &mut HeaderMap, settle: &RequestGuard, similarity: f64) {
     let (shown, similarity) = (settle.reply_headers(), format!("{similarity:.4}"));
     if shown.expose {

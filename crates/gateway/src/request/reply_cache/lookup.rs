@@ -1,4 +1,4 @@
-//! Whether a reply is there.
+//! The lookup in the response cache.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use super::{
 };
 use crate::{Gateway, cache_filler::EntryKind, request::accept::AcceptedRequest};
 
-/// What came of looking.
+/// The result of the lookup.
 pub(super) enum CacheOutcome {
-    /// There is one.
+    /// A usable reply.
     Hit(HitReply),
-    /// A worker is to answer; what its reply says of the cache, and how it is kept.
+    /// A worker is to answer; with the cache status of its reply, and the fill.
     Miss(Option<CacheStatus>, Option<ReplyFill>),
 }
 
-/// Looks for a reply, never longer than the cache's own budget.
+/// Looks up a reply, within the cache's own time budget.
 pub(super) async fn lookup(
     gateway: &Arc<Gateway>,
     call: &AcceptedRequest,
@@ -39,7 +39,7 @@ pub(super) async fn lookup(
     else {
         return bypass(CacheReason::Unreadable, None);
     };
-    // Before the lookup: what is cleared after it is not to come back.
+    // Before the lookup: a clear of the cache after it must not be undone by this fill.
     let fill = ReplyFill::new(gateway, asked.dialect, same.key);
     if asked.fresh {
         return bypass(CacheReason::NoCache, Some(fill));
@@ -55,11 +55,11 @@ pub(super) async fn lookup(
         CacheLookup::Unavailable => return bypass(CacheReason::StoreFailed, None),
         CacheLookup::NotFound => None,
         CacheLookup::Found(entry) if EntryKind::read(entry.label, asked.dialect).is_none() => {
-            // Of a program that keeps them otherwise.
+            // An entry of a program with another format.
             cache.remove(&key);
             None
         }
-        // One that lacks what this request asks for is replaced by a reply that has it.
+        // A stored reply that lacks a requested part is replaced by one that has it.
         CacheLookup::Found(entry) => HitReply::of(asked.dialect, entry, said).await,
     };
     match found {

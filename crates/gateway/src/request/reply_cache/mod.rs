@@ -1,9 +1,11 @@
-//! Before the stages of a generation: does a reply that is there already answer it, and may its own answer others?
+//! Cached and coalesced replies, before the stages of a generation.
 //!
-//! First what is kept (`response-cache`), then what is under way or just over ([`crate::alike`]); only then is a worker
-//! thought of. What a kept reply looks like is `dialect`'s matter, where it lies `response-cache`'s.
+//! First comes the lookup in `response-cache`, then in the flights that run or have just ended
+//! ([`crate::coalesce`]); only then does the request go to a worker. `dialect` defines the form of
+//! a cached reply, `response-cache` its storage.
 //!
-//! **Invariant**: nothing here makes a request fail, and a reply is kept only if the client got all of it and it was right.
+//! **Invariant**: nothing here makes a request fail, and a reply is cached only if the client got
+//! all of it without error.
 
 mod cacheability;
 mod fill;
@@ -33,7 +35,7 @@ use crate::{
     routes::ErrorShape,
 };
 
-/// The generation: answered from what is there, or else sent, once for all that are alike.
+/// Answers a generation from the cache, or sends it once for all equal requests.
 pub(super) async fn generate(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
@@ -71,9 +73,10 @@ pub(super) async fn generate(
             settle.share_outcome(seat.outcome_slot());
             let (gateway, request_id) = (Arc::clone(gateway), Arc::clone(&call.request_id));
             let shape = ErrorShape::of(call.target.path());
-            // A panic costs the one request that had it: the others, who may have been driving it, send their own.
+            // A panic costs only the leader: the followers, one of which may have been driving it,
+            // send their own requests.
             let reply = async move {
-                // Others may get the reply who cannot read it otherwise.
+                // Followers may not accept the leader's encoding.
                 let mut call = call;
                 call.headers.remove(header::ACCEPT_ENCODING);
                 let reply = AssertUnwindSafe(own.generate(call, settle))
@@ -95,7 +98,7 @@ pub(super) async fn generate(
     }
 }
 
-/// A request that a worker is to answer.
+/// A generation that a worker answers.
 struct UpstreamGeneration {
     gateway: Arc<Gateway>,
     dialect: Dialect,
@@ -122,7 +125,7 @@ impl UpstreamGeneration {
             let response = super::generate(&gateway, call, dialect, settle).await;
             return status::with_status(status, gateway.rules.headers, response);
         };
-        // What is kept is read here.
+        // The router reads a reply that it caches.
         call.headers.remove(header::ACCEPT_ENCODING);
         let good = settle.shared_outcome();
         let response = super::generate(&gateway, call, dialect, settle).await;

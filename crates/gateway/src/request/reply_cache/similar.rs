@@ -1,7 +1,7 @@
-//! Replies to requests that mean the same, where they are asked for (`response_cache.semantic`).
+//! Similarity hits, where enabled (`response_cache.semantic`).
 //!
-//! Only after the exact reply was not there: the last question's vector is asked of the embedding model, no longer than
-//! configured. Whatever goes wrong with that is a miss and nothing else.
+//! The lookup runs only after an exact miss: it waits for the embedding of the last question no
+//! longer than configured. Any error is a miss.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use response_cache::{CacheEntry, CacheKey, UnitVector};
 use super::CacheRequest;
 use crate::{Gateway, request::accept::AcceptedRequest};
 
-/// A question whose reply may answer others like it.
+/// A question under which the reply is stored for similarity lookups.
 #[derive(Debug)]
 pub(crate) struct SimilarQuery {
     pub(crate) rest: CacheKey,
     pub(crate) direction: UnitVector,
 }
 
-/// What was found for a question.
+/// The result of a similarity lookup.
 pub(super) struct NearestReply {
     pub(super) entry: CacheEntry,
-    /// A cosine, 0 to 1.
+    /// Cosine, 0 to 1.
     pub(super) similarity: f64,
 }
 
-/// The reply to the nearest question, and what is needed to keep this one's.
+/// Returns the reply to the nearest question, and the entry for this request's own reply.
 pub(super) async fn lookup(
     gateway: &Arc<Gateway>,
     call: &AcceptedRequest,

@@ -1,4 +1,4 @@
-//! What a reply's head says about the cache: `X-Cache` and why.
+//! Reply headers about the response cache: `X-Cache` and its reason.
 
 use http::{HeaderMap, HeaderValue, Response};
 use response_cache::CacheResult;
@@ -9,13 +9,13 @@ use crate::request::{ReplyHeaders, reply::ReplyBody};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheReason {
     Stored,
-    /// The reply to a question that means the same.
+    /// A similarity hit.
     Similar,
     Joined,
     NotFound,
     Temperature,
     AbsentTemperature,
-    /// The body is none that could be told apart from others.
+    /// The body has no digest.
     Unreadable,
     NoStore,
     NoCache,
@@ -45,7 +45,7 @@ impl CacheReason {
     }
 }
 
-/// The two headers.
+/// The values of the two headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheStatus {
     word: &'static str,
@@ -53,7 +53,7 @@ pub(super) struct CacheStatus {
 }
 
 impl CacheStatus {
-    /// How the request is counted.
+    /// Returns the result under which the request is counted.
     pub(super) fn result(self) -> CacheResult {
         match self.word {
             "HIT" => CacheResult::Hit,
@@ -83,7 +83,7 @@ impl CacheStatus {
         }
     }
 
-    /// `X-Cache` is told always; why, where headers tell of the routing.
+    /// Adds `X-Cache`, and the reason where routing headers are enabled.
     pub(super) fn add_headers(self, fields: &mut HeaderMap, shown: ReplyHeaders) {
         fields.insert("x-cache", HeaderValue::from_static(self.word));
         if shown.expose {
@@ -101,7 +101,7 @@ impl CacheStatus {
     }
 }
 
-/// A reply that says so, of a route whose replies are kept.
+/// Adds the status to the reply of a cacheable route.
 pub(super) fn with_status(
     status: Option<CacheStatus>,
     shown: ReplyHeaders,

@@ -1,7 +1,9 @@
-//! The body of `/v1/route`: a request as it would be sent for real, and what its caller wants of the decision.
+//! The body of `/v1/route`: the request as it would be sent to a worker, and the caller's options
+//! for the decision.
 //!
-//! The prompt is read by the view that real requests are read by; here are only the fields that no engine has. Unlike a
-//! real request's, a field of a wrong form is refused: nobody else would say so.
+//! The prompt is read by the same view as in forwarded requests; this module reads only the fields
+//! that no engine has. A field of a wrong form is refused here, unlike in a forwarded request,
+//! since no engine would report it.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -23,26 +25,26 @@ use crate::{
 pub(super) struct RouteBody<'a> {
     /// The request.
     pub(super) view: RequestView<'a>,
-    /// The dialect it was read in.
+    /// The dialect of the request.
     pub(super) dialect: Dialect,
-    /// A place is to be kept under this id.
+    /// If set, reserves the target under this id.
     pub(super) request_id: Option<Arc<str>>,
-    /// How long the reply will be.
+    /// Expected length of the reply, tokens.
     pub(super) expected_output_tokens: Option<u32>,
-    /// The headers' overrides, and the body's in their place.
+    /// Overrides from the headers; the body's take precedence.
     pub(super) overrides: HeaderOverrides,
-    /// What named the worker.
+    /// The field or header that names the worker.
     pub(super) worker_param: &'static str,
-    /// Names of workers that shall not get it.
+    /// Names of workers that are excluded.
     pub(super) exclude: Vec<String>,
 }
 
-/// Reads a body. `headers` holds where the body says nothing.
+/// Reads a body. A header applies where the body lacks the field.
 pub(super) fn read<'a>(
     body: &'a [u8],
     headers: &HeaderOverrides,
 ) -> Result<RouteBody<'a>, ApiError> {
-    // The strict walk comes first: it bounds depth and number of values for the reading below.
+    // The strict walk comes first: it bounds depth and number of values for the later passes.
     let mut view = dialect::view(Dialect::Completions, body)?;
     let mut fields: RouteFields = serde_json::from_slice(body)
         .map_err(|error| ApiError::new(ErrorCode::InvalidJson, error.to_string()))?;
@@ -117,7 +119,7 @@ pub(super) fn read<'a>(
     })
 }
 
-/// The fields that are read here, `null` being as good as absent.
+/// The fields that this module reads; `null` counts as absent.
 const OWN: [&str; 7] = [
     "token_ids",
     "request_id",
@@ -133,7 +135,7 @@ struct RouteFields {
     own: HashMap<&'static str, Value>,
     messages: bool,
     prompt: bool,
-    /// One of them that came twice.
+    /// A field that occurs twice.
     twice: Option<&'static str>,
 }
 
@@ -176,7 +178,7 @@ impl<'de> Deserialize<'de> for RouteFields {
     }
 }
 
-/// Refuses a prompt that no engine takes: here nobody else would say so.
+/// Refuses a prompt that no engine accepts: no engine would report it here.
 fn check_form(prompt: &PromptPart<'_>) -> Result<(), ApiError> {
     let (param, expected) = match prompt {
         PromptPart::None => ("prompt", "a text, a list of token ids, or a list of either"),

@@ -1,9 +1,10 @@
-//! How workers took the questions that they were asked lately: who may be asked now.
+//! Circuit breakers for `/tokenize` queries: which workers may get one now.
 //!
-//! One question says little about a worker: it may be the question that is odd. What rests a worker is several different
-//! ones that failed in a row.
+//! One failed query says little about a worker: the query itself may be unusual. A worker's breaker
+//! opens after several different queries have failed in a row.
 //!
-//! **Invariant**: no worker has more than [`AT_ONCE`] questions at a time, if each is asked only while [`Standings::may_be_asked`].
+//! **Invariant**: no worker has more than [`AT_ONCE`] queries at a time, if each one is sent only
+//! while [`TokenizerBreakers::allows`] it.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,47 +12,48 @@ use kv_blocks::{Moment, WorkerId};
 
 use super::token_cache::QueryDigest;
 
-/// Questions at one worker at one moment. An engine answers them beside its generations: more would be late anyway.
+/// Most queries at one worker at a time. An engine answers them beside its generations: more would
+/// be late anyway.
 pub(super) const AT_ONCE: usize = 8;
-/// So many different questions in a row must fail before a worker is left alone.
+/// Different queries that must fail in a row before a breaker opens.
 const STRIKES: usize = 3;
-/// How long a worker is left alone that does not answer such questions.
+/// How long a breaker stays open for a worker that does not answer such queries.
 const REST: Duration = Duration::from_secs(5);
-/// How long after answers that came too late, or not; twice as long after further ones, up to [`REST`]. A busy engine
-/// answers late now and then.
+/// How long it stays open after late or missing answers; doubled each further time, up to [`REST`].
+/// A busy engine is late now and then.
 const SHORT_REST: Duration = Duration::from_millis(250);
-/// Longer questions take their time: that they are late says nothing about short ones. In bytes.
+/// Longer queries take their time: a late answer to one says nothing about short ones. In bytes.
 const LONG_QUESTION: usize = 16 << 10;
 
-/// Why a worker gave no answer.
+/// The reason why a worker gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenizeFailure {
-    /// The engine refuses this question, as it will refuse the request: an answer of a kind.
+    /// The engine refuses this query, as it will refuse the request: the worker is fine.
     Refused,
-    /// The worker does not answer such questions.
+    /// The worker does not answer such queries.
     Broken,
-    /// It did not answer in time, or hung up.
+    /// The worker did not answer in time, or closed the connection.
     Late,
-    /// It cannot be reached, whatever is asked.
+    /// The worker cannot be reached at all.
     Unreachable,
 }
 
-/// A question that failed.
+/// A failed query.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedQuery {
     pub(super) why: TokenizeFailure,
     pub(super) question: QueryDigest,
-    /// The question's length in bytes.
+    /// Length of the query, bytes.
     pub(super) length: usize,
 }
 
 #[derive(Debug, Default)]
 struct WorkerBreaker {
-    /// Questions on their way.
+    /// Queries in flight.
     in_flight: usize,
-    /// Different questions that failed since the last answer or rest; fewer than [`STRIKES`].
+    /// Different queries that failed since the last answer or pause; fewer than [`STRIKES`].
     failed: Vec<QueryDigest>,
-    /// How long it was left alone the last time, and until when; nothing since an answer.
+    /// The length of the last pause, and its end; zero after an answer.
     rest: Duration,
     until: Option<Moment>,
 }
@@ -62,7 +64,7 @@ impl WorkerBreaker {
     }
 }
 
-/// The standing of each worker that was asked; [`Self::forget_gone`] keeps it to those that there are.
+/// The breaker of each queried worker; [`Self::retain_workers`] removes those of deleted workers.
 #[derive(Debug, Default)]
 pub(super) struct TokenizerBreakers(HashMap<WorkerId, WorkerBreaker>);
 
@@ -73,19 +75,19 @@ impl TokenizerBreakers {
             .is_none_or(|standing| standing.in_flight < AT_ONCE && !standing.rests(now))
     }
 
-    /// A question goes to the worker. Each is followed by [`Self::over`].
+    /// Counts a query to the worker. Each call is paired with [`Self::end_query`].
     pub(super) fn begin_query(&mut self, worker: WorkerId) {
         self.0.entry(worker).or_default().in_flight += 1;
     }
 
-    /// A question is no longer on its way, however it ended.
+    /// Counts the end of a query, whatever its result.
     pub(super) fn end_query(&mut self, worker: WorkerId) {
         if let Some(standing) = self.0.get_mut(&worker) {
             standing.in_flight = standing.in_flight.saturating_sub(1);
         }
     }
 
-    /// The worker answered a question.
+    /// Records an answer.
     pub(super) fn record_success(&mut self, worker: WorkerId) {
         if let Some(standing) = self.0.get_mut(&worker) {
             *standing = WorkerBreaker {
@@ -95,7 +97,7 @@ impl TokenizerBreakers {
         }
     }
 
-    /// The worker failed a question. Says for how long it is left alone, if it is from now on.
+    /// Records a failure. Returns the length of the pause if one begins now.
     pub(super) fn record_failure(
         &mut self,
         worker: WorkerId,
@@ -131,7 +133,7 @@ impl TokenizerBreakers {
         Some(standing.rest)
     }
 
-    /// Forgets workers that are not `there` any more.
+    /// Removes workers that are not `there` any more.
     pub(super) fn retain_workers(&mut self, there: impl Fn(WorkerId) -> bool) {
         self.0.retain(|worker, _| there(*worker));
     }
@@ -205,7 +207,7 @@ mod tests {
             if let Some(rest) =
                 all.record_failure(WORKER, failure(TokenizeFailure::Late, question, 10), now)
             {
-                // What was on its way meanwhile does not count.
+                // A query that was in flight meanwhile does not count.
                 assert_eq!(
                     all.record_failure(WORKER, failure(TokenizeFailure::Late, 99, 10), now),
                     None
@@ -230,7 +232,7 @@ mod tests {
             all.begin_query(WORKER);
         }
         assert!(!all.allows(WORKER, now));
-        // An answer to one of them frees one place, not all.
+        // An answer to one query frees one slot, not all.
         all.record_success(WORKER);
         all.end_query(WORKER);
         assert!(all.allows(WORKER, now));

@@ -1,12 +1,14 @@
-//! Where requests compute: how many at once, for how long, and what one model may take of that.
+//! The pool for requests' computations: how many run at once, for how long, and each model's share.
 //!
-//! A model's template and tokenizer are data of strangers, run by libraries that cannot be interrupted inside a step. So
-//! they never run on a runtime thread, a request waits for them for a limited time, and a computation that nobody waits
-//! for any more gives back the seat that all models share. It keeps its model's own seat until it ends: a model whose
-//! computations are stuck has no more threads than its share, and its prompts go by their text meanwhile. Steps end: a
-//! library gives up a match after some millions of steps of its own, and the budget bounds the text.
+//! A model's template and tokenizer are untrusted data, run by libraries that cannot be interrupted
+//! inside a step. So they never run on a runtime thread, a request waits for them for a limited
+//! time, and an abandoned computation returns the permit of the shared pool. It keeps its model's
+//! permit until it ends: a model whose computations are stuck uses no more threads than its share,
+//! and its prompts are identified by their text meanwhile. Steps do end: a library gives up a match
+//! after some millions of its own steps, and the budget bounds the text.
 //!
-//! **Invariant**: no model holds more than its share of the seats, nor any seat of all for longer than a request waits.
+//! **Invariant**: no model holds more than its share of the permits, nor a shared permit for longer
+//! than a request waits.
 
 use std::{
     collections::HashMap,
@@ -26,39 +28,39 @@ use parking_lot::Mutex;
 use prompt::{CancelFlag, PromptModel};
 use tokio::sync::Semaphore;
 
-/// Longest computation of our own on a runtime thread: beyond it the work moves to the blocking pool, so that no other
-/// stream waits.
+/// Longest computation of the router itself on a runtime thread: a longer one moves to the blocking
+/// pool, so that it delays no stream.
 pub(super) const ON_RUNTIME: Duration = Duration::from_micros(500);
 
-/// So many computations in a row must be late before a model rests: a busy machine is late now and then.
+/// Late computations in a row after which a model is paused: a busy machine is late now and then.
 const STRIKES: u32 = 3;
-/// How long a model rests that was late so often; twice as long each further time, up to the longest.
+/// Length of a model's first pause; doubled each further time, up to the longest.
 const REST: Duration = Duration::from_millis(250);
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// Computations at once.
+/// A pool with a limit on concurrent computations.
 #[derive(Clone, Debug)]
 pub(in crate::request) struct ComputePool {
     all: Arc<Semaphore>,
-    /// Of one model.
+    /// Most computations of one model.
     share: usize,
-    /// By the address of the model; gone with the model when another one comes.
+    /// By the model's address; an entry ends when another model takes its place.
     models: Arc<Mutex<HashMap<usize, Arc<ModelUsage>>>>,
 }
 
-/// Why a model's computation gave nothing.
+/// The reason why a model's computation has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::request) enum ComputeError {
-    /// It did not end in time, or did not begin.
+    /// It did not start or did not end in time.
     Late,
-    /// The model was late too often, or all its seats are held by late computations.
+    /// The model was late too often, or late computations hold all its permits.
     Resting,
     /// It panicked.
     Failed,
 }
 
 impl ComputeError {
-    /// The word of metrics and logs.
+    /// Returns the label in metrics and logs.
     pub(in crate::request) fn as_str(self) -> &'static str {
         match self {
             Self::Late => "late",
@@ -78,7 +80,8 @@ impl ComputePool {
         }
     }
 
-    /// Does work of our own, such as reading a body, where its `cost`, as predicted, belongs. `None` if it panicked.
+    /// Runs work of the router itself, such as parsing a body, on the thread that its predicted
+    /// `cost` calls for. `None` if it panicked.
     pub(in crate::request) async fn run<T: Send + 'static>(
         &self,
         cost: Duration,
@@ -89,15 +92,16 @@ impl ComputePool {
         }
         let seat = Arc::clone(&self.all).acquire_owned().await;
         let seated = move || {
-            // Held by the work itself: it goes on when the client has left, and ends soon.
+            // The work itself holds the permit: it continues when the client has left, and ends
+            // soon.
             let _seat = seat;
             work()
         };
         tokio::task::spawn_blocking(seated).await.ok()
     }
 
-    /// Renders or tokenises by a model's files, within `limit`, the wait for a seat included. Dropping the future cancels
-    /// the computation.
+    /// Renders or tokenizes with a model's files, within `limit`, including the wait for a permit.
+    /// Dropping the future cancels the computation.
     pub(in crate::request) async fn compute<T: Send + 'static>(
         &self,
         model: &Arc<PromptModel>,
@@ -137,8 +141,8 @@ impl ComputePool {
         }
     }
 
-    /// Waits for both seats and works. The seat of all models is given back when this is dropped, the model's own when the
-    /// work ends.
+    /// Waits for both permits and runs the work. The shared permit returns when this future is
+    /// dropped, the model's own when the work ends.
     async fn seated<T: Send + 'static>(
         &self,
         own: &Arc<ModelUsage>,
@@ -182,13 +186,13 @@ impl ComputePool {
     }
 }
 
-/// What one model has of the seats, and how it did lately.
+/// One model's permits and its recent latency.
 #[derive(Debug)]
 struct ModelUsage {
     model: Weak<PromptModel>,
     permits: Arc<Semaphore>,
     share: usize,
-    /// Computations that run though nobody waits for them any more, as they are late.
+    /// Abandoned computations that still run.
     stuck: AtomicUsize,
     lateness: Mutex<LateStreak>,
 }
@@ -199,9 +203,9 @@ impl ModelUsage {
             || self.lateness.lock().until.is_some_and(|until| until > now)
     }
 
-    /// Whether a computation that is late had begun and has not ended: it is stuck from now on.
+    /// Marks a computation as late. Returns whether it has begun and not ended: it is then stuck.
     fn mark_late(&self, progress: &ComputeProgress) -> bool {
-        // Before the swap: the computation counts itself out behind it.
+        // Before the swap: the computation decrements after it.
         self.stuck.fetch_add(1, AcqRel);
         let is_running = progress.started.load(Relaxed) && !progress.over.swap(true, AcqRel);
         if !is_running {
@@ -211,11 +215,11 @@ impl ModelUsage {
     }
 }
 
-/// How often a model was late in a row.
+/// A model's late computations in a row.
 #[derive(Debug, Default)]
 struct LateStreak {
     strikes: u32,
-    /// The last rest; nothing since a computation that was in time.
+    /// The last pause; zero after a computation in time.
     rest: Duration,
     until: Option<Moment>,
 }
@@ -225,7 +229,8 @@ impl LateStreak {
         *self = Self::default();
     }
 
-    /// Says for how long the model rests, if it does from now on. After a rest one more late computation is enough.
+    /// Records a late computation. Returns the length of the pause if one begins now. After a
+    /// pause, one more late computation is enough.
     fn late(&mut self, now: Moment) -> Option<Duration> {
         self.strikes = self.strikes.saturating_add(1);
         if self.strikes < STRIKES {
@@ -237,15 +242,16 @@ impl LateStreak {
     }
 }
 
-/// How far a computation is.
+/// The progress of a computation.
 #[derive(Debug, Default)]
 struct ComputeProgress {
     started: AtomicBool,
-    /// Set by the computation when it ends, or by the request when it is late: the second one to come sees that.
+    /// Set by the computation when it ends, or by the request when it is late: the second of the
+    /// two sees it set.
     over: AtomicBool,
 }
 
-/// Counts a late computation out when it ends.
+/// Decrements the count of stuck computations when a late one ends.
 struct EndGuard {
     progress: Arc<ComputeProgress>,
     own: Arc<ModelUsage>,
@@ -281,7 +287,8 @@ mod tests {
         Arc::new(PromptModel::load(artefacts).expect("a small tokenizer"))
     }
 
-    /// Work that goes on until the sender is dropped, whatever its flag says: a step inside a library.
+    /// Work that runs until the sender is dropped, whatever its flag says: like a step inside a
+    /// library.
     fn stuck() -> (mpsc::Sender<()>, impl FnOnce() + Send + 'static) {
         let (sender, receiver) = mpsc::channel();
         let work = move || {
@@ -310,7 +317,7 @@ mod tests {
             compute(&seats, &stuck_model, LIMIT, work).await,
             Err(ComputeError::Late)
         );
-        // Its one seat is taken as long as that goes on, and nobody waits for it.
+        // That work holds the only permit, and no request waits for it.
         assert_eq!(
             compute(&seats, &stuck_model, LONG, || 7).await,
             Err(ComputeError::Resting)

@@ -1,9 +1,10 @@
-//! Tokens by the engine's own `/tokenize`, for models whose tokenizer is not here.
+//! Tokens from the engine's own `/tokenize`, for models without local tokenizer files.
 //!
-//! A request waits for this, so everything about it is bounded: how long one question may take, how large it may be, how
-//! many workers are asked (one), how many questions a worker has at once, how many answers are remembered and for how
-//! long. Equal questions at one moment are one question. A worker that keeps failing is left alone for a while, and
-//! prompts go by their text meanwhile. Where routers share what they were told, a worker is asked for what none of them knows.
+//! A request waits for this, so everything is bounded: the time and size of a query, the number of
+//! workers it goes to (one), the queries at one worker at a time, and the number and age of cached
+//! answers. Equal queries at the same time are one query. A worker that keeps failing is paused,
+//! and prompts are identified by their text meanwhile. Where routers share answers, an engine gets
+//! only queries that no router has an answer to.
 
 use std::{
     collections::HashMap,
@@ -35,33 +36,34 @@ use crate::{
     upstream::ConnectionPools,
 };
 
-/// A question over loopback or a rack's network costs some ten times the time of a computation here: 50 ms with the default
-/// budget of 2 ms.
+/// Time limit of a query, in tokenization budgets: over loopback or a rack's network a query takes
+/// some ten times as long as a local computation. 50 ms with the default budget of 2 ms.
 const BUDGETS: u32 = 25;
-/// Bytes of an answer for each byte of the question: a token has at least one byte, and its id at most seven with a comma.
+/// Bytes of an answer per byte of the query: a token has at least one byte, and its id at most
+/// seven with a comma.
 const ANSWER_FACTOR: usize = 8;
-/// Bytes of an answer that do not depend on the question.
+/// Bytes of an answer that do not depend on the query.
 const ANSWER_SLACK: usize = 4 << 10;
-/// What reading a byte of an answer costs here.
+/// Cost to parse an answer, per byte.
 const COST_PER_BYTE: Duration = Duration::from_nanos(6);
 
-/// What engines told.
+/// Settings for token ids from engines.
 #[derive(Debug)]
 pub(crate) struct EngineTokenSettings {
-    /// How it is remembered here.
+    /// The local cache.
     pub(crate) here: TokenCacheSettings,
-    /// Where other routers find it.
+    /// The store that routers share.
     pub(crate) shared: Option<RedisTokenStore>,
 }
 
-/// Token ids, and whether they were told earlier.
+/// Token ids, and whether they come from a cache.
 #[derive(Clone, Debug)]
 pub(super) struct EngineTokens {
     pub(super) tokens: Arc<[u32]>,
     pub(super) from_cache: bool,
 }
 
-/// Asks engines for tokens.
+/// Gets tokens from engines.
 #[derive(Debug)]
 pub(crate) struct EngineTokenizer {
     fleet: Arc<Fleet>,
@@ -69,10 +71,10 @@ pub(crate) struct EngineTokenizer {
     clock: Clock,
     longest: Duration,
     connect_timeout: Duration,
-    /// How long an answer counts.
+    /// How long an answer stays valid.
     ttl: Duration,
     shared: Option<RedisTokenStore>,
-    /// Workers take turns.
+    /// Round-robin position.
     next_worker: AtomicUsize,
     state: Mutex<EngineTokenState>,
 }
@@ -82,13 +84,13 @@ type PendingTokens = Arc<OnceCell<Option<EngineTokens>>>;
 #[derive(Debug, Default)]
 struct EngineTokenState {
     cache: TokenCache,
-    /// Questions on their way: one for each request that waits, at most.
+    /// Queries in flight: at most one per waiting request.
     asking: HashMap<QueryDigest, PendingTokens>,
     standings: TokenizerBreakers,
 }
 
 impl EngineTokenizer {
-    /// `budget` is what a computation here may take.
+    /// `budget`: the time limit of a local computation.
     pub(crate) fn new(
         fleet: Arc<Fleet>,
         pools: ConnectionPools,
@@ -117,7 +119,7 @@ impl EngineTokenizer {
         }
     }
 
-    /// The engine's ids of the prompt, or nothing where they cannot be had in time.
+    /// Returns the engine's token ids of the prompt; `None` if they do not arrive in time.
     pub(super) async fn tokens(&self, asked: TokenizationInput<'_>) -> Option<EngineTokens> {
         let question = asked
             .work(TokenizeQuery::cost(asked.view), TokenizeQuery::build)
@@ -141,7 +143,8 @@ impl EngineTokenizer {
             digest,
             asking: Some(asking),
         };
-        // Whoever asked first may hang up: the next one who waits asks then.
+        // The request that began the query may be cancelled: the next waiting one then takes it
+        // over.
         let asking = waiting.asking.as_ref()?;
         asking
             .get_or_init(|| self.ask(&asked.view.model, question, asked.compute_pool))
@@ -149,12 +152,12 @@ impl EngineTokenizer {
             .clone()
     }
 
-    /// Whether new answers are kept.
+    /// Sets whether new answers are cached.
     pub(super) fn set_accepts_new(&self, takes: bool) {
         self.state.lock().cache.set_accepts_new(takes);
     }
 
-    /// Forgets what was not met lately.
+    /// Drops answers that were not used recently.
     pub(super) fn shrink(&self) {
         self.state.lock().cache.shrink();
     }
@@ -217,11 +220,11 @@ impl EngineTokenizer {
         None
     }
 
-    /// What another router was told, by an engine such as those here are.
+    /// Looks up the answer that an equal engine gave another router.
     async fn told_elsewhere(&self, model: &str, question: &QueryDigest) -> Option<Arc<[u32]>> {
         let shared = self.shared.as_ref()?;
         let snapshot = self.fleet.snapshot();
-        // One stands for all: where their versions differ for a while, some answers are not found.
+        // One worker stands for all: while their versions differ, some answers are not found.
         let worker = &snapshot
             .model(model)
             .filter(|model| !model.panic)?
@@ -240,7 +243,7 @@ impl EngineTokenizer {
         Some(found.ids)
     }
 
-    /// The worker whose turn it is, of those that serve the model and may be asked now.
+    /// Returns the next worker in turn that serves the model and that its breaker allows.
     fn next_worker(&self, model: &str) -> Option<QueryPermit<'_>> {
         let snapshot = self.fleet.snapshot();
         let model = snapshot.model(model).filter(|model| !model.panic)?;
@@ -305,7 +308,7 @@ impl EngineTokenizer {
     }
 }
 
-/// A worker that has a question, until this is dropped.
+/// A query in flight at a worker, until dropped.
 struct QueryPermit<'a> {
     state: &'a Mutex<EngineTokenState>,
     worker: Arc<WorkerView>,
@@ -317,18 +320,19 @@ impl Drop for QueryPermit<'_> {
     }
 }
 
-/// A request that waits for an answer. The question is forgotten with the last one that waits.
+/// A request that waits for an answer. The last one to be dropped removes the query.
 struct TokenWaiter<'a> {
     state: &'a Mutex<EngineTokenState>,
     digest: QueryDigest,
-    /// There until the drop.
+    /// `Some` until the drop.
     asking: Option<PendingTokens>,
 }
 
 impl Drop for TokenWaiter<'_> {
     fn drop(&mut self) {
         let mut book = self.state.lock();
-        // Given up under the lock, as all are taken under it: whoever is the last one to leave finds only the book's.
+        // Dropped under the lock, as all clones are made under it: the last waiter finds only the
+        // map's clone left.
         drop(self.asking.take());
         if book
             .asking

@@ -1,4 +1,4 @@
-//! Tokens by the model's own tokenizer.
+//! Tokens from the model's own tokenizer.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -6,7 +6,7 @@ use dialect::{PromptPart, RawJson, Rendering, RequestView};
 use net::Clock;
 use prompt::{ChatRequest, PromptError, PromptModel};
 
-/// What so many bytes cost.
+/// Returns the cost of `bytes` bytes.
 pub(in crate::request) fn cost_of(bytes: usize, per_byte: Duration) -> Duration {
     per_byte.saturating_mul(u32::try_from(bytes).unwrap_or(u32::MAX))
 }
@@ -19,14 +19,14 @@ pub(super) struct LocalTokens {
     pub(super) tokenize_us: f64,
 }
 
-/// The engine's token ids, or nothing where they cannot be told within the budget.
+/// Returns the engine's token ids; `None` where they cannot be computed within the budget.
 pub(super) fn tokenize_locally(
     model: &PromptModel,
     view: &RequestView<'_>,
     budget: Duration,
     clock: Clock,
 ) -> Option<LocalTokens> {
-    // An engine that cuts prompts does it after tokenising, and by rules of its own.
+    // An engine truncates prompts after tokenizing, by rules of its own.
     if view.rendering.truncate_prompt_tokens.is_some() {
         return None;
     }
@@ -57,8 +57,8 @@ pub(super) fn tokenize_locally(
     })
 }
 
-/// The text that a chat or a prompt becomes, and whether the tokenizer adds its special tokens to it; `None` for a prompt
-/// that is no text.
+/// Returns the text of a chat or a prompt, and whether the tokenizer adds its special tokens to it;
+/// `None` for a prompt that is not text.
 pub(in crate::request) fn text_of<'v>(
     model: &PromptModel,
     prompt: &'v PromptPart<'_>,
@@ -67,7 +67,8 @@ pub(in crate::request) fn text_of<'v>(
 ) -> Option<Result<(Cow<'v, str>, bool), PromptError>> {
     match prompt {
         PromptPart::Messages(messages) => {
-            // A template writes the special tokens itself; a plain prompt gets those of the tokenizer.
+            // A template writes the special tokens itself; a plain prompt gets those of the
+            // tokenizer.
             let add_special_tokens = rendering.add_special_tokens.unwrap_or(false);
             let chat = ChatRequest {
                 messages: messages.as_str(),

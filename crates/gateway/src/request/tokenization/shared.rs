@@ -1,9 +1,10 @@
-//! Token ids where other routers find them: in Redis, beside what this one remembers.
+//! Token ids that routers share in Redis, beside each router's own cache.
 //!
-//! Not here: which question a request is ([`super::question`]), what this router remembers ([`super::known`]), and
-//! connections (`redis-store`).
+//! Not here: the query for a request ([`super::tokenize_query`]), this router's own cache
+//! ([`super::token_cache`]), and connections (`redis-store`).
 //!
-//! **Invariant**: a request waits for Redis at most [`tier::LOOKUP_BUDGET`], and never for what is written there.
+//! **Invariant**: a request waits for Redis at most [`redis_store::LOOKUP_BUDGET`], and never for a
+//! write.
 
 #![cfg_attr(
     not(feature = "redis-cache"),
@@ -22,22 +23,22 @@ pub(super) use self::name::TokenScope;
 #[cfg(feature = "redis-cache")]
 pub use self::redis_store::RedisTokenStore;
 
-/// What was found, and how long it still counts.
+/// A value that was found, and how long it stays valid.
 #[derive(Debug)]
 pub(super) struct SharedTokensHit {
     pub(super) ids: Arc<[u32]>,
     pub(super) left: Duration,
 }
 
-/// Why tokens cannot be shared.
+/// The reason why tokens cannot be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SharedTokensError {
-    /// Nobody said where.
+    /// No server is configured.
     #[error(
         "routing.lmcache.prompt_cache.backend is redis, and there is no Redis server: name it in response_cache.redis.url"
     )]
     NoServer,
-    /// The program cannot.
+    /// The program lacks the feature.
     #[error(
         "routing.lmcache.prompt_cache.backend is redis, and this program was built without it: build it with the feature \
          `redis-cache`, or set backend: memory"
@@ -45,10 +46,10 @@ pub enum SharedTokensError {
     NotBuilt,
 }
 
-/// In a program without the feature `redis-cache` there are none.
+/// Uninhabited in a program without the feature `redis-cache`.
 #[cfg(not(feature = "redis-cache"))]
 #[derive(Debug)]
-pub enum SharedTokens {}
+pub enum RedisTokenStore {}
 
 #[cfg(not(feature = "redis-cache"))]
 impl RedisTokenStore {
@@ -75,7 +76,7 @@ impl RedisTokenStore {
         match *self {}
     }
 
-    pub(super) fn keep(
+    pub(super) fn store(
         &self,
         _: &super::token_cache::QueryDigest,
         _: TokenScope<'_>,

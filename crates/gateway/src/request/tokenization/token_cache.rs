@@ -1,35 +1,36 @@
-//! Token ids that engines told earlier, by a digest of the question.
+//! Token ids from engines, cached by a digest of the query.
 //!
-//! What an engine told holds while the same process is there: another one may have another tokenizer under the same name.
-//! And not for ever, since not every change of an engine shows.
+//! An answer is valid as long as the same process runs: another one may have another tokenizer
+//! under the same name. It also expires, since not every change of an engine is visible.
 //!
-//! **Invariant**: what it holds is at most [`BUDGET_BYTES`] and [`TokenCache::capacity`], whatever is put in.
+//! **Invariant**: the cache holds at most [`BUDGET_BYTES`] and [`TokenCacheSettings::capacity`]
+//! answers.
 
 use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 
 use fleet::{Snapshot, WorkerView};
 use kv_blocks::{Moment, WorkerId};
 
-/// A SHA-256 of everything that was asked, so that nobody can make two questions look alike.
+/// A SHA-256 of the whole query, so that no client can make two queries collide.
 pub(super) type QueryDigest = [u8; 32];
 
 /// Bytes of all answers together: some four million tokens.
 const BUDGET_BYTES: usize = 16 << 20;
-/// A generation may become as large as the one before it was.
+/// Most bytes of one generation.
 const YOUNG_BYTES: usize = BUDGET_BYTES / 2;
-/// Bytes that an answer takes beside its ids, about.
+/// Bytes of an answer beside its ids, about.
 const ANSWER_BYTES: usize = 160;
-/// How many answers are kept, and how long. Bytes bound them too.
+/// Most cached answers, and their lifetime. Bytes bound them too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenCacheSettings {
-    /// After this an answer is asked for again, however often it is met, and wherever it lies.
+    /// Lifetime of an answer, in every store; use does not extend it.
     pub ttl: Duration,
     /// Most answers, at least 2.
     pub capacity: usize,
 }
 
 impl Default for TokenCacheSettings {
-    /// Ten minutes, and as many as there are bytes for.
+    /// Ten minutes, and as many answers as fit the bytes.
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(600),
@@ -38,7 +39,8 @@ impl Default for TokenCacheSettings {
     }
 }
 
-/// A worker as it was when it answered: without a change of its state, and the same process as far as can be told.
+/// The worker that answered, identified by its state and its process, as far as the router can see
+/// that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TokenSource {
     worker: WorkerId,
@@ -55,7 +57,7 @@ impl TokenSource {
         }
     }
 
-    /// Whether the worker is still what it was.
+    /// Returns whether the worker is unchanged.
     pub(super) fn is_current(&self, snapshot: &Snapshot) -> bool {
         snapshot
             .worker(self.worker)
@@ -63,13 +65,13 @@ impl TokenSource {
     }
 }
 
-/// What was told, by whom, when, and for how long it holds at most.
+/// An answer: its ids, source, time and lifetime.
 #[derive(Clone, Debug)]
 pub(super) struct CachedTokens {
     pub(super) ids: Arc<[u32]>,
     pub(super) teller: TokenSource,
     pub(super) told_at: Moment,
-    /// What was left of it then; the bounds may end it earlier.
+    /// Lifetime from then on; the cache's bounds may end it earlier.
     pub(super) left: Duration,
 }
 
@@ -79,15 +81,15 @@ impl CachedTokens {
     }
 }
 
-/// Two generations: what is met moves to the young one, and when that is full the old one goes. That is nearly "least
-/// recently used goes first", without a list to keep.
+/// A cache of two generations: a used entry moves to the young one; when that is full, the old one
+/// is dropped. That approximates LRU without a list.
 #[derive(Debug, Default)]
 pub(super) struct TokenCache {
     bounds: TokenCacheSettings,
     young: HashMap<QueryDigest, CachedTokens>,
     young_bytes: usize,
     old: HashMap<QueryDigest, CachedTokens>,
-    /// What is there stays, and nothing new comes.
+    /// Whether entries stay but no new ones are added.
     closed: bool,
 }
 
@@ -99,7 +101,7 @@ impl TokenCache {
         }
     }
 
-    /// The ids, if whoever told them is `still` the same.
+    /// Returns the ids if their source is `still` the same.
     pub(super) fn get(
         &mut self,
         question: &QueryDigest,
@@ -125,18 +127,18 @@ impl TokenCache {
     }
 
     pub(super) fn insert(&mut self, question: QueryDigest, answer: CachedTokens) {
-        // One that would push out much of what is there is not worth it.
+        // An answer that would displace a large part of the cache is not added.
         if !self.closed && answer.bytes() <= YOUNG_BYTES / 4 {
             self.put(question, answer);
         }
     }
 
-    /// Whether new answers are kept.
+    /// Sets whether new answers are added.
     pub(super) fn set_accepts_new(&mut self, takes: bool) {
         self.closed = !takes;
     }
 
-    /// Keeps only what was met lately: at most half of what it may hold.
+    /// Drops entries that were not used recently: at most half of the bound stays.
     pub(super) fn shrink(&mut self) {
         self.old = HashMap::new();
     }
@@ -161,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// Where nothing else is said.
+    /// The default lifetime.
     const MAX_AGE: Duration = Duration::from_secs(600);
     const TELLER: TokenSource = TokenSource {
         worker: WorkerId(1),
@@ -302,13 +304,13 @@ mod tests {
             None
         );
         assert_eq!((known.young.len(), known.young_bytes), (0, 0));
-        // Moving to the young ones makes it no younger.
+        // A move to the young generation does not extend its life.
         known.insert(digest(1), told(vec![7]));
         known.old = mem::take(&mut known.young);
         known.young_bytes = 0;
         assert!(at(&mut known, MAX_AGE / 2) && known.young.len() == 1);
         assert!(!at(&mut known, MAX_AGE));
-        // What is told twice is counted once.
+        // A repeated answer counts once.
         for _ in 0..2 {
             known.insert(digest(2), told(vec![7, 8]));
         }

@@ -1,4 +1,4 @@
-//! What an engine is asked about a request.
+//! The `/tokenize` query for a request.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use sha2::{Digest as _, Sha256};
 
 use super::{local, token_cache::QueryDigest};
 
-/// Longer questions are not asked: an engine computes on them for longer than a request should wait.
+/// Longest query, bytes: an engine would compute longer on it than a request should wait.
 const LONGEST: usize = 256 << 10;
-/// What a byte of a question costs here: it is read, written and digested.
+/// Cost of a query per byte: parsed, written and hashed.
 const COST_PER_BYTE: Duration = Duration::from_nanos(6);
 
-/// A question as it is sent.
+/// A query as sent.
 #[derive(Debug)]
 pub(super) struct TokenizeQuery {
     pub(super) body: Bytes,
@@ -23,22 +23,22 @@ pub(super) struct TokenizeQuery {
 }
 
 impl TokenizeQuery {
-    /// `None` where the answer would not be the tokens of the generation.
+    /// Returns `None` where the answer would differ from the tokens of the generation.
     pub(super) fn build(view: &RequestView<'_>) -> Option<Self> {
         let body = body(view)?;
         let digest = Sha256::digest(&body).into();
         Some(Self { body, digest })
     }
 
-    /// What [`Self::about`] costs, about.
+    /// Returns the approximate cost of [`Self::build`].
     pub(super) fn cost(view: &RequestView<'_>) -> Duration {
         let size = size(view);
-        // A longer one is not made.
+        // No longer query is built.
         local::cost_of(if size > LONGEST { 0 } else { size }, COST_PER_BYTE)
     }
 }
 
-/// Bytes of what goes into a question, about.
+/// Returns the approximate number of bytes that go into a query.
 fn size(view: &RequestView<'_>) -> usize {
     let template = [
         view.rendering.chat_template,
@@ -74,10 +74,10 @@ struct TokenizeFields<'a> {
     tools: Option<&'a RawValue>,
 }
 
-/// The body of the question; `None` where the answer would not be the tokens of the generation.
+/// Builds the query's body; `None` where the answer would differ from the tokens of the generation.
 fn body(view: &RequestView<'_>) -> Option<Bytes> {
     let rendering = &view.rendering;
-    // What `/tokenize` does not know.
+    // Options that `/tokenize` lacks.
     if rendering.truncate_prompt_tokens.is_some()
         || rendering.documents.is_some()
         || rendering.reasoning_effort.is_some()
@@ -99,7 +99,7 @@ fn body(view: &RequestView<'_>) -> Option<Bytes> {
     match &view.prompt {
         PromptPart::Text(text) => question.prompt = Some(text),
         PromptPart::Messages(messages) => {
-            // Generations know this field by two names, `/tokenize` by one.
+            // Generations accept this field under two names, `/tokenize` under one.
             if messages.as_str().contains("\"reasoning_content\"")
                 || !prompt::text_only(messages.as_str())
             {

@@ -1,4 +1,4 @@
-//! A worker's reply in the words of the client.
+//! Translates a worker's reply back into the client's dialect.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,13 +13,13 @@ use super::{
     stream::StreamTranslator,
 };
 
-/// Longest reply that is put into other words: all of it is held while that is done.
+/// Longest reply that is translated: the translation buffers all of it.
 const LONGEST: usize = 16 * 1024 * 1024;
 
-/// How a reply comes into the client's words.
+/// The translation of a reply.
 #[derive(Clone, Debug)]
 pub(in crate::request) enum ReplyTranslator {
-    /// As it came.
+    /// None: forwarded as received.
     AsItCame,
     /// A chat completion becomes a message.
     Message {
@@ -35,8 +35,8 @@ pub(in crate::request) enum ReplyTranslator {
 }
 
 impl ReplyTranslator {
-    /// The reply, of which a stream is still in the worker's words: see [`Self::stream`]. `left` is the time for the rest of
-    /// one that is long.
+    /// Translates the reply; a stream stays in the worker's dialect, see [`Self::stream`]. `left`
+    /// is the time limit for the rest of a long one.
     pub(in crate::request) async fn reply(
         &self,
         committed: CommittedReply,
@@ -50,7 +50,7 @@ impl ReplyTranslator {
             Err(_) => Err(AttemptFailure::timeout(left)),
         }
     }
-    /// What is left of an attempt that failed.
+    /// Translates a failed attempt.
     pub(in crate::request) fn failure(&self, mut failure: AttemptFailure) -> AttemptFailure {
         if let FinalError::Pass(head, bytes) = &mut failure.reply
             && let Some(error) = self.error(head.status.as_u16(), bytes)
@@ -61,7 +61,7 @@ impl ReplyTranslator {
         failure
     }
 
-    /// What puts the events of a stream into the client's words.
+    /// Returns the translator for the events of a stream.
     pub(in crate::request) fn stream(&self) -> Option<StreamTranslator> {
         match self {
             Self::AsItCame => None,
@@ -118,7 +118,7 @@ impl ReplyTranslator {
         })
     }
 
-    /// A whole reply; `None`: it is none.
+    /// Translates a whole reply; `None`: it is not one.
     fn whole(&self, bytes: &Bytes) -> Option<Bytes> {
         match self {
             Self::AsItCame => Some(bytes.clone()),
@@ -132,7 +132,7 @@ impl ReplyTranslator {
         }
     }
 
-    /// An error of the worker's own; `None`: it stays as it is.
+    /// Translates an error of the worker; `None`: it stays unchanged.
     fn error(&self, status: u16, bytes: &[u8]) -> Option<Bytes> {
         match self {
             Self::AsItCame => None,

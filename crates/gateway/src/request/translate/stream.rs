@@ -1,13 +1,13 @@
-//! What puts the events of a stream into the client's words, one after the other.
+//! Translates a stream's events into the client's dialect, one by one.
 
 use dialect::{ChatStream, ChunkOutcome, MessageStream};
 
 /// The translation of one stream.
 #[derive(Debug)]
 pub(crate) enum StreamTranslator {
-    /// Chunks of a chat become the events of a message.
+    /// Chunks of a chat to events of a message.
     Message(MessageStream),
-    /// Events of a message become the chunks of a chat.
+    /// Events of a message to chunks of a chat.
     Chat(ChatStream),
 }
 

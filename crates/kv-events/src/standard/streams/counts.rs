@@ -5,26 +5,28 @@
 pub struct OrderingCounts {
     /// Streams followed now.
     pub streams: u64,
-    /// Events that wait now.
+    /// Events queued behind a gap now.
     pub waiting: u64,
-    /// Events given out in order.
+    /// Events delivered in order.
     pub delivered: u64,
-    /// Events that came early.
+    /// Events that arrived before an earlier number.
     pub early: u64,
-    /// Events that came twice.
+    /// Events that arrived twice.
     pub duplicates: u64,
-    /// Events that came after they were given up, or so much later that nobody knows whether they came before.
+    /// Events that arrived after they were counted as lost, or so late that it is unknown whether
+    /// they came before.
     pub late: u64,
-    /// Times numbers stayed missing.
+    /// Gaps with numbers that never arrived.
     pub lost_events: u64,
-    /// Numbers that stayed missing.
+    /// Numbers that never arrived.
     pub lost: u64,
-    /// Streams that began again.
+    /// Streams restarted by their publishers.
     pub restarts: u64,
-    /// Delivered events that were refused ([`Streams::refuse`](super::Streams::refuse)).
+    /// Delivered events that were rejected
+    /// ([`StandardStreams::refuse`](super::StandardStreams::refuse)).
     pub refused: u64,
-    /// Those of them whose hashes do not follow from their tokens.
+    /// Rejected events whose hashes do not follow from their tokens.
     pub mismatches: u64,
-    /// Streams forgotten because there were too many.
+    /// Streams dropped because there were too many.
     pub forgotten: u64,
 }

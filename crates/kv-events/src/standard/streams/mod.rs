@@ -1,13 +1,15 @@
 //! The order of events: each stream by its own numbers.
 //!
-//! An event that comes early waits for those in front of it; one that came before is dropped. What does not come within a
-//! bound of time, events or bytes is a hole. A stream that begins again from its beginning, or says something else under a
-//! number it has used, is one of another life of its publisher.
+//! An event that arrives early waits for the events in front of it; a duplicate is dropped. Events
+//! that do not arrive within a bound of time, events or bytes are lost. A stream that starts again
+//! from its beginning, or sends other content under a number it has used, belongs to another life
+//! of its publisher.
 //!
-//! Not for the Mooncake store's master: it numbers the events of all media in one row, and they come in the order of its
-//! batches.
+//! Not for the Mooncake store's master: it numbers the events of all media in one sequence, and
+//! they arrive in the order of its batches.
 //!
-//! One `Streams` is for one source, so that a source with too many streams crowds out none but its own.
+//! One [`StandardStreams`] serves one source, so that a source with too many streams displaces only
+//! its own.
 
 mod counts;
 mod seen_events;
@@ -24,16 +26,16 @@ use super::{
 pub use counts::OrderingCounts;
 use stream::{EventArrival, StandardStream};
 
-/// Bounds of [`Streams`].
+/// Limits of [`StandardStreams`].
 #[derive(Clone, Copy, Debug)]
 pub struct StandardStreamsSettings {
-    /// Streams followed at once; beyond it the one that was silent longest is forgotten.
+    /// Most streams; beyond it the one that was silent longest is dropped.
     pub max_streams: usize,
-    /// Events of one stream that wait for those in front of them.
+    /// Most events of one stream that wait for earlier ones.
     pub max_waiting_events: usize,
-    /// Bytes of all events that wait, about.
+    /// Approximate limit on the bytes of all waiting events.
     pub max_waiting_bytes: usize,
-    /// How long an event waits.
+    /// Longest wait of an event.
     pub max_wait: Duration,
 }
 
@@ -48,15 +50,16 @@ impl Default for StandardStreamsSettings {
     }
 }
 
-/// What comes out, to be done in this order.
+/// An output, to be carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamOutput {
-    /// The next event of its stream. Where it only said how deep its blocks are, and the block in front was the end of an
-    /// earlier event, it has that as `parent_hash` now.
+    /// The next event of its stream. If it names only the depth of its blocks, and the block in
+    /// front is the end of an earlier event, its `parent_hash` is filled in.
     Event(Box<StandardEvent>),
-    /// Events of this stream are missing for good, or it is no longer followed: removals may be among what was lost.
+    /// Events of this stream are missing for good, or it is no longer followed: removals may be
+    /// among the lost ones.
     Hole(StreamKey),
-    /// The publisher started again: what the stream said before is no longer true.
+    /// The publisher restarted: the stream's earlier events are no longer true.
     Restarted(StreamKey),
 }
 
@@ -65,7 +68,7 @@ pub enum StreamOutput {
 pub struct StandardStreams {
     settings: StandardStreamsSettings,
     streams: BTreeMap<StreamKey, StandardStream>,
-    /// By when they were last used.
+    /// Streams by the ordinal of their last use.
     idle: BTreeMap<u64, StreamKey>,
     uses: u64,
     waiting_bytes: usize,
@@ -73,7 +76,7 @@ pub struct StandardStreams {
 }
 
 impl StandardStreams {
-    /// No stream yet. A bound of 0 streams or events counts as 1.
+    /// Creates an empty set of streams. A bound of 0 streams or events counts as 1.
     pub fn new(settings: StandardStreamsSettings) -> Self {
         Self {
             settings,
@@ -85,7 +88,7 @@ impl StandardStreams {
         }
     }
 
-    /// Takes an event as it arrives. The first one of a stream may have any number.
+    /// Takes an event on arrival. The first one of a stream may have any number.
     pub fn take(&mut self, now: Moment, event: StandardEvent) -> Vec<StreamOutput> {
         let mut out = Vec::new();
         let key = event.stream.clone();
@@ -124,7 +127,7 @@ impl StandardStreams {
         out
     }
 
-    /// Time went by: what waited for too long waits no more.
+    /// Advances time: gives up on events that were missing for too long.
     pub fn tick(&mut self, now: Moment) -> Vec<StreamOutput> {
         let mut out = Vec::new();
         if self.waiting_bytes == 0 {
@@ -140,7 +143,7 @@ impl StandardStreams {
         out
     }
 
-    /// Counts an event that came out and was refused. True once per stream: then somebody should be told why.
+    /// Counts a delivered event that was rejected. Returns true once per stream, for one log line.
     pub fn refuse(&mut self, stream: &StreamKey, why: &EventRejection) -> bool {
         self.counts.refused += 1;
         self.counts.mismatches += u64::from(matches!(why, EventRejection::Mismatch { .. }));
@@ -149,7 +152,7 @@ impl StandardStreams {
             .is_some_and(|stream| !std::mem::replace(&mut stream.was_refused, true))
     }
 
-    /// Totals so far.
+    /// Returns the totals so far.
     pub fn counts(&self) -> OrderingCounts {
         let waiting = self
             .streams
@@ -163,7 +166,8 @@ impl StandardStreams {
         }
     }
 
-    /// Makes sure that there is such a stream, which may cost the one that was silent longest its place.
+    /// Records a use of the stream and returns its ordinal. Creates a missing stream, which may
+    /// displace the one that was silent longest.
     fn use_of(
         &mut self,
         now: Moment,

@@ -1,4 +1,5 @@
-//! What a stream remembers of the events it gave out: enough to tell a repetition from another life of the publisher.
+//! A stream's memory of delivered events: enough to distinguish a repetition from another life of
+//! the publisher.
 
 use std::{
     collections::VecDeque,
@@ -7,10 +8,11 @@ use std::{
 
 use super::super::event::{StandardChange, StandardEvent};
 
-/// Events and ends of events remembered.
+/// Remembered events, and remembered ends of events.
 const REMEMBERED: usize = 64;
 
-/// So many unknown low numbers in a row, each one more than the one before, are a stream that began again.
+/// Length of a sequence of unknown low numbers, each one more than the one before, that counts as a
+/// restarted stream.
 const STRAYS: u32 = 32;
 
 /// Publishers number from 0 or from 1.
@@ -20,15 +22,15 @@ const LAST_OF_FIRST: u64 = 1;
 pub(super) struct SeenEvents {
     /// Numbers and digests of the last events, oldest first.
     events: VecDeque<(u64, u64)>,
-    /// Those of the events with the first numbers there are.
+    /// Numbers and digests of the events with the first possible numbers.
     first: Vec<(u64, u64)>,
-    /// Where the last stored events ended: depth in blocks, and hash of the last block. Oldest first.
+    /// Ends of the last stored events: depth in blocks, and hash of the last block. Oldest first.
     ends: VecDeque<(u64, u64)>,
-    /// The low number that would be the next of a row, and how long the row is.
+    /// The low number that would continue the current sequence, and the sequence's length.
     strays: (u64, u32),
 }
 
-/// What an event with a low number is.
+/// Classification of an event with a low number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LowNumber {
     Repeated,
@@ -61,7 +63,7 @@ impl SeenEvents {
         }
     }
 
-    /// Notes an event that is given out, and tells it its parent if only its depth is known.
+    /// Records a delivered event, and fills in its parent if only its depth is known.
     pub(super) fn note(&mut self, event: &mut StandardEvent) {
         let digest = digest(event);
         remember(&mut self.events, (event.event_id, digest));
@@ -79,8 +81,8 @@ impl SeenEvents {
             return;
         };
         if let (Some(base @ 1..), None) = (*base_block_idx, *parent_hash) {
-            // Of several ends of this depth the latest is the likeliest. A wrong one credits nobody: a rolling hash is
-            // found behind its own prefix only.
+            // Of several ends of this depth the latest is the likeliest. A wrong one gives no false
+            // credit: a rolling hash is found behind its own prefix only.
             *parent_hash = self
                 .ends
                 .iter()

@@ -1,4 +1,4 @@
-//! One stream: the next number, and what waits behind a gap.
+//! One stream: the next number, and the events that wait behind a gap.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,21 +12,21 @@ use crate::standard::event::{StandardChange, StandardEvent};
 
 #[derive(Debug)]
 pub(super) struct StandardStream {
-    /// The number that comes next.
+    /// The next number.
     next: u64,
     /// Events behind a gap; none has a number below `next`. `max_waiting_events` is the bound.
     waiting: BTreeMap<u64, StandardEvent>,
     waiting_bytes: usize,
-    /// Since when the first of them waits.
+    /// Start of the current wait.
     since: Moment,
     seen: SeenEvents,
-    /// Whether an event of it was refused before.
+    /// Whether an event of it was rejected before.
     pub(super) was_refused: bool,
-    /// When it was last used.
+    /// Ordinal of its last use.
     pub(super) used: u64,
 }
 
-/// What an event is that just came.
+/// Classification of an arriving event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventArrival {
     Next,
@@ -49,7 +49,7 @@ impl StandardStream {
         }
     }
 
-    /// Another life of its publisher.
+    /// Starts over for another life of the publisher.
     pub(super) fn begin_again(&mut self, first: u64) {
         *self = Self {
             was_refused: self.was_refused,
@@ -85,7 +85,7 @@ impl StandardStream {
         }
     }
 
-    /// Gives out the next event, and those that waited for it.
+    /// Delivers the next event, and the events that waited for it.
     pub(super) fn deliver(
         &mut self,
         now: Moment,
@@ -122,7 +122,7 @@ impl StandardStream {
         self.waiting.insert(event.event_id, event);
     }
 
-    /// What is missing in front of the first event that waits is lost.
+    /// Gives up on the events that are missing in front of the first waiting one.
     pub(super) fn give_up(
         &mut self,
         now: Moment,
@@ -140,7 +140,7 @@ impl StandardStream {
     }
 }
 
-/// Bytes an event takes while it waits, about.
+/// Returns the approximate bytes of a waiting event.
 fn weight(event: &StandardEvent) -> usize {
     let texts = [
         &event.stream.model,

@@ -1,4 +1,5 @@
-//! What names cost: `cargo test --release -p kv-index --lib names::tests::figures -- --ignored --nocapture`.
+//! Cost of engine hashes, printed by
+//! `cargo test --release -p kv-index --lib engine_hashes::tests::figures -- --ignored --nocapture`.
 
 use std::fs;
 
@@ -6,12 +7,12 @@ use super::*;
 
 const BLOCKS: u64 = 4 << 20;
 
-/// Long names that look random.
+/// Returns a long hash that looks random.
 fn scattered(number: u64) -> EngineHash {
     EngineHash(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1 << 63)
 }
 
-/// Nanoseconds this thread has been on a processor.
+/// Returns the processor time of this thread, nanoseconds.
 fn on_cpu() -> u64 {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     stat.split(' ').next().unwrap().parse().unwrap()

@@ -1,4 +1,4 @@
-//! Who may use whose names, and what they stand for.
+//! Sharing of engine hashes between members, and their meaning.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -15,7 +15,7 @@ fn size(tokens: u64) -> BlockSize {
     BlockSize::new(tokens).unwrap()
 }
 
-/// Names over a hash of content: no two engines use one of them for different content.
+/// Hash over content: no two engines use one of them for different content.
 fn long(number: u64) -> EngineHash {
     EngineHash(number << 40)
 }
@@ -24,7 +24,7 @@ fn longs(numbers: Range<u64>) -> Vec<EngineHash> {
     numbers.map(long).collect()
 }
 
-/// What an engine that counts its blocks calls them.
+/// Hashes of an engine that numbers its blocks.
 fn counted(numbers: Range<u64>) -> Vec<EngineHash> {
     numbers.map(EngineHash).collect()
 }
@@ -33,7 +33,7 @@ fn spot(run: u32, at: u32) -> BlockRef {
     BlockRef { run, at }
 }
 
-/// Names with these members of one model.
+/// A table with these members of one model.
 fn names(members: Range<u32>) -> EngineHashTable {
     let mut names = EngineHashTable::new(7, 1 << 20);
     for member in members {
@@ -42,7 +42,7 @@ fn names(members: Range<u32>) -> EngineHashTable {
     names
 }
 
-/// An announcement of blocks of 16 tokens that contradicts nothing, and moves nothing.
+/// An announcement of blocks of 16 tokens that contradicts and moves nothing.
 fn say(names: &mut EngineHashTable, member: u32, said: &[EngineHash], run: u32, at: u32) {
     assert_eq!(
         names.announce(member, size(16), said, run, at),
@@ -50,7 +50,8 @@ fn say(names: &mut EngineHashTable, member: u32, said: &[EngineHash], run: u32, 
     );
 }
 
-/// An announcement that its family refuses; the member, which holds `held`, parts, and then it is taken.
+/// An announcement that the group refuses; the member, which holds `held`, is split off, and then
+/// it is accepted.
 fn say_and_part(
     names: &mut EngineHashTable,
     member: u32,
@@ -196,7 +197,7 @@ fn a_refused_announcement_leaves_nothing_behind() {
     assert_eq!(resolve(&names, 1, EngineHash(100)), None);
     assert_eq!(names.names_of(1).count(), 0);
     assert_eq!(names.table.bytes(), before);
-    // A name twice within one announcement is no better.
+    // A hash twice within one announcement is a contradiction too.
     assert!(
         names
             .announce(1, size(16), &[EngineHash(100), EngineHash(100)], 1, 0)
@@ -217,7 +218,7 @@ fn a_member_that_parts_joins_those_who_speak_like_it() {
         Some((spot(0, 7), true)),
         "they have a long name in common"
     );
-    // The next one agrees with them about this block, but not about what it holds.
+    // The next one agrees with them about this block, but not about its held blocks.
     say(&mut names, 3, &longs(201..202), 1, 0);
     say(&mut names, 1, &longs(301..302), 1, 0);
     say_and_part(&mut names, 3, &longs(101..103), 0, 0, &[(1, 0..1)]);

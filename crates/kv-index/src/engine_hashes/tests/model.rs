@@ -1,4 +1,4 @@
-//! Names beside plain maps, under any order of announcements and whatever takes names away.
+//! Engine hashes compared with plain maps, under any order of announcements and removals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use proptest::{prelude::*, test_runner::TestCaseError};
 use super::*;
 
 type BlockName = (BlockSize, EngineHash);
-/// What a family says.
+/// Hashes of a group.
 type GroupNames = BTreeMap<BlockName, BlockRef>;
 
 const MEMBERS: u32 = 4;
@@ -42,7 +42,8 @@ enum HashStep {
     Tidy,
 }
 
-/// Few names, so that they meet: numbers, zero among them, and long ones. Eight in all, as many as a block may have.
+/// Few hashes, so that they collide: numbers, including zero, and long ones. Eight in all, as many
+/// as a block may have.
 fn name() -> impl Strategy<Value = EngineHash> {
     prop_oneof![(0_u64..4).prop_map(EngineHash), (1_u64..5).prop_map(long)]
 }
@@ -60,7 +61,7 @@ fn step() -> impl Strategy<Value = HashStep> {
             }
         },
     );
-    // Content with a name of its own, as engines that hash it say: members agree on it.
+    // Content with a hash of its own, as of engines that hash it: members agree on it.
     let agreed = (member(), 0..RUNS - 1, 0..RUN, 1..4_u32).prop_map(|(member, run, at, count)| {
         let names = (at..RUN.min(at + count))
             .map(|at| long(u64::from(100 + run * 10 + at)))
@@ -83,7 +84,7 @@ fn step() -> impl Strategy<Value = HashStep> {
     ]
 }
 
-/// Runs have one block size each.
+/// Returns the one block size of a run.
 fn size_of_run(run: u32) -> BlockSize {
     size(if run == 0 { 32 } else { 16 })
 }
@@ -91,11 +92,11 @@ fn size_of_run(run: u32) -> BlockSize {
 #[derive(Default)]
 struct HashModel {
     families: BTreeMap<u32, GroupNames>,
-    /// All that each member ever said.
+    /// All announcements of each member, ever.
     words: BTreeMap<u32, BTreeSet<(BlockName, BlockRef)>>,
-    /// What each member announced since it joined, and what blocks it therefore holds.
+    /// The announcements of each member since it joined, and so the blocks that it holds.
     own: BTreeMap<u32, BTreeSet<(BlockName, BlockRef)>>,
-    /// Members that agreed with another one on a long name.
+    /// Members that agreed with another one on a long hash.
     agreed: BTreeSet<u32>,
 }
 
@@ -110,7 +111,7 @@ impl HashModel {
         self.own[&member].iter().map(|(_, spot)| *spot).collect()
     }
 
-    /// What an announcement does to a family; the first contradiction of a shared one.
+    /// Applies an announcement to a group; returns the first contradiction in a shared one.
     fn announce(
         said: &mut GroupNames,
         alone: bool,

@@ -1,11 +1,11 @@
-//! A slot holds blocks, or does not hold them any more.
+//! Additions to and removals from a slot's holdings.
 
 use super::{Holders, MOST_PARTS, MOST_SPANS};
 use crate::runs::TierSpan;
 
 impl Holders {
-    /// `slot` holds blocks `start..end` in `tier`; returns how many of them are new. Changes nothing where an area's title
-    /// could not count one stretch more.
+    /// Adds blocks `start..end` in `tier` for `slot`; returns how many of them are new. Changes
+    /// nothing if the area's header could not count a further stretch.
     pub(crate) fn cover(&mut self, slot: u32, tier: u32, start: u32, end: u32) -> u32 {
         if self.spans.len() >= MOST_SPANS || self.parts.len() >= MOST_PARTS {
             return 0;
@@ -37,7 +37,7 @@ impl Holders {
         after - before
     }
 
-    /// Enters a stretch that meets none of the slot's in that tier; returns false if there was no room to say so.
+    /// Adds a stretch that meets no other of the slot in that tier; returns `false` without room.
     pub(crate) fn put(&mut self, span: TierSpan) -> bool {
         let TierSpan {
             slot,
@@ -55,8 +55,8 @@ impl Holders {
         room
     }
 
-    /// `slot` does not hold blocks `start..end` in `tier` any more; returns how many blocks less it holds: more than those
-    /// only where an area's title could not count what is left.
+    /// Removes blocks `start..end` in `tier` from `slot`; returns how many blocks it lost: more
+    /// than that range only if the area's header could not count the rest.
     pub(crate) fn uncover(&mut self, slot: u32, tier: u32, start: u32, end: u32) -> u32 {
         if tier == 0 && self.spans.is_empty() {
             let leading = self.leading(slot);
@@ -95,7 +95,7 @@ impl Holders {
         before - after
     }
 
-    /// Replaces what `slot` holds in `tier`; returns how many blocks that is now.
+    /// Replaces the holdings of `slot` in `tier`; returns their blocks.
     fn set_stretches(&mut self, slot: u32, tier: u32, stretches: &[(u32, u32)]) -> u32 {
         self.spans
             .retain(|span| span.slot != slot || span.tier != tier);

@@ -1,10 +1,11 @@
-//! How many leading blocks a slot holds on the device: named singly, or in bits shared by all with the same number.
+//! Leading blocks of slots on the device: single entries, or bits shared by slots with the same
+//! number.
 
 use super::{GROUP_FROM, Holders, MOST_GROUPS, MOST_PARTS, each_bit};
 use crate::runs::head::{INLINE_HOLDERS, WHOLE, pack_part};
 
 impl Holders {
-    /// Sets how many leading blocks `slot` holds on the device; returns false if there was no room to say so.
+    /// Sets how many leading blocks `slot` holds on the device; returns `false` without room.
     pub(super) fn set_leading(&mut self, slot: u32, blocks: u32) -> bool {
         self.remove_leading(slot);
         if blocks == 0 {
@@ -61,7 +62,7 @@ impl Holders {
         self.group_bits.truncate(last * self.width);
     }
 
-    /// Moves single holders of `cut` blocks to bits, if there are enough of them to make it worth it.
+    /// Moves single holders of `cut` blocks to bits, if they are numerous enough.
     fn gather(&mut self, cut: u32) {
         let alike = || self.parts.iter().filter(|(_, known)| *known == cut);
         let need = alike()
@@ -108,7 +109,7 @@ impl Holders {
         self.width = width;
     }
 
-    /// The holders as the head can name them; `None` if they need an area.
+    /// Returns the holders in the form of the head; `None` if they need an area.
     pub(crate) fn inline(&mut self) -> Option<([u32; INLINE_HOLDERS], usize)> {
         if !self.spans.is_empty() || !self.expected.is_empty() {
             return None;
@@ -134,7 +135,7 @@ impl Holders {
         Some((named, self.parts.len()))
     }
 
-    /// Names every holder singly.
+    /// Converts every holder to a single entry.
     pub(super) fn scatter(&mut self) {
         let whole = std::mem::take(&mut self.whole);
         let bits = std::mem::take(&mut self.group_bits);

@@ -10,14 +10,14 @@ use super::{
 };
 use crate::{arena::LineChunks, atomic::Ordering};
 
-/// Single holders with the same number of blocks from which they share bits.
+/// Number of single holders with the same blocks from which they share bits.
 const GROUP_FROM: usize = 8;
-/// What the fields of an area's title can count; what is beyond is not credited.
+/// Maximum of each field of an area's header; holdings beyond it are not credited.
 const MOST_PARTS: usize = (1 << 13) - 1;
 const MOST_GROUPS: usize = (1 << 10) - 1;
 const MOST_SPANS: usize = (1 << 14) - 1;
 
-/// Expected blocks, until `expires`; `stamp` says which promise entered them.
+/// Expected blocks, until `expires`; `stamp` identifies their speculative entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpeculativeBlocks {
     pub(crate) span: TierSpan,
@@ -25,7 +25,7 @@ pub(crate) struct SpeculativeBlocks {
     pub(crate) stamp: u64,
 }
 
-/// A run's holders. Reused from run to run, so that its buffers stay.
+/// A run's holders. Reused from run to run to reuse its buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
     /// Blocks of the run.
@@ -44,7 +44,7 @@ pub(crate) struct Holders {
 }
 
 impl Holders {
-    /// Takes over the holders of a run.
+    /// Reads the holders of a run.
     pub(crate) fn read(&mut self, head: &RunHead, body: &LineChunks) {
         self.clear(head.blocks());
         if !head.has_area() {
@@ -83,7 +83,7 @@ impl Holders {
         }));
     }
 
-    /// Nobody, of a run of `blocks` blocks.
+    /// Removes all holders, for a run of `blocks` blocks.
     pub(crate) fn clear(&mut self, blocks: u32) {
         self.blocks = blocks;
         self.width = 0;
@@ -95,7 +95,7 @@ impl Holders {
         self.expected.clear();
     }
 
-    /// How far anybody reaches, in blocks.
+    /// Returns the end of the last held or expected block.
     pub(crate) fn reach(&self) -> u32 {
         if self.whole.iter().any(|word| *word != 0) {
             return self.blocks;
@@ -111,7 +111,8 @@ impl Holders {
             .unwrap_or(0)
     }
 
-    /// Blocks of the run that nobody holds; some may be expected, others only stand before blocks that somebody holds.
+    /// Returns the blocks of the run without a holder; some may be expected, others only precede
+    /// held blocks.
     pub(crate) fn unheld(&self) -> u32 {
         if self.whole.iter().any(|word| *word != 0) {
             return 0;
@@ -138,7 +139,7 @@ impl Holders {
         unheld
     }
 
-    /// The run ends after `blocks` blocks from now on; whoever reached further does not.
+    /// Sets the length of the run to `blocks` blocks; longer holdings end there.
     pub(crate) fn set_blocks(&mut self, blocks: u32) {
         self.blocks = blocks;
         for (_, cut) in self.parts.iter_mut().filter(|(_, cut)| *cut >= blocks) {
@@ -155,7 +156,7 @@ impl Holders {
             .retain_mut(|expected| shorten(&mut expected.span, blocks));
     }
 
-    /// Leading blocks `slot` holds on the device.
+    /// Returns the leading blocks that `slot` holds on the device.
     pub(crate) fn leading(&self, slot: u32) -> u32 {
         let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
         if word < self.width {
@@ -172,7 +173,7 @@ impl Holders {
         part.map_or(0, |(_, cut)| (*cut).min(self.blocks))
     }
 
-    /// Calls back with every stretch of `slot` in `tier`, in order.
+    /// Returns every stretch of `slot` in `tier`, in order.
     fn stretches(&self, slot: u32, tier: u32, out: &mut Vec<(u32, u32)>) {
         out.clear();
         if tier == 0 {
@@ -192,7 +193,7 @@ impl Holders {
         }
     }
 
-    /// The parts of `start..end` that `slot` holds in `tier`, in order.
+    /// Returns the parts of `start..end` that `slot` holds in `tier`, in order.
     pub(crate) fn held(
         &self,
         slot: u32,
@@ -208,7 +209,7 @@ impl Holders {
         });
     }
 
-    /// Whether `slot` holds block `at` in any tier.
+    /// Returns whether `slot` holds block `at` in any tier.
     pub(crate) fn holds(&self, slot: u32, at: u32) -> bool {
         let spans = || {
             self.spans
@@ -218,7 +219,7 @@ impl Holders {
         at < self.leading(slot) || spans()
     }
 
-    /// How many blocks `slot` holds in any tier.
+    /// Returns how many blocks `slot` holds in any tier.
     pub(crate) fn any_held(&self, slot: u32) -> u32 {
         let leading = self.leading(slot);
         if self.spans.is_empty() {
@@ -239,7 +240,7 @@ impl Holders {
         total
     }
 
-    /// What the area would contain.
+    /// Returns the header of the area.
     pub(crate) fn title(&self) -> AreaHeader {
         AreaHeader {
             width: self.width,
@@ -250,7 +251,7 @@ impl Holders {
         }
     }
 
-    /// The words of the area.
+    /// Returns the words of the area.
     pub(crate) fn area_words(&self) -> impl Iterator<Item = u64> + '_ {
         let groups = self.cuts.iter().enumerate().flat_map(|(group, cut)| {
             let bits = &self.group_bits[group * self.width..(group + 1) * self.width];
@@ -272,7 +273,7 @@ impl Holders {
             .chain(expected)
     }
 
-    /// Every confirmed stretch: slot, tier, first block, end.
+    /// Calls back with every confirmed stretch: slot, tier, first block, end.
     pub(crate) fn each(&self, mut visit: impl FnMut(TierSpan)) {
         each_bit(&self.whole, |slot| {
             visit(TierSpan {
@@ -307,13 +308,13 @@ impl Holders {
     }
 }
 
-/// Ends a stretch where its run ends now; returns whether anything is left of it.
+/// Ends a stretch at the new end of its run; returns whether anything is left of it.
 fn shorten(span: &mut TierSpan, blocks: u32) -> bool {
     span.end = span.end.min(blocks);
     span.start < span.end
 }
 
-/// Calls back with the number of every bit that is set.
+/// Calls back with the number of every set bit.
 pub(crate) fn each_bit(words: &[u64], mut visit: impl FnMut(u32)) {
     for (number, word) in words.iter().enumerate() {
         let mut left = *word;

@@ -1,11 +1,11 @@
-//! What is only expected of slots.
+//! Expected blocks of slots.
 
 use super::{Holders, MOST_SPANS, SpeculativeBlocks};
 use crate::runs::TierSpan;
 
 impl Holders {
-    /// `slot` is not expected to hold blocks `start..end` any more; returns whether it was. `dropped` gets the stamps of what
-    /// went, with the number of blocks.
+    /// Removes the expected blocks `start..end` of `slot`; returns whether there were any.
+    /// `dropped` gets their stamps with the number of blocks.
     pub(crate) fn remove_speculative(
         &mut self,
         slot: u32,
@@ -33,7 +33,7 @@ impl Holders {
             expected.span.end = start;
             span.start < start
         });
-        // What an area's title cannot count is not expected.
+        // Expected spans that the area's header cannot count are dropped.
         for lost in behind.drain((MOST_SPANS - self.expected.len()).min(behind.len())..) {
             dropped.push((lost.stamp, lost.span.end - lost.span.start));
         }
@@ -41,7 +41,8 @@ impl Holders {
         dropped.len() > before
     }
 
-    /// Enters what is expected; next to what else bears the stamp it becomes one with it. Returns how many blocks were entered.
+    /// Adds expected blocks, merged with an adjacent span of the same stamp. Returns how many
+    /// blocks were added.
     pub(crate) fn add_speculative(&mut self, new: SpeculativeBlocks) -> u32 {
         let alike = |known: &&mut SpeculativeBlocks| {
             known.stamp == new.stamp && known.expires == new.expires
@@ -61,7 +62,7 @@ impl Holders {
         new.span.end - new.span.start
     }
 
-    /// Nobody is expected to hold anything.
+    /// Removes all expected blocks.
     pub(crate) fn clear_speculative(&mut self, dropped: &mut Vec<(u64, u32)>) {
         dropped.extend(
             self.expected

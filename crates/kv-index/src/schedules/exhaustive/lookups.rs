@@ -1,66 +1,66 @@
-//! Whole lookups beside whole changes.
+//! Whole lookups during whole changes.
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, Identity, Namespace, SequenceHash};
+use kv_blocks::{BlockSize, Namespace, PromptIdentity, SequenceHash};
 use loom::thread;
 
 use super::{PLAIN, SPACE, chain, check};
 use crate::{
-    Matches, Slot,
-    lines::Chunks,
-    lookup::Core,
-    runs::{Heads, Span},
-    spaces::Spaces,
-    table::{Spot, Table},
-    writer::{Gone, Holder, Home, Writer},
+    Matches, TargetSlot,
+    arena::LineChunks,
+    lookup::SharedIndex,
+    namespaces::NamespaceTable,
+    runs::{RunHeads, TierSpan},
+    table::{BlockRef, BlockTable},
+    writer::{FreedBlocks, RunHolder, RunNamespace, TreeWriter},
 };
 
 /// A small structure, and its writer.
 struct Small {
-    core: Arc<Core>,
-    writer: Writer,
-    home: Home,
+    core: Arc<SharedIndex>,
+    writer: TreeWriter,
+    home: RunNamespace,
 }
 
 impl Small {
     fn new() -> Self {
-        let core = Core::new(
-            Heads::new(1, 2),
-            Chunks::new(1, 4),
-            Table::new(1, PLAIN),
-            Table::new(1, PLAIN),
+        let core = SharedIndex::new(
+            RunHeads::new(1, 2),
+            LineChunks::new(1, 4),
+            BlockTable::new(1, PLAIN),
+            BlockTable::new(1, PLAIN),
         );
         let namespace = Namespace {
             model: Arc::from("qwen"),
             lora: None,
             salt: None,
             block_size: BlockSize::new(1).unwrap(),
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         };
-        let home = Home {
+        let home = RunNamespace {
             key: SPACE,
-            id: Spaces::default().enter(&namespace),
+            id: NamespaceTable::default().enter(&namespace),
         };
         Self {
-            writer: Writer::new(&core, 1 << 20),
+            writer: TreeWriter::new(&core, 1 << 20),
             core: Arc::new(core),
             home,
         }
     }
 
-    /// New blocks, held by `slot` on the device.
-    fn store(&mut self, slot: u32, last: Option<Spot>, chain: &[SequenceHash]) -> Spot {
-        let holder = Holder::Confirmed { slot, tier: 0 };
+    /// Makes new blocks, held by `slot` on the device.
+    fn store(&mut self, slot: u32, last: Option<BlockRef>, chain: &[SequenceHash]) -> BlockRef {
+        let holder = RunHolder::Confirmed { slot, tier: 0 };
         self.writer
             .make(&self.core, self.home, last, chain, holder)
             .unwrap()
             .0
     }
 
-    /// `slot` holds the first blocks of a run in a tier.
+    /// Adds the first blocks of a run in a tier for `slot`.
     fn cover(&mut self, slot: u32, run: u32, tier: u32, end: u32) {
-        let span = Span {
+        let span = TierSpan {
             slot,
             tier,
             start: 0,
@@ -71,24 +71,24 @@ impl Small {
             .unwrap();
     }
 
-    /// `slot` does not hold the first blocks of a run on the device any more.
+    /// Removes the first blocks of a run on the device from `slot`.
     fn uncover(&mut self, slot: u32, run: u32, end: u32) {
-        let span = Span {
+        let span = TierSpan {
             slot,
             tier: 0,
             start: 0,
             end,
         };
         self.writer
-            .uncover(&self.core, run, span, &mut |_: Gone| {});
+            .uncover(&self.core, run, span, &mut |_: FreedBlocks| {});
     }
 }
 
-/// What a lookup says of the first slots.
-fn look<const N: usize>(core: &Core, chain: &[SequenceHash]) -> [u32; N] {
+/// Returns the result of a lookup for the first slots.
+fn look<const N: usize>(core: &SharedIndex, chain: &[SequenceHash]) -> [u32; N] {
     let mut matches = Matches::default();
     core.lookup(SPACE, chain, 0, &mut matches);
-    std::array::from_fn(|slot| matches.of(Slot(slot as u32)))
+    std::array::from_fn(|slot| matches.of(TargetSlot(slot as u32)))
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn blocks_that_stay_are_found_while_their_array_moves_and_its_lines_serve_anothe
                 "{blocks} {nobody}"
             );
         });
-        small.store(0, Some(Spot { run, at: 7 }), &chain(1, 9)[8..]);
+        small.store(0, Some(BlockRef { run, at: 7 }), &chain(1, 9)[8..]);
         small.store(1, None, &chain(2, 4));
         reader.join().unwrap();
         loom::stop_exploring();
@@ -138,16 +138,16 @@ fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_serve_
         let root = small.store(0, None, &chain(1, 1)).run;
         small.cover(1, root, 0, 1);
         let leaf = small
-            .store(0, Some(Spot { run: root, at: 0 }), &chain(2, 8))
+            .store(0, Some(BlockRef { run: root, at: 0 }), &chain(2, 8))
             .run;
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            // The last block is unknown, the one before it is looked for only once the root is found.
+            // The last block is unknown; the one before it is searched only once the root is found.
             let asked = [chain(1, 1), chain(2, 1), chain(4, 1)].concat();
             assert_eq!(look(&core, &asked), [2, 1, 0]);
         });
-        small.store(0, Some(Spot { run: leaf, at: 7 }), &chain(2, 9)[8..]);
+        small.store(0, Some(BlockRef { run: leaf, at: 7 }), &chain(2, 9)[8..]);
         small.store(2, None, &chain(3, 4));
         reader.join().unwrap();
     });
@@ -179,7 +179,7 @@ fn a_run_whose_number_array_and_lines_serve_another_chain_is_credited_to_nobody_
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            // The last block is unknown: that the one before it is there is read from the array.
+            // The last block is unknown; the presence of the one before it is read from the array.
             let [one, other] = look(&core, &[chain(1, 1), chain(3, 1)].concat());
             assert!(one <= 1 && other == 0, "{one} {other}");
         });
@@ -197,7 +197,7 @@ fn all_runs_of_an_answer_are_of_one_moment() {
         let root = small.store(0, None, &chain(1, 1)).run;
         small.cover(1, root, 0, 1);
         let leaf = small
-            .store(0, Some(Spot { run: root, at: 0 }), &chain(2, 1))
+            .store(0, Some(BlockRef { run: root, at: 0 }), &chain(2, 1))
             .run;
         let core = Arc::clone(&small.core);
         loom::explore();

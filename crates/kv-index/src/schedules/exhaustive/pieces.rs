@@ -1,4 +1,4 @@
-//! Parts of the protocol: memory that serves one purpose after the other, and the table.
+//! Parts of the protocol: reused memory, and the table.
 
 use std::sync::Arc;
 
@@ -6,30 +6,30 @@ use loom::thread;
 
 use super::{PLAIN, SPACE, chain, check};
 use crate::{
+    arena::{Extents, LineChunks},
     atomic::{Mutex, Ordering, fence},
-    lines::{Chunks, Extents},
-    runs::{Head, Heads},
-    table::{Fill, Key, Seen, Spot, Table},
+    runs::{RunHead, RunHeads},
+    table::{BlockRef, BlockTable, HomeLine, TableFill, TableKey},
 };
 
 /// One run with an array of eight blocks, without a table.
 struct SmallRun {
-    lines: Arc<Chunks>,
-    heads: Arc<Heads>,
+    lines: Arc<LineChunks>,
+    heads: Arc<RunHeads>,
     extents: Extents,
-    head: Head,
+    head: RunHead,
 }
 
 impl SmallRun {
     fn new() -> Self {
-        let lines = Arc::new(Chunks::new(1, 3));
+        let lines = Arc::new(LineChunks::new(1, 3));
         let mut extents = Extents::new(3);
         extents.grow(&lines);
         let mut small = Self {
-            heads: Arc::new(Heads::new(2, 0)),
+            heads: Arc::new(RunHeads::new(2, 0)),
             extents,
             lines,
-            head: Head::NONE,
+            head: RunHead::NONE,
         };
         small.head.set_blocks(8);
         let array = small.line_of(1);
@@ -39,7 +39,7 @@ impl SmallRun {
         small
     }
 
-    /// A line whose words all have a value.
+    /// Returns a line whose words all have a value.
     fn line_of(&mut self, value: u64) -> u32 {
         let line = self.extents.take(&self.lines, 1).unwrap();
         self.lines
@@ -50,14 +50,14 @@ impl SmallRun {
         line
     }
 
-    /// A line of zeros is the slab of one run.
+    /// Uses a line of zeros as the slab of one run.
     fn open(&self, run: u32, slab: u32) {
         self.heads.add(run, slab);
         self.heads.begin(&self.lines, run);
         self.heads.end(&self.lines, run, &self.head);
     }
 
-    /// The run's blocks move to another array.
+    /// Moves the run's blocks to another array.
     fn relocate(&mut self) {
         let old = self.head.hashes();
         let new = self.line_of(1);
@@ -81,7 +81,7 @@ fn lines_that_one_thread_frees_and_another_takes_are_not_taken_for_what_they_wer
         let second = Arc::clone(&writers);
         loom::explore();
         let reader = thread::spawn(move || {
-            let mut head = Head::NONE;
+            let mut head = RunHead::NONE;
             assert!(heads.read(&lines, 0, &mut head));
             let array = lines.line(head.hashes()).unwrap();
             let seen = [0, 3].map(|at: usize| array[at].load(Ordering::Relaxed));
@@ -107,7 +107,7 @@ fn lines_that_one_thread_frees_and_another_takes_are_not_taken_for_what_they_wer
 fn a_head_in_a_new_slab_says_what_was_written_there_and_not_what_the_lines_were_before() {
     check(3, || {
         let mut small = SmallRun::new();
-        // Free lines are in lists: what is in this one now looks like a head, of an even version.
+        // Free lines are in lists: the words of this one now look like a head of an even version.
         let [other, between, line, _behind] = [(); 4].map(|()| small.line_of(0));
         small.extents.give(&small.lines, other, 1);
         small.extents.give(&small.lines, line, 1);
@@ -115,7 +115,7 @@ fn a_head_in_a_new_slab_says_what_was_written_there_and_not_what_the_lines_were_
         let (lines, heads) = (Arc::clone(&small.lines), Arc::clone(&small.heads));
         loom::explore();
         let reader = thread::spawn(move || {
-            let mut head = Head::NONE;
+            let mut head = RunHead::NONE;
             if heads.read(&lines, 1, &mut head) && head.blocks() > 0 {
                 assert!((head.blocks(), head.tail()) == (8, 5), "{head:?}");
             }
@@ -128,30 +128,30 @@ fn a_head_in_a_new_slab_says_what_was_written_there_and_not_what_the_lines_were_
     });
 }
 
-/// A table, and what its writer needs.
+/// A table, and its writer's data.
 struct SmallTable {
-    lines: Arc<Chunks>,
-    table: Arc<Table>,
+    lines: Arc<LineChunks>,
+    table: Arc<BlockTable>,
     extents: Extents,
-    fill: Fill,
+    fill: TableFill,
 }
 
 impl SmallTable {
     fn new() -> Self {
-        let lines = Arc::new(Chunks::new(1, 3));
+        let lines = Arc::new(LineChunks::new(1, 3));
         let mut extents = Extents::new(3);
         extents.grow(&lines);
-        let table = Table::new(1, PLAIN);
+        let table = BlockTable::new(1, PLAIN);
         Self {
             lines,
             extents,
-            fill: Fill::new(&table),
+            fill: TableFill::new(&table),
             table: Arc::new(table),
         }
     }
 
     fn insert(&mut self, at: u32) {
-        let (key, spot) = (key(&self.table, at), Spot { run: 0, at });
+        let (key, spot) = (key(&self.table, at), BlockRef { run: 0, at });
         self.table
             .insert(
                 &mut self.fill,
@@ -165,12 +165,12 @@ impl SmallTable {
     }
 
     fn remove(&mut self, at: u32) {
-        let (key, spot) = (key(&self.table, at), Spot { run: 0, at });
+        let (key, spot) = (key(&self.table, at), BlockRef { run: 0, at });
         self.table
             .remove(&mut self.fill, &self.lines, &mut self.extents, key, spot);
     }
 
-    /// Fills it until the next key makes its segment move to other lines; returns that key.
+    /// Fills the table until the next key makes its segment move to other lines; returns that key.
     fn fill_up(&mut self) -> u32 {
         let mut scratch = Self::new();
         let state = |small: &Self| small.table.state(key(&small.table, 0));
@@ -185,7 +185,7 @@ impl SmallTable {
         next
     }
 
-    /// All free lines serve another purpose, where every word looks like an empty slot.
+    /// Reuses all free lines, with words that look like empty slots.
     fn reuse(&mut self) {
         while let Some(line) = self.extents.take(&self.lines, 1) {
             let words = self.lines.line(line).unwrap();
@@ -196,18 +196,18 @@ impl SmallTable {
     }
 }
 
-fn key(table: &Table, at: u32) -> Key {
+fn key(table: &BlockTable, at: u32) -> TableKey {
     table.key(SPACE, chain(1, 64)[at as usize].0)
 }
 
-/// Both ways of looking find a key that is there all the while.
-fn assert_found(table: &Table, lines: &Chunks, at: u32) {
+/// Asserts that both kinds of search find a key that is present throughout.
+fn assert_found(table: &BlockTable, lines: &LineChunks, at: u32) {
     let key = key(table, at);
     let state = table.state(key);
     let line = table.touch(lines, key, state);
-    assert_ne!(table.peek(lines, key, state, line), Seen::Nothing);
+    assert_ne!(table.peek(lines, key, state, line), HomeLine::Nothing);
     let found = table.find(lines, key, |spot| {
-        (spot == Spot { run: 0, at }).then_some(())
+        (spot == BlockRef { run: 0, at }).then_some(())
     });
     assert!(found.is_some());
 }

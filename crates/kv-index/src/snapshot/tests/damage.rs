@@ -1,4 +1,4 @@
-//! Whatever happens to the bytes of a snapshot, it is refused as a whole.
+//! A snapshot with any damage to its bytes is refused as a whole.
 
 use std::io::{self, Read};
 
@@ -43,7 +43,7 @@ fn bytes_behind_the_end_are_noticed() {
     );
 }
 
-/// Offsets of all pages, and of what is behind them.
+/// Offsets of all pages, and of the bytes behind them.
 fn pages(file: &[u8]) -> Vec<usize> {
     let mut starts = vec![12];
     while let Some(length) = file[*starts.last().unwrap()..].get(..16) {
@@ -53,7 +53,7 @@ fn pages(file: &[u8]) -> Vec<usize> {
     starts
 }
 
-/// A snapshot of several pages of the same length, but for the last one.
+/// A snapshot of several pages of the same length, except for the last one.
 fn several_pages() -> Vec<u8> {
     let mut sample = small();
     let run = sample.runs[0].clone();

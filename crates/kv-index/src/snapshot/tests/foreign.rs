@@ -1,4 +1,4 @@
-//! Snapshots of other releases and other hashes, and files that are none.
+//! Snapshots of other releases and other hash schemes, and other files.
 
 use super::{page::VERSION, *};
 
@@ -70,7 +70,8 @@ fn a_snapshot_beyond_the_limit_is_refused() {
     );
 }
 
-/// The layout is a promise to later releases: if this fails, the format has changed, and its version must too.
+/// The layout is a promise to later releases: if this fails, the format has changed, and its
+/// version must too.
 #[test]
 fn the_layout_of_version_1_stays() {
     let file = written(&small(), HashScheme::default());

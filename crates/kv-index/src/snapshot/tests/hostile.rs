@@ -9,7 +9,7 @@ use super::{
 
 type SpoilFn = fn(&mut SampleContent);
 
-/// The words that name what is wrong, and how it comes about.
+/// The words that name the contradiction, and the function that causes it.
 const CONTRADICTIONS: [(&str, SpoilFn); 22] = [
     ("namespace 1 a second time", |it| it.spaces[1].number = 1),
     ("namespace 0 equals an earlier one", |it| {
@@ -259,7 +259,7 @@ fn records_that_cannot_be_are_refused() {
     );
 }
 
-/// A snapshot whose first page has nothing in it.
+/// A snapshot whose first page is empty.
 fn empty_page() -> Vec<u8> {
     let mut file = forged(&[]);
     file.truncate(12);
@@ -268,7 +268,7 @@ fn empty_page() -> Vec<u8> {
     file
 }
 
-/// Everything that a consumer relies on.
+/// Returns whether all guarantees for a consumer hold.
 fn consistent(content: &SnapshotContent) -> bool {
     let slots: Vec<u32> = content.targets().iter().map(|target| target.slot).collect();
     let mut before: Vec<RunRecord<'_>> = Vec::new();

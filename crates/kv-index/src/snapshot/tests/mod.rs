@@ -1,4 +1,4 @@
-//! What a snapshot promises: it comes back as it went in, and anything else is refused.
+//! Promises of a snapshot: it is equal after reading, and anything else is refused.
 
 mod damage;
 mod foreign;
@@ -9,7 +9,7 @@ use kv_blocks::{DpRank, HashScheme, PromptIdentity, WorkerId};
 
 use super::*;
 
-/// More than any snapshot here has.
+/// More than the size of any snapshot here.
 const ROOM: u64 = 64 << 20;
 
 /// The content of an index, to be written.
@@ -98,7 +98,8 @@ fn size(tokens: u64) -> BlockSize {
     BlockSize::new(tokens).unwrap()
 }
 
-/// Two namespaces, two targets, a chain of two runs with a hole in what is held, and one of everything else.
+/// Two namespaces, two targets, a chain of two runs with a hole in the held blocks, and one of
+/// everything else.
 fn small() -> SampleContent {
     let namespace = |salt: Option<&str>| Namespace {
         model: "qwen".into(),

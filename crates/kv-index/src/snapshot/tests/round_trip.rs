@@ -1,4 +1,4 @@
-//! It comes back as it went in.
+//! A snapshot is equal after reading.
 
 use proptest::{collection::vec, option, prelude::*};
 
@@ -6,19 +6,19 @@ use super::*;
 
 const TIERS: usize = Tier::ALL.len();
 
-/// What a run is made of, before numbers are fitted to what is there.
+/// Random properties of a run, before its numbers are fitted to the rest.
 #[derive(Clone, Debug)]
 struct RunDraft {
     parent: Option<(usize, u32)>,
     hashes: Vec<u64>,
-    /// Per target and tier the blocks that are held, as bits of 64 that repeat.
+    /// Per target and tier the held blocks, as bits of 64 that repeat.
     held: Vec<[u64; TIERS]>,
     names: Vec<(usize, u32, u32)>,
 }
 
 fn draft() -> impl Strategy<Value = RunDraft> {
     let length = prop_oneof![20 => 1..70_usize, 1 => Just(MAX_RUN_BLOCKS)];
-    // Hashes of a long run need not be random each.
+    // The hashes of a long run need not all be random.
     let hashes = (length, any::<u64>())
         .prop_map(|(length, seed)| (0..length as u64).map(|i| seed ^ i << 32).collect());
     (
@@ -35,7 +35,7 @@ fn draft() -> impl Strategy<Value = RunDraft> {
         })
 }
 
-/// The stretches of ones.
+/// Returns the stretches of ones.
 fn stretches(bits: u64, length: u32) -> Vec<(u32, u32)> {
     let mut found: Vec<(u32, u32)> = Vec::new();
     for at in (0..length).filter(|at| bits.rotate_right(*at) & 1 == 1) {

@@ -1,4 +1,4 @@
-//! Expressions of the new template.
+//! Writes the expressions of the new template.
 
 use minijinja::{
     machinery::ast,
@@ -11,7 +11,7 @@ use crate::template::operators::{
 };
 
 impl TemplateWriter {
-    /// An expression, through a filter of ours if one is given.
+    /// Writes an expression, through a filter of this crate if one is given.
     pub(super) fn metered(
         &mut self,
         expression: &ast::Expr<'_>,
@@ -25,7 +25,7 @@ impl TemplateWriter {
         Ok(())
     }
 
-    /// An expression that an attribute, an index or a sign follows or precedes.
+    /// Writes an expression next to an attribute, an index or a sign.
     fn base(&mut self, expression: &ast::Expr<'_>, filter: Option<&str>) -> WriteResult {
         let is_plain = match expression {
             ast::Expr::Var(_)
@@ -43,8 +43,8 @@ impl TemplateWriter {
         Ok(())
     }
 
-    /// An expression that an operator or a filter may follow: in parentheses where it must be. Parsers allow few levels of
-    /// them, so a chain of filters has none.
+    /// Writes an expression that an operator or a filter may follow: in parentheses if required.
+    /// Parsers allow few levels of them, so a chain of filters has none.
     pub(super) fn expression(&mut self, expression: &ast::Expr<'_>) -> WriteResult {
         match expression {
             ast::Expr::Var(name) => self.put(name.id),
@@ -107,7 +107,7 @@ impl TemplateWriter {
 
     fn item(&mut self, item: &ast::GetItem<'_>) -> WriteResult {
         let constant = as_constant(&item.subscript_expr);
-        // Only a text takes time by its length, and never by a name.
+        // Only indexing a text takes time by its length, and a text is never indexed by a name.
         let by_name = constant.is_some_and(|key| key.as_str().is_some());
         self.base(&item.expr, (!by_name).then_some(ITEMS))?;
         self.put("[");
@@ -137,7 +137,7 @@ impl TemplateWriter {
             Sub,
         };
         let (left, right) = (&operation.left, &operation.right);
-        // A comparison ends with the shorter one, and a constant of the template is short.
+        // A comparison ends with the shorter operand, and a constant of the template is short.
         let is_short = as_constant(left).is_some() || as_constant(right).is_some();
         let word = match operation.op {
             Concat => return self.operator(left, CONCATENATE, right),
@@ -183,7 +183,7 @@ impl TemplateWriter {
         Ok(())
     }
 
-    /// `and` or `or`, however many of one kind: without parentheses for each.
+    /// Writes `and` or `or`, for any number of operands of one kind, without parentheses for each.
     fn chain(&mut self, operation: &ast::BinOp<'_>, word: &str) -> WriteResult {
         match &operation.left {
             ast::Expr::BinOp(left)
@@ -201,7 +201,7 @@ impl TemplateWriter {
         self.expression(&operation.right)
     }
 
-    /// An operator written as a filter of ours.
+    /// Writes an operator as a filter of this crate.
     fn operator(
         &mut self,
         left: &ast::Expr<'_>,
@@ -229,7 +229,7 @@ impl TemplateWriter {
         Ok(())
     }
 
-    /// A comparison that is the template engine's own, its left side charged.
+    /// Writes one of the template engine's own comparisons, with its left side charged.
     fn compared(&mut self, left: &ast::Expr<'_>, word: &str, right: &ast::Expr<'_>) -> WriteResult {
         self.put("(");
         self.metered(left, Some(SEARCHED))?;
@@ -274,7 +274,7 @@ impl TemplateWriter {
     }
 
     pub(super) fn call(&mut self, call: &ast::Call<'_>) -> WriteResult {
-        // It keeps what it is given, and compares it.
+        // It stores its argument, and compares it.
         if matches!(&call.expr, ast::Expr::GetAttr(method) if method.name == "changed") {
             return Err("the method changed is not known here".to_owned());
         }
@@ -332,7 +332,7 @@ impl TemplateWriter {
             .chain(&map.values)
             .all(|item| as_constant(item).is_some());
         let pairs: Vec<_> = map.keys.iter().zip(&map.values).collect();
-        // Apart from a tag's own brace.
+        // Separate from a tag's own brace.
         self.put(" {");
         self.separated(&pairs, |writer, (key, value)| {
             writer.metered(key, as_constant(key).is_none().then_some(ITEMS))?;

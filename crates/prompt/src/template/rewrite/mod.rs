@@ -1,10 +1,12 @@
-//! Writes a template anew, with a charge to the render's budget wherever a value of no fixed size is read or made.
+//! Rewrites a template with a charge to the render's budget wherever a value of no fixed size is
+//! read or created.
 //!
-//! The template engine offers no place to count what its operators do, and computes constant expressions while it
-//! compiles. So the template is parsed, and written again with filters of ours in place of those operators; see
-//! [`super::operators`]. Space around tags is settled by the first parse: text is written as constants.
+//! The template engine has no hook to count the work of its operators, and evaluates constant
+//! expressions while it compiles. So the template is parsed, and written again with filters of this
+//! crate in place of those operators; see [`super::operators`]. The first parse resolves the space
+//! around tags: text is written as constants.
 //!
-//! **Invariant**: the new template renders what the old one does, line by line, or fails.
+//! **Invariant**: the new template renders the output of the old one, line by line, or fails.
 
 mod expression;
 mod statement;
@@ -14,13 +16,14 @@ use minijinja::{
     syntax::SyntaxConfig,
 };
 
-/// Operators, calls and conditions of one tag: parsers, compilers and their trees go one level deeper for each.
+/// Maximum number of operators, calls and conditions in one tag: parsers, compilers and their trees
+/// go one level deeper for each.
 const MAX_OPERATORS: usize = 256;
 
-/// `elif` tags of a template, for the same reason.
+/// Maximum number of `elif` tags in a template, for the same reason.
 const MAX_ELIFS: usize = 256;
 
-/// The metered template, or why there is none.
+/// Returns the metered template, or the reason why there is none.
 pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, String> {
     check_shape(source, syntax)?;
     let parsed = parse(source, super::NAME, syntax.clone()).map_err(|error| error.to_string())?;
@@ -35,7 +38,7 @@ pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, Str
     Ok(writer.text)
 }
 
-/// Refuses what would be parsed into a tree too deep for a stack.
+/// Rejects a template whose tree would be too deep for a stack.
 fn check_shape(source: &str, syntax: &SyntaxConfig) -> Result<(), String> {
     let (mut operators, mut elifs) = (0, 0);
     for token in tokenize(source, false, syntax.clone()) {
@@ -79,7 +82,7 @@ fn check_shape(source: &str, syntax: &SyntaxConfig) -> Result<(), String> {
 
 struct TemplateWriter {
     text: String,
-    /// The line that is being written, from 1 on.
+    /// The current line, from 1 on.
     line: u32,
 }
 
@@ -90,7 +93,7 @@ impl TemplateWriter {
         self.text.push_str(text);
     }
 
-    /// Opens a tag, in the line that it had, so that errors name it.
+    /// Opens a tag on its original line, so that errors name that line.
     fn open(&mut self, open: &str, span: Span) {
         self.put(open);
         while self.line < u32::from(span.start_line) {
@@ -130,7 +133,8 @@ impl TemplateWriter {
     }
 }
 
-/// Lines of a text count as lines of the template; those of a constant were written as an escape, or in one tag.
+/// How line feeds are written. Lines of a text count as lines of the template; those of a constant
+/// were written as an escape, or in one tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Newlines {
     AsTheyAre,

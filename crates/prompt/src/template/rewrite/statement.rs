@@ -1,4 +1,4 @@
-//! Statements of the new template.
+//! Writes the statements of the new template.
 
 use minijinja::machinery::ast;
 
@@ -82,7 +82,7 @@ impl TemplateWriter {
         self.put("set ");
         self.target(&set.target)?;
         self.put(" = ");
-        // Several targets may have a namespace among them.
+        // One of several targets may be a namespace.
         let is_variable = matches!(set.target, ast::Expr::Var(_));
         self.metered(&set.expr, (!is_variable).then_some(NESTED))?;
         self.put(" %}");
@@ -103,7 +103,7 @@ impl TemplateWriter {
         Ok(())
     }
 
-    /// Filters of a block, the first one first.
+    /// Writes the filters of a block, the first one first.
     fn filters(&mut self, filter: &ast::Expr<'_>) -> WriteResult {
         let ast::Expr::Filter(filter) = filter else {
             return Err("a block is filtered by no filter".to_owned());
@@ -179,7 +179,7 @@ impl TemplateWriter {
         }
     }
 
-    /// Parameters of a macro; the last ones have defaults.
+    /// Writes the parameters of a macro; the last ones have defaults.
     fn parameters(&mut self, declared: &ast::Macro<'_>) -> WriteResult {
         let without_default = declared.args.len().saturating_sub(declared.defaults.len());
         let parameters: Vec<_> = declared
@@ -207,7 +207,7 @@ impl TemplateWriter {
         Ok(())
     }
 
-    /// What is assigned to.
+    /// Writes the target of an assignment.
     fn target(&mut self, target: &ast::Expr<'_>) -> WriteResult {
         match target {
             ast::Expr::Var(name) => self.put(name.id),

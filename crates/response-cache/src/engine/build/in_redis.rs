@@ -1,4 +1,4 @@
-//! A store in Redis: patient, and with memory to stand in for it.
+//! Builds a store in Redis: with a time budget, and with memory as its fallback.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,14 +19,14 @@ use crate::{
     },
 };
 
-/// The pool knows when the server is away. One look at a time tells whether it is quick again.
+/// The pool detects outages of the server. One lookup at a time detects whether it is quick again.
 const MANNER: BreakerConfig = BreakerConfig {
     behind: 1,
     slow: (Duration::from_millis(100), Duration::from_secs(5)),
     away: None,
 };
 
-/// Half of the connections; the other half is the view of prefixes'. Of them one in four writes.
+/// Uses half of the connections; the other half serves the prefix view. One in four of them writes.
 pub(super) fn store(
     _: &'static str,
     settings: &ResponseCacheSection,

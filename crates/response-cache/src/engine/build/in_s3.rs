@@ -1,4 +1,5 @@
-//! A store in an object store: patient, and copied to the first tier where its answer comes too late.
+//! Builds a store in an object store: with a time budget, and with copies to the first tier for
+//! late answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,10 +16,10 @@ use crate::{
     },
 };
 
-/// Looks at a time, while it answers.
+/// Concurrent lookups while the store answers in time.
 const LOOKUPS: usize = 16;
-/// An object store is seldom quick: while it answers too slowly to be waited for, what it says is copied for those who come
-/// later.
+/// An object store is seldom quick: while it is too slow to wait for, its answers are copied for
+/// later requests.
 const MANNER: BreakerConfig = BreakerConfig {
     behind: 8,
     slow: (Duration::ZERO, Duration::ZERO),

@@ -1,19 +1,19 @@
-//! In the place of a store in Redis, in a program that cannot have one.
+//! Replaces the Redis store in a build without Redis.
 
 use std::sync::Arc;
 
-use config::ResponseCache;
+use config::ResponseCacheSection;
 
-use super::InRedis;
-use crate::{StartError, engine::Parts, store::memory::MemoryStore};
+use super::RedisBackend;
+use crate::{CacheStartError, engine::CacheParts, store::memory::MemoryStore};
 
 pub(super) fn store(
     key: &'static str,
-    _: &ResponseCache,
+    _: &ResponseCacheSection,
     _: &Arc<MemoryStore>,
-    _: &Parts,
-) -> Result<InRedis, StartError> {
-    Err(StartError::NotBuilt {
+    _: &CacheParts,
+) -> Result<RedisBackend, CacheStartError> {
+    Err(CacheStartError::NotBuilt {
         store: "Redis",
         key,
         value: "redis",

@@ -1,13 +1,13 @@
-//! In the place of an object store, in a program that cannot have one.
+//! Replaces the object store in a build without one.
 
 use std::sync::Arc;
 
 use super::Promotion;
-use crate::{StartError, engine::Parts, store::Store};
+use crate::{CacheStartError, engine::CacheParts, store::Store};
 
-pub(super) fn store(_: Promotion, _: &Parts) -> Result<Arc<dyn Store>, StartError> {
+pub(super) fn store(_: Promotion, _: &CacheParts) -> Result<Arc<dyn Store>, CacheStartError> {
     let key = "response_cache.backend";
-    Err(StartError::NotBuilt {
+    Err(CacheStartError::NotBuilt {
         store: "an object store",
         key,
         value: "tiered",

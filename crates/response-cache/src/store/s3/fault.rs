@@ -1,4 +1,4 @@
-//! What went wrong with the object store, in words that hold no secret.
+//! Errors of the object store, with messages that contain no secret.
 
 use std::error::Error;
 
@@ -6,19 +6,19 @@ use http::StatusCode;
 
 use crate::counters::S3Code;
 
-/// What happened on the way, as [`super::transport`] saw it.
+/// A transport error, as reported by [`super::transport`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum TransportFault {
-    /// There is no connection.
+    /// No connection.
     #[error("no connection: {0}")]
     Connection(String),
-    /// It was lost before there was an answer.
+    /// The connection was lost before an answer.
     #[error("the connection was lost")]
     Lost,
-    /// The answer is no success.
+    /// The answer has an error status.
     #[error("it answered {0}")]
     Refused(StatusCode),
-    /// The answer broke off, or is longer than it may be.
+    /// The answer broke off, or is too long.
     #[error("an answer that is not whole")]
     Broken,
 }
@@ -39,7 +39,8 @@ impl S3Error {
     }
 }
 
-/// Of the error only what the transport said is passed on: the rest may quote requests and answers.
+/// Converts an error. Only the transport's message is passed on: the rest may quote requests and
+/// answers.
 pub(super) fn trouble(error: &object_store::Error) -> S3Error {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(one) = cause {

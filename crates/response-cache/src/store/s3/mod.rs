@@ -1,10 +1,12 @@
-//! Entries in an object store that speaks S3: one object each, sealed, named `key_prefix` and the hex of the key.
+//! Entries in an S3-compatible object store: one object each, in an envelope, named `key_prefix`
+//! and the hex of the key.
 //!
-//! The object store ends nothing by itself: each object carries the second at which it ends, and one that is past it goes when
-//! somebody looks for it. What nobody looks for stays: that is what a lifecycle rule of the bucket is for.
+//! The object store does not expire entries: each object carries its expiry second, and a lookup
+//! removes an expired one. Expired objects without lookups stay: a lifecycle rule of the bucket
+//! removes them.
 //!
-//! Requests are made by [`object_store`], and travel by [`transport`]. Nothing is tried again here: whoever waits for a cache
-//! does not wait twice.
+//! [`object_store`] builds the requests, and [`transport`] sends them. Nothing is retried here: a
+//! request waits for the cache only once.
 
 mod fault;
 mod transport;
@@ -38,14 +40,14 @@ use crate::{
 
 /// Its name in faults and log lines.
 pub(crate) const NAME: &str = "s3";
-/// The metadata of an object that says when it ends, seconds since 1970.
+/// The metadata with the expiry of an object, seconds since 1970.
 const EXPIRES_AT: &str = "expires-at";
-/// Time for one operation, its body included.
+/// Timeout of one operation, its body included.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Objects removed by one request.
+/// Objects per delete request.
 const BATCH: usize = 1_000;
 
-/// The second tier.
+/// The store of the second tier.
 pub(crate) struct S3Store {
     objects: Arc<AmazonS3>,
     prefix: String,
@@ -55,7 +57,8 @@ pub(crate) struct S3Store {
 }
 
 impl S3Store {
-    /// Reads this machine's authorities where the endpoint is encrypted; connects to nothing.
+    /// Reads this machine's certificate authorities if the endpoint is encrypted; opens no
+    /// connection.
     pub(crate) fn new(
         sealing: CurrentEnvelope,
         in_force: Arc<CurrentSettings>,
@@ -89,7 +92,8 @@ impl S3Store {
             })
             .with_http_connector(transport);
         let builder = match &l2.credentials {
-            // Not asked of the machine: that would be a request to somewhere that nobody wrote down.
+            // Credentials do not come from the machine's metadata service: that would be a request
+            // to an unconfigured address.
             None => builder.with_skip_signature(true),
             Some(keys) => builder
                 .with_access_key_id(keys.access_key.expose())
@@ -112,7 +116,7 @@ impl S3Store {
         Path::from(format!("{}{key}", self.prefix))
     }
 
-    /// Longest object, bytes.
+    /// Returns the maximum length of an object, bytes.
     fn most(&self) -> u64 {
         let settings = self.current.load();
         let longest = settings
@@ -129,7 +133,8 @@ impl S3Store {
                 .attributes
                 .get(&Attribute::Metadata(EXPIRES_AT.into()))
                 .and_then(|at| at.parse().ok());
-            // Past its end, without one, or longer than anything of ours: not worth its body.
+            // Expired, without an expiry, or longer than any entry of this cache: the body is not
+            // read.
             let told = match ends_at {
                 Some(at) if result.meta.size <= self.most() => Ok(at),
                 _ => Err(()),
@@ -154,7 +159,7 @@ impl S3Store {
                 code: S3Code::NotFound,
                 ..
             }) => return Ok(None),
-            // Something came, if not the whole of it.
+            // A part of the answer arrived.
             Err(S3Error {
                 code: S3Code::Corrupt,
                 ..
@@ -165,7 +170,7 @@ impl S3Store {
             Err(trouble) => return Err(self.failed(trouble)),
         };
         match self.sealing.open(*key, value, NAME, self.now()).await {
-            // What stands beside the object is not sealed.
+            // The metadata beside the object is not authenticated.
             Some(opened) => Ok(Some(FoundEntry {
                 left: self.left(ends_at.min(opened.ends_at)),
                 entry: opened.entry,
@@ -208,13 +213,13 @@ impl S3Store {
         }
     }
 
-    /// What cannot be removed is found again, and is no more of use then.
+    /// Removes an object. If that fails, the next lookup finds it again and ignores it.
     async fn forget(&self, path: &Path) -> Option<FoundEntry> {
         let _ = self.remove(path).await;
         None
     }
 
-    /// Page by page: of what begins alike only what is named as ours.
+    /// Removes page by page: of the names with the prefix only those of this cache's form.
     async fn remove_all(&self) -> Result<u64, StoreFault> {
         // The object store lists by whole segments of names.
         let folder = self
@@ -292,7 +297,7 @@ impl S3Store {
     }
 }
 
-/// Without who asks.
+/// Omits the credentials.
 impl fmt::Debug for S3Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("S3Store")
@@ -301,12 +306,12 @@ impl fmt::Debug for S3Store {
     }
 }
 
-/// What lies under a name.
+/// The object under a name.
 enum StoredObject {
     Body(bytes::Bytes, u64),
-    /// It was ours, and its time is over.
+    /// An expired entry of this cache.
     Over,
-    /// Nothing that we wrote.
+    /// A foreign object.
     Foreign,
 }
 

@@ -1,9 +1,10 @@
-//! How requests reach the object store: over connections that `net` opens, to its endpoint and nowhere else.
+//! The HTTP transport to the object store: over connections from `net`, to its endpoint only.
 //!
-//! An answer that is no success is an error without its body: what it quotes is nobody's. A connection that was kept may have
-//! ended in the meantime: a request that found it so is sent once more over a new one.
+//! An error status becomes an error without the body: its text is not for logs. An idle connection
+//! may have ended in the meantime: a request that finds one is sent once more over a new
+//! connection.
 //!
-//! **Invariant**: no answer takes more memory than the longest value does, or a list of names.
+//! **Invariant**: no answer takes more memory than the longest value, or a list of names.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -29,14 +30,14 @@ use tokio::{task::JoinHandle, time::timeout};
 use super::fault::TransportFault;
 use crate::{CacheStartError, engine::CurrentSettings, hmac_envelope::FRAME};
 
-/// Time for one connection, encryption included.
+/// Timeout of one connection, TLS handshake included.
 const CONNECT: Duration = Duration::from_secs(3);
-/// Connections kept for the next request.
+/// Maximum number of idle connections.
 const KEPT: usize = 16;
-/// Longest answer to anything but a look for a value: a list of a thousand names.
+/// Maximum length of any answer but a value: a list of a thousand names.
 const LIST: usize = 1 << 20;
 
-/// The endpoint, and the connections to it.
+/// The endpoint, and its connections.
 #[derive(Clone, Debug)]
 pub(super) struct Transport(Arc<TransportInner>);
 
@@ -47,7 +48,7 @@ struct TransportInner {
     host: String,
     address: Address,
     trust: Option<TrustRoots>,
-    /// Bound: [`KEPT`]; the last one that was used comes first.
+    /// Bound: [`KEPT`]; the most recently used one comes first.
     idle_connections: Mutex<Vec<S3Connection>>,
     current: Arc<CurrentSettings>,
 }
@@ -93,7 +94,7 @@ impl Transport {
         }
         let usual = if encrypted { 443 } else { 80 };
         let port = uri.port_u16().unwrap_or(usual);
-        // As requests are signed for: without the scheme's own port.
+        // In the form of the signature: without the scheme's default port.
         let authority = if port == usual {
             host.to_owned()
         } else {
@@ -122,7 +123,7 @@ impl Transport {
         })))
     }
 
-    /// The endpoint in its usual spelling.
+    /// Returns the endpoint in its canonical form.
     pub(super) fn endpoint(&self) -> &str {
         &self.0.endpoint
     }
@@ -135,7 +136,7 @@ impl HttpConnector for Transport {
 }
 
 impl HttpService for Transport {
-    // What the trait's macro makes of an async function.
+    // The expansion of the trait's async macro.
     fn call<'a, 'b>(
         &'a self,
         request: HttpRequest,
@@ -149,7 +150,7 @@ impl HttpService for Transport {
 }
 
 impl TransportInner {
-    /// The whole answer, if it is a success or says that there is no such thing.
+    /// Returns the whole answer, if it is a success or a 404.
     async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, TransportFault> {
         let request = self.addressed(request)?;
         let (connection, response) = self.exchange(request).await?;
@@ -171,7 +172,7 @@ impl TransportInner {
         Ok(HttpResponse::from_parts(head, HttpResponseBody::from(body)))
     }
 
-    /// For this endpoint, in the form that a server expects of a client.
+    /// Addresses the request to this endpoint, in the form that a server expects of a client.
     fn addressed(&self, mut request: HttpRequest) -> Result<HttpRequest, TransportFault> {
         let path = request.uri().path_and_query().cloned();
         let elsewhere = request
@@ -193,7 +194,7 @@ impl TransportInner {
         request: HttpRequest,
     ) -> Result<(S3Connection, Response<Incoming>), TransportFault> {
         while let Some(mut kept) = self.take() {
-            // One that has ended meanwhile says so here, or when it is written to.
+            // An ended connection fails here, or on the write.
             if kept.sender.ready().await.is_err() {
                 continue;
             }
@@ -228,7 +229,7 @@ impl TransportInner {
             .await
             .map_err(|_| TransportFault::Lost)?;
         let driver = tokio::spawn(async move {
-            // Whoever asks is told what happened.
+            // The caller gets the error.
             let _ = driver.await;
         });
         Ok(S3Connection { sender, driver })
@@ -245,7 +246,7 @@ impl TransportInner {
         }
     }
 
-    /// Longest answer, bytes.
+    /// Returns the maximum length of an answer, bytes.
     fn most(&self) -> usize {
         let settings = self.current.load();
         settings
@@ -256,7 +257,7 @@ impl TransportInner {
     }
 }
 
-/// None of them is tried again: what can be done about one was done above.
+/// None of them is retried: the one useful retry was done above.
 fn said(mishap: TransportFault) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, mishap)
 }

@@ -1,7 +1,7 @@
-//! What the tokens of a question are called in Redis.
+//! Redis keys of token ids.
 //!
-//! A name is a SHA-256 and tells nothing of the prompt. Whoever cannot be told apart by what goes into it shares tokens:
-//! engines of one kind and version that loaded one model, asked for it by one name.
+//! A key is a SHA-256 and reveals nothing of the prompt. Engines that agree in all its parts share
+//! tokens: engines of one kind and version that loaded one model, requested by one name.
 
 use std::fmt::Write as _;
 
@@ -10,22 +10,23 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::token_cache::QueryDigest;
 
-/// What the first part of every name is; another one for another meaning of the rest.
+/// The first part of every key; it changes with the meaning of the rest.
 const WORD: &str = "warmroute tokens 1";
 
-/// Whose tokens they are.
+/// The engines whose tokens these are.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct TokenScope<'a> {
-    /// Where the engine loaded the model from; its name, where that is not told.
+    /// The path from which the engine loaded the model; the model's name, where the engine does not
+    /// report the path.
     pub(in super::super) model: &'a str,
     /// The kind of engine.
     pub(in super::super) engine: &'a str,
-    /// Empty where it is not told.
+    /// Empty where unknown.
     pub(in super::super) version: &'a str,
 }
 
 impl<'a> TokenScope<'a> {
-    /// Those of `worker` for the model that requests call so.
+    /// Returns the scope of `worker` for the model that requests name `model`.
     pub(in super::super) fn of(worker: &'a WorkerView, model: &'a str) -> Self {
         let adapter = worker.loras.iter().find(|lora| *lora.id == *model);
         let base = adapter.map_or(model, |lora| &lora.parent);
@@ -42,7 +43,8 @@ impl<'a> TokenScope<'a> {
     }
 }
 
-/// 64 characters. No two lists of parts look alike: each part stands behind its length.
+/// Returns the key, 64 characters. Each part follows its length, so no two lists of parts give the
+/// same input.
 pub(super) fn name(question: &QueryDigest, whose: TokenScope<'_>) -> String {
     let mut hash = Sha256::new();
     for part in [
@@ -58,7 +60,7 @@ pub(super) fn name(question: &QueryDigest, whose: TokenScope<'_>) -> String {
     hash.finalize()
         .iter()
         .fold(String::with_capacity(64), |mut name, byte| {
-            // Writing to a text does not fail.
+            // Writing to a `String` cannot fail.
             let _ = write!(name, "{byte:02x}");
             name
         })
@@ -105,7 +107,7 @@ mod tests {
                     ..WHOSE
                 },
             ),
-            // The same letters, in other places.
+            // The same letters, split otherwise.
             name(
                 &[7; 32],
                 TokenScope {
@@ -134,7 +136,8 @@ mod tests {
     #[test]
     #[contract("V30")]
     fn a_name_stays_what_it_is_for_routers_of_other_versions() {
-        // By another implementation of SHA-256, over the parts as the module says.
+        // Computed by another implementation of SHA-256, over the parts as the module describes
+        // them.
         assert_eq!(
             name(&[7; 32], WHOSE),
             "65f6558618891c1da9d0f2b43d92bec55237bca649af9dc57b55793955eefb78"

@@ -1,7 +1,8 @@
-//! Token ids in Redis: looked up while a request waits, a little, and written behind its back.
+//! Token ids in Redis: a bounded lookup while the request waits, a write in the background.
 //!
-//! **Invariant**: nothing that Redis does makes a request fail, or wait longer than [`LOOKUP_BUDGET`]; no more than
-//! [`LOOKUPS`] requests wait at a time, and none where Redis was away or slow a moment ago.
+//! **Invariant**: nothing that Redis does makes a request fail, or wait longer than
+//! [`LOOKUP_BUDGET`]; at most [`LOOKUPS`] requests wait at a time, and none for a while after Redis
+//! was away or slow.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,29 +24,29 @@ use super::{
     value::{self, MOST_BYTES, MOST_IDS},
 };
 
-/// What every key begins with.
+/// Prefix of every key.
 const KEY_PREFIX: &str = "cr:tok:";
-/// Longest that a request waits.
+/// Longest wait of a request.
 pub(super) const LOOKUP_BUDGET: Duration = Duration::from_millis(50);
-/// Lookups at a time; whoever comes on top of them does not look.
+/// Most lookups at a time; further requests skip the lookup.
 const LOOKUPS: usize = 2;
-/// How long nobody looks after an answer that was late, or did not come.
+/// Pause of all lookups after a late or missing answer.
 const REST: Duration = Duration::from_secs(1);
-/// Answers that wait to be written; further ones are let go.
+/// Answers that wait to be written; further ones are dropped.
 const QUEUE: usize = 256;
-/// Bytes of those that wait or are being written; what does not fit is let go.
+/// Bytes of answers that wait or are being written; further ones are dropped.
 const QUEUE_BYTES: usize = 8 << 20;
 
-/// Token ids that routers share.
+/// The store of token ids that routers share.
 #[derive(Debug)]
 pub struct RedisTokenStore {
     inner: Arc<RedisTokenStoreInner>,
     permits: Arc<Semaphore>,
-    /// As many as there are permits; they end with this.
+    /// At most as many tasks as there are permits; they end with this value.
     lookups: Mutex<JoinSet<()>>,
     queue: mpsc::Sender<PendingWrite>,
     write_permits: Arc<Semaphore>,
-    /// Ends with this: what is not written then is asked for again.
+    /// Ends with this value: an answer that is not written by then is lost.
     writer: JoinHandle<()>,
 }
 
@@ -56,21 +57,20 @@ struct RedisTokenStoreInner {
     rests_until: Mutex<Moment>,
 }
 
-/// An answer to be written.
+/// An answer that waits to be written.
 #[derive(Debug)]
 struct PendingWrite {
     name: String,
     ids: Arc<[u32]>,
     ttl: Duration,
-    /// What it has of the queue's bytes.
+    /// Its share of the queue's bytes.
     _room: OwnedSemaphorePermit,
 }
 
 impl RedisTokenStore {
-    /// Starts what writes. Call inside a tokio runtime.
+    /// Starts the writer task. Call inside a tokio runtime.
     ///
-    /// # Errors
-    /// There is no pool.
+    /// # Errors There is no pool.
     pub fn start(pool: Option<Arc<RedisPool>>, clock: Clock) -> Result<Self, SharedTokensError> {
         let pool = pool.ok_or(SharedTokensError::NoServer)?;
         let values = RedisValues::new(pool, KEY_PREFIX.to_owned());
@@ -79,7 +79,7 @@ impl RedisTokenStore {
             clock,
             rests_until: Mutex::default(),
         });
-        // Bound: what comes on top is let go.
+        // Bounded: an answer that finds it full is dropped.
         let (queue, jobs) = mpsc::channel(QUEUE);
         Ok(Self {
             writer: tokio::spawn(start_writing(Arc::clone(&inner), jobs)),
@@ -91,7 +91,7 @@ impl RedisTokenStore {
         })
     }
 
-    /// The ids, where they are there and can be had at once.
+    /// Returns the ids, if they are stored and Redis answers in time.
     pub(in super::super) async fn find(
         &self,
         question: &QueryDigest,
@@ -102,12 +102,12 @@ impl RedisTokenStore {
         }
         let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         let (told, tells) = oneshot::channel();
-        // A task of its own: a connection whose answer is not waited for is lost.
+        // A task of its own: dropping the wait for an answer would lose the connection.
         self.start_lookup(Arc::clone(&self.inner).look(name(question, whose), permit, told));
         timeout(LOOKUP_BUDGET, tells).await.ok()?.ok()?
     }
 
-    /// Has the ids written. Never waits.
+    /// Queues the ids for writing. Never waits.
     pub(in super::super) fn store(
         &self,
         question: &QueryDigest,
@@ -138,7 +138,7 @@ impl RedisTokenStore {
 
     fn start_lookup(&self, lookup: impl Future<Output = ()> + Send + 'static) {
         let mut lookups = self.lookups.lock();
-        // Those that are over.
+        // Reap finished lookups.
         while lookups.try_join_next().is_some() {}
         lookups.spawn(lookup);
     }
@@ -181,27 +181,27 @@ impl RedisTokenStoreInner {
                     left: value.left,
                 })
             }
-            // Ours have an end.
+            // Every value that this router writes expires.
             Ok(Some(_)) => None,
             Err(fault) if is_about_the_value(&fault) => None,
             Err(_) => return self.rest(),
         };
         let is_ours = found.is_some();
-        // Whoever asked may have gone.
+        // The request may have been cancelled.
         let _ = told.send(found);
         if !is_ours {
-            // Where it cannot be removed it is found unusable again.
+            // If the removal fails, the next lookup finds it unusable again.
             let _ = self.values.delete(&name).await;
         }
     }
 }
 
-/// Whether Redis answered, if not with a value of ours.
+/// Returns whether the fault is an answer of Redis about the value.
 fn is_about_the_value(fault: &RedisFault) -> bool {
     !fault.outage && fault.kind == FaultKind::Other
 }
 
-/// Ids that wait outlive a panic, which costs those that are just being written.
+/// Queued ids outlive a panic, which costs only those that are just being written.
 async fn start_writing(inner: Arc<RedisTokenStoreInner>, mut jobs: mpsc::Receiver<PendingWrite>) {
     let mut task = Task::new("token_writer");
     while task
@@ -214,7 +214,7 @@ async fn start_writing(inner: Arc<RedisTokenStoreInner>, mut jobs: mpsc::Receive
 async fn write(inner: &RedisTokenStoreInner, jobs: &mut mpsc::Receiver<PendingWrite>) {
     while let Some(job) = jobs.recv().await {
         if let Some(bytes) = value::encode(&job.name, &job.ids) {
-            // The pool has counted it; whoever asks next asks an engine.
+            // The pool has counted the fault; the next request queries an engine.
             let _ = inner.values.set(&job.name, &bytes, job.ttl).await;
         }
     }

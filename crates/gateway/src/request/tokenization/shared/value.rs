@@ -1,8 +1,9 @@
-//! Token ids as bytes, and back.
+//! Encodes token ids as bytes, and decodes them.
 //!
-//! Version (1 byte), number of ids (4), check (8), then the ids (4 each), all little-endian. The check is of the name and
-//! the ids: it finds what was cut, changed or put under another name. It is no secret, and protects from nobody who means
-//! harm; what such a one can do is to send a request to the wrong worker.
+//! Version (1 byte), number of ids (4), checksum (8), then the ids (4 each), all little-endian. The
+//! checksum covers the name and the ids: it detects a value that was cut, changed or stored under
+//! another name. It is not secret and does not stop an attacker, whose worst effect is a request at
+//! the wrong worker.
 
 use std::sync::Arc;
 
@@ -10,19 +11,19 @@ use xxhash_rust::xxh3::Xxh3;
 
 const VERSION: u8 = 1;
 const HEAD: usize = 13;
-/// Most ids: a question is no longer than this in bytes, and a token has at least one.
+/// Most ids: a query is no longer than this in bytes, and a token has at least one.
 pub(super) const MOST_IDS: usize = 256 << 10;
-/// No id is as large: vocabularies have some hundred thousand tokens.
+/// Bound on an id: vocabularies have some hundred thousand tokens.
 const ID_BOUND: u32 = 1 << 24;
 /// Longest value, bytes.
 pub(super) const MOST_BYTES: usize = length(MOST_IDS);
 
-/// Bytes of so many ids as a value.
+/// Returns the bytes of a value with `ids` ids.
 pub(super) const fn length(ids: usize) -> usize {
     HEAD + 4 * ids
 }
 
-/// `None`: they are none that are shared.
+/// Returns `None` for ids that are not shared.
 pub(super) fn encode(name: &str, ids: &[u32]) -> Option<Vec<u8>> {
     let count = u32::try_from(ids.len()).ok()?;
     if !may_be(ids) {
@@ -40,7 +41,7 @@ pub(super) fn encode(name: &str, ids: &[u32]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// `None`: it is no value of ours, or not the one of this name.
+/// Returns `None` for a foreign value, or one of another name.
 pub(super) fn decode(name: &str, bytes: &[u8]) -> Option<Arc<[u32]>> {
     let (version, rest) = bytes.split_first()?;
     let (count, rest) = rest.split_first_chunk::<4>()?;
@@ -59,7 +60,7 @@ pub(super) fn decode(name: &str, bytes: &[u8]) -> Option<Arc<[u32]>> {
     may_be(&ids).then_some(ids)
 }
 
-/// Whether an engine may have told them.
+/// Returns whether an engine may have sent these ids.
 fn may_be(ids: &[u32]) -> bool {
     (1..=MOST_IDS).contains(&ids.len()) && ids.iter().all(|id| *id < ID_BOUND)
 }
@@ -95,7 +96,7 @@ mod tests {
         let most = encode("n", &vec![7; MOST_IDS]).expect("as many as may be");
         assert_eq!(most.len(), MOST_BYTES);
         assert_eq!(decode("n", &most).map(|ids| ids.len()), Some(MOST_IDS));
-        // Well made otherwise.
+        // Otherwise well-formed.
         let forged = |ids: &[u32]| {
             let packed: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
             let count = u32::try_from(ids.len()).expect("few");
