@@ -56,6 +56,7 @@ pub struct StreamCounts {
     /// Gaps in the batch numbers.
     pub gaps: u64,
     /// Batches that no replay could bring.
+    #[serde(rename = "holes")]
     pub lost_batches: u64,
     /// Detected restarts of the publisher.
     pub restarts: u64,

@@ -1,6 +1,6 @@
 //! What the retry budget bounds: retries on engines that all fail, and never those on one that answers.
 
-use std::time::Duration;
+use std::{thread::JoinHandle, time::Duration};
 
 use contract_id::contract;
 use serde_json::json;
@@ -19,14 +19,17 @@ fn reset_after(pause: Duration) -> ScriptedReply {
 }
 
 /// Sends so many requests at once, each on a connection of its own.
-fn at_once(address: &str, count: usize) -> Vec<RawReply> {
+fn send_at_once(address: &str, count: usize) -> Vec<JoinHandle<RawReply>> {
     let ask = |number: usize| {
         let address = address.to_owned();
         std::thread::spawn(move || {
             RawClient::chat(&address, &chat("m", &format!("question {number}"), 1)).reply()
         })
     };
-    let asking: Vec<_> = (0..count).map(ask).collect();
+    (0..count).map(ask).collect()
+}
+
+fn replies(asking: Vec<JoinHandle<RawReply>>) -> Vec<RawReply> {
     asking
         .into_iter()
         .map(|asking| asking.join().expect("every request is answered"))
@@ -36,20 +39,25 @@ fn at_once(address: &str, count: usize) -> Vec<RawReply> {
 #[test]
 #[contract("F4")]
 fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again() {
-    // Each request is reset when the gate has let one more through; the first hundred wait for that together.
-    let gate = PieceGate::new();
-    let resets = || ScriptedReply::CutGated(gate.clone());
+    // The first attempts are reset together, and later ones wait until all of those are over.
+    let (first, later) = (PieceGate::new(), PieceGate::new());
+    let resets = || ScriptedReply::CutGated(first.clone());
     let scripted = ScriptedFleet::start(&[resets(), resets()], "");
-    let address = scripted.router.data();
-    let replies = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| at_once(&address, 100));
-        eventually("all hundred to be in flight", || {
-            (scripted.requests() == 100).then_some(())
-        });
-        // More than a hundred requests can be sent in all: a hundred times the most attempts of one.
-        (0..1_000).for_each(|_| gate.open());
-        asking.join().expect("every request is answered")
+    let asking = send_at_once(&scripted.router.data(), 100);
+    eventually("all hundred to be in flight", || {
+        (scripted.requests() == 100).then_some(())
     });
+    for engine in &scripted.engines {
+        engine.script(ScriptedReply::CutGated(later.clone()));
+    }
+    (0..100).for_each(|_| first.open());
+    let sends = eventually("each to be answered or sent again", || {
+        let answered = asking.iter().filter(|asking| asking.is_finished()).count();
+        let sends = scripted.requests();
+        (answered as u64 + sends == 200).then_some(sends)
+    });
+    (0..1_000).for_each(|_| later.open());
+    let replies = replies(asking);
     let codes: Vec<_> = replies
         .iter()
         .map(|reply| (reply.status, reply.error_code()))
@@ -61,7 +69,6 @@ fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again
         "{codes:?}"
     );
     // One for each request and a fifth more; a few of the first found an engine that had not failed yet.
-    let sends = scripted.requests();
     eprintln!("100 requests, {sends} sends");
     assert!(
         (100..=130).contains(&sends),
@@ -80,7 +87,7 @@ fn one_engine_that_resets_everything_beside_one_that_answers_costs_no_request() 
         ],
         "",
     );
-    let replies = at_once(&scripted.router.data(), 100);
+    let replies = replies(send_at_once(&scripted.router.data(), 100));
     assert!(
         replies.iter().all(|reply| reply.status == 200),
         "{:?}",

@@ -135,10 +135,11 @@ struct EngineScript {
 
 impl EngineScript {
     fn reply(&self) -> ScriptedReply {
-        self.requests.fetch_add(1, Ordering::SeqCst);
         let next = self.next.lock().unwrap().pop_front();
-        next.or_else(|| self.always.lock().unwrap().clone())
-            .unwrap_or(ScriptedReply::Silence)
+        let reply = next.or_else(|| self.always.lock().unwrap().clone());
+        // Whoever counts the requests may change the script: this one has its reply.
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        reply.unwrap_or(ScriptedReply::Silence)
     }
 
     fn side(&self, head: &[u8]) -> Option<Vec<u8>> {

@@ -162,11 +162,17 @@ impl QueryAnswers<'_> {
                 "{all} of {:?}",
                 self.sent
             );
-            let at = gets
-                .iter()
-                .position(|(_, count)| *count >= 0.99 * all)
-                .expect("the last has all");
-            (if at == 0 { 0.0 } else { gets[at - 1].0 }, gets[at].0)
+            // Prometheus computes with rates: where exactly 99 % lie below a bound, it may take the next bucket.
+            let bucket_of = |rank: f64| {
+                let found = gets.iter().position(|(_, count)| *count >= rank);
+                found.unwrap_or(gets.len() - 1)
+            };
+            let rank = 0.99 * all;
+            let (low, high) = (
+                bucket_of(rank * (1.0 - 1e-6)),
+                bucket_of(rank * (1.0 + 1e-6)),
+            );
+            (if low == 0 { 0.0 } else { gets[low - 1].0 }, gets[high].0)
         });
         let range = (ranges[0].0.min(ranges[1].0), ranges[0].1.max(ranges[1].1));
         assert!(range.0 <= p99 && p99 <= range.1, "{p99} lies in {range:?}");

@@ -222,7 +222,7 @@ fn records_that_cannot_be_are_refused() {
         ),
         ("a record of kind 1, expected 2 to 7", &[HEAD, HEAD]),
         ("a record of kind 8, expected 2 to 7", &[HEAD, &[8]]),
-        ("counts Counts", &[HEAD, &wrong_counts]),
+        ("counts RecordCounts", &[HEAD, &wrong_counts]),
         (
             "records follow the last one, expected none",
             &[HEAD, &end, &end],
