@@ -137,7 +137,7 @@ impl EngineScript {
     fn reply(&self) -> ScriptedReply {
         let next = self.next.lock().unwrap().pop_front();
         let reply = next.or_else(|| self.always.lock().unwrap().clone());
-        // Whoever counts the requests may change the script: this one has its reply.
+        // Counted last: a test that changes the script after a count does not change this reply.
         self.requests.fetch_add(1, Ordering::SeqCst);
         reply.unwrap_or(ScriptedReply::Silence)
     }

@@ -159,7 +159,7 @@ fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
         ("GET", "/admin/config/history"),
     ];
     let reload = asked(changes[0]);
-    // A pipe can be opened for writing without waiting as soon as somebody reads it. Nothing is written.
+    // A pipe can be opened for writing without waiting once it is being read. Nothing is written.
     let _writer = eventually("the file to be read", || {
         let mut options = std::fs::OpenOptions::new();
         options
