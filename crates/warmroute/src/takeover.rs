@@ -23,7 +23,7 @@ use std::{
 
 use bytes::Bytes;
 use config::Settings;
-use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
 use net::{
     Address, ListenAddr, Listener, Listeners, SharedListener, TrustRoots, WorkerUrl, fetch,
     handover,
@@ -39,6 +39,8 @@ use crate::{
 const SCHEMA: &str = "warmroute.takeover/1";
 /// Time limit for one step between the two processes.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Pause before a request that was refused with 409 is repeated.
+const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 /// Time limit for the new process to report that it serves; it probes its workers first.
 const LONGEST_START: Duration = Duration::from_secs(60);
 /// Longest answer of the running process, in bytes.
@@ -256,32 +258,8 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>,
         headers.insert(AUTHORIZATION, value);
     }
     let body = serde_json::json!({"socket": meeting.path}).to_string();
-    let asked = fetch::post(
-        &url,
-        "/admin/takeover",
-        &headers,
-        Some(Bytes::from(body)),
-        PATIENCE,
-        LONGEST_ANSWER,
-    );
-    let reply = match asked.await {
-        Ok(reply) => reply,
-        Err(fetch::FetchError::Connect { .. }) => return Ok(None),
-        Err(error) => {
-            return Err(TakeoverError(format!(
-                "the running process did not answer a take-over: {error}"
-            )));
-        }
-    };
-    if !reply.status.is_success() {
-        let why = String::from_utf8_lossy(&reply.body)
-            .chars()
-            .take(500)
-            .collect::<String>();
-        let status = reply.status.as_u16();
-        return Err(TakeoverError(format!(
-            "the running process refused a take-over with status {status}: {why}"
-        )));
+    if !request_sockets(&url, &headers, &Bytes::from(body)).await? {
+        return Ok(None);
     }
     let taken = tokio::task::spawn_blocking(move || meeting.take()).await;
     taken
@@ -293,6 +271,50 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>,
                 "the running process gave no listening sockets: {error}"
             ))
         })
+}
+
+/// Sends the request for the sockets; `false`: no process answers at `url`.
+///
+/// A process that has just handed its sockets over may still take connections for a moment, and
+/// refuses with 409: the request is repeated then, and reaches its successor.
+async fn request_sockets(
+    url: &WorkerUrl,
+    headers: &HeaderMap,
+    body: &Bytes,
+) -> Result<bool, TakeoverError> {
+    let started = tokio::time::Instant::now();
+    loop {
+        let sent = fetch::post(
+            url,
+            "/admin/takeover",
+            headers,
+            Some(body.clone()),
+            PATIENCE,
+            LONGEST_ANSWER,
+        );
+        let reply = match sent.await {
+            Ok(reply) if reply.status.is_success() => return Ok(true),
+            Ok(reply) => reply,
+            Err(fetch::FetchError::Connect { .. }) => return Ok(false),
+            Err(error) => {
+                return Err(TakeoverError(format!(
+                    "the running process did not answer a take-over: {error}"
+                )));
+            }
+        };
+        if reply.status == StatusCode::CONFLICT && started.elapsed() < PATIENCE {
+            tokio::time::sleep(CONFLICT_PAUSE).await;
+            continue;
+        }
+        let why = String::from_utf8_lossy(&reply.body)
+            .chars()
+            .take(500)
+            .collect::<String>();
+        let status = reply.status.as_u16();
+        return Err(TakeoverError(format!(
+            "the running process refused a take-over with status {status}: {why}"
+        )));
+    }
 }
 
 fn admin_url(listen: &ListenAddr, encrypted: bool) -> Result<WorkerUrl, TakeoverError> {

@@ -118,6 +118,9 @@ fn all_of_it_is_cleared_on_request_and_on_no_other() {
     for text in ["a", "b"] {
         cached.status(&question(text));
     }
+    eventually("both replies to be stored", || {
+        (cached.stats()["entries"] == 2).then_some(())
+    });
     for body in [
         "",
         "{}",
