@@ -13,7 +13,7 @@ const ANTHROPIC_VERSION: &str = "2023-06-01";
 pub fn credentials(
     engine: EngineKind,
     api_key: Option<&str>,
-) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
     let anthropic = engine == EngineKind::Anthropic;
     let key = api_key.and_then(|key| {
         let (name, value) = if anthropic {

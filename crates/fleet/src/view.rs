@@ -2,6 +2,7 @@
 
 use std::{num::NonZeroU16, sync::Arc};
 
+use http::{HeaderName, HeaderValue};
 use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, Tier, WorkerId};
 use net::WorkerUrl;
 use time::OffsetDateTime;
@@ -185,6 +186,11 @@ pub struct WorkerView {
 }
 
 impl WorkerView {
+    /// Returns the header fields that authorize the router at this worker.
+    pub fn credentials(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
+        crate::credentials(self.engine, self.api_key.as_ref().map(|key| key.expose()))
+    }
+
     /// Returns the owners of its caches, one per data-parallel rank.
     pub fn targets(&self) -> impl Iterator<Item = Target> {
         let worker = self.id;

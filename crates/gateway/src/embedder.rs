@@ -13,37 +13,30 @@ use std::{
     time::Duration,
 };
 
-use fleet::{Fleet, WorkerView};
+use fleet::WorkerView;
 use kv_blocks::Moment;
-use net::Clock;
 use parking_lot::Mutex;
+use proxy::QueryError;
 use response_cache::UnitVector;
 use serde::Deserialize;
+use tokenization::WorkerClient;
 use tokio::sync::Semaphore;
-
-use crate::{
-    request::{WorkerQuery, WorkerQueryError, query_worker},
-    upstream::ConnectionPools,
-};
 
 /// Most bytes of an answer per text: 4096 numbers with some margin.
 const BYTES_PER_TEXT: usize = 256 << 10;
 /// Most concurrent queries for requests; a request beyond that goes on without its embedding.
-const ASKING: usize = 64;
+const MOST_QUERIES: usize = 64;
 /// Pause after a failure: a server that hangs would cost every request the whole time limit.
 const REST: Duration = Duration::from_secs(1);
 
 /// Gets embeddings from workers.
 #[derive(Debug)]
 pub(crate) struct Embedder {
-    fleet: Arc<Fleet>,
-    pools: ConnectionPools,
-    clock: Clock,
-    connect_timeout: Duration,
+    workers: WorkerClient,
     model: Arc<str>,
     /// Round-robin position.
     next_endpoint: AtomicUsize,
-    asking: Semaphore,
+    permits: Semaphore,
     rests_until: Mutex<Moment>,
 }
 
@@ -73,27 +66,13 @@ impl EmbeddingError {
 }
 
 impl Embedder {
-    pub(crate) fn new(
-        fleet: Arc<Fleet>,
-        pools: ConnectionPools,
-        clock: Clock,
-        connect_timeout: Duration,
-        model: Arc<str>,
-    ) -> Self {
-        let (turn, asking, rests_until) = (
-            AtomicUsize::new(0),
-            Semaphore::new(ASKING),
-            Mutex::new(Moment::START),
-        );
+    pub(crate) fn new(workers: WorkerClient, model: Arc<str>) -> Self {
         Self {
-            fleet,
-            pools,
-            clock,
-            connect_timeout,
+            workers,
             model,
-            next_endpoint: turn,
-            asking,
-            rests_until,
+            next_endpoint: AtomicUsize::new(0),
+            permits: Semaphore::new(MOST_QUERIES),
+            rests_until: Mutex::new(Moment::START),
         }
     }
 
@@ -107,12 +86,12 @@ impl Embedder {
         text: &str,
         limit: Duration,
     ) -> Result<UnitVector, EmbeddingError> {
-        if self.clock.now() < *self.rests_until.lock() {
+        if self.workers.clock.now() < *self.rests_until.lock() {
             return Err(EmbeddingError::Resting);
         }
         // Never closed; a full semaphore means that the worker is far behind.
-        let _seat = self
-            .asking
+        let _permit = self
+            .permits
             .try_acquire()
             .map_err(|_| EmbeddingError::Resting)?;
         match self.embed_all(&[text], limit).await {
@@ -122,7 +101,7 @@ impl Embedder {
                 .ok_or(EmbeddingError::NoAnswer),
             Err(why) => {
                 if why != EmbeddingError::Refused {
-                    *self.rests_until.lock() = self.clock.now() + REST;
+                    *self.rests_until.lock() = self.workers.clock.now() + REST;
                 }
                 Err(why)
             }
@@ -137,16 +116,12 @@ impl Embedder {
     ) -> Result<Vec<UnitVector>, EmbeddingError> {
         let worker = self.next_worker().ok_or(EmbeddingError::NoWorker)?;
         let body = serde_json::json!({"model": &*self.model, "input": texts}).to_string();
-        let question = WorkerQuery {
-            worker: &worker,
-            path: "/v1/embeddings",
-            body: body.into(),
-            most_bytes: BYTES_PER_TEXT * texts.len(),
-            connect_timeout: self.connect_timeout,
-        };
-        let answer =
-            tokio::time::timeout(limit, query_worker(&self.pools, self.clock, question)).await;
-        let directions = match answer.unwrap_or(Err(WorkerQueryError::Lost)) {
+        let most_bytes = BYTES_PER_TEXT * texts.len();
+        let query = self
+            .workers
+            .post(&worker, "/v1/embeddings", body.into(), most_bytes);
+        let answer = tokio::time::timeout(limit, query).await;
+        let directions = match answer.unwrap_or(Err(QueryError::Lost)) {
             Ok(answered) if answered.status == 200 => {
                 read(&answered.body, texts.len()).ok_or(EmbeddingError::NoAnswer)
             }
@@ -161,7 +136,7 @@ impl Embedder {
 
     /// Returns the next worker in turn that serves the model and is healthy.
     fn next_worker(&self) -> Option<Arc<WorkerView>> {
-        let snapshot = self.fleet.snapshot();
+        let snapshot = self.workers.fleet.snapshot();
         let model = snapshot.model(&self.model).filter(|model| !model.panic)?;
         let turn = self
             .next_endpoint

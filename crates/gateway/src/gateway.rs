@@ -16,16 +16,21 @@ use net::Clock;
 use parity::ParityTracker;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use proxy::{AbortSwitch, ConnectionPools, Upstream};
+use resilience::OutcomeCounters;
 use response_cache::ResponseCache;
 use routing::{
     KvDecisionCounters, PrefixDecisionCounters, Router,
     receipt::{DecisionIds, ReceiptRing},
 };
 use supervision::contain;
+use tokenization::{
+    EngineTokenSettings, EngineTokenizer, RedisTokenStore, TokenCacheSettings, TokenizationStage,
+    WorkerClient,
+};
 use tokio::sync::watch;
 
 use crate::{
-    abort_switch::AbortSwitch,
     cache_filler::CacheFiller,
     coalesce::Coalescer,
     cooldowns::Cooldowns,
@@ -35,7 +40,7 @@ use crate::{
     inbound_key::InboundKey,
     load_telemetry::LoadCollector,
     memory::MemoryPressure,
-    metrics::{Metrics, ResultCounters},
+    metrics::Metrics,
     model_lists::{ModelListRefresher, ModelListSettings},
     model_names::ModelNames,
     model_routing::ModelRouting,
@@ -43,16 +48,13 @@ use crate::{
     prefix_telemetry::PrefixCollector,
     queue_waiters::QueueWaiters,
     request::{
-        BodyBudget, ClusterSettings, Clusters, Disaggregation, EngineTokenSettings,
-        EngineTokenizer, HookSettings, Hooks, PrefillContext, RedisTokenStore, ReplyHeaders,
-        RewriteSettings, StreamLimits, TokenCacheSettings, TokenizationStage, WaitLimits,
-        hedge_results,
+        BodyBudget, ClusterSettings, Clusters, Disaggregation, HookSettings, Hooks, PrefillContext,
+        ReplyHeaders, RewriteSettings, StreamLimits, WaitLimits, hedge_results,
     },
     reservations::{CallTime, Reservations},
     response_affinity::ResponseAffinity,
     retry::{RetryBudget, RetryPermit, RetryRules},
     shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
-    upstream::ConnectionPools,
 };
 
 /// Sizes and times of the listener.
@@ -212,7 +214,9 @@ pub struct Gateway {
     pub(crate) tokenization: Arc<TokenizationStage>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) bodies: Arc<BodyBudget>,
+    /// The connections themselves, to be closed; requests use `upstream`.
     pub(crate) pools: ConnectionPools,
+    pub(crate) upstream: Arc<dyn Upstream>,
     pub(crate) ids: Arc<IdGenerator>,
     pub(crate) decision_ids: Arc<DecisionIds>,
     pub(crate) cut: Arc<AbortSwitch>,
@@ -230,7 +234,7 @@ pub struct Gateway {
     /// Computes embeddings of prompts for the similarity lookup, if configured.
     pub(crate) meaning: Option<Arc<Embedder>>,
     pub(crate) model_lists: Arc<ModelListRefresher>,
-    pub(crate) hedging: ResultCounters,
+    pub(crate) hedging: OutcomeCounters,
     pub(crate) cooldowns: Arc<Cooldowns>,
     pub(crate) memory: Arc<MemoryPressure>,
     /// Requests whose guard is open.
@@ -320,21 +324,20 @@ impl Gateway {
             tally: Arc::clone(&prefix_tally),
         }));
         let ids = IdGenerator::new();
-        let pools = ConnectionPools::default();
-        pools.local_faults.register(registry);
+        let pools = ConnectionPools::new(clock, registry);
+        let upstream: Arc<dyn Upstream> = Arc::new(pools.clone());
+        let workers = WorkerClient {
+            fleet: Arc::clone(&fleet),
+            upstream: Arc::clone(&upstream),
+            clock,
+            connect_timeout: rules.connect_timeout,
+        };
         let budget = rules.tokenize_budget;
-        let told = EngineTokenSettings {
+        let settings = EngineTokenSettings {
             here: rules.token_cache,
             shared: tokens,
         };
-        let engine = EngineTokenizer::new(
-            Arc::clone(&fleet),
-            pools.clone(),
-            clock,
-            budget,
-            rules.connect_timeout,
-            told,
-        );
+        let engine = EngineTokenizer::new(workers.clone(), budget, settings);
         let identify = Arc::new(TokenizationStage::new(
             rules.scheme,
             budget,
@@ -353,31 +356,15 @@ impl Gateway {
                 "failed",
             ];
             let results =
-                ResultCounters::registered(registry, "warmroute_semantic_clusters", help, &all);
-            Arc::new(Clusters::new(
-                settings,
-                Arc::clone(&fleet),
-                pools.clone(),
-                clock,
-                rules.connect_timeout,
-                results,
-            ))
+                OutcomeCounters::registered(registry, "warmroute_semantic_clusters", help, &all);
+            Arc::new(Clusters::new(settings, workers.clone(), results))
         });
         let meaning = cache
             .settings()
             .semantic
             .embedding_model
             .as_deref()
-            .map(|model| {
-                let (fleet, pools) = (Arc::clone(&fleet), pools.clone());
-                Arc::new(Embedder::new(
-                    fleet,
-                    pools,
-                    clock,
-                    rules.connect_timeout,
-                    Arc::from(model),
-                ))
-            });
+            .map(|model| Arc::new(Embedder::new(workers.clone(), Arc::from(model))));
         let metrics = Arc::new(Metrics::new(registry));
         Self {
             meaning,
@@ -419,6 +406,7 @@ impl Gateway {
             bodies: BodyBudget::new(metrics.held_body_bytes.clone()),
             metrics,
             pools,
+            upstream,
             decision_ids: Arc::new(DecisionIds::new(ids.next_number())),
             cut: Arc::default(),
             running: Arc::default(),

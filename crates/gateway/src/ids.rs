@@ -6,9 +6,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue};
-
-/// The header that carries a request's id, in requests and replies.
-pub(crate) const REQUEST_ID: &str = "x-request-id";
+use proxy::headers::REQUEST_ID;
 
 /// Generates ids. All of them come from one counter through a bijection, so no id repeats in a
 /// process's life.

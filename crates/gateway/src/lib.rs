@@ -7,7 +7,6 @@
 //! **Invariant**: one request path; a drop guard holds the load from the decision to the last byte;
 //! nothing is retried after the first forwarded byte.
 
-mod abort_switch;
 mod cache_filler;
 mod coalesce;
 mod cooldowns;
@@ -33,14 +32,12 @@ mod parity_monitor;
 mod prefix_telemetry;
 mod probe_listener;
 mod queue_waiters;
-mod redis_pool;
 mod request;
 mod reservations;
 mod response_affinity;
 mod retry;
 mod routes;
 mod shared_prefixes;
-mod upstream;
 mod worker_labels;
 
 pub use current_gateway::CurrentGateway;
@@ -52,10 +49,9 @@ pub use model_lists::ModelListSettings;
 pub use model_names::{ModelNameRule, ModelNames};
 pub use model_routing::{ModelRouting, ModelRules};
 pub use probe_listener::{ProbeListener, ProbeListenerError};
-pub use redis_pool::RedisPool;
 pub use request::{
-    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, RedisTokenStore,
-    ReplyHeaders, RewriteSettings, SharedTokensError, TokenCacheSettings, WaitLimits,
+    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders,
+    RewriteSettings, WaitLimits,
 };
 pub use retry::RetryRules;
 pub use routes::{BodyMode, ROUTES, Route, RouteHandler, Scope};

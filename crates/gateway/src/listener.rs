@@ -10,6 +10,7 @@ use http::{HeaderValue, header::CONNECTION};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use net::server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody};
+use proxy::RequestBody;
 use tokio::{sync::watch, task::JoinSet};
 
 use crate::{CurrentGateway, Gateway, housekeeping, request};
@@ -184,7 +185,7 @@ async fn connection(
         async move {
             let answering = exchange.begin().await;
             let gateway = gateways.current();
-            let mut response = request::answer(gateway, request).await;
+            let mut response = request::answer(gateway, request.map(RequestBody::from)).await;
             // The client's next request needs another connection.
             if *leaving.borrow() >= ListenerPhase::Leaving {
                 response

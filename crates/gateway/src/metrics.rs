@@ -100,31 +100,6 @@ struct ResultLabel {
     result: &'static str,
 }
 
-/// A family of counters by result.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ResultCounters(Family<ResultLabel, Counter>);
-
-impl ResultCounters {
-    /// Registers the family with every possible result, so that each has a series.
-    pub(crate) fn registered(
-        registry: &mut Registry,
-        name: &str,
-        help: &str,
-        all: &[&'static str],
-    ) -> Self {
-        let results = Self::default();
-        registry.register(name, help, results.0.clone());
-        for result in all {
-            drop(results.0.get_or_create(&ResultLabel { result }));
-        }
-        results
-    }
-
-    pub(crate) fn count(&self, result: &'static str) {
-        self.0.get_or_create(&ResultLabel { result }).inc();
-    }
-}
-
 /// One label: the stage of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StageLabel {

@@ -69,7 +69,7 @@ pub(crate) enum StartError {
     /// The certificate of a listener cannot be used.
     Identity(#[from] net::IdentityError),
     /// The store of shared token ids cannot be opened.
-    Tokens(#[from] gateway::SharedTokensError),
+    Tokens(#[from] tokenization::SharedTokensError),
     /// The probe listener cannot be started.
     Probes(#[from] gateway::ProbeListenerError),
     /// A running process did not hand over its listening sockets.

@@ -238,8 +238,9 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
         "priority",
         "--max-num-seqs",
         "1",
+        // Half a second at least between two first tokens, which a busy machine does not turn round.
         "--prefill-tps",
-        "2000",
+        "400",
         "--speed",
         "1",
     ];

@@ -27,11 +27,12 @@ use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
+use resilience::OutcomeCounters;
 use response_cache::CacheGeneration;
 
 use self::flight::{FIRST, Flight, FlightHead};
 pub(crate) use self::{body::SharedBody, flight::ReplyFuture};
-use crate::{metrics::ResultCounters, request::ReplyBody};
+use crate::request::ReplyBody;
 
 /// Most bytes and number of finished replies.
 const KEPT_BYTES: usize = 64 << 20;
@@ -59,7 +60,7 @@ pub(crate) struct Coalescer {
     next_id: AtomicU64,
     /// Buffered bytes of all replies.
     together: Arc<AtomicUsize>,
-    results: ResultCounters,
+    results: OutcomeCounters,
 }
 
 #[derive(Debug, Default)]
@@ -115,7 +116,7 @@ impl Coalescer {
         let help = "Requests that asked for a repeatable answer, by what came of looking for others like them";
         let all = ["first", "joined", "replayed", "not_shared"];
         let results =
-            ResultCounters::registered(registry, "warmroute_deduplicated_requests", help, &all);
+            OutcomeCounters::registered(registry, "warmroute_deduplicated_requests", help, &all);
         Self {
             ttl: RwLock::new(ttl),
             clock,

@@ -5,13 +5,12 @@
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
-use http_body_util::BodyExt;
-use hyper::body::{Body as _, Incoming};
 use kv_blocks::Moment;
 use net::server::PeerAddress;
+use proxy::{BodyBuffer, RequestBody};
 use routing::Policy;
 
 use super::{body_budget::BodyLimits, buffered_body::BufferedBody};
@@ -112,7 +111,7 @@ pub(crate) fn allowed_methods(parts: &Parts) -> Option<&'static str> {
 pub(crate) async fn accept(
     gateway: &Gateway,
     parts: Parts,
-    body: &mut Incoming,
+    body: &mut RequestBody,
     route: &'static Route,
     request_id: Arc<str>,
     received: Moment,
@@ -217,7 +216,7 @@ fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
 
 async fn read(
     gateway: &Gateway,
-    body: &mut Incoming,
+    body: &mut RequestBody,
     peer: PeerAddress,
 ) -> Result<BufferedBody, ApiError> {
     let limit = gateway.limits.max_body_bytes;
@@ -231,7 +230,7 @@ async fn read(
             format!("the request body has {size} bytes or more, at most {limit} are accepted"),
         )
     };
-    let announced = body.size_hint().exact();
+    let announced = body.announced();
     if let Some(size) = announced.filter(|size| *size > limit as u64) {
         return Err(too_large(size));
     }
@@ -239,50 +238,31 @@ async fn read(
     let mut room = gateway.bodies.reserve(peer, announced, limits)?;
     // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
     // if a second follows.
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
+    let mut buffer = BodyBuffer::default();
     let (started, most) = (tokio::time::Instant::now(), gateway.limits.body_timeout);
     loop {
-        let size = first.len() + rest.len();
-        let allowed = BODY_GRACE + Duration::from_secs(size as u64 / BODY_BYTES_PER_SECOND);
-        let frame = tokio::time::timeout_at(started + allowed.min(most), body.frame())
+        let allowed = BODY_GRACE + Duration::from_secs(buffer.len() as u64 / BODY_BYTES_PER_SECOND);
+        let data = tokio::time::timeout_at(started + allowed.min(most), body.next_data())
             .await
-            .map_err(|_| too_slow(size, most))?;
-        let Some(frame) = frame else { break };
-        let frame = frame.map_err(|_| {
+            .map_err(|_| too_slow(buffer.len(), most))?;
+        let Some(data) = data else { break };
+        let data = data.map_err(|_| {
             ApiError::new(
                 ErrorCode::InvalidRequest,
                 "the request body ended early or is not validly framed",
             )
         })?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if size + data.len() > limit {
-            return Err(too_large((size + data.len()) as u64));
+        let size = buffer.len() + data.len();
+        if size > limit {
+            return Err(too_large(size as u64));
         }
         if announced.is_none() {
-            gateway.memory.admit((size + data.len()) as u64)?;
+            gateway.memory.admit(size as u64)?;
         }
-        room.grow_to((size + data.len()) as u64, limits)?;
-        if size == 0 {
-            first = data;
-        } else {
-            if rest.is_empty() {
-                rest.extend_from_slice(&first);
-                first = Bytes::new();
-            }
-            rest.extend_from_slice(&data);
-        }
+        room.grow_to(size as u64, limits)?;
+        buffer.push(data);
     }
-    Ok(BufferedBody::new(
-        if rest.is_empty() {
-            first
-        } else {
-            rest.freeze()
-        },
-        room,
-    ))
+    Ok(BufferedBody::new(buffer.into_bytes(), room))
 }
 
 fn too_slow(size: usize, most: Duration) -> ApiError {
@@ -299,8 +279,8 @@ fn too_slow(size: usize, most: Duration) -> ApiError {
 /// Drains the rest of a rejected body, so that the client gets the reply and not a connection
 /// reset. Gives up after a while: the connection is then unusable. A client that sent `Expect:
 /// 100-continue` gets no 100.
-pub(crate) async fn drain_body(body: &mut Incoming, asks_first: bool) -> bool {
-    if body.is_end_stream() {
+pub(crate) async fn drain_body(body: &mut RequestBody, asks_first: bool) -> bool {
+    if body.is_end() {
         return true;
     }
     if asks_first {
@@ -308,13 +288,13 @@ pub(crate) async fn drain_body(body: &mut Incoming, asks_first: bool) -> bool {
     }
     let reading = async {
         let mut size = 0;
-        while let Some(Ok(frame)) = body.frame().await {
-            size += frame.data_ref().map_or(0, Bytes::len);
+        while let Some(Ok(data)) = body.next_data().await {
+            size += data.len();
             if size > UNWANTED_BYTES {
                 return false;
             }
         }
-        body.is_end_stream()
+        body.is_end()
     };
     tokio::time::timeout(UNWANTED_TIME, reading)
         .await

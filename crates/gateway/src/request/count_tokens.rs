@@ -12,13 +12,13 @@ use fleet::ModelView;
 use http::Response;
 use kv_blocks::Moment;
 use prompt::PromptModel;
+use tokenization::{PromptInput, text_of};
 
 use super::{
     accept::AcceptedRequest,
     record::RequestGuard,
     refused,
     reply::{self, ReplyBody},
-    tokenization::text_of,
     tokenize_api,
     translate::{ApiSupport, RequestTranslator, VOLATILE_PREFIX},
 };
@@ -134,7 +134,15 @@ async fn by_engine(
     let view = dialect::view(Dialect::Chat, chat).ok()?;
     let found = gateway
         .tokenization
-        .run_low_priority(&model.artefacts, Dialect::Chat, chat, &view, deadline)
+        .run_low_priority(
+            &model.artefacts,
+            PromptInput {
+                dialect: Dialect::Chat,
+                bytes: chat,
+                view: &view,
+                deadline,
+            },
+        )
         .await;
     found.source.is_exact().then_some(found.tokens as usize)
 }

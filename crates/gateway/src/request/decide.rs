@@ -9,6 +9,7 @@ use routing::{
     Candidate, Decision, ExcludeReason, ExcludedTarget, Job, Method, Overrides, Pin, Plan, Policy,
     PotentialLoad, PrefillLeg, PrefillPool, Refusal, ReplyMode, Stopwatch, WaitBudget,
 };
+use tokenization::TokenizedPrompt;
 
 use super::{
     accept,
@@ -16,7 +17,6 @@ use super::{
     clusters::ClusterMembership,
     dispatch,
     prefill::{Handover, RequestPolicies},
-    tokenization::TokenizedPrompt,
     translate::ApiSupport,
 };
 use crate::{

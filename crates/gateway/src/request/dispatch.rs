@@ -5,20 +5,18 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
 use fleet::{FailureKind, WorkerView};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, response::Parts};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
 use kv_blocks::{Moment, Target};
+use proxy::{
+    BodyBuffer, NotSent, OutgoingRequest, SendFailure, UpstreamBody, UpstreamReply, headers,
+};
 use routing::receipt::{AttemptClass, AttemptResult};
 
-use super::{accept::AcceptedRequest, headers};
-use crate::{
-    Gateway,
-    upstream::{NotSent, OutgoingRequest, SendFailure, UpstreamConnection, UpstreamReply},
-};
+use super::{accept::AcceptedRequest, relay::StreamLimits};
+use crate::Gateway;
 
 /// A reply worth committing to.
 #[derive(Debug)]
@@ -35,8 +33,7 @@ pub(crate) enum BodyContent {
     /// The first bytes of the body; more follow.
     Begun {
         first: Bytes,
-        rest: Incoming,
-        connection: UpstreamConnection,
+        rest: UpstreamBody,
         kind: BodyKind,
     },
 }
@@ -114,27 +111,24 @@ async fn within(
         request: request(call, body, worker, target),
         connect_timeout: gateway.rules.connect_timeout,
     };
-    let UpstreamReply {
-        response,
-        connection,
-    } = gateway
-        .pools
-        .send(outgoing, &gateway.clock)
+    let UpstreamReply { head, mut body } = gateway
+        .upstream
+        .send(outgoing)
         .await
         .map_err(AttemptFailure::from_send_failure)?;
-    let (head, body) = response.into_parts();
     if headers::has_conflicting_lengths(&head.headers) {
         return Err(AttemptFailure::protocol(
             "the worker's reply tells its length in two ways: try again".to_owned(),
         ));
     }
     match head.status.as_u16() {
-        200..=299 => content(gateway, worker, head, body, connection).await,
+        200..=299 => content(gateway.rules.stream, head, body).await,
         429 | 502 | 503 | 504 => {
-            let body = small_body(gateway, worker, body, connection).await;
+            // A long error reply, or one that breaks off, costs its connection and its text.
+            let body = body.read_to_end(ERROR_BODY).await.unwrap_or_default();
             Err(AttemptFailure::from_status(head, body))
         }
-        400..=499 => content(gateway, worker, head, body, connection).await,
+        400..=499 => content(gateway.rules.stream, head, body).await,
         status @ 500..=599 => Err(AttemptFailure::internal(status)),
         status => Err(AttemptFailure::protocol(format!(
             "a worker answered with the unexpected status {status}"
@@ -148,23 +142,18 @@ pub(super) fn request(
     bytes: Bytes,
     worker: &WorkerView,
     target: Target,
-) -> Request<Full<Bytes>> {
+) -> Request<Bytes> {
     let host = HeaderValue::try_from(worker.url.authority())
         .unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields = headers::upstream_head(
-        &call.headers,
-        host,
-        worker.api_key.as_ref().map(|key| key.expose()),
-        worker.engine,
-    );
+    let mut fields = headers::upstream_head(&call.headers, host, worker.credentials());
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
-        fields.insert(crate::ids::REQUEST_ID, id);
+        fields.insert(headers::REQUEST_ID, id);
     }
     if worker.dp_ranks() > 1 {
         fields.insert(headers::DP_RANK, HeaderValue::from(target.rank.0));
     }
-    let mut request = Request::new(Full::new(bytes));
+    let mut request = Request::new(bytes);
     *request.method_mut() = Method::POST;
     // The route table matched the path byte for byte: joined to the worker's base URL it is a valid
     // target.
@@ -179,30 +168,27 @@ pub(super) fn request(
 
 /// Waits for the first bytes of a stream, or for all of a small reply.
 async fn content(
-    gateway: &Gateway,
-    worker: &WorkerView,
+    limits: StreamLimits,
     head: Parts,
-    mut body: Incoming,
-    connection: UpstreamConnection,
+    mut body: UpstreamBody,
 ) -> Result<CommittedReply, AttemptFailure> {
     if is_event_stream(&head.headers) {
         // The head alone is no reply yet: an engine that dies before its first event has not begun
         // to reply.
-        return match next_data(&mut body).await {
+        return match body.next_data().await {
             Some(Ok(first)) => {
                 let content = BodyContent::Begun {
                     first,
                     rest: body,
-                    connection,
                     kind: BodyKind::Events,
                 };
                 Ok(CommittedReply { head, content })
             }
-            None if gateway.rules.stream.strict => Err(AttemptFailure::unfinished(
+            None if limits.strict => Err(AttemptFailure::unfinished(
                 "the worker's stream ended before its first event: try again".to_owned(),
             )),
             None => {
-                gateway.pools.release(worker.id, connection, gateway.clock);
+                body.release();
                 Ok(CommittedReply {
                     head,
                     content: BodyContent::Whole(Bytes::new()),
@@ -212,7 +198,7 @@ async fn content(
         };
     }
     let mut held = BodyBuffer::default();
-    while let Some(data) = next_data(&mut body).await {
+    while let Some(data) = body.next_data().await {
         let Ok(data) = data else {
             // The engine had the reply when it sent the head. A retry would compute it again, so
             // none follows.
@@ -228,50 +214,16 @@ async fn content(
                 content: BodyContent::Begun {
                     first,
                     rest: body,
-                    connection,
                     kind: BodyKind::Opaque,
                 },
             });
         }
     }
-    gateway.pools.release(worker.id, connection, gateway.clock);
+    body.release();
     Ok(CommittedReply {
         head,
         content: BodyContent::Whole(held.into_bytes()),
     })
-}
-
-/// Reads a short error reply to its end, so that the connection can be reused; a long one closes
-/// it.
-async fn small_body(
-    gateway: &Gateway,
-    worker: &WorkerView,
-    mut body: Incoming,
-    connection: UpstreamConnection,
-) -> Bytes {
-    let mut held = BodyBuffer::default();
-    while let Some(data) = next_data(&mut body).await {
-        let Ok(data) = data else { return Bytes::new() };
-        held.push(data);
-        if held.len() > ERROR_BODY {
-            return Bytes::new();
-        }
-    }
-    gateway.pools.release(worker.id, connection, gateway.clock);
-    held.into_bytes()
-}
-
-pub(crate) async fn next_data(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
-    loop {
-        match body.frame().await? {
-            Ok(frame) => match frame.into_data() {
-                Ok(data) if data.is_empty() => {}
-                Ok(data) => return Some(Ok(data)),
-                Err(_trailers) => {}
-            },
-            Err(error) => return Some(Err(error)),
-        }
-    }
 }
 
 pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
@@ -284,42 +236,6 @@ pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
                 .to_ascii_lowercase()
                 .starts_with("text/event-stream")
         })
-}
-
-/// A body under construction: a single frame stays as it is, several are joined.
-#[derive(Debug, Default)]
-pub(super) struct BodyBuffer {
-    first: Bytes,
-    joined: BytesMut,
-}
-
-impl BodyBuffer {
-    pub(super) fn len(&self) -> usize {
-        if self.joined.is_empty() {
-            self.first.len()
-        } else {
-            self.joined.len()
-        }
-    }
-
-    pub(super) fn push(&mut self, data: Bytes) {
-        if self.len() == 0 {
-            self.first = data;
-            return;
-        }
-        if self.joined.is_empty() {
-            self.joined.extend_from_slice(&self.first);
-        }
-        self.joined.extend_from_slice(&data);
-    }
-
-    pub(super) fn into_bytes(self) -> Bytes {
-        if self.joined.is_empty() {
-            self.first
-        } else {
-            self.joined.freeze()
-        }
-    }
 }
 
 impl AttemptFailure {
@@ -537,18 +453,5 @@ mod tests {
         assert_eq!(with("99999999"), Some(60));
         assert_eq!(with("Wed, 21 Oct 2026 07:28:00 GMT"), None);
         assert_eq!(with("-1"), None);
-    }
-
-    #[test]
-    fn a_body_in_one_frame_is_not_copied_and_several_are_joined() {
-        let frame = Bytes::from(vec![7; 10]);
-        let mut held = BodyBuffer::default();
-        held.push(frame.clone());
-        assert_eq!(held.len(), 10);
-        held.push(frame.clone());
-        assert_eq!(held.into_bytes(), [7; 20].as_slice());
-        let mut one = BodyBuffer::default();
-        one.push(frame.clone());
-        assert_eq!(one.into_bytes().as_ptr(), frame.as_ptr());
     }
 }

@@ -11,6 +11,7 @@ use fleet::{ModelView, WorkerView};
 use futures_util::future::{Either, select};
 use kv_blocks::{Moment, Target};
 use prometheus_client::registry::Registry;
+use resilience::OutcomeCounters;
 use routing::Pin;
 
 use super::{
@@ -19,12 +20,12 @@ use super::{
     dispatch::{self, AttemptFailure, CommittedReply},
     record::RequestGuard,
 };
-use crate::{Gateway, metrics::ResultCounters};
+use crate::Gateway;
 
 /// Registers the counter of hedges by winner.
-pub(crate) fn results(registry: &mut Registry) -> ResultCounters {
+pub(crate) fn results(registry: &mut Registry) -> OutcomeCounters {
     let help = "Requests that a second worker was asked for because the first took its time, by who answered";
-    ResultCounters::registered(
+    OutcomeCounters::registered(
         registry,
         "warmroute_hedged_requests",
         help,

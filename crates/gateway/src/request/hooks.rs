@@ -15,12 +15,13 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
+use proxy::headers::REQUEST_ID;
 
 use super::{
     accept::{AcceptedRequest, printable},
     record::RequestGuard,
 };
-use crate::{Gateway, ids::REQUEST_ID, model_names, routes::Route};
+use crate::{Gateway, model_names, routes::Route};
 
 /// The entry in the rewrites header for a hook's body.
 const REWRITE: &str = "hook";

@@ -10,7 +10,9 @@ use fleet::{ModelView, WorkerView};
 use kv_blocks::PromptIdentity;
 use routing::{LmcacheFacts, Policy};
 
-use super::{prefill::RequestPolicies, tokenization::TokenizedPrompt};
+use tokenization::TokenizedPrompt;
+
+use super::prefill::RequestPolicies;
 use crate::Gateway;
 
 /// The controller's answer.

@@ -20,7 +20,6 @@ mod decide;
 mod dispatch;
 mod engine_priority;
 mod guarded_body;
-mod headers;
 mod hedge;
 mod hooks;
 mod lmcache;
@@ -37,10 +36,8 @@ mod retry_state;
 mod route_api;
 mod routing_notes;
 mod session;
-mod tokenization;
 mod tokenize_api;
 mod translate;
-mod worker_query;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -48,9 +45,10 @@ use dialect::{ApiError, Dialect, ErrorCode};
 use fleet::ModelView;
 use futures_util::FutureExt;
 use http::{Request, Response, header::EXPECT};
-use hyper::body::Incoming;
-use kv_blocks::{Moment, WorkerId};
+use kv_blocks::Moment;
+use proxy::RequestBody;
 use routing::{Pin, ReplyMode, receipt::AttemptClass};
+use tokenization::{PromptInput, TokenizedPrompt};
 
 pub(crate) use body_budget::BodyBudget;
 pub(crate) use clusters::Clusters;
@@ -68,10 +66,7 @@ pub(crate) use record::{RequestGuard, Selection};
 pub(crate) use relay::StreamLimits;
 pub(crate) use reply::ReplyBody;
 pub(crate) use reply_cache::{FillingBody, SimilarQuery};
-pub(crate) use tokenization::{EngineTokenSettings, EngineTokenizer, TokenizationStage};
-pub use tokenization::{RedisTokenStore, SharedTokensError, TokenCacheSettings};
 pub use translate::RewriteSettings;
-pub(crate) use worker_query::{WorkerQuery, WorkerQueryError, query_worker};
 
 use self::{
     accept::AcceptedRequest,
@@ -96,7 +91,7 @@ use crate::{
 /// Answers one request of any route.
 pub(crate) async fn answer(
     gateway: Arc<Gateway>,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
 ) -> Response<GuardedBody> {
     let received = gateway.clock.now();
     let request_id: Arc<str> = gateway.ids.request_id(request.headers()).into();
@@ -141,7 +136,7 @@ fn panicked(gateway: &Gateway, shape: ErrorShape, request_id: &str) -> Response<
 
 async fn handle_route(
     gateway: &Arc<Gateway>,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
     request_id: Arc<str>,
     received: Moment,
 ) -> Response<ReplyBody> {
@@ -269,10 +264,12 @@ async fn generate(
     let (prompt, cluster) = tokio::join!(
         gateway.tokenization.run(
             &model.artefacts,
-            dialect,
-            &body,
-            &view,
-            call.received + gateway.rules.timeout
+            PromptInput {
+                dialect,
+                bytes: &body,
+                view: &view,
+                deadline: call.received + gateway.rules.timeout,
+            },
         ),
         clusters::of(gateway, &call.headers, &view),
     );
@@ -342,7 +339,7 @@ async fn generate(
 #[derive(Debug)]
 struct RoutedRequest {
     model: Arc<ModelView>,
-    prompt: tokenization::TokenizedPrompt,
+    prompt: TokenizedPrompt,
     affinity: AffinityKeys,
     salt: Option<Arc<str>>,
     expected_output_tokens: Option<u32>,
@@ -513,13 +510,7 @@ async fn place_and_send(
                 if committed.head.status.is_success() {
                     ties.record_served(gateway, answering.target.worker);
                 }
-                return relay_reply(
-                    gateway,
-                    committed,
-                    answering.worker.id,
-                    back.stream(),
-                    settle,
-                );
+                return relay_reply(gateway, committed, back.stream(), settle);
             }
             Err(failure) => failure,
         };
@@ -557,7 +548,6 @@ async fn place_and_send(
 fn relay_reply(
     gateway: &Arc<Gateway>,
     committed: dispatch::CommittedReply,
-    worker: WorkerId,
     stream: Option<StreamTranslator>,
     mut settle: RequestGuard,
 ) -> Response<ReplyBody> {
@@ -577,20 +567,12 @@ fn relay_reply(
             }
             ReplyBody::whole(bytes, settle)
         }
-        BodyContent::Begun {
-            first,
-            rest,
-            connection,
-            kind,
-        } => ReplyBody::Relay(Box::new(ReplyRelay::new(
+        BodyContent::Begun { first, rest, kind } => ReplyBody::Relay(Box::new(ReplyRelay::new(
             ReplyStart {
                 first,
                 rest,
-                connection,
                 kind,
-                worker,
                 limits: gateway.rules.stream,
-                pools: gateway.pools.clone(),
                 clock: gateway.clock,
                 cutting: gateway.cut.aborted(),
                 stream,

@@ -4,7 +4,9 @@ use dialect::{Dialect, RequestView, Usage};
 use kv_blocks::Moment;
 use parity::{IncomparableRequest, PredictionSample, ReplyKind};
 
-use super::{record::Selection, tokenization::TokenizedPrompt};
+use tokenization::TokenizedPrompt;
+
+use super::record::Selection;
 
 /// One request's lookup.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use routing::receipt::{
     ClusterNote, DecisionId, PromptNote, QueueWait, Receipt, RouterAnswer, RouterTiming,
 };
 
-use super::tokenization::TokenizedPrompt;
+use tokenization::TokenizedPrompt;
 
 /// Facts of a request before the decision.
 #[derive(Clone, Debug)]

@@ -24,17 +24,13 @@ use bytes::Bytes;
 use dialect::{ApiError, ErrorCode, SseEvent, SseSplitter, StreamChunk, is_done};
 use fleet::FailureKind;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
-use kv_blocks::{Moment, WorkerId};
+use kv_blocks::Moment;
 use net::Clock;
+use proxy::{AbortSignal, UpstreamBody};
 use tokio::time::{Sleep, sleep};
 
 use self::{ending::EndingTracker, translation::StreamTranslation};
 use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
-use crate::{
-    abort_switch::AbortSignal,
-    upstream::{ConnectionPools, UpstreamConnection},
-};
 
 /// Longest wait for the rest of a partial event.
 const TORN_EVENT: Duration = Duration::from_millis(50);
@@ -56,12 +52,9 @@ pub(crate) struct StreamLimits {
 #[derive(Debug)]
 pub(crate) struct ReplyStart {
     pub(crate) first: Bytes,
-    pub(crate) rest: Incoming,
-    pub(crate) connection: UpstreamConnection,
+    pub(crate) rest: UpstreamBody,
     pub(crate) kind: BodyKind,
-    pub(crate) worker: WorkerId,
     pub(crate) limits: StreamLimits,
-    pub(crate) pools: ConnectionPools,
     pub(crate) clock: Clock,
     pub(crate) cutting: AbortSignal,
     /// Translates the stream's events into the client's dialect.
@@ -72,10 +65,7 @@ pub(crate) struct ReplyStart {
 /// connection, the load, the receipt.
 #[derive(Debug)]
 pub(crate) struct ReplyRelay {
-    upstream: Incoming,
-    connection: Option<UpstreamConnection>,
-    worker: WorkerId,
-    pools: ConnectionPools,
+    upstream: UpstreamBody,
     clock: Clock,
     limits: StreamLimits,
     started: Moment,
@@ -133,11 +123,8 @@ impl ReplyRelay {
         let ReplyStart {
             first,
             rest,
-            connection,
             kind,
-            worker,
             limits,
-            pools,
             clock,
             cutting,
             stream,
@@ -145,9 +132,6 @@ impl ReplyRelay {
         let now = clock.now();
         let mut relay = Self {
             upstream: rest,
-            connection: Some(connection),
-            worker,
-            pools,
             limits,
             started: now,
             alarm: Box::pin(sleep(limits.idle)),
@@ -231,7 +215,7 @@ impl ReplyRelay {
     /// Ends the reply early: an error event where the framing allows one, then an unclean close.
     fn cut(&mut self, why: CutReason) {
         // Closes the worker's connection, so that it stops computing for this request.
-        self.connection = None;
+        self.upstream.close();
         if self
             .translation
             .as_ref()
@@ -306,9 +290,7 @@ impl ReplyRelay {
 
     /// Releases the worker's connection for another request.
     fn finished(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            self.pools.release(self.worker, connection, self.clock);
-        }
+        self.upstream.release();
         self.end = RelayEnd::Clean;
     }
 }
@@ -432,16 +414,12 @@ impl Body for ReplyRelay {
                 }
                 RelayEnd::Over => return Poll::Ready(None),
             }
-            match Pin::new(&mut relay.upstream).poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => {
-                    if let Ok(data) = frame.into_data()
-                        && !data.is_empty()
-                    {
-                        relay.take_in(data);
-                    }
-                    // hyper does not poll a body of announced length again after its last byte: the
-                    // end is noticed here.
-                    if relay.upstream.is_end_stream() {
+            match relay.upstream.poll_data(cx) {
+                Poll::Ready(Some(Ok(data))) => {
+                    relay.take_in(data);
+                    // A body of announced length is not polled again after its last byte: the end
+                    // is noticed here.
+                    if relay.upstream.is_end() {
                         relay.ended();
                     }
                 }
@@ -474,7 +452,7 @@ impl Body for ReplyRelay {
         let mut hint = SizeHint::default();
         // A length that the worker announces, and that frames its reply, is announced to the client
         // too. An event stream may grow by an error event of the router.
-        if let (None, Some(left)) = (&self.events, self.upstream.size_hint().exact()) {
+        if let (None, Some(left)) = (&self.events, self.upstream.announced()) {
             hint.set_exact(
                 self.ready
                     .iter()

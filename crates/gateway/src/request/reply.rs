@@ -10,10 +10,11 @@ use bytes::Bytes;
 use dialect::ApiError;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::{Body, Frame, SizeHint};
+use proxy::headers::{self, REQUEST_ID};
 use serde::Serialize;
 
-use super::{FillingBody, compat_headers, headers, record::RequestGuard, relay::ReplyRelay};
-use crate::{coalesce::SharedBody, ids::REQUEST_ID, routes::ErrorShape};
+use super::{FillingBody, compat_headers, record::RequestGuard, relay::ReplyRelay};
+use crate::{coalesce::SharedBody, routes::ErrorShape};
 
 /// The body of a reply.
 #[derive(Debug)]

@@ -19,6 +19,7 @@ use routing::{
 };
 use serde::Serialize;
 use serde_json::json;
+use tokenization::{PromptInput, TokenizedPrompt};
 
 use self::body::RouteBody;
 use super::{
@@ -30,7 +31,6 @@ use super::{
     prefill::{Handover, RequestPolicies},
     receipt::{DecisionFacts, RequestFacts},
     reply::{self, ReplyBody},
-    tokenization::TokenizedPrompt,
     translate::ApiSupport,
 };
 use crate::{
@@ -212,31 +212,16 @@ impl<'a> DryRunRequest<'a> {
         let accept = gateway.clock.now().ms_since(received) * 1e3;
         // A reservation stands for a generation elsewhere, which waits for this answer; a dry run
         // delays none.
-        let identify = &gateway.tokenization;
-        let deadline = received + gateway.rules.timeout;
+        let input = PromptInput {
+            dialect: asked.dialect,
+            bytes,
+            view: &asked.view,
+            deadline: received + gateway.rules.timeout,
+        };
+        let stage = &gateway.tokenization;
         let prompt = match asked.request_id {
-            Some(_) => {
-                identify
-                    .run(
-                        &model.artefacts,
-                        asked.dialect,
-                        bytes,
-                        &asked.view,
-                        deadline,
-                    )
-                    .await
-            }
-            None => {
-                identify
-                    .run_low_priority(
-                        &model.artefacts,
-                        asked.dialect,
-                        bytes,
-                        &asked.view,
-                        deadline,
-                    )
-                    .await
-            }
+            Some(_) => stage.run(&model.artefacts, input).await,
+            None => stage.run_low_priority(&model.artefacts, input).await,
         };
         let timing = RouterTiming {
             accept,

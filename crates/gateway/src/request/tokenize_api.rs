@@ -13,6 +13,7 @@ use net::Clock;
 use prompt::{PromptError, PromptModel};
 use routing::ReplyMode;
 use serde::Serialize;
+use tokenization::{TokenizedPrompt, cost_of, text_of};
 
 use super::{
     RoutedRequest,
@@ -25,7 +26,6 @@ use super::{
     record::RequestGuard,
     refused,
     reply::{self, ReplyBody},
-    tokenization::{TokenizedPrompt, cost_of, text_of},
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
 use crate::Gateway;

@@ -22,7 +22,9 @@ use routing::Pin;
 
 pub(super) use self::reply::ReplyTranslator;
 pub(crate) use self::stream::StreamTranslator;
-use super::{accept::AcceptedRequest, tokenization::cost_of};
+use tokenization::cost_of;
+
+use super::accept::AcceptedRequest;
 use crate::Gateway;
 
 /// Optional changes of request bodies, beside those that a route needs.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ::lmcache::{Controller, ControllerSettings, Instances, LookupMode, bearer};
 use config::{LmcacheMode, RoutingSection, Settings};
-use gateway::TokenCacheSettings;
 use prometheus_client::registry::Registry;
 use routing::LmcacheSettings;
+use tokenization::TokenCacheSettings;
 
 use super::model_routing;
 

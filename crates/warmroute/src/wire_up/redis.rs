@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use config::{LmcacheSection, Settings};
 use fleet::RedisPool;
-use gateway::{RedisTokenStore, SharedTokensError};
 use net::Clock;
 use prometheus_client::registry::Registry;
 use response_cache::{CacheStartError, ResponseCache};
+use tokenization::{RedisTokenStore, SharedTokensError};
 
 /// Reason why no pool can be created.
 #[derive(Debug, thiserror::Error)]

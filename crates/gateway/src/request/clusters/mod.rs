@@ -16,18 +16,16 @@ use std::{
 };
 
 use dialect::RequestView;
-use fleet::Fleet;
 use http::{HeaderMap, HeaderValue};
-use net::Clock;
+use resilience::OutcomeCounters;
 use response_cache::UnitVector;
 use routing::receipt::ClusterNote;
 use supervision::Backoff;
+use tokenization::WorkerClient;
 
 use crate::{
     Gateway,
     embedder::{Embedder, EmbeddingError},
-    metrics::ResultCounters,
-    upstream::ConnectionPools,
 };
 
 /// Names the cluster: in requests of clients that know it, and in requests to workers.
@@ -119,17 +117,14 @@ pub(crate) struct Clusters {
     embedder: Embedder,
     /// The mean of each cluster's examples, once they are embedded.
     middles: OnceLock<Vec<UnitVector>>,
-    results: ResultCounters,
+    results: OutcomeCounters,
 }
 
 impl Clusters {
     pub(crate) fn new(
         settings: ClusterSettings,
-        fleet: Arc<Fleet>,
-        pools: ConnectionPools,
-        clock: Clock,
-        connect_timeout: Duration,
-        results: ResultCounters,
+        workers: WorkerClient,
+        results: OutcomeCounters,
     ) -> Self {
         let ClusterSettings {
             embedding_model,
@@ -137,7 +132,7 @@ impl Clusters {
             timeout,
             clusters,
         } = settings;
-        let embedder = Embedder::new(fleet, pools, clock, connect_timeout, embedding_model);
+        let embedder = Embedder::new(workers, embedding_model);
         Self {
             clusters: clusters.into_iter().map(Arc::new).collect(),
             threshold,

@@ -5,8 +5,8 @@ use std::pin::pin;
 use bytes::Bytes;
 use dialect::{Edit, PrefillReply};
 use fleet::WorkerView;
-use hyper::body::Incoming;
 use kv_blocks::Moment;
+use proxy::{OutgoingRequest, ReadError, UpstreamBody, UpstreamReply};
 use routing::PrefillLeg;
 
 use super::super::{
@@ -14,10 +14,7 @@ use super::super::{
     dispatch::{self, AttemptFailure, CommittedReply},
     record::RequestGuard,
 };
-use crate::{
-    Gateway,
-    upstream::{OutgoingRequest, UpstreamReply},
-};
+use crate::Gateway;
 
 /// Bytes of a prefill's reply per byte of the request: a token id with its comma for each.
 const REPLY_FACTOR: usize = 8;
@@ -87,18 +84,13 @@ impl PrefillDecodeLegs<'_> {
             request: dispatch::request(self.call, body, worker, self.leg.target),
             connect_timeout: gateway.rules.connect_timeout,
         };
-        let UpstreamReply {
-            response,
-            connection,
-        } = gateway
-            .pools
-            .send(outgoing, &gateway.clock)
+        let UpstreamReply { head, mut body } = gateway
+            .upstream
+            .send(outgoing)
             .await
             .map_err(AttemptFailure::from_send_failure)?;
-        let (head, body) = response.into_parts();
         let status = head.status.as_u16();
-        let reply = whole(body, most).await?;
-        gateway.pools.release(worker.id, connection, gateway.clock);
+        let reply = read_whole(&mut body, most).await?;
         let failure = match status {
             200..=299 => return Ok(reply),
             429 | 502 | 503 | 504 => AttemptFailure::from_status(head, reply),
@@ -162,16 +154,18 @@ pub(super) fn read(reply: &[u8]) -> Result<PrefillReply<'_>, Box<AttemptFailure>
     PrefillReply::read(reply).ok_or_else(|| Box::new(no_reply()))
 }
 
-pub(super) async fn whole(mut body: Incoming, most: usize) -> Result<Bytes, Box<AttemptFailure>> {
-    let mut held = dispatch::BodyBuffer::default();
-    while let Some(data) = dispatch::next_data(&mut body).await {
-        held.push(data.map_err(|_| AttemptFailure::no_answer())?);
-        if held.len() > most {
-            return Err(AttemptFailure::protocol(format!(
-                "the prefill worker's reply is longer than {most} bytes"
-            ))
-            .into());
-        }
-    }
-    Ok(held.into_bytes())
+/// Reads the rest of a reply of the prefill side.
+pub(super) async fn read_whole(
+    body: &mut UpstreamBody,
+    most: usize,
+) -> Result<Bytes, Box<AttemptFailure>> {
+    let failure = |error| match error {
+        ReadError::Broken => AttemptFailure::no_answer(),
+        ReadError::TooLong => AttemptFailure::protocol(format!(
+            "the prefill worker's reply is longer than {most} bytes"
+        )),
+    };
+    body.read_to_end(most)
+        .await
+        .map_err(|error| Box::new(failure(error)))
 }

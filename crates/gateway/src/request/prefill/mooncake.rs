@@ -10,18 +10,18 @@ use bytes::Bytes;
 use dialect::Edit;
 use fleet::WorkerView;
 use http::{HeaderValue, Request, header};
-use http_body_util::Full;
 use kv_blocks::{DpRank, WorkerId};
 use net::Address;
 use parking_lot::Mutex;
+use proxy::UpstreamReply;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{
     super::{dispatch::AttemptFailure, record::RequestGuard},
-    legs::{LegsOutcome, PrefillDecodeLegs, whole},
+    legs::{LegsOutcome, PrefillDecodeLegs, read_whole},
 };
-use crate::{Gateway, upstream};
+use crate::Gateway;
 
 /// Default port of vLLM's bootstrap server.
 const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(8998).expect("not zero");
@@ -157,21 +157,17 @@ async fn engine_id(
 }
 
 async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Box<AttemptFailure>> {
-    let mut request = Request::new(Full::new(Bytes::new()));
+    let mut request = Request::new(Bytes::new());
     *request.uri_mut() = http::Uri::from_static("/query");
     let host =
         HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().insert(header::HOST, host);
-    let answer = upstream::send_once(server, request, gateway.rules.connect_timeout)
+    let answer = proxy::send_once(server, request, gateway.rules.connect_timeout)
         .await
         .map_err(AttemptFailure::from_send_failure)?;
-    // Owned until the end: dropping it closes the connection.
-    let upstream::UpstreamReply {
-        response,
-        connection: _connection,
-    } = answer;
-    if !response.status().is_success() {
-        return Err(AttemptFailure::internal(response.status().as_u16()).into());
+    let UpstreamReply { head, mut body } = answer;
+    if !head.status.is_success() {
+        return Err(AttemptFailure::internal(head.status.as_u16()).into());
     }
-    whole(response.into_body(), MOST_ANSWER).await
+    read_whole(&mut body, MOST_ANSWER).await
 }

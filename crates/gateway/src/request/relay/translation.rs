@@ -94,7 +94,7 @@ impl ReplyRelay {
 
     /// Ends after an error event that is already queued: an unclean close follows it.
     fn broke_off(&mut self) {
-        self.connection = None;
+        self.upstream.close();
         self.guard.record_cut(ErrorCode::StreamInterrupted, None);
         self.end = RelayEnd::Breaking(Box::pin(sleep(FLUSH)));
     }

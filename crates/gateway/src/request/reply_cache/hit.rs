@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dialect::Dialect;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use proxy::headers::REQUEST_ID;
 use response_cache::CacheEntry;
 use routing::{
     Method,
@@ -19,7 +20,6 @@ use crate::{
     Gateway,
     cache_filler::EntryKind,
     coalesce::SharedBody,
-    ids::REQUEST_ID,
     request::{
         accept::AcceptedRequest,
         receipt::RequestFacts,

@@ -5,11 +5,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use dialect::{ChatStream, CompletionOptions, MessageStream};
 use http::{HeaderValue, header, response::Parts};
+use proxy::BodyBuffer;
 
 use super::{
-    super::dispatch::{
-        self, AttemptFailure, BodyBuffer, BodyContent, BodyKind, CommittedReply, FinalError,
-    },
+    super::dispatch::{AttemptFailure, BodyContent, BodyKind, CommittedReply, FinalError},
     stream::StreamTranslator,
 };
 
@@ -96,7 +95,7 @@ impl ReplyTranslator {
             } => {
                 let mut held = BodyBuffer::default();
                 held.push(first);
-                while let Some(data) = dispatch::next_data(&mut rest).await {
+                while let Some(data) = rest.next_data().await {
                     held.push(data.map_err(|_| unread("ended before its announced end"))?);
                     if held.len() > LONGEST {
                         return Err(unread("is longer than 16 MiB and cannot be translated"));

@@ -1,0 +1,50 @@
+//! Aborts the requests that still run at the end of a drain: each client gets an error and not just
+//! a closed connection.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::sync::watch;
+
+/// Set once, when the drain time is up.
+#[derive(Debug, Default)]
+pub struct AbortSwitch(watch::Sender<bool>);
+
+impl AbortSwitch {
+    /// Aborts all running requests.
+    pub fn abort(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Returns a future that resolves when the switch is set.
+    pub fn aborted(&self) -> AbortSignal {
+        let mut switch = self.0.subscribe();
+        AbortSignal(Box::pin(async move {
+            if switch.wait_for(|thrown| *thrown).await.is_err() {
+                // The switch is dropped and can never be set.
+                std::future::pending::<()>().await;
+            }
+        }))
+    }
+}
+
+/// A request's side of the switch.
+pub struct AbortSignal(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Future for AbortSignal {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for AbortSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Cutting")
+    }
+}

@@ -1,0 +1,247 @@
+//! The header fields that the router forwards, in both directions.
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION, SERVER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    },
+};
+
+/// Fields that belong to one connection, not to the message.
+const HOP_BY_HOP: [HeaderName; 9] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+];
+
+/// Client credentials: they are for the router, and an engine is only semi-trusted.
+const CREDENTIALS: [HeaderName; 6] = [
+    AUTHORIZATION,
+    COOKIE,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-router-key"),
+    HeaderName::from_static("x-admin-key"),
+];
+
+/// Prefix of the router's own request and reply headers.
+const OURS: &str = "x-warmroute-";
+/// Names a request, in both directions.
+pub const REQUEST_ID: &str = "x-request-id";
+/// Names the data-parallel rank inside a worker.
+pub const DP_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// Builds the head of the upstream request: the client's fields in their order, except those that
+/// are not forwarded, and the credentials for the worker.
+pub fn upstream_head(
+    client: &HeaderMap,
+    host: HeaderValue,
+    credentials: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
+) -> HeaderMap {
+    let named = named_by_connection(client);
+    let mut out = HeaderMap::with_capacity(client.len() + 2);
+    out.insert(HOST, host);
+    let stays = |name: &HeaderName| {
+        HOP_BY_HOP.contains(name)
+            || CREDENTIALS.contains(name)
+            || [HOST, CONTENT_LENGTH, EXPECT, UPGRADE, DP_RANK].contains(name)
+            || name.as_str().starts_with(OURS)
+            || named.contains(name)
+    };
+    for (name, value) in client {
+        if !stays(name) && !twin_of(name).is_some_and(|twin| stays(&twin) || is_of_proxies(&twin)) {
+            out.append(name, value.clone());
+        }
+    }
+    for (name, value) in credentials {
+        // The client's own API version takes precedence.
+        out.entry(name).or_insert(value);
+    }
+    out
+}
+
+/// Returns the name that some servers treat as equal: they do not distinguish `_` and `-`.
+fn twin_of(name: &HeaderName) -> Option<HeaderName> {
+    let name = name.as_str();
+    name.contains('_')
+        .then(|| HeaderName::try_from(name.replace('_', "-")).ok())
+        .flatten()
+}
+
+/// Fields in which proxies report the origin of a request.
+fn is_of_proxies(name: &HeaderName) -> bool {
+    name.as_str().starts_with("x-forwarded-") || name.as_str() == "x-real-ip"
+}
+
+/// Builds the head of the client's reply: the worker's fields, except those of its connection and
+/// its internals. The length is not copied: it means nothing where the worker uses chunked framing,
+/// and would frame this reply.
+pub fn reply_head(worker: &HeaderMap) -> HeaderMap {
+    let named = named_by_connection(worker);
+    let mut out = HeaderMap::with_capacity(worker.len() + 6);
+    for (name, value) in worker {
+        let stays = HOP_BY_HOP.contains(name)
+            || [
+                CONTENT_LENGTH,
+                SERVER,
+                SET_COOKIE,
+                UPGRADE,
+                HeaderName::from_static("x-powered-by"),
+            ]
+            .contains(name)
+            || name.as_str() == REQUEST_ID
+            || name.as_str().starts_with(OURS)
+            || named.contains(name);
+        if !stays {
+            out.append(name, value.clone());
+        }
+    }
+    out
+}
+
+/// Returns whether a reply gives its length in two ways: two readers could see its end in two
+/// places, so its connection is not reused.
+pub fn has_conflicting_lengths(reply: &HeaderMap) -> bool {
+    reply.contains_key(TRANSFER_ENCODING) && reply.contains_key(CONTENT_LENGTH)
+}
+
+/// Returns the fields that `Connection` declares hop-by-hop.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+    use fleet::EngineKind;
+
+    use super::*;
+
+    fn map(fields: &[(&str, &str)]) -> HeaderMap {
+        fields
+            .iter()
+            .map(|(name, value)| {
+                (
+                    HeaderName::try_from(*name).unwrap(),
+                    HeaderValue::try_from(*value).unwrap(),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    #[contract("S27", "S28")]
+    fn credentials_and_connection_fields_stay_behind() {
+        let client = map(&[
+            ("host", "router:8080"),
+            ("authorization", "Bearer client"),
+            ("x-api-key", "client"),
+            ("cookie", "a=b"),
+            ("connection", "keep-alive, X-Secret"),
+            ("x-secret", "1"),
+            ("te", "trailers"),
+            ("x-warmroute-policy", "warm"),
+            ("user-agent", "agent/1"),
+            ("x-custom", "kept"),
+            ("traceparent", "00-1-2-01"),
+        ]);
+        let sent = upstream_head(
+            &client,
+            HeaderValue::from_static("engine:8000"),
+            fleet::credentials(EngineKind::Vllm, Some("worker-key")),
+        );
+        let want = map(&[
+            ("host", "engine:8000"),
+            ("user-agent", "agent/1"),
+            ("x-custom", "kept"),
+            ("traceparent", "00-1-2-01"),
+            ("authorization", "Bearer worker-key"),
+        ]);
+        assert_eq!(sent, want);
+        let without_key = upstream_head(
+            &client,
+            HeaderValue::from_static("engine:8000"),
+            fleet::credentials(EngineKind::Vllm, None),
+        );
+        assert!(!without_key.contains_key("authorization"));
+        let key = |map: &HeaderMap, name: &str| {
+            map.get(name)
+                .map(|value| value.to_str().unwrap().to_owned())
+        };
+        let messages = upstream_head(
+            &client,
+            HeaderValue::from_static("api:443"),
+            fleet::credentials(EngineKind::Anthropic, Some("worker-key")),
+        );
+        assert_eq!(key(&messages, "x-api-key").as_deref(), Some("worker-key"));
+        assert_eq!(key(&messages, "authorization"), None);
+        assert_eq!(
+            key(&messages, "anthropic-version").as_deref(),
+            Some("2023-06-01")
+        );
+        let versioned = map(&[("anthropic-version", "2024-01-01"), ("anthropic-beta", "b")]);
+        let versioned = upstream_head(
+            &versioned,
+            HeaderValue::from_static("api:443"),
+            fleet::credentials(EngineKind::Anthropic, None),
+        );
+        assert_eq!(versioned.get_all("anthropic-version").iter().count(), 1);
+        assert_eq!(
+            key(&versioned, "anthropic-version").as_deref(),
+            Some("2024-01-01")
+        );
+        assert_eq!(key(&versioned, "anthropic-beta").as_deref(), Some("b"));
+    }
+
+    #[test]
+    #[contract("S30")]
+    fn a_worker_cannot_speak_as_the_router() {
+        let reply = map(&[
+            ("content-type", "text/event-stream"),
+            ("content-length", "5"),
+            ("server", "uvicorn"),
+            ("set-cookie", "a=b"),
+            ("x-warmroute-worker", "forged"),
+            ("x-request-id", "theirs"),
+            ("x-engine-hint", "kept"),
+        ]);
+        let want = map(&[
+            ("content-type", "text/event-stream"),
+            ("x-engine-hint", "kept"),
+        ]);
+        assert_eq!(reply_head(&reply), want);
+    }
+
+    #[test]
+    #[contract("S26")]
+    fn a_name_with_underscores_is_no_way_around_what_stays_behind() {
+        let client = map(&[
+            ("x_api_key", "k"),
+            ("transfer_encoding", "chunked"),
+            ("x_warmroute_worker", "a"),
+            ("x_forwarded_for", "127.0.0.1"),
+            ("x-forwarded_proto", "https"),
+            ("x_custom", "1"),
+        ]);
+        let out = upstream_head(
+            &client,
+            HeaderValue::from_static("engine"),
+            fleet::credentials(EngineKind::Vllm, None),
+        );
+        let names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
+        assert_eq!(names, ["host", "x_custom"]);
+    }
+}

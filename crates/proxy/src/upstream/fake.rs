@@ -1,0 +1,206 @@
+//! Workers of tests: each replies by a script, without a socket.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, response};
+use kv_blocks::WorkerId;
+use parking_lot::Mutex;
+
+use super::{
+    OutgoingRequest, SendFailure, SendFuture, Upstream, UpstreamBody, UpstreamReply,
+    body::BodyError,
+};
+
+/// One reply of a script.
+#[derive(Debug)]
+pub struct FakeReply {
+    delay: Duration,
+    result: Result<(response::Parts, ScriptedBody), SendFailure>,
+}
+
+impl FakeReply {
+    /// Replies with a head and these pieces of the body. A piece that is an error breaks the reply
+    /// off.
+    pub fn pieces(
+        head: Response<()>,
+        pieces: impl IntoIterator<Item = Result<Bytes, &'static str>>,
+    ) -> Self {
+        let body = ScriptedBody {
+            pieces: pieces.into_iter().collect(),
+            stalls: false,
+            ending: Arc::default(),
+        };
+        Self {
+            delay: Duration::ZERO,
+            result: Ok((head.into_parts().0, body)),
+        }
+    }
+
+    /// Replies with a status and a whole JSON body.
+    pub fn json(status: u16, body: impl Into<Bytes>) -> Self {
+        let head = Response::builder()
+            .status(status)
+            .header(http::header::CONTENT_TYPE, "application/json");
+        // A status out of range becomes a 500, which a test notices.
+        Self::pieces(head.body(()).unwrap_or_default(), [Ok(body.into())])
+    }
+
+    /// Replies with a stream of server-sent events.
+    pub fn events(pieces: impl IntoIterator<Item = Result<Bytes, &'static str>>) -> Self {
+        let mut head = Response::new(());
+        head.headers_mut().insert(
+            http::header::CONTENT_TYPE,
+            http::HeaderValue::from_static("text/event-stream"),
+        );
+        Self::pieces(head, pieces)
+    }
+
+    /// Fails before a head.
+    pub fn failure(failure: SendFailure) -> Self {
+        Self {
+            delay: Duration::ZERO,
+            result: Err(failure),
+        }
+    }
+
+    /// Waits before the head, or before the failure.
+    #[must_use]
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Sends nothing after the last piece and never ends.
+    #[must_use]
+    pub fn stalling(mut self) -> Self {
+        if let Ok((_, body)) = &mut self.result {
+            body.stalls = true;
+        }
+        self
+    }
+}
+
+/// What became of the connection of a scripted reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ending {
+    #[default]
+    Open,
+    Released,
+    Closed,
+}
+
+/// The body of a scripted reply.
+#[derive(Debug)]
+pub(super) struct ScriptedBody {
+    pieces: VecDeque<Result<Bytes, &'static str>>,
+    stalls: bool,
+    ending: Arc<Mutex<Ending>>,
+}
+
+impl ScriptedBody {
+    pub(super) fn poll_data(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        match self.pieces.pop_front() {
+            Some(piece) => Poll::Ready(Some(piece.map_err(|why| BodyError(why.to_owned())))),
+            // A timer of the reader wakes it.
+            None if self.stalls => Poll::Pending,
+            None => Poll::Ready(None),
+        }
+    }
+
+    pub(super) fn is_end(&self) -> bool {
+        self.pieces.is_empty() && !self.stalls
+    }
+
+    pub(super) fn announced(&self) -> Option<u64> {
+        None
+    }
+
+    pub(super) fn release(&self) {
+        *self.ending.lock() = Ending::Released;
+    }
+
+    pub(super) fn close(&self) {
+        let mut ending = self.ending.lock();
+        if *ending == Ending::Open {
+            *ending = Ending::Closed;
+        }
+    }
+}
+
+impl Drop for ScriptedBody {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Workers that reply by scripts. A worker without a reply left refuses the connection.
+#[derive(Debug, Default)]
+pub struct FakeUpstream {
+    scripts: Mutex<HashMap<WorkerId, VecDeque<FakeReply>>>,
+    seen: Mutex<Vec<(WorkerId, Request<Bytes>)>>,
+    endings: Mutex<Vec<Arc<Mutex<Ending>>>>,
+}
+
+impl FakeUpstream {
+    /// Adds the next reply of a worker.
+    pub fn script(&self, worker: WorkerId, reply: FakeReply) {
+        self.scripts
+            .lock()
+            .entry(worker)
+            .or_default()
+            .push_back(reply);
+    }
+
+    /// Returns the workers that got a request, in the order of the requests.
+    pub fn sent_to(&self) -> Vec<WorkerId> {
+        self.seen.lock().iter().map(|(worker, _)| *worker).collect()
+    }
+
+    /// Takes the requests that were sent, in their order.
+    pub fn take_requests(&self) -> Vec<Request<Bytes>> {
+        let seen = std::mem::take(&mut *self.seen.lock());
+        seen.into_iter().map(|(_, request)| request).collect()
+    }
+
+    /// Returns the number of replies whose connection may carry another request.
+    pub fn released(&self) -> usize {
+        let endings = self.endings.lock();
+        endings
+            .iter()
+            .filter(|ending| *ending.lock() == Ending::Released)
+            .count()
+    }
+}
+
+impl Upstream for FakeUpstream {
+    fn send<'a>(&'a self, outgoing: OutgoingRequest<'a>) -> SendFuture<'a> {
+        let worker = outgoing.worker;
+        self.seen.lock().push((worker, outgoing.request));
+        let reply = self
+            .scripts
+            .lock()
+            .get_mut(&worker)
+            .and_then(VecDeque::pop_front);
+        Box::pin(async move {
+            let Some(FakeReply { delay, result }) = reply else {
+                return Err(SendFailure::NotSent(super::NotSent::Refused));
+            };
+            tokio::time::sleep(delay).await;
+            let (head, body) = result?;
+            self.endings.lock().push(Arc::clone(&body.ending));
+            Ok(UpstreamReply {
+                head,
+                body: UpstreamBody::scripted(body),
+            })
+        })
+    }
+}

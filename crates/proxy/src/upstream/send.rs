@@ -1,0 +1,166 @@
+//! One attempt: connects or reuses a connection, sends the request, waits for the reply's head.
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response, response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use kv_blocks::WorkerId;
+use net::{Address, LocalFault, WorkerUrl};
+
+use super::{ConnectionPools, SendFuture, Upstream, UpstreamBody, UpstreamConnection};
+
+/// The request to send, and its worker.
+#[derive(Debug)]
+pub struct OutgoingRequest<'a> {
+    /// The worker, whose idle connections may be used.
+    pub worker: WorkerId,
+    /// Its address.
+    pub url: &'a WorkerUrl,
+    /// The request: its target is a path.
+    pub request: Request<Bytes>,
+    /// Time limit to open a connection.
+    pub connect_timeout: Duration,
+}
+
+/// A reply whose head has arrived.
+#[derive(Debug)]
+pub struct UpstreamReply {
+    /// Status and header fields.
+    pub head: response::Parts,
+    /// The body, with the connection that carries it.
+    pub body: UpstreamBody,
+}
+
+/// How far an attempt came that got no reply head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendFailure {
+    /// C0: the worker provably executed nothing.
+    NotSent(NotSent),
+    /// C1: bytes were sent, no head came back.
+    NoHead,
+    /// C1: the answer is not HTTP.
+    Protocol,
+}
+
+/// The reason why nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotSent {
+    /// The port refused the connection.
+    Refused,
+    /// The connection failed for another reason.
+    Unreachable,
+    /// The fault is local to this process.
+    Local(LocalFault),
+}
+
+impl Upstream for ConnectionPools {
+    fn send<'a>(&'a self, outgoing: OutgoingRequest<'a>) -> SendFuture<'a> {
+        Box::pin(self.send_reusing(outgoing))
+    }
+}
+
+impl ConnectionPools {
+    async fn send_reusing(
+        &self,
+        outgoing: OutgoingRequest<'_>,
+    ) -> Result<UpstreamReply, SendFailure> {
+        let OutgoingRequest {
+            worker,
+            url,
+            request,
+            connect_timeout,
+        } = outgoing;
+        let home = Some((self.clone(), worker));
+        let mut request = request.map(Full::new);
+        if let Some(mut connection) = self.take(worker, self.clock.now()) {
+            match connection.sender().try_send_request(request).await {
+                Ok(response) => return Ok(reply(response, connection, home)),
+                // The request comes back whole if the connection closed before its first byte was
+                // written: the worker closed it while it was idle. The request goes out on a fresh
+                // one; no harm is done.
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(no_head(failed.error())),
+                },
+            }
+        }
+        // Large, and most requests reuse a connection: boxed, so that it does not enlarge every
+        // request's future.
+        let connection = Box::pin(open(net::dial(url, connect_timeout), |fault, error| {
+            self.local_faults.record(fault, error, self.clock.now());
+        }));
+        send_on(connection.await?, request, home).await
+    }
+}
+
+/// Sends one request to a server that is not a worker, on a connection that is not reused.
+///
+/// # Errors
+/// There is no reply head.
+pub async fn send_once(
+    address: &Address,
+    request: Request<Bytes>,
+    connect_timeout: Duration,
+) -> Result<UpstreamReply, SendFailure> {
+    let connection = open(net::connect(address, connect_timeout), |_, _| {}).await?;
+    send_on(connection, request.map(Full::new), None).await
+}
+
+/// Sends the first request of a connection.
+async fn send_on(
+    mut connection: UpstreamConnection,
+    request: Request<Full<Bytes>>,
+    home: Option<(ConnectionPools, WorkerId)>,
+) -> Result<UpstreamReply, SendFailure> {
+    match connection.sender().try_send_request(request).await {
+        Ok(response) => Ok(reply(response, connection, home)),
+        Err(mut failed) => Err(match failed.take_message() {
+            Some(_) => SendFailure::NotSent(NotSent::Unreachable),
+            None => no_head(failed.error()),
+        }),
+    }
+}
+
+fn reply(
+    response: Response<Incoming>,
+    connection: UpstreamConnection,
+    home: Option<(ConnectionPools, WorkerId)>,
+) -> UpstreamReply {
+    let (head, incoming) = response.into_parts();
+    UpstreamReply {
+        head,
+        body: UpstreamBody::of_connection(incoming, connection, home),
+    }
+}
+
+fn no_head(error: &hyper::Error) -> SendFailure {
+    tracing::debug!(%error, "no head from the worker");
+    if error.is_parse() || error.is_parse_too_large() {
+        SendFailure::Protocol
+    } else {
+        SendFailure::NoHead
+    }
+}
+
+/// Performs the HTTP/1 handshake on a stream that is being opened; calls `local` for a local fault.
+async fn open(
+    opening: impl Future<Output = io::Result<net::Stream>>,
+    local: impl FnOnce(LocalFault, &io::Error),
+) -> Result<UpstreamConnection, SendFailure> {
+    let stream = opening.await.map_err(|error| {
+        tracing::debug!(%error, "no connection to a worker");
+        SendFailure::NotSent(match (LocalFault::of(&error), error.kind()) {
+            (Some(fault), _) => {
+                local(fault, &error);
+                NotSent::Local(fault)
+            }
+            (None, io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => NotSent::Refused,
+            (None, _) => NotSent::Unreachable,
+        })
+    })?;
+    UpstreamConnection::handshake(stream)
+        .await
+        .map_err(|_| SendFailure::NotSent(NotSent::Unreachable))
+}

@@ -1,0 +1,355 @@
+//! Tokens from the engine's own `/tokenize`, for models without local tokenizer files.
+//!
+//! A request waits for this, so everything is bounded: the time and size of a query, the number of
+//! workers it goes to (one), the queries at one worker at a time, and the number and age of cached
+//! answers. Equal queries at the same time are one query. A worker that keeps failing is paused,
+//! and prompts are identified by their text meanwhile. Where routers share answers, an engine gets
+//! only queries that no router has an answer to.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use fleet::WorkerView;
+use parking_lot::Mutex;
+use proxy::QueryError;
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+
+use crate::{
+    breaker::{FailedQuery, TokenizeFailure, TokenizerBreakers},
+    compute_pool::ComputePool,
+    local,
+    shared::{RedisTokenStore, TokenScope},
+    stage::TokenizationInput,
+    token_cache::{self, QueryDigest, TokenCache, TokenCacheSettings, TokenSource},
+    tokenize_query::TokenizeQuery,
+    worker_client::WorkerClient,
+};
+
+/// Time limit of a query, in tokenization budgets: over loopback or a rack's network a query takes
+/// some ten times as long as a local computation. 50 ms with the default budget of 2 ms.
+const BUDGETS: u32 = 25;
+/// Bytes of an answer per byte of the query: a token has at least one byte, and its id at most
+/// seven with a comma.
+const ANSWER_FACTOR: usize = 8;
+/// Bytes of an answer that do not depend on the query.
+const ANSWER_SLACK: usize = 4 << 10;
+/// Cost to parse an answer, per byte.
+const COST_PER_BYTE: Duration = Duration::from_nanos(6);
+
+/// Settings for token ids from engines.
+#[derive(Debug)]
+pub struct EngineTokenSettings {
+    /// The local cache.
+    pub here: TokenCacheSettings,
+    /// The store that routers share.
+    pub shared: Option<RedisTokenStore>,
+}
+
+/// Token ids, and whether they come from a cache.
+#[derive(Clone, Debug)]
+pub(crate) struct EngineTokens {
+    pub(crate) tokens: Arc<[u32]>,
+    pub(crate) from_cache: bool,
+}
+
+/// Gets tokens from engines.
+#[derive(Debug)]
+pub struct EngineTokenizer {
+    workers: WorkerClient,
+    longest: Duration,
+    /// How long an answer stays valid.
+    ttl: Duration,
+    shared: Option<RedisTokenStore>,
+    /// Round-robin position.
+    next_worker: AtomicUsize,
+    state: Mutex<EngineTokenState>,
+}
+
+type PendingTokens = Arc<OnceCell<Option<EngineTokens>>>;
+
+#[derive(Debug, Default)]
+struct EngineTokenState {
+    cache: TokenCache,
+    /// Queries in flight: at most one per waiting request.
+    asking: HashMap<QueryDigest, PendingTokens>,
+    standings: TokenizerBreakers,
+}
+
+impl EngineTokenizer {
+    /// Returns a tokenizer with an empty cache. `budget`: the time limit of a local computation.
+    pub fn new(workers: WorkerClient, budget: Duration, settings: EngineTokenSettings) -> Self {
+        let EngineTokenSettings { here, shared } = settings;
+        Self {
+            workers,
+            longest: budget.saturating_mul(BUDGETS),
+            ttl: here.ttl,
+            shared,
+            next_worker: AtomicUsize::new(0),
+            state: Mutex::new(EngineTokenState {
+                cache: TokenCache::new(here),
+                ..EngineTokenState::default()
+            }),
+        }
+    }
+
+    /// Returns the engine's token ids of the prompt; `None` if they do not arrive in time.
+    pub(crate) async fn tokens(&self, asked: TokenizationInput<'_>) -> Option<EngineTokens> {
+        let question = asked
+            .work(TokenizeQuery::cost(asked.view), TokenizeQuery::build)
+            .await
+            .flatten()?;
+        let digest = question.digest;
+        let snapshot = self.workers.fleet.snapshot();
+        let known = |teller: &TokenSource| teller.is_current(&snapshot);
+        let asking = {
+            let mut book = self.state.lock();
+            if let Some(tokens) = book.cache.get(&digest, self.workers.clock.now(), known) {
+                return Some(EngineTokens {
+                    tokens,
+                    from_cache: true,
+                });
+            }
+            Arc::clone(book.asking.entry(digest).or_default())
+        };
+        let waiting = TokenWaiter {
+            state: &self.state,
+            digest,
+            asking: Some(asking),
+        };
+        // The request that began the query may be cancelled: the next waiting one then takes it
+        // over.
+        let asking = waiting.asking.as_ref()?;
+        asking
+            .get_or_init(|| self.ask(&asked.view.model, question, asked.compute_pool))
+            .await
+            .clone()
+    }
+
+    /// Sets whether new answers are cached.
+    pub(crate) fn set_accepts_new(&self, takes: bool) {
+        self.state.lock().cache.set_accepts_new(takes);
+    }
+
+    /// Drops answers that were not used recently.
+    pub(crate) fn shrink(&self) {
+        self.state.lock().cache.shrink();
+    }
+
+    async fn ask(
+        &self,
+        model: &str,
+        question: TokenizeQuery,
+        seats: &ComputePool,
+    ) -> Option<EngineTokens> {
+        if let Some(tokens) = self.told_elsewhere(model, &question.digest).await {
+            return Some(EngineTokens {
+                tokens,
+                from_cache: true,
+            });
+        }
+        let turn = self.next_worker(model)?;
+        let worker = &turn.worker;
+        let TokenizeQuery { body, digest } = question;
+        let length = body.len();
+        let answer = tokio::time::timeout(self.longest, self.ask_worker(worker, body, seats)).await;
+        let mut book = self.state.lock();
+        let now = self.workers.clock.now();
+        let why = match answer.unwrap_or(Err(TokenizeFailure::Late)) {
+            Ok(tokens) => {
+                let tokens: Arc<[u32]> = tokens.into();
+                book.standings.record_success(worker.id);
+                let (ids, teller) = (Arc::clone(&tokens), TokenSource::of(worker));
+                book.cache.insert(
+                    digest,
+                    token_cache::CachedTokens {
+                        ids,
+                        teller,
+                        told_at: now,
+                        left: Duration::MAX,
+                    },
+                );
+                drop(book);
+                if let Some(shared) = &self.shared {
+                    shared.store(&digest, TokenScope::of(worker, model), &tokens, self.ttl);
+                }
+                return Some(EngineTokens {
+                    tokens,
+                    from_cache: false,
+                });
+            }
+            Err(why) => why,
+        };
+        let rest = book.standings.record_failure(
+            worker.id,
+            FailedQuery {
+                why,
+                question: digest,
+                length,
+            },
+            now,
+        );
+        drop(book);
+        tracing::debug!(worker = %worker.name, ?why, ?rest, "no tokens from the engine");
+        None
+    }
+
+    /// Looks up the answer that an equal engine gave another router.
+    async fn told_elsewhere(&self, model: &str, question: &QueryDigest) -> Option<Arc<[u32]>> {
+        let shared = self.shared.as_ref()?;
+        let snapshot = self.workers.fleet.snapshot();
+        // One worker stands for all: while their versions differ, some answers are not found.
+        let worker = &snapshot
+            .model(model)
+            .filter(|model| !model.panic)?
+            .candidates
+            .first()?
+            .worker;
+        let found = shared.find(question, TokenScope::of(worker, model)).await?;
+        let (ids, teller) = (Arc::clone(&found.ids), TokenSource::of(worker));
+        let answer = token_cache::CachedTokens {
+            ids,
+            teller,
+            told_at: self.workers.clock.now(),
+            left: found.left,
+        };
+        self.state.lock().cache.insert(*question, answer);
+        Some(found.ids)
+    }
+
+    /// Returns the next worker in turn that serves the model and that its breaker allows.
+    fn next_worker(&self, model: &str) -> Option<QueryPermit<'_>> {
+        let snapshot = self.workers.fleet.snapshot();
+        let model = snapshot.model(model).filter(|model| !model.panic)?;
+        let now = self.workers.clock.now();
+        let mut book = self.state.lock();
+        book.standings
+            .retain_workers(|worker| snapshot.worker(worker).is_some());
+        let may = |worker| book.standings.allows(worker, now);
+        let free: Vec<_> = model
+            .candidates
+            .iter()
+            .filter(|one| may(one.target.worker))
+            .collect();
+        let turn = self
+            .next_worker
+            .fetch_add(1, Relaxed)
+            .checked_rem(free.len())?;
+        let worker = Arc::clone(&free.get(turn)?.worker);
+        book.standings.begin_query(worker.id);
+        Some(QueryPermit {
+            state: &self.state,
+            worker,
+        })
+    }
+
+    async fn ask_worker(
+        &self,
+        worker: &WorkerView,
+        question: Bytes,
+        seats: &ComputePool,
+    ) -> Result<Vec<u32>, TokenizeFailure> {
+        let most = question.len() * ANSWER_FACTOR + ANSWER_SLACK;
+        let answered = self
+            .workers
+            .post(worker, "/tokenize", question, most)
+            .await
+            .map_err(|why| match why {
+                QueryError::Unreachable => TokenizeFailure::Unreachable,
+                QueryError::Lost => TokenizeFailure::Late,
+                QueryError::Broken => TokenizeFailure::Broken,
+            })?;
+        match answered.status {
+            200 => {
+                let cost = local::cost_of(answered.body.len(), COST_PER_BYTE);
+                let read = seats
+                    .run(cost, move || {
+                        serde_json::from_slice::<EngineTokenizeReply>(&answered.body)
+                    })
+                    .await;
+                read.and_then(Result::ok)
+                    .map(|reply| reply.tokens)
+                    .ok_or(TokenizeFailure::Broken)
+            }
+            400 | 413 | 422 => Err(TokenizeFailure::Refused),
+            _ => Err(TokenizeFailure::Broken),
+        }
+    }
+}
+
+/// A query in flight at a worker, until dropped.
+struct QueryPermit<'a> {
+    state: &'a Mutex<EngineTokenState>,
+    worker: Arc<WorkerView>,
+}
+
+impl Drop for QueryPermit<'_> {
+    fn drop(&mut self) {
+        self.state.lock().standings.end_query(self.worker.id);
+    }
+}
+
+/// A request that waits for an answer. The last one to be dropped removes the query.
+struct TokenWaiter<'a> {
+    state: &'a Mutex<EngineTokenState>,
+    digest: QueryDigest,
+    /// `Some` until the drop.
+    asking: Option<PendingTokens>,
+}
+
+impl Drop for TokenWaiter<'_> {
+    fn drop(&mut self) {
+        let mut book = self.state.lock();
+        // Dropped under the lock, as all clones are made under it: the last waiter finds only the
+        // map's clone left.
+        drop(self.asking.take());
+        if book
+            .asking
+            .get(&self.digest)
+            .is_some_and(|asking| Arc::strong_count(asking) == 1)
+        {
+            book.asking.remove(&self.digest);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct EngineTokenizeReply {
+    tokens: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_forgotten_with_the_last_of_those_who_wait_and_not_before() {
+        let (book, digest) = (
+            Mutex::new(EngineTokenState::default()),
+            QueryDigest::default(),
+        );
+        let wait = || {
+            let asking = Arc::clone(book.lock().asking.entry(digest).or_default());
+            TokenWaiter {
+                state: &book,
+                digest,
+                asking: Some(asking),
+            }
+        };
+        let (first, second) = (wait(), wait());
+        drop(first);
+        assert_eq!(book.lock().asking.len(), 1);
+        let third = wait();
+        drop(second);
+        assert_eq!(book.lock().asking.len(), 1);
+        drop(third);
+        assert!(book.lock().asking.is_empty());
+    }
+}

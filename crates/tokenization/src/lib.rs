@@ -1,0 +1,29 @@
+//! Tokenization: the identity of a prompt, as token ids if possible, else as text.
+//!
+//! Token ids come from the model's own tokenizer or, without one, from an engine (or from an
+//! engine's answer to another router). This stage never fails a request: on any error the prompt is
+//! identified by its text prefix, and the receipt says so.
+
+mod breaker;
+mod compute_pool;
+mod engine;
+mod local;
+mod redis_pool;
+mod shared;
+mod stage;
+mod token_cache;
+mod tokenize_query;
+mod tokenized_prompt;
+mod worker_client;
+
+pub use self::{
+    compute_pool::ComputePool,
+    engine::{EngineTokenSettings, EngineTokenizer},
+    local::{cost_of, text_of},
+    redis_pool::RedisPool,
+    shared::{RedisTokenStore, SharedTokensError},
+    stage::{PromptInput, TokenizationStage},
+    token_cache::TokenCacheSettings,
+    tokenized_prompt::TokenizedPrompt,
+    worker_client::WorkerClient,
+};

@@ -1,0 +1,146 @@
+//! Redis keys of token ids.
+//!
+//! A key is a SHA-256 and reveals nothing of the prompt. Engines that agree in all its parts share
+//! tokens: engines of one kind and version that loaded one model, requested by one name.
+
+use std::fmt::Write as _;
+
+use fleet::WorkerView;
+use sha2::{Digest as _, Sha256};
+
+use crate::token_cache::QueryDigest;
+
+/// The first part of every key; it changes with the meaning of the rest.
+const WORD: &str = "warmroute tokens 1";
+
+/// The engines whose tokens these are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenScope<'a> {
+    /// The path from which the engine loaded the model; the model's name, where the engine does not
+    /// report the path.
+    pub(crate) model: &'a str,
+    /// The kind of engine.
+    pub(crate) engine: &'a str,
+    /// Empty where unknown.
+    pub(crate) version: &'a str,
+}
+
+impl<'a> TokenScope<'a> {
+    /// Returns the scope of `worker` for the model that requests name `model`.
+    pub(crate) fn of(worker: &'a WorkerView, model: &'a str) -> Self {
+        let adapter = worker.loras.iter().find(|lora| *lora.id == *model);
+        let base = adapter.map_or(model, |lora| &lora.parent);
+        let root = worker
+            .models
+            .iter()
+            .find(|served| *served.id == *base)
+            .and_then(|served| served.root.as_deref());
+        Self {
+            model: root.unwrap_or(base),
+            engine: worker.engine.as_str(),
+            version: worker.version.as_deref().unwrap_or_default(),
+        }
+    }
+}
+
+/// Returns the key, 64 characters. Each part follows its length, so no two lists of parts give the
+/// same input.
+pub(crate) fn name(question: &QueryDigest, whose: TokenScope<'_>) -> String {
+    let mut hash = Sha256::new();
+    for part in [
+        WORD.as_bytes(),
+        whose.model.as_bytes(),
+        whose.engine.as_bytes(),
+        whose.version.as_bytes(),
+        question,
+    ] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize()
+        .iter()
+        .fold(String::with_capacity(64), |mut name, byte| {
+            // Writing to a `String` cannot fail.
+            let _ = write!(name, "{byte:02x}");
+            name
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use contract_id::contract;
+
+    use super::*;
+
+    const WHOSE: TokenScope<'static> = TokenScope {
+        model: "/m/llama",
+        engine: "vllm",
+        version: "0.32.0",
+    };
+
+    #[test]
+    #[contract("V30")]
+    fn whatever_decides_the_tokens_decides_the_name() {
+        let names = HashSet::from([
+            name(&[7; 32], WHOSE),
+            name(&[8; 32], WHOSE),
+            name(
+                &[7; 32],
+                TokenScope {
+                    model: "/m/qwen",
+                    ..WHOSE
+                },
+            ),
+            name(
+                &[7; 32],
+                TokenScope {
+                    engine: "sglang",
+                    ..WHOSE
+                },
+            ),
+            name(
+                &[7; 32],
+                TokenScope {
+                    version: "0.33.0",
+                    ..WHOSE
+                },
+            ),
+            // The same letters, split otherwise.
+            name(
+                &[7; 32],
+                TokenScope {
+                    model: "/m/llamav",
+                    engine: "llm",
+                    ..WHOSE
+                },
+            ),
+            name(
+                &[7; 32],
+                TokenScope {
+                    engine: "vllm0",
+                    version: ".32.0",
+                    ..WHOSE
+                },
+            ),
+        ]);
+        assert_eq!(names.len(), 7);
+        assert!(
+            names
+                .iter()
+                .all(|name| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        );
+    }
+
+    #[test]
+    #[contract("V30")]
+    fn a_name_stays_what_it_is_for_routers_of_other_versions() {
+        // Computed by another implementation of SHA-256, over the parts as the module describes
+        // them.
+        assert_eq!(
+            name(&[7; 32], WHOSE),
+            "65f6558618891c1da9d0f2b43d92bec55237bca649af9dc57b55793955eefb78"
+        );
+    }
+}

@@ -1,0 +1,303 @@
+//! The stage: which source identifies a prompt, in which order, within which time.
+
+use std::{num::NonZero, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use dialect::{Dialect, Fidelity, PromptPart, RequestView};
+use fleet::{ModelArtefacts, TokenizerSource};
+use kv_blocks::{HashScheme, Moment, PromptBlocks};
+use net::Clock;
+use prometheus_client::registry::Registry;
+use resilience::OutcomeCounters;
+use routing::receipt::PromptSource;
+
+use crate::{
+    compute_pool::{self, ComputeError, ComputePool},
+    engine::EngineTokenizer,
+    local::{self, LocalTokens, tokenize_locally},
+    tokenized_prompt::{TokenizedPrompt, identify_by_text, prompt_bytes},
+};
+
+/// Result label of a computation that ended in time, with tokens or without.
+const COMPUTED: &str = "computed";
+
+/// The parts of the stage that outlive a request.
+#[derive(Debug)]
+pub struct TokenizationStage {
+    scheme: HashScheme,
+    budget: Duration,
+    clock: Clock,
+    /// For generations: one computation per core. More would only slow each other down, and
+    /// tokenizers keep tables for every thread they run on.
+    compute_pool: ComputePool,
+    /// For dry runs and similar calls: separate, so that no generation waits behind them.
+    low_priority_pool: ComputePool,
+    engine: EngineTokenizer,
+    /// Results of computations with the models' own tokenizers.
+    results: OutcomeCounters,
+}
+
+/// Longest wait of a request for its tokens by the model's own files, including the wait for a
+/// permit, or [`BUDGETS`] budgets if that is more. A computation predicted within the budget takes
+/// some milliseconds; the rest is for busy machines.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const BUDGETS: u32 = 4;
+
+/// Factor by which a conversation may exceed the budget if its new part is within the budget.
+const MOSTLY_KNOWN: u32 = 32;
+/// Cost per byte of a prompt that is identified by its text: it is parsed from JSON and written
+/// again.
+const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(10);
+/// Longest such conversation, in bytes: its known part is still rendered and looked up, at some 5
+/// ns a byte.
+const LONGEST_KNOWN: usize = 512 << 10;
+
+impl TokenizationStage {
+    /// Returns the stage, and registers its counters.
+    pub fn new(
+        scheme: HashScheme,
+        budget: Duration,
+        clock: Clock,
+        engine: EngineTokenizer,
+        registry: &mut Registry,
+    ) -> Self {
+        let help =
+            "Prompts by what came of rendering and tokenizing them with their model's own files";
+        let all = [
+            COMPUTED,
+            ComputeError::Late.as_str(),
+            ComputeError::Resting.as_str(),
+            ComputeError::Failed.as_str(),
+        ];
+        let results =
+            OutcomeCounters::registered(registry, "warmroute_prompt_computations", help, &all);
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self {
+            scheme,
+            budget,
+            clock,
+            compute_pool: ComputePool::new(cores),
+            low_priority_pool: ComputePool::new(cores.div_ceil(2)),
+            engine,
+            results,
+        }
+    }
+
+    /// Sets whether new answers of engines are cached.
+    pub fn set_accepts_new(&self, takes: bool) {
+        self.engine.set_accepts_new(takes);
+    }
+
+    /// Drops answers of engines that were not used recently.
+    pub fn shrink(&self) {
+        self.engine.shrink();
+    }
+
+    /// Returns the pool for generations.
+    pub fn compute_pool(&self) -> &ComputePool {
+        &self.compute_pool
+    }
+
+    /// Returns the pool for calls that precede no generation here.
+    pub fn low_priority_pool(&self) -> &ComputePool {
+        &self.low_priority_pool
+    }
+
+    /// Identifies the prompt of a generation.
+    pub async fn run(
+        &self,
+        artefacts: &Arc<ModelArtefacts>,
+        input: PromptInput<'_>,
+    ) -> TokenizedPrompt {
+        self.find(artefacts, input.in_pool(&self.compute_pool))
+            .await
+    }
+
+    /// Like [`Self::run`], in the low-priority pool, for calls such as `/v1/route`: no generation
+    /// waits behind them.
+    pub async fn run_low_priority(
+        &self,
+        artefacts: &Arc<ModelArtefacts>,
+        input: PromptInput<'_>,
+    ) -> TokenizedPrompt {
+        self.find(artefacts, input.in_pool(&self.low_priority_pool))
+            .await
+    }
+
+    async fn find(
+        &self,
+        artefacts: &Arc<ModelArtefacts>,
+        asked: TokenizationInput<'_>,
+    ) -> TokenizedPrompt {
+        if let PromptPart::TokenIds(ids) = &asked.view.prompt {
+            // The engine computes only the last of them, and decides itself how many: the blocks
+            // are unknown.
+            if asked.view.rendering.truncate_prompt_tokens.is_some() {
+                return TokenizedPrompt::without_blocks(
+                    u32::try_from(ids.len()).unwrap_or(u32::MAX),
+                );
+            }
+            let blocks = PromptBlocks::of_tokens(self.scheme, ids.as_slice().into());
+            return TokenizedPrompt::of(PromptSource::Given, blocks);
+        }
+        let found = match (&artefacts.prompt, &artefacts.source) {
+            // The tokens of a merely similar prompt would not help.
+            _ if asked.view.fidelity == Fidelity::Likeness => None,
+            (Some(model), _) => self.by_own(model, asked).await,
+            (None, TokenizerSource::Remote) => self.by_engine(asked).await,
+            (None, _) => None,
+        };
+        match found {
+            Some(found) => found,
+            None => self.by_text(asked).await,
+        }
+    }
+
+    async fn by_own(
+        &self,
+        model: &Arc<prompt::PromptModel>,
+        asked: TokenizationInput<'_>,
+    ) -> Option<TokenizedPrompt> {
+        let bytes_of_prompt = prompt_bytes(asked.view);
+        let cost = model.predicted_cost(bytes_of_prompt);
+        let may_be_known =
+            cost <= self.budget.saturating_mul(MOSTLY_KNOWN) && bytes_of_prompt <= LONGEST_KNOWN;
+        if cost > self.budget && !may_be_known {
+            return None;
+        }
+        let tokenised = self.computed(model, asked).await;
+        let LocalTokens {
+            tokens,
+            new_tokens,
+            render_us,
+            tokenize_us,
+        } = tokenised?;
+        let blocks = PromptBlocks::of_tokens(self.scheme, tokens.into());
+        Some(TokenizedPrompt {
+            new_tokens,
+            render_us,
+            tokenize_us,
+            ..TokenizedPrompt::of(PromptSource::Tokens, blocks)
+        })
+    }
+
+    /// Computes tokens within the request's time; `None`: not possible in that time.
+    async fn computed(
+        &self,
+        model: &Arc<prompt::PromptModel>,
+        asked: TokenizationInput<'_>,
+    ) -> Option<LocalTokens> {
+        let (clock, budget) = (self.clock, self.budget);
+        let left = asked.deadline.since(clock.now());
+        let limit = LONGEST_WAIT.max(budget.saturating_mul(BUDGETS)).min(left);
+        let (dialect, bytes, own) = (asked.dialect, asked.bytes.clone(), Arc::clone(model));
+        let work = move || {
+            let view = dialect::view(dialect, &bytes).ok()?;
+            tokenize_locally(&own, &view, budget, clock)
+        };
+        match asked.compute_pool.compute(model, limit, clock, work).await {
+            Ok(tokenised) => {
+                self.results.count(COMPUTED);
+                tokenised
+            }
+            Err(why) => {
+                self.results.count(why.as_str());
+                tracing::debug!(
+                    why = why.as_str(),
+                    ?limit,
+                    "no tokens of the prompt, going by its text"
+                );
+                None
+            }
+        }
+    }
+
+    async fn by_engine(&self, asked: TokenizationInput<'_>) -> Option<TokenizedPrompt> {
+        let started = self.clock.now();
+        let answer = self.engine.tokens(asked).await?;
+        let tokenize_us = self.clock.now().ms_since(started) * 1e3;
+        let found = TokenizedPrompt::of(
+            PromptSource::EngineTokenize,
+            PromptBlocks::of_tokens(self.scheme, answer.tokens),
+        );
+        let new_tokens = if answer.from_cache { 0 } else { found.tokens };
+        Some(TokenizedPrompt {
+            new_tokens,
+            tokenize_us,
+            ..found
+        })
+    }
+
+    async fn by_text(&self, asked: TokenizationInput<'_>) -> TokenizedPrompt {
+        let scheme = self.scheme;
+        let cost = local::cost_of(prompt_bytes(asked.view), TEXT_COST_PER_BYTE);
+        let found = asked
+            .work(cost, move |view| identify_by_text(scheme, view))
+            .await;
+        found.unwrap_or_else(|| {
+            TokenizedPrompt::without_blocks(prompt::estimate_tokens(prompt_bytes(asked.view)))
+        })
+    }
+}
+
+/// The request whose prompt is identified.
+#[derive(Clone, Copy, Debug)]
+pub struct PromptInput<'a> {
+    /// The dialect of the body.
+    pub dialect: Dialect,
+    /// The body from which the view was read.
+    pub bytes: &'a Bytes,
+    /// Its fields.
+    pub view: &'a RequestView<'a>,
+    /// The end of the request's time limit.
+    pub deadline: Moment,
+}
+
+impl<'a> PromptInput<'a> {
+    fn in_pool(self, compute_pool: &'a ComputePool) -> TokenizationInput<'a> {
+        let Self {
+            dialect,
+            bytes,
+            view,
+            deadline,
+        } = self;
+        TokenizationInput {
+            dialect,
+            bytes,
+            view,
+            compute_pool,
+            deadline,
+        }
+    }
+}
+
+/// A request's body, its view, and the pool for work on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TokenizationInput<'a> {
+    dialect: Dialect,
+    bytes: &'a Bytes,
+    pub(crate) view: &'a RequestView<'a>,
+    pub(crate) compute_pool: &'a ComputePool,
+    pub(crate) deadline: Moment,
+}
+
+impl TokenizationInput<'_> {
+    /// Runs work on the view on the thread that its predicted `cost` calls for. `None` if it
+    /// panicked.
+    pub(crate) async fn work<T: Send + 'static>(
+        self,
+        cost: Duration,
+        work: impl FnOnce(&RequestView<'_>) -> T + Send + 'static,
+    ) -> Option<T> {
+        if cost <= compute_pool::ON_RUNTIME {
+            return Some(work(self.view));
+        }
+        let (dialect, bytes) = (self.dialect, self.bytes.clone());
+        self.compute_pool
+            .run(cost, move || {
+                dialect::view(dialect, &bytes).ok().map(|view| work(&view))
+            })
+            .await
+            .flatten()
+    }
+}

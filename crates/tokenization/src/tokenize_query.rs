@@ -1,0 +1,124 @@
+//! The `/tokenize` query for a request.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use dialect::{PromptPart, RawJson, RequestView};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use crate::{local, token_cache::QueryDigest, tokenized_prompt::prompt_bytes};
+
+/// Longest query, bytes: an engine would compute longer on it than a request should wait.
+const LONGEST: usize = 256 << 10;
+/// Cost of a query per byte: parsed, written and hashed.
+const COST_PER_BYTE: Duration = Duration::from_nanos(6);
+
+/// A query as sent.
+#[derive(Debug)]
+pub(crate) struct TokenizeQuery {
+    pub(crate) body: Bytes,
+    pub(crate) digest: QueryDigest,
+}
+
+impl TokenizeQuery {
+    /// Returns `None` where the answer would differ from the tokens of the generation.
+    pub(crate) fn build(view: &RequestView<'_>) -> Option<Self> {
+        let body = body(view)?;
+        let digest = Sha256::digest(&body).into();
+        Some(Self { body, digest })
+    }
+
+    /// Returns the approximate cost of [`Self::build`].
+    pub(crate) fn cost(view: &RequestView<'_>) -> Duration {
+        let size = size(view);
+        // No longer query is built.
+        local::cost_of(if size > LONGEST { 0 } else { size }, COST_PER_BYTE)
+    }
+}
+
+/// Returns the approximate number of bytes that go into a query.
+fn size(view: &RequestView<'_>) -> usize {
+    let template = [
+        view.rendering.chat_template,
+        view.rendering.chat_template_kwargs,
+    ];
+    prompt_bytes(view)
+        + template
+            .into_iter()
+            .flatten()
+            .map(|value| value.as_str().len())
+            .sum::<usize>()
+}
+
+/// The fields of a request that decide its tokens, as `/tokenize` takes them.
+#[derive(Serialize)]
+struct TokenizeFields<'a> {
+    model: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    add_special_tokens: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    add_generation_prompt: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continue_final_message: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_template: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_template_kwargs: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
+}
+
+/// Builds the query's body; `None` where the answer would differ from the tokens of the generation.
+fn body(view: &RequestView<'_>) -> Option<Bytes> {
+    let rendering = &view.rendering;
+    // Options that `/tokenize` lacks.
+    if rendering.truncate_prompt_tokens.is_some()
+        || rendering.documents.is_some()
+        || rendering.reasoning_effort.is_some()
+        || size(view) > LONGEST
+    {
+        return None;
+    }
+    let mut question = TokenizeFields {
+        model: &view.model,
+        prompt: None,
+        messages: None,
+        add_special_tokens: rendering.add_special_tokens,
+        add_generation_prompt: None,
+        continue_final_message: None,
+        chat_template: None,
+        chat_template_kwargs: None,
+        tools: None,
+    };
+    match &view.prompt {
+        PromptPart::Text(text) => question.prompt = Some(text),
+        PromptPart::Messages(messages) => {
+            // Generations accept this field under two names, `/tokenize` under one.
+            if messages.as_str().contains("\"reasoning_content\"")
+                || !prompt::text_only(messages.as_str())
+            {
+                return None;
+            }
+            question.messages = Some(serde_json::from_str(messages.as_str()).ok()?);
+            question.add_generation_prompt = rendering.add_generation_prompt;
+            question.continue_final_message = rendering.continue_final_message;
+            question.chat_template = raw(rendering.chat_template).ok()?;
+            question.chat_template_kwargs = raw(rendering.chat_template_kwargs).ok()?;
+            question.tools = raw(rendering.tools).ok()?;
+        }
+        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => return None,
+    }
+    serde_json::to_vec(&question).ok().map(Bytes::from)
+}
+
+fn raw(value: Option<RawJson<'_>>) -> serde_json::Result<Option<&RawValue>> {
+    value
+        .map(|value| serde_json::from_str(value.as_str()))
+        .transpose()
+}

@@ -1,0 +1,47 @@
+//! Queries of the router itself to workers, beside client requests.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use fleet::{Fleet, WorkerView};
+use net::Clock;
+use proxy::{JsonQuery, JsonReply, QueryError, Upstream, send_query};
+
+/// The workers, and the way to reach them.
+#[derive(Clone, Debug)]
+pub struct WorkerClient {
+    /// The workers.
+    pub fleet: Arc<Fleet>,
+    /// Their connections.
+    pub upstream: Arc<dyn Upstream>,
+    /// The clock.
+    pub clock: Clock,
+    /// Time limit to open a connection.
+    pub connect_timeout: Duration,
+}
+
+impl WorkerClient {
+    /// Posts a JSON body to a worker and reads an answer of at most `most_bytes`. Dropping the
+    /// future closes the connection.
+    ///
+    /// # Errors
+    /// There is no complete answer.
+    pub async fn post(
+        &self,
+        worker: &WorkerView,
+        path: &'static str,
+        body: Bytes,
+        most_bytes: usize,
+    ) -> Result<JsonReply, QueryError> {
+        let query = JsonQuery {
+            worker: worker.id,
+            url: &worker.url,
+            credentials: worker.credentials(),
+            path,
+            body,
+            most_bytes,
+            connect_timeout: self.connect_timeout,
+        };
+        send_query(&*self.upstream, query).await
+    }
+}
