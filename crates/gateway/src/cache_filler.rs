@@ -21,15 +21,13 @@ use dialect::{CacheableReply, Dialect, NotCacheable, RequestKey};
 use futures_util::{StreamExt, stream};
 use net::Clock;
 use parking_lot::Mutex;
-use response_cache::{CacheEntry, CacheGeneration, CacheKey, ResponseCache};
+use response_cache::{CacheEntry, CacheGeneration, CacheKey, ResponseCache, UnitVector};
 use supervision::Task;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
     time::timeout,
 };
-
-use crate::request::SimilarQuery;
 
 /// Replies that wait for assembly; further ones are not stored.
 const WAITING: usize = 1_024;
@@ -39,6 +37,13 @@ const HELD_BYTES: usize = 256 << 20;
 const AT_A_TIME: usize = 4;
 /// A longer body is parsed off the runtime thread.
 const LONG: usize = 16 * 1024;
+
+/// A question under which the reply is stored for similarity lookups.
+#[derive(Debug)]
+pub(crate) struct SimilarQuery {
+    pub(crate) rest: CacheKey,
+    pub(crate) direction: UnitVector,
+}
 
 /// The form in which the reply arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use crate::{Gateway, ListenerLimits, RequestSettings};
+use crate::{Gateway, listener_limits::ListenerLimits, request_settings::RequestSettings};
 
 /// The gateway for new requests. A running request keeps the one that it began with.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl CurrentGateway {
 
     /// Resolves when clients can no longer connect although no drain was requested.
     pub async fn failed(&self) {
-        let mut failed = self.current().failed.subscribe();
+        let mut failed = self.current().lifecycle.failed.subscribe();
         // The sender lives as long as any gateway does.
         let _ = failed.wait_for(|failed| *failed).await;
     }

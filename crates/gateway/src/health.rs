@@ -49,7 +49,7 @@ impl ProbeResponse {
 
 impl Gateway {
     pub(crate) fn health(&self) -> HealthReply {
-        let snapshot = self.fleet.snapshot();
+        let snapshot = self.fleet().snapshot();
         let (ready, total) = (snapshot.ready(), snapshot.workers.len());
         let mut degraded: Vec<String> = snapshot
             .models
@@ -66,18 +66,24 @@ impl Gateway {
                 .filter(|it| !it.verified)
                 .map(|it| format!("tls:{}", it.name)),
         );
-        degraded.extend(self.cache.absent().into_iter().map(str::to_owned));
+        degraded.extend(
+            self.reply_cache
+                .store
+                .absent()
+                .into_iter()
+                .map(str::to_owned),
+        );
         if self
-            .fleet
+            .fleet()
             .prefixes()
             .is_some_and(fleet::PrefixViewService::is_cut_off)
         {
             degraded.push("redis".to_owned());
         }
-        if self.config_refused.load(Ordering::Relaxed) {
+        if self.lifecycle.config_refused.load(Ordering::Relaxed) {
             degraded.push("config".to_owned());
         }
-        if self.memory.stage() > MemoryStage::Normal {
+        if self.edge.admission.memory.stage() > MemoryStage::Normal {
             degraded.push("memory".to_owned());
         }
         degraded.sort();
@@ -97,7 +103,7 @@ impl Gateway {
     /// Returns the state in which both probes fail: clients cannot connect, and this process is
     /// about to end.
     pub(crate) fn failure(&self) -> Option<ProbeResponse> {
-        self.failed.borrow().then(|| {
+        self.lifecycle.failed.borrow().then(|| {
             ProbeResponse::failing("failed", "the data listener cannot accept connections")
         })
     }
@@ -109,9 +115,9 @@ impl Gateway {
     pub(crate) fn ready(&self) -> ProbeResponse {
         if let Some(failure) = self.failure() {
             failure
-        } else if self.leaving.load(Ordering::Relaxed) {
+        } else if self.lifecycle.leaving.load(Ordering::Relaxed) {
             ProbeResponse::draining()
-        } else if self.fleet.snapshot().ready() > 0 {
+        } else if self.fleet().snapshot().ready() > 0 {
             ProbeResponse::healthy()
         } else {
             ProbeResponse::failing("unavailable", "no usable worker")

@@ -7,19 +7,23 @@
 //! **Invariant**: one request path; a drop guard holds the load from the decision to the last byte;
 //! nothing is retried after the first forwarded byte.
 
+mod assembly;
 mod cache_filler;
 mod coalesce;
 mod cooldowns;
 mod current_gateway;
 mod decision_log;
 mod embedder;
+mod errors;
 mod gateway;
 mod health;
 mod housekeeping;
 mod ids;
 mod inbound_key;
 mod lease;
+mod lifecycle;
 mod listener;
+mod listener_limits;
 mod load_telemetry;
 mod memory;
 mod metrics;
@@ -33,6 +37,7 @@ mod prefix_telemetry;
 mod probe_listener;
 mod queue_waiters;
 mod request;
+mod request_settings;
 mod reservations;
 mod response_affinity;
 mod retry;
@@ -40,11 +45,13 @@ mod routes;
 mod shared_prefixes;
 mod worker_labels;
 
+pub use assembly::GatewayParts;
 pub use current_gateway::CurrentGateway;
 pub use decision_log::{DecisionLog, DecisionLogSettings};
-pub use gateway::{CountLimits, Gateway, GatewayParts, ListenerLimits, RequestSettings};
+pub use gateway::Gateway;
 pub use inbound_key::InboundKey;
 pub use listener::{DrainResult, ListenerPhase, serve};
+pub use listener_limits::{CountLimits, ListenerLimits};
 pub use model_lists::ModelListSettings;
 pub use model_names::{ModelNameRule, ModelNames};
 pub use model_routing::{ModelRouting, ModelRules};
@@ -53,6 +60,7 @@ pub use request::{
     Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders,
     RewriteSettings, WaitLimits,
 };
+pub use request_settings::RequestSettings;
 pub use retry::RetryRules;
 pub use routes::{BodyMode, ROUTES, Route, RouteHandler, Scope};
 pub use shared_prefixes::SharedPrefixSettings;

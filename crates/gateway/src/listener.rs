@@ -78,7 +78,10 @@ async fn accept_and_drain(
     listeners: net::Listeners,
     mut phase: watch::Receiver<ListenerPhase>,
 ) -> DrainResult {
-    let mut acceptor = Acceptor::new(listeners, gateway.current().limits.max_connections);
+    let mut acceptor = Acceptor::new(
+        listeners,
+        gateway.current().edge.admission.limits.max_connections,
+    );
     let announced = tokio::spawn(announce(gateway.current(), phase.clone()));
     // Outside the accept loop: a panic there costs no connection.
     let mut connections = JoinSet::new();
@@ -124,7 +127,7 @@ async fn accept_and_drain(
     while connections.try_join_next().is_some() {}
     let cut = connections.len();
     announced.abort();
-    gateway.current().cut.abort();
+    gateway.current().lifecycle.abort.abort();
     let last_words = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
         connections.shutdown().await;
@@ -139,7 +142,7 @@ async fn accept(
     phase: &mut watch::Receiver<ListenerPhase>,
     connections: &mut JoinSet<()>,
 ) {
-    let memory = Arc::clone(&gateway.current().memory);
+    let memory = Arc::clone(&gateway.current().edge.admission.memory);
     loop {
         // Under memory pressure new connections wait in the kernel's backlog: none is accepted only
         // to be refused.
@@ -160,7 +163,7 @@ async fn accept(
 /// Fails readiness as soon as the listener is to get no more requests.
 async fn announce(gateway: Arc<Gateway>, mut phase: watch::Receiver<ListenerPhase>) {
     reached(&mut phase, ListenerPhase::Leaving).await;
-    gateway.leaving.store(true, Ordering::Relaxed);
+    gateway.lifecycle.leaving.store(true, Ordering::Relaxed);
 }
 
 /// Resolves when the phase is `at` or later; a dropped controller means the end.
@@ -174,7 +177,7 @@ async fn connection(
     slot: ConnectionSlot,
     mut phase: watch::Receiver<ListenerPhase>,
 ) {
-    let limits = gateways.current().limits;
+    let limits = gateways.current().edge.admission.limits;
     let (stream, exchange) =
         ClientStream::new(stream, slot, limits.head_timeout, limits.client_stall);
     let leaving = phase.clone();

@@ -24,7 +24,7 @@ use routing::{
     receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, RouterTiming},
 };
 
-use crate::{request::Selection, routes::ROUTES, worker_labels::WorkerLabels};
+use crate::{request::selection::Selection, routes::ROUTES, worker_labels::WorkerLabels};
 
 /// Labels of a request counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

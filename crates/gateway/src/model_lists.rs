@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
+use fleet::Fleet;
 use kv_blocks::Moment;
+use net::Clock;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use tokio::sync::{Notify, watch};
-
-use crate::Gateway;
 
 /// Longest wait of a client for a refresh; then it gets the list as it is.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -113,54 +113,50 @@ impl ModelListRefresher {
     fn settings(&self) -> ModelListSettings {
         *self.settings.read()
     }
-}
 
-impl Gateway {
     /// Triggers a refresh if one is due, and waits for it if the list is too old to use.
-    pub(crate) async fn fresh_model_list(&self) {
-        let lists = &self.model_lists;
-        let mut rounds = lists.rounds.subscribe();
-        let state = *lists.state.lock();
-        match lists.settings().age(state, self.clock.now()) {
+    pub(crate) async fn wait_until_usable(&self, clock: Clock) {
+        let mut rounds = self.rounds.subscribe();
+        let state = *self.state.lock();
+        match self.settings().age(state, clock.now()) {
             ListAge::Fresh => {}
-            ListAge::Stale => lists.wanted.notify_one(),
+            ListAge::Stale => self.wanted.notify_one(),
             ListAge::Over => {
-                lists.wanted.notify_one();
+                self.wanted.notify_one();
                 let _ = tokio::time::timeout(LONGEST_WAIT, rounds.changed()).await;
             }
         }
     }
 
     /// Refreshes the list when a client needs it or it gets old. Never ends.
-    pub(crate) async fn keep_model_list(&self) -> std::convert::Infallible {
-        let lists = &self.model_lists;
+    pub(crate) async fn run(&self, fleet: &Fleet, clock: Clock) -> std::convert::Infallible {
         loop {
-            match lists.settings().background {
+            match self.settings().background {
                 Some(pause) => {
-                    let _ = tokio::time::timeout(pause, lists.wanted.notified()).await;
+                    let _ = tokio::time::timeout(pause, self.wanted.notified()).await;
                 }
-                None => lists.wanted.notified().await,
+                None => self.wanted.notified().await,
             }
             // Another refresh may have finished meanwhile.
-            let state = *lists.state.lock();
-            if lists.settings().age(state, self.clock.now()) == ListAge::Fresh {
+            let state = *self.state.lock();
+            if self.settings().age(state, clock.now()) == ListAge::Fresh {
                 continue;
             }
-            self.fleet
-                .refresh_lists(lists.settings().own_ttl, LONGEST_REFRESH)
+            fleet
+                .refresh_lists(self.settings().own_ttl, LONGEST_REFRESH)
                 .await;
-            let empty = self.fleet.snapshot().model_list().data.is_empty();
+            let empty = fleet.snapshot().model_list().data.is_empty();
             {
-                let mut state = lists.state.lock();
-                state.renewed = self.clock.now();
+                let mut state = self.state.lock();
+                state.renewed = clock.now();
                 state.empty = if empty {
                     state.empty.saturating_add(1)
                 } else {
                     0
                 };
             }
-            lists.refreshes.inc();
-            lists.rounds.send_modify(|round| *round += 1);
+            self.refreshes.inc();
+            self.rounds.send_modify(|round| *round += 1);
         }
     }
 }

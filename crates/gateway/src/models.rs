@@ -3,33 +3,48 @@
 use std::sync::Arc;
 
 use dialect::{ApiError, ErrorCode};
-use fleet::{ListedModel, ModelListReply, ModelView, Snapshot};
+use fleet::{Fleet, ListedModel, ModelListReply, ModelView, Snapshot};
+use net::Clock;
 use serde_json::Value;
 
-use crate::{Gateway, request};
+use crate::{errors, model_lists::ModelListRefresher, model_names::ModelNames};
 
-impl Gateway {
-    /// Returns the view of the model that a request names.
-    pub(crate) fn model(&self, snapshot: &Snapshot, id: &str) -> Result<Arc<ModelView>, ApiError> {
-        if let Some(model) = snapshot.model(id) {
-            return Ok(Arc::clone(model));
-        }
-        // Workers that have never answered, or are yet to appear, may serve any model: it is not
-        // known to be missing.
-        if snapshot.workers.is_empty()
-            || snapshot
-                .workers
-                .iter()
-                .any(|worker| worker.models.is_empty())
-        {
-            return Err(request::no_worker());
-        }
-        Err(not_found(id))
+/// Returns the view of the model that a request names.
+pub(crate) fn find(snapshot: &Snapshot, id: &str) -> Result<Arc<ModelView>, ApiError> {
+    if let Some(model) = snapshot.model(id) {
+        return Ok(Arc::clone(model));
+    }
+    // Workers that have never answered, or are yet to appear, may serve any model: it is not known
+    // to be missing.
+    if snapshot.workers.is_empty()
+        || snapshot
+            .workers
+            .iter()
+            .any(|worker| worker.models.is_empty())
+    {
+        return Err(errors::no_worker());
+    }
+    Err(not_found(id))
+}
+
+/// The models that workers list, and their aliases.
+#[derive(Clone, Debug)]
+pub(crate) struct ModelCatalog {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) names: Arc<ModelNames>,
+    pub(crate) lists: Arc<ModelListRefresher>,
+    pub(crate) clock: Clock,
+}
+
+impl ModelCatalog {
+    /// `GET /v1/models`.
+    pub(crate) async fn list(&self) -> Value {
+        self.refresh().await;
+        serde_json::to_value(self.listed()).unwrap_or_default()
     }
 
-    /// `GET /v1/models`: the models that workers list, and their aliases.
-    pub(crate) fn model_list(&self) -> Value {
-        serde_json::to_value(self.listed()).unwrap_or_default()
+    async fn refresh(&self) {
+        self.lists.wait_until_usable(self.clock).await;
     }
 
     fn listed(&self) -> ModelListReply {
@@ -59,7 +74,8 @@ impl Gateway {
     }
 
     /// `GET /v1/models/{id}`.
-    pub(crate) fn one_model(&self, id: &str) -> Result<Value, ApiError> {
+    pub(crate) async fn one(&self, id: &str) -> Result<Value, ApiError> {
+        self.refresh().await;
         let listed = self
             .listed()
             .data

@@ -94,7 +94,7 @@ impl ProbeListener {
         address: ListenAddr,
         phase: watch::Receiver<ListenerPhase>,
     ) -> Result<Self, ProbeListenerError> {
-        let clock = gateway.clock;
+        let clock = gateway.clock();
         let live = Arc::clone(&gateway);
         let ready = move || match gateway.failure() {
             None if *phase.borrow() != ListenerPhase::Run => ProbeResponse::draining(),

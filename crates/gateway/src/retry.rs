@@ -26,6 +26,10 @@ use std::{
     time::Duration,
 };
 
+use routing::Router;
+
+use crate::{ids::IdGenerator, reservations::Reservations};
+
 /// The rules of the configuration's `retry` and `request` sections.
 #[derive(Clone, Debug)]
 pub struct RetryRules {
@@ -98,6 +102,40 @@ impl RetryBudget {
             running: Arc::clone(&self.running),
         };
         ((before as f64) < limit).then_some(permit)
+    }
+}
+
+/// The rules of retries, and their budget: a share of the requests in flight here.
+#[derive(Clone, Debug)]
+pub(crate) struct Retries {
+    pub(crate) rules: RetryRules,
+    pub(crate) budget: RetryBudget,
+    pub(crate) router: Arc<Router>,
+    pub(crate) reservations: Arc<Reservations>,
+    pub(crate) ids: Arc<IdGenerator>,
+}
+
+impl Retries {
+    /// Returns retries by other rules; running ones still count.
+    pub(crate) fn with_rules(&self, rules: RetryRules) -> Self {
+        Self {
+            budget: self.budget.with_ratio(rules.budget_ratio),
+            rules,
+            ..self.clone()
+        }
+    }
+
+    /// Takes a permit for one retry; `None`: the budget is used up. Reservations do not count as
+    /// requests in flight, since their holders retry on their own.
+    pub(crate) fn permit(&self) -> Option<RetryPermit> {
+        let in_flight = self.router.open_reservations();
+        self.budget
+            .take(in_flight.saturating_sub(self.reservations.count()))
+    }
+
+    /// Returns the delay before retry number `n` (from 0) at the same worker.
+    pub(crate) fn delay(&self, n: u32) -> Duration {
+        self.rules.delay(n, self.ids.next_number())
     }
 }
 

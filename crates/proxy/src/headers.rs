@@ -123,6 +123,13 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
         .collect()
 }
 
+/// Sets a header, unless the value is invalid in one.
+pub fn insert(fields: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        fields.insert(name, value);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use contract_id::contract;

@@ -11,7 +11,7 @@ use dialect::ErrorCode;
 use http_body::{Body, Frame, SizeHint};
 
 use super::FlightMember;
-use crate::request::RequestGuard;
+use crate::request::record::RequestGuard;
 
 /// One reader's side of the shared reply.
 pub(crate) struct SharedBody {

@@ -30,7 +30,7 @@ use http_body::Body as _;
 use parking_lot::Mutex;
 
 use super::wakers::Wakers;
-use crate::request::ReplyBody;
+use crate::request::reply_body::ReplyBody;
 
 /// The upstream request of the leader.
 pub(crate) type ReplyFuture = Pin<Box<dyn Future<Output = Response<ReplyBody>> + Send>>;

@@ -32,7 +32,7 @@ use response_cache::CacheGeneration;
 
 use self::flight::{FIRST, Flight, FlightHead};
 pub(crate) use self::{body::SharedBody, flight::ReplyFuture};
-use crate::request::ReplyBody;
+use crate::request::reply_body::ReplyBody;
 
 /// Most bytes and number of finished replies.
 const KEPT_BYTES: usize = 64 << 20;
@@ -278,8 +278,7 @@ impl FlightMember {
         self.flight.begin(reply);
         match poll_fn(|cx| self.flight.poll_head(self.id, cx)).await {
             FlightHead::Shared(status, headers) => {
-                let mut response =
-                    Response::new(ReplyBody::Shared(Box::new(SharedBody::new(self))));
+                let mut response = Response::new(ReplyBody::live(SharedBody::new(self)));
                 *response.status_mut() = status;
                 *response.headers_mut() = headers;
                 response

@@ -3,7 +3,7 @@
 //! Checks come in this order: route and scope, sizes, the key, the body. No body is buffered for an
 //! unauthorized caller.
 
-use std::{ops::RangeInclusive, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
@@ -11,12 +11,16 @@ use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use kv_blocks::Moment;
 use net::server::PeerAddress;
 use proxy::{BodyBuffer, RequestBody};
-use routing::Policy;
 
-use super::{body_budget::BodyLimits, buffered_body::BufferedBody};
+use super::{
+    body_budget::{BodyBudget, BodyLimits},
+    buffered_body::BufferedBody,
+    overrides::{self, HeaderOverrides, printable},
+};
 use crate::{
-    Gateway,
-    inbound_key::PresentedKey,
+    inbound_key::{InboundKey, PresentedKey},
+    listener_limits::ListenerLimits,
+    memory::MemoryPressure,
     routes::{self, BodyMode, Route, RouteHandler, RouteMatch, Scope},
 };
 
@@ -29,17 +33,6 @@ pub(crate) struct AcceptedRequest {
     pub(crate) headers: HeaderMap,
     pub(crate) body: BufferedBody,
     pub(crate) overrides: HeaderOverrides,
-}
-
-/// The caller's overrides of the decision, from headers.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct HeaderOverrides {
-    /// Worker name, or `name/rank`.
-    pub(crate) worker: Option<Box<str>>,
-    pub(crate) policy: Option<Policy>,
-    pub(crate) overlap_weight: Option<f64>,
-    pub(crate) temperature: Option<f64>,
-    pub(crate) priority: i32,
 }
 
 impl AcceptedRequest {
@@ -60,10 +53,6 @@ impl AcceptedRequest {
     }
 }
 
-/// Range of the overlap weight.
-pub(crate) const OVERLAP_WEIGHT: RangeInclusive<f64> = 0.0..=100.0;
-/// Range of the temperature.
-pub(crate) const TEMPERATURE: RangeInclusive<f64> = 0.0..=10.0;
 /// Longest request target, in bytes.
 const MAX_TARGET: usize = 8 * 1024;
 /// Limits for draining a rejected body: bytes, and time.
@@ -107,46 +96,122 @@ pub(crate) fn allowed_methods(parts: &Parts) -> Option<&'static str> {
     }
 }
 
-/// Checks the head and the key, reads the body and the override headers.
-pub(crate) async fn accept(
-    gateway: &Gateway,
-    parts: Parts,
-    body: &mut RequestBody,
-    route: &'static Route,
-    request_id: Arc<str>,
-    received: Moment,
-) -> Result<AcceptedRequest, ApiError> {
-    head_fits(&parts, gateway.limits.max_head_bytes)?;
-    host_is_plain(&parts.headers, &parts.uri)?;
-    match route.scope {
-        Scope::Public => {}
-        Scope::Inference => gateway.keys.check(PresentedKey::of(&parts.headers))?,
+/// The limits and budgets by which requests are accepted.
+#[derive(Clone, Debug)]
+pub(crate) struct Admission {
+    pub(crate) limits: ListenerLimits,
+    pub(crate) keys: InboundKey,
+    pub(crate) bodies: Arc<BodyBudget>,
+    pub(crate) memory: Arc<MemoryPressure>,
+}
+
+/// A request whose route is known.
+#[derive(Debug)]
+pub(crate) struct RequestHead {
+    pub(crate) parts: Parts,
+    pub(crate) route: &'static Route,
+    pub(crate) request_id: Arc<str>,
+    pub(crate) received: Moment,
+}
+
+impl Admission {
+    /// Checks the head and the key, reads the body and the override headers.
+    pub(crate) async fn accept(
+        &self,
+        head: RequestHead,
+        body: &mut RequestBody,
+    ) -> Result<AcceptedRequest, ApiError> {
+        let RequestHead {
+            parts,
+            route,
+            request_id,
+            received,
+        } = head;
+        head_fits(&parts, self.limits.max_head_bytes)?;
+        host_is_plain(&parts.headers, &parts.uri)?;
+        match route.scope {
+            Scope::Public => {}
+            Scope::Inference => self.keys.check(PresentedKey::of(&parts.headers))?,
+        }
+        identity_encoding(&parts.headers)?;
+        let overrides = overrides::read(&parts.headers)?;
+        // The listener attaches it to each request.
+        let peer = parts
+            .extensions
+            .get::<PeerAddress>()
+            .copied()
+            .unwrap_or(PeerAddress::Local);
+        let body = match route.body {
+            BodyMode::None => BufferedBody::new(Bytes::new(), self.bodies.empty(peer)),
+            BodyMode::Limited => self.read(body, peer).await?,
+        };
+        let target = parts
+            .uri
+            .path_and_query()
+            .cloned()
+            .unwrap_or_else(|| PathAndQuery::from_static("/"));
+        Ok(AcceptedRequest {
+            request_id,
+            received,
+            target,
+            headers: parts.headers,
+            body,
+            overrides,
+        })
     }
-    identity_encoding(&parts.headers)?;
-    let overrides = overrides(&parts.headers)?;
-    // The listener attaches it to each request.
-    let peer = parts
-        .extensions
-        .get::<PeerAddress>()
-        .copied()
-        .unwrap_or(PeerAddress::Local);
-    let body = match route.body {
-        BodyMode::None => BufferedBody::new(Bytes::new(), gateway.bodies.empty(peer)),
-        BodyMode::Limited => read(gateway, body, peer).await?,
-    };
-    let target = parts
-        .uri
-        .path_and_query()
-        .cloned()
-        .unwrap_or_else(|| PathAndQuery::from_static("/"));
-    Ok(AcceptedRequest {
-        request_id,
-        received,
-        target,
-        headers: parts.headers,
-        body,
-        overrides,
-    })
+
+    /// Reads a body within the limits of size, time and memory.
+    async fn read(
+        &self,
+        body: &mut RequestBody,
+        peer: PeerAddress,
+    ) -> Result<BufferedBody, ApiError> {
+        let limit = self.limits.max_body_bytes;
+        let limits = BodyLimits {
+            max_held: self.limits.max_held_bytes,
+            max_body: limit as u64,
+        };
+        let too_large = |size: u64| {
+            ApiError::new(
+                ErrorCode::BodyTooLarge,
+                format!("the request body has {size} bytes or more, at most {limit} are accepted"),
+            )
+        };
+        let announced = body.announced();
+        if let Some(size) = announced.filter(|size| *size > limit as u64) {
+            return Err(too_large(size));
+        }
+        self.memory.admit(announced.unwrap_or(0))?;
+        let mut room = self.bodies.reserve(peer, announced, limits)?;
+        // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
+        // if a second follows.
+        let mut buffer = BodyBuffer::default();
+        let (started, most) = (tokio::time::Instant::now(), self.limits.body_timeout);
+        loop {
+            let allowed =
+                BODY_GRACE + Duration::from_secs(buffer.len() as u64 / BODY_BYTES_PER_SECOND);
+            let data = tokio::time::timeout_at(started + allowed.min(most), body.next_data())
+                .await
+                .map_err(|_| too_slow(buffer.len(), most))?;
+            let Some(data) = data else { break };
+            let data = data.map_err(|_| {
+                ApiError::new(
+                    ErrorCode::InvalidRequest,
+                    "the request body ended early or is not validly framed",
+                )
+            })?;
+            let size = buffer.len() + data.len();
+            if size > limit {
+                return Err(too_large(size as u64));
+            }
+            if announced.is_none() {
+                self.memory.admit(size as u64)?;
+            }
+            room.grow_to(size as u64, limits)?;
+            buffer.push(data);
+        }
+        Ok(BufferedBody::new(buffer.into_bytes(), room))
+    }
 }
 
 fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {
@@ -214,57 +279,6 @@ fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-async fn read(
-    gateway: &Gateway,
-    body: &mut RequestBody,
-    peer: PeerAddress,
-) -> Result<BufferedBody, ApiError> {
-    let limit = gateway.limits.max_body_bytes;
-    let limits = BodyLimits {
-        max_held: gateway.limits.max_held_bytes,
-        max_body: limit as u64,
-    };
-    let too_large = |size: u64| {
-        ApiError::new(
-            ErrorCode::BodyTooLarge,
-            format!("the request body has {size} bytes or more, at most {limit} are accepted"),
-        )
-    };
-    let announced = body.announced();
-    if let Some(size) = announced.filter(|size| *size > limit as u64) {
-        return Err(too_large(size));
-    }
-    gateway.memory.admit(announced.unwrap_or(0))?;
-    let mut room = gateway.bodies.reserve(peer, announced, limits)?;
-    // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
-    // if a second follows.
-    let mut buffer = BodyBuffer::default();
-    let (started, most) = (tokio::time::Instant::now(), gateway.limits.body_timeout);
-    loop {
-        let allowed = BODY_GRACE + Duration::from_secs(buffer.len() as u64 / BODY_BYTES_PER_SECOND);
-        let data = tokio::time::timeout_at(started + allowed.min(most), body.next_data())
-            .await
-            .map_err(|_| too_slow(buffer.len(), most))?;
-        let Some(data) = data else { break };
-        let data = data.map_err(|_| {
-            ApiError::new(
-                ErrorCode::InvalidRequest,
-                "the request body ended early or is not validly framed",
-            )
-        })?;
-        let size = buffer.len() + data.len();
-        if size > limit {
-            return Err(too_large(size as u64));
-        }
-        if announced.is_none() {
-            gateway.memory.admit(size as u64)?;
-        }
-        room.grow_to(size as u64, limits)?;
-        buffer.push(data);
-    }
-    Ok(BufferedBody::new(buffer.into_bytes(), room))
-}
-
 fn too_slow(size: usize, most: Duration) -> ApiError {
     ApiError::new(
         ErrorCode::InvalidRequest,
@@ -299,71 +313,6 @@ pub(crate) async fn drain_body(body: &mut RequestBody, asks_first: bool) -> bool
     tokio::time::timeout(UNWANTED_TIME, reading)
         .await
         .unwrap_or(false)
-}
-
-fn overrides(headers: &HeaderMap) -> Result<HeaderOverrides, ApiError> {
-    let text = |name: &'static str| -> Result<Option<&str>, ApiError> {
-        headers
-            .get(name)
-            .map(|value| value.to_str().map_err(|_| bad(name, "?", "visible ASCII")))
-            .transpose()
-    };
-    let number =
-        |name: &'static str, range: RangeInclusive<f64>| -> Result<Option<f64>, ApiError> {
-            let Some(value) = text(name)? else {
-                return Ok(None);
-            };
-            let parsed = value
-                .trim()
-                .parse::<f64>()
-                .ok()
-                .filter(|number| range.contains(number));
-            parsed.map(Some).ok_or_else(|| {
-                bad(
-                    name,
-                    value,
-                    &format!("a number from {} to {}", range.start(), range.end()),
-                )
-            })
-        };
-    let policy = match text("x-warmroute-policy")? {
-        None => None,
-        Some(name) => Some(name.trim().parse::<Policy>().map_err(|error| {
-            ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("x-warmroute-policy")
-        })?),
-    };
-    let priority = match text("x-warmroute-priority")? {
-        None => 0,
-        Some(value) => value
-            .trim()
-            .parse::<i32>()
-            .ok()
-            .filter(|priority| (-100..=100).contains(priority))
-            .ok_or_else(|| bad("x-warmroute-priority", value, "an integer from -100 to 100"))?,
-    };
-    Ok(HeaderOverrides {
-        worker: text("x-warmroute-worker")?.map(|name| name.trim().into()),
-        policy,
-        overlap_weight: number("x-warmroute-overlap-weight", OVERLAP_WEIGHT)?,
-        temperature: number("x-warmroute-temperature", TEMPERATURE)?,
-        priority,
-    })
-}
-
-fn bad(name: &'static str, value: &str, expected: &str) -> ApiError {
-    ApiError::new(
-        ErrorCode::InvalidRequest,
-        format!(
-            "header {name} is {:?}: expected {expected}",
-            printable(value)
-        ),
-    )
-    .param(name)
-}
-
-/// Shortens a caller's text for an error message.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
 /// Returns whether the reply must have no body.

@@ -3,15 +3,26 @@
 
 use std::sync::Arc;
 
+use ::lmcache::Controller;
 use dialect::{Anchor, RequestView};
-use http::HeaderMap;
-use kv_blocks::WorkerId;
+use fleet::{Fleet, ModelView};
+use http::{HeaderMap, HeaderName};
+use kv_blocks::{Moment, WorkerId};
+use net::Clock;
 use prefix_view::{Holder, PrefixHash, StorageTier};
-use routing::{Affinity, Policy, PrefixHolder, SessionKeys, SessionMode};
+use routing::{
+    Affinity, KvDecisionCounters, Policy, PrefixHolder, Router, SessionKeys, SessionMode,
+};
+use tokenization::TokenizedPrompt;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{clusters::ClusterMembership, lmcache, prefill::RequestPolicies, session};
-use crate::Gateway;
+use super::{
+    clusters::{ClusterMembership, Clusters},
+    lmcache::{self, CandidateChoice, LmcacheAnswer},
+    prefill::RequestPolicies,
+    session,
+};
+use crate::{ids::IdGenerator, shared_prefixes::SharedPrefixes};
 
 /// The affinity facts of one request.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +34,7 @@ pub(crate) struct AffinityKeys {
     /// stream, or no policy uses it.
     pub(crate) holders: Option<Vec<PrefixHolder>>,
     /// The answer of LMCache's controller; `None`: no controller, or no policy uses it.
-    pub(crate) lmcache: Option<lmcache::LmcacheAnswer>,
+    pub(crate) lmcache: Option<LmcacheAnswer>,
     /// The semantic cluster, which limits the workers.
     pub(crate) cluster: Option<ClusterMembership>,
     /// The key of the prompt's beginning in the prefix memory.
@@ -32,7 +43,7 @@ pub(crate) struct AffinityKeys {
 
 impl AffinityKeys {
     /// Sets the cluster, whose name then counts as a session key sent by the client.
-    pub(super) fn with_cluster(mut self, cluster: Option<ClusterMembership>) -> Self {
+    fn with_cluster(mut self, cluster: Option<ClusterMembership>) -> Self {
         if let Some(cluster) = &cluster {
             self.keys.session_key = self
                 .keys
@@ -44,96 +55,167 @@ impl AffinityKeys {
 
     /// Adds the worker that served an equal prompt beginning, where the prefix memory is
     /// configured.
-    pub(super) fn with_prefix_memory(mut self, gateway: &Gateway, view: &RequestView<'_>) -> Self {
-        let Some(prefixes) = &gateway.shared_prefixes else {
+    fn with_prefix_memory(
+        mut self,
+        prefixes: Option<&SharedPrefixes>,
+        view: &RequestView<'_>,
+        now: Moment,
+    ) -> Self {
+        let Some(prefixes) = prefixes else {
             return self;
         };
         self.beginning = prefixes.key(view);
-        self.keys.served_by = self
-            .beginning
-            .and_then(|key| prefixes.find(gateway.clock.now(), key));
+        self.keys.served_by = self.beginning.and_then(|key| prefixes.find(now, key));
         self
     }
-
-    /// Adds the answer of LMCache's controller.
-    pub(super) fn with_lmcache(self, lmcache: Option<lmcache::LmcacheAnswer>) -> Self {
-        Self { lmcache, ..self }
-    }
-
-    /// Records that this worker took the request.
-    pub(super) fn record_served(&self, gateway: &Gateway, worker: WorkerId) {
-        if let (Some(prefixes), Some(key)) = (&gateway.shared_prefixes, self.beginning) {
-            prefixes.record_served(gateway.clock.now(), key, worker, gateway.ids.next_number());
-        }
-    }
 }
 
-/// Computes the keys of a request with these headers and this body, from which `view` was read.
-/// Hashes nothing that no policy uses.
-pub(super) async fn of(
-    gateway: &Gateway,
-    policies: RequestPolicies,
-    headers: &HeaderMap,
-    body: &[u8],
-    view: &RequestView<'_>,
-) -> AffinityKeys {
-    let mode = gateway.router.session_mode(policies.decode);
-    let keyed = policies.any(Policy::is_keyed);
-    if !keyed && mode == SessionMode::Off {
-        return AffinityKeys::default();
+/// Settings of the keys that a reload replaces.
+#[derive(Clone, Debug)]
+pub(crate) struct AffinitySettings {
+    /// Headers that name a session; the first one present wins.
+    pub(crate) session_headers: Vec<HeaderName>,
+    /// Longest prompt beginning, in bytes.
+    pub(crate) max_prefix_bytes: usize,
+}
+
+/// The sources of a request's affinity keys.
+#[derive(Clone, Debug)]
+pub(crate) struct AffinityStage {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) shared_prefixes: Option<Arc<SharedPrefixes>>,
+    pub(crate) clusters: Option<Arc<Clusters>>,
+    pub(crate) lmcache: Option<Arc<Controller>>,
+    pub(crate) counters: Arc<KvDecisionCounters>,
+    pub(crate) settings: AffinitySettings,
+    pub(crate) ids: Arc<IdGenerator>,
+    pub(crate) clock: Clock,
+}
+
+/// A request as its keys are computed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AffinityInput<'a> {
+    pub(crate) policies: RequestPolicies,
+    pub(crate) headers: &'a HeaderMap,
+    /// The body from which the view was read.
+    pub(crate) body: &'a [u8],
+    pub(crate) view: &'a RequestView<'a>,
+}
+
+impl AffinityStage {
+    /// Returns the semantic cluster of a request, where clusters are configured.
+    pub(crate) async fn cluster(
+        &self,
+        headers: &HeaderMap,
+        view: &RequestView<'_>,
+    ) -> Option<ClusterMembership> {
+        match &self.clusters {
+            Some(clusters) => clusters.of(headers, view).await,
+            None => None,
+        }
     }
-    let name = session::name(&gateway.rules.session_headers, headers, view);
-    let session = session::keys(mode, name, view);
-    if !keyed {
-        return AffinityKeys {
-            session,
-            ..AffinityKeys::default()
+
+    /// Computes the keys of a request that belongs to `cluster`. Hashes nothing that no policy
+    /// uses.
+    pub(crate) async fn keys(
+        &self,
+        input: AffinityInput<'_>,
+        cluster: Option<ClusterMembership>,
+    ) -> AffinityKeys {
+        let prefixes = self.shared_prefixes.as_deref();
+        self.prompt_keys(input)
+            .await
+            .with_cluster(cluster)
+            .with_prefix_memory(prefixes, input.view, self.clock.now())
+    }
+
+    /// Looks up the prompt at LMCache's controller; `None` where none is configured, or no policy
+    /// uses it.
+    pub(crate) async fn lmcache(
+        &self,
+        policies: RequestPolicies,
+        model: &ModelView,
+        prompt: &TokenizedPrompt,
+        choice: CandidateChoice,
+    ) -> Option<LmcacheAnswer> {
+        let controller = self
+            .lmcache
+            .as_deref()
+            .filter(|_| policies.any(Policy::needs_lmcache))?;
+        Some(lmcache::look_up(controller, model, prompt, choice).await)
+    }
+
+    /// Records that this worker took the request with these keys.
+    pub(crate) fn record_served(&self, keys: &AffinityKeys, worker: WorkerId) {
+        if let (Some(prefixes), Some(key)) = (&self.shared_prefixes, keys.beginning) {
+            prefixes.record_served(self.clock.now(), key, worker, self.ids.next_number());
+        }
+    }
+
+    async fn prompt_keys(&self, input: AffinityInput<'_>) -> AffinityKeys {
+        let AffinityInput {
+            policies,
+            headers,
+            body,
+            view,
+        } = input;
+        let mode = self.router.session_mode(policies.decode);
+        let keyed = policies.any(Policy::is_keyed);
+        if !keyed && mode == SessionMode::Off {
+            return AffinityKeys::default();
+        }
+        let name = session::name(&self.settings.session_headers, headers, view);
+        let session = session::keys(mode, name, view);
+        if !keyed {
+            return AffinityKeys {
+                session,
+                ..AffinityKeys::default()
+            };
+        }
+        let max_bytes = self.settings.max_prefix_bytes;
+        let keys = Affinity {
+            prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
+            // Without a session name only an equal request has this key.
+            session_key: Some(xxh3_64(name.unwrap_or(body))),
+            served_by: None,
         };
-    }
-    let max_bytes = gateway.rules.max_prefix_bytes;
-    let keys = Affinity {
-        prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
-        // Without a session name only an equal request has this key.
-        session_key: Some(xxh3_64(name.unwrap_or(body))),
-        served_by: None,
-    };
-    let holders = if policies.any(Policy::needs_prefix_holders) {
-        prefix_holders(gateway, &keys).await
-    } else {
-        None
-    };
-    AffinityKeys {
-        keys,
-        session,
-        holders,
-        ..AffinityKeys::default()
-    }
-}
-
-/// Returns the holders of the prompt's beginning; `None` where no prefix streams are followed.
-async fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
-    let prefixes = gateway.fleet.prefixes()?;
-    let Some(key) = keys.prefix_key else {
-        return Some(Vec::new());
-    };
-    let prefix = PrefixHash::Key(key);
-    let holders = match prefixes.cached_holders(&prefix) {
-        Some(holders) => holders,
-        None => {
-            let asked = gateway.clock.now();
-            let holders = prefixes.holders(&prefix).await;
-            gateway
-                .kv_tally
-                .record_query(gateway.clock.now().since(asked));
-            holders
+        let holders = if policies.any(Policy::needs_prefix_holders) {
+            self.prefix_holders(&keys).await
+        } else {
+            None
+        };
+        AffinityKeys {
+            keys,
+            session,
+            holders,
+            ..AffinityKeys::default()
         }
-    };
-    let one = |holder: &Holder| PrefixHolder {
-        worker: Arc::clone(&holder.backend),
-        tokens: holder.tokens,
-        hot: holder.tier == StorageTier::GpuHot,
-    };
-    Some(holders.iter().map(one).collect())
+    }
+
+    /// Returns the holders of the prompt's beginning; `None` where no prefix streams are followed.
+    async fn prefix_holders(&self, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
+        let prefixes = self.fleet.prefixes()?;
+        let Some(key) = keys.prefix_key else {
+            return Some(Vec::new());
+        };
+        let prefix = PrefixHash::Key(key);
+        let holders = match prefixes.cached_holders(&prefix) {
+            Some(holders) => holders,
+            None => {
+                let began = self.clock.now();
+                let holders = prefixes.holders(&prefix).await;
+                self.counters.record_query(self.clock.now().since(began));
+                holders
+            }
+        };
+        let one = |holder: &Holder| PrefixHolder {
+            worker: Arc::clone(&holder.backend),
+            tokens: holder.tokens,
+            hot: holder.tier == StorageTier::GpuHot,
+        };
+        Some(holders.iter().map(one).collect())
+    }
 }
 
 #[cfg(test)]

@@ -2,20 +2,9 @@
 //! read those.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use proxy::headers::insert;
 
-use super::{
-    record::{RequestGuard, Selection},
-    reply,
-};
-
-/// Settings of the headers that describe the routing.
-#[derive(Clone, Copy, Debug)]
-pub struct ReplyHeaders {
-    /// Whether to send any, beside the request id and the rewrites.
-    pub expose: bool,
-    /// Whether to add `x-vllm-router-*`.
-    pub vllm_router: bool,
-}
+use super::{record::RequestGuard, selection::Selection};
 
 /// Policies that use the workers' cache contents.
 const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];
@@ -45,7 +34,7 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &RequestGuard, won: &S
         ("x-vllm-router-model", told.model()),
     ] {
         if let Some(value) = value {
-            reply::insert(fields, HeaderName::from_static(name), value);
+            insert(fields, HeaderName::from_static(name), value);
         }
     }
 }
@@ -53,7 +42,7 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &RequestGuard, won: &S
 /// Adds the hooks' results, also to a request that a hook rejected.
 pub(super) fn hooks(fields: &mut HeaderMap, settle: &RequestGuard) {
     if let Some(hooks) = settle.told_of().hooks() {
-        reply::insert(
+        insert(
             fields,
             HeaderName::from_static("x-vllm-router-hooks"),
             &hooks,

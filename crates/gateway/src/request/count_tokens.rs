@@ -17,12 +17,12 @@ use tokenization::{PromptInput, text_of};
 use super::{
     accept::AcceptedRequest,
     record::RequestGuard,
-    refused,
-    reply::{self, ReplyBody},
+    reply::{self, refused},
+    reply_body::ReplyBody,
     tokenize_api,
     translate::{ApiSupport, RequestTranslator, VOLATILE_PREFIX},
 };
-use crate::Gateway;
+use crate::{Gateway, models};
 
 /// Counts the tokens here, or forwards the request to a worker.
 pub(super) async fn count_tokens(
@@ -31,20 +31,25 @@ pub(super) async fn count_tokens(
     mut settle: RequestGuard,
 ) -> Response<ReplyBody> {
     let asked = async {
-        let wording = RequestTranslator::of(gateway, Dialect::Messages, &mut call).await?;
+        let wording = RequestTranslator::of(
+            &gateway.generation.translation,
+            Dialect::Messages,
+            &mut call,
+        )
+        .await?;
         let (dialect, chat) = wording.routing_body(&call);
         if wording.shortened {
             settle.notes().record_rewrite(VOLATILE_PREFIX);
         }
         let id: Arc<str> = Arc::from(&*wording.request_view(dialect, &chat)?.model);
-        let snapshot = gateway.fleet.snapshot();
+        let snapshot = gateway.fleet().snapshot();
         let own = match snapshot
             .model(&id)
             .and_then(|model| model.artefacts.prompt.clone())
         {
             Some(tokenizer) => Some(tokenizer),
             None => gateway
-                .fleet
+                .fleet()
                 .configured_artefacts(&id)
                 .await
                 .and_then(|found| found.prompt.clone()),
@@ -53,7 +58,7 @@ pub(super) async fn count_tokens(
         let model = if own.is_some() {
             snapshot.model(&id).cloned()
         } else {
-            Some(gateway.model(&snapshot, &id)?)
+            Some(models::find(&snapshot, &id)?)
         };
         Ok::<_, ApiError>((chat, model, own))
     };
@@ -80,7 +85,13 @@ pub(super) async fn count_tokens(
             )
             .await;
         }
-        counted = by_engine(gateway, model, &chat, call.received + gateway.rules.timeout).await;
+        counted = by_engine(
+            gateway,
+            model,
+            &chat,
+            call.received + gateway.generation.request_timeout(),
+        )
+        .await;
     }
     match counted {
         Some(count) => {
@@ -105,7 +116,7 @@ async fn by_own(
     chat: Bytes,
     received: Moment,
 ) -> Option<usize> {
-    let clock = gateway.clock;
+    let clock = gateway.clock();
     let limit = tokenize_api::max_wait(gateway, received);
     let own = Arc::clone(&tokenizer);
     let count = move || {
@@ -117,6 +128,7 @@ async fn by_own(
             .map(|tokens| tokens.len())
     };
     gateway
+        .generation
         .tokenization
         .low_priority_pool()
         .compute(&tokenizer, limit, clock, count)
@@ -133,6 +145,7 @@ async fn by_engine(
 ) -> Option<usize> {
     let view = dialect::view(Dialect::Chat, chat).ok()?;
     let found = gateway
+        .generation
         .tokenization
         .run_low_priority(
             &model.artefacts,

@@ -3,20 +3,25 @@
 //! **Invariant**: nothing has been forwarded when this stage returns. It returns either a reply
 //! worth committing to or a failure with its retry class.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
 use fleet::{FailureKind, WorkerView};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, response::Parts};
 use kv_blocks::{Moment, Target};
+use net::Clock;
 use proxy::{
-    BodyBuffer, NotSent, OutgoingRequest, SendFailure, UpstreamBody, UpstreamReply, headers,
+    AbortSwitch, BodyBuffer, NotSent, OutgoingRequest, SendFailure, Upstream, UpstreamBody,
+    UpstreamReply, headers,
 };
 use routing::receipt::{AttemptClass, AttemptResult};
 
-use super::{accept::AcceptedRequest, relay::StreamLimits};
-use crate::Gateway;
+use super::{
+    accept::AcceptedRequest,
+    attempt_limits::{AttemptLimits, StreamLimits},
+};
+use crate::errors;
 
 /// A reply worth committing to.
 #[derive(Debug)]
@@ -78,66 +83,91 @@ const HELD_REPLY: usize = 1024 * 1024;
 /// Most bytes of an error reply that are read to reuse its connection.
 const ERROR_BODY: usize = 64 * 1024;
 
-/// Sends `body` under the request's head to `target` and waits until `deadline` for bytes to
-/// forward.
-pub(crate) async fn attempt(
-    gateway: &Gateway,
-    call: &AcceptedRequest,
-    body: Bytes,
-    worker: &WorkerView,
-    target: Target,
-    deadline: Moment,
-) -> Result<CommittedReply, AttemptFailure> {
-    let left = deadline.since(gateway.clock.now());
-    tokio::select! {
-        result = tokio::time::timeout(left, within(gateway, call, body, worker, target)) => match result {
-            Ok(result) => result,
-            Err(_) => Err(AttemptFailure::timeout(gateway.rules.timeout)),
-        },
-        () = gateway.cut.aborted() => Err(AttemptFailure::draining()),
-    }
+/// Makes single attempts at workers.
+#[derive(Clone, Debug)]
+pub(crate) struct Dispatcher {
+    pub(crate) upstream: Arc<dyn Upstream>,
+    pub(crate) abort: Arc<AbortSwitch>,
+    pub(crate) clock: Clock,
+    pub(crate) limits: AttemptLimits,
 }
 
-async fn within(
-    gateway: &Gateway,
-    call: &AcceptedRequest,
-    body: Bytes,
-    worker: &WorkerView,
-    target: Target,
-) -> Result<CommittedReply, AttemptFailure> {
-    let outgoing = OutgoingRequest {
-        worker: worker.id,
-        url: &worker.url,
-        request: request(call, body, worker, target),
-        connect_timeout: gateway.rules.connect_timeout,
-    };
-    let UpstreamReply { head, mut body } = gateway
-        .upstream
-        .send(outgoing)
-        .await
-        .map_err(AttemptFailure::from_send_failure)?;
-    if headers::has_conflicting_lengths(&head.headers) {
-        return Err(AttemptFailure::protocol(
-            "the worker's reply tells its length in two ways: try again".to_owned(),
-        ));
-    }
-    match head.status.as_u16() {
-        200..=299 => content(gateway.rules.stream, head, body).await,
-        429 | 502 | 503 | 504 => {
-            // A long error reply, or one that breaks off, costs its connection and its text.
-            let body = body.read_to_end(ERROR_BODY).await.unwrap_or_default();
-            Err(AttemptFailure::from_status(head, body))
+/// A worker that gets the request.
+#[derive(Clone, Debug)]
+pub(crate) struct AttemptTarget {
+    pub(crate) worker: Arc<WorkerView>,
+    pub(crate) target: Target,
+}
+
+impl Dispatcher {
+    /// Sends `body` under the request's head to `to` and waits until `deadline` for bytes to
+    /// forward.
+    pub(crate) async fn attempt(
+        &self,
+        call: &AcceptedRequest,
+        body: Bytes,
+        to: &AttemptTarget,
+        deadline: Moment,
+    ) -> Result<CommittedReply, AttemptFailure> {
+        let left = deadline.since(self.clock.now());
+        tokio::select! {
+            result = tokio::time::timeout(left, self.exchange(call, body, to)) => {
+                match result {
+                    Ok(result) => result,
+                    Err(_) => Err(AttemptFailure::timeout(self.limits.request)),
+                }
+            }
+            () = self.abort.aborted() => Err(AttemptFailure::draining()),
         }
-        400..=499 => content(gateway.rules.stream, head, body).await,
-        status @ 500..=599 => Err(AttemptFailure::internal(status)),
-        status => Err(AttemptFailure::protocol(format!(
-            "a worker answered with the unexpected status {status}"
-        ))),
+    }
+
+    /// Sends a request and waits for the head of its reply.
+    pub(crate) async fn send(
+        &self,
+        call: &AcceptedRequest,
+        body: Bytes,
+        to: &AttemptTarget,
+    ) -> Result<UpstreamReply, AttemptFailure> {
+        let outgoing = OutgoingRequest {
+            worker: to.worker.id,
+            url: &to.worker.url,
+            request: request(call, body, &to.worker, to.target),
+            connect_timeout: self.limits.connect,
+        };
+        let sent = self.upstream.send(outgoing).await;
+        sent.map_err(AttemptFailure::from_send_failure)
+    }
+
+    async fn exchange(
+        &self,
+        call: &AcceptedRequest,
+        body: Bytes,
+        to: &AttemptTarget,
+    ) -> Result<CommittedReply, AttemptFailure> {
+        let UpstreamReply { head, mut body } = self.send(call, body, to).await?;
+        if headers::has_conflicting_lengths(&head.headers) {
+            return Err(AttemptFailure::protocol(
+                "the worker's reply tells its length in two ways: try again".to_owned(),
+            ));
+        }
+        match head.status.as_u16() {
+            200..=299 => content(self.limits.stream, head, body).await,
+            429 | 502 | 503 | 504 => {
+                // A long error reply, or one that breaks off, costs its connection and its text.
+                let body = body.read_to_end(ERROR_BODY).await.unwrap_or_default();
+                Err(AttemptFailure::from_status(head, body))
+            }
+            400..=499 => content(self.limits.stream, head, body).await,
+            status @ 500..=599 => Err(AttemptFailure::internal(status)),
+            status => Err(AttemptFailure::protocol(format!(
+                "a worker answered with the unexpected status {status}"
+            ))),
+        }
     }
 }
 
 /// Builds the request for the worker: the body, spliced or not, under a head of the router.
-pub(super) fn request(
+fn request(
     call: &AcceptedRequest,
     bytes: Bytes,
     worker: &WorkerView,
@@ -242,13 +272,13 @@ impl AttemptFailure {
     pub(super) fn from_send_failure(failure: SendFailure) -> Self {
         match failure {
             SendFailure::NotSent(NotSent::Refused) => {
-                Self::not_sent(FailureKind::Refused, no_worker())
+                Self::not_sent(FailureKind::Refused, errors::no_worker())
             }
             SendFailure::NotSent(NotSent::Unreachable) => {
-                Self::not_sent(FailureKind::ConnectTimeout, no_worker())
+                Self::not_sent(FailureKind::ConnectTimeout, errors::no_worker())
             }
             SendFailure::NotSent(NotSent::Local(_)) => {
-                Self::not_sent(FailureKind::Local, no_connection())
+                Self::not_sent(FailureKind::Local, errors::no_connection())
             }
             SendFailure::NoHead => Self::no_answer(),
             SendFailure::Protocol => {
@@ -411,21 +441,6 @@ impl AttemptFailure {
             FinalError::Pass(head, _) => retry_after(&head.headers),
         }
     }
-}
-
-/// Returns the error of a request that no worker can take.
-pub(crate) fn no_worker() -> ApiError {
-    ApiError::new(
-        ErrorCode::NoWorker,
-        "no worker that serves the model can be used now: try again",
-    )
-    .with_retry_after(1)
-}
-
-/// Returns the error of a request for which no connection could be opened, whatever its worker.
-fn no_connection() -> ApiError {
-    let message = "the router is short of something that it needs to connect to workers, which its log names: try again";
-    ApiError::new(ErrorCode::Overloaded, message).with_retry_after(1)
 }
 
 /// Reads `Retry-After` in seconds. A date or an invalid value counts as absent, and no value

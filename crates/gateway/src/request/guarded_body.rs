@@ -11,8 +11,8 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::ReplyBody;
-use crate::Gateway;
+use super::reply_body::ReplyBody;
+use crate::metrics::Metrics;
 
 /// A body whose panic ends its reply uncleanly and counts as a panic of a request.
 ///
@@ -22,14 +22,14 @@ use crate::Gateway;
 pub(crate) struct GuardedBody {
     /// `None` after a panic.
     body: Option<ReplyBody>,
-    gateway: Arc<Gateway>,
+    metrics: Arc<Metrics>,
 }
 
 impl GuardedBody {
-    pub(crate) fn new(body: ReplyBody, gateway: Arc<Gateway>) -> Self {
+    pub(crate) fn new(body: ReplyBody, metrics: Arc<Metrics>) -> Self {
         Self {
             body: Some(body),
-            gateway,
+            metrics,
         }
     }
 }
@@ -51,7 +51,7 @@ impl Body for GuardedBody {
             Pin::new(body).poll_frame(cx)
         }));
         polled.unwrap_or_else(|_| {
-            this.gateway.metrics.panics.inc();
+            this.metrics.panics.inc();
             this.body = None;
             Poll::Ready(Some(Err(io::Error::other(
                 "the router failed on this reply; see its log",

@@ -4,23 +4,24 @@
 //! the retry budget: where many workers are slow, sending everything twice would slow all of them
 //! down.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use fleet::{ModelView, WorkerView};
+use fleet::ModelView;
 use futures_util::future::{Either, select};
-use kv_blocks::{Moment, Target};
+use kv_blocks::Moment;
 use prometheus_client::registry::Registry;
 use resilience::OutcomeCounters;
 use routing::Pin;
 
 use super::{
     accept::AcceptedRequest,
-    decide::{self, PlacedAttempt, PlacementOutcome, PlacementRequest},
-    dispatch::{self, AttemptFailure, CommittedReply},
+    decide::{Decider, PlacedAttempt, PlacementOutcome, PlacementRequest},
+    dispatch::{AttemptFailure, AttemptTarget, CommittedReply},
     record::RequestGuard,
+    send::SendStage,
 };
-use crate::Gateway;
+use crate::retry::Retries;
 
 /// Registers the counter of hedges by winner.
 pub(crate) fn results(registry: &mut Registry) -> OutcomeCounters {
@@ -33,167 +34,158 @@ pub(crate) fn results(registry: &mut Registry) -> OutcomeCounters {
     )
 }
 
-/// A worker that got the request.
+/// The settings and the counter of hedges.
 #[derive(Clone, Debug)]
-pub(super) struct HedgeTarget {
-    pub(super) worker: Arc<WorkerView>,
-    pub(super) target: Target,
+pub(crate) struct Hedging {
+    /// Time without a first byte after which a hedge starts; `None`: never.
+    pub(crate) after: Option<Duration>,
+    pub(crate) results: OutcomeCounters,
 }
 
 /// The result of the attempt, its worker, and the other one if it failed too.
 #[derive(Debug)]
 pub(super) struct HedgeOutcome {
     pub(super) result: Result<CommittedReply, AttemptFailure>,
-    pub(super) by: HedgeTarget,
-    pub(super) failed: Option<Pin>,
+    pub(super) by: AttemptTarget,
+    pub(super) failed: Option<AttemptTarget>,
 }
 
-/// Makes one attempt at `first`, and at another worker if that is slow and the request
-/// `may_ask_two`.
-#[expect(clippy::too_many_arguments, reason = "an attempt is all of this")]
-pub(super) async fn attempt(
-    gateway: &Gateway,
-    (call, body): (&AcceptedRequest, Bytes),
-    may_ask_two: bool,
-    model: &ModelView,
-    placement: &PlacementRequest<'_>,
-    first: HedgeTarget,
-    deadline: Moment,
-    settle: &mut RequestGuard,
-) -> HedgeOutcome {
-    let one = Box::pin(dispatch::attempt(
-        gateway,
-        call,
-        body,
-        &first.worker,
-        first.target,
-        deadline,
-    ));
-    let after = gateway
-        .rules
-        .hedge_after
-        .filter(|_| may_ask_two && placement.pin.is_none());
-    let Some(after) = after else {
-        return HedgeOutcome {
-            result: one.await,
-            by: first.clone(),
+impl HedgeOutcome {
+    /// Only one attempt counts.
+    pub(super) fn of(result: Result<CommittedReply, AttemptFailure>, by: AttemptTarget) -> Self {
+        Self {
+            result,
+            by,
             failed: None,
-        };
-    };
-    let hedging = &gateway.hedging;
-    let one = match select(one, Box::pin(tokio::time::sleep(after))).await {
-        Either::Left((result, _)) => {
-            return HedgeOutcome {
-                result,
-                by: first.clone(),
-                failed: None,
-            };
         }
-        Either::Right(((), one)) => one,
-    };
-    let permit = gateway.retry_permit();
-    let second = permit
-        .as_ref()
-        .and_then(|_| elsewhere(gateway, model, placement, &first));
-    let Some((placed, second)) = second else {
-        return HedgeOutcome {
-            result: one.await,
-            by: first.clone(),
-            failed: None,
-        };
-    };
-    let since = gateway.clock.now();
-    let other = Box::pin(dispatch::attempt(
-        gateway,
-        call,
-        call.body.bytes().clone(),
-        &second.worker,
-        second.target,
-        deadline,
-    ));
-    let pin = |asked: &HedgeTarget| {
-        Some(Pin {
-            worker: asked.target.worker,
-            rank: None,
-        })
-    };
-    match select(one, other).await {
-        Either::Left((Ok(committed), _)) => {
-            hedging.count("first");
-            settle.record_hedge_lost(placed, since, None);
-            HedgeOutcome {
-                result: Ok(committed),
-                by: first.clone(),
-                failed: None,
-            }
-        }
-        Either::Right((Ok(committed), _)) => {
-            hedging.count("second");
-            settle.record_hedge_won(placed, since, None);
-            HedgeOutcome {
-                result: Ok(committed),
-                by: second.clone(),
-                failed: None,
-            }
-        }
-        // One failed: the result of the other counts.
-        Either::Left((Err(failure), other)) => {
-            settle.record_hedge_won(placed, since, Some(&failure));
-            let result = other.await;
-            hedging.count(if result.is_ok() { "second" } else { "nobody" });
-            HedgeOutcome {
-                result,
-                by: second.clone(),
-                failed: pin(&first),
-            }
-        }
-        Either::Right((Err(failure), one)) => {
-            settle.record_hedge_lost(placed, since, Some(&failure));
-            let result = one.await;
-            hedging.count(if result.is_ok() { "first" } else { "nobody" });
-            let failed = pin(&second);
-            HedgeOutcome {
-                result,
-                by: first.clone(),
-                failed,
-            }
+    }
+
+    /// Both attempts ended; the other one failed.
+    fn beside_failure(
+        result: Result<CommittedReply, AttemptFailure>,
+        by: AttemptTarget,
+        failed: AttemptTarget,
+    ) -> Self {
+        Self {
+            failed: Some(failed),
+            ..Self::of(result, by)
         }
     }
 }
 
-/// Places the request on another worker that can start it at once; a wait would defeat the purpose.
-fn elsewhere(
-    gateway: &Gateway,
-    model: &ModelView,
-    placement: &PlacementRequest<'_>,
-    first: &HedgeTarget,
-) -> Option<(PlacedAttempt, HedgeTarget)> {
-    let mut failed = placement.failed.to_vec();
-    failed.push(Pin {
-        worker: first.target.worker,
+/// The parts and the request of an attempt that may be hedged.
+#[derive(Debug)]
+pub(super) struct HedgedAttempt<'a> {
+    pub(super) stage: &'a SendStage,
+    pub(super) decider: &'a Decider,
+    pub(super) retries: &'a Retries,
+    pub(super) call: &'a AcceptedRequest,
+    pub(super) model: &'a ModelView,
+    pub(super) placement: PlacementRequest<'a>,
+    pub(super) deadline: Moment,
+    /// Whether two workers may compute the request.
+    pub(super) may_repeat: bool,
+}
+
+impl HedgedAttempt<'_> {
+    /// Makes one attempt at `first` with `body`, and at another worker if that is slow.
+    pub(super) async fn run(
+        &self,
+        first: AttemptTarget,
+        body: Bytes,
+        settle: &mut RequestGuard,
+    ) -> HedgeOutcome {
+        let one = Box::pin(self.attempt(&first, body));
+        let may_hedge = self.may_repeat && self.placement.facts.pin.is_none();
+        let Some(after) = self.stage.hedging.after.filter(|_| may_hedge) else {
+            let result = one.await;
+            return HedgeOutcome::of(result, first);
+        };
+        let raced = select(one, Box::pin(tokio::time::sleep(after))).await;
+        let one = match raced {
+            Either::Left((result, _)) => return HedgeOutcome::of(result, first.clone()),
+            Either::Right(((), one)) => one,
+        };
+        let permit = self.retries.permit();
+        let second = permit.as_ref().and_then(|_| self.place_hedge(&first));
+        let Some((placed, second)) = second else {
+            let result = one.await;
+            return HedgeOutcome::of(result, first.clone());
+        };
+        let since = self.stage.dispatcher.clock.now();
+        let two = Box::pin(self.attempt(&second, self.call.body.bytes().clone()));
+        let results = &self.stage.hedging.results;
+        match select(one, two).await {
+            Either::Left((Ok(committed), _)) => {
+                results.count("first");
+                settle.record_hedge_lost(placed, since, None);
+                HedgeOutcome::of(Ok(committed), first.clone())
+            }
+            Either::Right((Ok(committed), _)) => {
+                results.count("second");
+                settle.record_hedge_won(placed, since, None);
+                HedgeOutcome::of(Ok(committed), second.clone())
+            }
+            // One failed: the result of the other counts.
+            Either::Left((Err(failure), two)) => {
+                settle.record_hedge_won(placed, since, Some(&failure));
+                let result = two.await;
+                results.count(if result.is_ok() { "second" } else { "nobody" });
+                HedgeOutcome::beside_failure(result, second.clone(), first.clone())
+            }
+            Either::Right((Err(failure), one)) => {
+                settle.record_hedge_lost(placed, since, Some(&failure));
+                let result = one.await;
+                results.count(if result.is_ok() { "first" } else { "nobody" });
+                HedgeOutcome::beside_failure(result, first.clone(), second.clone())
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        to: &AttemptTarget,
+        body: Bytes,
+    ) -> Result<CommittedReply, AttemptFailure> {
+        self.stage
+            .dispatcher
+            .attempt(self.call, body, to, self.deadline)
+            .await
+    }
+
+    /// Places the request on another worker that can start it at once; a wait would defeat the
+    /// purpose.
+    fn place_hedge(&self, first: &AttemptTarget) -> Option<(PlacedAttempt, AttemptTarget)> {
+        let mut failed = self.placement.failed.to_vec();
+        failed.push(worker_pin(first));
+        let other = PlacementRequest {
+            failed: &failed,
+            same_body_as: Some(&*first.worker),
+            ..self.placement
+        };
+        let PlacementOutcome::Placed(placed) = self.decider.place(self.model, &other, None) else {
+            return None;
+        };
+        let target = placed.lease.target();
+        let found = self
+            .model
+            .candidates
+            .iter()
+            .find(|candidate| candidate.target == target);
+        // With prefill and decode workers twice, a hedge would occupy four workers at once.
+        let Some(found) = found.filter(|_| placed.prefill.is_none()) else {
+            placed.lease.withdraw();
+            return None;
+        };
+        let worker = Arc::clone(&found.worker);
+        Some((*placed, AttemptTarget { worker, target }))
+    }
+}
+
+/// Returns a pin to all ranks of a worker: a failure is the process's, not the rank's.
+pub(super) fn worker_pin(at: &AttemptTarget) -> Pin {
+    Pin {
+        worker: at.target.worker,
         rank: None,
-    });
-    let worded_for = Some(&*first.worker);
-    let other = PlacementRequest {
-        salt: placement.salt.clone(),
-        pin: None,
-        failed: &failed,
-        worded_for,
-        ..*placement
-    };
-    let PlacementOutcome::Placed(placed) = decide::place(gateway, model, &other, None) else {
-        return None;
-    };
-    let target = placed.lease.target();
-    let found = model
-        .candidates
-        .iter()
-        .find(|candidate| candidate.target == target);
-    // With prefill and decode workers twice, a hedge would occupy four workers at once.
-    let Some(found) = found.filter(|_| placed.prefill.is_none()) else {
-        placed.lease.withdraw();
-        return None;
-    };
-    let worker = Arc::clone(&found.worker);
-    Some((*placed, HedgeTarget { worker, target }))
+    }
 }

@@ -15,13 +15,10 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
-use proxy::headers::REQUEST_ID;
+use proxy::{AbortSwitch, headers::REQUEST_ID};
 
-use super::{
-    accept::{AcceptedRequest, printable},
-    record::RequestGuard,
-};
-use crate::{Gateway, model_names, routes::Route};
+use super::{accept::AcceptedRequest, overrides::printable, routing_notes::RoutingNotes};
+use crate::{model_names, routes::Route};
 
 /// The entry in the rewrites header for a hook's body.
 const REWRITE: &str = "hook";
@@ -54,10 +51,20 @@ struct HookResult {
     result: &'static str,
 }
 
+/// Bounds of a hook's call beside its own settings.
+#[derive(Clone, Debug)]
+pub(crate) struct HookLimits {
+    /// Longest body that a hook may return, in bytes.
+    pub(crate) max_body_bytes: usize,
+    /// Ends the call at the end of a drain.
+    pub(crate) abort: Arc<AbortSwitch>,
+}
+
 /// All hooks, in their order.
 #[derive(Clone, Debug)]
 pub(crate) struct Hooks {
     hooks: Vec<HookClient>,
+    limits: HookLimits,
     results: Family<HookResult, Counter>,
 }
 
@@ -81,22 +88,34 @@ enum HookOutcome {
 
 impl Hooks {
     /// Creates the hooks; every result has its counter from the start.
-    pub(crate) fn new(settings: Vec<HookSettings>, registry: &mut Registry) -> Self {
+    pub(crate) fn new(
+        settings: Vec<HookSettings>,
+        limits: HookLimits,
+        registry: &mut Registry,
+    ) -> Self {
         let results = Family::<HookResult, Counter>::default();
         registry.register(
             "warmroute_hooks",
             "Requests by what a hook said of them",
             results.clone(),
         );
-        Self::of(settings, results)
+        Self::of(settings, limits, results)
     }
 
     /// Returns other hooks with the same counters.
-    pub(crate) fn with_hooks(&self, settings: Vec<HookSettings>) -> Self {
-        Self::of(settings, self.results.clone())
+    pub(crate) fn with_hooks(&self, settings: Vec<HookSettings>, max_body_bytes: usize) -> Self {
+        let limits = HookLimits {
+            max_body_bytes,
+            ..self.limits.clone()
+        };
+        Self::of(settings, limits, self.results.clone())
     }
 
-    fn of(settings: Vec<HookSettings>, results: Family<HookResult, Counter>) -> Self {
+    fn of(
+        settings: Vec<HookSettings>,
+        limits: HookLimits,
+        results: Family<HookResult, Counter>,
+    ) -> Self {
         for hook in &settings {
             for result in ["allow", "transform", "reject", "error"] {
                 drop(results.get_or_create(&HookResult {
@@ -107,6 +126,7 @@ impl Hooks {
         }
         Self {
             hooks: settings.into_iter().map(HookClient::new).collect(),
+            limits,
             results,
         }
     }
@@ -114,10 +134,9 @@ impl Hooks {
     /// Calls each hook that is for the request's model. An error is the client's reply.
     pub(super) async fn call(
         &self,
-        gateway: &Gateway,
         route: &Route,
         call: &mut AcceptedRequest,
-        settle: &mut RequestGuard,
+        notes: &mut RoutingNotes,
     ) -> Result<(), ApiError> {
         for hook in &self.hooks {
             let model = dialect::named_model(call.body.bytes());
@@ -131,12 +150,12 @@ impl Hooks {
             {
                 continue;
             }
-            let outcome = hook.outcome(gateway, route, call).await;
+            let outcome = hook.outcome(&self.limits, route, call).await;
             let (result, refusal) = match outcome {
                 Ok(HookOutcome::Allow) => ("allow", None),
                 Ok(HookOutcome::Transform(body)) => {
                     call.body.replace(body);
-                    settle.notes().record_rewrite(REWRITE);
+                    notes.record_rewrite(REWRITE);
                     ("transform", None)
                 }
                 Ok(HookOutcome::Reject { status, message }) => {
@@ -156,7 +175,7 @@ impl Hooks {
                     result,
                 })
                 .inc();
-            settle.notes().hook(&hook.settings.name, result);
+            notes.hook(&hook.settings.name, result);
             if let Some(error) = refusal {
                 return Err(error);
             }
@@ -191,7 +210,7 @@ impl HookClient {
 
     async fn outcome(
         &self,
-        gateway: &Gateway,
+        limits: &HookLimits,
         route: &Route,
         call: &AcceptedRequest,
     ) -> Result<HookOutcome, String> {
@@ -201,7 +220,7 @@ impl HookClient {
         if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
             headers.insert(REQUEST_ID, id);
         }
-        let most = gateway.limits.max_body_bytes;
+        let most = limits.max_body_bytes;
         let asked = fetch::post(
             &self.origin,
             &self.path,
@@ -212,7 +231,7 @@ impl HookClient {
         );
         let reply = tokio::select! {
             reply = asked => reply.map_err(|error| error.to_string())?,
-            () = gateway.cut.aborted() => return Err("the router is going down".to_owned()),
+            () = limits.abort.aborted() => return Err("the router is going down".to_owned()),
         };
         if reply.status.as_u16() != 200 {
             return Err(format!("status {} in place of 200", reply.status.as_u16()));

@@ -5,15 +5,11 @@
 
 use std::sync::Arc;
 
-use ::lmcache::{MatchedTokens, Occupancy};
+use ::lmcache::{Controller, MatchedTokens, Occupancy};
 use fleet::{ModelView, WorkerView};
 use kv_blocks::PromptIdentity;
-use routing::{LmcacheFacts, Policy};
-
+use routing::LmcacheFacts;
 use tokenization::TokenizedPrompt;
-
-use super::prefill::RequestPolicies;
-use crate::Gateway;
 
 /// The controller's answer.
 #[derive(Clone, Debug)]
@@ -41,7 +37,7 @@ impl LmcacheAnswer {
 
 /// Whether the request has a choice of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CandidateChoice {
+pub(crate) enum CandidateChoice {
     /// The policy chooses.
     Open,
     /// The request names its worker.
@@ -58,33 +54,26 @@ impl CandidateChoice {
     }
 }
 
-/// Looks up the prompt; `None` where no controller is configured, or no policy uses it.
-pub(super) async fn of(
-    gateway: &Gateway,
-    policies: RequestPolicies,
+/// Looks up the prompt of a request that has a choice of workers.
+pub(super) async fn look_up(
+    controller: &Controller,
     model: &ModelView,
     prompt: &TokenizedPrompt,
     choice: CandidateChoice,
-) -> Option<LmcacheAnswer> {
-    let controller = gateway
-        .lmcache
-        .as_ref()
-        .filter(|_| policies.any(Policy::needs_lmcache))?;
-    let asks = choice == CandidateChoice::Open && model.candidates.len() > 1;
-    let tokens = prompt
-        .blocks
-        .as_ref()
-        .filter(|blocks| blocks.identity() == PromptIdentity::Tokens);
-    let matched = match asks {
-        true => {
-            controller
-                .matched(tokens.map(|blocks| &**blocks.tokens()))
-                .await
-        }
-        false => None,
+) -> LmcacheAnswer {
+    let matched = if choice == CandidateChoice::Open && model.candidates.len() > 1 {
+        let tokens = prompt
+            .blocks
+            .as_ref()
+            .filter(|blocks| blocks.identity() == PromptIdentity::Tokens);
+        controller
+            .matched(tokens.map(|blocks| &**blocks.tokens()))
+            .await
+    } else {
+        None
     };
-    Some(LmcacheAnswer {
+    LmcacheAnswer {
         occupancy: controller.occupancy(),
         matched,
-    })
+    }
 }

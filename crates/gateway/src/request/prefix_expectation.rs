@@ -6,7 +6,7 @@ use parity::{IncomparableRequest, PredictionSample, ReplyKind};
 
 use tokenization::TokenizedPrompt;
 
-use super::record::Selection;
+use super::selection::Selection;
 
 /// One request's lookup.
 #[derive(Clone, Copy, Debug)]

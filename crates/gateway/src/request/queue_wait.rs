@@ -8,22 +8,24 @@
 use std::{sync::Arc, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
-use fleet::{ModelCandidate, ModelView};
+use fleet::{Fleet, ModelCandidate, ModelView};
 use kv_blocks::Moment;
+use net::Clock;
+use proxy::AbortSwitch;
 use routing::{
     Affinity, ExcludeReason, Job, MOVE_TIME, NoStopwatch, Overrides, Refusal, ReleasedRequest,
     ReplyMode, WaitBudget, WaitReason, receipt::QueueWait,
 };
 
-use super::{
-    decide::{self, PlacedAttempt, PlacementOutcome, PlacementRequest},
-    dispatch,
-    prefill::RequestPolicies,
+use super::decide::{self, Decider, PlacedAttempt, PlacementOutcome, PlacementRequest};
+use crate::{
+    errors,
+    metrics::Metrics,
+    models,
+    queue_waiters::Waiter,
+    retry::{Retries, RetryPermit},
 };
-use crate::{Gateway, queue_waiters::Waiter, retry::RetryPermit};
 
-/// `Retry-After` if the queue is full, in seconds.
-const FULL_RETRY_S: u32 = 1;
 /// At the end of a wait the router binds the request if it can; this much later it is certain that
 /// it could not.
 const GRACE: Duration = Duration::from_millis(50);
@@ -31,6 +33,17 @@ const GRACE: Duration = Duration::from_millis(50);
 /// How often a request that all of its workers failed checks for a retry permit or for a recovered
 /// worker: neither wakes it.
 const RETRY_LOOK: Duration = Duration::from_millis(250);
+
+/// The queue as requests wait in it.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueStage {
+    pub(crate) decider: Decider,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) limits: WaitLimits,
+    pub(crate) abort: Arc<AbortSwitch>,
+    pub(crate) clock: Clock,
+    pub(crate) metrics: Arc<Metrics>,
+}
 
 /// Queue wait limits.
 #[derive(Clone, Copy, Debug)]
@@ -81,8 +94,8 @@ impl WaitRecord {
 
     /// Records the reason of the wait, from the first one on; `None`: the wait is over, and the
     /// last reason stays.
-    fn begin(&mut self, gateway: &Gateway, reason: Option<WaitReason>) {
-        self.started.get_or_insert_with(|| gateway.clock.now());
+    fn begin(&mut self, now: Moment, reason: Option<WaitReason>) {
+        self.started.get_or_insert(now);
         self.reported.reason = match reason {
             None => self.reported.reason.or(Some("backlog")),
             Some(WaitReason::Backlog) => Some("backlog"),
@@ -91,35 +104,15 @@ impl WaitRecord {
         };
     }
 
-    /// Records the end of the wait, whatever ended it.
-    fn over(&mut self, gateway: &Gateway) {
-        if let Some(since) = self.started.take() {
-            let waited = gateway.clock.now().since(since);
-            self.reported.held_ms = waited.as_secs_f64() * 1e3;
-            gateway.metrics.record_wait(waited);
-        }
+    /// Records the end of the wait, whatever ended it, and returns how long it took.
+    fn end(&mut self, now: Moment) -> Option<Duration> {
+        let waited = now.since(self.started.take()?);
+        self.reported.held_ms = waited.as_secs_f64() * 1e3;
+        Some(waited)
     }
 
-    /// Returns when the waiting task gives up; `None`: never while it waits for a backlog to
-    /// shrink, since the router binds it in time.
-    fn ends(&self, gateway: &Gateway, reason: WaitReason) -> Option<Moment> {
-        let limits = gateway.rules.waiting;
-        let limit = match reason {
-            WaitReason::Backlog => return None,
-            WaitReason::Busy => limits.busy.unwrap_or_default() + GRACE,
-            WaitReason::NoWorker => limits.no_worker,
-        };
-        Some((self.started.unwrap_or_else(|| gateway.clock.now()) + limit).min(self.deadline))
-    }
-
-    /// Returns the wait budget for a busy worker; `None`: no wait, or none left.
-    fn patience(&self, gateway: &Gateway) -> Option<WaitBudget> {
-        self.patience_of(gateway, gateway.rules.waiting.busy?)
-    }
-
-    /// Returns the rest of `limit`.
-    fn patience_of(&self, gateway: &Gateway, limit: Duration) -> Option<WaitBudget> {
-        let now = gateway.clock.now();
+    /// Returns the rest of `limit`; `None`: nothing is left.
+    fn budget(&self, now: Moment, limit: Duration) -> Option<WaitBudget> {
         let waited = self
             .started
             .map_or(Duration::ZERO, |since| now.since(since));
@@ -130,65 +123,244 @@ impl WaitRecord {
             bytes: self.bytes,
         })
     }
+}
+
+impl QueueStage {
+    /// Returns the view of the model that a request names. Waits for workers that have not answered yet
+    /// and may serve it.
+    pub(crate) async fn model(
+        &self,
+        id: &str,
+        wait: &mut WaitRecord,
+    ) -> Result<Arc<ModelView>, ApiError> {
+        let found = match models::find(&self.fleet.snapshot(), id) {
+            Err(error) if error.code == ErrorCode::NoWorker => {
+                self.listed_model(id, wait, error).await
+            }
+            known => known,
+        };
+        if found.is_err() {
+            self.end_wait(wait);
+        }
+        found
+    }
+
+    /// Waits until a worker lists the model, or until it is certain that none will.
+    async fn listed_model(
+        &self,
+        id: &str,
+        wait: &mut WaitRecord,
+        error: ApiError,
+    ) -> Result<Arc<ModelView>, ApiError> {
+        let queued = self.hold(wait, |budget| self.enqueue_without_candidates(budget));
+        let Some(waiter) = queued else {
+            return Err(error);
+        };
+        let _place = waiter?;
+        wait.begin(self.clock.now(), Some(WaitReason::NoWorker));
+        let mut changes = self.decider.waiters.models.subscribe(&Arc::from(id), None);
+        loop {
+            let ends = self.ends(wait, WaitReason::NoWorker);
+            tokio::select! {
+                () = changes.wait_for_change() => match models::find(&self.fleet.snapshot(), id) {
+                    Err(error) if error.code == ErrorCode::NoWorker => {}
+                    known => return known,
+                },
+                () = self.at(ends) => return Err(error),
+                () = self.abort.aborted() => return Err(errors::going_down()),
+            }
+        }
+    }
+
+    /// Chooses a target and counts the load there, now or as soon as a target can take the request.
+    /// `model` is the model's view before the wait, and after it the view of the decision. A
+    /// request that may not wait gets its answer at once.
+    pub(crate) async fn place(
+        &self,
+        model: &mut Arc<ModelView>,
+        placement: &PlacementRequest<'_>,
+        wait: &mut WaitRecord,
+    ) -> Result<PlacedAttempt, Rejection> {
+        let placed = self.place_or_wait(model, placement, wait).await;
+        self.end_wait(wait);
+        placed
+    }
+
+    /// Waits until a request that all of its workers failed may be sent again: within the retry budget
+    /// (then with its permit), when a worker has recovered, or when no worker is left and the request
+    /// waits for one ([`Self::place`]).
+    pub(crate) async fn wait_until_retriable(
+        &self,
+        retries: &Retries,
+        model: &str,
+        wait: &mut WaitRecord,
+    ) -> Result<Option<RetryPermit>, ApiError> {
+        let mut place = None;
+        loop {
+            if let Some(permit) = retries.permit() {
+                return Ok(Some(permit));
+            }
+            let snapshot = self.fleet.snapshot();
+            let candidates = snapshot
+                .model(model)
+                .map_or(&[][..], |model| &model.candidates);
+            let answers =
+                |candidate: &ModelCandidate| !self.fleet.failed_lately(candidate.target.worker);
+            if candidates.is_empty() || candidates.iter().any(answers) {
+                return Ok(None);
+            }
+            if place.is_none() {
+                // Counted among the waiting requests until it continues.
+                place = Some(
+                    self.hold(wait, |budget| self.enqueue_without_candidates(budget))
+                        .unwrap_or_else(|| Err(errors::no_worker()))?,
+                );
+                wait.begin(self.clock.now(), Some(WaitReason::NoWorker));
+            }
+            let ends = self.ends(wait, WaitReason::NoWorker);
+            tokio::select! {
+                () = tokio::time::sleep(RETRY_LOOK) => {}
+                () = self.at(ends) => return Err(errors::no_worker()),
+                () = self.abort.aborted() => return Err(errors::going_down()),
+            }
+        }
+    }
+
+    async fn place_or_wait(
+        &self,
+        model: &mut Arc<ModelView>,
+        placement: &PlacementRequest<'_>,
+        wait: &mut WaitRecord,
+    ) -> Result<PlacedAttempt, Rejection> {
+        let budget = self.busy_budget(wait).filter(|_| placement.may_wait);
+        let (waiter, refusal) = match self.decider.place(model, placement, budget) {
+            PlacementOutcome::Placed(placed) => return Ok(*placed),
+            PlacementOutcome::Queued(waiter) => (waiter, None),
+            PlacementOutcome::Refused(refusal) if refusal.queue_full => {
+                return Err(Rejection {
+                    refusal,
+                    error: errors::queue_full(),
+                });
+            }
+            PlacementOutcome::Refused(refusal) => {
+                let hold = |budget| self.decider.enqueue(model, placement, budget);
+                let held = if placement.may_wait && !is_busy(&refusal) {
+                    self.hold(wait, hold)
+                } else {
+                    None
+                };
+                match held {
+                    Some(Ok(waiter)) => (waiter, Some(refusal)),
+                    Some(Err(error)) => return Err(Rejection { refusal, error }),
+                    None => {
+                        return Err(Rejection {
+                            error: decide::refusal_error(&refusal),
+                            refusal,
+                        });
+                    }
+                }
+            }
+        };
+        match self.released(model, placement, waiter, wait).await {
+            Ok(released) => Ok(self
+                .decider
+                .placed_attempt(model, placement, *released.plan)),
+            Err(error) => {
+                let refusal =
+                    refusal.unwrap_or_else(|| no_exclusion(&self.decider, model, placement));
+                Err(Rejection { refusal, error })
+            }
+        }
+    }
+
+    /// Waits for the router to release the request. `model` follows the fleet meanwhile.
+    async fn released(
+        &self,
+        model: &mut Arc<ModelView>,
+        placement: &PlacementRequest<'_>,
+        mut waiter: Waiter,
+        wait: &mut WaitRecord,
+    ) -> Result<ReleasedRequest, ApiError> {
+        let mut changes = self
+            .decider
+            .waiters
+            .models
+            .subscribe(&model.id, Some(model));
+        loop {
+            // `None`: the plan is on its way.
+            let reason = waiter.reason();
+            wait.begin(self.clock.now(), reason);
+            let ends = reason.and_then(|reason| self.ends(wait, reason));
+            tokio::select! {
+                biased;
+                released = waiter.wait_for_release() => return Ok(released),
+                () = self.abort.aborted() => return Err(errors::going_down()),
+                () = changes.wait_for_change() => {
+                    if let Some(now) = self.fleet.snapshot().model(&model.id) {
+                        *model = Arc::clone(now);
+                    }
+                    self.decider.replace_candidates(model, placement, &waiter, self.busy_budget(wait));
+                    // Until it gets new candidates it still waits for the old ones.
+                    if let Ok(released) = tokio::time::timeout(2 * MOVE_TIME, waiter.wait_for_release()).await {
+                        return Ok(released);
+                    }
+                }
+                () = self.at(ends) => match waiter.reason() {
+                    Some(WaitReason::Busy) if reason == Some(WaitReason::Busy) => return Err(errors::queue_timeout()),
+                    Some(WaitReason::NoWorker) if reason == Some(WaitReason::NoWorker) => {
+                        return Err(errors::no_worker());
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Sleeps until `then`; without one forever.
+    async fn at(&self, then: Option<Moment>) {
+        match then {
+            Some(then) => tokio::time::sleep(then.since(self.clock.now())).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns when the waiting task gives up; `None`: never while it waits for a backlog to
+    /// shrink, since the router binds it in time.
+    fn ends(&self, wait: &WaitRecord, reason: WaitReason) -> Option<Moment> {
+        let limit = match reason {
+            WaitReason::Backlog => return None,
+            WaitReason::Busy => self.limits.busy.unwrap_or_default() + GRACE,
+            WaitReason::NoWorker => self.limits.no_worker,
+        };
+        Some((wait.started.unwrap_or_else(|| self.clock.now()) + limit).min(wait.deadline))
+    }
+
+    /// Returns the wait budget for a busy worker; `None`: no wait, or none left.
+    fn busy_budget(&self, wait: &WaitRecord) -> Option<WaitBudget> {
+        wait.budget(self.clock.now(), self.limits.busy?)
+    }
 
     /// Queues the request while no worker is usable; `None`: no such wait is allowed, or none is
     /// left.
     fn hold(
         &self,
-        gateway: &Gateway,
+        wait: &WaitRecord,
         hold: impl FnOnce(WaitBudget) -> Option<Waiter>,
     ) -> Option<Result<Waiter, ApiError>> {
-        let patience = self.patience_of(gateway, gateway.rules.waiting.no_worker)?;
-        Some(hold(patience).ok_or_else(queue_full))
+        let budget = wait.budget(self.clock.now(), self.limits.no_worker)?;
+        Some(hold(budget).ok_or_else(errors::queue_full))
     }
-}
 
-/// Returns the view of the model that a request names. Waits for workers that have not answered yet
-/// and may serve it.
-pub(crate) async fn model(
-    gateway: &Gateway,
-    id: &str,
-    wait: &mut WaitRecord,
-) -> Result<Arc<ModelView>, ApiError> {
-    let found = match gateway.model(&gateway.fleet.snapshot(), id) {
-        Err(error) if error.code == ErrorCode::NoWorker => {
-            listed_model(gateway, id, wait, error).await
-        }
-        known => known,
-    };
-    if found.is_err() {
-        wait.over(gateway);
-    }
-    found
-}
-
-/// Waits until a worker lists the model, or until it is certain that none will.
-async fn listed_model(
-    gateway: &Gateway,
-    id: &str,
-    wait: &mut WaitRecord,
-    error: ApiError,
-) -> Result<Arc<ModelView>, ApiError> {
-    let hold = |patience| {
-        gateway
+    /// Queues a request that has no candidates.
+    fn enqueue_without_candidates(&self, budget: WaitBudget) -> Option<Waiter> {
+        self.decider
             .waiters
-            .enqueue(gateway.clock.now(), &without_candidates(patience))
-    };
-    let Some(waiter) = wait.hold(gateway, hold) else {
-        return Err(error);
-    };
-    let _place = waiter?;
-    wait.begin(gateway, Some(WaitReason::NoWorker));
-    let mut changes = gateway.waiters.models.subscribe(&Arc::from(id), None);
-    loop {
-        let ends = wait.ends(gateway, WaitReason::NoWorker);
-        tokio::select! {
-            () = changes.wait_for_change() => match gateway.model(&gateway.fleet.snapshot(), id) {
-                Err(error) if error.code == ErrorCode::NoWorker => {}
-                known => return known,
-            },
-            () = at(gateway, ends) => return Err(error),
-            () = gateway.cut.aborted() => return Err(going_down()),
+            .enqueue(self.clock.now(), &without_candidates(budget))
+    }
+
+    fn end_wait(&self, wait: &mut WaitRecord) {
+        if let Some(waited) = wait.end(self.clock.now()) {
+            self.metrics.record_wait(waited);
         }
     }
 }
@@ -216,162 +388,6 @@ fn without_candidates(patience: WaitBudget) -> Job<'static> {
     }
 }
 
-/// Chooses a target and counts the load there, now or as soon as a target can take the request.
-/// `model` is the model's view before the wait, and after it the view of the decision. Unless it
-/// `may_wait`, the request gets its answer at once.
-pub(crate) async fn place(
-    gateway: &Gateway,
-    model: &mut Arc<ModelView>,
-    placement: &PlacementRequest<'_>,
-    may_wait: bool,
-    wait: &mut WaitRecord,
-) -> Result<PlacedAttempt, Rejection> {
-    let placed = placed(gateway, model, placement, may_wait, wait).await;
-    wait.over(gateway);
-    placed
-}
-
-/// Waits until a request that all of its workers failed may be sent again: within the retry budget
-/// (then with its permit), when a worker has recovered, or when no worker is left and the request
-/// waits for one ([`place`]).
-pub(crate) async fn wait_until_retriable(
-    gateway: &Gateway,
-    model: &str,
-    wait: &mut WaitRecord,
-) -> Result<Option<RetryPermit>, ApiError> {
-    let mut place = None;
-    loop {
-        if let Some(permit) = gateway.retry_permit() {
-            return Ok(Some(permit));
-        }
-        let snapshot = gateway.fleet.snapshot();
-        let candidates = snapshot
-            .model(model)
-            .map_or(&[][..], |model| &model.candidates);
-        let answers =
-            |candidate: &ModelCandidate| !gateway.fleet.failed_lately(candidate.target.worker);
-        if candidates.is_empty() || candidates.iter().any(answers) {
-            return Ok(None);
-        }
-        if place.is_none() {
-            let hold = |patience| {
-                gateway
-                    .waiters
-                    .enqueue(gateway.clock.now(), &without_candidates(patience))
-            };
-            // Counted among the waiting requests until it continues.
-            place = Some(
-                wait.hold(gateway, hold)
-                    .unwrap_or_else(|| Err(dispatch::no_worker()))?,
-            );
-            wait.begin(gateway, Some(WaitReason::NoWorker));
-        }
-        let ends = wait.ends(gateway, WaitReason::NoWorker);
-        tokio::select! {
-            () = tokio::time::sleep(RETRY_LOOK) => {}
-            () = at(gateway, ends) => return Err(dispatch::no_worker()),
-            () = gateway.cut.aborted() => return Err(going_down()),
-        }
-    }
-}
-
-async fn placed(
-    gateway: &Gateway,
-    model: &mut Arc<ModelView>,
-    placement: &PlacementRequest<'_>,
-    may_wait: bool,
-    wait: &mut WaitRecord,
-) -> Result<PlacedAttempt, Rejection> {
-    let patience = wait.patience(gateway).filter(|_| may_wait);
-    let (waiter, refusal) = match decide::place(gateway, model, placement, patience) {
-        PlacementOutcome::Placed(placed) => return Ok(*placed),
-        PlacementOutcome::Queued(waiter) => (waiter, None),
-        PlacementOutcome::Refused(refusal) if refusal.queue_full => {
-            return Err(Rejection {
-                refusal,
-                error: queue_full(),
-            });
-        }
-        PlacementOutcome::Refused(refusal) => {
-            let hold = |patience| decide::enqueue(gateway, model, placement, patience);
-            let held = if may_wait && !is_busy(&refusal) {
-                wait.hold(gateway, hold)
-            } else {
-                None
-            };
-            match held {
-                Some(Ok(waiter)) => (waiter, Some(refusal)),
-                Some(Err(error)) => return Err(Rejection { refusal, error }),
-                None => {
-                    return Err(Rejection {
-                        error: decide::refusal_error(&refusal),
-                        refusal,
-                    });
-                }
-            }
-        }
-    };
-    match released(gateway, model, placement, waiter, wait).await {
-        Ok(released) => Ok(decide::into_attempt(
-            gateway,
-            model,
-            placement,
-            *released.plan,
-        )),
-        Err(error) => {
-            let refusal = refusal.unwrap_or_else(|| nobody(gateway, model, placement));
-            Err(Rejection { refusal, error })
-        }
-    }
-}
-
-/// Waits for the router to release the request. `model` follows the fleet meanwhile.
-async fn released(
-    gateway: &Gateway,
-    model: &mut Arc<ModelView>,
-    placement: &PlacementRequest<'_>,
-    mut waiter: Waiter,
-    wait: &mut WaitRecord,
-) -> Result<ReleasedRequest, ApiError> {
-    let mut changes = gateway.waiters.models.subscribe(&model.id, Some(model));
-    loop {
-        // `None`: the plan is on its way.
-        let reason = waiter.reason();
-        wait.begin(gateway, reason);
-        let ends = reason.and_then(|reason| wait.ends(gateway, reason));
-        tokio::select! {
-            biased;
-            released = waiter.wait_for_release() => return Ok(released),
-            () = gateway.cut.aborted() => return Err(going_down()),
-            () = changes.wait_for_change() => {
-                if let Some(now) = gateway.fleet.snapshot().model(&model.id) {
-                    *model = Arc::clone(now);
-                }
-                decide::replace_candidates(gateway, model, placement, &waiter, wait.patience(gateway));
-                // Until it gets new candidates it still waits for the old ones.
-                if let Ok(released) = tokio::time::timeout(2 * MOVE_TIME, waiter.wait_for_release()).await {
-                    return Ok(released);
-                }
-            }
-            () = at(gateway, ends) => match waiter.reason() {
-                Some(WaitReason::Busy) if reason == Some(WaitReason::Busy) => return Err(timed_out()),
-                Some(WaitReason::NoWorker) if reason == Some(WaitReason::NoWorker) => {
-                    return Err(dispatch::no_worker());
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-/// Sleeps until `then`; without one forever.
-async fn at(gateway: &Gateway, then: Option<Moment>) {
-    match then {
-        Some(then) => tokio::time::sleep(then.since(gateway.clock.now())).await,
-        None => std::future::pending().await,
-    }
-}
-
 fn is_busy(refusal: &Refusal) -> bool {
     refusal
         .excluded
@@ -380,30 +396,11 @@ fn is_busy(refusal: &Refusal) -> bool {
 }
 
 /// Returns the refusal of a request that stopped waiting: the router excluded no target.
-fn nobody(gateway: &Gateway, model: &ModelView, placement: &PlacementRequest<'_>) -> Refusal {
-    let policy = RequestPolicies::of(gateway, placement.overrides, model).decode;
+fn no_exclusion(decider: &Decider, model: &ModelView, placement: &PlacementRequest<'_>) -> Refusal {
+    let policy = decider.policies(placement.overrides, model).decode;
     Refusal {
         policy,
         excluded: Vec::new(),
         queue_full: false,
     }
-}
-
-fn queue_full() -> ApiError {
-    let message =
-        "too many requests wait for a worker (queue.max_entries, queue.max_bytes): try again";
-    ApiError::new(ErrorCode::QueueFull, message).with_retry_after(FULL_RETRY_S)
-}
-
-fn timed_out() -> ApiError {
-    let message = "every worker that could take the request stayed above the busy threshold (queue.wait): try again";
-    ApiError::new(ErrorCode::QueueTimeout, message).with_retry_after(decide::BUSY_RETRY_S)
-}
-
-fn going_down() -> ApiError {
-    ApiError::new(
-        ErrorCode::Draining,
-        "the router is going down, and the request was still waiting: try again",
-    )
-    .with_retry_after(1)
 }

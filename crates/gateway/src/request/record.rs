@@ -9,6 +9,7 @@ mod attempts;
 mod hedge;
 mod log;
 mod prefill;
+mod recorder;
 mod reply_notes;
 mod shared;
 
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock, atomic::Ordering};
 
 use dialect::{ApiError, Dialect, ErrorCode, Usage};
 use fleet::FailureKind;
-use kv_blocks::{Moment, Target};
+use kv_blocks::Moment;
 use parity::Basis;
 use routing::{
     CacheSource, Decision, PrefillLeg, PrefillNote, Refusal,
@@ -26,6 +27,7 @@ use routing::{
     },
 };
 
+pub(crate) use self::recorder::{ReceiptSinks, RecordSettings, Recorder, WorkerReports};
 use self::{
     attempts::OpenAttempt,
     log::{LogEnding, RequestLogLine},
@@ -36,9 +38,9 @@ use super::{
     prefix_expectation::PrefixExpectation,
     receipt::{DecisionFacts, RequestFacts},
     routing_notes::RoutingNotes,
+    selection::Selection,
 };
 use crate::{
-    Gateway,
     lease::Lease,
     metrics::RequestSummary,
     routes::{ErrorShape, Route, RouteHandler},
@@ -47,29 +49,50 @@ use crate::{
 /// The drop guard of one request.
 #[derive(Debug)]
 pub(crate) struct RequestGuard {
-    gateway: Arc<Gateway>,
+    recorder: Arc<Recorder>,
     route: &'static Route,
     request_id: Arc<str>,
     received: Moment,
     id: DecisionId,
-    about: Option<RequestFacts>,
     /// `None` for a request that computes no prompt.
     prefix_expectation: Option<PrefixExpectation>,
-    verdict: Option<RouterAnswer>,
     selection: Option<Selection>,
+    attempt: CurrentAttempt,
+    draft: ReceiptDraft,
+    reply: ReplyRecord,
+    end: Option<OutcomeKind>,
+    /// Set at the end: whether the reply was whole and no error.
+    outcome: Option<Arc<OnceLock<bool>>>,
+}
+
+/// The attempt under way, with its load.
+#[derive(Debug, Default)]
+struct CurrentAttempt {
     lease: Option<Lease>,
+    open: Option<OpenAttempt>,
     /// The result of the prefill, where a split was considered.
     prefill: Option<PrefillNote>,
     /// The prefill under way, and its start.
     leg: Option<(PrefillLeg, Moment)>,
+}
+
+/// The facts of the receipt, stage by stage.
+#[derive(Debug, Default)]
+struct ReceiptDraft {
+    about: Option<RequestFacts>,
+    verdict: Option<RouterAnswer>,
     rewrites: Vec<&'static str>,
     notes: RoutingNotes,
     attempts: Vec<Attempt>,
-    open: Option<OpenAttempt>,
     timing: RouterTiming,
     hold: QueueWait,
     published: bool,
     logged: RequestLogLine,
+}
+
+/// The reply as far as the client has it.
+#[derive(Debug, Default)]
+struct ReplyRecord {
     status: Option<u16>,
     first_token: Option<Moment>,
     relaying: bool,
@@ -78,28 +101,12 @@ pub(crate) struct RequestGuard {
     in_band_error: bool,
     ending: StreamEnding,
     stored_response: StoredResponse,
-    end: Option<OutcomeKind>,
-    /// Set at the end: whether the reply was whole and no error.
-    outcome: Option<Arc<OnceLock<bool>>>,
-}
-
-/// The part of the last decision that reply headers show and the end counts.
-#[derive(Clone, Debug)]
-pub(crate) struct Selection {
-    pub(crate) worker: Arc<str>,
-    pub(crate) policy: &'static str,
-    /// The way in which the policy placed the request, where it distinguishes several.
-    pub(crate) label: Option<&'static str>,
-    pub(crate) predicted_cached_tokens: u32,
-    pub(super) announced_cached_tokens: u32,
-    pub(super) basis: Basis,
-    target: Target,
-    pub(super) sent: Moment,
 }
 
 /// The end of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum StreamEnding {
+    #[default]
     Proper,
     /// Without its end marker.
     Unfinished,
@@ -108,41 +115,23 @@ enum StreamEnding {
 impl RequestGuard {
     /// Opens the guard of a request.
     pub(crate) fn open(
-        gateway: &Arc<Gateway>,
+        recorder: &Arc<Recorder>,
         route: &'static Route,
         request_id: Arc<str>,
         received: Moment,
     ) -> Self {
-        gateway.running.fetch_add(1, Ordering::Relaxed);
+        recorder.running.fetch_add(1, Ordering::Relaxed);
         Self {
-            gateway: Arc::clone(gateway),
+            recorder: Arc::clone(recorder),
             route,
             request_id,
             received,
-            id: gateway.decision_ids.next_id(),
-            about: None,
+            id: recorder.receipts.ids.next_id(),
             prefix_expectation: None,
-            verdict: None,
             selection: None,
-            lease: None,
-            prefill: None,
-            leg: None,
-            rewrites: Vec::new(),
-            notes: RoutingNotes::default(),
-            attempts: Vec::new(),
-            open: None,
-            timing: RouterTiming::default(),
-            hold: QueueWait::default(),
-            published: false,
-            logged: RequestLogLine::default(),
-            status: None,
-            first_token: None,
-            relaying: false,
-            usage: None,
-            finish_reason: None,
-            in_band_error: false,
-            ending: StreamEnding::Proper,
-            stored_response: StoredResponse::Nothing,
+            attempt: CurrentAttempt::default(),
+            draft: ReceiptDraft::default(),
+            reply: ReplyRecord::default(),
             end: None,
             outcome: None,
         }
@@ -168,11 +157,11 @@ impl RequestGuard {
 
     /// Returns the router's own times, filled in stage by stage.
     pub(crate) fn timing(&mut self) -> &mut RouterTiming {
-        &mut self.timing
+        &mut self.draft.timing
     }
 
     pub(crate) fn set_request_facts(&mut self, about: RequestFacts) {
-        self.about = Some(self.notes.about(about));
+        self.draft.about = Some(self.draft.notes.about(about));
     }
 
     /// Records that the worker will look up the prompt in a prefix cache.
@@ -190,15 +179,15 @@ impl RequestGuard {
     ) {
         let policy = decision.policy.as_str();
         let us = decision.lookup_us + decision.decide_us;
-        self.gateway
+        self.recorder
             .metrics
             .record_decision(policy, decision.method.as_str(), us);
         // A retried request pays for each decision.
-        self.timing.hash += decision.hash_us;
-        self.timing.lookup += decision.lookup_us;
-        self.timing.decide += decision.decide_us;
-        let (target, now) = (lease.target(), self.gateway.clock.now());
-        self.open = Some(OpenAttempt {
+        self.draft.timing.hash += decision.hash_us;
+        self.draft.timing.lookup += decision.lookup_us;
+        self.draft.timing.decide += decision.decide_us;
+        let (target, now) = (lease.target(), self.recorder.clock.now());
+        self.attempt.open = Some(OpenAttempt {
             target,
             name: Arc::clone(&decision.winner_name),
             started: now,
@@ -220,39 +209,48 @@ impl RequestGuard {
             target,
             sent: now,
         });
-        self.prefill.clone_from(&decision.prefill);
-        self.verdict = Some(RouterAnswer::Decided(Box::new(decision)));
-        self.lease = Some(lease);
-        self.rewrites = self.notes.rewrites().to_vec();
+        self.attempt.prefill.clone_from(&decision.prefill);
+        self.draft.verdict = Some(RouterAnswer::Decided(Box::new(decision)));
+        self.attempt.lease = Some(lease);
+        self.draft.rewrites = self.draft.notes.rewrites().to_vec();
         self.begin_prefill(leg);
     }
 
     /// Records the request's wait for its decision.
     pub(crate) fn record_wait(&mut self, hold: QueueWait) {
-        self.hold = hold;
+        self.draft.hold = hold;
     }
 
     /// Records that no target can take the request. The receipt keeps an earlier decision.
     pub(crate) fn record_refusal(&mut self, refusal: Refusal) {
-        if self.verdict.is_none() {
-            self.verdict = Some(RouterAnswer::Refused(refusal));
+        if self.draft.verdict.is_none() {
+            self.draft.verdict = Some(RouterAnswer::Refused(refusal));
         }
     }
 
     /// Records the commit point: the reply's head is sent, and no retry follows.
     pub(crate) fn commit(&mut self, status: u16, content: &BodyContent) {
-        self.status = Some(status);
+        self.reply.status = Some(status);
         let begun = matches!(content, BodyContent::Begun { .. });
-        if let Some(lease) = &mut self.lease {
+        if let Some(lease) = &mut self.attempt.lease {
             // A reply that has only begun may still fail; its end decides.
             if begun {
-                self.gateway.fleet.report_answer(lease.target().worker);
+                self.recorder
+                    .workers
+                    .fleet
+                    .report_answer(lease.target().worker);
             } else {
-                self.gateway.fleet.report_success(lease.target().worker);
+                self.recorder
+                    .workers
+                    .fleet
+                    .report_success(lease.target().worker);
             }
             // The worker listed this model: another engine may use its port by now.
             if status == 404 {
-                self.gateway.fleet.request_recheck(lease.target().worker);
+                self.recorder
+                    .workers
+                    .fleet
+                    .request_recheck(lease.target().worker);
             }
             // Only the first event of a stream shows when the prompt was computed: a whole reply
             // comes after its last token, and an error shows nothing.
@@ -265,26 +263,29 @@ impl RequestGuard {
             ) && (200..300).contains(&status)
             {
                 lease.first_token();
-                self.first_token = Some(self.gateway.clock.now());
+                self.reply.first_token = Some(self.recorder.clock.now());
             }
         }
         if begun {
-            self.relaying = true;
-            self.gateway.metrics.open_streams.inc();
+            self.reply.relaying = true;
+            self.recorder.metrics.open_streams.inc();
         }
         self.publish(None);
     }
 
     /// Records that the client got the whole reply.
     pub(crate) fn complete(&mut self) {
-        let status = self.status.unwrap_or(200);
-        let failed = self.in_band_error && status < 400;
-        if let Some(open) = self
-            .open
-            .as_ref()
-            .filter(|_| self.relaying && !failed && self.ending == StreamEnding::Proper)
+        let status = self.reply.status.unwrap_or(200);
+        let failed = self.reply.in_band_error && status < 400;
+        if let Some(open) =
+            self.attempt.open.as_ref().filter(|_| {
+                self.reply.relaying && !failed && self.reply.ending == StreamEnding::Proper
+            })
         {
-            self.gateway.fleet.report_success(open.target.worker);
+            self.recorder
+                .workers
+                .fleet
+                .report_success(open.target.worker);
         }
         self.end = Some(if failed {
             OutcomeKind::UpstreamError
@@ -292,14 +293,16 @@ impl RequestGuard {
             outcome_of(status)
         });
         if let Some(usage) = self
+            .reply
             .usage
             .filter(|usage| !failed && usage.completion_tokens > 0)
         {
-            self.gateway
+            self.recorder
+                .workers
                 .router
                 .record_reply_length(usage.completion_tokens);
         }
-        self.close_attempt(None, AttemptResult::Ok, self.status);
+        self.close_attempt(None, AttemptResult::Ok, self.reply.status);
     }
 
     /// Returns the dialect whose streams have an end marker, where this reply should have one.
@@ -307,6 +310,7 @@ impl RequestGuard {
         match self.route.endpoint {
             RouteHandler::Generate(dialect)
                 if self
+                    .reply
                     .status
                     .is_none_or(|status| (200..300).contains(&status)) =>
             {
@@ -318,13 +322,13 @@ impl RequestGuard {
 
     /// Returns whether no event was an error; an error event decides the outcome of the reply.
     pub(crate) fn has_no_in_band_error(&self) -> bool {
-        !self.in_band_error
+        !self.reply.in_band_error
     }
 
     /// Records that the worker closed its stream properly but without its end marker. The client
     /// gets it unchanged.
     pub(crate) fn record_incomplete(&mut self) {
-        self.ending = StreamEnding::Unfinished;
+        self.reply.ending = StreamEnding::Unfinished;
         self.record_blame(FailureKind::Incomplete);
     }
 
@@ -338,61 +342,65 @@ impl RequestGuard {
         self.close_attempt(
             Some(AttemptClass::C3),
             AttemptResult::MidStream,
-            self.status,
+            self.reply.status,
         );
-        self.lease = None;
+        self.attempt.lease = None;
     }
 
     /// Records that the client gets an error of the router in place of a reply.
     pub(crate) fn record_own_error(&mut self, error: &ApiError) {
-        self.status = Some(error.status);
+        self.reply.status = Some(error.status);
         let kind = match error.status {
-            500.. if error.status != 503 && self.attempts.is_empty() => OutcomeKind::RouterError,
+            500.. if error.status != 503 && self.draft.attempts.is_empty() => {
+                OutcomeKind::RouterError
+            }
             status => outcome_of(status),
         };
         if kind == OutcomeKind::Shed {
-            self.gateway.metrics.record_rejection(error.counted_as());
+            self.recorder.metrics.record_rejection(error.counted_as());
         }
         self.end = Some(kind);
     }
 
     /// Records a reply that is not relayed: one of the router, or a worker's final error.
     pub(crate) fn record_passthrough(&mut self, status: u16) {
-        self.status = Some(status);
+        self.reply.status = Some(status);
         self.end = Some(outcome_of(status));
     }
 
     /// Puts the receipt into the ring, or completes the one in the ring.
     fn publish(&mut self, outcome: Option<RequestOutcome>) {
-        if std::mem::replace(&mut self.published, true) {
+        if std::mem::replace(&mut self.draft.published, true) {
             let end = LogEnding {
-                attempts: std::mem::take(&mut self.attempts),
-                prefill: self.prefill.take(),
+                attempts: std::mem::take(&mut self.draft.attempts),
+                prefill: self.attempt.prefill.take(),
                 outcome,
             };
             self.log_end(&end);
-            self.gateway
+            self.recorder
+                .receipts
                 .ring
                 .update(self.id, |receipt| end.complete(receipt));
             return;
         }
         // A request that never came to a decision has nothing to explain.
-        let (Some(about), Some(mut verdict)) = (self.about.take(), self.verdict.take()) else {
+        let (Some(about), Some(mut verdict)) = (self.draft.about.take(), self.draft.verdict.take())
+        else {
             return;
         };
         if let RouterAnswer::Decided(decision) = &mut verdict {
-            decision.prefill.clone_from(&self.prefill);
+            decision.prefill.clone_from(&self.attempt.prefill);
         }
         let decided = DecisionFacts {
             id: self.id,
-            at_unix_ms: self.gateway.clock.unix_ms(),
+            at_unix_ms: self.recorder.clock.unix_ms(),
             request_id: Arc::clone(&self.request_id),
             route: self.route.path,
             verdict,
-            hold: self.hold,
-            timing: self.timing,
+            hold: self.draft.hold,
+            timing: self.draft.timing,
         };
-        let (attempts, rewrites) = (self.attempts.clone(), self.rewrites.clone());
+        let (attempts, rewrites) = (self.draft.attempts.clone(), self.draft.rewrites.clone());
         let receipt = Receipt {
             attempts,
             rewrites,
@@ -400,7 +408,7 @@ impl RequestGuard {
             ..about.receipt(decided)
         };
         self.log_shown(&receipt);
-        self.gateway.ring.push(receipt);
+        self.recorder.receipts.ring.push(receipt);
     }
 
     /// Submits the prediction and its result to parity. Returns `None` if they cannot be compared,
@@ -412,36 +420,37 @@ impl RequestGuard {
         let sample = self
             .prefix_expectation
             .filter(|_| own)
-            .and_then(|it| it.sample(won, self.usage));
+            .and_then(|it| it.sample(won, self.reply.usage));
         // Failed attempts are already submitted.
         if sample.is_none()
             && self
+                .draft
                 .attempts
                 .last()
                 .is_some_and(|last| last.result == AttemptResult::Ok)
         {
             self.record_incomparable(won.target, won.sent);
         }
-        sample.map(|sample| self.gateway.parity_monitor.observe(won.target, sample))
+        sample.map(|sample| self.recorder.parity_monitor.observe(won.target, sample))
     }
 
     fn outcome(&self, kind: OutcomeKind, now: Moment) -> RequestOutcome {
         RequestOutcome {
             kind,
-            status: self.status,
-            ttft_ms: self.first_token.map(|at| at.ms_since(self.received)),
+            status: self.reply.status,
+            ttft_ms: self.reply.first_token.map(|at| at.ms_since(self.received)),
             duration_ms: now.ms_since(self.received),
-            prompt_tokens: self.usage.map(|usage| usage.prompt_tokens),
-            completion_tokens: self.usage.map(|usage| usage.completion_tokens),
-            cached_tokens: self.usage.and_then(|usage| usage.cached_tokens),
-            finish_reason: self.finish_reason.clone(),
+            prompt_tokens: self.reply.usage.map(|usage| usage.prompt_tokens),
+            completion_tokens: self.reply.usage.map(|usage| usage.completion_tokens),
+            cached_tokens: self.reply.usage.and_then(|usage| usage.cached_tokens),
+            finish_reason: self.reply.finish_reason.clone(),
         }
     }
 }
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.lease = None;
+        self.attempt.lease = None;
         let unannounced = || {
             if std::thread::panicking() {
                 OutcomeKind::RouterError
@@ -452,38 +461,38 @@ impl Drop for RequestGuard {
         let kind = self.end.unwrap_or_else(unannounced);
         match kind {
             OutcomeKind::ClientGone => {
-                self.close_attempt(None, AttemptResult::ClientGone, self.status)
+                self.close_attempt(None, AttemptResult::ClientGone, self.reply.status)
             }
-            OutcomeKind::RouterError => self.status = self.status.or(Some(500)),
+            OutcomeKind::RouterError => self.reply.status = self.reply.status.or(Some(500)),
             _ => {}
         }
-        if self.relaying {
-            self.gateway.metrics.open_streams.dec();
+        if self.reply.relaying {
+            self.recorder.metrics.open_streams.dec();
         }
         if let Some(good) = &self.outcome {
-            let finished = !matches!(self.finish_reason.as_deref(), Some("error" | "abort"));
+            let finished = !matches!(self.reply.finish_reason.as_deref(), Some("error" | "abort"));
             let _ = good.set(kind == OutcomeKind::Ok && finished);
         }
-        let now = self.gateway.clock.now();
+        let now = self.recorder.clock.now();
         let judged = self.judge(kind);
-        self.gateway.metrics.record_request(&RequestSummary {
+        self.recorder.metrics.record_request(&RequestSummary {
             route: self.route.path,
             kind,
             took: now.since(self.received),
-            ttft: self.first_token.map(|at| at.since(self.received)),
-            timing: self.selection.is_some().then_some(&self.timing),
+            ttft: self.reply.first_token.map(|at| at.since(self.received)),
+            timing: self.selection.is_some().then_some(&self.draft.timing),
             selection: self.selection.as_ref(),
             usage: self.own_usage(),
             judged,
         });
-        if let Some(note) = &self.prefill {
-            self.gateway.metrics.record_prefill(note);
+        if let Some(note) = &self.attempt.prefill {
+            self.recorder.metrics.record_prefill(note);
         }
-        if self.gateway.limits.log_requests {
+        if self.recorder.settings.log_requests {
             tracing::info!(
                 request_id = %self.request_id,
                 route = self.route.path,
-                status = self.status,
+                status = self.reply.status,
                 outcome = kind.as_str(),
                 worker = self.selection.as_ref().map(|won| &*won.worker),
                 ms = now.ms_since(self.received),
@@ -492,7 +501,7 @@ impl Drop for RequestGuard {
         }
         let outcome = self.outcome(kind, now);
         self.publish(Some(outcome));
-        self.gateway.running.fetch_sub(1, Ordering::Relaxed);
+        self.recorder.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

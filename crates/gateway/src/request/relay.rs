@@ -30,7 +30,10 @@ use proxy::{AbortSignal, UpstreamBody};
 use tokio::time::{Sleep, sleep};
 
 use self::{ending::EndingTracker, translation::StreamTranslation};
-use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
+use super::{
+    attempt_limits::StreamLimits, dispatch::BodyKind, record::RequestGuard,
+    translate::StreamTranslator,
+};
 
 /// Longest wait for the rest of a partial event.
 const TORN_EVENT: Duration = Duration::from_millis(50);
@@ -38,15 +41,6 @@ const TORN_EVENT: Duration = Duration::from_millis(50);
 const TORN_BYTES: usize = 1024 * 1024;
 /// Pause between the error event and the unclean close: the connection flushes meanwhile.
 const FLUSH: Duration = Duration::from_millis(20);
-
-/// Limits of a running stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct StreamLimits {
-    pub(crate) idle: Duration,
-    pub(crate) total: Duration,
-    /// Whether a stream without its end marker is cut.
-    pub(crate) strict: bool,
-}
 
 /// The parts of a reply that has begun.
 #[derive(Debug)]

@@ -1,95 +1,12 @@
 //! Replies: their heads, and the bodies that are not relayed.
 
-use std::{
-    io,
-    pin::Pin,
-    task::{Context, Poll},
-};
-
-use bytes::Bytes;
-use dialect::ApiError;
+use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
-use http_body::{Body, Frame, SizeHint};
-use proxy::headers::{self, REQUEST_ID};
+use proxy::headers::{self, REQUEST_ID, insert};
 use serde::Serialize;
 
-use super::{FillingBody, compat_headers, record::RequestGuard, relay::ReplyRelay};
-use crate::{coalesce::SharedBody, routes::ErrorShape};
-
-/// The body of a reply.
-#[derive(Debug)]
-pub(crate) enum ReplyBody {
-    /// Bytes of the router, or a worker's whole reply with the request's guard, which is settled
-    /// after the last byte.
-    Whole(Option<Bytes>, Option<Box<RequestGuard>>),
-    /// A worker's reply that is being relayed.
-    Relay(Box<ReplyRelay>),
-    /// A reply that other requests may read too.
-    Shared(Box<SharedBody>),
-    /// A reply that is cached if the client gets all of it.
-    Kept(Box<FillingBody>),
-}
-
-impl ReplyBody {
-    pub(crate) fn empty() -> Self {
-        Self::Whole(None, None)
-    }
-
-    fn own(bytes: impl Into<Bytes>) -> Self {
-        Self::Whole(Some(bytes.into()), None)
-    }
-
-    pub(crate) fn whole(bytes: Bytes, mut settle: RequestGuard) -> Self {
-        if bytes.is_empty() {
-            // hyper never polls an empty body.
-            settle.complete();
-            return Self::empty();
-        }
-        Self::Whole(Some(bytes), Some(Box::new(settle)))
-    }
-}
-
-impl Body for ReplyBody {
-    type Data = Bytes;
-    type Error = io::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        match self.get_mut() {
-            Self::Whole(bytes, settle) => {
-                if let Some(mut settle) = settle.take() {
-                    settle.complete();
-                }
-                Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
-            }
-            Self::Relay(relay) => Pin::new(relay.as_mut()).poll_frame(cx),
-            Self::Shared(shared) => Pin::new(shared.as_mut()).poll_frame(cx),
-            Self::Kept(kept) => Pin::new(kept.as_mut()).poll_frame(cx),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(bytes, _) => bytes.is_none(),
-            Self::Relay(relay) => relay.is_end_stream(),
-            Self::Shared(shared) => shared.is_end_stream(),
-            Self::Kept(kept) => kept.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(bytes, _) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
-            }
-            Self::Relay(relay) => relay.size_hint(),
-            Self::Shared(shared) => shared.size_hint(),
-            Self::Kept(kept) => kept.size_hint(),
-        }
-    }
-}
+use super::{compat_headers, dispatch::FinalError, record::RequestGuard, reply_body::ReplyBody};
+use crate::{metrics::Metrics, routes::ErrorShape};
 
 /// Builds the head of a relayed reply.
 pub(crate) fn head(worker: &Parts, settle: &RequestGuard) -> (StatusCode, HeaderMap) {
@@ -174,6 +91,41 @@ pub(crate) fn error(error: &ApiError, shape: ErrorShape, request_id: &str) -> Re
     response
 }
 
+/// Answers the client with an error of the router.
+pub(super) fn refused(mut settle: RequestGuard, error: &ApiError) -> Response<ReplyBody> {
+    settle.record_own_error(error);
+    let mut response = self::error(error, settle.error_shape(), settle.request_id());
+    add_routing_headers(response.headers_mut(), &settle);
+    response
+}
+
+/// Answers the client with the last failure when no further attempt follows.
+pub(super) fn last_failure(mut settle: RequestGuard, failure: FinalError) -> Response<ReplyBody> {
+    match failure {
+        FinalError::Error(error) => refused(settle, &error),
+        FinalError::Pass(head, bytes) => {
+            settle.record_passthrough(head.status.as_u16());
+            let head = self::head(&head, &settle);
+            with_head(head, ReplyBody::whole(bytes, settle))
+        }
+    }
+}
+
+/// Builds the reply of a request whose handling panicked.
+pub(super) fn panicked(
+    metrics: &Metrics,
+    shape: ErrorShape,
+    request_id: &str,
+) -> Response<ReplyBody> {
+    metrics.panics.inc();
+    let message = "the router failed on this request; see its log";
+    error(
+        &ApiError::new(ErrorCode::Internal, message),
+        shape,
+        request_id,
+    )
+}
+
 /// Adds the methods that the path supports, if any.
 pub(crate) fn with_allow(
     methods: Option<&'static str>,
@@ -237,11 +189,4 @@ pub(super) fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<Re
     insert(&mut fields, HeaderName::from_static(REQUEST_ID), request_id);
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     with_head((status, fields), ReplyBody::own(body))
-}
-
-/// Sets a header, unless the value is invalid in one.
-pub(super) fn insert(fields: &mut HeaderMap, name: HeaderName, value: &str) {
-    if let Ok(value) = HeaderValue::try_from(value) {
-        fields.insert(name, value);
-    }
 }

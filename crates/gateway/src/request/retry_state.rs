@@ -1,16 +1,15 @@
 //! The attempts of one request, and whether another follows.
 
-use std::time::Duration;
-
+use dialect::ApiError;
 use fleet::{FailureKind, ModelView};
 use kv_blocks::{Moment, WorkerId};
 use routing::{Pin, receipt::AttemptClass};
 
 use super::{
-    dispatch::AttemptFailure,
-    queue_wait::{self, WaitRecord},
+    dispatch::{AttemptFailure, FinalError},
+    queue_wait::{QueueStage, WaitRecord},
 };
-use crate::{Gateway, retry::RetryPermit};
+use crate::retry::{Retries, RetryPermit};
 
 /// Most attempts of one request that may end with a local failure: the fault affects every worker
 /// alike.
@@ -38,6 +37,14 @@ pub(super) struct RetryState {
 }
 
 impl RetryState {
+    /// Returns the client's reply when no further attempt follows: the last failure's, else
+    /// `error`.
+    pub(super) fn final_error(&mut self, error: ApiError) -> FinalError {
+        self.last
+            .take()
+            .map_or(FinalError::Error(error), |failure| failure.reply)
+    }
+
     /// Records a failed hedge.
     pub(super) fn record_hedge_failure(&mut self, other: Pin) {
         self.excluded.push(other);
@@ -46,13 +53,13 @@ impl RetryState {
 
     /// Called when the workers that were left at the failure are gone by now. Returns whether the
     /// request waits like one that found no worker at all.
-    pub(super) fn may_wait_for_worker(&mut self, gateway: &Gateway) -> bool {
+    pub(super) fn may_wait_for_worker(&mut self, queue: &QueueStage) -> bool {
         let class = self.last.as_ref().and_then(|failure| failure.class);
         let nothing_came = matches!(class, Some(AttemptClass::C0 | AttemptClass::C1));
-        let now = gateway.clock.now();
+        let now = queue.clock.now();
         let in_time = self
             .failed_at
-            .is_some_and(|failed_at| now.since(failed_at) < gateway.rules.waiting.no_worker);
+            .is_some_and(|failed_at| now.since(failed_at) < queue.limits.no_worker);
         if self.waits_for_anybody || !nothing_came || !in_time {
             return false;
         }
@@ -65,15 +72,22 @@ impl RetryState {
     /// the rules.
     pub(super) async fn next_attempt(
         &mut self,
-        gateway: &Gateway,
-        model: &ModelView,
-        worker: WorkerId,
-        pinned: bool,
-        failure: AttemptFailure,
+        stage: RetryStage<'_>,
+        failed: FailedAttempt,
         wait: &mut WaitRecord,
     ) -> bool {
+        let RetryStage {
+            retries,
+            queue,
+            model,
+        } = stage;
+        let FailedAttempt {
+            worker,
+            pinned,
+            failure,
+        } = failed;
         let class = failure.class;
-        let failed_at = *self.failed_at.get_or_insert(gateway.clock.now());
+        let failed_at = *self.failed_at.get_or_insert(queue.clock.now());
         (self.permit, self.waits_for_anybody) = (None, false);
         // Of several 503s the client gets the longest `Retry-After`.
         let failure = match self.last.take() {
@@ -91,11 +105,11 @@ impl RetryState {
         if kind == Some(FailureKind::Local) {
             self.local += 1;
             return self.local < LOCAL_ATTEMPTS
-                && pause(gateway, self.local - 1, wait.deadline()).await;
+                && stage.pause(self.local - 1, wait.deadline()).await;
         }
         if class != AttemptClass::C0 {
             self.sends += 1;
-            if self.sends >= gateway.rules.retry.sends {
+            if self.sends >= retries.rules.sends {
                 return false;
             }
         }
@@ -112,17 +126,17 @@ impl RetryState {
         if !pinned && untried().next().is_some() {
             let free = match class {
                 AttemptClass::C0 => true,
-                AttemptClass::C1 => untried().any(|worker| !gateway.fleet.failed_lately(worker)),
+                AttemptClass::C1 => untried().any(|worker| !queue.fleet.failed_lately(worker)),
                 _ => false,
             };
             if !free {
-                self.permit = gateway.retry_permit();
+                self.permit = retries.permit();
             }
             return free || self.permit.is_some();
         }
         // A request of which nothing was sent counts as new: it also waits for a worker to appear
         // or return, where that is allowed.
-        let may_wait = gateway.clock.now().since(failed_at) < gateway.rules.waiting.no_worker;
+        let may_wait = queue.clock.now().since(failed_at) < queue.limits.no_worker;
         if class == AttemptClass::C0 && may_wait {
             self.waits_for_anybody = true;
             self.excluded.clear();
@@ -136,18 +150,18 @@ impl RetryState {
         if !retriable {
             return false;
         }
-        self.permit = gateway.retry_permit();
+        self.permit = retries.permit();
         if self.permit.is_none() {
             if class != AttemptClass::C1 || !may_wait || pinned {
                 return false;
             }
-            match queue_wait::wait_until_retriable(gateway, &model.id, wait).await {
+            match queue.wait_until_retriable(retries, &model.id, wait).await {
                 Ok(permit) => self.permit = permit,
                 Err(_) => return false,
             }
         }
         self.again_there += 1;
-        if !pause(gateway, self.again_there - 1, wait.deadline()).await {
+        if !stage.pause(self.again_there - 1, wait.deadline()).await {
             return false;
         }
         // Meanwhile the worker may turn out to be gone.
@@ -157,12 +171,32 @@ impl RetryState {
     }
 }
 
-/// Waits before retry `n` (from 0) at the worker that failed; `false`: the time left is too short.
-async fn pause(gateway: &Gateway, n: u32, deadline: Moment) -> bool {
-    let pause: Duration = gateway.rules.retry.delay(n, gateway.ids.next_number());
-    if gateway.clock.now() + pause >= deadline {
-        return false;
+/// The parts that decide about a retry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RetryStage<'a> {
+    pub(super) retries: &'a Retries,
+    pub(super) queue: &'a QueueStage,
+    pub(super) model: &'a ModelView,
+}
+
+/// An attempt that failed.
+#[derive(Debug)]
+pub(super) struct FailedAttempt {
+    pub(super) worker: WorkerId,
+    /// Whether the request names this worker.
+    pub(super) pinned: bool,
+    pub(super) failure: AttemptFailure,
+}
+
+impl RetryStage<'_> {
+    /// Waits before retry `n` (from 0) at the worker that failed; `false`: the time left is too
+    /// short.
+    async fn pause(self, n: u32, deadline: Moment) -> bool {
+        let pause = self.retries.delay(n);
+        if self.queue.clock.now() + pause >= deadline {
+            return false;
+        }
+        tokio::time::sleep(pause).await;
+        true
     }
-    tokio::time::sleep(pause).await;
-    true
 }

@@ -19,22 +19,24 @@ use routing::{
 };
 use serde::Serialize;
 use serde_json::json;
-use tokenization::{PromptInput, TokenizedPrompt};
+use tokenization::PromptInput;
 
 use self::body::RouteBody;
 use super::{
-    accept::{AcceptedRequest, HeaderOverrides},
-    affinity::{self, AffinityKeys},
-    clusters::{self, ClusterMembership},
-    decide::{self, PlacedAttempt, PlacementOutcome, PlacementRequest},
-    dispatch, lmcache,
-    prefill::{Handover, RequestPolicies},
+    accept::AcceptedRequest,
+    affinity::AffinityInput,
+    clusters::ClusterMembership,
+    decide::{self, PlacedAttempt, PlacementOutcome, PlacementRequest, RoutingFacts},
+    lmcache::CandidateChoice,
+    overrides::HeaderOverrides,
+    prefill::Handover,
     receipt::{DecisionFacts, RequestFacts},
-    reply::{self, ReplyBody},
+    reply,
+    reply_body::ReplyBody,
     translate::ApiSupport,
 };
 use crate::{
-    Gateway,
+    Gateway, errors, models,
     reservations::{CallTime, OpenReservation},
 };
 
@@ -81,7 +83,9 @@ pub(super) async fn potential_loads(
         call.received,
     )
     .await?;
-    let loads = decide::potential_loads(gateway, &asking.model, &asking.placement())
+    let loads = gateway
+        .decider()
+        .potential_loads(&asking.model, &asking.placement())
         .map_err(|refusal| decide::refusal_error(&refusal))?;
     let rows: Vec<_> = loads
         .iter()
@@ -110,9 +114,11 @@ pub(super) fn prefill_complete(
         return Err(ApiError::new(ErrorCode::UnknownRoute, message));
     };
     let id = id_in_path(id)?;
-    gateway
-        .reservations
-        .prefill_complete(&id, CallTime::now(gateway.clock), &gateway.ring)?;
+    gateway.reservations.prefill_complete(
+        &id,
+        CallTime::now(gateway.clock()),
+        &gateway.recorder.receipts.ring,
+    )?;
     Ok(reply::json(
         200,
         &json!({"request_id": id, "state": "decoding"}),
@@ -127,9 +133,11 @@ pub(super) fn free(
     rest: &str,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let id = id_in_path(rest)?;
-    gateway
-        .reservations
-        .free(&id, CallTime::now(gateway.clock), &gateway.ring)?;
+    gateway.reservations.free(
+        &id,
+        CallTime::now(gateway.clock()),
+        &gateway.recorder.receipts.ring,
+    )?;
     Ok(reply::json(
         200,
         &json!({"request_id": id, "state": "freed"}),
@@ -151,8 +159,9 @@ impl Gateway {
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("request_id"));
         }
         let asking =
-            DryRunRequest::prepare(self, &body, &HeaderMap::new(), asked, self.clock.now()).await?;
-        asking.dry_run(format!("req-{:016x}", self.ids.next_number()).into())
+            DryRunRequest::prepare(self, &body, &HeaderMap::new(), asked, self.clock().now())
+                .await?;
+        asking.dry_run(format!("req-{:016x}", self.edge.ids.next_number()).into())
     }
 }
 
@@ -177,12 +186,8 @@ struct DryRunRequest<'a> {
     body: RouteBody<'a>,
     received: Moment,
     model: Arc<ModelView>,
-    pin: Option<Pin>,
     exclude: Vec<Pin>,
-    handover: Handover,
-    prompt: TokenizedPrompt,
-    affinity: AffinityKeys,
-    salt: Option<Arc<str>>,
+    facts: RoutingFacts,
     timing: RouterTiming,
 }
 
@@ -196,8 +201,8 @@ impl<'a> DryRunRequest<'a> {
         asked: RouteBody<'a>,
         received: Moment,
     ) -> Result<Self, ApiError> {
-        let snapshot = gateway.fleet.snapshot();
-        let model = gateway.model(&snapshot, &asked.view.model)?;
+        let snapshot = gateway.fleet().snapshot();
+        let model = models::find(&snapshot, &asked.view.model)?;
         let pin = decide::pin(
             &snapshot,
             asked.overrides.worker.as_deref(),
@@ -209,16 +214,16 @@ impl<'a> DryRunRequest<'a> {
             .iter()
             .filter_map(|name| decide::resolve_worker(&snapshot, name))
             .collect();
-        let accept = gateway.clock.now().ms_since(received) * 1e3;
+        let accept = gateway.clock().now().ms_since(received) * 1e3;
         // A reservation stands for a generation elsewhere, which waits for this answer; a dry run
         // delays none.
         let input = PromptInput {
             dialect: asked.dialect,
             bytes,
             view: &asked.view,
-            deadline: received + gateway.rules.timeout,
+            deadline: received + gateway.generation.request_timeout(),
         };
-        let stage = &gateway.tokenization;
+        let stage = &gateway.generation.tokenization;
         let prompt = match asked.request_id {
             Some(_) => stage.run(&model.artefacts, input).await,
             None => stage.run_low_priority(&model.artefacts, input).await,
@@ -229,34 +234,37 @@ impl<'a> DryRunRequest<'a> {
             tokenize: prompt.tokenize_us,
             ..RouterTiming::default()
         };
-        let salt = asked.view.cache_salt.as_deref().map(Arc::from);
-        let policies = RequestPolicies::of(gateway, &asked.overrides, &model);
-        let ties = affinity::of(gateway, policies, headers, bytes, &asked.view).await;
-        let cluster = clusters::of(gateway, headers, &asked.view).await;
-        let lmcache = lmcache::of(
-            gateway,
+        let policies = gateway.decider().policies(&asked.overrides, &model);
+        let sources = &gateway.generation.affinity;
+        let cluster = sources.cluster(headers, &asked.view).await;
+        let keys = AffinityInput {
             policies,
-            &model,
-            &prompt,
-            lmcache::CandidateChoice::of(pin),
-        )
-        .await;
-        let ties = ties
-            .with_cluster(cluster)
-            .with_prefix_memory(gateway, &asked.view)
-            .with_lmcache(lmcache);
-        let handover = Handover::of(&asked.view);
+            headers,
+            body: bytes,
+            view: &asked.view,
+        };
+        let mut affinity = sources.keys(keys, cluster).await;
+        affinity.lmcache = sources
+            .lmcache(policies, &model, &prompt, CandidateChoice::of(pin))
+            .await;
+        let facts = RoutingFacts {
+            affinity,
+            salt: asked.view.cache_salt.as_deref().map(Arc::from),
+            expected_output_tokens: asked.expected_output_tokens,
+            // The holder of the reservation reports when the prompt is computed.
+            answer: ReplyMode::Elsewhere,
+            pin,
+            handover: Handover::of(&asked.view),
+            spoken: ApiSupport::All,
+            prompt,
+        };
         Ok(Self {
             gateway,
             body: asked,
             received,
             model,
-            pin,
             exclude,
-            handover,
-            prompt,
-            affinity: ties,
-            salt,
+            facts,
             timing,
         })
     }
@@ -264,24 +272,20 @@ impl<'a> DryRunRequest<'a> {
     fn placement(&self) -> PlacementRequest<'_> {
         PlacementRequest {
             overrides: &self.body.overrides,
-            prompt: &self.prompt,
-            affinity: &self.affinity,
-            salt: self.salt.clone(),
-            expected_output_tokens: self.body.expected_output_tokens,
-            // The holder of the reservation reports when the prompt is computed.
-            answer: ReplyMode::Elsewhere,
-            pin: self.pin,
-            handover: &self.handover,
+            facts: &self.facts,
             failed: &self.exclude,
-            spoken: ApiSupport::All,
-            worded_for: None,
+            same_body_as: None,
+            may_wait: false,
         }
     }
 
     /// Returns the decision without its effects. It stays out of the receipt ring, which is about
     /// sent requests.
     fn dry_run(&self, request_id: Arc<str>) -> Result<Receipt, ApiError> {
-        let decision = decide::preview(self.gateway, &self.model, &self.placement())
+        let decision = self
+            .gateway
+            .decider()
+            .preview(&self.model, &self.placement())
             .map_err(|refusal| decide::refusal_error(&refusal))?;
         Ok(self.receipt(decision, request_id, true))
     }
@@ -289,44 +293,51 @@ impl<'a> DryRunRequest<'a> {
     /// Decides and reserves the target under `id`.
     fn reserve(&self, id: &Arc<str>) -> Result<RouteReply, ApiError> {
         let gateway = self.gateway;
-        let at = CallTime::now(gateway.clock);
-        let receipt =
-            gateway
-                .reservations
-                .reserve(id, self.most_blocks(), at, &gateway.ring, || {
-                    let PlacedAttempt {
-                        decision, lease, ..
-                    } = match decide::place(gateway, &self.model, &self.placement(), None) {
-                        PlacementOutcome::Placed(placed) => *placed,
-                        PlacementOutcome::Refused(refusal) => {
-                            return Err(decide::refusal_error(&refusal));
-                        }
-                        // Without patience no request is queued.
-                        PlacementOutcome::Queued(_) => return Err(dispatch::no_worker()),
-                    };
-                    let worker = self
-                        .model
-                        .candidates
-                        .iter()
-                        .find(|candidate| candidate.target == lease.target());
-                    let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
-                    gateway
-                        .metrics
-                        .record_prompt_source(self.prompt.source.as_str());
-                    let took_us = decision.lookup_us + decision.decide_us;
-                    gateway.metrics.record_decision(
-                        decision.policy.as_str(),
-                        decision.method.as_str(),
-                        took_us,
-                    );
-                    let receipt = self.receipt(decision, Arc::clone(id), false);
-                    gateway.ring.push(receipt.clone());
-                    Ok((
-                        OpenReservation::new(lease, worker, receipt.id, self.received, at),
-                        receipt,
-                    ))
-                })?;
-        let expires_at = net::rfc3339(gateway.clock.wall_at(at.now + gateway.reservations.ttl()));
+        let at = CallTime::now(gateway.clock());
+        let receipt = gateway.reservations.reserve(
+            id,
+            self.most_blocks(),
+            at,
+            &gateway.recorder.receipts.ring,
+            || {
+                let PlacedAttempt {
+                    decision, lease, ..
+                } = match gateway
+                    .decider()
+                    .place(&self.model, &self.placement(), None)
+                {
+                    PlacementOutcome::Placed(placed) => *placed,
+                    PlacementOutcome::Refused(refusal) => {
+                        return Err(decide::refusal_error(&refusal));
+                    }
+                    // Without patience no request is queued.
+                    PlacementOutcome::Queued(_) => return Err(errors::no_worker()),
+                };
+                let worker = self
+                    .model
+                    .candidates
+                    .iter()
+                    .find(|candidate| candidate.target == lease.target());
+                let worker = &worker.ok_or_else(errors::no_worker)?.worker;
+                gateway
+                    .recorder
+                    .metrics
+                    .record_prompt_source(self.facts.prompt.source.as_str());
+                let took_us = decision.lookup_us + decision.decide_us;
+                gateway.recorder.metrics.record_decision(
+                    decision.policy.as_str(),
+                    decision.method.as_str(),
+                    took_us,
+                );
+                let receipt = self.receipt(decision, Arc::clone(id), false);
+                gateway.recorder.receipts.ring.push(receipt.clone());
+                Ok((
+                    OpenReservation::new(lease, worker, receipt.id, self.received, at),
+                    receipt,
+                ))
+            },
+        )?;
+        let expires_at = net::rfc3339(gateway.clock().wall_at(at.now + gateway.reservations.ttl()));
         Ok(RouteReply {
             receipt,
             reservation: Some(ReservationInfo {
@@ -345,6 +356,7 @@ impl<'a> DryRunRequest<'a> {
             .map(|candidate| candidate.block_size())
             .min();
         let tokens = self
+            .facts
             .prompt
             .blocks
             .as_ref()
@@ -361,8 +373,8 @@ impl<'a> DryRunRequest<'a> {
             ..self.timing
         };
         let decided = DecisionFacts {
-            id: gateway.decision_ids.next_id(),
-            at_unix_ms: gateway.clock.unix_ms(),
+            id: gateway.recorder.receipts.ids.next_id(),
+            at_unix_ms: gateway.clock().unix_ms(),
             request_id,
             route: ROUTE,
             verdict: RouterAnswer::Decided(Box::new(decision)),
@@ -373,9 +385,14 @@ impl<'a> DryRunRequest<'a> {
             &self.body.view,
             &self.model,
             self.body.overrides.priority,
-            &self.prompt,
+            &self.facts.prompt,
         );
-        let cluster = self.affinity.cluster.as_ref().map(ClusterMembership::note);
+        let cluster = self
+            .facts
+            .affinity
+            .cluster
+            .as_ref()
+            .map(ClusterMembership::note);
         Receipt {
             dry_run,
             cluster,

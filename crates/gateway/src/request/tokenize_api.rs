@@ -16,19 +16,19 @@ use serde::Serialize;
 use tokenization::{TokenizedPrompt, cost_of, text_of};
 
 use super::{
-    RoutedRequest,
     accept::AcceptedRequest,
     affinity::AffinityKeys,
-    decide, place_and_send,
+    decide::{self, RoutingFacts},
     prefill::Handover,
     queue_wait::WaitRecord,
     receipt::RequestFacts,
     record::RequestGuard,
-    refused,
-    reply::{self, ReplyBody},
+    reply::{self, refused},
+    reply_body::ReplyBody,
+    routed_request::{PriorityField, RoutedRequest},
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
-use crate::Gateway;
+use crate::{Gateway, models};
 
 /// Cost per byte to read the model's name from a body.
 const NAME_COST_PER_BYTE: Duration = Duration::from_nanos(4);
@@ -91,7 +91,7 @@ async fn answered(
     named: fn(&[u8]) -> Result<Option<String>, dialect::ViewError>,
     work: fn(&[u8], &TokenizeSubject) -> Result<Vec<u8>, NoLocalAnswer>,
 ) -> Response<ReplyBody> {
-    let seats = gateway.tokenization.low_priority_pool();
+    let seats = gateway.generation.tokenization.low_priority_pool();
     let asked = async {
         let bytes = call.body.bytes().clone();
         let cost = cost_of(bytes.len(), NAME_COST_PER_BYTE);
@@ -99,14 +99,14 @@ async fn answered(
         let named = named
             .ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
         let id = model_asked_for(gateway, named?)?;
-        let snapshot = gateway.fleet.snapshot();
+        let snapshot = gateway.fleet().snapshot();
         let own = snapshot
             .model(&id)
             .and_then(|model| model.artefacts.prompt.clone());
         let tokenizer = match own {
             Some(tokenizer) => Some(tokenizer),
             None => gateway
-                .fleet
+                .fleet()
                 .configured_artefacts(&id)
                 .await
                 .and_then(|found| found.prompt.clone()),
@@ -115,7 +115,7 @@ async fn answered(
         let model = if tokenizer.is_some() {
             snapshot.model(&id).cloned()
         } else {
-            Some(gateway.model(&snapshot, &id)?)
+            Some(models::find(&snapshot, &id)?)
         };
         Ok::<_, ApiError>((model, tokenizer))
     };
@@ -132,12 +132,12 @@ async fn answered(
         let subject = TokenizeSubject {
             tokenizer: Arc::clone(&tokenizer),
             max_model_len: longest,
-            clock: gateway.clock,
+            clock: gateway.clock(),
         };
         let bytes = call.body.bytes().clone();
         let limit = max_wait(gateway, call.received);
         match seats
-            .compute(&tokenizer, limit, gateway.clock, move || {
+            .compute(&tokenizer, limit, gateway.clock(), move || {
                 work(&bytes, &subject)
             })
             .await
@@ -169,15 +169,15 @@ async fn answered(
 
 /// Returns how long a client waits for a local answer.
 pub(super) fn max_wait(gateway: &Gateway, received: Moment) -> Duration {
-    let deadline = received + gateway.rules.timeout;
-    deadline.since(gateway.clock.now()).min(LONGEST_WAIT)
+    let deadline = received + gateway.generation.request_timeout();
+    deadline.since(gateway.clock().now()).min(LONGEST_WAIT)
 }
 
 /// Returns the model's id: the requested one, else the only one.
 fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>, ApiError> {
     named
         .map(Arc::from)
-        .or_else(|| gateway.fleet.only_model())
+        .or_else(|| gateway.fleet().only_model())
         .ok_or_else(|| {
             let message =
                 "model is missing and there is not exactly one: name a model that /v1/models lists";
@@ -195,7 +195,7 @@ pub(super) async fn forward(
     mut settle: RequestGuard,
 ) -> Response<ReplyBody> {
     let asked = call.overrides.worker.as_deref();
-    let pin = match decide::pin(&gateway.fleet.snapshot(), asked, "x-warmroute-worker") {
+    let pin = match decide::pin(&gateway.fleet().snapshot(), asked, "x-warmroute-worker") {
         Ok(pin) => pin,
         Err(error) => return refused(settle, &error),
     };
@@ -213,31 +213,33 @@ pub(super) async fn forward(
     if let Err(error) = spoken.check(&model) {
         return refused(settle, &error);
     }
-    let answer = ReplyMode::Whole;
-    // Forwarded as received, whatever it is.
-    let wording = RequestTranslator::untranslated(Dialect::Embeddings, spoken);
-    let asked = ReplyContext {
-        model: Arc::clone(&model.id),
-        prompt_tokens: 0,
-        include_usage: false,
-    };
-    let errand = RoutedRequest {
-        model,
+    let facts = RoutingFacts {
         prompt,
         affinity: AffinityKeys::default(),
         salt: None,
         expected_output_tokens: Some(0),
-        answer,
+        answer: ReplyMode::Whole,
         pin,
         handover: Handover::NoPrompt,
-        // The body has no member for a priority.
-        own_priority: true,
-        translator: wording,
-        reply_context: asked,
+        spoken,
     };
-    // The request is too small to be queued for.
-    let wait = WaitRecord::new(0, call.received + gateway.rules.timeout);
-    Box::pin(place_and_send(gateway, call, errand, wait, settle)).await
+    let deadline = call.received + gateway.generation.request_timeout();
+    let request = RoutedRequest {
+        facts,
+        // The request is too small to be queued for.
+        wait: WaitRecord::new(0, deadline),
+        // Forwarded as received, whatever it is.
+        translator: RequestTranslator::untranslated(Dialect::Embeddings, spoken),
+        reply_context: ReplyContext {
+            model: Arc::clone(&model.id),
+            prompt_tokens: 0,
+            include_usage: false,
+        },
+        priority: PriorityField::Taken,
+        call,
+        model,
+    };
+    Box::pin(gateway.generation.delivery.run(request, settle)).await
 }
 
 #[derive(Serialize)]

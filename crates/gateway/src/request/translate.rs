@@ -15,17 +15,17 @@ use dialect::{
     ApiError, CompletionOptions, Dialect, ErrorCode, Fidelity, RequestView, ResponsesView,
     TranslatedRequest,
 };
-use fleet::{EngineKind, MessagesMode, ModelView, WorkerView};
+use fleet::{EngineKind, MessagesMode, ModelView, Snapshot, WorkerView};
 use http::uri::PathAndQuery;
 use kv_blocks::Moment;
+use net::Clock;
 use routing::Pin;
+use tokenization::{TokenizationStage, cost_of};
 
 pub(super) use self::reply::ReplyTranslator;
 pub(crate) use self::stream::StreamTranslator;
-use tokenization::cost_of;
-
 use super::accept::AcceptedRequest;
-use crate::Gateway;
+use crate::response_affinity::ResponseAffinity;
 
 /// Optional changes of request bodies, beside those that a route needs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +35,44 @@ pub struct RewriteSettings {
     pub cache_control: bool,
     /// Whether the line that agents' clients change with every request is removed.
     pub volatile_prefix: bool,
+}
+
+/// The parts that translate bodies.
+#[derive(Clone, Debug)]
+pub(crate) struct TranslationStage {
+    /// For long bodies, which would block a runtime thread.
+    pub(crate) tokenization: Arc<TokenizationStage>,
+    pub(crate) settings: RewriteSettings,
+    pub(crate) clock: Clock,
+}
+
+impl TranslationStage {
+    /// Removes the volatile line of a request, if it has one.
+    async fn shorten(&self, dialect: Dialect, call: &mut AcceptedRequest) -> bool {
+        let shorter = self
+            .beside(call, move |body| {
+                dialect::without_volatile_prefix(dialect, &body)
+            })
+            .await;
+        let Ok(Some(shorter)) = shorter else {
+            return false;
+        };
+        *call = call.with_dialect(call.target.clone(), shorter.into());
+        true
+    }
+
+    /// Runs work on the body where it blocks no runtime thread for long.
+    async fn beside<T: Send + 'static>(
+        &self,
+        call: &AcceptedRequest,
+        work: impl FnOnce(Bytes) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let body = call.body.bytes().clone();
+        let cost = cost_of(body.len(), COST_PER_BYTE);
+        let pool = self.tokenization.compute_pool();
+        let worked = pool.run(cost, move || work(body)).await;
+        worked.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))
+    }
 }
 
 /// Predicted cost to parse and rewrite a body, per byte.
@@ -82,7 +120,7 @@ impl ApiSupport {
         }
         let message = format!(
             "model {:?} is served only by workers of type anthropic, which have no such route: send a chat, or a message to {MESSAGES}",
-            super::accept::printable(&model.id)
+            super::overrides::printable(&model.id)
         );
         Err(ApiError::new(ErrorCode::InvalidRequest, message).param("model"))
     }
@@ -124,13 +162,13 @@ impl RequestTranslator {
     /// Determines the dialects that the request can be sent in. A long body is parsed off the
     /// runtime threads.
     pub(super) async fn of(
-        gateway: &Gateway,
+        stage: &TranslationStage,
         dialect: Dialect,
         call: &mut AcceptedRequest,
     ) -> Result<Self, ApiError> {
-        let shortened = gateway.rules.rewriting.volatile_prefix
+        let shortened = stage.settings.volatile_prefix
             && matches!(dialect, Dialect::Chat | Dialect::Messages)
-            && shorten(gateway, dialect, call).await;
+            && stage.shorten(dialect, call).await;
         let translated = matches!(dialect, Dialect::Messages | Dialect::Chat);
         let spoken = if translated {
             ApiSupport::All
@@ -146,7 +184,9 @@ impl RequestTranslator {
                 let TranslatedRequest {
                     body,
                     untranslatable,
-                } = beside(gateway, call, |body| dialect::messages_to_chat(&body)).await??;
+                } = stage
+                    .beside(call, |body| dialect::messages_to_chat(&body))
+                    .await??;
                 let spoken = if untranslatable.is_some() {
                     ApiSupport::Native
                 } else {
@@ -174,7 +214,7 @@ impl RequestTranslator {
                         fidelity,
                     ))
                 };
-                let (stored, previous, chat, fidelity) = beside(gateway, call, read).await??;
+                let (stored, previous, chat, fidelity) = stage.beside(call, read).await??;
                 let keeps_state = stored || previous.is_some();
                 Ok(Self {
                     chat: Some(chat.into()),
@@ -230,22 +270,21 @@ impl RequestTranslator {
 
     /// Returns the worker that holds the response that this request continues, if it is known and
     /// present.
-    pub(super) fn response_worker(&self, gateway: &Gateway, now: Moment) -> Option<Pin> {
-        let worker = gateway
-            .response_affinity
-            .find(self.previous.as_deref()?, now)?;
-        gateway
-            .fleet
-            .snapshot()
-            .worker(worker)
-            .map(|_| Pin { worker, rank: None })
+    pub(super) fn response_worker(
+        &self,
+        affinity: &ResponseAffinity,
+        workers: &Snapshot,
+        now: Moment,
+    ) -> Option<Pin> {
+        let worker = affinity.find(self.previous.as_deref()?, now)?;
+        workers.worker(worker).map(|_| Pin { worker, rank: None })
     }
 
     /// Builds the request for this worker. `handed_over`: another worker computes the prompt, which
     /// only a chat can express.
     pub(super) async fn upstream_request<'c>(
         &self,
-        gateway: &Gateway,
+        stage: &TranslationStage,
         call: &'c AcceptedRequest,
         worker: &WorkerView,
         handed_over: bool,
@@ -263,7 +302,7 @@ impl RequestTranslator {
             is_openai: false,
         };
         if self.dialect == Dialect::Chat && worker.engine == EngineKind::Anthropic {
-            return self.as_message(gateway, call, asked, rewrites).await;
+            return self.as_message(stage, call, asked, rewrites).await;
         }
         let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
             let is_openai = matches!(self.dialect, Dialect::Chat | Dialect::Completions);
@@ -273,9 +312,11 @@ impl RequestTranslator {
             });
         };
         if worker.messages == MessagesMode::Native && !handed_over {
-            let marks = gateway.rules.rewriting.cache_control;
+            let marks = stage.settings.cache_control;
             let marked = if marks {
-                beside(gateway, call, |body| dialect::with_cache_control(&body)).await?
+                stage
+                    .beside(call, |body| dialect::with_cache_control(&body))
+                    .await?
             } else {
                 None
             };
@@ -310,12 +351,12 @@ impl RequestTranslator {
     /// Translates a chat for a worker that supports only messages.
     async fn as_message<'c>(
         &self,
-        gateway: &Gateway,
+        stage: &TranslationStage,
         call: &'c AcceptedRequest,
         asked: &ReplyContext,
         mut rewrites: Vec<&'static str>,
     ) -> Result<UpstreamRequest<'c>, ApiError> {
-        let marks = gateway.rules.rewriting.cache_control;
+        let marks = stage.settings.cache_control;
         let say = move |body: Bytes| {
             let TranslatedRequest {
                 body,
@@ -328,7 +369,7 @@ impl RequestTranslator {
             };
             Ok::<_, dialect::ViewError>((marked.is_some(), marked.unwrap_or(body), untranslatable))
         };
-        let (marked, body, untranslatable) = beside(gateway, call, say).await??;
+        let (marked, body, untranslatable) = stage.beside(call, say).await??;
         if let Some(why) = untranslatable {
             return Err(ApiError::new(ErrorCode::InvalidRequest, why));
         }
@@ -338,7 +379,7 @@ impl RequestTranslator {
         }
         let completion = CompletionOptions {
             model: (&*asked.model).into(),
-            created: gateway.clock.unix_s(),
+            created: stage.clock.unix_s(),
             include_usage: asked.include_usage,
         };
         Ok(UpstreamRequest {
@@ -385,32 +426,4 @@ fn at(call: &AcceptedRequest, path: &'static str) -> PathAndQuery {
             .unwrap_or_else(|_| PathAndQuery::from_static(path)),
         None => PathAndQuery::from_static(path),
     }
-}
-
-async fn shorten(gateway: &Gateway, dialect: Dialect, call: &mut AcceptedRequest) -> bool {
-    let shorter = beside(gateway, call, move |body| {
-        dialect::without_volatile_prefix(dialect, &body)
-    })
-    .await;
-    let Ok(Some(shorter)) = shorter else {
-        return false;
-    };
-    *call = call.with_dialect(call.target.clone(), shorter.into());
-    true
-}
-
-/// Runs work on the body where it blocks no runtime thread for long.
-async fn beside<T: Send + 'static>(
-    gateway: &Gateway,
-    call: &AcceptedRequest,
-    work: impl FnOnce(Bytes) -> T + Send + 'static,
-) -> Result<T, ApiError> {
-    let body = call.body.bytes().clone();
-    let cost = cost_of(body.len(), COST_PER_BYTE);
-    let worked = gateway
-        .tokenization
-        .compute_pool()
-        .run(cost, move || work(body))
-        .await;
-    worked.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))
 }

@@ -23,10 +23,7 @@ use routing::receipt::ClusterNote;
 use supervision::Backoff;
 use tokenization::WorkerClient;
 
-use crate::{
-    Gateway,
-    embedder::{Embedder, EmbeddingError},
-};
+use crate::embedder::{Embedder, EmbeddingError};
 
 /// Names the cluster: in requests of clients that know it, and in requests to workers.
 const CLUSTER_ID: &str = "x-semantic-cluster-id";
@@ -93,18 +90,6 @@ impl ClusterMembership {
             name: Arc::clone(&self.cluster.name),
             similarity: self.similarity,
         }
-    }
-}
-
-/// Returns the cluster of a request, where any are configured.
-pub(super) async fn of(
-    gateway: &Gateway,
-    headers: &HeaderMap,
-    view: &RequestView<'_>,
-) -> Option<ClusterMembership> {
-    match &gateway.clusters {
-        Some(clusters) => clusters.of(headers, view).await,
-        None => None,
     }
 }
 

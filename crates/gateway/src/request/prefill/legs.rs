@@ -1,20 +1,21 @@
 //! The parts that all connectors share: a prefill sent and read to its end, and both legs at once.
 
-use std::pin::pin;
+use std::{pin::pin, time::Duration};
 
 use bytes::Bytes;
 use dialect::{Edit, PrefillReply};
-use fleet::WorkerView;
 use kv_blocks::Moment;
-use proxy::{OutgoingRequest, ReadError, UpstreamBody, UpstreamReply};
-use routing::PrefillLeg;
+use proxy::{ReadError, UpstreamBody, UpstreamReply};
 
-use super::super::{
-    accept::AcceptedRequest,
-    dispatch::{self, AttemptFailure, CommittedReply},
-    record::RequestGuard,
+use super::{
+    super::{
+        accept::AcceptedRequest,
+        dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
+        record::RequestGuard,
+    },
+    PrefillContext,
 };
-use crate::Gateway;
+use crate::ids::IdGenerator;
 
 /// Bytes of a prefill's reply per byte of the request: a token id with its comma for each.
 const REPLY_FACTOR: usize = 8;
@@ -25,14 +26,14 @@ const REPLY_SLACK: usize = 1 << 20;
 /// The two legs of one request.
 #[derive(Debug)]
 pub(crate) struct PrefillDecodeLegs<'a> {
-    pub(crate) gateway: &'a Gateway,
+    pub(crate) dispatcher: &'a Dispatcher,
+    pub(crate) context: &'a PrefillContext,
+    pub(crate) ids: &'a IdGenerator,
     pub(crate) call: &'a AcceptedRequest,
     /// The worker that generates.
-    pub(crate) decode: &'a WorkerView,
-    pub(crate) target: kv_blocks::Target,
+    pub(crate) decode: &'a AttemptTarget,
     /// The worker that computes the prompt.
-    pub(crate) prefill: &'a WorkerView,
-    pub(crate) leg: PrefillLeg,
+    pub(crate) prefill: AttemptTarget,
     /// Deadline of the whole request.
     pub(crate) deadline: Moment,
 }
@@ -48,6 +49,11 @@ pub(crate) enum LegsOutcome {
 }
 
 impl PrefillDecodeLegs<'_> {
+    /// Returns the rest of the request's time.
+    pub(super) fn time_left(&self) -> Duration {
+        self.deadline.since(self.dispatcher.clock.now())
+    }
+
     /// Returns the client's body with these edits.
     pub(super) fn body(&self, edits: &[Edit<'_>]) -> Result<Bytes, Box<AttemptFailure>> {
         // An earlier stage parsed it as one object.
@@ -63,32 +69,22 @@ impl PrefillDecodeLegs<'_> {
     /// remaining time: if it fails, the decode worker needs the other half to compute the prompt
     /// itself.
     pub(super) async fn prefill(&self, body: Bytes) -> Result<Bytes, Box<AttemptFailure>> {
-        let left = self.deadline.since(self.gateway.clock.now()) / 2;
+        let left = self.time_left() / 2;
         tokio::select! {
             reply = tokio::time::timeout(left, self.prefill_reply(body)) => {
                 reply.unwrap_or_else(|_| Err(Box::new(AttemptFailure::timeout(left))))
             }
-            () = self.gateway.cut.aborted() => Err(Box::new(AttemptFailure::draining())),
+            () = self.dispatcher.abort.aborted() => Err(Box::new(AttemptFailure::draining())),
         }
     }
 
     async fn prefill_reply(&self, body: Bytes) -> Result<Bytes, Box<AttemptFailure>> {
-        let (gateway, worker) = (self.gateway, self.prefill);
         let most = body
             .len()
             .saturating_mul(REPLY_FACTOR)
             .saturating_add(REPLY_SLACK);
-        let outgoing = OutgoingRequest {
-            worker: worker.id,
-            url: &worker.url,
-            request: dispatch::request(self.call, body, worker, self.leg.target),
-            connect_timeout: gateway.rules.connect_timeout,
-        };
-        let UpstreamReply { head, mut body } = gateway
-            .upstream
-            .send(outgoing)
-            .await
-            .map_err(AttemptFailure::from_send_failure)?;
+        let sent = self.dispatcher.send(self.call, body, &self.prefill).await;
+        let UpstreamReply { head, mut body } = sent?;
         let status = head.status.as_u16();
         let reply = read_whole(&mut body, most).await?;
         let failure = match status {
@@ -106,15 +102,9 @@ impl PrefillDecodeLegs<'_> {
 
     /// Runs the decode leg alone.
     pub(super) async fn decode(&self, body: Bytes) -> Result<CommittedReply, AttemptFailure> {
-        dispatch::attempt(
-            self.gateway,
-            self.call,
-            body,
-            self.decode,
-            self.target,
-            self.deadline,
-        )
-        .await
+        self.dispatcher
+            .attempt(self.call, body, self.decode, self.deadline)
+            .await
     }
 
     /// Runs both legs at once, for engines that rendezvous by themselves. If the prefill fails, the

@@ -18,8 +18,7 @@ use routing::{Policy, PrefillNote, PrefillSkip};
 
 pub(crate) use self::legs::{LegsOutcome, PrefillDecodeLegs};
 pub(crate) use self::mooncake::EngineIds;
-use super::{accept, record::RequestGuard};
-use crate::Gateway;
+use super::record::RequestGuard;
 
 /// Settings of the split between prefill and decode workers.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,31 +101,6 @@ pub(crate) struct RequestPolicies {
 }
 
 impl RequestPolicies {
-    /// Resolves the policies: the request's own override, then the model's setting, then the
-    /// general one.
-    pub(crate) fn of(
-        gateway: &Gateway,
-        overrides: &accept::HeaderOverrides,
-        model: &ModelView,
-    ) -> Self {
-        let policy = |asked| gateway.router.policy(asked);
-        let own = gateway.rules.by_model.of(model);
-        match gateway.prefill.split(model) {
-            None => Self {
-                decode: policy(overrides.policy.or(own.policy)),
-                prefill: None,
-            },
-            Some(rules) => {
-                let decode = own.decode_policy.or(own.policy).or(rules.decode_policy);
-                let prefill = own.prefill_policy.or(own.policy).or(rules.prefill_policy);
-                Self {
-                    decode: policy(overrides.policy.or(decode)),
-                    prefill: Some(policy(prefill)),
-                }
-            }
-        }
-    }
-
     /// Returns whether any of them satisfies `is`.
     pub(crate) fn any(self, is: impl Fn(Policy) -> bool) -> bool {
         is(self.decode) || self.prefill.is_some_and(is)
@@ -138,7 +112,7 @@ impl RequestPolicies {
 pub(crate) struct PrefillContext {
     rules: Disaggregation,
     /// Names of Mooncake's engines.
-    engine_ids: EngineIds,
+    pub(super) engine_ids: EngineIds,
 }
 
 impl PrefillContext {
@@ -158,7 +132,7 @@ impl PrefillContext {
 
 /// Sends both legs through the configured connector.
 pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
-    match legs.gateway.prefill.rules.connector {
+    match legs.context.rules.connector {
         Some(Connector::Mooncake) => mooncake::send(legs, settle).await,
         Some(Connector::Sglang) => sglang::send(legs, settle).await,
         Some(Connector::Nixl) | None => nixl::send(legs, settle).await,

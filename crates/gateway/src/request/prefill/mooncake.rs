@@ -18,10 +18,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    super::{dispatch::AttemptFailure, record::RequestGuard},
+    super::{
+        dispatch::{AttemptFailure, Dispatcher},
+        record::RequestGuard,
+    },
     legs::{LegsOutcome, PrefillDecodeLegs, read_whole},
 };
-use crate::Gateway;
 
 /// Default port of vLLM's bootstrap server.
 const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(8998).expect("not zero");
@@ -85,18 +87,29 @@ pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard
     settle.record_rewrite(vec!["kv_transfer"]);
     let sent = legs.at_once(prefill, decode, settle).await;
     if matches!(sent, LegsOutcome::PrefillFailed) {
-        legs.gateway.prefill.engine_ids.forget(legs.prefill.id);
+        legs.context.engine_ids.forget(legs.prefill.worker.id);
     }
     sent
 }
 
 async fn bodies(legs: &PrefillDecodeLegs<'_>) -> Result<(Bytes, Bytes), Box<AttemptFailure>> {
     let server = Address::Tcp {
-        host: legs.prefill.url.host().unwrap_or_default().to_owned(),
-        port: legs.prefill.bootstrap_port.unwrap_or(DEFAULT_PORT).get(),
+        host: legs
+            .prefill
+            .worker
+            .url
+            .host()
+            .unwrap_or_default()
+            .to_owned(),
+        port: legs
+            .prefill
+            .worker
+            .bootstrap_port
+            .unwrap_or(DEFAULT_PORT)
+            .get(),
     };
     let engine_id = engine_id(legs, &server).await?;
-    let transfer_id = format!("xfer-{:016x}", legs.gateway.ids.next_number());
+    let transfer_id = format!("xfer-{:016x}", legs.ids.next_number());
     let ours =
         json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": transfer_id})
             .to_string();
@@ -126,18 +139,13 @@ async fn engine_id(
     legs: &PrefillDecodeLegs<'_>,
     server: &Address,
 ) -> Result<String, Box<AttemptFailure>> {
-    let PrefillDecodeLegs {
-        gateway,
-        prefill,
-        leg,
-        ..
-    } = legs;
-    let (names, rank) = (&gateway.prefill.engine_ids, leg.target.rank);
+    let (names, prefill) = (&legs.context.engine_ids, &*legs.prefill.worker);
+    let rank = legs.prefill.target.rank;
     if let Some(name) = names.known(prefill, rank) {
         return Ok(name);
     }
-    let left = legs.deadline.since(gateway.clock.now()) / 2;
-    let answer = tokio::time::timeout(left, ask(gateway, server))
+    let left = legs.time_left() / 2;
+    let answer = tokio::time::timeout(left, query(legs.dispatcher, server))
         .await
         .map_err(|_| AttemptFailure::timeout(left))??;
     let unusable = || {
@@ -156,13 +164,14 @@ async fn engine_id(
     Ok(name)
 }
 
-async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Box<AttemptFailure>> {
+/// Queries a bootstrap server for its engines.
+async fn query(dispatcher: &Dispatcher, server: &Address) -> Result<Bytes, Box<AttemptFailure>> {
     let mut request = Request::new(Bytes::new());
     *request.uri_mut() = http::Uri::from_static("/query");
     let host =
         HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().insert(header::HOST, host);
-    let answer = proxy::send_once(server, request, gateway.rules.connect_timeout)
+    let answer = proxy::send_once(server, request, dispatcher.limits.connect)
         .await
         .map_err(AttemptFailure::from_send_failure)?;
     let UpstreamReply { head, mut body } = answer;

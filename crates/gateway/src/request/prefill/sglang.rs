@@ -12,13 +12,15 @@ use super::{
 
 pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
     // A worker with a role has a host: unix sockets are refused with the configuration.
-    let host = serde_json::Value::from(legs.prefill.url.host().unwrap_or_default()).to_string();
+    let host =
+        serde_json::Value::from(legs.prefill.worker.url.host().unwrap_or_default()).to_string();
     let port = legs
         .prefill
+        .worker
         .bootstrap_port
         .map_or_else(|| "null".to_owned(), |port| port.to_string());
     // The engine reads it as a signed number.
-    let room = (legs.gateway.ids.next_number() >> 1).to_string();
+    let room = (legs.ids.next_number() >> 1).to_string();
     let mut edits = vec![
         Edit::Set("bootstrap_host", &host),
         Edit::Set("bootstrap_port", &port),

@@ -22,10 +22,10 @@ pub(super) struct OpenAttempt {
 impl RequestGuard {
     /// Ends an attempt that failed with nothing forwarded; frees its load.
     pub(crate) fn fail_attempt(&mut self, failure: &AttemptFailure) {
-        if let Some(lease) = self.lease.take() {
+        if let Some(lease) = self.attempt.lease.take() {
             lease.fail();
         }
-        if let Some(open) = self.open.take() {
+        if let Some(open) = self.attempt.open.take() {
             self.failed(open, failure);
         }
     }
@@ -41,7 +41,7 @@ impl RequestGuard {
 
     /// Reports a fault of the current worker.
     pub(super) fn record_blame(&self, kind: FailureKind) {
-        if let Some(open) = &self.open {
+        if let Some(open) = &self.attempt.open {
             self.report_worker_failure(open.target, &open.name, kind);
         }
     }
@@ -51,15 +51,18 @@ impl RequestGuard {
         if kind == FailureKind::Local {
             return;
         }
-        self.gateway.fleet.report_failure(target.worker, kind);
+        self.recorder
+            .workers
+            .fleet
+            .report_failure(target.worker, kind);
         if kind == FailureKind::Refused {
-            self.gateway.pools.close_worker(target.worker);
+            self.recorder.workers.pools.close_worker(target.worker);
         }
-        self.gateway
+        self.recorder
             .metrics
             .record_worker_failure(name, kind.as_str());
         if kind == FailureKind::Incomplete {
-            self.gateway.metrics.record_incomplete_stream(name);
+            self.recorder.metrics.record_incomplete_stream(name);
         }
     }
 
@@ -69,11 +72,12 @@ impl RequestGuard {
         if failure.status != Some(429) {
             return;
         }
-        self.gateway.metrics.record_throttle(name);
+        self.recorder.metrics.record_throttle(name);
         if let Some(wait) = failure.wait.filter(|wait| !wait.is_zero()) {
-            self.gateway
+            self.recorder
+                .workers
                 .cooldowns
-                .put(target.worker, self.gateway.clock.now(), wait);
+                .put(target.worker, self.recorder.clock.now(), wait);
         }
     }
 
@@ -84,7 +88,7 @@ impl RequestGuard {
         result: AttemptResult,
         status: Option<u16>,
     ) {
-        if let Some(open) = self.open.take() {
+        if let Some(open) = self.attempt.open.take() {
             self.finish_attempt(open, class, result, status);
         }
     }
@@ -102,7 +106,7 @@ impl RequestGuard {
             name,
             started,
         } = attempt;
-        self.gateway
+        self.recorder
             .metrics
             .record_attempt(class.map_or("", AttemptClass::as_str), result.as_str());
         // A whole reply may still be compared, and the engine saw nothing of an attempt of class
@@ -110,8 +114,8 @@ impl RequestGuard {
         if result != AttemptResult::Ok && class != Some(AttemptClass::C0) {
             self.record_incomparable(target, started);
         }
-        self.attempts.push(Attempt {
-            n: u32::try_from(self.attempts.len())
+        self.draft.attempts.push(Attempt {
+            n: u32::try_from(self.draft.attempts.len())
                 .unwrap_or(u32::MAX)
                 .saturating_add(1),
             target,
@@ -119,7 +123,7 @@ impl RequestGuard {
             class,
             result,
             status,
-            ms: self.gateway.clock.now().ms_since(started),
+            ms: self.recorder.clock.now().ms_since(started),
         });
     }
 
@@ -128,8 +132,11 @@ impl RequestGuard {
         let Some(looked_up) = self.prefix_expectation else {
             return;
         };
-        let until = self.first_token.unwrap_or_else(|| self.gateway.clock.now());
-        self.gateway
+        let until = self
+            .reply
+            .first_token
+            .unwrap_or_else(|| self.recorder.clock.now());
+        self.recorder
             .parity_monitor
             .record_incomparable(target, looked_up.incomparable(sent, until));
     }

@@ -20,7 +20,7 @@ impl RequestGuard {
             None => {
                 // Its load is freed before the hedge's is recorded; the cancellation is no verdict
                 // on the worker.
-                self.lease = None;
+                self.attempt.lease = None;
                 self.close_attempt(None, AttemptResult::Cancelled, None);
             }
         }
@@ -28,11 +28,11 @@ impl RequestGuard {
             decision, lease, ..
         } = placed;
         // Both got the same body, and only the first had an engine priority.
-        let mut rewrites = std::mem::take(&mut self.rewrites);
+        let mut rewrites = std::mem::take(&mut self.draft.rewrites);
         rewrites.retain(|rewrite| *rewrite != engine_priority::REWRITE);
         self.record_placement(decision, lease, None);
-        self.rewrites = rewrites;
-        if let Some(open) = &mut self.open {
+        self.draft.rewrites = rewrites;
+        if let Some(open) = &mut self.attempt.open {
             open.started = since;
         }
         if let Some(won) = &mut self.selection {

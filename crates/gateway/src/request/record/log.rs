@@ -43,51 +43,58 @@ impl RequestGuard {
     /// Keeps the prompt by which the request is decided.
     pub(crate) fn prompt(&mut self, prompt: Option<&Arc<PromptBlocks>>) {
         if self
-            .gateway
+            .recorder
+            .receipts
             .log
             .as_ref()
             .is_some_and(|log| log.wants_chains())
         {
-            self.logged.prompt = prompt.cloned();
+            self.draft.logged.prompt = prompt.cloned();
         }
     }
 
     /// Keeps the prompt's text, if the log includes it; it goes nowhere else.
     pub(crate) fn text(&mut self, view: &RequestView<'_>) {
         if self
-            .gateway
+            .recorder
+            .receipts
             .log
             .as_ref()
             .is_some_and(|log| log.wants_text())
         {
-            self.logged.text = dialect::opening(view, usize::MAX).map(RequestText::new);
+            self.draft.logged.text = dialect::opening(view, usize::MAX).map(RequestText::new);
         }
     }
 
     /// Handles the first publication of the receipt; with an outcome it is complete.
     pub(super) fn log_shown(&mut self, receipt: &Receipt) {
-        let Some(log) = &self.gateway.log else { return };
+        let Some(log) = &self.recorder.receipts.log else {
+            return;
+        };
         if receipt.outcome.is_some() {
             log.submit(
                 receipt.clone(),
-                self.logged.prompt.as_deref(),
-                self.logged.text.take(),
+                self.draft.logged.prompt.as_deref(),
+                self.draft.logged.text.take(),
             );
         } else {
-            self.logged.receipt = Some(Box::new(receipt.clone()));
+            self.draft.logged.receipt = Some(Box::new(receipt.clone()));
         }
     }
 
     /// Submits the line at the end of the request.
     pub(super) fn log_end(&mut self, end: &LogEnding) {
-        let (Some(log), Some(mut receipt)) = (&self.gateway.log, self.logged.receipt.take()) else {
+        let (Some(log), Some(mut receipt)) = (
+            &self.recorder.receipts.log,
+            self.draft.logged.receipt.take(),
+        ) else {
             return;
         };
         end.clone().complete(&mut receipt);
         log.submit(
             *receipt,
-            self.logged.prompt.as_deref(),
-            self.logged.text.take(),
+            self.draft.logged.prompt.as_deref(),
+            self.draft.logged.text.take(),
         );
     }
 }

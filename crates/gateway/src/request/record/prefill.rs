@@ -4,26 +4,32 @@ use dialect::Usage;
 use parity::Basis;
 use routing::{CacheSource, PrefillLeg, PrefillNote, PrefillSkip, receipt::AttemptClass};
 
-use super::{RequestGuard, Selection};
+use super::RequestGuard;
+use crate::request::selection::Selection;
 use crate::request::{dispatch::AttemptFailure, prefill::Handover};
 
 impl RequestGuard {
     /// Records a prefill leg, if any: the decode worker gets nothing before its own leg is sent.
     pub(super) fn begin_prefill(&mut self, leg: Option<PrefillLeg>) {
-        let now = self.gateway.clock.now();
-        self.leg = leg.map(|leg| (leg, now));
-        if let Some(lease) = self.lease.as_mut().filter(|_| self.leg.is_some()) {
+        let now = self.recorder.clock.now();
+        self.attempt.leg = leg.map(|leg| (leg, now));
+        if let Some(lease) = self
+            .attempt
+            .lease
+            .as_mut()
+            .filter(|_| self.attempt.leg.is_some())
+        {
             lease.mark_unsent();
         }
     }
 
     /// Records that the decode leg is sent now.
     pub(crate) fn record_decode_sent(&mut self) {
-        let now = self.gateway.clock.now();
-        if let Some(lease) = &mut self.lease {
+        let now = self.recorder.clock.now();
+        if let Some(lease) = &mut self.attempt.lease {
             lease.mark_sent();
         }
-        if let Some(open) = &mut self.open {
+        if let Some(open) = &mut self.attempt.open {
             open.started = now;
         }
         if let Some(won) = &mut self.selection {
@@ -33,18 +39,21 @@ impl RequestGuard {
 
     /// Ends the prefill without a failure: the prompt is computed, or the request ended before.
     pub(crate) fn finish_prefill(&mut self, computed: bool, usage: Option<Usage>) {
-        let Some((leg, started)) = self.leg.take() else {
+        let Some((leg, started)) = self.attempt.leg.take() else {
             return;
         };
-        if let Some(lease) = &mut self.lease {
+        if let Some(lease) = &mut self.attempt.lease {
             lease.finish_prefill(computed);
         }
         if !computed {
             return self.record_incomparable(leg.target, started);
         }
-        let ms = self.gateway.clock.now().ms_since(started);
-        self.prefill.get_or_insert_default().ms = Some(ms);
-        self.gateway.fleet.report_success(leg.target.worker);
+        let ms = self.recorder.clock.now().ms_since(started);
+        self.attempt.prefill.get_or_insert_default().ms = Some(ms);
+        self.recorder
+            .workers
+            .fleet
+            .report_success(leg.target.worker);
         let asked = Selection {
             label: None,
             worker: leg.name,
@@ -63,14 +72,14 @@ impl RequestGuard {
             .prefix_expectation
             .and_then(|looked_up| looked_up.of_prefill().sample(&asked, usage))
         {
-            Some(sample) => drop(self.gateway.parity_monitor.observe(leg.target, sample)),
+            Some(sample) => drop(self.recorder.parity_monitor.observe(leg.target, sample)),
             None => self.record_incomparable(leg.target, started),
         }
     }
 
     /// Records a failed prefill. Frees both loads; the decode worker is chosen again.
     pub(crate) fn fail_prefill(&mut self, failure: &AttemptFailure) {
-        let Some((leg, started)) = self.leg.take() else {
+        let Some((leg, started)) = self.attempt.leg.take() else {
             return;
         };
         if let Some(kind) = failure.kind {
@@ -88,35 +97,36 @@ impl RequestGuard {
             self.record_incomparable(leg.target, started);
         }
         // With both legs under way, the decode leg was stopped before it answered.
-        if let Some(open) = self.open.take() {
+        if let Some(open) = self.attempt.open.take() {
             self.record_incomparable(open.target, open.started);
         }
-        if let Some(mut lease) = self.lease.take() {
+        if let Some(mut lease) = self.attempt.lease.take() {
             lease.fail_prefill();
             lease.mark_unsent();
         }
-        let note = self.prefill.get_or_insert_default();
+        let note = self.attempt.prefill.get_or_insert_default();
         note.skipped = Some(PrefillSkip::PrefillFailed);
-        note.ms = Some(self.gateway.clock.now().ms_since(started));
+        note.ms = Some(self.recorder.clock.now().ms_since(started));
     }
 
     /// Returns the handover for the decision after a failed prefill.
     pub(crate) fn without_prefill(&self) -> Handover {
-        Handover::Not(self.prefill.clone().unwrap_or_default())
+        Handover::Not(self.attempt.prefill.clone().unwrap_or_default())
     }
 
     /// Records changed members of the client's body, for the reply's head and the receipt.
     pub(crate) fn record_rewrite(&mut self, rewrites: Vec<&'static str>) {
-        self.rewrites.extend(rewrites);
+        self.draft.rewrites.extend(rewrites);
     }
 
     pub(crate) fn rewrites(&self) -> &[&'static str] {
-        &self.rewrites
+        &self.draft.rewrites
     }
 
     /// Returns whether the prompt's KV came from another worker.
     pub(super) fn has_remote_prefill(&self) -> bool {
-        self.prefill
+        self.attempt
+            .prefill
             .as_ref()
             .is_some_and(|note: &PrefillNote| note.skipped.is_none())
     }
@@ -124,7 +134,7 @@ impl RequestGuard {
     /// Returns the reply's usage, limited to the worker's own cache.
     pub(super) fn own_usage(&self) -> Option<Usage> {
         let handed_over = self.has_remote_prefill();
-        self.usage.map(|usage| {
+        self.reply.usage.map(|usage| {
             if handed_over {
                 Usage {
                     cached_tokens: None,

@@ -7,8 +7,9 @@ use dialect::StreamChunk;
 use super::{PrefixExpectation, RequestGuard};
 
 /// State that a request leaves at its engine beside the KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum StoredResponse {
+    #[default]
     Nothing,
     /// A response to continue: response affinity records its worker.
     Response,
@@ -17,11 +18,11 @@ pub(super) enum StoredResponse {
 impl RequestGuard {
     /// Records that the engine stores the result of the request.
     pub(crate) fn mark_response_stored(&mut self) {
-        self.stored_response = StoredResponse::Response;
+        self.reply.stored_response = StoredResponse::Response;
     }
 
     pub(crate) fn stores_response(&self) -> bool {
-        self.stored_response == StoredResponse::Response
+        self.reply.stored_response == StoredResponse::Response
     }
 
     /// Records that the engine may count the prompt otherwise than the router.
@@ -33,20 +34,22 @@ impl RequestGuard {
 
     /// Records the facts of one event, or of the whole body.
     pub(crate) fn record_chunk(&mut self, chunk: &StreamChunk<'_>) {
-        self.usage = chunk
+        self.reply.usage = chunk
             .usage
-            .map(|usage| usage.after(self.usage))
-            .or(self.usage);
+            .map(|usage| usage.after(self.reply.usage))
+            .or(self.reply.usage);
         if let (true, Some(id), Some(won)) =
             (self.stores_response(), &chunk.response_id, &self.selection)
         {
-            self.gateway
-                .response_affinity
-                .record(id, won.target.worker, self.gateway.clock.now());
+            self.recorder.response_affinity.record(
+                id,
+                won.target.worker,
+                self.recorder.clock.now(),
+            );
         }
         if let Some(reason) = &chunk.finish_reason {
-            self.finish_reason = Some(Arc::from(&**reason));
+            self.reply.finish_reason = Some(Arc::from(&**reason));
         }
-        self.in_band_error |= chunk.error.is_some();
+        self.reply.in_band_error |= chunk.error.is_some();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use routing::{Method, Policy, receipt::RouterAnswer};
 
 use super::RequestGuard;
-use crate::request::{ReplyHeaders, routing_notes::RoutingNotes};
+use crate::request::{reply_headers::ReplyHeaders, routing_notes::RoutingNotes};
 
 impl RequestGuard {
     /// Sets the cell for the outcome: followers read from it whether the reply may answer more
@@ -22,25 +22,25 @@ impl RequestGuard {
     /// Records that another request's reply answers this one; the receipt shows that no worker was
     /// chosen.
     pub(crate) fn record_shared_reply(&mut self, method: Method, policy: Policy, status: u16) {
-        self.gateway
+        self.recorder
             .metrics
             .record_method(policy.as_str(), method.as_str());
-        self.status = Some(status);
-        self.verdict = Some(RouterAnswer::Answered(method, policy));
+        self.reply.status = Some(status);
+        self.draft.verdict = Some(RouterAnswer::Answered(method, policy));
         self.publish(None);
     }
 
     /// Returns the notes for reply headers.
     pub(crate) fn notes(&mut self) -> &mut RoutingNotes {
-        &mut self.notes
+        &mut self.draft.notes
     }
 
     pub(crate) fn told_of(&self) -> &RoutingNotes {
-        &self.notes
+        &self.draft.notes
     }
 
     /// Returns the settings of the reply's routing headers.
     pub(crate) fn reply_headers(&self) -> ReplyHeaders {
-        self.gateway.rules.headers
+        self.recorder.settings.headers
     }
 }

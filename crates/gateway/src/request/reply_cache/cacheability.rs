@@ -8,10 +8,10 @@ use dialect::{Dialect, LastQuestion, RepeatabilityView, RequestKey, Temperature}
 use http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
 
-use super::CacheReason;
+use super::{parts::ReplyCache, status::CacheReason};
 use crate::{
-    Gateway, coalesce,
-    request::accept::{AcceptedRequest, HeaderOverrides},
+    coalesce,
+    request::{accept::AcceptedRequest, overrides::HeaderOverrides},
 };
 
 /// Headers that change the engine's reply.
@@ -76,8 +76,8 @@ pub(super) enum RequestedForm {
 }
 
 impl CacheRequest {
-    pub(super) async fn of(gateway: &Gateway, call: &AcceptedRequest, dialect: Dialect) -> Self {
-        let settings = gateway.cache.settings();
+    pub(super) async fn of(cache: &ReplyCache, call: &AcceptedRequest, dialect: Dialect) -> Self {
+        let settings = cache.store.settings();
         let is_kept = matches!(
             dialect,
             Dialect::Chat | Dialect::Completions | Dialect::Messages
@@ -85,7 +85,7 @@ impl CacheRequest {
         let store = of_cache(&call.headers);
         // A response stored at an engine is for one client to continue.
         let may_be_shared = dialect != Dialect::Responses
-            && gateway.rules.deduplication.is_some()
+            && cache.settings.coalesces
             && store == StoreDirective::Usual;
         let needed = if is_kept && settings.enabled {
             store != StoreDirective::Nothing
@@ -155,14 +155,14 @@ impl CacheRequest {
     /// reply will be cached.
     pub(super) fn coalescing_key(
         &self,
-        gateway: &Gateway,
+        cache: &ReplyCache,
         kept: bool,
     ) -> Option<coalesce::FlightKey> {
         let said = self.body.as_ref()?;
         let by_itself = self.own_way || self.fresh || self.dialect == Dialect::Responses;
-        let asks = gateway.rules.deduplication.is_some() && said.asks_repeatable;
+        let asks = cache.settings.coalesces && said.asks_repeatable;
         let same = said.same.filter(|_| !by_itself && (asks || kept))?;
-        Some((same.key, same.form, gateway.cache.generation()))
+        Some((same.key, same.form, cache.store.generation()))
     }
 }
 

@@ -17,11 +17,11 @@ use http::{HeaderMap, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use response_cache::CacheGeneration;
 
+use super::parts::ReplyCache;
 use crate::{
-    Gateway,
-    cache_filler::{CacheFiller, FillBudget, PendingFill, StoredForm, WholeReply},
+    cache_filler::{CacheFiller, FillBudget, PendingFill, SimilarQuery, StoredForm, WholeReply},
     memory::MemoryStage,
-    request::{reply::ReplyBody, reply_cache::SimilarQuery},
+    request::reply_body::ReplyBody,
 };
 
 const DONE: &[u8] = b"data: [DONE]";
@@ -40,17 +40,17 @@ pub(super) struct ReplyFill {
 }
 
 impl ReplyFill {
-    pub(super) fn new(gateway: &Gateway, dialect: Dialect, key: RequestKey) -> Self {
-        let settings = gateway.cache.settings();
+    pub(super) fn new(cache: &ReplyCache, dialect: Dialect, key: RequestKey) -> Self {
+        let settings = cache.store.settings();
         Self {
-            cache_filler: Arc::clone(&gateway.cache_filler),
+            cache_filler: Arc::clone(&cache.filler),
             key,
             dialect,
-            generation: gateway.cache.generation(),
+            generation: cache.store.generation(),
             most_whole: settings.max_response_size,
             most_stream: settings.max_stream_buffer_size,
             similar_query: None,
-            takes_new: gateway.memory.stage() < MemoryStage::SmallBodies,
+            takes_new: cache.memory.stage() < MemoryStage::SmallBodies,
         }
     }
 
@@ -92,10 +92,10 @@ impl ReplyFill {
             pending_fill: None,
         };
         response.map(|inner| {
-            ReplyBody::Kept(Box::new(FillingBody {
+            ReplyBody::live(FillingBody {
                 inner,
                 reply: Some(held),
-            }))
+            })
         })
     }
 }
@@ -115,7 +115,7 @@ fn form(dialect: Dialect, status: StatusCode, head: &HeaderMap) -> Option<Stored
 }
 
 /// The body of a reply that may be cached.
-pub(crate) struct FillingBody {
+struct FillingBody {
     inner: ReplyBody,
     /// `None`: it is not cached.
     reply: Option<BufferedReply>,

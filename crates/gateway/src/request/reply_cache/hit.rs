@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use dialect::Dialect;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use proxy::headers::REQUEST_ID;
+use proxy::headers::{REQUEST_ID, insert};
 use response_cache::CacheEntry;
 use routing::{
     Method,
@@ -14,17 +14,15 @@ use routing::{
 
 use super::{
     cacheability::{BodyCacheability, CacheRequest, RequestedForm},
+    parts::ReplyCache,
     status::{CacheReason, CacheStatus},
 };
 use crate::{
-    Gateway,
     cache_filler::EntryKind,
     coalesce::SharedBody,
     request::{
-        accept::AcceptedRequest,
-        receipt::RequestFacts,
-        record::RequestGuard,
-        reply::{self, ReplyBody},
+        accept::AcceptedRequest, receipt::RequestFacts, record::RequestGuard, reply,
+        reply_body::ReplyBody,
     },
 };
 
@@ -82,7 +80,7 @@ async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
 
 /// Answers with the cached reply.
 pub(super) fn into_reply(
-    gateway: &Gateway,
+    cache: &ReplyCache,
     call: &AcceptedRequest,
     asked: &CacheRequest,
     mut settle: RequestGuard,
@@ -94,7 +92,7 @@ pub(super) fn into_reply(
     } else {
         Method::CacheHit
     };
-    settle.record_shared_reply(method, gateway.router.policy(None), 200);
+    settle.record_shared_reply(method, cache.router.policy(None), 200);
     let mut head = HeaderMap::with_capacity(8);
     let content_type = if found.stream {
         "text/event-stream"
@@ -105,7 +103,7 @@ pub(super) fn into_reply(
     if found.stream {
         head.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     }
-    let now = u64::try_from(gateway.clock.unix_s()).unwrap_or_default();
+    let now = u64::try_from(cache.clock.unix_s()).unwrap_or_default();
     head.insert(
         header::AGE,
         HeaderValue::from(now.saturating_sub(found.stored_at)),
@@ -126,20 +124,17 @@ pub(super) fn into_reply(
 
 /// Answers with another request's reply, running or just finished.
 pub(super) fn into_follower_reply(
-    gateway: &Gateway,
+    cache: &ReplyCache,
     call: &AcceptedRequest,
     asked: &CacheRequest,
     mut settle: RequestGuard,
     (status, mut head, body): (StatusCode, HeaderMap, Box<SharedBody>),
 ) -> Response<ReplyBody> {
     about(call, asked, &mut settle);
-    settle.record_shared_reply(Method::Dedup, gateway.router.policy(None), status.as_u16());
+    settle.record_shared_reply(Method::Dedup, cache.router.policy(None), status.as_u16());
     CacheStatus::hit(CacheReason::Joined).add_headers(&mut head, settle.reply_headers());
     under_own_name(&mut head, &settle, Method::Dedup);
-    reply::with_head(
-        (status, head),
-        ReplyBody::Shared(Box::new(body.settling(settle))),
-    )
+    reply::with_head((status, head), ReplyBody::live(body.settling(settle)))
 }
 
 fn about(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard) {
@@ -162,14 +157,14 @@ fn about(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard
 
 /// Sets the request's own id and decision in the head.
 fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
-    reply::insert(
+    insert(
         head,
         HeaderName::from_static(REQUEST_ID),
         settle.request_id(),
     );
     let shown = settle.reply_headers();
     if shown.expose {
-        reply::insert(
+        insert(
             head,
             HeaderName::from_static("x-warmroute-decision"),
             &settle.id().to_string(),
@@ -189,13 +184,13 @@ fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
 fn near(head: &mut HeaderMap, settle: &RequestGuard, similarity: f64) {
     let (shown, similarity) = (settle.reply_headers(), format!("{similarity:.4}"));
     if shown.expose {
-        reply::insert(
+        insert(
             head,
             HeaderName::from_static("x-warmroute-cache-similarity"),
             &similarity,
         );
         if shown.vllm_router {
-            reply::insert(
+            insert(
                 head,
                 HeaderName::from_static("x-vllm-router-cache-similarity"),
                 &similarity,

@@ -11,6 +11,7 @@ mod cacheability;
 mod fill;
 mod hit;
 mod lookup;
+mod parts;
 mod similar;
 mod status;
 
@@ -19,118 +20,129 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use dialect::Dialect;
 use futures_util::FutureExt;
 use http::{Response, header};
-use response_cache::CacheResult as Counted;
+use response_cache::{CacheResult as Counted, ResponseCache};
 
+pub(crate) use self::parts::{ReplyCache, ReplyCacheSettings};
 use self::{
-    cacheability::CacheRequest,
-    fill::ReplyFill,
-    lookup::CacheOutcome,
-    status::{CacheReason, CacheStatus},
+    cacheability::CacheRequest, fill::ReplyFill, lookup::CacheOutcome, status::CacheStatus,
 };
-pub(crate) use self::{fill::FillingBody, similar::SimilarQuery};
-use super::{accept::AcceptedRequest, record::RequestGuard, reply::ReplyBody};
+use super::{
+    accept::AcceptedRequest, record::RequestGuard, reply, reply_body::ReplyBody,
+    reply_headers::ReplyHeaders,
+};
 use crate::{
-    Gateway,
     coalesce::{FinishedReplyUse, FlightRole, FollowerReply},
     routes::ErrorShape,
 };
 
-/// Answers a generation from the cache, or sends it once for all equal requests.
-pub(super) async fn generate(
-    gateway: &Arc<Gateway>,
-    call: AcceptedRequest,
-    dialect: Dialect,
-    mut settle: RequestGuard,
-) -> Response<ReplyBody> {
-    let began = gateway.clock.now();
-    let asked = CacheRequest::of(gateway, &call, dialect).await;
-    let looked = lookup::lookup(gateway, &call, &asked).await;
-    settle.timing().cache = gateway.clock.now().ms_since(began) * 1e3;
-    let (status, fill) = match looked {
-        CacheOutcome::Hit(found) => {
-            gateway.cache.record_result(Counted::Hit);
-            return hit::into_reply(gateway, &call, &asked, settle, found);
-        }
-        CacheOutcome::Miss(status, fill) => (status, fill),
-    };
-    let afterwards = if fill.is_some() {
-        FinishedReplyUse::CachedElsewhere
-    } else {
-        FinishedReplyUse::Answers
-    };
-    let place = asked
-        .coalescing_key(gateway, fill.is_some())
-        .map(|key| gateway.coalescer.join_flight(key, afterwards));
-    let own = UpstreamGeneration {
-        gateway: Arc::clone(gateway),
-        dialect,
-        status,
-        fill,
-    };
-    match place {
-        None => own.generate(call, settle).await,
-        Some(FlightRole::First(seat)) => {
-            settle.share_outcome(seat.outcome_slot());
-            let (gateway, request_id) = (Arc::clone(gateway), Arc::clone(&call.request_id));
-            let shape = ErrorShape::of(call.target.path());
-            // A panic costs only the leader: the followers, one of which may have been driving it,
-            // send their own requests.
-            let reply = async move {
-                // Followers may not accept the leader's encoding.
-                let mut call = call;
-                call.headers.remove(header::ACCEPT_ENCODING);
-                let reply = AssertUnwindSafe(own.generate(call, settle))
-                    .catch_unwind()
-                    .await;
-                reply.unwrap_or_else(|_| super::panicked(&gateway, shape, &request_id))
-            };
-            seat.lead(Box::pin(reply)).await
-        }
-        Some(FlightRole::Joins(seat)) => match seat.join().await {
-            FollowerReply::Reply(status, head, body) => {
-                if own.status.is_some() {
-                    gateway.cache.record_result(Counted::Hit);
-                }
-                hit::into_follower_reply(gateway, &call, &asked, settle, (status, head, body))
+impl ReplyCache {
+    /// Answers a generation from the cache, or sends it with `send` once for all equal requests.
+    pub(super) async fn answer<S, F>(
+        &self,
+        call: AcceptedRequest,
+        dialect: Dialect,
+        mut settle: RequestGuard,
+        send: S,
+    ) -> Response<ReplyBody>
+    where
+        S: FnOnce(AcceptedRequest, RequestGuard) -> F + Send + 'static,
+        F: Future<Output = Response<ReplyBody>> + Send + 'static,
+    {
+        let began = self.clock.now();
+        let request = CacheRequest::of(self, &call, dialect).await;
+        let looked = self.look_up(&call, &request).await;
+        settle.timing().cache = self.clock.now().ms_since(began) * 1e3;
+        let (status, fill) = match looked {
+            CacheOutcome::Hit(found) => {
+                self.store.record_result(Counted::Hit);
+                return hit::into_reply(self, &call, &request, settle, found);
             }
-            FollowerReply::Nothing => own.generate(call, settle).await,
-        },
+            CacheOutcome::Miss(status, fill) => (status, fill),
+        };
+        let afterwards = if fill.is_some() {
+            FinishedReplyUse::CachedElsewhere
+        } else {
+            FinishedReplyUse::Answers
+        };
+        let place = request
+            .coalescing_key(self, fill.is_some())
+            .map(|key| self.coalescer.join_flight(key, afterwards));
+        let own = UpstreamGeneration {
+            store: Arc::clone(&self.store),
+            headers: self.settings.headers,
+            status,
+            fill,
+            send,
+        };
+        match place {
+            None => own.run(call, settle).await,
+            Some(FlightRole::First(seat)) => {
+                settle.share_outcome(seat.outcome_slot());
+                seat.lead(Box::pin(self.lead(own, call, settle))).await
+            }
+            Some(FlightRole::Joins(seat)) => match seat.join().await {
+                FollowerReply::Reply(status, head, body) => {
+                    if own.status.is_some() {
+                        self.store.record_result(Counted::Hit);
+                    }
+                    hit::into_follower_reply(self, &call, &request, settle, (status, head, body))
+                }
+                FollowerReply::Nothing => own.run(call, settle).await,
+            },
+        }
+    }
+
+    /// Sends the request for all that joined it. A panic costs only the leader: the followers, one
+    /// of which may have been driving it, send their own requests.
+    fn lead<S, F>(
+        &self,
+        own: UpstreamGeneration<S>,
+        mut call: AcceptedRequest,
+        settle: RequestGuard,
+    ) -> impl Future<Output = Response<ReplyBody>> + Send + 'static + use<S, F>
+    where
+        S: FnOnce(AcceptedRequest, RequestGuard) -> F + Send + 'static,
+        F: Future<Output = Response<ReplyBody>> + Send + 'static,
+    {
+        let (metrics, request_id) = (Arc::clone(&self.metrics), Arc::clone(&call.request_id));
+        let shape = ErrorShape::of(call.target.path());
+        // Followers may not accept the leader's encoding.
+        call.headers.remove(header::ACCEPT_ENCODING);
+        async move {
+            let reply = AssertUnwindSafe(own.run(call, settle)).catch_unwind().await;
+            reply.unwrap_or_else(|_| reply::panicked(&metrics, shape, &request_id))
+        }
     }
 }
 
-/// A generation that a worker answers.
-struct UpstreamGeneration {
-    gateway: Arc<Gateway>,
-    dialect: Dialect,
+/// A generation that a worker answers, by `send`.
+struct UpstreamGeneration<S> {
+    store: Arc<ResponseCache>,
+    headers: ReplyHeaders,
     status: Option<CacheStatus>,
     fill: Option<ReplyFill>,
+    send: S,
 }
 
-impl UpstreamGeneration {
-    async fn generate(
-        self,
-        mut call: AcceptedRequest,
-        mut settle: RequestGuard,
-    ) -> Response<ReplyBody> {
-        let Self {
-            gateway,
-            dialect,
-            status,
-            fill,
-        } = self;
-        if let Some(status) = status {
-            gateway.cache.record_result(status.result());
+impl<S, F> UpstreamGeneration<S>
+where
+    S: FnOnce(AcceptedRequest, RequestGuard) -> F + Send + 'static,
+    F: Future<Output = Response<ReplyBody>> + Send + 'static,
+{
+    async fn run(self, mut call: AcceptedRequest, mut settle: RequestGuard) -> Response<ReplyBody> {
+        if let Some(status) = self.status {
+            self.store.record_result(status.result());
         }
-        let Some(fill) = fill else {
-            let response = super::generate(&gateway, call, dialect, settle).await;
-            return status::with_status(status, gateway.rules.headers, response);
+        let Some(fill) = self.fill else {
+            let response = (self.send)(call, settle).await;
+            return status::with_status(self.status, self.headers, response);
         };
         // The router reads a reply that it caches.
         call.headers.remove(header::ACCEPT_ENCODING);
         let good = settle.shared_outcome();
-        let response = super::generate(&gateway, call, dialect, settle).await;
+        let response = (self.send)(call, settle).await;
         fill.watch(
-            status::with_status(status, gateway.rules.headers, response),
+            status::with_status(self.status, self.headers, response),
             good,
         )
     }

@@ -3,19 +3,10 @@
 //! The lookup runs only after an exact miss: it waits for the embedding of the last question no
 //! longer than configured. Any error is a miss.
 
-use std::sync::Arc;
+use response_cache::{CacheEntry, CacheKey};
 
-use response_cache::{CacheEntry, CacheKey, UnitVector};
-
-use super::CacheRequest;
-use crate::{Gateway, request::accept::AcceptedRequest};
-
-/// A question under which the reply is stored for similarity lookups.
-#[derive(Debug)]
-pub(crate) struct SimilarQuery {
-    pub(crate) rest: CacheKey,
-    pub(crate) direction: UnitVector,
-}
+use super::{cacheability::CacheRequest, parts::ReplyCache};
+use crate::{cache_filler::SimilarQuery, request::accept::AcceptedRequest};
 
 /// The result of a similarity lookup.
 pub(super) struct NearestReply {
@@ -26,12 +17,12 @@ pub(super) struct NearestReply {
 
 /// Returns the reply to the nearest question, and the entry for this request's own reply.
 pub(super) async fn lookup(
-    gateway: &Arc<Gateway>,
+    cache: &ReplyCache,
     call: &AcceptedRequest,
     asked: &CacheRequest,
 ) -> (Option<NearestReply>, Option<SimilarQuery>) {
-    let settings = gateway.cache.settings();
-    let (Some(embedder), true) = (&gateway.meaning, settings.semantic.enabled) else {
+    let settings = cache.store.settings();
+    let (Some(embedder), true) = (&cache.embedder, settings.semantic.enabled) else {
         return (None, None);
     };
     let Some(question) = asked.last_question(call) else {
@@ -51,7 +42,7 @@ pub(super) async fn lookup(
         }
     };
     let rest = CacheKey(*question.rest.as_bytes());
-    let nearest = gateway.cache.similar(&rest, &direction);
+    let nearest = cache.store.similar(&rest, &direction);
     (
         nearest.map(|(entry, similarity)| NearestReply { entry, similarity }),
         Some(SimilarQuery { rest, direction }),

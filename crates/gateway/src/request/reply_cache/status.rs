@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderValue, Response};
 use response_cache::CacheResult;
 
-use crate::request::{ReplyHeaders, reply::ReplyBody};
+use crate::request::{reply_body::ReplyBody, reply_headers::ReplyHeaders};
 
 /// Why a reply is from the cache or not (`x-warmroute-cache-reason`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

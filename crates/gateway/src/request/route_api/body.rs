@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::{
     ids,
-    request::accept::{HeaderOverrides, OVERLAP_WEIGHT, TEMPERATURE, printable},
+    request::overrides::{HeaderOverrides, OVERLAP_WEIGHT, TEMPERATURE, printable},
 };
 
 /// A body of `/v1/route`.

@@ -15,10 +15,12 @@ use tokio::{
     time::{Interval, MissedTickBehavior},
 };
 
-use crate::{
-    CurrentGateway, Gateway,
-    memory::{self, ProcessMemory},
-};
+use crate::{CurrentGateway, Gateway};
+
+mod memory_relief;
+mod memory_watch;
+
+use self::memory_watch::ProcessMemory;
 
 /// Interval of the router's tick.
 const TICK: Duration = Duration::from_secs(1);
@@ -33,12 +35,12 @@ pub(crate) fn start(gateways: &Arc<CurrentGateway>) -> JoinSet<Infallible> {
     tasks.spawn(async move { supervise("housekeeping", || end_overdue(&overdue)).await });
     tasks.spawn(async move {
         supervise("memory_watch", || {
-            memory::watch(&remembering, ProcessMemory)
+            memory_watch::watch(&remembering, ProcessMemory)
         })
         .await
     });
     tasks.spawn(async move { supervise("cluster_learning", || learn(&clusters)).await });
-    tasks.spawn(async move { supervise("model_lists", || lists.keep_model_list()).await });
+    tasks.spawn(async move { supervise("model_lists", || refresh_model_list(&lists)).await });
     tasks
 }
 
@@ -47,8 +49,8 @@ async fn tick_router(gateway: &Gateway) -> Infallible {
     let mut ticks = ticks();
     loop {
         tokio::select! {
-            _ = ticks.tick() => gateway.waiters.tick(),
-            () = gateway.waiters.run(&gateway.fleet) => {}
+            _ = ticks.tick() => gateway.decider().waiters.tick(),
+            () = gateway.decider().waiters.run(gateway.fleet()) => {}
         }
     }
 }
@@ -58,10 +60,10 @@ async fn judge(gateway: &Gateway) -> Infallible {
     let mut ticks = ticks();
     loop {
         tokio::select! {
-            _ = ticks.tick() => gateway.parity_monitor.tick(gateway.clock.now()),
-            () = gateway.parity_monitor.wait_for_change() => {}
+            _ = ticks.tick() => gateway.recorder.parity_monitor.tick(gateway.clock().now()),
+            () = gateway.recorder.parity_monitor.wait_for_change() => {}
         }
-        gateway.parity_monitor.apply_changes();
+        gateway.recorder.parity_monitor.apply_changes();
     }
 }
 
@@ -76,10 +78,16 @@ async fn end_overdue(gateway: &Gateway) -> Infallible {
 }
 
 async fn learn(gateway: &Gateway) -> Infallible {
-    match &gateway.clusters {
+    match &gateway.generation.affinity.clusters {
         Some(clusters) => clusters.embed_examples().await,
         None => std::future::pending().await,
     }
+}
+
+/// Refreshes the model list when a client needs it or it gets old.
+async fn refresh_model_list(gateway: &Gateway) -> Infallible {
+    let catalog = &gateway.edge.catalog;
+    catalog.lists.run(&catalog.fleet, catalog.clock).await
 }
 
 fn ticks() -> Interval {

@@ -7,14 +7,9 @@
 //! **Invariant**: a stage lasts until the memory in use is [`SLACK`] below its start, so that none
 //! flickers.
 
-mod relief;
-mod watcher;
-
 use dialect::{ApiError, ErrorCode};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use tokio::sync::watch;
-
-pub(crate) use watcher::{ProcessMemory, watch};
 
 use crate::metrics::MEMORY;
 
@@ -67,7 +62,7 @@ impl MemoryStage {
     }
 
     /// Returns the name in logs.
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "normal",
             Self::SmallCaches => "small_caches",

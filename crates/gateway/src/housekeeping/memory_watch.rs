@@ -4,8 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use tokio::time::MissedTickBehavior;
 
-use super::MemoryStage;
-use crate::CurrentGateway;
+use crate::{CurrentGateway, memory::MemoryStage};
 
 const EVERY: Duration = Duration::from_millis(250);
 
@@ -45,9 +44,9 @@ pub(crate) async fn watch(
     loop {
         looks.tick().await;
         let gateway = gateways.current();
-        let budget = gateway.limits.memory_budget;
+        let budget = gateway.edge.admission.limits.memory_budget;
         let used = budget.and_then(|_| resident.bytes());
-        let changed = gateway.memory.observe(used, budget);
+        let changed = gateway.edge.admission.memory.observe(used, budget);
         if let Some((before, now)) = changed {
             let (before, now) = (before.as_str(), now.as_str());
             tracing::warn!(
@@ -59,7 +58,7 @@ pub(crate) async fn watch(
             );
         }
         // Repeated while the stage lasts: new models bring new caches.
-        if changed.is_some() || gateway.memory.stage() > MemoryStage::Normal {
+        if changed.is_some() || gateway.edge.admission.memory.stage() > MemoryStage::Normal {
             gateway.relieve();
         }
     }

@@ -1,0 +1,138 @@
+//! Delivery: places a request, sends it, and retries until a reply is committed to or no attempt is
+//! left.
+
+use std::sync::Arc;
+
+use http::Response;
+use routing::receipt::AttemptClass;
+
+use super::{
+    affinity::AffinityStage,
+    commit::commit,
+    dispatch::{AttemptFailure, FinalError},
+    hedge::worker_pin,
+    queue_wait::{QueueStage, Rejection},
+    record::RequestGuard,
+    reply,
+    reply_body::ReplyBody,
+    retry_state::{FailedAttempt, RetryStage, RetryState},
+    routed_request::{self, RoutedRequest},
+    send::{Attempt, AttemptOutcome, Failure, SendStage},
+};
+use crate::{errors, retry::Retries};
+
+/// The stages from the decision to the committed reply.
+#[derive(Clone, Debug)]
+pub(crate) struct DeliveryStage {
+    pub(crate) queue: QueueStage,
+    pub(crate) retries: Retries,
+    pub(crate) send: SendStage,
+    pub(crate) affinity: AffinityStage,
+}
+
+impl DeliveryStage {
+    /// Places the request, sends it and relays the reply.
+    pub(super) async fn run(
+        &self,
+        mut request: RoutedRequest,
+        mut settle: RequestGuard,
+    ) -> Response<ReplyBody> {
+        let mut tries = RetryState::default();
+        loop {
+            let RoutedRequest {
+                call,
+                facts,
+                model,
+                wait,
+                ..
+            } = &mut request;
+            let placement = routed_request::placement(call, facts, &tries);
+            let placed = self.queue.place(model, &placement, wait).await;
+            settle.record_wait(wait.receipt_wait());
+            let placed = match placed {
+                Ok(placed) => placed,
+                Err(_) if facts.pin.is_none() && tries.may_wait_for_worker(&self.queue) => continue,
+                Err(Rejection { refusal, error }) => {
+                    settle.record_refusal(refusal);
+                    return reply::last_failure(settle, tries.final_error(error));
+                }
+            };
+            let attempt = Attempt {
+                request: &request,
+                decider: &self.queue.decider,
+                retries: &self.retries,
+                tries: &tries,
+            };
+            let failure = match self.send.run(attempt, placed, &mut settle).await {
+                AttemptOutcome::Committed(committed) => {
+                    if committed.reply.head.status.is_success() {
+                        self.affinity
+                            .record_served(&request.facts.affinity, committed.by.worker.id);
+                    }
+                    let dispatcher = &self.send.dispatcher;
+                    return commit(dispatcher, committed.reply, committed.stream, settle);
+                }
+                AttemptOutcome::PrefillFailed => {
+                    request.facts.handover = settle.without_prefill();
+                    continue;
+                }
+                AttemptOutcome::Refused(error) => return reply::refused(settle, &error),
+                AttemptOutcome::Failed(failure) => failure,
+            };
+            if let Some(last) = self
+                .next_attempt(&mut request, failure, &mut tries, &mut settle)
+                .await
+            {
+                return reply::last_failure(settle, last);
+            }
+        }
+    }
+
+    /// Prepares the next attempt; `Some`: none follows, and the client gets this.
+    async fn next_attempt(
+        &self,
+        request: &mut RoutedRequest,
+        failure: Failure,
+        tries: &mut RetryState,
+        settle: &mut RequestGuard,
+    ) -> Option<FinalError> {
+        let Failure {
+            failure,
+            by,
+            also_failed,
+        } = failure;
+        settle.fail_attempt(&failure);
+        if may_be_stored(request, &failure) {
+            return Some(failure.reply);
+        }
+        if let Some(other) = also_failed {
+            tries.record_hedge_failure(worker_pin(&other));
+        }
+        // A pin that names the prefill worker leaves the decode worker open.
+        let worker = by.target.worker;
+        let failed = FailedAttempt {
+            worker,
+            pinned: request.facts.pin.is_some_and(|pin| pin.worker == worker),
+            failure,
+        };
+        let stage = RetryStage {
+            retries: &self.retries,
+            queue: &self.queue,
+            model: &request.model,
+        };
+        if !tries.next_attempt(stage, failed, &mut request.wait).await {
+            return Some(tries.final_error(errors::no_worker()));
+        }
+        // The fleet may have changed since: the new snapshot includes the effect of this attempt.
+        if let Some(now) = self.queue.fleet.snapshot().model(&request.model.id) {
+            request.model = Arc::clone(now);
+        }
+        None
+    }
+}
+
+/// Returns whether an engine that stores responses may have begun to compute this one: after C1 a
+/// retry could compute and store it twice.
+fn may_be_stored(request: &RoutedRequest, failure: &AttemptFailure) -> bool {
+    request.translator.keeps_state && failure.class == Some(AttemptClass::C1)
+}

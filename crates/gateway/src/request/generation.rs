@@ -1,0 +1,272 @@
+//! A generation: the list of its stages.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use dialect::{ApiError, Dialect, RequestView};
+use fleet::ModelView;
+use http::Response;
+use routing::{Pin, ReplyMode};
+use tokenization::{PromptInput, TokenizationStage, TokenizedPrompt};
+
+use super::{
+    accept::AcceptedRequest,
+    affinity::{AffinityInput, AffinityStage},
+    clusters::ClusterMembership,
+    count_limits,
+    decide::{self, RoutingFacts},
+    delivery::DeliveryStage,
+    lmcache::CandidateChoice,
+    prefill::{self, Handover, RequestPolicies},
+    prefix_expectation::PrefixExpectation,
+    queue_wait::WaitRecord,
+    receipt::RequestFacts,
+    record::RequestGuard,
+    reply,
+    reply_body::ReplyBody,
+    routed_request::{PriorityField, RoutedRequest},
+    translate::{ReplyContext, RequestTranslator, TranslationStage},
+};
+use crate::{listener_limits::CountLimits, metrics::Metrics, response_affinity::ResponseAffinity};
+
+/// The stages of a generation after its lookup in the reply cache.
+#[derive(Clone, Debug)]
+pub(crate) struct GenerationStages {
+    pub(crate) counts: CountLimits,
+    pub(crate) translation: TranslationStage,
+    pub(crate) tokenization: Arc<TokenizationStage>,
+    pub(crate) affinity: AffinityStage,
+    pub(crate) responses: Arc<ResponseAffinity>,
+    pub(crate) delivery: DeliveryStage,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// A generation in the dialect by which it is routed.
+struct Translated {
+    call: AcceptedRequest,
+    /// The dialect of the client.
+    client: Dialect,
+    translator: RequestTranslator,
+    dialect: Dialect,
+    body: Bytes,
+    wait: WaitRecord,
+}
+
+/// The model of a generation, and its worker where the request names one.
+struct ModelChoice {
+    model: Arc<ModelView>,
+    pin: Option<Pin>,
+    policies: RequestPolicies,
+}
+
+/// The prompt of a generation, and the semantic cluster that it belongs to.
+struct IdentifiedPrompt {
+    prompt: TokenizedPrompt,
+    cluster: Option<ClusterMembership>,
+}
+
+impl GenerationStages {
+    /// Runs the stages of a generation.
+    pub(super) async fn run(
+        &self,
+        call: AcceptedRequest,
+        dialect: Dialect,
+        mut settle: RequestGuard,
+    ) -> Response<ReplyBody> {
+        match self.prepare(call, dialect, &mut settle).await {
+            Ok(request) => self.delivery.run(request, settle).await,
+            Err(error) => reply::refused(settle, &error),
+        }
+    }
+
+    /// Runs the stages up to the decision. An error is the client's reply.
+    async fn prepare(
+        &self,
+        call: AcceptedRequest,
+        dialect: Dialect,
+        settle: &mut RequestGuard,
+    ) -> Result<RoutedRequest, ApiError> {
+        let mut translated = self.translate(call, dialect).await?;
+        let (body, translator) = (translated.body.clone(), &translated.translator);
+        let view = translator.request_view(translated.dialect, &body)?;
+        self.check(&translated, &view)?;
+        let choice = self.choose_model(&mut translated, &view).await?;
+        let identified = self.identify(&translated, &choice, &view).await;
+        self.describe(&translated, &choice, &identified, &view, settle);
+        Ok(self.route(translated, choice, identified, &view).await)
+    }
+
+    /// Determines the dialects of the request.
+    async fn translate(
+        &self,
+        mut call: AcceptedRequest,
+        client: Dialect,
+    ) -> Result<Translated, ApiError> {
+        let translator = RequestTranslator::of(&self.translation, client, &mut call).await?;
+        let (dialect, body) = translator.routing_body(&call);
+        let deadline = call.received + self.request_timeout();
+        Ok(Translated {
+            wait: WaitRecord::new(call.body.bytes().len(), deadline),
+            call,
+            client,
+            translator,
+            dialect,
+            body,
+        })
+    }
+
+    /// Checks the fields that the router limits.
+    fn check(&self, translated: &Translated, view: &RequestView<'_>) -> Result<(), ApiError> {
+        prefill::check_transfer_fields(view)?;
+        count_limits::check_counts(&self.counts, translated.client, view)
+    }
+
+    /// Finds the model, and the worker that the request names or continues at.
+    async fn choose_model(
+        &self,
+        translated: &mut Translated,
+        view: &RequestView<'_>,
+    ) -> Result<ModelChoice, ApiError> {
+        let Translated {
+            call,
+            translator,
+            wait,
+            ..
+        } = translated;
+        let queue = &self.delivery.queue;
+        let model = queue.model(&view.model, wait).await?;
+        translator.check_supported(&model)?;
+        let snapshot = queue.fleet.snapshot();
+        let named = call.overrides.worker.as_deref();
+        let pin = decide::pin(&snapshot, named, "x-warmroute-worker")?;
+        Ok(ModelChoice {
+            pin: pin
+                .or_else(|| translator.response_worker(&self.responses, &snapshot, call.received)),
+            policies: queue.decider.policies(&call.overrides, &model),
+            model,
+        })
+    }
+
+    /// Tokenizes the prompt, and finds its semantic cluster meanwhile.
+    async fn identify(
+        &self,
+        translated: &Translated,
+        choice: &ModelChoice,
+        view: &RequestView<'_>,
+    ) -> IdentifiedPrompt {
+        let input = PromptInput {
+            dialect: translated.dialect,
+            bytes: &translated.body,
+            view,
+            deadline: translated.wait.deadline(),
+        };
+        let (prompt, cluster) = tokio::join!(
+            self.tokenization.run(&choice.model.artefacts, input),
+            self.affinity.cluster(&translated.call.headers, view),
+        );
+        IdentifiedPrompt { prompt, cluster }
+    }
+
+    /// Records what the receipt says about the request.
+    fn describe(
+        &self,
+        translated: &Translated,
+        choice: &ModelChoice,
+        identified: &IdentifiedPrompt,
+        view: &RequestView<'_>,
+        settle: &mut RequestGuard,
+    ) {
+        let IdentifiedPrompt { prompt, cluster } = identified;
+        settle.timing().render = prompt.render_us;
+        settle.timing().tokenize = prompt.tokenize_us;
+        let priority = translated.call.overrides.priority;
+        settle.set_request_facts(RequestFacts {
+            cluster: cluster.as_ref().map(ClusterMembership::note),
+            ..RequestFacts::of(view, &choice.model, priority, prompt)
+        });
+        settle.set_prefix_expectation(PrefixExpectation::of(translated.dialect, view, prompt));
+        if translated.translator.keeps_state {
+            settle.mark_response_stored();
+        }
+        settle.prompt(prompt.blocks.as_ref());
+        settle.text(view);
+        self.metrics.record_prompt_source(prompt.source.as_str());
+    }
+
+    /// Gathers the facts of the decision.
+    async fn route(
+        &self,
+        translated: Translated,
+        choice: ModelChoice,
+        identified: IdentifiedPrompt,
+        view: &RequestView<'_>,
+    ) -> RoutedRequest {
+        let Translated {
+            mut call,
+            translator,
+            wait,
+            ..
+        } = translated;
+        let ModelChoice {
+            model,
+            pin,
+            policies,
+        } = choice;
+        let IdentifiedPrompt { prompt, cluster } = identified;
+        let added = cluster.clone();
+        let keys = AffinityInput {
+            policies,
+            headers: &call.headers,
+            body: call.body.bytes(),
+            view,
+        };
+        let mut affinity = self.affinity.keys(keys, cluster).await;
+        affinity.lmcache = self
+            .affinity
+            .lmcache(policies, &model, &prompt, CandidateChoice::of(pin))
+            .await;
+        if let Some(cluster) = added {
+            cluster.add_header(&mut call.headers);
+        }
+        let exact_tokens = prompt.source.is_exact().then_some(prompt.tokens);
+        RoutedRequest {
+            call,
+            facts: RoutingFacts {
+                affinity,
+                prompt,
+                salt: view.cache_salt.as_deref().map(Arc::from),
+                expected_output_tokens: view.max_tokens,
+                answer: if view.stream {
+                    ReplyMode::Streamed
+                } else {
+                    ReplyMode::Whole
+                },
+                pin,
+                handover: if translator.can_split() {
+                    Handover::of(view)
+                } else {
+                    Handover::without_split()
+                },
+                spoken: translator.spoken,
+            },
+            model,
+            wait,
+            priority: if view.priority.is_some() {
+                PriorityField::Taken
+            } else {
+                PriorityField::Free
+            },
+            reply_context: ReplyContext {
+                model: Arc::from(&*view.model),
+                prompt_tokens: exact_tokens.unwrap_or(0),
+                include_usage: view.include_usage,
+            },
+            translator,
+        }
+    }
+
+    /// Returns the time limit of a request.
+    pub(super) fn request_timeout(&self) -> Duration {
+        self.delivery.send.dispatcher.limits.request
+    }
+}

@@ -1,0 +1,205 @@
+//! One attempt of a placed request: in the worker's dialect, through one worker or two.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use dialect::ApiError;
+use fleet::{EngineKind, WorkerView};
+use routing::PrefillLeg;
+
+use super::{
+    accept::AcceptedRequest,
+    decide::{Decider, PlacedAttempt},
+    dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
+    engine_priority,
+    hedge::{HedgeOutcome, HedgedAttempt, Hedging},
+    prefill::{self, LegsOutcome, PrefillContext, PrefillDecodeLegs},
+    record::RequestGuard,
+    retry_state::RetryState,
+    routed_request::{PriorityField, RoutedRequest},
+    translate::{StreamTranslator, TranslationStage, UpstreamRequest},
+};
+use crate::{errors, ids::IdGenerator, retry::Retries};
+
+/// The parts that send a request to workers.
+#[derive(Clone, Debug)]
+pub(crate) struct SendStage {
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) hedging: Hedging,
+    pub(crate) prefill: Arc<PrefillContext>,
+    pub(crate) translation: TranslationStage,
+    /// Whether vLLM workers get the queue's order as their engine priority.
+    pub(crate) engine_priority: bool,
+    pub(crate) ids: Arc<IdGenerator>,
+}
+
+/// The request of an attempt, and the parts that place a hedge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attempt<'a> {
+    pub(super) request: &'a RoutedRequest,
+    pub(super) decider: &'a Decider,
+    pub(super) retries: &'a Retries,
+    pub(super) tries: &'a RetryState,
+}
+
+/// The outcome of an attempt.
+#[derive(Debug)]
+pub(super) enum AttemptOutcome {
+    /// A worker replied, and nothing is forwarded yet.
+    Committed(Box<Committed>),
+    /// The prefill failed: the request is decided again, without a prefill leg.
+    PrefillFailed,
+    /// The request cannot be sent to this worker, and no other attempt follows.
+    Refused(ApiError),
+    Failed(Failure),
+}
+
+/// A reply worth committing to.
+#[derive(Debug)]
+pub(super) struct Committed {
+    pub(super) reply: CommittedReply,
+    pub(super) by: AttemptTarget,
+    /// Translates the reply's events into the client's dialect.
+    pub(super) stream: Option<StreamTranslator>,
+}
+
+/// A failed attempt, its worker, and the worker of a hedge that failed too.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) failure: AttemptFailure,
+    pub(super) by: AttemptTarget,
+    pub(super) also_failed: Option<AttemptTarget>,
+}
+
+impl SendStage {
+    /// Sends the request to the workers of `placed`.
+    pub(super) async fn run(
+        &self,
+        attempt: Attempt<'_>,
+        placed: PlacedAttempt,
+        settle: &mut RequestGuard,
+    ) -> AttemptOutcome {
+        let request = attempt.request;
+        let PlacedAttempt {
+            decision,
+            lease,
+            prefill,
+            engine_priority,
+        } = placed;
+        let target = lease.target();
+        settle.record_placement(decision, lease, prefill.clone());
+        let Some(first) = request.target(target) else {
+            return AttemptOutcome::Refused(errors::no_worker());
+        };
+        let built = request
+            .translator
+            .upstream_request(
+                &self.translation,
+                &request.call,
+                &first.worker,
+                prefill.is_some(),
+                &request.reply_context,
+            )
+            .await;
+        let UpstreamRequest {
+            call,
+            back,
+            rewrites,
+            is_openai,
+        } = match built {
+            Ok(built) => built,
+            Err(error) => return AttemptOutcome::Refused(error),
+        };
+        settle.record_rewrite(rewrites);
+        if !is_openai {
+            settle.mark_foreign_count();
+        }
+        let legs = prefill.and_then(|leg| self.legs(request, &call, &first, &leg));
+        let sent = match legs {
+            Some(legs) => match prefill::send(&legs, settle).await {
+                LegsOutcome::Decode(result) => HedgeOutcome::of(*result, first.clone()),
+                LegsOutcome::PrefillFailed => return AttemptOutcome::PrefillFailed,
+            },
+            None => {
+                let prioritized = is_openai && self.sets_priority(request, &first.worker);
+                let body = with_priority(
+                    call.body.bytes(),
+                    prioritized.then_some(engine_priority),
+                    settle,
+                );
+                let hedged = HedgedAttempt {
+                    stage: self,
+                    decider: attempt.decider,
+                    retries: attempt.retries,
+                    call: &call,
+                    model: &request.model,
+                    placement: request.placement(attempt.tries),
+                    deadline: request.deadline(),
+                    may_repeat: !request.translator.keeps_state,
+                };
+                hedged.run(first, body, settle).await
+            }
+        };
+        let HedgeOutcome { result, by, failed } = sent;
+        let result = match result {
+            Ok(reply) => back.reply(reply, self.time_left(request)).await,
+            Err(failure) => Err(back.failure(failure)),
+        };
+        match result {
+            Ok(reply) => AttemptOutcome::Committed(Box::new(Committed {
+                reply,
+                by,
+                stream: back.stream(),
+            })),
+            Err(failure) => AttemptOutcome::Failed(Failure {
+                failure,
+                by,
+                also_failed: failed,
+            }),
+        }
+    }
+
+    /// Returns the legs of a request whose prompt another worker computes; `None` if that worker
+    /// is gone.
+    fn legs<'a>(
+        &'a self,
+        request: &'a RoutedRequest,
+        call: &'a AcceptedRequest,
+        decode: &'a AttemptTarget,
+        leg: &PrefillLeg,
+    ) -> Option<PrefillDecodeLegs<'a>> {
+        Some(PrefillDecodeLegs {
+            dispatcher: &self.dispatcher,
+            context: &self.prefill,
+            ids: &self.ids,
+            call,
+            decode,
+            prefill: request.target(leg.target)?,
+            deadline: request.deadline(),
+        })
+    }
+
+    /// Returns whether the router sets the engine priority for this worker.
+    fn sets_priority(&self, request: &RoutedRequest, worker: &WorkerView) -> bool {
+        request.priority == PriorityField::Free
+            && self.engine_priority
+            && worker.engine == EngineKind::Vllm
+    }
+
+    fn time_left(&self, request: &RoutedRequest) -> Duration {
+        request.deadline().since(self.dispatcher.clock.now())
+    }
+}
+
+/// Returns the body with the request's place in the engine's queue. A retry may go to an engine
+/// that gets none.
+fn with_priority(body: &Bytes, priority: Option<i64>, settle: &mut RequestGuard) -> Bytes {
+    let changed = priority.and_then(|priority| engine_priority::add_priority(body, priority));
+    match changed {
+        Some(changed) => {
+            settle.record_rewrite(vec![engine_priority::REWRITE]);
+            changed
+        }
+        None => body.clone(),
+    }
+}
