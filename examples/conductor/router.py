@@ -1,4 +1,4 @@
-"""A cache-aware router in sixty lines: ask the indexer who holds most of a prompt, and send the request there.
+"""A cache-aware router in sixty lines: it asks the indexer which engine holds most of a prompt, and sends the request to it.
 
     python3 router.py 8080 http://127.0.0.1:13333 engine-1=http://127.0.0.1:8001 engine-2=http://127.0.0.1:8002
 
@@ -39,7 +39,7 @@ def choose(body):
     names = [*ENGINES][turn:] + [*ENGINES][:turn]
     try:
         held = matched(body, names[0])
-        return max(names, key=held.get)  # of equals the first, so they take turns
+        return max(names, key=held.get)  # the first of equal ones, so engines rotate
     except (OSError, LookupError, StopIteration, ValueError) as error:
         print("no answer, taking turns:", error, file=sys.stderr)
         return names[0]
@@ -62,5 +62,5 @@ class Handler(BaseHTTPRequestHandler):
 
 
 with ThreadingHTTPServer(("127.0.0.1", int(PORT)), Handler) as server:
-    print(server.server_address[1], flush=True)  # port 0 takes a free one
+    print(server.server_address[1], flush=True)  # port 0 selects a free port
     server.serve_forever()

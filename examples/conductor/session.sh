@@ -1,11 +1,11 @@
 #!/bin/sh
-# A session with the Conductor API: register an engine's events, ask who holds a prompt, unregister.
+# A session with the Conductor API: register an engine's events, query a prompt, unregister.
 #
 #   warmroute engine --port 8001 --kv-events tcp://127.0.0.1:5557 --replay tcp://127.0.0.1:5558 &
 #   warmroute indexer &
 #   examples/conductor/session.sh
 #
-# INDEXER, ENGINE, EVENTS and REPLAY say where they are; MODEL and BLOCK_SIZE are the engine's.
+# INDEXER, ENGINE, EVENTS and REPLAY are addresses; MODEL and BLOCK_SIZE are the engine's.
 set -eu
 INDEXER=${INDEXER:-http://127.0.0.1:13333}
 ENGINE=${ENGINE:-http://127.0.0.1:8001}
@@ -31,7 +31,7 @@ echo '# query: how many of its tokens each instance holds, by medium and by data
 QUERY="{\"model\": \"$MODEL\", \"token_ids\": $TOKENS, \"block_size\": $BLOCK_SIZE}"
 tries=100
 until answer=$(call "$INDEXER/query" "$QUERY") && ! echo "$answer" | grep -q '"longest_matched":0,'; do
-    # Events come at the end of the engine's step.
+    # Events arrive at the end of the engine's step.
     tries=$((tries - 1))
     test "$tries" -gt 0
     sleep 0.1

@@ -1,4 +1,4 @@
-"""What is checked, one function a part. Each adds rows to the table: what, value, wanted, whether it holds."""
+"""The checks, one function per part. Each adds rows to the table: what, value, wanted, whether it holds."""
 
 import json
 import random
@@ -14,7 +14,7 @@ SETTLE_S = 5.0
 
 
 class Bench:
-    """What the parts share: the engines, the program under test and the table."""
+    """State shared by the parts: the engines, the program under test and the table."""
 
     def __init__(self, program, engines, folder, tokens, quick):
         self.program, self.engines, self.folder, self.tokens, self.quick = program, engines, folder, tokens, quick
@@ -28,7 +28,7 @@ class Bench:
         return Router(self.program, self.engines, self.folder, *flags)
 
     def reset_caches(self):
-        """Empties the engines' caches. The event leaves with the next step, so each engine computes one token."""
+        """Empties the engines' caches. The event is sent with the next step, so each engine computes one token."""
         for engine in self.engines:
             reset(engine)
             engine.http.json("POST", "/v1/completions", {"model": "tiny", "prompt": [5], "max_tokens": 1})
@@ -44,12 +44,12 @@ class Bench:
 
 def reset(engine):
     status, _, text = engine.http.ask("POST", "/reset_prefix_cache")
-    # Older releases say nothing but 200.
+    # Older releases reply only 200.
     if status != 200 or text and not json.loads(text)["success"]:
         raise RuntimeError(f"{engine.name} did not reset its prefix cache")
 
 
-# Refused by the engine, so to be refused by the router's own tokenizer as well.
+# The engine refuses these, so the router's own tokenizer must too.
 REFUSED = [
     {"messages": []},
     {"messages": [{"role": "user"}], "add_generation_prompt": True, "continue_final_message": True},
@@ -60,7 +60,7 @@ REFUSED = [
 
 
 def ids(bench):
-    """Every recorded prompt and chat, asked of engine and router now."""
+    """Sends every recorded prompt and chat to the engine and the router."""
     engine = bench.engines[0].http
     with bench.router() as router:
         own = Http(router.data)
@@ -93,7 +93,7 @@ def tokenized(http, body):
     return status, json.loads(text)["tokens"] if status == 200 else None
 
 
-# What a well configured engine must be found to have; whatever does not apply to it may be skipped.
+# Findings that a well configured engine must have; those that do not apply to it may be skipped.
 MUST_HOLD = {
     *("reachable", "model_listed", "block_size", "prefix_caching", "tokenizer", "chat_template", "special_tokens"),
     *("usage_details", "events_enabled", "events_endpoint", "events_arriving", "replay", "sequence", "hash_alias"),
@@ -101,7 +101,7 @@ MUST_HOLD = {
 
 
 def doctor(bench):
-    """Green for these engines; one wrong setting is named, and only that one."""
+    """Passes for these engines; one wrong setting is reported, and only that one."""
     code, report = diagnose(bench)
     checks = [check for worker in report["workers"] for check in worker["checks"]]
     held = [{check["id"] for check in worker["checks"] if check["status"] == "ok"} for worker in report["workers"]]
@@ -168,7 +168,7 @@ def parity(bench):
 
 
 def settled(router, requests, limit=10):
-    """The router's own account, once it has settled this many requests."""
+    """The router's own figures, once it has completed this many requests."""
     end = time.monotonic() + limit
     while True:
         total = router.admin.json("GET", "/admin/parity")["total"]
@@ -230,7 +230,7 @@ def agrees(bench, router, what, happened=True):
 
 
 def removals(router):
-    """Blocks that the engines said they removed."""
+    """Number of blocks that the engines announced as removed."""
     lines = router.admin.ask("GET", "/metrics")[2].decode().splitlines()
     of_kind = [line for line in lines if line.startswith("warmroute_kv_events_total{") and 'kind="removed"' in line]
     return sum(int(float(line.rsplit(" ", 1)[1])) for line in of_kind)
@@ -244,7 +244,7 @@ def faults(bench):
         http = Http(router.data)
         rng = random.Random(5)
         before = removals(router)
-        # More than both caches hold.
+        # More blocks than both caches hold.
         answers = [chat(http, [{"role": "user", "content": sentence(rng, 500)}], stream=False) for _ in range(60)]
         evicted = removals(router) - before
         happened = evicted > 0 and not any(answer.error for answer in answers)
@@ -261,14 +261,14 @@ def faults(bench):
 
 
 def cut(bench):
-    """The event connection is cut in the middle of traffic, and what the engine says meanwhile never arrives on it."""
+    """The event connection is cut in the middle of traffic, and the engine's events meanwhile never arrive on it."""
     engine, rng = bench.engines[0], random.Random(6)
     with Cable(engine) as cable, bench.router(*cable.flags) as router:
         http = Http(router.data)
         here = {"x-warmroute-worker": engine.name}
         told = [chat(http, [{"role": "user", "content": sentence(rng, 300)}], False, here) for _ in range(4)]
         cable.cut()
-        # Stored and removed while nobody listens; removed, because they are more than the cache holds.
+        # Stored and removed while the connection is cut; removed, because they exceed the cache.
         missed = [chat(http, [{"role": "user", "content": sentence(rng, 500)}], False, here) for _ in range(30)]
         cable.mend()
         told += missed
@@ -299,10 +299,10 @@ def killed(bench, router):
     victim.process.end(signal.SIGKILL)
     traffic.join()
     failed = [answer.error for answer in answered if answer.error]
-    # What had begun to be answered is cut, with an error event or an unclean end; all else is answered elsewhere.
+    # Replies that had begun are cut, with an error event or an unclean end; all other requests are answered elsewhere.
     lost = [error for error in failed if not any(word in error for word in ("stream_interrupted", "IncompleteRead"))]
     value = f"{len(lost)} of {len(answered)}, {len(failed) - len(lost)} cut; it had answered {served}"
-    # Ends with all 80, or the kill met no traffic.
+    # All 80 replies: otherwise the kill met no traffic.
     happened = served > 0 and len(answered) == 80
     bench.row("requests lost when an engine is killed", value, "0 lost", not lost and happened)
     for error in lost[:3]:
@@ -316,7 +316,7 @@ def killed(bench, router):
         "restarted engine back in use", f"{back:.2f} s after it was healthy (start {took:.0f} s)", "<= 3 s", back <= 3
     )
     answers = drive(router.data, sessions(8, 3, seed=78), 4)
-    # So that the new process holds something, whatever the policy thinks of it.
+    # So that the new process holds blocks, whatever the policy chooses.
     answers += drive(router.data, sessions(2, 3, seed=79), 2, pin=lambda _: victim.name)
     agrees(bench, router, "kill -9 and restart", not any(answer.error for answer in answers))
 

@@ -16,7 +16,7 @@ import traceback
 from checks import PARTS, Bench
 from processes import Engine
 
-# Of 32 tokens each: both engines together hold the hit-rate workload once, and not twice.
+# Blocks of 32 tokens: both engines together hold the hit-rate workload once, but not twice.
 BLOCKS = 320
 
 
@@ -42,7 +42,7 @@ def end(engine):
 
 
 def main():
-    # The engines lead groups of their own and would outlive a plain end.
+    # The engines are process group leaders and would outlive a plain exit.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments = argparse.ArgumentParser()
     for name in ("warmroute", "model", "home", "tokens"):
@@ -52,7 +52,7 @@ def main():
     arguments.add_argument("--only", action="append", choices=PARTS, help="just this part; repeat for more")
     options = arguments.parse_args()
 
-    # Unix sockets have short paths.
+    # Paths of unix sockets are short.
     with tempfile.TemporaryDirectory(prefix="wr-vllm-") as folder:
         cores = sorted(os.sched_getaffinity(0))
         engines = [Engine(f"vllm{i}", options.model, folder, BLOCKS, cores[i % len(cores)]) for i in range(2)]
@@ -66,7 +66,7 @@ def main():
                 try:
                     PARTS[name](bench)
                 except (OSError, ValueError, KeyError, RuntimeError, subprocess.TimeoutExpired) as error:
-                    # The other parts may still say something.
+                    # The other parts may still give results.
                     traceback.print_exc()
                     bench.row(name, f"broke off: {error!r}"[:200], "no exception", False)
         finally:

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 source, out = map(pathlib.Path, sys.argv[1:3])
-# Layers and width. The tiny one computes next to nothing, which is enough for what is cached where; the small one (27
+# Layers and width. The tiny model computes next to nothing, which is enough for cache tests; the small one (27
 # million parameters) takes long enough for a prompt that a hit shows in the time to first token.
 layers, hidden = {"tiny": (2, 128), "small": (8, 512)}[sys.argv[3]]
 out.mkdir(parents=True, exist_ok=True)
@@ -17,7 +17,7 @@ for name in ("tokenizer.json", "tokenizer_config.json"):
     shutil.copy(source / name, out / name)
 tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
 torch.manual_seed(7)
-# Attention on the CPU has kernels for heads of 32, 64, 96 and 128, so 4 heads of 32 are the least.
+# Attention on the CPU has kernels for heads of 32, 64, 96 and 128, so 4 heads of 32 are the minimum.
 config = Qwen2Config(
     vocab_size=tokenizer.get_vocab_size(),
     hidden_size=hidden,

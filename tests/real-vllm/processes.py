@@ -1,4 +1,4 @@
-"""Engines and routers as processes of this test: each in a group of its own, so that ending it ends all of it."""
+"""Engines and routers as processes of this test, each in its own process group, so that ending it ends all its children."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ def free_port():
 
 
 class Http:
-    """One keep-alive connection; opened again when it broke."""
+    """One keep-alive connection; reopened when it breaks."""
 
     def __init__(self, address, timeout=120):
         self.address, self.timeout, self.connection = address, timeout, None
@@ -41,7 +41,7 @@ class Http:
                     raise
 
     def events(self, method, path, body, headers=None):
-        """Returns status, headers and the data of each server-sent event as it comes; other replies are one event."""
+        """Returns status, headers and the data of each server-sent event on arrival; other replies are one event."""
         if self.connection is None:
             self.connection = http.client.HTTPConnection(self.address, timeout=self.timeout)
         self.begun = time.monotonic()
@@ -120,7 +120,7 @@ class Engine:
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
             "DO_NOT_TRACK": "1",
-            # Has the endpoint that resets the prefix cache.
+            # Enables the endpoint that resets the prefix cache.
             "VLLM_SERVER_DEV_MODE": "1",
         }
         self.process = Process(self.name, command, self.folder / f"{self.name}.log", env, stdout=None)
@@ -142,7 +142,7 @@ class Engine:
 
     @property
     def tells_sources(self):
-        """Whether it says where it publishes, as releases from 0.31 on do."""
+        """Whether it reports where it publishes, as releases from 0.31 on do."""
         return self.http.ask("GET", "/kv_event_sources")[0] == 200
 
     @property
@@ -155,7 +155,7 @@ class Engine:
         return {"name": self.name, "url": self.url, "kv_events": sockets}
 
     def counters(self):
-        """Tokens looked up in the prefix cache, and found there, since the engine started."""
+        """Tokens queried and hit in the prefix cache since the engine started."""
         sums = {"vllm:prefix_cache_queries_total": 0.0, "vllm:prefix_cache_hits_total": 0.0}
         for line in self.http.ask("GET", "/metrics")[2].decode().splitlines():
             name, _, rest = line.partition("{")
@@ -165,7 +165,7 @@ class Engine:
 
 
 class Cable:
-    """A unix socket in front of an engine's event socket, that can be cut; `with` ends it."""
+    """A unix socket in front of an engine's event socket that can be cut; `with` ends it."""
 
     def __init__(self, engine):
         self.name, self.far = engine.name, f"{engine.folder}/{engine.name}.events"
@@ -213,7 +213,7 @@ class Cable:
             pass
 
     def cut(self):
-        """Ends every connection, in the middle of whatever it carries, and takes no new one."""
+        """Ends every connection, also in the middle of a message, and accepts no new one."""
         with self.lock:
             self.whole, ends, self.ends = False, self.ends, []
         for end in ends:
@@ -237,7 +237,7 @@ class Router:
             for engine in engines:
                 command += ["-w", f"{engine.name}={engine.url}"]
         else:
-            # JSON is YAML.
+            # JSON is valid YAML.
             file = pathlib.Path(folder) / "router.yaml"
             file.write_text(json.dumps({"workers": [engine.worker for engine in engines]}))
             command += ["-c", str(file)]
@@ -258,7 +258,7 @@ class Router:
         self.process.end(signal.SIGTERM)
 
     def wait_for_streams(self, count, limit=60):
-        """Until every stream is live (`stale`: and silent for a minute) and its worker ready."""
+        """Waits until every stream is live (`stale`: and silent for a minute) and its worker ready."""
         end = time.monotonic() + limit
         while True:
             streams = self.admin.json("GET", "/admin/streams")["streams"]

@@ -1,4 +1,4 @@
-"""Multi-turn chats over shared system prompts, the same for the same seed, and clients that drive them."""
+"""Multi-turn chats over shared system prompts, deterministic for a seed, and clients that drive them."""
 
 import json
 import random
@@ -38,7 +38,7 @@ def sessions(count, turns, seed, systems=4):
 
 
 class Answer:
-    """What one request came to."""
+    """The result of one request."""
 
     def __init__(self):
         self.error = None
@@ -71,7 +71,7 @@ def chat(http, messages, stream, headers=None, max_tokens=24):
         if answer.error is None and (answer.prompt is None or not done):
             answer.error = "the reply ended as if it were whole, and was not"
         if answer.error:
-            # A reply that was cut took its connection with it.
+            # A cut reply closes its connection.
             http.connection = None
     except (OSError, ValueError, HTTPException) as error:
         http.connection = None
@@ -104,7 +104,7 @@ def drive(address, sessions, clients, seed=1, pin=None, on_answer=None):
         while True:
             with lock:
                 if not idle:
-                    # What others still hold may come back with a turn left.
+                    # A session that another client drives may return with a turn left.
                     return
                 session = idle.pop(rng.randrange(len(idle)))
             turn(http, session)

@@ -1,6 +1,6 @@
-//! The ids that exist: families of promises, each numbered from 1.
+//! The contract ids: families of promises, each numbered from 1.
 
-/// Families and their last numbers.
+/// The families with their last numbers.
 const FAMILIES: &[(&str, u32)] = &[
     ("A", 13),
     ("B", 6),
@@ -19,7 +19,7 @@ const FAMILIES: &[(&str, u32)] = &[
 /// Family and number; ids sort by them, so that `V9` comes before `V10`.
 pub(crate) type Id = (&'static str, u32);
 
-/// The id, if there is one of that name.
+/// Returns the id of this name, if it exists.
 pub(crate) fn parse(text: &str) -> Option<Id> {
     let digits = text.find(|letter: char| letter.is_ascii_digit())?;
     let (family, number) = text.split_at(digits);

@@ -1,4 +1,5 @@
-//! `cargo xtask contract-status`: joins the `#[contract("..")]` attributes of all tests with the output of a test run.
+//! `cargo xtask contract-status`: joins the `#[contract("..")]` attributes of all tests with the
+//! output of a test run.
 
 use std::{fs, path::Path};
 
@@ -8,7 +9,7 @@ use crate::{status_table, test_log, tests_in_sources};
 pub(crate) enum StatusMode {
     /// Writes `docs/contract-status.md`.
     Write,
-    /// Compares it.
+    /// Compares the file with the tests.
     Check,
 }
 

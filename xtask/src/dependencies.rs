@@ -1,8 +1,9 @@
-//! `cargo xtask dependencies`: licences, bans and sources of everything that the workspace builds with, against
-//! `deny.toml`.
+//! `cargo xtask dependencies`: licences, bans and sources of all dependencies of the workspace,
+//! against `deny.toml`.
 //!
-//! It reads the same file as cargo-deny and checks the same three things, from `cargo metadata` alone, so that it runs
-//! wherever the workspace builds. Advisories need a database from the network and are not part of it.
+//! It reads the same file as cargo-deny and makes the same three checks, from `cargo metadata`
+//! alone, so it runs wherever the workspace builds. It does not check advisories, which need a
+//! database from the network.
 
 mod metadata;
 mod policy;
@@ -12,13 +13,13 @@ use std::{fs, path::Path, process::Command};
 use metadata::Metadata;
 use policy::DenyPolicy;
 
-/// Checks the workspace at `root`; the error has a line for each offending crate.
+/// Checks the workspace at `root`; the error has one line per violation.
 pub(crate) fn check(root: &Path) -> Result<String, String> {
     let file = root.join("deny.toml");
     let text = fs::read_to_string(&file)
         .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
     let policy = DenyPolicy::read(&text).map_err(|error| format!("{}: {error}", file.display()))?;
-    let metadata = Metadata::read(&of_workspace(root)?)?;
+    let metadata = Metadata::read(&cargo_metadata(root)?)?;
     let problems = problems(&policy, &metadata);
     if problems.is_empty() {
         return Ok(format!(
@@ -33,7 +34,7 @@ pub(crate) fn check(root: &Path) -> Result<String, String> {
     ))
 }
 
-fn of_workspace(root: &Path) -> Result<Vec<u8>, String> {
+fn cargo_metadata(root: &Path) -> Result<Vec<u8>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args([
@@ -56,7 +57,7 @@ fn of_workspace(root: &Path) -> Result<Vec<u8>, String> {
     }
 }
 
-/// A line for each crate and rule that it breaks.
+/// Returns one line per crate and violated rule.
 fn problems(policy: &DenyPolicy, metadata: &Metadata) -> Vec<String> {
     let mut found = Vec::new();
     for package in &metadata.packages {

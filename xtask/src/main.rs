@@ -1,6 +1,7 @@
-//! Chores of the repository:
+//! Maintenance commands of the repository:
 //!
-//! - `contract-status --log FILE [--check]` writes `docs/contract-status.md`, or compares it with `--check`;
+//! - `contract-status --log FILE [--check]` writes `docs/contract-status.md`, or with `--check`
+//!   compares it;
 //! - `dependencies` checks licences, bans and sources of all dependencies against `deny.toml`;
 //! - `run-suite` runs one test program for `cargo test`, within time limits.
 
@@ -65,7 +66,7 @@ fn report(chore: &str, result: Result<String, String>) -> ExitCode {
     }
 }
 
-/// The repository: beside this package, or where the command was started.
+/// Returns the repository: the parent of this package, or the working directory.
 fn root() -> PathBuf {
     let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     package

@@ -1,8 +1,9 @@
-//! `cargo xtask run-suite`: runs one test program for `cargo test`, as the runner that `./test` configures.
+//! `cargo xtask run-suite`: runs one test program for `cargo test`, as the runner that `./test`
+//! configures.
 //!
-//! It passes the program's output on, whole lines at a time. A test that runs for too long is named, and the program and
-//! everything it started are killed, so that a hang fails the run and does not block it. How long the program ran is
-//! appended to a file.
+//! It forwards the program's output, in whole lines. If a test runs for too long, it prints its
+//! name and kills the program with all its descendants, so that a hang fails the run and does not
+//! block it. It appends the program's duration to a file.
 #![allow(
     clippy::disallowed_methods,
     reason = "the limits of a test run are real time"
@@ -24,9 +25,10 @@ use std::{
 use output::{NextLine, Output};
 use slow_tests::SlowTests;
 
-/// Between two looks at the limits.
+/// Interval between two checks of the limits.
 const LOOK: Duration = Duration::from_millis(200);
-/// A process that outlives the program may hold its output; it is waited for this long.
+/// Time to wait for the output pipes after the program's end: a process that outlives it may hold
+/// them.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
 
 /// One test program and its limits.
@@ -67,7 +69,7 @@ impl Suite {
             .then_some(suite)
     }
 
-    /// Runs it; the exit code is the program's.
+    /// Runs the program and returns its exit code.
     pub(crate) fn run(self) -> ExitCode {
         let started = Instant::now();
         let name = self.name();
@@ -102,7 +104,7 @@ impl Suite {
         }
     }
 
-    /// Passes output on until the program has ended; the error says what ran for too long.
+    /// Forwards output until the program ends; the error names what ran for too long.
     fn watch(&self, child: &mut Child, started: Instant) -> Result<ExitStatus, String> {
         let output = Output::of(child);
         let mut slow = SlowTests::default();
@@ -149,7 +151,8 @@ impl Suite {
         Ok(())
     }
 
-    /// Package and program, `fleet lifecycle`. `cargo test` runs a program in its package's folder.
+    /// Returns package and program, as in `fleet lifecycle`. `cargo test` runs a program in its
+    /// package's folder.
     fn name(&self) -> String {
         let folder = env::current_dir().unwrap_or_default();
         let package = folder
@@ -168,7 +171,8 @@ impl Suite {
         format!("{package} {program}")
     }
 
-    /// Of test programs only: `rustdoc` starts one program per example, which tells nothing.
+    /// Records test programs only: `rustdoc` starts one program per example, whose duration is not
+    /// useful.
     fn note_duration(&self, name: &str, duration: Duration) {
         let in_deps = Path::new(&self.program[0])
             .parent()
@@ -189,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_come_before_the_program_and_what_follows_is_its_own() {
+    fn flags_end_at_the_program_and_later_arguments_belong_to_it() {
         let suite = Suite::from_args(&[
             "--test-limit",
             "7",

@@ -1,19 +1,20 @@
-//! Rust source as words, string literals and signs.
+//! A tokenizer of Rust source: words, string literals and punctuation.
 //!
-//! Just enough to find attributes, modules and functions without being led astray by what stands in comments, strings
-//! and character literals. It is not a checker: source that does not compile gives some tokens or other.
+//! It is sufficient to find attributes, modules and functions, and ignores the content of comments,
+//! strings and character literals. It checks nothing: source that does not compile gives arbitrary
+//! tokens.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceToken {
     pub(crate) what: TokenKind,
-    /// From 1.
+    /// Line number, from 1.
     pub(crate) line: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TokenKind {
     Word(String),
-    /// What stands between the quotes, escapes as written.
+    /// The text between the quotes, with escapes unchanged.
     Text(String),
     Sign(char),
 }
@@ -113,7 +114,7 @@ impl<'s> TokenReader<'s> {
         }
     }
 
-    /// `b"..."`, `c"..."`, `r"..."`, `r#"..."#` and their mixtures.
+    /// Reads `b"..."`, `c"..."`, `r"..."`, `r#"..."#` and their combinations.
     fn string_behind_prefix(&mut self) -> Option<String> {
         let prefix = self
             .rest
@@ -164,7 +165,7 @@ impl<'s> TokenReader<'s> {
         let mut letters = self.rest.chars();
         match letters.next() {
             Some('\\') => {
-                // The escaped character first, as it may be a quote.
+                // Skip the escaped character first, as it may be a quote.
                 let escaped = letters.next().map_or(0, char::len_utf8);
                 self.take(1 + escaped);
                 let end = self.rest.find('\'').map_or(self.rest.len(), |at| at + 1);
@@ -182,7 +183,7 @@ impl<'s> TokenReader<'s> {
 mod tests {
     use super::*;
 
-    fn shown(source: &str) -> String {
+    fn formatted(source: &str) -> String {
         let parts = tokens(source).into_iter().map(|token| match token.what {
             TokenKind::Word(word) => word,
             TokenKind::Text(text) => format!("<{text}>"),
@@ -192,14 +193,14 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_not_seen_and_may_nest() {
-        assert_eq!(shown("a // \" #[x]\nb /* /* ' */ \" */ c"), "a b c");
+    fn comments_are_skipped_and_may_nest() {
+        assert_eq!(formatted("a // \" #[x]\nb /* /* ' */ \" */ c"), "a b c");
     }
 
     #[test]
-    fn strings_end_where_rust_says() {
+    fn strings_end_as_in_rust() {
         assert_eq!(
-            shown(r##"f("a\"b", r#"c"d"#, b"e", br"f\", "\\")"##),
+            formatted(r##"f("a\"b", r#"c"d"#, b"e", br"f\", "\\")"##),
             r#"f ( <a\"b> , <c"d> , <e> , <f\> , <\\> )"#
         );
     }
@@ -207,7 +208,7 @@ mod tests {
     #[test]
     fn a_quote_may_be_a_character_or_a_lifetime() {
         assert_eq!(
-            shown(r#"'"' '\'' '\u{1}' &'a str 'x': b'"' "s""#),
+            formatted(r#"'"' '\'' '\u{1}' &'a str 'x': b'"' "s""#),
             "& a str : b <s>"
         );
     }
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_ends_quietly() {
+    fn truncated_source_ends_without_an_error() {
         for source in ["\"abc", "r#\"abc", "/* abc", "'", "'\\", "b", "r#"] {
             tokens(source);
         }

@@ -21,8 +21,8 @@ failure). An id without a row has no test yet.
 
 const NOT_RUN: &str = "not run";
 
-/// The tests with ids of which the log has no result: it is not the log of a full run, and must not be written down as
-/// one.
+/// Returns the tests with ids that have no result in the log: such a log is not of a full run, and
+/// must not be recorded.
 pub(crate) fn not_run<'t>(
     tests: &'t [ContractTest],
     results: &[TestResult],
@@ -33,7 +33,7 @@ pub(crate) fn not_run<'t>(
         .collect()
 }
 
-/// The whole file: a row for each id of each test, by id.
+/// Returns the whole file: one row per id and test, sorted by id.
 pub(crate) fn table(tests: &[ContractTest], results: &[TestResult]) -> String {
     let mut rows: Vec<_> = tests
         .iter()
@@ -70,7 +70,7 @@ fn result_of<'r>(test: &ContractTest, results: &'r [TestResult]) -> &'r str {
     let inside = test.file[test.package().len()..].trim_start_matches('/');
     let ours: Vec<_> = results
         .iter()
-        .filter(|row| row.library == library && may_hold(&row.program, inside))
+        .filter(|row| row.library == library && may_contain(&row.program, inside))
         .collect();
     let modules = modules_of(inside);
     let exact: String = modules
@@ -79,7 +79,8 @@ fn result_of<'r>(test: &ContractTest, results: &'r [TestResult]) -> &'r str {
         .chain([test.inner.as_str()])
         .collect::<Vec<_>>()
         .join("::");
-    // A module may be hung in under another path than its file's; its end is still the same.
+    // A module may be mounted under another path than its file's; the last segments are still the
+    // same.
     let end = format!("::{}", test.inner);
     let row = ours.iter().find(|row| row.name == exact).or_else(|| {
         ours.iter()
@@ -88,17 +89,18 @@ fn result_of<'r>(test: &ContractTest, results: &'r [TestResult]) -> &'r str {
     row.map_or(NOT_RUN, |row| row.result.as_str())
 }
 
-/// Whether a test program, named by its root file, may hold tests of this file.
-fn may_hold(program: &str, file: &str) -> bool {
+/// Whether a test program, given by its root file, may contain tests of this file.
+fn may_contain(program: &str, file: &str) -> bool {
     if program.starts_with("src/") || file.starts_with("src/") {
         return program.starts_with("src/") && file.starts_with("src/");
     }
-    // A file below a folder of `tests/` may belong to the program of that folder, or be shared by several.
+    // A file in a folder of `tests/` may belong to the program of that folder, or be shared by
+    // several.
     let in_folder = file.trim_start_matches("tests/").contains('/');
     program == file || in_folder
 }
 
-/// The modules that a file's place stands for.
+/// Returns the module path of a file.
 fn modules_of(file: &str) -> Vec<&str> {
     let file = file.trim_end_matches(".rs");
     if let Some(inside) = file.strip_prefix("src/") {
@@ -107,15 +109,17 @@ fn modules_of(file: &str) -> Vec<&str> {
             .filter(|part| !matches!(*part, "lib" | "main" | "mod"))
             .collect();
     }
-    // `tests/wire.rs` and `tests/wire/main.rs` are roots; `tests/wire/parts.rs` is the module `parts`.
+    // `tests/wire.rs` and `tests/wire/main.rs` are roots; `tests/wire/parts.rs` is the module
+    // `parts`.
     let parts = file.trim_start_matches("tests/").split('/').skip(1);
     parts
         .filter(|part| !matches!(*part, "main" | "mod"))
         .collect()
 }
 
-/// The table as it is compared: a row of a test that was skipped here counts as what is written of it, since a machine
-/// without a server can neither confirm nor refute it. Beside it, of how many rows that is true.
+/// Returns the table for the comparison: the row of a test that was skipped here is replaced by the
+/// recorded one, since a machine without the required program can neither confirm nor refute it.
+/// Also returns the number of such rows.
 pub(crate) fn with_skipped_as_written(table: &str, written: &str) -> (String, usize) {
     let written: HashSet<&str> = written.lines().collect();
     let mut unconfirmed = 0;
@@ -132,7 +136,7 @@ pub(crate) fn with_skipped_as_written(table: &str, written: &str) -> (String, us
     (out, unconfirmed)
 }
 
-/// Where two texts begin to differ, for a person.
+/// Describes the first difference between two texts.
 pub(crate) fn first_difference(found: &str, wanted: &str) -> Option<String> {
     if found == wanted {
         return None;
@@ -175,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_stand_in_the_order_of_ids_with_path_and_result() {
+    fn rows_are_sorted_by_id_with_path_and_result() {
         let tests = [
             test(
                 "crates/event-sources/src/zmq/mod.rs",
@@ -216,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_names_in_two_modules_are_told_apart() {
+    fn equal_names_in_two_modules_are_distinguished() {
         let tests = [
             test("crates/net/src/a.rs", "tests::x", &["V1"]),
             test("crates/net/src/b.rs", "tests::x", &["V2"]),

@@ -1,9 +1,9 @@
 //! The output of `cargo test`, as results by package and test.
 //!
-//! `cargo test` does not say which package an integration test belongs to, but it runs a package's own tests first: a
-//! test program belongs to the package whose unit tests came last before it.
+//! `cargo test` does not print the package of an integration test, but it runs a package's unit
+//! tests first: a test program belongs to the package of the last unit tests before it.
 //!
-//! A test that skipped itself passes for the test harness. It named itself on a line of its own
+//! For the test harness, a test that skips itself passes. It prints its name on its own line
 //! ([`test_programs::SKIPPED`]), so its result here is `skipped`.
 
 use std::collections::HashSet;
@@ -16,7 +16,7 @@ pub(crate) const SKIPPED_RESULT: &str = "skipped";
 /// One line of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TestResult {
-    /// The package's name in the file system's spelling is not in the output: this is the library's, `event_sources`.
+    /// The library's name, `event_sources`: the package's own spelling is not in the output.
     pub(crate) library: String,
     /// `src/lib.rs` or `tests/wire.rs`.
     pub(crate) program: String,
@@ -41,7 +41,7 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
         } else if let (Some(program), Some(name)) = (&program, skipped_test(line)) {
             skipped.insert((library.clone(), program.clone(), name.to_owned()));
         } else if trimmed.starts_with("Doc-tests ") {
-            program = None; // examples carry no ids
+            program = None; // examples have no ids
         } else if let (Some(program), Some((name, result))) = (&program, result(line)) {
             let name = name.to_owned();
             results.push(TestResult {
@@ -53,7 +53,7 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
         }
     }
     for row in results.iter_mut().filter(|row| row.result == "ok") {
-        // The two lines came through two pipes: either may be the first.
+        // The two lines come through two pipes: either may be first.
         if skipped.contains(&(row.library.clone(), row.program.clone(), row.name.clone())) {
             SKIPPED_RESULT.clone_into(&mut row.result);
         }
@@ -61,7 +61,8 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
     results
 }
 
-/// `Running unittests src/lib.rs (target/debug/deps/net-0123456789abcdef)`: the source and the program's name.
+/// `Running unittests src/lib.rs (target/debug/deps/net-0123456789abcdef)`: returns the source and
+/// the program's name.
 fn running(line: &str) -> Option<(&str, &str)> {
     let (source, path) = line
         .strip_prefix("Running ")?
@@ -78,7 +79,7 @@ fn skipped_test(line: &str) -> Option<&str> {
     said.split_once(": ").map(|(name, _)| name)
 }
 
-/// `test a::b ... ok`. What a program under test printed may stand before the line, or before its result.
+/// `test a::b ... ok`. Output of a program under test may precede the line, or its result.
 fn result(line: &str) -> Option<(&str, String)> {
     let (before, result) = line.split_once(" ... ")?;
     let before = before.strip_suffix(" - should panic").unwrap_or(before);
@@ -126,7 +127,7 @@ test crates/event-sources/src/lib.rs - (line 3) ... ok
 ";
 
     #[test]
-    fn each_result_knows_its_package_and_program() {
+    fn each_result_has_its_package_and_program() {
         let rows: Vec<_> = read(LOG)
             .into_iter()
             .map(|row| {

@@ -16,7 +16,7 @@ pub(crate) struct ContractTest {
     /// Relative to the repository, with `/`.
     pub(crate) file: String,
     pub(crate) line: usize,
-    /// Inline modules around it, and its name: `tests::a_name`.
+    /// Its inline modules and its name: `tests::a_name`.
     pub(crate) inner: String,
     pub(crate) ids: Vec<String>,
 }
@@ -26,7 +26,7 @@ impl ContractTest {
         self.inner.rsplit("::").next().unwrap_or_default()
     }
 
-    /// `crates/net`, for a file anywhere below it.
+    /// Returns `crates/net` for any file below it.
     pub(crate) fn package(&self) -> &str {
         let end = self
             .file
@@ -36,7 +36,7 @@ impl ContractTest {
         &self.file[..end.unwrap_or(0)]
     }
 
-    /// One line for each id that does not exist.
+    /// Returns one line per unknown id.
     pub(crate) fn unknown_ids(&self) -> Vec<String> {
         let unknown = self
             .ids
@@ -53,7 +53,7 @@ impl ContractTest {
     }
 }
 
-/// All of them, in the order of their files.
+/// Finds all tests with ids, in the order of their files.
 pub(crate) fn find(root: &Path) -> Result<Vec<ContractTest>, String> {
     let mut files = Vec::new();
     for folder in ["crates", "xtask"] {
@@ -133,7 +133,7 @@ fn in_file(file: &str, source: &str) -> Result<Vec<ContractTest>, String> {
     Ok(found)
 }
 
-/// `mod NAME {`, seen from its brace.
+/// Returns the module name of `mod NAME {`, given its brace.
 fn module_opened_at(tokens: &[SourceToken], brace: usize) -> Option<&str> {
     let keyword = tokens.get(brace.checked_sub(2)?)?.word()?;
     if keyword == "mod" {
@@ -143,7 +143,7 @@ fn module_opened_at(tokens: &[SourceToken], brace: usize) -> Option<&str> {
     }
 }
 
-/// `#[contract(` or `#[contract_id::contract(`, seen from `contract`.
+/// Whether `contract` at this position belongs to `#[contract(` or `#[contract_id::contract(`.
 fn is_attribute(tokens: &[SourceToken], at: usize) -> bool {
     let opens = tokens.get(at + 1).is_some_and(|token| token.is_sign('('));
     let before = tokens[..at]
@@ -160,7 +160,8 @@ fn text(token: &SourceToken) -> Option<String> {
     }
 }
 
-/// The name of the function that an attribute stands above; other attributes may come between.
+/// Returns the name of the function that an attribute belongs to; other attributes may come
+/// between.
 fn function_after(tokens: &[SourceToken]) -> Option<&str> {
     let item = tokens
         .iter()
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_may_span_lines_and_stand_anywhere_above_its_function() {
+    fn an_attribute_may_span_lines_and_precede_its_function_at_any_distance() {
         let source = "
             mod outer { mod tests {
                 #[test]
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_an_attribute_is_none() {
+    fn text_that_looks_like_an_attribute_is_ignored() {
         let source = "/// #[contract(\"V1\")]\nfn a() { b(\"#[contract(\\\"V1\\\")]\"); contract(\"V1\"); } use x::contract;";
         assert_eq!(found(source), []);
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask run-suite` in front of programs that speak as the test harness does.
+//! `cargo xtask run-suite` with programs that print like the test harness.
 
 use std::{
     path::Path,
@@ -23,7 +23,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn output_and_exit_code_are_the_programs() {
+fn output_and_exit_code_are_those_of_the_program() {
     let output = suite(&[], "echo one; echo two >&2; printf three; exit 7");
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(
@@ -40,7 +40,7 @@ fn output_and_exit_code_are_the_programs() {
 }
 
 #[test]
-fn a_test_that_hangs_is_named_and_killed_with_what_it_started() {
+fn a_hanging_test_is_named_and_killed_with_its_descendants() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("child");
     let script = format!(
@@ -58,7 +58,7 @@ fn a_test_that_hangs_is_named_and_killed_with_what_it_started() {
     let state = std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
     assert!(
         state.is_empty() || state.contains(") Z "),
-        "it runs on: {state}"
+        "it is still running: {state}"
     );
 }
 
@@ -77,14 +77,14 @@ fn a_program_that_runs_for_too_long_is_killed_and_its_slow_tests_are_named() {
 }
 
 #[test]
-fn the_duration_of_a_test_program_is_written_down() {
+fn the_duration_of_a_test_program_is_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder
         .path()
         .join("deps")
         .join("lifecycle-0123456789abcdef");
     std::fs::create_dir(folder.path().join("deps")).expect("a folder");
-    std::fs::copy(Path::new("/bin/true"), &program).expect("a program that ends");
+    std::fs::copy(Path::new("/bin/true"), &program).expect("the program is copied");
     let durations = folder.path().join("durations");
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command
@@ -93,7 +93,7 @@ fn the_duration_of_a_test_program_is_written_down() {
         .arg(&program);
     let output = limit::output(&mut command, Duration::from_secs(60));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let line = std::fs::read_to_string(&durations).expect("it is there");
+    let line = std::fs::read_to_string(&durations).expect("the durations file exists");
     let (seconds, name) = line.trim_end().split_once('\t').expect("two columns");
     assert!(
         seconds.parse::<f64>().is_ok_and(|seconds| seconds < 60.0),

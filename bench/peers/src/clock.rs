@@ -1,7 +1,7 @@
-//! Time as the phases read it, and the cores they run on.
+//! The time source of the phases, and the cores they run on.
 //!
-//! Latencies are differences of ticks. Rates are per second of CPU time: other work on the same cores then distorts them
-//! less.
+//! Latencies are differences of ticks. Rates are per second of CPU time: other work on the same
+//! cores then distorts them less.
 
 use std::{
     io,
@@ -16,13 +16,14 @@ use rustix::{
 
 /// Ticks since a fixed point.
 ///
-/// On x86-64 this is the time stamp counter: it takes about 10 ns to read, a clock of the system two or three times that.
-/// The fences keep loads of what comes before from being counted, and wait for those of what is measured.
+/// On x86-64 this is the time stamp counter: a read takes about 10 ns, a read of a system clock two
+/// or three times that. The fences exclude earlier loads from the measurement, and wait for the
+/// measured ones.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
     use core::arch::x86_64::{_mm_lfence, _rdtsc};
-    // SAFETY: every x86-64 processor has the counter and the fence; neither changes anything.
+    // SAFETY: every x86-64 processor has the counter and the fence; neither changes state.
     unsafe {
         _mm_lfence();
         let now = _rdtsc();
@@ -48,12 +49,12 @@ pub(crate) fn ns_per_tick() -> f64 {
     })
 }
 
-/// CPU time of this thread, in seconds.
+/// Returns the CPU time of this thread, in seconds.
 pub(crate) fn thread_cpu_s() -> f64 {
     seconds(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// CPU time of all threads of this process, in seconds.
+/// Returns the CPU time of all threads of this process, in seconds.
 pub(crate) fn process_cpu_s() -> f64 {
     seconds(clock_gettime(ClockId::ProcessCPUTime))
 }
@@ -62,7 +63,7 @@ fn seconds(time: Timespec) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Keeps this thread, and the threads it starts from now on, on `cores`.
+/// Pins this thread, and the threads that it starts from now on, to `cores`.
 ///
 /// # Errors
 /// A core that this process may not use.

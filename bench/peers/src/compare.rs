@@ -1,4 +1,4 @@
-//! Every index through every workload.
+//! Runs every index with every workload.
 
 use std::{io, path::PathBuf, process::Command, time::Instant};
 
@@ -14,24 +14,24 @@ use crate::{
     workload::{Recipe, Workload, WorkloadError},
 };
 
-/// Of so many queries one is checked in a run that measures.
+/// In a measuring run one of this many queries is checked.
 const CHECKED_EVERY: usize = 61;
-/// Passes over all queries that are measured, after one that warms up.
+/// Number of measured passes over all queries, after a warm-up pass.
 const MEASURED_PASSES: usize = 3;
 
-/// A run that gives no figures.
+/// A run without figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CompareError {
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// An index that is wrong is not worth measuring.
+    /// A wrong index is not measured.
     #[error("{workload}: {index} answered wrongly at {mismatch}")]
     Wrong {
         workload: &'static str,
         index: &'static str,
         mismatch: Mismatch,
     },
-    /// The process that measures memory gave nothing to read.
+    /// The process that measures memory printed no result.
     #[error("{workload}: the process that measures the memory of {index} {what}")]
     Memory {
         workload: &'static str,
@@ -40,9 +40,9 @@ pub(crate) enum CompareError {
     },
 }
 
-/// Measures everything that was asked for.
+/// Measures all selected indexes and workloads.
 pub(crate) fn compare(options: &Options) -> Result<BenchmarkResults, CompareError> {
-    // Before this process is kept to one core and counts only that.
+    // Before this process is pinned to one core and counts only that one.
     let run = RunEnvironment::this(options.reps(), options.quick);
     let contenders = options.contenders();
     let mut workloads = vec![];
@@ -50,7 +50,7 @@ pub(crate) fn compare(options: &Options) -> Result<BenchmarkResults, CompareErro
         let workload = made(&recipe, options)?;
         check(&recipe, &workload, &contenders, CHECKED_EVERY)?;
         let mut figures = WorkloadFigures::new(recipe.name);
-        // Repetitions take turns, so that a noisy spell of the machine hits every index.
+        // Repetitions alternate between indexes, so that noise of the machine affects all of them.
         for _ in 0..options.reps() {
             for contender in &contenders {
                 let repetition =
@@ -58,7 +58,7 @@ pub(crate) fn compare(options: &Options) -> Result<BenchmarkResults, CompareErro
                 figures.add(*contender, repetition);
             }
         }
-        // The children make the workload again, and need the room.
+        // The child processes create the workload again, and need the memory.
         drop(workload);
         for contender in &contenders {
             figures.add_memory(*contender, memory_of(&recipe, *contender, options)?);
@@ -72,7 +72,7 @@ pub(crate) fn compare(options: &Options) -> Result<BenchmarkResults, CompareErro
     })
 }
 
-/// Holds every answer of every query against the oracle.
+/// Compares every answer of every query with the oracle's.
 pub(crate) fn check_all(options: &Options) -> Result<(), CompareError> {
     for recipe in available(options) {
         let workload = made(&recipe, options)?;
@@ -81,7 +81,8 @@ pub(crate) fn check_all(options: &Options) -> Result<(), CompareError> {
     Ok(())
 }
 
-/// What can be run: without traces, what needs one is left out, unless it was named.
+/// Returns the workloads that can run: without traces, those that need one are skipped, unless they
+/// are named.
 fn available(options: &Options) -> Vec<Recipe> {
     let mut recipes = options.workloads();
     recipes.retain(|recipe| {
@@ -166,7 +167,8 @@ fn measure<I: Index>(workload: &Workload, cores: Cores) -> Repetition {
     ]
 }
 
-/// Figures from cores that move about are worse, not wrong: so this is a word, not an error.
+/// Figures from threads that are not pinned are less precise, not wrong: so this is a warning, not
+/// an error.
 pub(crate) fn pinned(cores: &[usize]) {
     if let Err(error) = clock::pin(cores) {
         eprintln!("cannot keep to cores {cores:?} ({error}): choose others with --cores A,B");
@@ -207,7 +209,7 @@ fn memory_of(
         .map_err(|error| wrong(format!("printed something else: {error}")))
 }
 
-/// Linux finds the program that runs even when its file was built anew meanwhile.
+/// On Linux this path reaches the running program even if its file was rebuilt meanwhile.
 fn this_program() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         Ok("/proc/self/exe".into())

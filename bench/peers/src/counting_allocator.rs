@@ -1,4 +1,4 @@
-//! The allocator of this program: the same for every index, and able to count.
+//! The allocator of this program: the same for every index, with optional counting.
 
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -7,19 +7,19 @@ use std::{
 
 use mimalloc::MiMalloc;
 
-/// mimalloc, with the bytes that are asked of it counted once [`count`] was called. Until then counting costs one read of
-/// a flag that never changes.
+/// mimalloc, which counts the requested bytes after a call of [`count`]. Until then counting costs
+/// one read of a constant flag.
 pub(crate) struct CountingAllocator;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static LIVE: AtomicI64 = AtomicI64::new(0);
 
-/// Counts from now on.
+/// Starts to count.
 pub(crate) fn count() {
     COUNTING.store(true, Relaxed);
 }
 
-/// Bytes asked for and not yet given back, since counting began.
+/// Bytes allocated and not freed since counting began.
 pub(crate) fn live_bytes() -> i64 {
     LIVE.load(Relaxed)
 }
@@ -30,7 +30,8 @@ fn add(bytes: i64) {
     }
 }
 
-// SAFETY: every call goes to mimalloc as it came; counting touches two atomics and allocates nothing.
+// SAFETY: every call is passed to mimalloc unchanged; counting touches two atomics and allocates
+// nothing.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size() as i64);

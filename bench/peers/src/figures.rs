@@ -1,10 +1,10 @@
-//! What was measured, and how ours compares.
+//! The measured figures, and their comparison.
 
 use std::collections::BTreeMap;
 
 use crate::{index::Implementation, phases::Memory, samples};
 
-/// A figure that every workload gives for every index.
+/// A metric that every workload has for every index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Metric {
     QueryP50,
@@ -49,7 +49,7 @@ impl Metric {
         matches!(self, Self::BatchedQueries | Self::EventsBlocks)
     }
 
-    /// How many times better ours is: above 1 it is better.
+    /// Factor by which ours is better: above 1 it is better.
     pub(crate) fn ratio(self, ours: f64, peer: f64) -> f64 {
         if self.more_is_better() {
             ours / peer
@@ -59,7 +59,7 @@ impl Metric {
     }
 }
 
-/// One repetition of one index with one workload.
+/// The figures of one repetition of one index with one workload.
 pub(crate) type Repetition = Vec<(Metric, f64)>;
 
 /// All figures of one workload.
@@ -70,7 +70,7 @@ pub(crate) struct WorkloadFigures {
     pub(crate) memory: Vec<(Implementation, Memory)>,
 }
 
-/// One figure of ours beside a peer's.
+/// A figure of ours and the same figure of a peer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ComparisonRow {
     pub(crate) metric: Metric,
@@ -79,7 +79,7 @@ pub(crate) struct ComparisonRow {
 }
 
 impl ComparisonRow {
-    /// Above 1: ours is better. `None` where one of the two was not measured.
+    /// Above 1 ours is better. `None` if one of the two was not measured.
     pub(crate) fn ratio(&self) -> Option<f64> {
         Some(self.metric.ratio(self.ours?, self.peer?))
     }
@@ -116,7 +116,7 @@ impl WorkloadFigures {
         samples::median(self.measured.get(&(metric, contender.name()))?.clone())
     }
 
-    /// Ours beside `peer`, metric by metric.
+    /// Compares ours with `peer`, metric by metric.
     pub(crate) fn rows(
         &self,
         peer: Option<Implementation>,

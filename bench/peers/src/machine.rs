@@ -1,13 +1,13 @@
-//! Where and how a run was made.
+//! The machine and the command of a run.
 
 use std::fs;
 
 use time::{OffsetDateTime, macros::format_description};
 
-/// What a reader needs to judge figures, or to get them again.
+/// The information needed to judge or reproduce figures.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct RunEnvironment {
-    /// Model of the processor; `None` where the system does not tell.
+    /// Model of the processor; `None` if the system does not report it.
     pub(crate) cpu: Option<String>,
     /// Cores this process may use.
     pub(crate) cores: usize,
@@ -15,7 +15,7 @@ pub(crate) struct RunEnvironment {
     pub(crate) command: String,
     /// Day of the run, UTC.
     pub(crate) date: String,
-    /// Repetitions whose medians the figures are.
+    /// Number of repetitions; the figures are their medians.
     pub(crate) reps: u32,
     /// Whether only a quarter of each workload was run.
     pub(crate) quick: bool,
@@ -36,7 +36,8 @@ impl RunEnvironment {
     }
 }
 
-/// The command with these arguments, to be repeated anywhere: a folder of this machine is only a `DIR`.
+/// Returns the command with these arguments in a form valid on any machine: a local folder becomes
+/// `DIR`.
 fn command(arguments: impl IntoIterator<Item = String>) -> String {
     let mut command = "cargo run --release --manifest-path bench/peers/Cargo.toml --".to_owned();
     let mut folder_follows = false;

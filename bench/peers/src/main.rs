@@ -1,7 +1,7 @@
-//! Our block index beside its peers, on the same events and queries.
+//! Compares our block index with its peers, on the same events and queries.
 //!
-//! `README.md` says how to run it and what the figures mean. This program judges nothing but answers: one that differs
-//! from the oracle's ends it.
+//! `README.md` explains how to run it and how to read the figures. The program checks only answers:
+//! one that differs from the oracle's ends it.
 
 mod clock;
 mod compare;

@@ -32,7 +32,8 @@ pub(crate) struct Options {
     /// A quarter of each workload, one repetition: for a first look
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Measure nothing; hold every answer of every query against the oracle (of `ours` unless others are named)
+    /// Measure nothing; hold every answer of every query against the oracle (of `ours` unless
+    /// others are named)
     #[arg(long)]
     pub(crate) check_all: bool,
     /// Repeat one phase of one workload with one index, to look at it with a profiler
@@ -53,7 +54,8 @@ pub(crate) struct Options {
         value_name = "A,B"
     )]
     cores: Vec<u16>,
-    /// Print the memory of one index after one workload: this program asks itself that in a process of its own
+    /// Print the memory of one index after one workload: this program asks itself that in a process
+    /// of its own
     #[arg(long, hide = true)]
     pub(crate) memory_of: Option<Recipe>,
 }
@@ -65,7 +67,7 @@ pub(crate) struct ProfileTarget {
     pub(crate) phase: ProfiledPhase,
 }
 
-/// What can be repeated for a profiler.
+/// The phases that can be repeated for a profiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ProfiledPhase {
     Events,
@@ -76,7 +78,7 @@ pub(crate) enum ProfiledPhase {
     WithWriter,
 }
 
-/// A profile that cannot be run.
+/// An invalid profile.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProfileError {
     #[error("{0:?} is no profile: expected WORKLOAD:PHASE, for example synthetic_8192:query")]
@@ -104,7 +106,7 @@ impl FromStr for ProfileTarget {
 }
 
 impl Options {
-    /// The workloads to run: those named, or all.
+    /// Returns the workloads to run: the named ones, or all.
     pub(crate) fn workloads(&self) -> Vec<Recipe> {
         if self.workloads.is_empty() {
             Recipe::all().to_vec()
@@ -113,14 +115,14 @@ impl Options {
         }
     }
 
-    /// Whether the workload was asked for by its name.
+    /// Whether the command line names the workload.
     pub(crate) fn names(&self, workload: &Recipe) -> bool {
         self.workloads
             .iter()
             .any(|named| named.name == workload.name)
     }
 
-    /// The indexes to run: those named, or the usual ones.
+    /// Returns the indexes to run: the named ones, or the default ones.
     pub(crate) fn contenders(&self) -> Vec<Implementation> {
         match self.index.as_slice() {
             [] if self.check_all || self.profile.is_some() => vec![Implementation::Ours],

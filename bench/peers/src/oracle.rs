@@ -1,22 +1,24 @@
-//! The plain answer that every index is held against.
+//! The plain reference answer for every index.
 
 use kv_blocks::SequenceHash;
 use rustc_hash::FxHashSet;
 
 use crate::workload::{TargetChange, Workload, WorkloadStep};
 
-/// What is right for one query.
+/// The right answer to one query.
 #[derive(Debug)]
 pub(crate) struct ExpectedOverlaps {
-    /// The query's place in the workload's steps.
+    /// The query's position in the workload's steps.
     pub(crate) step: usize,
-    /// Every target that holds the first block, with the leading blocks it holds, in the order of targets.
+    /// Every target that holds the first block, with the leading blocks it holds, in the order of
+    /// targets.
     pub(crate) pairs: Vec<(u32, u32)>,
 }
 
-/// The right answers of every `every`th query of the workload, beginning with the first.
+/// Returns the right answers to every `every`th query of the workload, starting with the first.
 ///
-/// One set of blocks a target, and each prompt walked block by block: nothing to get wrong, and holes would be exact too.
+/// It has one set of blocks per target, and walks each prompt block by block: too simple to be
+/// wrong, and exact with holes too.
 pub(crate) fn answers(workload: &Workload, every: usize) -> Vec<ExpectedOverlaps> {
     let mut held: Vec<FxHashSet<SequenceHash>> = vec![FxHashSet::default(); workload.targets];
     let mut expected = vec![];

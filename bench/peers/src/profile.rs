@@ -1,4 +1,4 @@
-//! One phase over and over, for a profiler to look at.
+//! Repeats one phase for a profiler.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::{
     workload::{Workload, WorkloadError},
 };
 
-/// Repeats the phase until its time is over, with a line of figures each time.
+/// Repeats the phase until its time is over; prints a line of figures for each repetition.
 pub(crate) fn profile(what: &ProfileTarget, options: &Options) -> Result<(), WorkloadError> {
     let workload = what
         .workload

@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same in every run.
+//! Pseudo-random numbers, the same in every run.
 
-/// SplitMix64: small, and good enough to draw workloads with.
+/// SplitMix64: small, and sufficient for workloads.
 #[derive(Debug)]
 pub(crate) struct SplitMix64(u64);
 

@@ -1,4 +1,4 @@
-//! Latencies, and the middle of several measurements.
+//! Latencies, and the median of several measurements.
 
 use crate::clock;
 
@@ -7,7 +7,8 @@ use crate::clock;
 pub(crate) struct Samples(Vec<u64>);
 
 impl Samples {
-    /// Room for `count` latencies, in memory that is really there: the first write to a page takes longer than a query.
+    /// Allocates room for `count` latencies in resident memory: the first write to a page takes
+    /// longer than a query.
     pub(crate) fn with_capacity(count: usize) -> Self {
         let mut latencies = vec![u64::MAX; count];
         latencies.clear();
@@ -18,7 +19,8 @@ impl Samples {
         self.0.push(ticks);
     }
 
-    /// Nearest-rank percentiles in nanoseconds, one for each of `shares` (0 to 1); not a number without samples.
+    /// Returns nearest-rank percentiles in nanoseconds, one for each of `shares` (0 to 1); NaN
+    /// without samples.
     pub(crate) fn percentiles_ns<const N: usize>(mut self, shares: [f64; N]) -> [f64; N] {
         self.0.sort_unstable();
         shares.map(|share| {
@@ -30,7 +32,7 @@ impl Samples {
     }
 }
 
-/// The middle one, the upper of two; `None` of nothing.
+/// Returns the median, the upper one of two; `None` for an empty list.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

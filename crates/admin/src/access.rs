@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     #[contract("S15")]
-    fn a_page_under_another_name_cannot_read_a_loopback_listener() {
+    fn a_page_of_another_host_name_cannot_read_a_loopback_listener() {
         let open = Access {
             token: None,
             loopback: true,
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     #[contract("S15")]
-    fn a_page_of_another_site_cannot_call_a_listener_without_a_token() {
+    fn a_cross_site_page_cannot_call_a_listener_without_a_token() {
         let open = Access {
             token: None,
             loopback: true,
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_token_only_the_token_opens() {
+    fn with_a_token_only_that_token_is_accepted() {
         let access = Access {
             token: Some(Token::new(" 0123456789abcdef\n").unwrap()),
             loopback: false,

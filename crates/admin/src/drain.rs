@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     #[contract("V43")]
-    fn a_body_may_say_how_long_and_nothing_else() {
+    fn a_drain_body_may_only_set_the_grace_time() {
         for (body, seconds) in [
             ("", None),
             (" \n", None),

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dump_comes_in_chunks_of_whole_lines_and_leaves_the_index_free_between_them() {
+    async fn a_dump_has_chunks_of_whole_lines_and_holds_no_lock_between_them() {
         let index = index(5000, Some("secret"));
         let names = HashMap::from([(WorkerId(3), Arc::from("w3"))]);
         let mut lines = DumpBody::new(Arc::clone(&index), names);

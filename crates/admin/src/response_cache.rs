@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_written_as_a_configuration_has_them() {
+    fn durations_are_written_as_in_a_configuration() {
         for (time, text) in [
             (Duration::from_secs(300), "5m"),
             (Duration::from_secs(1_800), "30m"),

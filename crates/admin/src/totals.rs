@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     #[contract("V43")]
-    fn counters_are_summed_over_their_labels_and_nothing_else_is() {
+    fn only_counters_are_summed_over_their_labels() {
         let page = "# HELP a_b Things.\n# TYPE a_b counter\na_b_total{worker=\"x {y} 9\",kind=\"k\"} 3\n\
                     a_b_total{worker=\"z\"} 4\n# TYPE plain counter\nplain_total 5\n# TYPE g gauge\ng 7\n\
                     # TYPE h histogram\nh_count 8\nh_sum 1.5\n# EOF\n";

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unset_name_is_told_and_a_broken_form_refused() {
+    fn an_unset_name_is_reported_and_a_malformed_reference_is_rejected() {
         assert_eq!(expanded("${NOPE}"), Err(ExpandError::Unset("NOPE".into())));
         for text in ["${", "${}", "${A", "${A:-x}", "${1A}", "${ A }"] {
             assert_eq!(expanded(text), Err(ExpandError::Malformed), "{text}");

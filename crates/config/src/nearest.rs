@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn swapped_missing_and_wrong_letters_find_the_name() {
+    fn a_typo_with_swapped_missing_or_wrong_letters_finds_the_name() {
         let known = ["name", "url", "weight", "models"];
         assert_eq!(nearest("wieght", known).as_deref(), Some("weight"));
         assert_eq!(nearest("model", known).as_deref(), Some("models"));

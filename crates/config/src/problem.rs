@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_reads_as_place_key_fault_and_remedy() {
+    fn a_problem_displays_place_key_fault_and_remedy() {
         let problem = ProblemDraft::new("workers[1].wieght", "unknown key")
             .expected("one of name, url, weight")
             .nearest(Some("weight".into()))

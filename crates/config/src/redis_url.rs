@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_shown_without_its_credentials_and_what_is_shown_is_read_back() {
+    fn a_url_is_displayed_without_credentials_and_the_output_parses_again() {
         for (text, shown) in [
             ("redis://me:secret@h:1/2", "redis://***@h:1/2"),
             ("rediss://:secret@h", "rediss://***@h:6379"),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_url_is_refused() {
+    fn other_urls_are_rejected() {
         for text in [
             "",
             "redis://",

@@ -184,7 +184,7 @@ mod tests {
         #[test]
         fn a_shown_duration_reads_back(micros in 0_u64..31_622_400_000_000) {
             let value = Duration::from_micros(micros);
-            let back = duration(&show_duration(value)).expect("what is shown can be read");
+            let back = duration(&show_duration(value)).expect("the output parses");
             // f64 seconds hold a year to well under a microsecond.
             prop_assert!(back.abs_diff(value) < Duration::from_micros(1));
         }
@@ -195,7 +195,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_read_or_refused(text: String) {
+        fn any_text_is_parsed_or_rejected(text: String) {
             let _ = duration(&text);
             let _ = size(&text);
         }

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_shown_without_its_user_and_password() {
+    fn a_url_is_displayed_without_user_and_password() {
         assert_eq!(shown_text("redis://u:p@ss@h:1/x"), "redis://***@h:1/x");
         assert_eq!(shown_text("a@b://c"), "a@b://c");
     }

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_keys_know_their_line_and_column() {
+    fn values_and_keys_carry_their_line_and_column() {
         let (tree, problems) = parse("server:\n  listen: 0.0.0.0:80\n");
         assert!(problems.is_empty());
         let Some(LocatedValue {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_stands_twice_is_named_with_its_line_and_the_rest_is_still_read() {
+    fn a_duplicate_key_is_reported_with_its_line_and_the_rest_is_still_read() {
         let (tree, problems) = parse("a: 1\nb: 2\na: 3\n");
         assert_eq!(problems[0].path, "a");
         assert_eq!(
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn tabs_second_documents_unknown_anchors_and_open_quotes_are_refused_with_a_line() {
+    fn tabs_second_documents_unknown_anchors_and_open_quotes_are_rejected_with_a_line() {
         for (text, line) in [
             ("a: 1\n\tb: 2\n", 2),
             ("a:\n \tb: 2\n", 2),
@@ -302,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn a_tab_in_a_blank_line_or_before_a_comment_is_nobodys_problem() {
+    fn a_tab_in_a_blank_line_or_before_a_comment_is_accepted() {
         assert!(parse("a: 1\n\t\n\t# note\nb: 2\n").1.is_empty());
     }
 
     #[test]
-    fn alias_bombs_deep_nesting_and_long_texts_are_refused() {
+    fn alias_bombs_deep_nesting_and_long_texts_are_rejected() {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..30 {
             let last = level - 1;

@@ -1,4 +1,4 @@
-//! What a configuration of another router becomes.
+//! Conversion of another router's configuration.
 
 mod sources;
 
@@ -10,13 +10,13 @@ use kv_blocks::{BlockSize, Role};
 use proptest::prelude::*;
 use sources::{lines, load, settings};
 
-/// The seed's file, with the decode policy in both places where it is seen.
+/// The seed's file, with the decode policy at both positions in use.
 const SEEDS: [&str; 2] = [
     include_str!("../../../tests/fixtures/seed-configs/vllm-router-decode-policy-at-top.yaml"),
     include_str!("../../../tests/fixtures/seed-configs/vllm-router-decode-policy-under-mode.yaml"),
 ];
 
-/// A smallest file, to which tests add what they are about.
+/// A minimal file, which tests extend.
 const ONE_WORKER: &str = "mode: {type: regular, worker_urls: ['http://a:1']}\n";
 
 const REFUSED: &str = "# refused by `warmroute config check` in this version: ";
@@ -46,7 +46,7 @@ fn without_counterpart(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The same without pools and without policies that belong to one.
+/// The text without pools and their policies.
 fn without_pools(text: &str) -> String {
     let of_pools = [
         "workers:",
@@ -63,7 +63,7 @@ fn without_pools(text: &str) -> String {
 
 #[test]
 #[contract("V1", "V2")]
-fn the_posts_file_becomes_both_pools_the_policy_and_the_values_wherever_the_policy_stands() {
+fn the_published_file_converts_to_both_pools_the_policy_and_its_values() {
     let expected = "\
 workers:
   - {url: \"http://prefill1:8081\", role: prefill}
@@ -91,7 +91,7 @@ routing:
 
 #[test]
 #[contract("V1", "V46")]
-fn the_posts_file_loads_whole_once_it_is_converted() {
+fn the_published_file_loads_after_conversion() {
     for seed in SEEDS {
         let text = converted(seed);
         assert!(!text.contains(REFUSED), "{text}");
@@ -156,13 +156,13 @@ fn a_prefill_url_is_a_pair_with_a_bootstrap_port_or_null_or_a_bare_url() {
     assert_eq!(
         body(&text),
         pools,
-        "and no key more, as no policy needs one"
+        "and no further key, as no policy needs one"
     );
 }
 
 #[test]
 #[contract("V2")]
-fn the_parts_that_are_built_load_into_the_values_of_the_post() {
+fn the_converted_settings_have_the_published_values() {
     let settings = settings(&without_pools(&converted(SEEDS[0])));
     assert_eq!(settings.models.get("any").tokenizer, TokenizerSetting::Auto);
     assert!(settings.routing.speculative);
@@ -174,7 +174,7 @@ fn the_parts_that_are_built_load_into_the_values_of_the_post() {
         ),
         ("", 5557)
     );
-    // The block size is the workers' own, so it takes one to show it.
+    // The block size belongs to a worker, so the file needs one.
     let with_worker = without_pools(&converted(SEEDS[0])) + "workers: ['http://a:1']\n";
     assert_eq!(
         sources::settings(&with_worker).workers[0].block_size,
@@ -184,7 +184,7 @@ fn the_parts_that_are_built_load_into_the_values_of_the_post() {
 
 #[test]
 #[contract("V2")]
-fn other_values_are_carried_over_and_those_left_out_are_written_as_that_router_has_them() {
+fn other_values_are_converted_and_missing_ones_become_the_source_routers_defaults() {
     let pools =
         "mode: {type: vllm_prefill_decode, prefill_urls: [], decode_urls: ['http://d:1']}\n";
     let defaults = converted(&format!("{pools}decode_policy: {{type: kv_aware}}\n"));
@@ -232,7 +232,7 @@ fn a_regular_mode_has_plain_workers_also_behind_unix_sockets() {
 }
 
 #[test]
-fn medium_weights_and_the_wait_for_an_engine_have_keys_of_ours() {
+fn medium_weights_and_the_wait_for_an_engine_are_converted() {
     let text = converted(&format!(
         "{ONE_WORKER}policy: {{type: kv_aware, medium_weights: {{gpu: 1, cpu: 0.25}}}}\nengine_wait_timeout_secs: 600\n"
     ));
@@ -247,7 +247,7 @@ fn medium_weights_and_the_wait_for_an_engine_have_keys_of_ours() {
 }
 
 #[test]
-fn where_it_listens_how_it_tries_again_and_how_it_checks_workers_have_keys_of_ours() {
+fn listen_address_retries_and_health_checks_are_converted() {
     let text = converted(&format!(
         "{ONE_WORKER}host: 127.0.0.1\nport: 3001\nretry: {{max_retries: 5, initial_backoff_ms: 50, max_backoff_ms: 30000, \
          backoff_multiplier: 1.5}}\nhealth_check: {{check_interval_secs: 60, timeout_secs: 5, failure_threshold: 3, \
@@ -256,7 +256,7 @@ fn where_it_listens_how_it_tries_again_and_how_it_checks_workers_have_keys_of_ou
     assert_eq!(without_counterpart(&text), ["retry.backoff_multiplier"]);
     let ours = settings(&text);
     assert_eq!(ours.server.listen.to_string(), "127.0.0.1:3001");
-    // What is called retries there is sends.
+    // That router's `max_retries` counts all attempts.
     assert_eq!(
         (ours.retry.max_attempts.get(), ours.request.max_retries),
         (5, 4)
@@ -280,7 +280,7 @@ fn where_it_listens_how_it_tries_again_and_how_it_checks_workers_have_keys_of_ou
     assert_eq!(checks.endpoint.as_deref(), Some("/health"));
     let only_port = settings(&converted(&format!("{ONE_WORKER}port: 3001\n")));
     assert_eq!(only_port.server.listen.to_string(), "127.0.0.1:3001");
-    // Everybody could use it: the file says so, and is not loaded as it is.
+    // The listener would be public: the file warns of it, and does not load unchanged.
     let open = converted(&format!("{ONE_WORKER}host: '0.0.0.0'\nport: 3001\n"));
     assert!(
         open.contains("  listen: \"0.0.0.0:3001\"  # others can reach this"),
@@ -300,7 +300,7 @@ fn where_it_listens_how_it_tries_again_and_how_it_checks_workers_have_keys_of_ou
 
 #[test]
 #[contract("V44")]
-fn clusters_and_the_table_of_beginnings_have_keys_of_ours() {
+fn clusters_and_the_prefix_memory_are_converted() {
     let text = converted(
         "mode: {type: regular, worker_urls: ['http://a:1', 'http://b:2']}\nsemantic_cluster:\n  embeddings_url: http://e:3\n  \
          embeddings_model: bge\n  embeddings_api_key: sk-secret\n  threshold: 0.8\n  embedding_timeout_ms: 2000\n  clusters:\n    \
@@ -348,7 +348,7 @@ fn clusters_and_the_table_of_beginnings_have_keys_of_ours() {
 
 #[test]
 #[contract("V29", "V30")]
-fn the_policy_that_asks_lmcache_keeps_its_controller_and_who_is_who() {
+fn the_lmcache_policy_keeps_its_controller_and_worker_map() {
     let text = converted(
         "mode: {type: regular, worker_urls: ['http://vllm-1:8000', 'http://vllm-2:8000']}\npolicy:\n  type: lmcache_aware\n  \
          controller_url: http://lmcache:9000\n  poll_interval_secs: 5\n  cache_weight: 0.8\n  fallback_policy: round_robin\n  \
@@ -395,7 +395,7 @@ fn the_policy_that_asks_lmcache_keeps_its_controller_and_who_is_who() {
         ),
         (Duration::from_secs(60), 500)
     );
-    // That router has an address for what is left out, and takes fallbacks that cannot stand in here.
+    // That router has a default address, and accepts fallbacks that are not possible here.
     let text = converted(&format!(
         "{ONE_WORKER}policy: {{type: lmcache_aware, fallback_policy: consistent_hash}}\nprompt_cache: {{max_entries: 500}}\n"
     ));
@@ -417,7 +417,7 @@ fn the_policy_that_asks_lmcache_keeps_its_controller_and_who_is_who() {
 
 #[test]
 #[contract("V30")]
-fn prompts_that_were_shared_through_redis_still_are() {
+fn a_prompt_cache_in_redis_stays_in_redis() {
     let shared = |keys: &str| {
         let text = converted(&format!(
             "{ONE_WORKER}policy: {{type: lmcache_aware}}\nprompt_cache: {{backend: redis{keys}}}\n"
@@ -451,7 +451,7 @@ fn prompts_that_were_shared_through_redis_still_are() {
         (redis.connect_timeout, redis.command_timeout),
         (Duration::from_secs(3), Duration::from_millis(500))
     );
-    // That router has an address for what is left out.
+    // That router has a default address.
     for keys in ["", ", redis: {}"] {
         let (redis, text) = shared(keys);
         assert_eq!(
@@ -469,7 +469,7 @@ fn prompts_that_were_shared_through_redis_still_are() {
 }
 
 #[test]
-fn every_key_without_a_counterpart_stands_in_a_comment_in_the_order_of_the_file() {
+fn every_key_without_a_counterpart_is_listed_in_a_comment_in_file_order() {
     let text = converted(
         "log_dir: /tmp\nmode:\n  type: regular\n  worker_urls: ['http://a:1']\n  discovery_address: x\npolicy:\n  type: \
          cache_aware\n  cache_threshold: 0.5\n  block_size: 16\nprefill_policy: {type: manual, seed: 1}\nmodel_path: \
@@ -494,7 +494,7 @@ fn every_key_without_a_counterpart_stands_in_a_comment_in_the_order_of_the_file(
 }
 
 #[test]
-fn a_comment_names_exactly_the_keys_that_this_version_refuses() {
+fn a_comment_names_exactly_the_keys_that_this_version_rejects() {
     let pools = "mode:\n  type: vllm_prefill_decode\n  prefill_urls: [[http://p:1, 1], [http://p:2, 2]]\n  decode_urls: []\n";
     let more = "policy: {type: lmcache_aware}\nhost: '0.0.0.0'\nprefill_policy: {type: kv_aware, medium_weights: {disk: 0.5}}\n";
     for text in [
@@ -519,7 +519,7 @@ fn a_comment_names_exactly_the_keys_that_this_version_refuses() {
 }
 
 #[test]
-fn keys_that_only_the_last_of_many_workers_has_are_named_too() {
+fn keys_that_only_the_last_of_many_workers_has_are_listed_too() {
     let prefill: String = (1..=300)
         .map(|port| format!("    - http://p:{port}\n"))
         .collect();
@@ -538,7 +538,7 @@ fn keys_that_only_the_last_of_many_workers_has_are_named_too() {
 }
 
 #[test]
-fn all_wrong_values_are_told_at_once_with_their_places() {
+fn all_wrong_values_are_reported_at_once_with_their_places() {
     let found = problems(
         "\
 mode:
@@ -590,7 +590,7 @@ engine_wait_timeout_secs: soon
 }
 
 #[test]
-fn what_is_missing_or_no_file_of_that_router_is_said_with_what_was_expected() {
+fn a_missing_key_or_a_file_of_another_kind_is_reported_with_the_expected_form() {
     for (text, path, word) in [
         ("", "mode", "missing"),
         ("mode: 5", "mode", "`5`"),
@@ -630,7 +630,7 @@ fn a_password_in_a_url_is_in_no_problem() {
 }
 
 #[test]
-fn two_policies_that_want_different_values_of_one_key_are_a_problem() {
+fn two_policies_with_different_values_of_one_key_are_a_problem() {
     let policies =
         "decode_policy: {type: kv_aware, block_size: 32}\nprefill_policy: {type: kv_aware}\n";
     let found = problems(&format!("{ONE_WORKER}{policies}"));
@@ -653,26 +653,26 @@ fn two_policies_that_want_different_values_of_one_key_are_a_problem() {
 }
 
 #[test]
-fn as_many_problems_are_told_as_are_of_use() {
+fn the_number_of_reported_problems_is_bounded() {
     let urls = "x, ".repeat(1_000);
     let found = problems(&format!("mode: {{type: regular, worker_urls: [{urls}]}}"));
     assert_eq!(found.len(), 201);
     assert_eq!(found[200].message, "and 800 more problems");
 }
 
-/// YAML's double-quoted form, which is that of JSON.
+/// A YAML double-quoted string, which has the form of a JSON string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 proptest! {
     #[test]
-    fn any_text_is_converted_or_refused(text in "(?s).{0,200}") {
+    fn any_text_is_converted_or_rejected(text in "(?s).{0,200}") {
         let _ = convert_vllm_router("router.yaml", &text);
     }
 
     #[test]
-    fn a_text_of_the_file_means_the_same_in_ours(topic in "[ -~]{0,20}", model in "/[ -~]{0,20}") {
+    fn a_string_keeps_its_value_in_conversion(topic in "[ -~]{0,20}", model in "/[ -~]{0,20}") {
         let text = converted(&format!(
             "mode: {{type: regular, worker_urls: []}}\npolicy: {{type: kv_aware, kv_events: {{topic_filter: {}}}}}\n\
              model_path: {}\n",
@@ -681,14 +681,14 @@ proptest! {
         ));
         let settings = settings(&text);
         prop_assert_eq!(&settings.kv_events.topic_filter, &topic);
-        // A bucket's address is no place on this machine, and the file's own name is cut off.
+        // The URL of a bucket is not a local path, and the file name is cut off.
         if !model.contains("://") && !model.ends_with("/tokenizer.json") {
             prop_assert_eq!(&settings.models.get("any").tokenizer, &TokenizerSetting::Directory(model.into()));
         }
     }
 
     #[test]
-    fn any_key_without_a_counterpart_is_one_line_of_comment(key in "(?s)[^\u{0}]{1,40}") {
+    fn any_key_without_a_counterpart_is_one_comment_line(key in "(?s)[^\u{0}]{1,40}") {
         let text = format!("{ONE_WORKER}{}: 1\n", quoted(&key));
         if let Ok(text) = convert_vllm_router("router.yaml", &text) {
             prop_assert_eq!(body(&text), body(&converted(ONE_WORKER)));

@@ -1,4 +1,4 @@
-//! What command lines of other routers, and files of Continuum Router, become.
+//! Conversion of other routers' command lines, and of Continuum Router's files.
 
 mod sources;
 
@@ -71,7 +71,7 @@ fn a_command_line_of_sglang_router_becomes_workers_policy_and_limits() {
 
 #[test]
 #[contract("V29")]
-fn the_flags_of_the_policy_that_asks_lmcache_are_its_keys() {
+fn flags_of_the_lmcache_policy_become_its_keys() {
     let ours = settings(&converted(
         SourceRouter::VllmRouter,
         "vllm-router --policy lmcache_aware --lmcache-controller-url http://lmcache:9000 --lmcache-poll-interval 20 \
@@ -126,13 +126,13 @@ fn pools_of_either_router_keep_their_roles_and_bootstrap_ports() {
 }
 
 #[test]
-fn what_no_flag_says_is_as_those_routers_have_it() {
+fn a_missing_flag_converts_to_the_source_routers_default() {
     let ours = settings(&converted(SourceRouter::Smg, "--worker-urls http://a:1"));
     assert_eq!(
         (ours.routing.policy, ours.server.listen.to_string().as_str()),
         ("cache_aware", "127.0.0.1:30000")
     );
-    // Workers may come from elsewhere: the file says that there are none.
+    // Discovery may provide the workers: the file states that it has none.
     let none = converted(
         SourceRouter::Smg,
         "smg launch --service-discovery --selector app=vllm",
@@ -148,7 +148,7 @@ fn what_no_flag_says_is_as_those_routers_have_it() {
 }
 
 #[test]
-fn a_policy_without_a_counterpart_leaves_ours_and_is_named_by_its_flag() {
+fn a_policy_without_a_counterpart_keeps_the_default_and_its_flag_is_listed() {
     let text = converted(
         SourceRouter::Smg,
         "--worker-urls http://a:1 --policy manual",
@@ -158,7 +158,7 @@ fn a_policy_without_a_counterpart_leaves_ours_and_is_named_by_its_flag() {
 }
 
 #[test]
-fn other_names_of_models_come_along() {
+fn model_aliases_are_converted() {
     let text = converted(
         SourceRouter::Smg,
         "--worker-urls http://a:1 --model-alias gpt-4o=qwen --model-alias 'b c=m'",
@@ -169,7 +169,7 @@ fn other_names_of_models_come_along() {
 }
 
 #[test]
-fn wrong_values_are_told_by_their_flags_all_at_once() {
+fn all_wrong_values_are_reported_at_once_by_flag() {
     let command = "--worker-urls nonsense --port 70000 --queue-size many --prefill-policy";
     let problems = convert_command(SourceRouter::Smg, "flags", command).expect_err("wrong");
     assert!(
@@ -191,7 +191,7 @@ fn wrong_values_are_told_by_their_flags_all_at_once() {
 }
 
 #[test]
-fn a_file_of_continuum_router_keeps_its_keys_and_names_those_without_a_counterpart() {
+fn a_continuum_file_keeps_its_keys_and_lists_those_without_a_counterpart() {
     let theirs = "server:\n  bind_address: \"127.0.0.1:8081\"\n  workers: 4\n  cors: {enabled: true}\nselection_strategy: RoundRobin\n\
                   backends:\n  - {name: a, url: \"http://a:1\", weight: 2, max_tokens: 5}\n  - {name: b, url: \"http://${HOST}:1\", api_key: \"${KEY}\"}\n\
                   cache:\n  model_cache_ttl: \"300s\"\nrate_limiting: {storage: memory}\nresponse_cache: {enabled: true, ttl: 10m}\n";
@@ -217,7 +217,7 @@ fn a_file_of_continuum_router_keeps_its_keys_and_names_those_without_a_counterpa
 }
 
 #[test]
-fn every_example_of_continuum_comes_out_as_it_went_in() {
+fn every_continuum_example_is_unchanged_by_conversion() {
     let folder = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../tests/fixtures/seed-configs"
@@ -256,7 +256,7 @@ fn every_example_of_continuum_comes_out_as_it_went_in() {
 
 proptest! {
     #[test]
-    fn any_command_line_and_any_file_is_converted_or_refused(words in prop::collection::vec("(--[a-z-]{1,12}|--policy|--prefill|--model-alias|[ -~]{0,12})", 0..12), text in "[ -~\n]{0,200}") {
+    fn any_command_line_and_any_file_is_converted_or_rejected(words in prop::collection::vec("(--[a-z-]{1,12}|--policy|--prefill|--model-alias|[ -~]{0,12})", 0..12), text in "[ -~\n]{0,200}") {
         if let Ok(text) = convert_command(SourceRouter::Smg, "flags", &words.join(" ")) {
             prop_assert!(text.starts_with("# Converted"));
         }

@@ -1,4 +1,4 @@
-//! Whatever the text is, there are settings or problems.
+//! Any text yields settings or problems.
 
 mod sources;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sources::{load, load_all, problems};
 
 #[test]
-fn bombs_end_in_a_problem() {
+fn alias_bombs_are_reported_as_a_problem() {
     let mut bomb = "x: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
     for level in 1..40 {
         let last = level - 1;
@@ -32,7 +32,7 @@ fn bombs_end_in_a_problem() {
     assert!(short[0].to_string().len() < 2_000);
 }
 
-/// Pieces that get further into the code than random letters do.
+/// Pieces that reach more of the code than random letters.
 fn piece() -> impl Strategy<Value = String> {
     const KNOWN: &[&str] = &[
         "server",
@@ -116,7 +116,7 @@ proptest! {
     }
 }
 
-/// What a problem says is never empty, and fits a terminal.
+/// The text of a problem is never empty, and fits a terminal.
 fn check(text: &str) {
     if let Err(problems) = load(text) {
         assert!(!problems.is_empty());

@@ -1,4 +1,4 @@
-//! Where KV events come from, and the view of prefixes.
+//! The sources of KV events, and the prefix view.
 
 mod sources;
 
@@ -10,7 +10,7 @@ use sources::{lines, load_all, problem, settings};
 
 #[test]
 #[contract("CK40", "CK54", "CK56")]
-fn the_view_of_prefixes_is_off_and_in_memory_unless_asked_for() {
+fn the_prefix_view_is_off_and_in_memory_by_default() {
     let view = settings("").kv_cache_index;
     assert!(!view.enabled);
     assert_eq!(view.offloading, Offloading::Off);
@@ -44,7 +44,7 @@ fn the_view_of_prefixes_is_off_and_in_memory_unless_asked_for() {
 
 #[test]
 #[contract("CK41")]
-fn the_view_s_bounds_have_ranges_and_a_value_outside_stops_the_start() {
+fn prefix_view_bounds_outside_their_range_are_rejected() {
     let bounds = |text: &str| {
         let view = settings(text).kv_cache_index;
         (view.max_entries.get(), view.entry_ttl.as_secs())
@@ -87,7 +87,7 @@ fn the_view_s_bounds_have_ranges_and_a_value_outside_stops_the_start() {
 
 #[test]
 #[contract("CK1", "CK2", "CK3", "CK4", "CK5", "CK16", "A12")]
-fn the_ring_is_off_unless_asked_for_and_its_numbers_have_ranges() {
+fn the_ring_is_off_by_default_and_its_numbers_have_ranges() {
     let all = settings("");
     let ring = &all.prefix_routing;
     assert_eq!(
@@ -140,7 +140,7 @@ fn the_ring_is_off_unless_asked_for_and_its_numbers_have_ranges() {
 
 #[test]
 #[contract("CK59", "CK60", "CK62")]
-fn the_weights_of_a_score_make_one_to_a_millionth() {
+fn score_weights_sum_to_one_within_a_millionth() {
     let scoring = |text: &str| {
         settings(&format!("kv_cache_index: {{scoring: {{{text}}}}}"))
             .kv_cache_index
@@ -186,7 +186,7 @@ fn the_weights_of_a_score_make_one_to_a_millionth() {
 
 #[test]
 #[contract("CK42")]
-fn a_stream_of_prefixes_belongs_to_a_worker_and_has_one_of_four_schemes() {
+fn a_prefix_stream_belongs_to_a_worker_and_has_one_of_four_schemes() {
     let workers = "workers: [\"w1=http://a:1\", \"http://b:1\"]\n";
     let view = settings(&format!(
         "{workers}kv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: w1, endpoint: \"http://a:1/v1/kv_events\"}}\n    - {{backend_name: \"b:1\", endpoint: \"wss://b/kv\", reconnect_interval_ms: 100, prefix_hash_kind: sequence_hash}}\n"
@@ -245,7 +245,7 @@ fn a_stream_of_prefixes_belongs_to_a_worker_and_has_one_of_four_schemes() {
 }
 
 #[test]
-fn the_kind_of_a_worker_s_stream_follows_from_its_endpoint_unless_it_is_given() {
+fn the_kind_of_a_workers_stream_follows_from_its_endpoint_unless_configured() {
     let source = |events: &str| {
         let settings = settings(&format!(
             "workers: [{{url: \"http://h:1\", kv_events: {{{events}}}}}]"
@@ -279,7 +279,7 @@ fn the_kind_of_a_worker_s_stream_follows_from_its_endpoint_unless_it_is_given() 
 }
 
 #[test]
-fn a_kind_of_stream_that_its_endpoint_does_not_fit_is_refused_with_what_fits() {
+fn a_stream_kind_that_does_not_fit_its_endpoint_is_rejected_with_those_that_fit() {
     for (events, message) in [
         (
             "source: sse",

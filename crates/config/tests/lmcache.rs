@@ -1,4 +1,4 @@
-//! What `routing.lmcache` means, and which policy cannot be had without it.
+//! The section `routing.lmcache`, and the policy that requires it.
 
 mod sources;
 
@@ -16,7 +16,7 @@ fn with(keys: &str) -> Settings {
 
 #[test]
 #[contract("V29", "V30")]
-fn defaults_are_those_of_the_router_that_had_the_policy_first() {
+fn defaults_equal_those_of_the_seed_router() {
     let lmcache = with("controller_url: \"http://c:9000\"")
         .routing
         .lmcache
@@ -41,7 +41,7 @@ fn defaults_are_those_of_the_router_that_had_the_policy_first() {
     assert_eq!(
         with("mode: prefix_lookup").routing.lmcache,
         None,
-        "nobody is asked without an address"
+        "no lookup without an address"
     );
 }
 
@@ -66,7 +66,7 @@ fn an_instance_is_a_worker_by_name_by_host_and_port_or_by_url() {
         told.to_string().contains("`c` is no worker") && told.to_string().contains("a, b, h:3"),
         "{told}"
     );
-    // Who is discovered is not known yet.
+    // Discovered workers are not known yet.
     let text = format!(
         "{WORKERS}discovery: {{file: /w.json}}\nrouting: {{lmcache: {{controller_url: \"http://c:9\", worker_map: {{i: \"http://w:1\"}}}}}}\n"
     );
@@ -80,7 +80,7 @@ fn an_instance_is_a_worker_by_name_by_host_and_port_or_by_url() {
 
 #[test]
 #[contract("V29")]
-fn the_policy_needs_a_controller_wherever_it_is_chosen() {
+fn the_policy_requires_a_controller_wherever_it_is_selected() {
     for (keys, by) in [
         ("policy: lmcache-aware", "routing.policy"),
         ("prefill_policy: LmcacheAware", "routing.prefill_policy"),
@@ -101,7 +101,7 @@ fn the_policy_needs_a_controller_wherever_it_is_chosen() {
             "{WORKERS}routing: {{{keys}, lmcache: {{controller_url: \"http://c:9000\"}}}}\n"
         ));
     }
-    // A URL that is none is one problem, not two.
+    // An invalid URL is one problem, not two.
     let told =
         problem("routing: {policy: lmcache_aware, lmcache: {controller_url: \"ftp://c\"}}\n");
     assert_eq!(told.path, "routing.lmcache.controller_url");
@@ -109,7 +109,7 @@ fn the_policy_needs_a_controller_wherever_it_is_chosen() {
 
 #[test]
 #[contract("V29", "V30")]
-fn values_out_of_range_are_refused_one_by_one() {
+fn each_value_out_of_range_is_rejected() {
     for (keys, path) in [
         ("mode: prefix", "mode"),
         ("poll_interval: 1ms", "poll_interval"),
@@ -132,7 +132,7 @@ fn values_out_of_range_are_refused_one_by_one() {
 
 #[test]
 #[contract("V30")]
-fn prompts_are_shared_through_the_server_of_the_response_cache() {
+fn the_shared_prompt_cache_uses_the_redis_of_the_response_cache() {
     let shared = "controller_url: \"http://c:9000\", prompt_cache: {backend: redis}";
     let server = "response_cache: {redis: {url: \"redis://r\", pool_size: 3}}\n";
     let found = settings(&format!("{server}routing: {{lmcache: {{{shared}}}}}\n"));
@@ -150,7 +150,7 @@ fn prompts_are_shared_through_the_server_of_the_response_cache() {
         "warmroute.yaml: line 1, column 78: response_cache.redis.url: missing, and `routing.lmcache.prompt_cache.backend` is \
          redis: expected a URL such as redis://127.0.0.1:6379"
     );
-    // Once, however many need it.
+    // One problem, however many settings need it.
     let text = format!(
         "kv_cache_index: {{enabled: true, backend: redis}}\nrouting: {{lmcache: {{{shared}}}}}\n"
     );
@@ -166,7 +166,7 @@ fn prompts_are_shared_through_the_server_of_the_response_cache() {
             .prompt_cache
             .redis,
         None,
-        "memory, unless it is said"
+        "memory by default"
     );
     settings("routing: {lmcache: {prompt_cache: {backend: redis}}}\n");
 }
@@ -189,7 +189,7 @@ fn the_controllers_key_is_never_shown() {
 
 #[test]
 #[contract("V29")]
-fn another_controller_counts_from_the_next_start_on() {
+fn a_changed_controller_takes_effect_at_the_next_start() {
     let (old, new) = (
         with("controller_url: \"http://c:9000\""),
         with("controller_url: \"http://d:9000\""),

@@ -1,4 +1,4 @@
-//! What a right configuration means.
+//! Settings loaded from a valid configuration.
 
 mod sources;
 
@@ -48,7 +48,7 @@ fn an_empty_file_gives_every_default() {
 
 #[test]
 #[contract("V43")]
-fn the_decision_log_is_off_until_it_has_a_path_and_goes_by_either_name() {
+fn the_decision_log_is_off_without_a_path_and_has_two_names() {
     assert_eq!(settings("").decisions.log, None);
     let usual = settings("decision_log: {path: /tmp/d.jsonl, include_request_text: false}\n")
         .decisions
@@ -68,14 +68,14 @@ fn the_decision_log_is_off_until_it_has_a_path_and_goes_by_either_name() {
 
 #[test]
 #[contract("CH1")]
-fn health_checks_have_the_documents_defaults_and_read_the_documents_keys() {
+fn health_checks_have_the_documented_defaults_and_keys() {
     let ours = settings("").health_checks;
     let text = "health_checks:\n  enabled: true\n  interval: \"30s\"\n  timeout: \"10s\"\n  unhealthy_threshold: 3\n  \
                 healthy_threshold: 2\n  warmup_check_interval: \"1s\"\n  max_warmup_duration: \"300s\"\n";
     let theirs = settings(text).health_checks;
     assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
     assert_eq!(ours.recovery_interval, Duration::from_millis(250));
-    // The default endpoint is the worker type's own; the document's is taken when written.
+    // The default endpoint depends on the worker type; the documented one applies if written.
     assert_eq!(ours.endpoint, None);
     let named = settings("health_checks: {endpoint: /v1/models}").health_checks;
     assert_eq!(named.endpoint.as_deref(), Some("/v1/models"));
@@ -83,7 +83,7 @@ fn health_checks_have_the_documents_defaults_and_read_the_documents_keys() {
 
 #[test]
 #[contract("CH9")]
-fn requests_have_the_documents_defaults() {
+fn requests_have_the_documented_defaults() {
     let settings = settings("");
     assert_eq!(settings.request.timeout, Duration::from_secs(300));
     assert_eq!(settings.request.max_retries, 3);
@@ -94,7 +94,7 @@ fn requests_have_the_documents_defaults() {
 }
 
 #[test]
-fn a_request_is_sent_as_often_as_both_retry_limits_allow() {
+fn the_smaller_retry_limit_applies() {
     let sends = |text: &str| settings(text).retry.max_attempts.get();
     assert_eq!(sends(""), 3);
     assert_eq!(sends("request: {max_retries: 0}"), 1);
@@ -106,7 +106,7 @@ fn a_request_is_sent_as_often_as_both_retry_limits_allow() {
 }
 
 #[test]
-fn the_requests_delay_counts_only_where_the_retrys_own_is_not_set() {
+fn request_retry_delay_applies_only_if_retry_base_delay_is_not_set() {
     let delay = |text: &str| settings(text).retry.base_delay;
     assert_eq!(delay(""), Duration::from_millis(100));
     assert_eq!(
@@ -155,7 +155,7 @@ fn a_worker_is_a_url_a_named_url_or_a_mapping() {
 
 #[test]
 #[contract("CH30", "CH8")]
-fn backends_is_another_name_of_workers_and_takes_every_key_of_a_backend() {
+fn backends_is_an_alias_of_workers_and_accepts_every_key_of_a_backend() {
     let text = "
 backends:
   - name: vllm-custom
@@ -218,7 +218,7 @@ backends:
 }
 
 #[test]
-fn a_worker_takes_what_it_does_not_set_from_the_sections_that_hold_for_all() {
+fn a_worker_inherits_unset_values_from_the_global_sections() {
     let settings = settings(
         "models: {defaults: {block_size: 64}}\nkv_events: {topic_filter: kv}\nworkers:\n  - http://a:1\n  - {url: \"http://b:1\", block_size: 16}\n",
     );
@@ -232,7 +232,7 @@ fn a_worker_takes_what_it_does_not_set_from_the_sections_that_hold_for_all() {
 }
 
 #[test]
-fn a_model_entry_takes_what_it_does_not_set_from_the_defaults() {
+fn a_model_entry_inherits_unset_values_from_the_defaults() {
     let settings = settings(
         "models:\n  defaults: {tokenizer: engine, chat_template: /t.jinja}\n  entries:\n    org/m-1.5: {tokenizer: /models/m}\n",
     );
@@ -252,7 +252,7 @@ fn a_model_entry_takes_what_it_does_not_set_from_the_defaults() {
 }
 
 #[test]
-fn a_policy_is_known_in_every_spelling() {
+fn a_policy_is_accepted_in_every_spelling() {
     for (text, policy) in [
         ("round_robin", "round_robin"),
         ("round-robin", "round_robin"),
@@ -276,7 +276,7 @@ fn a_policy_is_known_in_every_spelling() {
 
 #[test]
 #[contract("DY2", "DY4")]
-fn events_are_followed_unless_caches_do_not_count_or_nobody_wants_them() {
+fn events_are_followed_unless_disabled_or_overlap_has_no_weight() {
     for (text, followed) in [
         ("", true),
         ("routing: {policy: kv}", true),
@@ -358,7 +358,7 @@ fn variables_reach_nested_keys_numbers_lists_and_workers() {
 }
 
 #[test]
-fn worker_flags_make_up_the_whole_list_and_others_reach_into_it() {
+fn worker_flags_replace_the_list_and_other_flags_change_its_entries() {
     let settings = with_flags(
         "workers: [http://file:1]\n",
         &[],
@@ -398,7 +398,7 @@ fn worker_flags_make_up_the_whole_list_and_others_reach_into_it() {
 }
 
 #[test]
-fn a_variable_in_a_text_may_hold_any_value_and_is_not_expanded_again() {
+fn a_variable_may_hold_any_value_and_is_not_expanded_again() {
     let env = [
         ("PORT", "8123"),
         ("SECS", "7"),
@@ -445,7 +445,7 @@ fn listeners_may_be_unix_sockets_v6_addresses_or_any_port() {
 }
 
 #[test]
-fn single_models_route_otherwise_and_keep_what_they_do_not_set() {
+fn a_model_overrides_routing_and_inherits_unset_values() {
     let text = "routing:\n  temperature: 0.5\n  models:\n    chat: {policy: KvAware, overlap_weight: 2}\n    \"org/*\": {busy_threshold: 0.9}\n";
     let settings = settings(text);
     let models = &settings.routing.models;
@@ -466,7 +466,7 @@ fn single_models_route_otherwise_and_keep_what_they_do_not_set() {
 
 #[test]
 #[contract("DY2")]
-fn events_are_followed_as_soon_as_caches_count_for_one_model() {
+fn events_are_followed_if_overlap_has_weight_for_one_model() {
     let followed = |models: &str| {
         settings(&format!(
             "routing: {{overlap_weight: 0, models: {{{models}}}}}\n"
@@ -483,7 +483,7 @@ fn events_are_followed_as_soon_as_caches_count_for_one_model() {
 
 #[test]
 #[contract("V21")]
-fn tiers_weigh_as_they_are_set_and_for_a_model_otherwise() {
+fn tier_weights_are_configurable_and_a_model_may_override_them() {
     let weights = |text: &str| {
         let routing = settings(text).routing;
         let all = routing.medium_weights;
@@ -506,7 +506,7 @@ fn tiers_weigh_as_they_are_set_and_for_a_model_otherwise() {
 }
 
 #[test]
-fn dynamo_cost_has_settings_of_its_own_and_warm_has_none() {
+fn dynamo_cost_has_settings_and_warm_has_none() {
     let usual = settings("").routing.dynamo;
     let figures = (
         usual.active_request_weight,
@@ -544,7 +544,7 @@ fn dynamo_cost_has_settings_of_its_own_and_warm_has_none() {
 
 #[test]
 #[contract("V44")]
-fn clusters_and_the_memory_of_beginnings_are_off_until_enabled_and_then_as_documented() {
+fn clusters_and_prefix_memory_are_off_by_default_with_documented_values() {
     let off = settings("").routing;
     assert_eq!(
         (off.semantic_clusters, off.shared_prefix_routing),

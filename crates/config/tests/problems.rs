@@ -1,4 +1,4 @@
-//! What a wrong configuration is answered with.
+//! Problems reported for an invalid configuration.
 
 mod sources;
 
@@ -83,7 +83,7 @@ servr: {}
 }
 
 #[test]
-fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
+fn a_value_out_of_range_or_of_another_type_is_reported_with_the_accepted_values() {
     for (text, path, expected) in [
         (
             "routing: {overlap_weight: 100.5}",
@@ -209,7 +209,7 @@ fn values_out_of_range_or_of_another_kind_say_what_would_fit() {
 }
 
 #[test]
-fn settings_of_single_models_are_checked_like_those_of_all() {
+fn per_model_settings_are_validated_like_the_defaults() {
     for (text, path, expected) in [
         (
             "routing: {models: {m: {polcy: warm}}}",
@@ -284,7 +284,7 @@ fn settings_of_single_models_are_checked_like_those_of_all() {
 
 #[test]
 #[contract("V44")]
-fn clusters_that_could_not_work_are_refused() {
+fn invalid_clusters_are_rejected() {
     let one = "workers: [alpha=http://h:1]\nrouting:\n  semantic_clusters:\n    enabled: true\n";
     let problems = load_all(one, &[], &[]).unwrap_err();
     let paths: Vec<_> = problems
@@ -336,7 +336,7 @@ fn clusters_that_could_not_work_are_refused() {
 }
 
 #[test]
-fn a_section_of_a_later_version_is_no_unknown_key() {
+fn a_section_of_a_later_version_is_not_reported_as_an_unknown_key() {
     for section in ["tracing", "tenants"] {
         let problem = problem(&format!("{section}:\n  enabled: ${{NOT_SET}}\n"));
         assert_eq!(
@@ -357,7 +357,7 @@ fn a_section_of_a_later_version_is_no_unknown_key() {
 }
 
 #[test]
-fn a_key_of_a_later_version_takes_its_default_only() {
+fn a_key_of_a_later_version_accepts_only_its_default() {
     sources::settings("server: {memory_budget: ~}\n");
     sources::settings(
         "circuit_breaker: {sweep: 10s}\nmetrics: {exemplars: true}\nadmin: {dashboard: true}\n",
@@ -391,7 +391,7 @@ fn a_key_of_a_later_version_takes_its_default_only() {
 }
 
 #[test]
-fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
+fn a_value_of_a_later_version_is_rejected_with_the_supported_ones() {
     let problem = problem("kv_events: {block_hash: Keyed}\n");
     assert_eq!(
         problem.to_string(),
@@ -413,7 +413,7 @@ fn a_word_of_a_later_version_is_refused_with_the_ones_that_work() {
 }
 
 #[test]
-fn an_unset_variable_is_named_and_its_neighbours_values_are_not() {
+fn an_unset_variable_is_named_without_the_values_of_others() {
     let env = [("SET", "hunter2")];
     let found = only(
         load_all("kv_events: {topic_filter: \"${SET}-${NOPE}\"}\n", &env, &[])
@@ -505,7 +505,7 @@ fn secrets_are_in_no_problem_and_in_no_output() {
 }
 
 #[test]
-fn a_listener_that_others_can_reach_must_be_meant() {
+fn a_public_listener_requires_authentication_or_insecure_open() {
     let open = problem("server: {listen: \"0.0.0.0:8080\"}");
     assert_eq!(open.path, "server.listen");
     assert!(open.to_string().contains("--insecure-open"), "{open}");
@@ -530,7 +530,7 @@ fn a_listener_that_others_can_reach_must_be_meant() {
 
 #[test]
 #[contract("F76")]
-fn all_bodies_together_may_not_be_fewer_bytes_than_one_body() {
+fn the_body_budget_is_at_least_the_limit_of_one_body() {
     for (yaml, path) in [
         ("server: {max_held_bytes: 1MiB}", "server.max_held_bytes"),
         ("server: {max_body_bytes: 2GiB}", "server.max_body_bytes"),
@@ -599,7 +599,7 @@ fn parity_ratios_that_contradict_each_other_are_one_problem_that_names_both() {
 }
 
 #[test]
-fn worker_names_are_unique_and_fit_into_headers() {
+fn worker_names_are_unique_and_valid_in_headers() {
     let twice = problem(
         "workers:\n  - {name: a, url: \"http://h:1\"}\n  - {name: a, url: \"http://h:2\"}\n",
     );
@@ -618,7 +618,7 @@ fn worker_names_are_unique_and_fit_into_headers() {
 }
 
 #[test]
-fn an_alias_and_its_key_together_are_one_too_many() {
+fn a_key_and_its_alias_together_are_rejected() {
     let found = problem("workers: [http://h:1]\nbackends: [http://h:2]\n");
     assert_eq!((found.path.as_str(), found.line), ("backends", Some(2)));
 }
@@ -675,7 +675,7 @@ fn a_problem_found_after_loading_gets_the_place_of_its_key() {
 }
 
 #[test]
-fn what_is_no_mapping_is_refused() {
+fn a_section_that_is_not_a_mapping_is_rejected() {
     for text in ["- a\n", "hello", "5", "[]"] {
         assert_eq!(problem(text).message, "the text is not a mapping", "{text}");
     }
@@ -683,7 +683,7 @@ fn what_is_no_mapping_is_refused() {
 
 #[test]
 #[contract("V37")]
-fn a_unix_socket_with_a_role_of_its_own_is_refused_with_the_reason() {
+fn a_unix_socket_with_a_prefill_or_decode_role_is_rejected_with_the_reason() {
     for role in ["prefill", "decode"] {
         let found = problem(&format!(
             "workers: [{{name: e, url: \"unix:///run/e.sock\", role: {role}}}]\n"
@@ -705,7 +705,7 @@ fn a_unix_socket_with_a_role_of_its_own_is_refused_with_the_reason() {
 
 #[test]
 #[contract("V25")]
-fn a_session_header_that_is_no_name_of_a_header_is_refused_with_what_is_expected() {
+fn an_invalid_session_header_name_is_rejected_with_the_expected_form() {
     for bad in ["x session", "\"\"", "x-sessi\u{f6}n", "\"a:b\""] {
         let problems = sources::problems(&format!(
             "routing: {{session: {{headers: [x-good, {bad}]}}}}\n"

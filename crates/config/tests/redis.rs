@@ -1,4 +1,4 @@
-//! Where Redis is, and who uses it.
+//! The Redis connection, and the sections that use it.
 
 mod sources;
 
@@ -20,7 +20,7 @@ fn redis(section: &str) -> RedisSection {
 
 #[test]
 #[contract("CK33", "CK40")]
-fn the_view_of_prefixes_is_shared_through_the_server_of_the_response_cache() {
+fn the_shared_prefix_view_uses_the_redis_of_the_response_cache() {
     let usual = redis("url: \"redis://redis:6379\"");
     assert_eq!(
         (usual.url.host(), usual.url.port(), usual.tls),
@@ -53,7 +53,7 @@ fn the_view_of_prefixes_is_shared_through_the_server_of_the_response_cache() {
 
 #[test]
 #[contract("CK32")]
-fn a_connection_is_encrypted_by_the_scheme_or_by_the_key() {
+fn a_connection_is_encrypted_if_the_scheme_or_the_key_says_so() {
     assert!(redis("url: \"rediss://r\"").tls);
     assert!(redis("url: \"redis://r\", tls: true").tls);
     assert!(redis("url: \"rediss://r\", tls: false").tls);
@@ -76,7 +76,7 @@ fn a_url_is_required_once_redis_is_selected() {
 
 #[test]
 #[contract("CK33")]
-fn a_key_prefix_with_characters_of_a_pattern_is_refused() {
+fn a_key_prefix_with_glob_characters_is_rejected() {
     for prefix in ["a*", "a?", "[a", "a]", "a\\\\b", "", "a b"] {
         let found = problem(&format!(
             "response_cache: {{redis: {{key_prefix: \"{prefix}\"}}}}"
@@ -112,7 +112,7 @@ fn the_password_of_the_server_is_never_shown() {
 }
 
 #[test]
-fn the_example_of_the_view_in_redis_starts() {
+fn the_example_of_a_prefix_view_in_redis_loads() {
     let text = "backends: [\"vllm-1=http://vllm-1:8000\"]\nresponse_cache:\n  redis:\n    url: \"redis://redis-service:6379\"\n    \
                 pool_size: 16\nkv_cache_index:\n  enabled: true\n  backend: redis\n  max_entries: 500000\n  \
                 entry_ttl_seconds: 900\n  storage_offloading: {enabled: true, treat_eviction_as_offload: true}\n";

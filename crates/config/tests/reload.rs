@@ -1,4 +1,4 @@
-//! What a running program takes over of other settings.
+//! Settings that a running program adopts on a reload.
 
 mod sources;
 
@@ -10,7 +10,7 @@ const WORKERS: &str =
     "workers: [{name: a, url: 'http://h:1', api_key: one}, {name: b, url: 'http://h:2'}]\n";
 
 #[test]
-fn every_changed_key_is_named_with_what_counts_only_from_the_next_start_on_apart() {
+fn every_changed_key_is_listed_with_those_that_need_a_restart_apart() {
     let old = settings(&format!("{WORKERS}routing: {{policy: random}}\n"));
     let new = settings(
         "workers: [{name: a, url: 'http://h:1', api_key: two, weight: 2}, {name: c, url: 'http://h:3'}]\n\
@@ -35,7 +35,7 @@ fn every_changed_key_is_named_with_what_counts_only_from_the_next_start_on_apart
 
 #[test]
 #[contract("F68")]
-fn what_is_shown_as_in_force_after_a_change_is_what_is_in_force() {
+fn after_a_reload_the_displayed_configuration_is_the_one_in_force() {
     let old = settings(WORKERS);
     let new = settings(&format!(
         "{WORKERS}server: {{port: 1, keep_alive: 3s}}\nadmin: {{listen: '127.0.0.1:2'}}\nkv_events: {{memory_budget: 64MiB, \
@@ -65,7 +65,7 @@ fn what_is_shown_as_in_force_after_a_change_is_what_is_in_force() {
     assert_eq!(
         again.restart_needed,
         Vec::<String>::new(),
-        "nothing of what waits is said to be there"
+        "no pending value is shown as in force"
     );
     assert_eq!(
         again.live,
@@ -78,7 +78,7 @@ fn what_is_shown_as_in_force_after_a_change_is_what_is_in_force() {
 }
 
 #[test]
-fn workers_that_came_while_the_program_ran_are_told_apart_and_expand_nothing() {
+fn workers_added_at_run_time_are_marked_and_expand_no_variables() {
     let more = [config::MoreWorker {
         origin: "POST /admin/workers".to_owned(),
         text: r#"{"name": "b", "url": "http://h:2", "api_key": "${HOME}"}"#.to_owned(),
@@ -119,7 +119,7 @@ fn workers_that_came_while_the_program_ran_are_told_apart_and_expand_nothing() {
 }
 
 #[test]
-fn who_comes_later_under_a_name_that_is_there_is_passed_over_and_told() {
+fn an_added_worker_with_a_taken_name_is_skipped_and_reported() {
     let found = |text: &str| config::MoreWorker {
         origin: "engines.yaml".to_owned(),
         text: text.to_owned(),

@@ -1,4 +1,4 @@
-//! Where replies are kept, how many and for how long.
+//! The section `response_cache`: backends, bounds and lifetimes.
 
 mod sources;
 
@@ -18,7 +18,7 @@ fn cache(section: &str) -> ResponseCacheSection {
 
 #[test]
 #[contract("CK22", "CK23", "CK30", "CH14")]
-fn a_cache_that_nothing_is_said_about_is_off_and_has_the_documented_bounds() {
+fn the_cache_is_off_by_default_with_the_documented_bounds() {
     let usual = settings("").response_cache;
     assert!(!usual.enabled);
     assert_eq!(usual.backend, CacheBackend::Memory);
@@ -50,7 +50,7 @@ fn a_cache_that_nothing_is_said_about_is_off_and_has_the_documented_bounds() {
 
 #[test]
 #[contract("CK33", "CK35", "CH20")]
-fn a_cache_in_redis_has_its_server_its_prefix_and_what_stands_in_for_it() {
+fn a_cache_in_redis_has_a_server_a_key_prefix_and_a_fallback() {
     let usual = cache("enabled: true, backend: redis, redis: {url: \"redis://r:1\"}");
     assert!(usual.is_in_redis());
     let server = usual.redis.server.expect("one is named");
@@ -91,7 +91,7 @@ fn a_cache_in_redis_has_its_server_its_prefix_and_what_stands_in_for_it() {
 
 #[test]
 #[contract("CH23")]
-fn the_tiers_have_their_documented_defaults_and_take_other_values() {
+fn tiers_have_their_documented_defaults_and_accept_other_values() {
     let usual = cache(&format!("enabled: true, backend: tiered, l2: {{{STORE}}}"));
     assert_eq!(
         (usual.l1.kind, usual.l1.max_value_size),
@@ -162,7 +162,7 @@ fn a_tiered_cache_needs_an_object_store_and_both_halves_of_a_key() {
 
 #[test]
 #[contract("CK22")]
-fn where_replies_are_kept_waits_for_the_next_start_and_everything_else_is_live() {
+fn a_changed_backend_takes_effect_at_the_next_start_and_all_else_at_once() {
     let old = settings("response_cache: {enabled: true, mac_key: one}\n");
     let new = settings(&format!(
         "response_cache: {{enabled: false, backend: tiered, ttl: 1m, capacity: 3, mac_key: two, l1: {{type: redis, max_value_size: 9}}, \
@@ -222,7 +222,7 @@ fn where_replies_are_kept_waits_for_the_next_start_and_everything_else_is_live()
 
 #[test]
 #[contract("V44")]
-fn questions_that_mean_the_same_need_a_model_that_says_so() {
+fn similarity_hits_require_an_embedding_model() {
     let problem = problem("response_cache: {enabled: true, semantic: {enabled: true}}\n");
     assert_eq!(problem.path, "response_cache.semantic.embedding_model");
     let found = settings(

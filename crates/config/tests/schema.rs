@@ -1,4 +1,4 @@
-//! The table, its pages, and the effective configuration agree.
+//! The table of settings, its pages and the effective configuration agree.
 
 mod sources;
 
@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use sources::settings;
 
 #[test]
-fn the_effective_configuration_reads_back_as_itself() {
+fn the_effective_configuration_round_trips() {
     let text = "server: {port: 8123, keep_alive: 90m}\nworkers: [w=http://h:1]\nmodels: {entries: {a.b: {tokenizer: none}}}\n\
                 kv_events: {memory_budget: 1GiB}\nhealth_checks: {recovery_interval: 10ms}\n";
     let first = settings(text);
@@ -71,7 +71,7 @@ fn the_json_schema_describes_every_default_and_no_key_of_a_later_version() {
     assert_eq!(schema["additionalProperties"], Json::Bool(false));
 }
 
-/// Run with `WARMROUTE_TEST_WRITE=1` to write the page anew.
+/// `WARMROUTE_TEST_WRITE=1` rewrites the page.
 #[test]
 fn the_reference_page_is_the_one_in_the_repository() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");

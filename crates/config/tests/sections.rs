@@ -1,4 +1,4 @@
-//! What sections mean that name models, hooks, lists and logs.
+//! Sections for model names, hooks, model lists and logs.
 
 mod sources;
 
@@ -10,7 +10,7 @@ use sources::settings;
 
 #[test]
 #[contract("A13")]
-fn a_bare_number_has_the_unit_of_its_key_and_a_duration_says_its_own() {
+fn a_bare_number_has_the_unit_of_its_key_and_a_duration_names_its_own() {
     let ttl = |text: &str| {
         settings(&format!("kv_cache_index: {{entry_ttl_seconds: {text}}}"))
             .kv_cache_index
@@ -52,7 +52,7 @@ fn a_bare_number_has_the_unit_of_its_key_and_a_duration_says_its_own() {
 
 #[test]
 #[contract("CH11", "CH13")]
-fn model_lists_and_requests_that_are_alike_are_kept_as_documented() {
+fn model_list_caching_and_deduplication_have_the_documented_defaults() {
     let usual = settings("");
     assert_eq!(usual.cache.model_ttl, Duration::from_secs(300));
     assert_eq!(usual.cache.deduplication, Some(Duration::from_secs(60)));
@@ -84,7 +84,7 @@ fn model_lists_and_requests_that_are_alike_are_kept_as_documented() {
 
 #[test]
 #[contract("V44")]
-fn names_of_models_lead_to_models_in_one_step() {
+fn a_model_alias_or_rule_resolves_in_one_step() {
     let text = "models:\n  aliases: {gpt-4o: qwen}\n  rules:\n    - {match: \"gpt-*\", rewrite: qwen, fallback: [small]}\n    - {match: big, fallback: [small]}\n";
     let models = settings(text).models;
     assert_eq!(
@@ -128,7 +128,7 @@ fn names_of_models_lead_to_models_in_one_step() {
 
 #[test]
 #[contract("V44")]
-fn hooks_are_checked_one_by_one() {
+fn each_hook_is_validated() {
     let text = "pre_routing_hooks:\n  - {name: guard, url: \"http://h:1/check\", timeout: 250ms, on_error: allow, on_reject: {status: 451, message: no}, models: [\"gpt-*\"]}\n  - {name: late, url: \"http://h:2\"}\n";
     let hooks = settings(text).hooks;
     assert_eq!(
@@ -176,7 +176,7 @@ fn hooks_are_checked_one_by_one() {
 
 #[test]
 #[contract("V42")]
-fn headers_of_the_other_router_are_off_until_asked_for() {
+fn headers_of_the_other_router_are_off_by_default() {
     let usual = settings("").compat;
     assert!(!usual.vllm_router_headers && usual.expose_routing_headers);
     let set = settings("compat: {headers: [vllm-router], expose_routing_headers: false}").compat;
@@ -185,7 +185,7 @@ fn headers_of_the_other_router_are_off_until_asked_for() {
 
 #[test]
 #[contract("CH29")]
-fn the_log_is_info_json_off_a_terminal_and_without_colours_until_said_otherwise() {
+fn the_log_defaults_to_info_without_colours_and_json_off_a_terminal() {
     let usual = settings("").logging;
     assert_eq!(
         (usual.level, usual.format, usual.enable_colors),

@@ -1,4 +1,4 @@
-//! Every configuration that the reference documents print, as it stands there.
+//! Every configuration of the reference documents, unchanged.
 
 mod sources;
 
@@ -10,7 +10,7 @@ const FOLDER: &str = concat!(
     "/../../tests/fixtures/seed-configs"
 );
 
-/// Names that the documents use and leave to their readers to define.
+/// Variables that the documents use without a value.
 const ENV: &[(&str, &str)] = &[("S3_ACCESS_KEY", "who"), ("S3_SECRET_KEY", "hush")];
 
 fn files(prefix: &str) -> Vec<(String, String)> {
@@ -32,7 +32,7 @@ fn files(prefix: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The backends that event sources of a text belong to, as flags.
+/// The backends of the event sources in a text, as flags.
 fn backends(text: &str) -> Vec<(&'static str, String, &'static str)> {
     let named = text
         .lines()
@@ -55,7 +55,7 @@ fn load(text: &str) -> Result<config::Settings, Vec<config::Problem>> {
 
 #[test]
 #[contract("CH31", "CK22", "CK40", "CH14", "CH23")]
-fn every_example_of_the_continuum_documents_loads_as_it_is() {
+fn every_example_of_the_continuum_documents_loads_unchanged() {
     let files = files("continuum-");
     assert_eq!(files.len(), 22, "the documents have 22 blocks");
     for (name, text) in files {
@@ -71,7 +71,7 @@ fn every_example_of_the_continuum_documents_loads_as_it_is() {
 
 #[test]
 #[contract("CH31")]
-fn what_has_no_effect_yet_is_told_by_key_and_line_and_only_where_it_differs_from_the_default() {
+fn a_key_without_effect_is_reported_with_its_line_only_if_it_differs_from_the_default() {
     let text = "model_aggregation:\n  cache_ttl: 60\n  max_cache_entries: 7\n";
     let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     let told: Vec<_> = settings
@@ -94,7 +94,7 @@ fn what_has_no_effect_yet_is_told_by_key_and_line_and_only_where_it_differs_from
 }
 
 #[test]
-fn keys_of_the_cache_are_checked() {
+fn cache_keys_are_validated() {
     for (text, path) in [
         ("response_cache: {enabled: maybe}", "response_cache.enabled"),
         ("response_cache: {capacity: 0}", "response_cache.capacity"),
@@ -139,7 +139,7 @@ fn credentials_of_the_second_tier_are_never_shown() {
 
 #[test]
 #[contract("V46")]
-fn a_file_of_the_other_router_is_answered_with_the_command_that_converts_it() {
+fn a_file_of_the_other_router_is_rejected_with_the_command_that_converts_it() {
     let files = files("vllm-router-");
     assert_eq!(files.len(), 2, "a file for each shape");
     for (name, text) in files {
@@ -161,7 +161,7 @@ fn a_file_of_the_other_router_is_answered_with_the_command_that_converts_it() {
     }
 }
 
-/// As the documents print them, after their indentation was lost.
+/// Examples of the documents, without their indentation.
 const PRINTED: [&str; 3] = [
     "backends:\n    - name: vllm-custom\n    type: vllm\n    url: http://localhost:8000\n    models:\n        - my-model\n    \
      health_check:\n        endpoint: /custom-health          # Primary endpoint\n        method: GET\n",
@@ -171,7 +171,7 @@ const PRINTED: [&str; 3] = [
 
 #[test]
 #[contract("CH31")]
-fn the_text_as_printed_is_refused_with_a_line() {
+fn an_example_without_indentation_is_rejected_with_a_line() {
     for text in PRINTED {
         let problems = load(text).expect_err(text);
         assert!(
@@ -180,7 +180,7 @@ fn the_text_as_printed_is_refused_with_a_line() {
             lines(&problems)
         );
     }
-    // Every text that a copy may have lost something of is read or refused.
+    // Every example without its indentation is read or rejected.
     for (name, text) in files("") {
         let flat: String = text
             .lines()
@@ -227,7 +227,7 @@ fn a_cache_in_redis_needs_the_servers_url() {
         load(&format!("response_cache: {text}\n"))
             .unwrap_or_else(|problems| panic!("{text}: {}", lines(&problems)));
     }
-    // One server lacks once, however many need it.
+    // A missing server is one problem, however many sections need it.
     let both = "response_cache: {enabled: true, backend: redis}\nkv_cache_index: {enabled: true, backend: redis}\n";
     only(load(both).expect_err("no server"));
 }

@@ -1,11 +1,11 @@
-//! The file that a newcomer starts from.
+//! The starter file for a new installation.
 
 mod sources;
 
 use sources::{lines, load};
 
 #[test]
-fn the_starter_file_is_right_as_it_stands() {
+fn the_starter_file_loads_unchanged() {
     let settings =
         load(config::starter()).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     assert_eq!(settings.workers.len(), 1);
@@ -13,11 +13,11 @@ fn the_starter_file_is_right_as_it_stands() {
 }
 
 #[test]
-fn every_key_of_it_behind_a_number_sign_is_known() {
+fn every_commented_out_key_is_known() {
     let text: String = config::starter()
         .lines()
         .map(|line| match line.trim_start().strip_prefix('#') {
-            // A remark, not a key: keys follow the sign at once.
+            // A remark, not a key: a key follows the sign without a space.
             Some(rest) if rest.starts_with(' ') && !rest.trim_start().starts_with("- {") => {
                 "\n".to_owned()
             }
@@ -34,7 +34,7 @@ fn every_key_of_it_behind_a_number_sign_is_known() {
 }
 
 #[test]
-fn values_behind_a_number_sign_are_the_defaults() {
+fn commented_out_values_are_the_defaults() {
     let keep = [
         "api_key",
         "name:",

@@ -1,4 +1,4 @@
-//! Encryption in the configuration: what belongs together, and what may be reached from elsewhere.
+//! Encryption settings: keys that require each other, and listeners that may be public.
 
 mod sources;
 
@@ -34,7 +34,7 @@ fn a_listener_has_certificate_and_key_or_neither() {
 }
 
 #[test]
-fn a_listener_that_knows_its_clients_may_be_reached_from_elsewhere() {
+fn a_listener_that_verifies_clients_may_be_public() {
     let tls = "tls: {cert: /c, key: /k, client_ca: /a}";
     assert_eq!(
         problems("server: {listen: \"0.0.0.0:1\"}"),
@@ -53,7 +53,7 @@ fn a_listener_that_knows_its_clients_may_be_reached_from_elsewhere() {
 }
 
 #[test]
-fn a_worker_is_verified_unless_it_is_said_otherwise() {
+fn a_workers_certificate_is_verified_by_default() {
     let settings = sources::settings(
         "workers:\n- {url: https://a, tls: {ca: /ca.pem}}\n- {url: https://b:1, tls: {insecure_skip_verify: true}}\n- https://c:2\n",
     );
@@ -79,7 +79,7 @@ fn a_worker_is_verified_unless_it_is_said_otherwise() {
 }
 
 #[test]
-fn there_may_be_more_listeners_and_one_for_probes() {
+fn further_listeners_and_one_probe_listener_are_accepted() {
     let settings = sources::settings(
         "server: {also_listen: [\"127.0.0.1:1\", \"unix:/run/x.sock\"], probe_listen: \"0.0.0.0:9\"}",
     );

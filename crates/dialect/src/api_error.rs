@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_event_of_a_cut_stream_is_one_event_and_not_its_end() {
+    fn the_error_event_of_a_cut_stream_is_one_event_without_done() {
         let error = ApiError::new(ErrorCode::StreamInterrupted, "two\nlines\r\n\r\n");
         let event = String::from_utf8(error.stream_event("req-9")).unwrap();
         let data = event
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn anthropic_streams_end_with_an_error_event_of_theirs() {
+    fn an_anthropic_stream_ends_with_an_anthropic_error_event() {
         let event = ApiError::new(ErrorCode::Overloaded, "m").anthropic_stream_event("r");
         let text = String::from_utf8(event).unwrap();
         assert!(text.starts_with(
@@ -216,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_status_may_be_kept_beside_our_code() {
+    fn a_workers_status_may_replace_the_status_of_our_code() {
         let error = ApiError::new(ErrorCode::UpstreamProtocol, "m").with_status(500);
         assert_eq!(error.status, 500);
         assert!(error.is_retryable());
     }
 
     #[test]
-    fn retry_after_is_whole_seconds_from_1_to_60_and_only_where_waiting_helps() {
+    fn retry_after_is_1_to_60_whole_seconds_and_only_where_waiting_helps() {
         let at = |code, seconds| {
             ApiError::new(code, "m")
                 .with_retry_after(seconds)

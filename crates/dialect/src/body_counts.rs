@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_read_in_every_form_that_an_engine_takes() {
+    fn a_number_is_read_in_every_form_that_an_engine_accepts() {
         for (n, read) in [
             ("12", 12),
             ("12.0", 12),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_to_stop_at_are_counted() {
+    fn stop_strings_are_counted() {
         assert_eq!(counts(Dialect::Chat, r#""stop":"a""#).2, 0);
         assert_eq!(counts(Dialect::Chat, r#""stop":["a","b"]"#).2, 2);
     }

@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     #[contract("CK21")]
-    fn every_system_block_gains_a_marker_and_other_bytes_stay() {
+    fn every_system_block_gets_a_marker_and_other_bytes_are_unchanged() {
         let body = format!(r#"{{ "x": 1e2, "system": [{BLOCK},{BLOCK}], "y" :"ä"}}"#);
         assert_eq!(
             marked(&body),
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     #[contract("CK21")]
-    fn markers_that_are_there_stay_as_they_are() {
+    fn existing_markers_are_unchanged() {
         let own = r#"{"type":"text","text":"a","cache_control":{"type":"ephemeral","ttl":"1h"}}"#;
         assert_eq!(marked(&format!(r#"{{"system":[{own}]}}"#)), None);
         assert_eq!(

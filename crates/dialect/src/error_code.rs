@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_its_own_word_and_stands_in_the_list_once() {
+    fn every_code_has_a_unique_name_and_is_listed_once() {
         let words: HashSet<_> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
         assert_eq!(words.len(), ErrorCode::ALL.len());
     }
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn only_faults_that_may_pass_are_worth_a_retry() {
+    fn only_transient_errors_are_retryable() {
         let retryable: Vec<_> = ErrorCode::ALL
             .iter()
             .filter(|code| code.is_retryable())

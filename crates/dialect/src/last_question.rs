@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn the_rest_is_all_but_the_words_of_the_last_question() {
+    fn the_rest_excludes_only_the_text_of_the_last_question() {
         let usual = of("a", &asking(r#""why?""#, "")).expect("a question");
         assert_eq!(usual.text, "why?");
         let same = of(
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn what_is_not_a_user_s_text_alone_is_no_question() {
+    fn only_a_plain_text_user_message_is_a_question() {
         let image = r#"[{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "x"}}]"#;
         for body in [
             asking(image, ""),

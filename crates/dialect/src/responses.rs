@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_kept_unless_the_request_says_otherwise() {
+    fn a_response_is_stored_by_default() {
         assert!(read(r#"{"model":"m","input":"a"}"#).0);
         assert!(read(r#"{"model":"m","input":"a","store":null}"#).0);
         assert!(read(r#"{"model":"m","input":"a","store":true}"#).0);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn items_of_text_are_the_messages_of_a_chat() {
+    fn text_items_become_chat_messages() {
         let (_, approximate, chat) = read(
             r#"{"model":"m","input":[{"role":"developer","content":"d"},
                 {"type":"message","role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_elsewhere_or_is_no_text_makes_the_chat_a_likeness() {
+    fn stored_context_and_non_text_input_make_the_chat_approximate() {
         for body in [
             r#"{"model":"m","input":"a","previous_response_id":"resp_1"}"#,
             r#"{"model":"m","input":"a","conversation":"c"}"#,

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_begins_with_its_messages_whatever_comes_after_so_many_characters() {
+    fn the_beginning_of_a_prompt_is_its_first_characters_whatever_follows() {
         let opening = |body: &str, most| {
             opening(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most)
         };
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_last_is_the_last_message_of_the_user() {
+    fn the_last_question_is_the_last_user_message() {
         let said = |body: &str, most| {
             last_said(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most)
         };

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chat_wins_over_a_text_unless_it_is_empty() {
+    fn messages_take_precedence_over_a_prompt_unless_empty() {
         let prompt = |body: &'static str| tokenize_view(body.as_bytes()).unwrap().prompt;
         assert!(matches!(
             prompt(r#"{"prompt":"a","messages":[{}]}"#),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_of_a_bad_body_names_the_field_and_what_was_expected() {
+    fn the_error_of_an_invalid_body_names_the_field_and_the_expected_form() {
         let says = |body: &str| tokenize_view(body.as_bytes()).unwrap_err().to_string();
         for (body, field) in [
             (r#"{"messages":[]}"#, "messages"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_read_as_engines_read_them() {
+    fn token_ids_are_read_as_engines_read_them() {
         let ids = |list: &str| {
             let body = format!("{{\"tokens\":{list}}}");
             detokenize_view(body.as_bytes()).map(|view| view.tokens)

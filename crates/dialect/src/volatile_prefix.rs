@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_ends_where_its_values_end_or_its_line_does() {
+    fn the_volatile_prefix_ends_with_its_values_or_its_line() {
         let rest = |text: &str| text[volatile_prefix(text)..].to_owned();
         assert_eq!(rest(LINE), "");
         assert_eq!(
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_recognised_without_its_markers_and_that_line() {
+    fn a_message_is_compared_without_cache_markers_and_the_volatile_line() {
         let raw = |text: &'static str| steady_message(json::whole(text).expect("json"));
         assert_eq!(
             raw(
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_that_line_is_taken_out_of_a_body() {
+    fn only_the_volatile_line_is_removed_from_a_body() {
         let blocks = format!(
             r#"{{"model": "m", "system": [{{"type":"text","text":"{LINE}"}}, {{"type":"text","text":"You"}}], "x": 1e2}}"#
         );

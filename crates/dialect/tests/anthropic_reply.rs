@@ -1,4 +1,4 @@
-//! Replies of chat workers in the words of messages: whole ones and streams.
+//! Translation of chat replies to messages: complete replies and streams.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ fn with(said: Value, finish: Value) -> Value {
 }
 
 #[test]
-fn text_thought_and_calls_are_blocks_in_this_order() {
+fn thinking_text_and_tool_calls_become_blocks_in_a_fixed_order() {
     let reply = message(&json!({
         "id": "chatcmpl-7", "object": "chat.completion", "model": "m",
         "choices": [{"index": 0, "finish_reason": "tool_calls", "message": {"role": "assistant", "content": "I look.",
@@ -46,7 +46,7 @@ fn text_thought_and_calls_are_blocks_in_this_order() {
 }
 
 #[test]
-fn every_reason_to_finish_has_its_word() {
+fn every_finish_reason_has_a_stop_reason() {
     for (finish, want) in [
         (json!("stop"), "end_turn"),
         (json!("length"), "max_tokens"),
@@ -76,7 +76,7 @@ fn every_reason_to_finish_has_its_word() {
 }
 
 #[test]
-fn arguments_that_are_no_object_stay_readable() {
+fn arguments_that_are_not_an_object_are_kept_as_text() {
     let input = |arguments: &str| {
         let call = json!({"id": "c", "function": {"name": "f", "arguments": arguments}});
         with(json!({"tool_calls": [call]}), json!("tool_calls"))["content"][0]["input"].clone()
@@ -87,7 +87,7 @@ fn arguments_that_are_no_object_stay_readable() {
 }
 
 #[test]
-fn what_is_no_completion_is_no_message() {
+fn a_reply_that_is_not_a_completion_does_not_translate() {
     for body in [
         &b"{}"[..],
         b"[",
@@ -100,7 +100,7 @@ fn what_is_no_completion_is_no_message() {
 }
 
 #[test]
-fn a_workers_refusal_keeps_its_words_in_the_other_shape() {
+fn a_workers_error_keeps_its_message_in_the_other_dialect() {
     let read = |status, body: &str| -> Value {
         serde_json::from_slice(&error_from_chat(status, body.as_bytes(), "r")).unwrap()
     };
@@ -130,7 +130,7 @@ fn a_workers_refusal_keeps_its_words_in_the_other_shape() {
     );
 }
 
-/// The events that a stream of these chunks becomes, as name and data.
+/// The events translated from a stream of these chunks, as name and data.
 fn events(chunks: &[Value]) -> (Vec<(String, Value)>, ChunkOutcome) {
     let (mut out, mut last) = (Vec::new(), ChunkOutcome::Going);
     let mut stream = MessageStream::new("asked", 5);
@@ -176,7 +176,7 @@ fn counted() -> Value {
         "usage": {"prompt_tokens": 20, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 16}}})
 }
 
-/// Each event in short.
+/// A short form of each event.
 fn short(events: &[(String, Value)]) -> Vec<String> {
     let short = |(name, data): &(String, Value)| match name.as_str() {
         "content_block_start" => format!(
@@ -203,7 +203,7 @@ fn short(events: &[(String, Value)]) -> Vec<String> {
 }
 
 #[test]
-fn of_several_choices_the_first_is_the_message_in_whatever_order_they_come() {
+fn of_several_choices_the_first_becomes_the_message_in_any_order() {
     let chunk = |index: u32, text: &str, reason: Value| json!({"id": "chatcmpl-7", "choices": [{"index": index, "delta": {"content": text}, "finish_reason": reason}]});
     let mut together = chunk(1, "other", Value::Null);
     together["choices"]
@@ -246,7 +246,7 @@ fn of_several_choices_the_first_is_the_message_in_whatever_order_they_come() {
 }
 
 #[test]
-fn thought_text_and_calls_in_pieces_are_blocks_one_after_the_other() {
+fn streamed_thinking_text_and_tool_calls_become_consecutive_blocks() {
     let call = |call: Value| delta(json!({"tool_calls": [call]}));
     let (events, last) = events(&[
         delta(json!({"role": "assistant", "content": ""})),
@@ -307,7 +307,7 @@ fn thought_text_and_calls_in_pieces_are_blocks_one_after_the_other() {
 }
 
 #[test]
-fn a_name_that_comes_late_opens_its_call_then() {
+fn a_tool_call_opens_when_its_name_arrives() {
     let call = |call: Value| delta(json!({"tool_calls": [call]}));
     let (events, last) = events(&[
         call(json!({"index": 0, "id": "call_1"})),
@@ -325,7 +325,7 @@ fn a_name_that_comes_late_opens_its_call_then() {
 
 #[test]
 #[contract("I5")]
-fn a_stream_that_was_cut_gets_no_end() {
+fn a_cut_stream_ends_without_message_stop() {
     let (events, last) = events(&[delta(json!({"content": "a"}))]);
     assert_eq!(last, ChunkOutcome::Going);
     assert_eq!(
@@ -335,7 +335,7 @@ fn a_stream_that_was_cut_gets_no_end() {
 }
 
 #[test]
-fn a_stream_that_finished_without_its_last_mark_is_whole() {
+fn a_stream_that_finished_without_done_is_complete() {
     let (events, last) = events(&[delta(json!({"content": "a"})), finish("length")]);
     assert_eq!(last, ChunkOutcome::Whole);
     assert_eq!(events[4].1["delta"]["stop_reason"], "max_tokens");
@@ -343,7 +343,7 @@ fn a_stream_that_finished_without_its_last_mark_is_whole() {
 
 #[test]
 #[contract("I5")]
-fn what_is_no_stream_of_a_chat_ends_with_an_error_and_nothing_else() {
+fn a_stream_that_is_not_a_chat_becomes_one_error_event() {
     let call = |call: Value| delta(json!({"tool_calls": [call]}));
     let named = |index: u32| {
         call(json!({"index": index, "id": "c", "function": {"name": "f", "arguments": "{}"}}))
@@ -381,10 +381,10 @@ fn what_is_no_stream_of_a_chat_ends_with_an_error_and_nothing_else() {
 }
 
 proptest! {
-    /// Whatever comes in whatever order, a client of messages can read it: it begins once, its blocks stand one after the
-    /// other, and its end is the last thing or is not there.
+    /// In any order of chunks a messages client can read the result: it begins once, its blocks are
+    /// consecutive, and its end comes last or not at all.
     #[test]
-    fn any_chunks_become_events_in_the_order_of_a_message(chunks in prop::collection::vec(any_chunk(), 0..12)) {
+    fn any_chunks_become_events_in_message_order(chunks in prop::collection::vec(any_chunk(), 0..12)) {
         let (events, last) = events(&chunks);
         let names: Vec<&str> = events.iter().map(|(name, _)| name.as_str()).collect();
         let mut open = None;
@@ -410,7 +410,7 @@ proptest! {
     }
 }
 
-/// A chunk that an engine may send, well or not.
+/// A valid or invalid chunk of an engine.
 fn any_chunk() -> impl Strategy<Value = Value> {
     let piece = prop_oneof![
         Just(json!(null)),

@@ -1,4 +1,4 @@
-//! Requests for messages in the words of a chat completion.
+//! Translation of messages requests to chat completions.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,12 +15,12 @@ fn chat(body: &Value) -> Value {
     serde_json::from_slice(&translated.body).unwrap()
 }
 
-fn said(messages: Value) -> Value {
+fn chat_messages(messages: Value) -> Value {
     chat(&json!({"model": "m", "messages": messages}))["messages"].clone()
 }
 
 #[test]
-fn a_whole_conversation_with_tools_says_the_same_in_a_chat() {
+fn a_conversation_with_tools_translates_to_a_chat_request() {
     let body = json!({
         "model": "m", "max_tokens": 50,
         "system": [{"type": "text", "text": "You are terse.", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": " Very."}],
@@ -69,41 +69,41 @@ fn a_whole_conversation_with_tools_says_the_same_in_a_chat() {
 }
 
 #[test]
-fn pictures_and_documents_of_text_are_parts_of_what_was_said() {
+fn images_and_text_documents_become_content_parts() {
     let image = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
     let linked =
         json!({"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}});
     let text = json!({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a page"}});
     let part = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
     assert_eq!(
-        said(
+        chat_messages(
             json!([{"role": "user", "content": [image, {"type": "text", "text": "What?"}, linked, text]}])
         ),
         json!([{"role": "user", "content": [
             part("data:image/png;base64,AAAA"), {"type": "text", "text": "What?"}, part("https://example.org/a.png"),
             {"type": "text", "text": "a page"}]}])
     );
-    // A tool that answers with a picture: the picture follows its words.
+    // A tool result with an image: the image follows the text.
     let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "see"}, image]});
     assert_eq!(
-        said(json!([{"role": "user", "content": [result]}])),
+        chat_messages(json!([{"role": "user", "content": [result]}])),
         json!([{"role": "tool", "tool_call_id": "t", "content": "see"},
                {"role": "user", "content": [part("data:image/png;base64,AAAA")]}])
     );
 }
 
 #[test]
-fn a_call_without_words_is_a_message_without_content() {
+fn a_tool_call_without_text_becomes_a_message_without_content() {
     let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}});
     assert_eq!(
-        said(json!([{"role": "assistant", "content": [call]}])),
+        chat_messages(json!([{"role": "assistant", "content": [call]}])),
         json!([{"role": "assistant", "content": null, "tool_calls": [
             {"id": "t", "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}}]}])
     );
 }
 
 #[test]
-fn each_way_to_choose_a_tool_has_its_word() {
+fn each_tool_choice_has_a_chat_counterpart() {
     for (choice, want) in [
         (json!({"type": "auto"}), json!("auto")),
         (json!({"type": "any"}), json!("required")),
@@ -120,7 +120,7 @@ fn each_way_to_choose_a_tool_has_its_word() {
 }
 
 #[test]
-fn a_wanted_schema_is_a_response_format() {
+fn an_output_schema_becomes_a_response_format() {
     let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}});
     for body in [
         json!({"model": "m", "messages": [], "output_config": {"format": {"type": "json_schema", "schema": schema}}}),
@@ -135,7 +135,7 @@ fn a_wanted_schema_is_a_response_format() {
 }
 
 #[test]
-fn what_no_chat_can_say_is_named() {
+fn a_field_without_a_chat_counterpart_is_named() {
     for (body, names) in [
         (
             json!({"model": "m", "messages": [], "tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
@@ -156,24 +156,24 @@ fn what_no_chat_can_say_is_named() {
         let translated = messages_to_chat(body.to_string().as_bytes()).unwrap();
         let why = translated.untranslatable.unwrap();
         assert!(why.starts_with(names) && why.contains("leave it"), "{why}");
-        // Good to be routed by, all the same.
+        // The body is still valid for routing.
         view(Dialect::Chat, &translated.body).unwrap();
     }
 }
 
 #[test]
-fn a_message_is_one_reply_so_a_number_of_them_is_never_carried_into_a_chat() {
+fn n_is_never_carried_from_a_messages_request_into_a_chat() {
     for one in [json!(1), json!(1.0), Value::Null] {
         let body = chat(&json!({"model": "m", "messages": [], "n": one}));
         assert_eq!(body, json!({"model": "m", "messages": []}), "{one}");
     }
-    // What limits and pools go by is what was asked for.
+    // Limits and pools use the requested value.
     let several = messages_to_chat(br#"{"model":"m","messages":[],"n":7}"#).unwrap();
     assert_eq!(view(Dialect::Chat, &several.body).unwrap().n, Some(7));
 }
 
 #[test]
-fn bodies_that_two_readers_could_read_differently_are_refused() {
+fn ambiguous_bodies_are_rejected() {
     let refused = |body: &str| messages_to_chat(body.as_bytes()).unwrap_err();
     assert!(matches!(refused("{"), ViewError::Json(_)));
     assert!(matches!(refused("[]"), ViewError::NotAnObject));
@@ -188,7 +188,7 @@ fn bodies_that_two_readers_could_read_differently_are_refused() {
 }
 
 #[test]
-fn the_key_of_the_beginning_is_the_same_with_and_without_what_changes_in_it() {
+fn the_prefix_key_ignores_the_volatile_line_and_cache_markers() {
     let key = |hash: &str, marker: bool| {
         let line =
             format!("x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch={hash};");
@@ -208,7 +208,7 @@ fn the_key_of_the_beginning_is_the_same_with_and_without_what_changes_in_it() {
 
 proptest! {
     #[test]
-    fn whatever_a_request_is_made_of_its_chat_is_json(body in anything()) {
+    fn any_translated_request_is_valid_json(body in anything()) {
         let text = body.to_string();
         if let Ok(translated) = messages_to_chat(text.as_bytes()) {
             let chat: Value = serde_json::from_slice(&translated.body).unwrap();
@@ -220,7 +220,7 @@ proptest! {
     }
 }
 
-/// Objects with the right names and wrong values.
+/// Objects with valid names and invalid values.
 fn anything() -> impl Strategy<Value = Value> {
     let names = prop_oneof![
         Just("model"),

@@ -1,4 +1,4 @@
-//! Chats asked of workers that have messages only, and their replies.
+//! Translation of chats for workers that support only messages, and of their replies.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ fn message(body: &Value) -> Value {
 }
 
 #[test]
-fn a_whole_chat_with_tools_says_the_same_in_a_message() {
+fn a_chat_with_tools_translates_to_a_messages_request() {
     let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}});
     let body = json!({
         "model": "m", "max_tokens": 50, "max_completion_tokens": 60, "stop": ["x", "y"], "stream": true,
@@ -59,7 +59,7 @@ fn a_whole_chat_with_tools_says_the_same_in_a_message() {
 }
 
 #[test]
-fn there_and_back_a_conversation_stays_the_same() {
+fn a_conversation_survives_translation_in_both_directions() {
     let chat = json!({"model": "m", "messages": [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "yes", "tool_calls": [
@@ -71,7 +71,7 @@ fn there_and_back_a_conversation_stays_the_same() {
 }
 
 #[test]
-fn each_way_to_choose_a_tool_has_its_word_here_too() {
+fn each_tool_choice_has_a_messages_counterpart() {
     for (choice, want) in [("auto", "auto"), ("required", "any"), ("none", "none")] {
         let body = json!({"model": "m", "messages": [], "tools": [], "tool_choice": choice});
         assert_eq!(message(&body)["tool_choice"], json!({"type": want}));
@@ -89,7 +89,7 @@ fn each_way_to_choose_a_tool_has_its_word_here_too() {
 }
 
 #[test]
-fn what_no_message_can_say_is_named() {
+fn a_field_without_a_messages_counterpart_is_named() {
     for (body, names) in [
         (json!({"model": "m", "messages": [], "n": 2}), "n is"),
         (
@@ -110,7 +110,7 @@ fn what_no_message_can_say_is_named() {
 }
 
 #[test]
-fn a_message_with_thoughts_and_calls_is_a_completion() {
+fn a_message_with_thinking_and_tool_calls_becomes_a_completion() {
     let reply = json!({"id": "msg_7", "model": "m", "stop_reason": "tool_use", "content": [
         {"type": "thinking", "thinking": "Hm", "signature": "s"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"},
         {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}], "usage": {"input_tokens": 3, "output_tokens": 2}});
@@ -187,7 +187,7 @@ fn a_stream() -> Vec<Value> {
 }
 
 #[test]
-fn the_events_of_a_message_are_the_chunks_of_a_chat() {
+fn message_events_become_chat_chunks() {
     let (chunks, last) = chunks(&a_stream(), true);
     assert_eq!(
         (last, chunks.last().map(String::as_str)),
@@ -223,7 +223,7 @@ fn the_events_of_a_message_are_the_chunks_of_a_chat() {
 
 #[test]
 #[contract("I5")]
-fn only_a_message_that_ended_ends_the_stream_of_a_chat() {
+fn only_a_complete_message_completes_the_chat_stream() {
     let all = a_stream();
     let (cut, last) = chunks(&all[..all.len() - 1], true);
     assert_eq!(last, ChunkOutcome::Going);

@@ -1,4 +1,4 @@
-//! How streams are split and what is read in them.
+//! Splitting of event streams, and the values read from events.
 
 use dialect::{
     InBandError, MAX_EVENT_BYTES, SseEvent, SseSplitter, StreamChunk, Usage, finish_reason,
@@ -6,10 +6,10 @@ use dialect::{
 };
 use proptest::prelude::*;
 
-/// An event as it is compared: its name and its data.
+/// An event for comparison: its name and its data.
 type OwnedEvent = (Option<Vec<u8>>, Vec<u8>);
 
-/// What a splitter says of `chunks`: owned events, and whether the end is at an event's end.
+/// A splitter's result for `chunks`: owned events, and whether the stream ends after an event.
 fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<OwnedEvent>, bool) {
     let mut events = Vec::new();
     let mut splitter = SseSplitter::new();
@@ -42,7 +42,7 @@ fn data(stream: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn line_ends_comments_and_marks_are_understood() {
+fn line_ends_comments_and_byte_order_marks_are_handled() {
     assert_eq!(data(b"data: a\n\ndata: b\n\n"), ["a", "b"]);
     assert_eq!(data(b"data: a\r\n\r\ndata: b\r\n\r\n"), ["a", "b"]);
     assert_eq!(data(b"data: a\r\rdata: b\r\r"), ["a", "b"]);
@@ -70,7 +70,7 @@ fn an_event_keeps_its_name() {
 }
 
 #[test]
-fn complete_events_reach_up_to_the_torn_one() {
+fn the_complete_part_ends_before_a_torn_event() {
     let mut splitter = SseSplitter::new();
     let pushed = splitter.push(b"data: a\r\n\r\n: c\n\ndata: b", |_| {});
     assert_eq!((pushed.complete, pushed.events), (16, 1));
@@ -90,7 +90,7 @@ fn an_event_is_complete_at_its_return_and_the_line_feed_after_it_is_not_torn() {
 }
 
 #[test]
-fn an_endless_line_is_let_go_and_the_next_event_is_read_again() {
+fn an_oversized_line_is_dropped_and_the_next_event_is_read() {
     let mut events = Vec::new();
     let mut splitter = SseSplitter::new();
     let long = vec![b'x'; 300_000];
@@ -125,7 +125,7 @@ fn the_size_limit_does_not_depend_on_the_split() {
 }
 
 #[test]
-fn a_stream_that_ends_without_an_empty_line_leaves_its_last_event() {
+fn the_last_event_is_delivered_without_a_trailing_empty_line() {
     let mut events = Vec::new();
     let mut splitter = SseSplitter::new();
     splitter.push(b"data: a\n\ndata: [DONE]", |event| {
@@ -170,7 +170,7 @@ fn usage_is_read_in_the_shapes_that_engines_send() {
 }
 
 #[test]
-fn the_reason_a_choice_finished_is_found() {
+fn the_finish_reason_is_found() {
     assert_eq!(
         finish_reason(br#"{"choices":[{"delta":{},"finish_reason":null}]}"#),
         None
@@ -180,7 +180,7 @@ fn the_reason_a_choice_finished_is_found() {
 }
 
 #[test]
-fn output_is_told_from_the_announcement_of_a_role() {
+fn a_role_announcement_is_not_output() {
     let output = |choice: &str| {
         StreamChunk::read(format!(r#"{{"choices":[{choice}]}}"#).as_bytes())
             .unwrap()
@@ -199,7 +199,7 @@ fn output_is_told_from_the_announcement_of_a_role() {
 }
 
 #[test]
-fn an_error_inside_a_good_stream_is_seen() {
+fn an_error_in_a_valid_stream_is_detected() {
     let error =
         br#"{"error": {"message": "EngineCore died", "type": "InternalServerError", "param": null, "code": 500}}"#;
     assert_eq!(
@@ -221,12 +221,12 @@ fn an_error_inside_a_good_stream_is_seen() {
 }
 
 #[test]
-fn the_end_mark_is_known_and_nothing_like_it() {
+fn only_the_exact_done_marker_ends_a_stream() {
     assert!(is_done(b"[DONE]") && is_done(b" [DONE] "));
     assert!(!is_done(b"[done]") && !is_done(b"[DONE") && !is_done(b"{\"x\":\"[DONE]\"}"));
 }
 
-/// Streams made of the pieces that matter, sensible or not.
+/// Valid and invalid streams of significant pieces.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         prop::sample::select(vec![
@@ -264,7 +264,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_complete_and_what_is_torn_are_the_stream(stream in stream(), step in 1_usize..9) {
+    fn complete_and_torn_bytes_together_are_the_stream(stream in stream(), step in 1_usize..9) {
         let mut splitter = SseSplitter::new();
         let (mut sent, mut held) = (Vec::new(), Vec::new());
         for chunk in stream.chunks(step) {

@@ -1,4 +1,4 @@
-//! What services are asked before routing, and which answers count.
+//! Requests to hooks before routing, and the accepted replies.
 
 use contract_id::contract;
 use dialect::{HookAnswer, hook_answer, hook_question, named_model};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 #[test]
 #[contract("V44")]
-fn the_question_holds_the_body_as_it_came() {
+fn the_hook_request_contains_the_body_unchanged() {
     let body = "{ \"model\" : \"a\\\"b\", \"x\":1e2 , \"messages\":[]}";
     let question =
         hook_question("r\"1", "/v1/chat/completions", body.as_bytes()).expect("an object");
@@ -29,7 +29,7 @@ fn the_question_holds_the_body_as_it_came() {
 
 #[test]
 #[contract("V44")]
-fn only_the_three_answers_count() {
+fn only_the_three_documented_replies_are_accepted() {
     let reject = hook_answer(br#"{"action":"reject","status":451,"message":"no"}"#);
     assert_eq!(
         reject,

@@ -1,4 +1,4 @@
-//! Which bodies are JSON: the view agrees with a strict parser, and holds against hostile texts.
+//! Bodies that are JSON: the view agrees with a strict parser, and withstands hostile texts.
 
 use dialect::{Dialect, ErrorCode, MAX_DEPTH, MAX_NODES, view};
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ fn around(text: &str) -> String {
 }
 
 #[test]
-fn the_grammar_is_json_and_nothing_more() {
+fn the_grammar_accepts_exactly_json() {
     let good = [
         "0",
         "-0",
@@ -126,7 +126,7 @@ fn the_message_says_where_the_text_stops_being_json() {
 }
 
 #[test]
-fn nesting_is_taken_up_to_the_limit_and_refused_beyond_without_recursion() {
+fn nesting_is_accepted_up_to_the_limit_and_parsed_without_recursion() {
     let nested = |levels: usize| around(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
     let mixed = |levels: usize| {
         around(&format!(
@@ -156,9 +156,9 @@ fn nesting_is_taken_up_to_the_limit_and_refused_beyond_without_recursion() {
 }
 
 #[test]
-fn more_values_than_the_limit_are_refused() {
+fn more_values_than_the_limit_are_rejected() {
     let many = |count: usize| around(&format!("[{}0]", "0,".repeat(count - 1)));
-    // The object, its two keys, the model and the list are values too.
+    // The object, its two keys, the model and the list also count as values.
     let room = MAX_NODES as usize - 5;
     assert_eq!(code(many(room).as_bytes()), None);
     assert_eq!(
@@ -173,7 +173,7 @@ fn more_values_than_the_limit_are_refused() {
 }
 
 #[test]
-fn long_numbers_and_strings_are_walked_not_built() {
+fn long_numbers_and_strings_are_scanned_without_allocation() {
     assert_eq!(code(around(&"9".repeat(4 << 20)).as_bytes()), None);
     assert_eq!(
         code(around(&format!("\"{}\"", "é\\n".repeat(1 << 20))).as_bytes()),
@@ -230,20 +230,20 @@ proptest! {
 
     #[test]
     fn no_text_of_json_letters_panics_and_both_parsers_agree(text in "[\\[\\]{}:,\"\\\\ntrue01.eE+\\- du]{0,24}") {
-        // The other parser refuses halves of surrogate pairs and numbers beyond f64, which engines take.
+        // The other parser rejects lone surrogates and numbers beyond f64, which engines accept.
         let theirs = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();
         let ours = code(around(&text).as_bytes()).is_none();
         prop_assert_eq!(ours, theirs, "{}", text);
     }
 
     #[test]
-    fn what_a_serialiser_writes_is_accepted(value in json_value(), pretty in any::<bool>()) {
+    fn the_output_of_a_serialiser_is_accepted(value in json_value(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) }.unwrap();
         prop_assert_eq!(code(around(&text).as_bytes()), None);
     }
 
     #[test]
-    fn a_body_cut_short_is_never_json(value in json_value(), cut in any::<prop::sample::Index>()) {
+    fn a_truncated_body_is_never_json(value in json_value(), cut in any::<prop::sample::Index>()) {
         let body = around(&value.to_string());
         let cut = cut.index(body.len());
         prop_assert_eq!(code(&body.as_bytes()[..cut]), Some(ErrorCode::InvalidJson));

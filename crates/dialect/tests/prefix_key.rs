@@ -1,10 +1,10 @@
-//! The key of a prompt's beginning.
+//! The prefix key of a prompt.
 
 use contract_id::contract;
 use dialect::{Anchor, Dialect, RawJson, view};
 use serde_json::{Value, json};
 
-/// The usual cut, in bytes.
+/// The default cut, in bytes.
 const CUT: usize = 1024;
 
 fn hex(key: [u8; 32]) -> String {
@@ -34,7 +34,7 @@ fn user(text: &str) -> Value {
     json!([{"role": "user", "content": text}])
 }
 
-/// Made with Python's hashlib: sha256(model + NUL + kind + text).
+/// Computed with Python's hashlib: sha256(model + NUL + kind + text).
 const VECTORS: [(&str, char, &str, &str); 5] = [
     (
         "qwen",
@@ -87,7 +87,7 @@ fn golden_vectors() {
 
 #[test]
 #[contract("CK13", "CK14")]
-fn the_text_is_cut_between_characters_and_what_comes_after_the_cut_does_not_matter() {
+fn the_text_is_cut_between_characters_and_the_rest_is_ignored() {
     let long = "a".repeat(2000);
     let expected = "630d7ce8e6b9f03e74052cabb7992679787115a5d29df9bfe00352167ae731a7";
     assert_eq!(key("m", &user(&long)).as_deref(), Some(expected));
@@ -115,7 +115,7 @@ fn the_text_is_cut_between_characters_and_what_comes_after_the_cut_does_not_matt
 
 #[test]
 #[contract("CK9", "CK10")]
-fn the_system_speaks_first_wherever_it_stands_and_else_the_first_message() {
+fn the_key_uses_the_system_prompt_at_any_position_or_else_the_first_message() {
     let expected = key("m", &system("rules"));
     for messages in [
         json!([{"role": "user", "content": "hi"}, {"role": "system", "content": "rules"}]),
@@ -148,12 +148,12 @@ fn the_system_speaks_first_wherever_it_stands_and_else_the_first_message() {
 
 #[test]
 #[contract("CK10")]
-fn anthropic_s_system_is_beside_the_messages() {
+fn the_key_uses_the_system_field_of_a_messages_request() {
     let of = |system: &Value, messages: &Value| {
         let body =
             json!({"model": "m", "prompt": [], "tools": system, "chat_template_kwargs": messages})
                 .to_string();
-        // Any field that a view has as it stands will do.
+        // Any field that the view contains unchanged is sufficient.
         let view = view(Dialect::Chat, body.as_bytes()).expect("the body is good");
         let raw = |field: Option<RawJson<'_>>| field.map(|field| RawJson::as_str(field).to_owned());
         assert_eq!(
@@ -179,7 +179,7 @@ fn anthropic_s_system_is_beside_the_messages() {
 
 #[test]
 #[contract("CK15")]
-fn what_has_no_text_has_no_key() {
+fn a_request_without_text_has_no_key() {
     for messages in [
         json!([]),
         json!("hello"),

@@ -1,4 +1,4 @@
-//! Requests that ask for the same thing have one key, and no others.
+//! Equivalent requests have the same key, and other requests have other keys.
 
 use contract_id::contract;
 use dialect::{RepeatabilityView, RequestKey, Temperature};
@@ -46,7 +46,7 @@ fn assert_all_differ(bodies: &[String]) {
 
 #[test]
 #[contract("A6", "CK27", "S44")]
-fn whatever_is_said_differently_is_another_request() {
+fn requests_with_different_content_have_different_keys() {
     let assistant =
         |call: Value| json!([{"role": "assistant", "content": null, "tool_calls": [call]}]);
     let call = |id: &str, name: &str, arguments: &str| {
@@ -117,7 +117,7 @@ fn whatever_is_said_differently_is_another_request() {
 
 #[test]
 #[contract("A6", "CK27", "S44")]
-fn every_field_that_changes_the_model_or_its_words_changes_the_key() {
+fn every_field_that_changes_the_model_or_the_prompt_changes_the_key() {
     assert_all_differ(&changed(&[
         ("model", json!("n")),
         ("model", json!("M")),
@@ -184,7 +184,7 @@ fn every_field_that_changes_the_model_or_its_words_changes_the_key() {
 
 #[test]
 #[contract("A6", "CK27", "S44")]
-fn every_field_that_changes_how_tokens_are_drawn_or_told_changes_the_key() {
+fn every_field_that_changes_sampling_or_output_changes_the_key() {
     assert_all_differ(&changed(&[
         ("temperature", json!(null)),
         ("temperature", json!(0.1)),
@@ -240,7 +240,7 @@ fn every_field_that_changes_how_tokens_are_drawn_or_told_changes_the_key() {
 
 #[test]
 #[contract("A6", "CK27")]
-fn absent_null_and_zero_are_three_things() {
+fn absent_null_and_zero_have_different_keys() {
     for name in ["temperature", "max_tokens", "top_p", "seed", "n"] {
         let mut without = body();
         without.as_object_mut().expect("an object").remove(name);
@@ -298,7 +298,7 @@ fn tenant_route_and_headers_are_in_the_key() {
 
 #[test]
 #[contract("S44")]
-fn parts_of_a_request_do_not_run_into_each_other() {
+fn moving_a_byte_between_adjacent_parts_changes_the_key() {
     let bodies = [
         r#"{"a":"b","c":"d"}"#,
         r#"{"a":"bc","":"d"}"#,
@@ -318,7 +318,7 @@ fn parts_of_a_request_do_not_run_into_each_other() {
             "{body}"
         );
     }
-    // A header is not a member, and a tenant is not a header.
+    // Members, headers and the tenant are separate parts of the key.
     assert_ne!(
         read("{}").key("a", "r", &[("n", b"1")]),
         read(r#"{"n":1}"#).key("a", "r", &[])
@@ -331,7 +331,7 @@ fn parts_of_a_request_do_not_run_into_each_other() {
 
 #[test]
 #[contract("S44")]
-fn a_member_that_is_there_twice_is_not_the_same_as_either() {
+fn a_duplicate_member_has_another_key_than_either_value() {
     let bodies = [
         r#"{"seed":1}"#,
         r#"{"seed":2}"#,
@@ -346,13 +346,13 @@ fn a_member_that_is_there_twice_is_not_the_same_as_either() {
             "{body}"
         );
     }
-    // Names that cannot be told apart have no key at all.
+    // A body with indistinguishable names has no key.
     assert!(RepeatabilityView::read(br#"{"\ud800":1}"#).is_none());
 }
 
 #[test]
 #[contract("A6", "CK27")]
-fn what_cannot_change_the_output_does_not_change_the_key() {
+fn a_field_that_cannot_change_the_output_does_not_change_the_key() {
     let usual = of(&body().to_string());
     let ignored = changed(&[
         ("stream", json!(true)),
@@ -371,17 +371,17 @@ fn what_cannot_change_the_output_does_not_change_the_key() {
     assert_eq!(
         of(r#"{"\u0073tream":true,"p":"x"}"#),
         of(r#"{"p":"x"}"#),
-        "a name is what it says"
+        "a name is compared decoded"
     );
-    // Space inside a text is text, also behind an escaped quote.
+    // Whitespace inside a string is significant, also after an escaped quote.
     assert_ne!(of(r#"{"p":"a \" b"}"#), of(r#"{"p":"a \"b"}"#));
     assert_ne!(of(r#"{"p":"a\\", "q":" "}"#), of(r#"{"p":"a\\", "q":""}"#));
-    // Only the request's own members are left out, not those of a part of it.
+    // Only top-level members are left out, not nested ones.
     assert_ne!(of(r#"{"p":{"user":1}}"#), of(r#"{"p":{}}"#));
 }
 
 #[test]
-fn a_stream_and_a_whole_reply_have_two_forms() {
+fn a_stream_and_a_complete_reply_have_different_forms() {
     let form = |text: &str| read(text).form();
     assert_ne!(form(r#"{"stream":true}"#), form("{}"));
     assert_ne!(
@@ -396,7 +396,7 @@ fn a_stream_and_a_whole_reply_have_two_forms() {
 
 #[test]
 #[contract("CH11")]
-fn only_an_explicit_zero_or_a_seed_asks_for_a_repeatable_answer() {
+fn only_temperature_zero_or_a_seed_makes_a_request_repeatable() {
     for (text, repeatable) in [
         (r#"{"temperature":0}"#, true),
         (r#"{"temperature": 0.0}"#, true),
@@ -424,7 +424,7 @@ fn only_an_explicit_zero_or_a_seed_asks_for_a_repeatable_answer() {
 }
 
 #[test]
-fn what_is_said_of_temperature_is_nothing_zero_or_something_else() {
+fn temperature_is_absent_zero_or_another_value() {
     for (text, says) in [
         ("{}", Temperature::Absent),
         (r#"{"temperature":null}"#, Temperature::Absent),
@@ -440,7 +440,7 @@ fn what_is_said_of_temperature_is_nothing_zero_or_something_else() {
 }
 
 #[test]
-fn what_is_wanted_of_a_stream_is_read_as_the_view_reads_it() {
+fn stream_options_are_read_as_the_request_view_reads_them() {
     let says = |text: &str| {
         let read = read(text);
         (
@@ -477,7 +477,7 @@ fn what_is_wanted_of_a_stream_is_read_as_the_view_reads_it() {
 proptest! {
     #[test]
     #[contract("S44")]
-    fn another_field_or_value_is_another_key(name in "[a-z_]{1,12}", one in "[ -~]{0,12}", other in "[ -~]{0,12}") {
+    fn a_different_field_or_value_changes_the_key(name in "[a-z_]{1,12}", one in "[ -~]{0,12}", other in "[ -~]{0,12}") {
         prop_assume!(!["stream", "stream_options", "user", "metadata", "request_id", "rid"].contains(&name.as_str()));
         let body = |value: &str| json!({name.as_str(): value}).to_string();
         prop_assert_eq!(of(&body(&one)) == of(&body(&other)), one == other);
@@ -486,7 +486,7 @@ proptest! {
 
     #[test]
     #[contract("S44")]
-    fn only_space_between_values_and_the_order_of_members_mean_nothing(
+    fn only_whitespace_and_the_order_of_members_are_ignored(
         members in prop::collection::btree_map("[a-z]{1,4}", prop::collection::vec("[ \"\\\\,:a-c]{0,6}", 0..4), 0..5),
         space in prop::sample::select(vec!["", " ", "\n\t", "  \r\n"]),
     ) {

@@ -1,4 +1,4 @@
-//! What the view says of requests.
+//! The view of a request.
 
 use dialect::{ApiError, Dialect, ErrorCode, PromptPart, view};
 
@@ -53,7 +53,7 @@ fn a_prompt_is_a_text_token_ids_or_several_of_either() {
 }
 
 #[test]
-fn a_prompt_of_another_form_is_left_to_the_engine() {
+fn a_prompt_of_an_unknown_form_is_left_to_the_engine() {
     for other in [
         "null",
         "[]",
@@ -89,7 +89,7 @@ fn messages_are_a_slice_of_the_body() {
 }
 
 #[test]
-fn a_routing_key_that_comes_twice_is_refused_and_named_however_it_is_spelled() {
+fn a_duplicate_routing_key_is_rejected_and_named_in_any_spelling() {
     for (body, key) in [
         (r#"{"model":"a","model":"a"}"#, "model"),
         (r#"{"model":"a","mo\u0064el":"b"}"#, "model"),
@@ -123,7 +123,7 @@ fn a_routing_key_that_comes_twice_is_refused_and_named_however_it_is_spelled() {
 }
 
 #[test]
-fn a_request_names_its_model_as_a_text() {
+fn the_model_of_a_request_is_a_string() {
     for body in [
         r"{}",
         r#"{"model":null}"#,
@@ -147,7 +147,7 @@ fn a_request_names_its_model_as_a_text() {
 }
 
 #[test]
-fn half_a_surrogate_pair_is_no_reason_to_refuse() {
+fn a_lone_surrogate_is_accepted() {
     let body = br#"{"model":"m\ud800","prompt":"\udc00x","user":"\ud83d\ud83d\ude00"}"#;
     let seen = view(Dialect::Completions, body).unwrap();
     assert_eq!(seen.model, "m\u{fffd}");
@@ -215,7 +215,7 @@ fn flags_and_numbers_read_as_lenient_engines_read_them() {
 }
 
 #[test]
-fn fields_that_change_the_rendering_are_handed_on_raw() {
+fn fields_that_change_the_rendering_are_passed_on_raw() {
     let body = br#"{"model":"m","messages":[],"tools":[{"a":1}],"tool_choice":"auto","documents":null,
         "chat_template_kwargs":{"enable_thinking":false},"add_generation_prompt":false,"continue_final_message":true,
         "stream_options":{"include_usage":true},"priority":-3,"n":2,"truncate_prompt_tokens":-1}"#;
@@ -240,7 +240,7 @@ fn fields_that_change_the_rendering_are_handed_on_raw() {
 }
 
 #[test]
-fn an_engine_asked_for_the_prompts_logprobs_or_given_its_kv_skips_its_prefix_cache() {
+fn prompt_logprobs_and_kv_transfer_skip_the_prefix_cache() {
     for (dialect, fields, skips) in [
         (Dialect::Chat, r#""prompt_logprobs":0"#, true),
         (Dialect::Completions, r#""prompt_logprobs":1"#, true),
@@ -253,7 +253,7 @@ fn an_engine_asked_for_the_prompts_logprobs_or_given_its_kv_skips_its_prefix_cac
             false,
         ),
         (Dialect::Completions, r#""echo":false,"logprobs":1"#, false),
-        // Of the reply's own tokens.
+        // Logprobs of the reply's own tokens.
         (Dialect::Chat, r#""echo":true,"logprobs":true"#, false),
     ] {
         let body = format!(r#"{{"model":"m",{fields}}}"#);

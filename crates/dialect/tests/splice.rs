@@ -1,4 +1,4 @@
-//! A body with a few members changed is otherwise the client's, byte for byte.
+//! A splice changes single members; every other byte is the client's.
 
 use contract_id::contract;
 use dialect::{Edit, PrefillReply, splice};
@@ -11,7 +11,7 @@ fn spliced(body: &str, edits: &[Edit<'_>]) -> String {
 
 #[test]
 #[contract("V39")]
-fn what_is_not_changed_keeps_its_order_its_spacing_and_its_numbers() {
+fn unchanged_members_keep_their_order_spacing_and_numbers() {
     let body = "{\n  \"x-unknown\": {\"a\": [1e400, 0.10]},\n  \"max_tokens\": 64,  \"z\":\"\\u00e9\"\n}\n";
     assert_eq!(
         spliced(
@@ -23,7 +23,7 @@ fn what_is_not_changed_keeps_its_order_its_spacing_and_its_numbers() {
 }
 
 #[test]
-fn members_go_with_one_comma_wherever_they_stand() {
+fn a_member_is_removed_with_one_comma_at_any_position() {
     let gone = [Edit::Remove("a"), Edit::Remove("b")];
     for (body, left) in [
         ("{}", "{}"),
@@ -48,7 +48,7 @@ fn members_go_with_one_comma_wherever_they_stand() {
 }
 
 #[test]
-fn what_is_no_object_is_not_changed() {
+fn a_body_that_is_not_an_object_is_unchanged() {
     for body in ["[]", "", "{\"a\":1", "{\"a\":1}}", "\"a\""] {
         assert!(
             splice(body.as_bytes(), &[Edit::Remove("a")]).is_err(),
@@ -60,7 +60,7 @@ fn what_is_no_object_is_not_changed() {
 
 #[test]
 #[contract("V39")]
-fn what_is_no_list_of_ids_and_no_object_does_not_go_on() {
+fn a_prefill_reply_with_malformed_ids_or_parameters_is_read_without_them() {
     let read = |text: &'static str| PrefillReply::read(text.as_bytes());
     let odd = read(
         r#"{"kv_transfer_params":null,"prompt_token_ids":[1,"2"],"choices":[{"prompt_token_ids":[]}]}"#,
@@ -80,7 +80,7 @@ fn what_is_no_list_of_ids_and_no_object_does_not_go_on() {
 
 proptest! {
     #[test]
-    fn the_result_is_what_a_tree_would_give(keys in prop::collection::btree_set("[a-f]", 0..6), pretty: bool) {
+    fn a_splice_equals_the_edit_of_a_parsed_tree(keys in prop::collection::btree_set("[a-f]", 0..6), pretty: bool) {
         let before: Map<String, Value> = keys.iter().map(|key| (key.clone(), json!({"of": [key, 1]}))).collect();
         let text = if pretty { serde_json::to_string_pretty(&before) } else { serde_json::to_string(&before) };
         let edits = [Edit::Set("a", "[1, 2]"), Edit::Remove("c"), Edit::Set("g", "null"), Edit::Remove("f")];

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_released_block_is_taken_first() {
+    fn the_least_recently_released_block_is_reused_first() {
         let mut pool = BlockPool::new(3);
         let ids = [1, 2, 3].map(|hash| taken(&mut pool, hash));
         assert!(pool.take().is_none(), "blocks in use are never taken");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_block_can_be_taken_before_any_that_holds_something() {
+    fn an_empty_block_is_used_before_any_cached_one() {
         let mut pool = BlockPool::new(3);
         let named = taken(&mut pool, 1);
         let (empty, _) = pool.take().unwrap();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pinned_block_is_not_taken_and_its_name_stays() {
+    fn a_pinned_block_is_not_reused_and_keeps_its_hash() {
         let mut pool = BlockPool::new(2);
         let kept = taken(&mut pool, 1);
         let other = taken(&mut pool, 2);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_copy_leaves_and_the_other_is_still_found() {
+    fn after_one_copy_is_evicted_the_other_is_still_found() {
         let mut pool = BlockPool::new(2);
         let first = taken(&mut pool, 7);
         let second = taken(&mut pool, 7);

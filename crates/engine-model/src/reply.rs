@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reply_depends_on_seed_and_prompt_alone() {
+    fn the_reply_depends_only_on_seed_and_prompt() {
         assert_eq!(reply(1, &[1, 2, 3]), reply(1, &[1, 2, 3]));
         assert_ne!(reply(1, &[1, 2, 3]), reply(2, &[1, 2, 3]));
         assert_ne!(reply(1, &[1, 2, 3]), reply(1, &[1, 2, 4]));

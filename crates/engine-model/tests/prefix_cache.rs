@@ -1,4 +1,4 @@
-//! What is reused, and what is announced about it.
+//! Block reuse, and the events about it.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
@@ -24,13 +24,14 @@ fn stored(event: &CacheEvent) -> (usize, bool, &[u32]) {
 }
 
 #[test]
-fn a_prompts_full_blocks_come_as_one_event_and_each_decoded_block_alone() {
+fn the_full_blocks_of_a_prompt_are_one_event_and_each_decoded_block_is_its_own() {
     let mut bench = EngineBench::new(settings(64));
     let prompt = tokens(1, 10);
     bench.submit(request(1, &prompt, 8));
     let batches = bench.run();
     let sequence: Vec<u32> = prompt.iter().copied().chain(bench.reply(1)).collect();
-    // 10 prompt tokens fill two blocks; 7 of the 8 generated tokens are computed: 17 tokens, four blocks.
+    // 10 prompt tokens fill two blocks; 7 of the 8 generated tokens are computed: 17 tokens, four
+    // blocks.
     assert_eq!(batches.len(), 3);
     assert!(batches.iter().all(|batch| batch.len() == 1));
     assert_eq!(stored(&batches[0][0]), (2, false, &sequence[..8]));
@@ -69,7 +70,7 @@ fn a_cached_prompt_of_exactly_k_blocks_recomputes_its_last_block_into_a_second_c
     assert_eq!(bench.cached_tokens(2), 2 * BLOCK);
     assert_eq!(again.len(), 1);
     assert_eq!(stored(&again[0][0]), (1, true, &prompt[8..]));
-    // Evicting everything removes that name twice.
+    // The eviction of all blocks removes that hash twice.
     bench.submit(request(3, &tokens(2, 4 * BLOCK - 1), 1));
     let evicting = bench.run();
     let removed: Vec<_> = evicting[0]
@@ -93,7 +94,8 @@ fn removals_precede_the_store_that_needed_the_room() {
     bench.run();
     bench.submit(request(2, &tokens(2, 8), 1));
     let batch = &bench.run()[0];
-    // Three blocks of the first prompt are cached, one is free: two prompt blocks take that one and the oldest tail.
+    // Three blocks of the first prompt are cached, one is free: two prompt blocks use that one and
+    // the oldest tail.
     assert_eq!(batch.len(), 2);
     assert!(matches!(
         batch[0],
@@ -187,12 +189,12 @@ fn the_salt_is_named_only_where_a_sequence_starts() {
 }
 
 #[test]
-fn a_clear_leaves_with_the_next_step_in_front_of_its_stores() {
+fn a_clear_is_published_with_the_next_step_before_its_stores() {
     let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 8), 1));
     bench.run();
     assert!(bench.engine.reset_cache());
-    assert!(bench.run().is_empty(), "an idle engine says nothing");
+    assert!(bench.run().is_empty(), "an idle engine sends no events");
     bench.submit(request(2, &tokens(1, 8), 1));
     let batch = &bench.run()[0];
     assert_eq!(batch[0], CacheEvent::Cleared);
@@ -201,7 +203,7 @@ fn a_clear_leaves_with_the_next_step_in_front_of_its_stores() {
 }
 
 #[test]
-fn without_prefix_caching_nothing_is_found_and_nothing_announced() {
+fn without_prefix_caching_there_are_no_hits_and_no_events() {
     let mut bench = EngineBench::new(engine_model::EngineSettings {
         prefix_caching: false,
         ..settings(64)
@@ -237,7 +239,7 @@ fn a_reset_is_refused_while_blocks_are_in_use() {
 }
 
 #[test]
-fn what_the_device_evicts_goes_to_the_host_and_comes_back_on_a_hit() {
+fn a_block_evicted_from_the_device_moves_to_the_host_and_returns_on_a_hit() {
     let mut bench = EngineBench::new(engine_model::EngineSettings {
         host_blocks: 16,
         ..settings(4)
@@ -321,7 +323,7 @@ proptest! {
 
     /// The crate's invariant, under preemption, aborts and resets.
     #[test]
-    fn a_listener_that_counts_copies_knows_exactly_what_is_cached(
+    fn a_listener_that_counts_copies_knows_the_exact_cache_content(
         actions in prop::collection::vec(action(), 1..120),
         device_blocks in 11u32..24,
         host_blocks in 0u32..6,
@@ -347,7 +349,7 @@ proptest! {
         }
         bench.run();
         prop_assert_eq!(bench.engine.stats().blocks_used, 0);
-        // Changes since the last step leave with the next one.
+        // Changes since the last step are published with the next one.
         bench.submit(request(9_999, &[1], 1));
         bench.run();
         prop_assert_eq!(believed(&bench.batches), bench.engine.cached_blocks());
@@ -355,7 +357,7 @@ proptest! {
 }
 
 #[test]
-fn a_transferred_prompt_costs_one_token_is_announced_and_found_by_the_next_one() {
+fn a_transferred_prompt_computes_one_token_and_is_announced_and_cached() {
     let mut bench = EngineBench::new(settings(64));
     let prompt = tokens(1, 10 * BLOCK + 3);
     bench.submit(transferred(request(1, &prompt, 1)));

@@ -1,4 +1,4 @@
-//! Sequences that get all their blocks at once, and prompts that are known by the names of their blocks.
+//! Sequences that get all blocks at once, and prompts given by the names of their blocks.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
@@ -26,8 +26,8 @@ fn named(id: u64, names: &[u64], output_tokens: u32) -> NamedRequest {
     }
 }
 
-/// Names that the engine's events leave behind; a name held twice fails.
-fn told(bench: &EngineBench) -> Vec<u64> {
+/// Names stored according to the engine's events; a duplicate name fails.
+fn announced(bench: &EngineBench) -> Vec<u64> {
     let mut held = std::collections::BTreeSet::new();
     for event in bench.batches.iter().flatten() {
         match event {
@@ -56,7 +56,7 @@ fn cached(bench: &EngineBench) -> Vec<u64> {
 }
 
 #[test]
-fn a_prompt_finds_the_blocks_of_its_names_and_its_reply_leaves_none() {
+fn a_prompt_finds_the_blocks_of_its_names_and_its_reply_caches_none() {
     let mut bench = reserving(64);
     bench
         .engine
@@ -70,11 +70,11 @@ fn a_prompt_finds_the_blocks_of_its_names_and_its_reply_leaves_none() {
     bench.run();
     assert_eq!(bench.cached_tokens(2), 2 * BLOCK);
     assert_eq!(cached(&bench), [1, 2, 3]);
-    assert_eq!(told(&bench), [1, 2, 3]);
+    assert_eq!(announced(&bench), [1, 2, 3]);
 }
 
 #[test]
-fn a_last_block_that_is_not_full_can_have_a_name_and_is_never_found_alone() {
+fn a_partial_last_block_can_have_a_name_and_is_never_a_hit_on_its_own() {
     let mut bench = reserving(64);
     let short = |id| NamedRequest {
         prompt_tokens: BLOCK + 1,
@@ -82,14 +82,14 @@ fn a_last_block_that_is_not_full_can_have_a_name_and_is_never_found_alone() {
     };
     bench.engine.submit_named(bench.now, short(1)).unwrap();
     bench.run();
-    assert_eq!(told(&bench), [1, 2]);
+    assert_eq!(announced(&bench), [1, 2]);
     bench.engine.submit_named(bench.now, short(2)).unwrap();
     bench.run();
     assert_eq!(bench.cached_tokens(2), BLOCK);
 }
 
 #[test]
-fn a_request_waits_until_its_prompt_and_its_whole_reply_fit_and_then_never_gives_way() {
+fn a_request_waits_until_prompt_and_reply_fit_and_is_never_preempted() {
     let mut bench = reserving(4);
     bench
         .engine
@@ -112,7 +112,7 @@ fn a_request_waits_until_its_prompt_and_its_whole_reply_fit_and_then_never_gives
 }
 
 #[test]
-fn a_block_computed_twice_at_once_is_held_once() {
+fn a_block_computed_twice_at_once_is_stored_once() {
     let mut bench = reserving(64);
     bench
         .engine
@@ -129,11 +129,11 @@ fn a_block_computed_twice_at_once_is_held_once() {
         "neither was there when the other began"
     );
     assert_eq!(cached(&bench), [1, 2, 3, 4]);
-    assert_eq!(told(&bench), [1, 2, 3, 4]);
+    assert_eq!(announced(&bench), [1, 2, 3, 4]);
 }
 
 #[test]
-fn blocks_of_finished_replies_are_taken_before_any_that_can_be_found() {
+fn blocks_of_finished_replies_are_reused_before_cached_blocks() {
     let mut bench = reserving(6);
     bench
         .engine
@@ -156,11 +156,11 @@ fn blocks_of_finished_replies_are_taken_before_any_that_can_be_found() {
         [1, 3, 4, 5],
         "the end of the oldest prompt went first"
     );
-    assert_eq!(told(&bench), [1, 3, 4, 5]);
+    assert_eq!(announced(&bench), [1, 3, 4, 5]);
 }
 
 #[test]
-fn what_can_never_run_is_refused() {
+fn a_request_that_can_never_run_is_rejected() {
     let mut bench = reserving(2);
     let refused = |bench: &mut EngineBench, request| {
         bench.engine.submit_named(bench.now, request).unwrap_err()

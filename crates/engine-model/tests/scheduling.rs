@@ -1,4 +1,4 @@
-//! Who runs when, and how long it takes.
+//! The order and the duration of requests.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
@@ -13,7 +13,7 @@ use kv_blocks::Moment;
 use support::{EngineBench, request, settings, tokens};
 
 #[test]
-fn a_request_gets_its_tokens_one_a_step_and_ends_with_its_reason() {
+fn a_request_gets_one_token_per_step_and_ends_with_its_finish_reason() {
     let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 5), 3));
     bench.run();
@@ -24,7 +24,7 @@ fn a_request_gets_its_tokens_one_a_step_and_ends_with_its_reason() {
 }
 
 #[test]
-fn a_scripted_reply_says_its_script_and_then_goes_on_by_itself() {
+fn a_scripted_reply_starts_with_its_script_and_then_continues_freely() {
     let mut bench = EngineBench::new(settings(64));
     let script = [7, 8, 9];
     bench.submit(request(1, &tokens(1, 5), 5));
@@ -116,7 +116,7 @@ fn at_most_max_num_seqs_run_and_the_rest_wait_in_order() {
 }
 
 #[test]
-fn the_youngest_is_preempted_when_blocks_run_out_and_still_says_the_same() {
+fn the_youngest_request_is_preempted_when_blocks_run_out_and_its_reply_is_unchanged() {
     let alone = |id: u64, kind| {
         let mut bench = EngineBench::new(settings(64));
         bench.submit(request(id, &tokens(kind, 8), 14));
@@ -132,7 +132,7 @@ fn the_youngest_is_preempted_when_blocks_run_out_and_still_says_the_same() {
     assert!(stats.preemptions >= 1);
     assert!(
         stats.computed_tokens > 16,
-        "what was thrown away is computed again"
+        "dropped blocks are computed again"
     );
     assert_eq!(bench.reply(1), alone(1, 1));
     assert_eq!(bench.reply(2), alone(2, 2));
@@ -160,7 +160,7 @@ fn a_request_waits_until_its_whole_prompt_fits() {
 }
 
 #[test]
-fn an_abort_in_the_middle_of_a_step_frees_its_blocks_and_makes_no_token() {
+fn an_abort_during_a_step_frees_its_blocks_and_yields_no_token() {
     let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 8), 100));
     bench.submit(request(2, &tokens(2, 8), 2));
@@ -185,7 +185,7 @@ fn an_abort_in_the_middle_of_a_step_frees_its_blocks_and_makes_no_token() {
 }
 
 #[test]
-fn what_can_never_run_is_refused() {
+fn a_request_that_can_never_run_is_rejected() {
     let mut engine = Engine::new(settings(4));
     let mut submit =
         |prompt: &[u32], output| engine.submit(Moment::START, request(1, prompt, output));
@@ -202,7 +202,7 @@ fn what_can_never_run_is_refused() {
 }
 
 #[test]
-fn a_restart_loses_requests_and_cache_and_says_nothing() {
+fn a_restart_loses_requests_and_cache_without_events() {
     let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 8), 100));
     bench.step();
@@ -216,7 +216,7 @@ fn a_restart_loses_requests_and_cache_and_says_nothing() {
 }
 
 #[test]
-fn by_priority_the_lowest_number_goes_first_of_equals_the_first_and_the_highest_gives_way() {
+fn priority_scheduling_runs_the_lowest_number_first_and_preempts_the_highest() {
     let by_priority = |device_blocks, max_num_seqs| EngineSettings {
         scheduling: Scheduling::Priority,
         max_num_seqs,
@@ -240,7 +240,7 @@ fn by_priority_the_lowest_number_goes_first_of_equals_the_first_and_the_highest_
         [3, 2, 4, 1]
     );
 
-    // Two that grow until there is room for one: the first one counts for less.
+    // Two requests grow until only one fits: the first has the higher priority number.
     let mut bench = EngineBench::new(by_priority(8, 2));
     for (id, priority) in [(1, 5), (2, 0)] {
         let request = request(id, &tokens(u32::try_from(id).unwrap(), 8), 16);

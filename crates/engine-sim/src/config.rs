@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_interface() {
+    fn the_defaults_are_the_documented_ones() {
         let config = config("").unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:8000");
         assert_eq!(
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_names_the_flag_the_value_and_what_would_do() {
+    fn an_error_names_the_flag_the_value_and_the_expected_form() {
         let complaint = |flags| config(flags).unwrap_err();
         assert!(complaint("--block-size 0").starts_with("--block-size 0: expected"));
         assert!(complaint("--profile h900").contains("8b-h200"));

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_carry_a_unit_or_mean_seconds() {
+    fn a_duration_has_a_unit_or_is_in_seconds() {
         assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_duration("5s"), Ok(Duration::from_secs(5)));
         assert_eq!(parse_duration("2m"), Ok(Duration::from_secs(120)));

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_strikes_as_often_as_it_was_asked_for() {
+    fn a_fault_applies_the_requested_number_of_times() {
         let slot = FaultSlot::default();
         slot.set(Some(InjectedFault::Reset), 2);
         assert_eq!(
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_named_as_in_the_interface() {
+    fn faults_have_their_documented_names() {
         assert_eq!(
             "reset_mid:3".parse::<InjectedFault>().unwrap(),
             InjectedFault::ResetMid(3)

@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn actions_are_named_as_in_the_interface() {
+    fn actions_have_their_documented_names() {
         assert_eq!(
             "drop:3".parse::<StreamAction>().unwrap(),
             StreamAction::Drop(3)

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_tokenizer_has_enough_words_for_replies_that_differ() {
+    fn the_built_in_vocabulary_is_large_enough_for_distinct_replies() {
         let tokenizer = SimTokenizer::load(None, None).unwrap();
         assert!(
             tokenizer.alphabet.len() > 200,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_comes_back_as_the_same_ids() {
+    fn a_reply_tokenizes_to_the_same_ids() {
         let tokenizer = SimTokenizer::load(None, None).unwrap();
         let ids: Vec<u32> = tokenizer.alphabet.iter().step_by(7).copied().collect();
         let text = tokenizer.model.decode(&ids).unwrap();

@@ -15,7 +15,7 @@ fn types(events: &[Value]) -> Vec<&str> {
     types
 }
 
-fn said(events: &[Value], kind: &str) -> String {
+fn joined_deltas(events: &[Value], kind: &str) -> String {
     events
         .iter()
         .filter(|event| event["type"] == kind)
@@ -60,7 +60,7 @@ async fn a_response_has_its_output_and_usage_and_streams_in_openais_order() {
         .map(|event| event["sequence_number"].as_u64().unwrap())
         .collect();
     assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
-    assert_eq!(said(&events, "response.output_text.delta"), text);
+    assert_eq!(joined_deltas(&events, "response.output_text.delta"), text);
     let last = &events.last().unwrap()["response"];
     assert_eq!(
         (&last["output"][0]["content"], &last["status"]),
@@ -70,7 +70,7 @@ async fn a_response_has_its_output_and_usage_and_streams_in_openais_order() {
 }
 
 #[tokio::test]
-async fn a_response_calls_functions_and_takes_their_output() {
+async fn a_response_calls_functions_and_accepts_their_output() {
     let engine = engine("--no-kv-events").await;
     let mut body = json!({"model": "sim", "input": [{"role": "user", "content": "get_time please"}], "tools": [function()]});
     let call = post(&engine, "/v1/responses", &body).await.json()["output"][0].clone();
@@ -81,7 +81,7 @@ async fn a_response_calls_functions_and_takes_their_output() {
     body["stream"] = json!(true);
     let events = chunks(&post(&engine, "/v1/responses", &body).await);
     assert_eq!(
-        said(&events, "response.function_call_arguments.delta"),
+        joined_deltas(&events, "response.function_call_arguments.delta"),
         call["arguments"].as_str().unwrap()
     );
     assert_eq!(*types(&events).last().unwrap(), "response.completed");
@@ -95,7 +95,7 @@ async fn a_response_calls_functions_and_takes_their_output() {
 }
 
 #[tokio::test]
-async fn a_response_can_be_gone_on_with_unless_it_is_unknown_or_was_not_kept() {
+async fn a_response_can_be_continued_unless_it_is_unknown_or_not_stored() {
     let engine = engine("--no-kv-events").await;
     let ask = async |input: &str, more: Value| {
         let mut body = json!({"model": "sim", "input": input, "max_output_tokens": 4});
@@ -132,7 +132,7 @@ async fn a_response_can_be_gone_on_with_unless_it_is_unknown_or_was_not_kept() {
 }
 
 #[tokio::test]
-async fn messages_are_answered_only_by_an_engine_that_was_told_to() {
+async fn messages_are_served_only_if_the_engine_is_configured_for_them() {
     let engine = engine("--no-kv-events").await;
     let body =
         json!({"model": "sim", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]});
@@ -210,7 +210,7 @@ async fn a_message_has_blocks_and_anthropics_counts_and_streams_in_its_order() {
 }
 
 #[tokio::test]
-async fn a_message_uses_tools_and_takes_their_results() {
+async fn a_message_uses_tools_and_accepts_their_results() {
     let engine = engine("--no-kv-events --anthropic").await;
     let tool = json!({"name": "get_time", "input_schema": function()["parameters"]});
     let mut body = json!({
@@ -248,7 +248,7 @@ async fn a_message_uses_tools_and_takes_their_results() {
 }
 
 #[tokio::test]
-async fn refused_messages_have_anthropics_shape() {
+async fn message_errors_have_anthropics_shape() {
     let engine = engine("--no-kv-events --anthropic").await;
     let turns = json!([{"role": "user", "content": "Hi"}]);
     let image = json!([{"role": "user", "content": [{"type": "image"}]}]);

@@ -1,4 +1,4 @@
-//! KV events over real sockets: what is published, replayed and disturbed.
+//! KV events over real sockets: publication, replay and faults.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
@@ -25,7 +25,8 @@ struct LiveReader {
 type NumberedBatch = (u64, Bytes);
 
 impl LiveReader {
-    /// Waits until the publisher really has the subscription: each probe costs one batch, so those are read away.
+    /// Waits until the publisher has the subscription: each probe costs one batch, which is read
+    /// and dropped.
     async fn connect(engine: &RunningEngine, rank: usize) -> Self {
         let endpoint = engine.events[rank].parse().unwrap();
         let mut reader = Self {
@@ -33,7 +34,7 @@ impl LiveReader {
         };
         let mut probes = 0u32;
         loop {
-            // A prompt never used elsewhere makes one batch.
+            // A unique prompt makes one batch.
             probes += 1;
             let prompt: Vec<u32> = (0..40).map(|place| 500 + probes * 7 + place).collect();
             let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 1});
@@ -80,7 +81,7 @@ impl LiveReader {
             .expect("a batch in time")
     }
 
-    /// Everything up to the last batch that the engine has published.
+    /// Reads up to the last batch that the engine has published.
     async fn up_to(&mut self, last: u64) -> Vec<NumberedBatch> {
         let mut batches: Vec<NumberedBatch> = Vec::new();
         while batches.last().is_none_or(|(seq, _)| *seq < last) {
@@ -131,7 +132,7 @@ async fn disturb(engine: &RunningEngine, action: &str) {
     assert_eq!(reply.status, 200, "{reply:?}");
 }
 
-/// One batch for each call.
+/// Makes the engine publish one batch.
 async fn one_batch(engine: &RunningEngine, kind: u32) {
     let prompt: Vec<u32> = (0..40).map(|place| 1_000 + kind * 10 + place).collect();
     post(
@@ -193,7 +194,7 @@ async fn a_chats_blocks_are_published_and_decode_to_its_tokens() {
 }
 
 #[tokio::test]
-async fn replay_from_zero_equals_what_was_live() {
+async fn replay_from_zero_equals_the_live_batches() {
     for form in ["new", "old"] {
         let engine = engine(&format!("--replay-format {form} --topic kv@sim")).await;
         let mut reader = LiveReader::connect(&engine, 0).await;
@@ -226,7 +227,7 @@ async fn the_buffer_keeps_the_last_batches_only() {
     engine.stop().await;
 }
 
-/// A counting listener must end with exactly the blocks that the engine says it holds.
+/// A counting listener ends with exactly the blocks that the engine reports.
 async fn counted(engine: &RunningEngine) -> BTreeMap<(Tier, EngineHash), i64> {
     let mut counts = BTreeMap::<_, i64>::new();
     for update in replayed(engine, 0, 0)
@@ -296,7 +297,7 @@ async fn eviction_publishes_removals_and_the_host_tier_takes_over() {
 }
 
 #[tokio::test]
-async fn a_clear_leaves_with_the_next_request() {
+async fn a_clear_is_published_with_the_next_request() {
     let engine = engine("").await;
     one_batch(&engine, 0).await;
     assert_eq!(
@@ -316,7 +317,7 @@ async fn a_clear_leaves_with_the_next_request() {
 }
 
 #[tokio::test]
-async fn the_endpoints_are_told_and_each_rank_has_its_own() {
+async fn the_endpoints_are_reported_and_each_rank_has_its_own() {
     let engine = engine("--dp-size 2 --topic t").await;
     let sources = get(&engine, "/kv_event_sources").await.json();
     for rank in 0..2 {
@@ -366,7 +367,7 @@ async fn unix_sockets_carry_events_too() {
 }
 
 #[tokio::test]
-async fn live_messages_can_be_lost_doubled_swapped_broken_and_held_but_replay_has_them_all() {
+async fn live_messages_can_be_lost_doubled_swapped_corrupted_and_held_but_replay_has_them_all() {
     let engine = engine("").await;
     let mut reader = LiveReader::connect(&engine, 0).await;
     let base = last_seq(&engine).await + 1;
@@ -461,7 +462,7 @@ async fn steps_that_finish_while_the_engine_restarts_are_in_the_new_stream() {
             .await;
         };
         let requests = (0..8).map(&ask);
-        // The restart comes somewhere among the requests, and some of them come after it.
+        // The restart happens during the requests, and some of them follow it.
         tokio::join!(
             futures_util::future::join_all(requests),
             disturb(&engine, "restart"),
@@ -483,7 +484,7 @@ async fn steps_that_finish_while_the_engine_restarts_are_in_the_new_stream() {
 }
 
 #[tokio::test]
-async fn events_are_out_before_the_replys_last_byte() {
+async fn events_are_published_before_the_last_byte_of_the_reply() {
     let engine = engine("").await;
     one_batch(&engine, 0).await;
     assert_eq!(stats(&engine).await["published_batches"], 1);

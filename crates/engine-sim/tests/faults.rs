@@ -1,4 +1,4 @@
-//! What goes wrong when a test asks for it, and what happens when a client leaves.
+//! Faults that a test requests, and client disconnects.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
@@ -27,7 +27,7 @@ async fn faulty(
 }
 
 #[tokio::test]
-async fn a_status_fault_answers_without_running_anything_and_strikes_once() {
+async fn a_status_fault_answers_without_running_the_model_and_applies_once() {
     for status in [500, 503, 429] {
         let (engine, reply) = faulty(&status.to_string(), &chat("Hi", 2)).await;
         let reply = reply.unwrap();
@@ -92,7 +92,7 @@ async fn a_hang_never_answers_and_ends_with_its_client() {
 }
 
 #[tokio::test]
-async fn reset_mid_breaks_a_stream_after_so_many_events() {
+async fn reset_mid_resets_a_stream_after_the_given_number_of_events() {
     for after in [0, 1, 4] {
         let (engine, reply) =
             faulty(&format!("reset_mid:{after}"), &streamed(chat("Hi", 20))).await;
@@ -115,7 +115,7 @@ async fn reset_mid_breaks_a_stream_after_so_many_events() {
 }
 
 #[tokio::test]
-async fn reset_mid_breaks_a_plain_body_after_so_many_bytes() {
+async fn reset_mid_resets_a_plain_body_after_the_given_number_of_bytes() {
     let (engine, reply) = faulty("reset_mid:10", &chat("Hi", 3)).await;
     let reply = reply.unwrap();
     assert_eq!(
@@ -126,7 +126,7 @@ async fn reset_mid_breaks_a_plain_body_after_so_many_bytes() {
 }
 
 #[tokio::test]
-async fn stall_mid_goes_silent_after_so_many_events() {
+async fn stall_mid_stalls_after_the_given_number_of_events() {
     let engine = engine("--no-kv-events").await;
     fault(&engine, "stall_mid:3").await;
     let call = request(
@@ -191,7 +191,7 @@ async fn error_mid_sends_an_error_event_and_done_as_a_dying_engine_core_does() {
 }
 
 #[tokio::test]
-async fn none_takes_a_fault_back_and_a_count_repeats_it() {
+async fn none_clears_a_fault_and_a_count_repeats_it() {
     let engine = engine("--no-kv-events").await;
     post(&engine, "/sim/fault", &json!({"kind": "500", "count": 2})).await;
     for status in [500, 500, 200] {
@@ -220,7 +220,7 @@ async fn none_takes_a_fault_back_and_a_count_repeats_it() {
 }
 
 #[tokio::test]
-async fn a_hang_up_takes_the_request_out_of_the_model_at_once() {
+async fn a_client_disconnect_aborts_the_request_at_once() {
     for stream in [true, false] {
         let engine = engine("--no-kv-events --speed 1").await;
         assert_eq!(stats(&engine).await["last_abort_ms"], Value::Null);
@@ -259,7 +259,7 @@ async fn a_hang_up_takes_the_request_out_of_the_model_at_once() {
 }
 
 #[tokio::test]
-async fn a_client_that_read_everything_is_no_hang_up() {
+async fn a_client_that_read_everything_does_not_count_as_disconnected() {
     let engine = engine("--no-kv-events").await;
     post(&engine, "/v1/chat/completions", &chat("Hi", 5)).await;
     post(&engine, "/v1/chat/completions", &streamed(chat("Hi", 5))).await;

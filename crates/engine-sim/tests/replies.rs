@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use support::{chat, engine, get, long_text, post, request, send, stats, streamed};
 
 #[tokio::test]
-async fn a_chat_reply_has_vllms_shape_and_always_tells_cached_tokens() {
+async fn a_chat_reply_has_vllms_shape_and_always_reports_cached_tokens() {
     let engine = engine("--no-kv-events").await;
     let reply = post(&engine, "/v1/chat/completions", &chat("Hello", 5)).await;
     assert_eq!(
@@ -41,7 +41,7 @@ async fn a_chat_reply_has_vllms_shape_and_always_tells_cached_tokens() {
 }
 
 #[tokio::test]
-async fn a_stream_brings_role_tokens_usage_and_done_and_says_the_same_as_a_plain_reply() {
+async fn a_stream_has_role_tokens_usage_and_done_and_equals_the_plain_reply() {
     let engine = engine("--no-kv-events").await;
     let plain = post(
         &engine,
@@ -108,7 +108,7 @@ async fn the_second_turn_hits_the_prompt_and_the_reply_of_the_first() {
     messages.push(json!({"role": "user", "content": "Go on"}));
     let body = json!({"model": "sim", "messages": messages, "max_tokens": 2});
     let second = post(&engine, "/v1/chat/completions", &body).await.json();
-    // Everything computed in the first turn: the whole prompt and all of the reply but its last token.
+    // All tokens computed in the first turn: the whole prompt and the reply without its last token.
     let computed = first["prompt_token_ids"].as_array().unwrap().len() + 39;
     assert_eq!(
         second["usage"]["prompt_tokens_details"]["cached_tokens"],
@@ -121,7 +121,7 @@ async fn the_second_turn_hits_the_prompt_and_the_reply_of_the_first() {
 }
 
 #[tokio::test]
-async fn salts_keep_caches_apart() {
+async fn salts_separate_caches() {
     let engine = engine("--no-kv-events").await;
     let mut cached = Vec::new();
     for salt in [json!("a"), json!("b"), json!("a"), Value::Null] {
@@ -166,7 +166,7 @@ async fn the_reply_is_a_function_of_seed_and_prompt() {
 }
 
 #[tokio::test]
-async fn completions_take_text_ids_and_several_prompts() {
+async fn completions_accept_text_ids_and_several_prompts() {
     let engine = engine("--no-kv-events").await;
     let complete = async |prompt: Value| {
         let body =
@@ -218,7 +218,7 @@ async fn the_clients_request_id_becomes_the_replys_id() {
 }
 
 #[tokio::test]
-async fn refusals_have_vllms_status_and_shape() {
+async fn errors_have_vllms_status_and_shape() {
     let engine = engine("--no-kv-events --max-model-len 50").await;
     let with = |key: &str, value: Value| {
         let mut body = chat("Hi", 1);
@@ -253,7 +253,7 @@ async fn refusals_have_vllms_status_and_shape() {
 }
 
 #[tokio::test]
-async fn the_key_guards_what_is_under_v1() {
+async fn the_api_key_protects_paths_under_v1() {
     let engine = engine("--no-kv-events --api-key secret").await;
     assert_eq!(get(&engine, "/v1/models").await.status, 401);
     assert_eq!(get(&engine, "/health").await.status, 200);
@@ -403,7 +403,7 @@ async fn health_is_503_until_the_startup_delay_is_over() {
 }
 
 #[tokio::test]
-async fn the_rank_header_picks_the_rank_and_else_the_idle_one_is_taken() {
+async fn the_rank_header_picks_the_rank_and_otherwise_the_idle_rank_serves() {
     let engine = engine("--no-kv-events --dp-size 2").await;
     let on = async |rank: &str| {
         let headers = [("x-data-parallel-rank", rank)];
@@ -444,7 +444,7 @@ async fn a_models_own_tokenizer_directory_is_used_served_and_named_as_root() {
     );
     let file = std::fs::read(format!("{dir}/tokenizer.json")).unwrap();
     assert_eq!(get(&engine, "/sim/tokenizer.json").await.body, file);
-    // As the real engine answered for this model.
+    // The real engine's answer for this model.
     let tokens = post(
         &engine,
         "/tokenize",

@@ -1,4 +1,4 @@
-//! What an engine can be started without, as a real one can be misconfigured.
+//! Features that can be disabled, like misconfigurations of a real engine.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use support::{chat, engine, get, long_text, post, stats, streamed};
 
 #[tokio::test]
-async fn without_prefix_caching_nothing_is_found_or_published_and_the_metrics_say_so() {
+async fn without_prefix_caching_there_are_no_hits_or_events_and_the_metrics_show_it() {
     let engine = engine("--no-prefix-caching").await;
     for _ in 0..2 {
         let reply = post(&engine, "/v1/chat/completions", &chat(&long_text(60), 1))
@@ -22,7 +22,7 @@ async fn without_prefix_caching_nothing_is_found_or_published_and_the_metrics_sa
         page.text()
             .contains("vllm:prefix_cache_queries_total{engine=\"0\",model_name=\"sim\"} 0.0")
     );
-    // The publisher is there all the same, as in the real engine.
+    // The publisher still exists, as in the real engine.
     assert_eq!(
         get(&engine, "/kv_event_sources").await.json()["0"]["endpoint"],
         engine.events[0]
@@ -31,7 +31,7 @@ async fn without_prefix_caching_nothing_is_found_or_published_and_the_metrics_sa
 }
 
 #[tokio::test]
-async fn without_usage_details_usage_does_not_tell_what_was_cached() {
+async fn without_usage_details_usage_has_no_cached_tokens() {
     let engine = engine("--no-usage-details --no-kv-events").await;
     let body = chat(&long_text(60), 1);
     for _ in 0..2 {
@@ -50,13 +50,13 @@ async fn without_usage_details_usage_does_not_tell_what_was_cached() {
     );
     assert!(
         stats(&engine).await["cached_tokens"].as_u64().unwrap() > 0,
-        "it caches, it only does not say so"
+        "it caches without reporting it"
     );
     engine.stop().await;
 }
 
 #[tokio::test]
-async fn details_on_hits_only_are_told_from_the_second_request_on() {
+async fn details_on_hits_only_start_with_the_second_request() {
     let engine = engine("--details-on-hits-only --no-kv-events").await;
     let body = chat(&long_text(60), 1);
     let details = async || {
@@ -73,7 +73,7 @@ async fn details_on_hits_only_are_told_from_the_second_request_on() {
 }
 
 #[tokio::test]
-async fn routes_and_ids_left_out_are_not_there() {
+async fn disabled_routes_and_ids_are_absent() {
     let engine = engine("--without /tokenize,/metrics --no-token-ids --no-kv-events").await;
     let mut body = chat("hello", 1);
     assert_eq!(post(&engine, "/tokenize", &body).await.status, 404);
@@ -102,7 +102,7 @@ async fn without_replay_none_is_announced() {
 }
 
 #[tokio::test]
-async fn a_template_of_ones_own_replaces_the_tokenizers_for_chats_and_not_among_the_files_served() {
+async fn a_custom_template_applies_to_chats_and_not_to_the_served_files() {
     let file =
         std::env::temp_dir().join(format!("engine-sim-template-{}.jinja", std::process::id()));
     std::fs::write(

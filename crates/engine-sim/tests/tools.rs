@@ -1,4 +1,4 @@
-//! Calls of tools, JSON by schema, thoughts, stop strings, choices and log probabilities in chats.
+//! Tool calls, JSON by schema, reasoning, stop strings, choices and logprobs in chats.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
@@ -75,7 +75,7 @@ async fn a_tool_that_the_user_names_is_called_with_arguments_of_its_schema() {
 }
 
 #[tokio::test]
-async fn a_tools_result_is_answered_in_words() {
+async fn a_tool_result_is_answered_with_text() {
     let engine = engine("--no-kv-events --block-size 8").await;
     let mut body = open_chat("Please use get_weather now", json!({"tools": [weather()]}));
     let call =
@@ -97,7 +97,7 @@ async fn a_tools_result_is_answered_in_words() {
 }
 
 #[tokio::test]
-async fn the_choice_of_tools_is_the_clients() {
+async fn tool_choice_is_respected() {
     let engine = engine("--no-kv-events").await;
     let calls = async |more: Value| {
         let mut body = open_chat(
@@ -146,7 +146,7 @@ async fn the_choice_of_tools_is_the_clients() {
 }
 
 #[tokio::test]
-async fn a_streamed_call_comes_head_first_in_pieces_that_join_to_the_plain_reply() {
+async fn a_streamed_call_sends_its_name_first_and_joins_to_the_plain_reply() {
     let engine = engine("--no-kv-events").await;
     let body = open_chat(
         "Both get_weather and get_time",
@@ -192,7 +192,7 @@ async fn a_streamed_call_comes_head_first_in_pieces_that_join_to_the_plain_reply
 }
 
 #[tokio::test]
-async fn a_reply_has_the_form_that_is_asked_for() {
+async fn a_reply_has_the_requested_response_format() {
     let engine = engine("--no-kv-events").await;
     let schema =
         json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
@@ -239,7 +239,7 @@ async fn a_reply_has_the_form_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_wish_that_cannot_be_read_is_refused_by_name() {
+async fn an_invalid_option_is_rejected_by_name() {
     let engine = engine("--no-kv-events").await;
     for (field, value) in [
         ("response_format", json!({"type": "xml"})),
@@ -298,7 +298,7 @@ async fn a_stop_string_ends_the_reply_before_it() {
 }
 
 #[tokio::test]
-async fn thoughts_come_before_the_words_and_count_among_the_tokens() {
+async fn reasoning_comes_before_the_content_and_counts_as_completion_tokens() {
     let engine = engine("--no-kv-events").await;
     for more in [
         json!({"chat_template_kwargs": {"enable_thinking": true}}),
@@ -367,7 +367,7 @@ async fn several_choices_differ_and_share_one_prompt() {
 }
 
 #[tokio::test]
-async fn log_probabilities_come_with_their_alternatives() {
+async fn logprobs_contain_their_alternatives() {
     let engine = engine("--no-kv-events").await;
     let mut body = chat("Hi", 4);
     body["logprobs"] = json!(true);

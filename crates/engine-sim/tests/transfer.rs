@@ -1,4 +1,4 @@
-//! A prompt computed by one engine and generated from by another.
+//! Prefill on one engine and decode on another.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod support;
@@ -7,7 +7,7 @@ use contract_id::contract;
 use serde_json::{Value, json};
 use support::{chat, engine, post, stats};
 
-/// As a router asks for a prefill.
+/// The prefill request of a router.
 fn prefill(mut body: Value) -> Value {
     body["max_tokens"] = json!(1);
     body["return_token_ids"] = json!(true);
@@ -19,7 +19,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
 #[contract("V39")]
-async fn what_a_prefill_engine_offers_a_decode_engine_takes_without_computing_the_prompt() {
+async fn a_decode_engine_takes_over_the_kv_of_a_prefill_engine_without_computing_the_prompt() {
     let (one, other) = (
         engine("--role prefill").await,
         engine("--role decode").await,
@@ -41,7 +41,7 @@ async fn what_a_prefill_engine_offers_a_decode_engine_takes_without_computing_th
         ids - 1,
         "{reply}"
     );
-    // The reply is that of an engine which did all of it alone, and the prompt is there for the next one.
+    // The reply equals that of a single engine, and the prompt is cached for the next request.
     let alone = post(&engine("").await, CHAT, &body).await.json();
     assert_eq!(
         reply["choices"][0]["message"],
@@ -53,7 +53,7 @@ async fn what_a_prefill_engine_offers_a_decode_engine_takes_without_computing_th
 
 #[tokio::test]
 #[contract("V39")]
-async fn blocks_of_another_prompt_and_the_other_role_are_refused() {
+async fn blocks_of_another_prompt_and_the_wrong_role_are_rejected() {
     let (one, other) = (
         engine("--role prefill").await,
         engine("--role decode").await,

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_behind_the_last_straw_is_not_asked_for_its_history() {
+    async fn a_quarantined_stream_requests_no_history_on_a_new_connection() {
         let endpoint = |text: &str| text.parse().expect("an endpoint");
         let target = Target {
             worker: WorkerId(0),
@@ -250,7 +250,7 @@ mod tests {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
         let mut follower = ZmqFollower::new(spec, index, Clock::system(), StatusSender::default());
         follower.live(SubEvent::Connected { peer: 1 });
-        // A single frame is not a message.
+        // A message has more than one frame.
         let garbage = || SubEvent::Message {
             peer: 1,
             frames: vec![Bytes::from_static(b"garbage")],
@@ -262,7 +262,7 @@ mod tests {
         let mut behind = vec![SubEvent::Connected { peer: 2 }];
         follower.burst(garbage(), || behind.pop());
         assert!(follower.stream.driver.is_quarantined());
-        assert_eq!(behind.len(), 1, "nothing is taken behind the last straw");
+        assert_eq!(behind.len(), 1, "the burst stops at the quarantine");
         assert!(!follower.stream.is_asking());
     }
 }

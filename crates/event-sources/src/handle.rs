@@ -287,7 +287,7 @@ mod tests {
     use crate::{SourceSpec, ZmqSource};
 
     #[tokio::test]
-    async fn a_task_that_ended_is_not_reported_as_live_for_ever() {
+    async fn a_source_whose_task_ended_is_not_reported_as_live() {
         let any = "tcp://127.0.0.1:0".parse().expect("an endpoint");
         let (_publisher, endpoint) = Pub::bind(&any, PubSettings::default())
             .await
@@ -311,7 +311,7 @@ mod tests {
             changes.changed().await.expect("the task runs");
         }
         assert!(!source.ended());
-        // The state after a panic: the task is over and its channels are closed.
+        // The state after a panic: the task has ended and its channels are closed.
         source.task.abort();
         while changes.changed().await.is_ok() {}
         assert!(source.ended());

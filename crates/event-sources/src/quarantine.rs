@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_errors_in_ten_seconds_cost_a_minute() {
+    fn a_hundred_errors_in_ten_seconds_quarantine_for_a_minute() {
         let mut quarantine = Quarantine::default();
         assert_eq!(quarantine.record(at(0), 60), None);
         assert_eq!(quarantine.record(at(9), 39), None);
@@ -57,12 +57,12 @@ mod tests {
         assert_eq!(
             quarantine.record(at(70), 99),
             None,
-            "the slate is clean afterwards"
+            "the count restarts afterwards"
         );
     }
 
     #[test]
-    fn errors_spread_over_a_longer_time_are_borne() {
+    fn errors_spread_over_a_longer_time_do_not_quarantine() {
         let mut quarantine = Quarantine::default();
         for second in 0..1000 {
             assert_eq!(quarantine.record(at(second), 9), None, "at second {second}");
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn one_batch_of_many_errors_is_enough() {
+    fn one_batch_with_enough_errors_quarantines() {
         assert_eq!(Quarantine::default().record(at(5), u64::MAX), Some(at(65)));
     }
 }

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_up_to_the_end_of_the_numbers_do_not_overflow_the_totals() {
+    fn holes_up_to_the_largest_number_do_not_overflow_the_totals() {
         let settings = SequencerSettings {
             max_pending_batches: 4,
             max_pending_bytes: 1 << 10,

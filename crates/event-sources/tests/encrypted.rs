@@ -1,4 +1,4 @@
-//! Encrypted streams: whose certificates are believed.
+//! Encrypted streams: which certificates a source accepts.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,13 +19,13 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_tungstenite::{accept_async, tungstenite::Message};
 
-/// A server's half, and the authority that vouches for it.
+/// A server's TLS configuration and the authority that signed its certificate.
 struct TestIdentity {
     acceptor: TlsAcceptor,
     authority: String,
 }
 
-/// For a server of this name.
+/// Returns the identity of a server with this name.
 fn identity(name: &str) -> TestIdentity {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -55,7 +55,7 @@ async fn accept(server: &StreamServer, identity: &TestIdentity) -> TlsStream<Tcp
 
 #[tokio::test]
 #[contract("CK42")]
-async fn an_encrypted_stream_is_read_where_its_authority_is_believed() {
+async fn an_encrypted_stream_is_read_if_its_authority_is_trusted() {
     let server = StreamServer::bind().await;
     let identity = identity("127.0.0.1");
     let url = server.url().replace("http", "https");
@@ -97,7 +97,7 @@ async fn an_encrypted_web_socket_is_read() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_prove_who_it_is_is_told_nothing() {
+async fn an_unverified_server_gets_no_request() {
     let (mine, strangers) = (identity("127.0.0.1"), identity("127.0.0.1"));
     let elsewhere = identity("10.0.0.1");
     for (shown, believed) in [(&strangers, &mine), (&elsewhere, &elsewhere)] {
@@ -123,7 +123,7 @@ async fn a_server_that_cannot_prove_who_it_is_is_told_nothing() {
 }
 
 #[test]
-fn authorities_are_read_from_pem_text_and_from_nothing_else() {
+fn authorities_are_read_from_pem_text_only() {
     for text in [
         "",
         "no certificate",

@@ -1,7 +1,9 @@
-//! A publisher that sends as fast as the machine can, through real sockets, into an index with a small budget.
+//! A publisher sends as fast as the machine can, over real sockets, into an index with a small
+//! budget.
 //!
-//! `FLOOD_SECONDS=60 cargo test --release -p event-sources --test flood -- --ignored --nocapture` measures; the short form
-//! only holds what is promised: the publisher never waits, memory is bounded, and the stream is soon up to date again.
+//! `FLOOD_SECONDS=60 cargo test --release -p event-sources --test flood -- --ignored --nocapture`
+//! measures; the short form only asserts the promises: the publisher never waits, memory is
+//! bounded, and the stream is soon up to date again.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,23 +26,26 @@ use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use zmtp::{Pub, PubSettings};
 
-/// What the index may take.
+/// The memory budget of the index.
 const BUDGET: u64 = 64 << 20;
-/// What may wait in the publisher, which is part of this process.
+/// The bound of the publisher's queue, which is in this process.
 const QUEUE_BYTES: usize = 32 << 20;
-/// Above both: sockets, the runtime, one message at each end, and what the allocator keeps.
+/// Allowance beside both: sockets, the runtime, one message at each end, memory that the allocator
+/// keeps.
 const SLACK: u64 = 96 << 20;
 const EVENTS: u64 = 32;
 const BLOCKS: u64 = 4;
-/// So many sequences are held before the oldest are removed.
+/// Number of sequences held before the oldest are removed.
 const HELD: u64 = 2_000;
-/// How long after the flood the stream may take to be up to date, and what that means.
+/// The time after the flood until the stream must be up to date, and the lag that counts as up to
+/// date.
 const RECOVERY: Duration = Duration::from_secs(5);
 const UP_TO_DATE_MS: f64 = 100.0;
-/// A send that took longer than this has waited, or the thread was not running: rare enough to tell the two apart.
+/// A longer send either waited or its thread was not scheduled. The second is rare, so the count
+/// tells the two apart.
 const LONG_SEND: Duration = Duration::from_millis(10);
 
-/// The publisher's side of a flood.
+/// The publisher's figures of a flood.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfferedLoad {
     batches: u64,
@@ -48,15 +53,15 @@ struct OfferedLoad {
     longest_send: Duration,
 }
 
-/// What a flood showed.
+/// The figures of a flood.
 struct FloodFigures {
     length: Duration,
     offered: OfferedLoad,
-    /// Batches that the publisher's queue had no room for.
+    /// Batches dropped by the publisher's full queue.
     dropped: u64,
-    /// Events taken in by the end of the flood.
+    /// Events applied by the end of the flood.
     applied: u64,
-    /// Bytes of this process, before and at most.
+    /// Memory of this process in bytes, before the flood and at its peak.
     resident: (Option<u64>, Option<u64>),
     index_bytes: u64,
     highest_lag: f64,
@@ -101,7 +106,8 @@ impl fmt::Display for FloodFigures {
     }
 }
 
-/// Batch `seq`: sequences are stored, and every other one is removed again later. Time is in seconds since 1970.
+/// Returns batch `seq`: sequences are stored, and every other one is removed later. Time is in
+/// seconds since 1970.
 fn batch(seq: u64, time: f64) -> Vec<u8> {
     let event = |number: u64| {
         let sequence = seq * EVENTS / 2 + number / 2;
@@ -194,7 +200,7 @@ async fn flood(length: Duration) -> FloodFigures {
     let at_the_end = reader.source.counters();
     let flooded = offered;
 
-    // The engine goes on at its own pace.
+    // The engine continues at its normal pace.
     let mut up_to_date = None;
     while up_to_date.is_none() {
         let waited = clock.now().since(end);
@@ -232,7 +238,7 @@ async fn flood(length: Duration) -> FloodFigures {
     );
     assert!(
         flooded.long_sends * 1000 <= flooded.batches,
-        "the publisher was held up: {flooded:?}"
+        "the publisher waited: {flooded:?}"
     );
     assert!(stats.bytes <= BUDGET, "{stats:?}");
     if let (Some(before), Some(largest)) = (before, largest) {
@@ -248,13 +254,13 @@ async fn flood(length: Duration) -> FloodFigures {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_is_read_without_holding_up_its_publisher_and_is_soon_over() {
+async fn a_flood_never_delays_its_publisher_and_the_stream_soon_catches_up() {
     println!("{}", flood(Duration::from_secs(2)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute, or FLOOD_SECONDS; a release build measures something"]
-async fn a_long_flood_is_read_like_a_short_one() {
+async fn a_long_flood_never_delays_its_publisher() {
     let length = std::env::var("FLOOD_SECONDS").map_or(60, |seconds| {
         seconds.parse().expect("FLOOD_SECONDS is a number")
     });

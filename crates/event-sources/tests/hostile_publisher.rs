@@ -1,4 +1,4 @@
-//! A publisher that sends rubbish: it may waste its own connection and its own place in the index, nothing else.
+//! A publisher that sends garbage harms only its own connection and its own target.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::{io::Write, net::TcpListener};
 use contract_id::contract;
 use engine::{PATIENCE, TestSource, any, live, publisher, stored};
 
-/// A ZMTP 3.1 greeting and a PUB's READY, as bytes.
+/// Returns the bytes of a ZMTP 3.1 greeting and a PUB's READY.
 fn handshake() -> Vec<u8> {
     let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
     bytes.extend_from_slice(b"NULL");
@@ -20,7 +20,7 @@ fn handshake() -> Vec<u8> {
 
 #[tokio::test]
 #[contract("F58")]
-async fn garbage_is_counted_and_costs_its_own_batch_only() {
+async fn garbage_is_counted_and_loses_only_its_own_batch() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
@@ -48,7 +48,7 @@ async fn garbage_is_counted_and_costs_its_own_batch_only() {
 }
 
 #[tokio::test]
-async fn a_frame_header_that_announces_the_world_ends_the_connection_and_nothing_else() {
+async fn a_frame_header_of_an_absurd_length_ends_only_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("tcp://{}", listener.local_addr().unwrap())
         .parse()
@@ -75,7 +75,7 @@ async fn a_frame_header_that_announces_the_world_ends_the_connection_and_nothing
             .unwrap()
             .contains("message of at least 4611686018427387904 bytes")
     );
-    // A second connection shows that the first one was given up by us: the server held it open.
+    // A second connection proves that the source closed the first one: the server held it open.
     let held = tokio::task::spawn_blocking(|| server.join().unwrap());
     assert_eq!(
         tokio::time::timeout(PATIENCE, held)
@@ -89,7 +89,7 @@ async fn a_frame_header_that_announces_the_world_ends_the_connection_and_nothing
 }
 
 #[tokio::test]
-async fn a_message_over_the_limit_is_refused_and_the_stream_comes_back() {
+async fn a_message_over_the_limit_is_refused_and_the_stream_recovers() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = TestSource::with(&endpoint, None, |spec| spec.settings.max_message = 4096);
     reader.until_subscribed(&engine).await;
@@ -116,7 +116,7 @@ async fn a_message_over_the_limit_is_refused_and_the_stream_comes_back() {
 
 #[tokio::test]
 #[contract("F58")]
-async fn a_publisher_of_nothing_but_garbage_is_quarantined() {
+async fn a_publisher_that_sends_only_garbage_is_quarantined() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
@@ -139,7 +139,7 @@ async fn a_publisher_of_nothing_but_garbage_is_quarantined() {
     assert_eq!(
         reader.held(),
         [0; 0],
-        "nothing it said is believed any longer"
+        "its blocks are not credited any more"
     );
     tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count == 0))
         .await

@@ -1,5 +1,5 @@
-//! A replay endpoint of libzmq at its default high-water mark, as engines have it, through the binding that the Python in
-//! `WARMROUTE_TEST_PYTHON`, or else `python3`, has. Without the binding the tests say so and prove nothing.
+//! A replay endpoint of libzmq at its default high-water mark, as engines have it. Uses `zmq` of
+//! the Python in `WARMROUTE_TEST_PYTHON`, or of `python3`; without it the tests are skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,8 +20,9 @@ use tokio::{
 
 const BATCHES: u32 = 5000;
 
-/// Answers as vLLM does, with a topic so long that the queue overflows before the system's buffers have taken it all.
-/// Waits for a line before each answer, and says when the last message of it has been handed to libzmq.
+/// Answers as vLLM does, with a topic so long that the queue overflows before the system's buffers
+/// hold the whole answer. It waits for a line on stdin before each answer, and prints one when
+/// libzmq has its last message.
 const ANSWER: &str = "
 import sys, zmq
 s = zmq.Context().socket(zmq.ROUTER); s.bind_to_random_port('tcp://127.0.0.1')
@@ -38,7 +39,7 @@ while True:
     print('sent')
 ";
 
-/// A ROUTER of libzmq that knows a history. Killed when dropped.
+/// A libzmq ROUTER process with a history. Killed when dropped.
 struct LibzmqRouter {
     _process: Child,
     says: Lines<BufReader<ChildStdout>>,
@@ -47,7 +48,7 @@ struct LibzmqRouter {
 }
 
 impl LibzmqRouter {
-    async fn knowing(batches: &[(u64, Vec<u8>)]) -> Self {
+    async fn with_history(batches: &[(u64, Vec<u8>)]) -> Self {
         let mut process = Command::new(test_programs::python())
             .args(["-u", "-c", ANSWER, &batches.len().to_string()])
             .stdin(Stdio::piped())
@@ -79,7 +80,7 @@ impl LibzmqRouter {
         }
     }
 
-    /// Lets it answer whatever is asked, for ever; the gate is shut until an answer has been handed over.
+    /// Lets it answer every request; the gate is closed until libzmq has a whole answer.
     async fn answer(mut self, gate: watch::Sender<bool>, asked: mpsc::UnboundedSender<u64>) {
         while let Ok(Some(start)) = self.says.next_line().await {
             asked.send(start.parse().unwrap()).unwrap();
@@ -91,7 +92,7 @@ impl LibzmqRouter {
     }
 }
 
-/// A way to the router on which nothing comes back while the gate is shut.
+/// A proxy to the router that passes nothing back while the gate is closed.
 struct GatedProxy {
     endpoint: Endpoint,
     task: JoinHandle<()>,
@@ -120,7 +121,7 @@ impl Drop for GatedProxy {
 
 async fn carry(reader: TcpStream, router: SocketAddr, mut open: watch::Receiver<bool>) {
     let socket = TcpSocket::new_v4().unwrap();
-    // Small, or the system's buffers would take the whole answer.
+    // A small buffer: otherwise the system's buffers hold the whole answer.
     socket.set_recv_buffer_size(64 << 10).unwrap();
     let (mut from_router, mut to_router) = socket.connect(router).await.unwrap().into_split();
     let (mut from_reader, mut to_reader) = reader.into_split();
@@ -140,12 +141,12 @@ async fn carry(reader: TcpStream, router: SocketAddr, mut open: watch::Receiver<
 
 #[tokio::test]
 #[contract("MC11", "V19")]
-async fn a_history_longer_than_libzmqs_queue_arrives_whole_even_where_the_queue_overflows() {
+async fn a_history_longer_than_libzmqs_queue_arrives_whole_despite_overflow() {
     test_programs::require!(Libzmq);
     let history = history(BATCHES);
     for slow in [false, true] {
         let (_engine, endpoint) = publisher(&any()).await;
-        let router = LibzmqRouter::knowing(&history).await;
+        let router = LibzmqRouter::with_history(&history).await;
         let (gate, open) = watch::channel(true);
         let direct: Endpoint = format!("tcp://{}", router.address).parse().unwrap();
         let way = GatedProxy::to(router.address, open).await;

@@ -1,4 +1,4 @@
-//! A stream over NATS, from an engine's sockets through a relay and a real server into the index.
+//! A stream over NATS: from an engine's sockets through a relay and a real server into the index.
 
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,18 +10,20 @@ mod relayed;
 use engine::{history, removed, stored};
 use event_sources::RelayNotice;
 use nats_server::NatsServer;
-use relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_told, until_true};
+use relayed::{
+    RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_reported, until_synced,
+};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_engine_holds_is_in_the_index() {
+async fn the_engines_blocks_are_in_the_index() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
-    engine.says(stored(1));
+    engine.publish(stored(1));
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
-    let report = until_true(&reader, &engine).await;
+    let report = until_synced(&reader, &engine).await;
     assert_eq!(
         (report.source, report.epoch, report.last_seq),
         ("nats", 1, Some(0))
@@ -32,9 +34,9 @@ async fn what_the_engine_holds_is_in_the_index() {
         Some(format!("{}/{SUBJECT}.replay", server.url()))
     );
 
-    engine.says(stored(2));
-    engine.says(removed(1));
-    let report = until_told(&reader, 2, &[2]).await;
+    engine.publish(stored(2));
+    engine.publish(removed(1));
+    let report = until_reported(&reader, 2, &[2]).await;
     assert_eq!(
         (
             report.counts.gaps,
@@ -54,18 +56,18 @@ async fn what_the_engine_holds_is_in_the_index() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_comes_late_gets_the_history_by_replay() {
+async fn a_late_reader_gets_the_history_by_replay() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
-    // More than an answer that is believed to be whole at once.
-    engine.says_all(&history(1_000));
+    // More than fits an answer whose end is trusted without a second request.
+    engine.publish_all(&history(1_000));
     let reader = follow(&server.url());
-    until_true(&reader, &engine).await;
-    engine.says(stored(7));
-    let report = until_true(&reader, &engine).await;
+    until_synced(&reader, &engine).await;
+    engine.publish(stored(7));
+    let report = until_synced(&reader, &engine).await;
     assert_eq!(
         (report.last_seq, report.counts.lost_batches),
         (Some(1_000), 0)
@@ -73,7 +75,7 @@ async fn a_reader_that_comes_late_gets_the_history_by_replay() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_wanted_topic_is_followed() {
+async fn only_the_configured_topic_is_followed() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
@@ -93,20 +95,20 @@ async fn only_the_wanted_topic_is_followed() {
             .await
             .unwrap();
     }
-    let report = until_told(&reader, 0, &[2]).await;
+    let report = until_reported(&reader, 0, &[2]).await;
     assert_eq!((report.counts.batches, report.counts.decode_errors), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_that_comes_back_costs_nothing_that_a_replay_cannot_bring() {
+async fn batches_lost_while_the_server_was_down_are_replayed() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
-    engine.says(stored(1));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(1));
+    until_synced(&reader, &engine).await;
 
     server.kill();
     relay
@@ -116,33 +118,33 @@ async fn a_killed_server_that_comes_back_costs_nothing_that_a_replay_cannot_brin
         .until("the loss", |report, _| report.state == "connecting")
         .await;
     assert!(report.last_error.unwrap().contains("nats://127.0.0.1"));
-    engine.says_all(&[(0, removed(1)), (0, stored(2)), (0, stored(3))]);
+    engine.publish_all(&[(0, removed(1)), (0, stored(2)), (0, stored(3))]);
     server.start_again();
-    let report = until_true(&reader, &engine).await;
+    let report = until_synced(&reader, &engine).await;
     assert_eq!((report.epoch, reader.held()), (1, vec![2, 3]));
     assert_eq!(reader.source.counters().reconnects, 1);
-    engine.says(stored(4));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(4));
+    until_synced(&reader, &engine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed() {
+async fn a_stopped_or_killed_relay_is_noticed_and_its_successor_followed() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
-    engine.says(stored(1));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(1));
+    until_synced(&reader, &engine).await;
 
     relay.stop().await;
     reader
         .until("the farewell", |report, _| report.state == "connecting")
         .await;
-    engine.says(stored(2));
+    engine.publish(stored(2));
     let relay = RelayTask::start(&engine, &server.url());
-    let report = until_true(&reader, &engine).await;
+    let report = until_synced(&reader, &engine).await;
     assert_eq!(
         (report.epoch, reader.held()),
         (1, vec![1, 2]),
@@ -150,58 +152,58 @@ async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed(
     );
 
     relay.kill().await;
-    engine.says(stored(3));
-    engine.says(removed(2));
+    engine.publish(stored(3));
+    engine.publish(removed(2));
     let _relay = RelayTask::start(&engine, &server.url());
-    let report = until_true(&reader, &engine).await;
+    let report = until_synced(&reader, &engine).await;
     assert_eq!((report.epoch, reader.held()), (1, vec![1, 3]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_restarted_loses_what_it_held() {
+async fn the_blocks_of_a_restarted_engine_are_cleared() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let _relay = RelayTask::start(&engine, &server.url());
     let reader = follow(&server.url());
-    engine.says_all(&[(0, stored(1)), (0, stored(2))]);
-    until_true(&reader, &engine).await;
+    engine.publish_all(&[(0, stored(1)), (0, stored(2))]);
+    until_synced(&reader, &engine).await;
 
     let engine = engine.restart().await;
-    engine.says_all(&[(0, stored(5)), (0, stored(6)), (0, stored(7))]);
-    let report = until_true(&reader, &engine).await;
+    engine.publish_all(&[(0, stored(5)), (0, stored(6)), (0, stored(7))]);
+    let report = until_synced(&reader, &engine).await;
     assert_eq!((report.epoch, reader.held()), (2, vec![5, 6, 7]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_that_restarted_while_the_server_was_away_is_recognised_as_another() {
+async fn an_engine_restart_while_the_server_is_away_is_recognised() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
-    engine.says(stored(1));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(1));
+    until_synced(&reader, &engine).await;
 
     server.kill();
     let engine = engine.restart().await;
-    // The numbers fit the old life.
-    engine.says_all(&[(0, stored(5)), (0, stored(6)), (0, stored(7))]);
+    // The numbers also fit the engine's previous run.
+    engine.publish_all(&[(0, stored(5)), (0, stored(6)), (0, stored(7))]);
     relay
         .until(|notice| matches!(notice, RelayNotice::EngineConnected(_)))
         .await;
     server.start_again();
-    let report = until_true(&reader, &engine).await;
+    let report = until_synced(&reader, &engine).await;
     assert_eq!((report.epoch, reader.held()), (2, vec![5, 6, 7]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
+async fn without_a_relay_or_an_engine_the_stream_is_not_connected() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let reader = follow(&server.url());
-    let says = |report: &event_sources::StreamReport, text: &str| {
+    let has_error = |report: &event_sources::StreamReport, text: &str| {
         report.state == "connecting"
             && report
                 .last_error
@@ -210,7 +212,7 @@ async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
     };
     reader
         .until("nobody", |report, _| {
-            says(report, "start `warmroute events relay`")
+            has_error(report, "start `warmroute events relay`")
         })
         .await;
 
@@ -224,14 +226,14 @@ async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
     let not_connected = "connection to the engine";
     reader
         .until("no engine", |report, _| {
-            says(report, not_connected) || says(report, "not connected to the")
+            has_error(report, not_connected) || has_error(report, "not connected to the")
         })
         .await;
     relay.kill().await;
 
     let _relay = RelayTask::start(&gone, &server.url());
-    gone.says(stored(3));
-    until_true(&reader, &gone).await;
+    gone.publish(stored(3));
+    until_synced(&reader, &gone).await;
     assert_eq!(
         reader.source.counters().reconnects,
         0,
@@ -239,7 +241,7 @@ async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
     );
 }
 
-/// A batch of almost a megabyte that says nothing of any block.
+/// Returns a batch of almost a megabyte that names no block.
 fn padding() -> Vec<u8> {
     let pad = vec![0; 900_000];
     let mut batch = vec![0x93, 0xcb];
@@ -252,7 +254,7 @@ fn padding() -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_replayed() {
+async fn the_relays_queue_is_bounded_and_dropped_batches_are_replayed() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
@@ -260,18 +262,18 @@ async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_re
     relay.until_relaying().await;
     engine.until_subscribed().await;
     let reader = follow(&server.url());
-    engine.says(stored(1));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(1));
+    until_synced(&reader, &engine).await;
     server.kill();
     relay
         .until(|notice| matches!(notice, RelayNotice::NatsLost(_)))
         .await;
-    engine.says(stored(2));
+    engine.publish(stored(2));
     let overflowing = relay.until(|notice| *notice == RelayNotice::Overflowing);
     let talking = async {
-        // One after the other, so that the engine's own queue is not what overflows.
+        // One at a time, so that the engine's own queue does not overflow.
         loop {
-            engine.says(padding());
+            engine.publish(padding());
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
     };
@@ -279,13 +281,13 @@ async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_re
         _ = overflowing => {}
         () = talking => {}
     }
-    engine.says(stored(3));
+    engine.publish(stored(3));
     server.start_again();
     let notice = relay
         .until(|notice| matches!(notice, RelayNotice::LetGo { .. }))
         .await;
     assert_ne!(notice, RelayNotice::LetGo { messages: 0 });
-    let report = until_true(&reader, &engine).await;
+    let report = until_synced(&reader, &engine).await;
     assert_eq!(
         (report.epoch, report.counts.lost_batches, reader.held()),
         (1, 0, vec![1, 2, 3])
@@ -294,7 +296,7 @@ async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_engine_without_a_replay_socket_is_followed_from_now_on() {
+async fn an_engine_without_a_replay_socket_is_followed_from_its_next_batch() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
@@ -311,7 +313,7 @@ async fn an_engine_without_a_replay_socket_is_followed_from_now_on() {
             .contains("start it with --replay")
     );
     engine.until_subscribed().await;
-    engine.says(stored(1));
+    engine.publish(stored(1));
     reader.until_held(&[1]).await;
     assert_eq!(engine.times_asked(), 0);
 }

@@ -1,4 +1,5 @@
-//! A server that knows users by signed tokens, and allows them no more than the manual says they need.
+//! A server that authenticates users by signed tokens and grants them only the rights in the
+//! manual.
 
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -14,10 +15,10 @@ use engine::stored;
 use event_sources::NatsCredentials;
 use nats_server::NatsServer;
 use nkeys::KeyPair;
-use relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_true};
+use relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_synced};
 use serde_json::{Value, json};
 
-/// A signed token: that `signer` says this of `of`.
+/// Returns a token with these claims about `of`, signed by `signer`.
 fn jwt(signer: &KeyPair, of: &KeyPair, name: &str, nats: &Value) -> String {
     let part = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
     let claims = json!({
@@ -32,7 +33,7 @@ fn jwt(signer: &KeyPair, of: &KeyPair, name: &str, nats: &Value) -> String {
     format!("{text}.{signature}")
 }
 
-/// The text of a `.creds` file of a user who may publish and subscribe to these.
+/// Returns the text of a `.creds` file of a user with these publish and subscribe rights.
 fn creds(account: &KeyPair, publish: &[&str], subscribe: &[&str]) -> String {
     let user = KeyPair::new_user();
     let rights = json!({
@@ -83,18 +84,18 @@ async fn relay_and_router_need_the_rights_in_the_manual_and_no_others() {
         .parse()
         .unwrap();
     let engine = RelayedEngine::start().await;
-    engine.says(stored(1));
+    engine.publish(stored(1));
     let mut relay = RelayTask::with(&engine, &server.url(), |spec| {
         spec.credentials = Some(of_relay)
     });
     relay.until_relaying().await;
     let reader = follow_with(&server.url(), |spec| spec.credentials = Some(of_router));
-    until_true(&reader, &engine).await;
+    until_synced(&reader, &engine).await;
     engine.until_subscribed().await;
-    engine.says(stored(2));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(2));
+    until_synced(&reader, &engine).await;
 
-    let complains = |report: &event_sources::StreamReport, text: &str| {
+    let has_error = |report: &event_sources::StreamReport, text: &str| {
         report.state == "connecting"
             && report
                 .last_error
@@ -104,14 +105,14 @@ async fn relay_and_router_need_the_rights_in_the_manual_and_no_others() {
     let stranger = follow(&server.url());
     stranger
         .until("a refusal", |report, _| {
-            complains(report, "check the credentials")
+            has_error(report, "check the credentials")
         })
         .await;
     let other: NatsCredentials = creds(&account, &["x"], &["x"]).parse().unwrap();
     let powerless = follow_with(&server.url(), |spec| spec.credentials = Some(other));
     powerless
         .until("a refusal", |report, _| {
-            complains(report, "Permissions Violation")
+            has_error(report, "Permissions Violation")
         })
         .await;
 }

@@ -1,4 +1,4 @@
-//! What others put on the subject, and what a server refuses.
+//! Foreign messages on the subject, and refusals of a server.
 
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -16,7 +16,9 @@ use futures_util::StreamExt;
 use nats_server::NatsServer;
 use net::TrustRoots;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_told, until_true};
+use relayed::{
+    RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_reported, until_synced,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -31,8 +33,8 @@ fn with(headers: &[(&str, &str)]) -> HeaderMap {
     map
 }
 
-/// Asks the relay itself, and gives what it answers until it is done.
-async fn asked(client: &Client, body: &str) -> Vec<Message> {
+/// Sends a request to the relay and returns its whole answer.
+async fn request_replay(client: &Client, body: &str) -> Vec<Message> {
     let is_last = |message: &Message| {
         ["Warmroute-End", "Warmroute-Error"]
             .iter()
@@ -47,7 +49,7 @@ async fn asked(client: &Client, body: &str) -> Vec<Message> {
                 .await
                 .unwrap();
             let mut all = vec![answers.next().await.unwrap()];
-            // The server may not know yet that the relay listens there.
+            // The server may not have the relay's subscription yet.
             if all[0].status == Some(StatusCode::NO_RESPONDERS) {
                 continue;
             }
@@ -65,15 +67,15 @@ fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn garbage_on_the_subject_is_counted_and_harms_nothing() {
+async fn garbage_on_the_subject_is_counted_and_harmless() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
-    engine.says_all(&history(20));
-    until_true(&reader, &engine).await;
+    engine.publish_all(&history(20));
+    until_synced(&reader, &engine).await;
 
     let client = async_nats::connect(server.url()).await.unwrap();
     client.publish(SUBJECT, "no headers".into()).await.unwrap();
@@ -99,7 +101,8 @@ async fn garbage_on_the_subject_is_counted_and_harms_nothing() {
         (1, Some(19), 0)
     );
 
-    // A number that could be one, with bytes that are no batch: a gap that nothing fills, until the engine goes on.
+    // A plausible number on bytes that are no batch: a gap that stays open until the engine's next
+    // batch.
     let forged = with(&[("Warmroute-Seq", "140737488355328")]);
     client
         .publish_with_headers(SUBJECT, forged, "\u{1}garbage".into())
@@ -110,21 +113,21 @@ async fn garbage_on_the_subject_is_counted_and_harms_nothing() {
             report.counts.gaps == 1 && report.state == "live"
         })
         .await;
-    engine.says(stored(3));
-    let report = until_true(&reader, &engine).await;
+    engine.publish(stored(3));
+    let report = until_synced(&reader, &engine).await;
     assert_eq!(report.last_seq, Some(20));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_whose_headers_nobody_can_read_costs_a_connection_and_nothing_else() {
+async fn a_message_with_unreadable_headers_costs_only_the_connection() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
-    engine.says(stored(1));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(1));
+    until_synced(&reader, &engine).await;
     let address = server.url();
     let mut raw = TcpStream::connect(address.strip_prefix("nats://").unwrap())
         .await
@@ -141,13 +144,13 @@ async fn a_message_whose_headers_nobody_can_read_costs_a_connection_and_nothing_
             reader.source.counters().reconnects == 1
         })
         .await;
-    engine.says(stored(2));
-    let report = until_true(&reader, &engine).await;
+    engine.publish(stored(2));
+    let report = until_synced(&reader, &engine).await;
     assert_eq!((report.epoch, reader.held()), (1, vec![1, 2]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing() {
+async fn a_message_above_the_servers_limit_is_reported_counted_and_missed() {
     test_programs::require!(NatsServer);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("nats.conf");
@@ -157,11 +160,11 @@ async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing()
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
-    engine.says(stored(1));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(1));
+    until_synced(&reader, &engine).await;
     engine.until_subscribed().await;
-    engine.says(vec![0; 2_000]);
-    engine.says(stored(2));
+    engine.publish(vec![0; 2_000]);
+    engine.publish(stored(2));
     let notice = relay
         .until(|notice| matches!(notice, RelayNotice::TooLarge { .. }))
         .await;
@@ -172,7 +175,7 @@ async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing()
             limit: 1_000
         }
     );
-    let report = until_told(&reader, 2, &[1, 2]).await;
+    let report = until_reported(&reader, 2, &[1, 2]).await;
     assert_eq!(
         (
             report.counts.gaps,
@@ -181,24 +184,24 @@ async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing()
         ),
         (1, 1, 0)
     );
-    // The live message, and the same in the replay that was asked for it.
+    // The live message, and the same one in the replay that should fill the gap.
     assert_eq!(relay.stop().await.too_large, 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_above_the_readers_limit_is_let_go_and_counted() {
+async fn a_message_above_the_readers_limit_is_dropped_and_counted() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow_with(&server.url(), |spec| spec.settings.max_message = 1_000);
-    engine.says(stored(1));
-    until_true(&reader, &engine).await;
+    engine.publish(stored(1));
+    until_synced(&reader, &engine).await;
     engine.until_subscribed().await;
-    engine.says(vec![0; 2_000]);
-    engine.says(stored(2));
-    let report = until_told(&reader, 2, &[1, 2]).await;
+    engine.publish(vec![0; 2_000]);
+    engine.publish(stored(2));
+    let report = until_reported(&reader, 2, &[1, 2]).await;
     assert_eq!(
         (
             report.counts.dropped,
@@ -210,15 +213,15 @@ async fn a_message_above_the_readers_limit_is_let_go_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_relay_answers_what_is_asked_in_the_documented_form() {
+async fn a_relay_answers_requests_in_the_documented_form() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
     let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
-    engine.says_all(&history(3));
+    engine.publish_all(&history(3));
     let client = async_nats::connect(server.url()).await.unwrap();
-    let answers = asked(&client, "1").await;
+    let answers = request_replay(&client, "1").await;
     let numbers: Vec<_> = answers
         .iter()
         .map(|answer| header(answer, "Warmroute-Seq"))
@@ -234,7 +237,7 @@ async fn a_relay_answers_what_is_asked_in_the_documented_form() {
     );
 
     let asked_before = engine.times_asked();
-    let answers = asked(&client, &u64::MAX.to_string()).await;
+    let answers = request_replay(&client, &u64::MAX.to_string()).await;
     assert_eq!(
         (answers.len(), header(&answers[0], "Warmroute-End")),
         (1, Some("1"))
@@ -242,26 +245,26 @@ async fn a_relay_answers_what_is_asked_in_the_documented_form() {
     assert_eq!(
         engine.times_asked(),
         asked_before,
-        "the engine has nothing to do with that"
+        "the engine is not asked"
     );
     for body in ["", "minus one", "-1"] {
-        let answers = asked(&client, body).await;
+        let answers = request_replay(&client, body).await;
         assert!(
             header(&answers[0], "Warmroute-Error")
                 .unwrap()
                 .contains("expected a decimal number")
         );
     }
-    // Nothing is answered elsewhere than in inboxes: here a request wants its answer on the stream itself.
+    // The relay answers only to inboxes: this request names the stream itself as its reply subject.
     let mut stream = client.subscribe(SUBJECT).await.unwrap();
     client
         .publish_with_reply(format!("{SUBJECT}.replay"), SUBJECT, "0".into())
         .await
         .unwrap();
     assert_eq!(
-        asked(&client, "2").await.len(),
+        request_replay(&client, "2").await.len(),
         2,
-        "requests are answered in order, and this one came later"
+        "requests are answered in order, and this one is the later one"
     );
     client
         .publish(SUBJECT, "the first that comes".into())
@@ -278,11 +281,11 @@ async fn a_relay_answers_what_is_asked_in_the_documented_form() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_replays_at_once_are_enough() {
+async fn a_fifth_replay_at_once_is_refused() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
     let engine = RelayedEngine::start().await;
-    // It accepts whoever asks, and never says anything.
+    // It accepts every connection and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let replay: Endpoint = format!("tcp://{}", silent.local_addr().unwrap())
         .parse()
@@ -294,11 +297,11 @@ async fn four_replays_at_once_are_enough() {
     let client = async_nats::connect(server.url()).await.unwrap();
     assert_eq!(
         header(
-            &asked(&client, &u64::MAX.to_string()).await[0],
+            &request_replay(&client, &u64::MAX.to_string()).await[0],
             "Warmroute-End"
         ),
         Some("1"),
-        "it is there"
+        "the relay answers"
     );
     let inbox = client.new_inbox();
     for _ in 0..4 {
@@ -307,7 +310,7 @@ async fn four_replays_at_once_are_enough() {
             .await
             .unwrap();
     }
-    let refused = asked(&client, "0").await;
+    let refused = request_replay(&client, "0").await;
     assert!(
         header(&refused[0], "Warmroute-Error")
             .unwrap()
@@ -315,7 +318,7 @@ async fn four_replays_at_once_are_enough() {
     );
     assert_eq!(
         header(
-            &asked(&client, &u64::MAX.to_string()).await[0],
+            &request_replay(&client, &u64::MAX.to_string()).await[0],
             "Warmroute-End"
         ),
         Some("1")
@@ -323,7 +326,7 @@ async fn four_replays_at_once_are_enough() {
 }
 
 async fn refusal(reader: &TestSource, text: &str) -> StreamReport {
-    let says = |report: &StreamReport| {
+    let has_error = |report: &StreamReport| {
         report
             .last_error
             .as_ref()
@@ -331,17 +334,17 @@ async fn refusal(reader: &TestSource, text: &str) -> StreamReport {
     };
     reader
         .until(text, |report, _| {
-            report.state == "connecting" && says(report)
+            report.state == "connecting" && has_error(report)
         })
         .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_wants_a_token_is_shown_one() {
+async fn a_server_that_requires_a_token_gets_it() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&["--auth", "geheim"]);
     let engine = RelayedEngine::start().await;
-    engine.says(stored(1));
+    engine.publish(stored(1));
     let mut relay = RelayTask::with(&engine, &server.url(), |spec| {
         spec.credentials = Some("falsch".parse().unwrap())
     });
@@ -357,7 +360,7 @@ async fn a_server_that_wants_a_token_is_shown_one() {
 
     let token = || Some("geheim".parse().unwrap());
     let _relay = RelayTask::with(&engine, &server.url(), |spec| spec.credentials = token());
-    until_true(
+    until_synced(
         &follow_with(&server.url(), |spec| spec.credentials = token()),
         &engine,
     )
@@ -365,7 +368,7 @@ async fn a_server_that_wants_a_token_is_shown_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_encrypted_server_is_followed_where_its_authority_is_believed() {
+async fn an_encrypted_server_is_followed_if_its_authority_is_trusted() {
     test_programs::require!(NatsServer);
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -389,11 +392,11 @@ async fn an_encrypted_server_is_followed_where_its_authority_is_believed() {
     let url = server.url().replace("nats://", "tls://");
     let trust = || Some(TrustRoots::with_authorities(authority.pem().as_bytes()).unwrap());
     let engine = RelayedEngine::start().await;
-    engine.says(stored(1));
+    engine.publish(stored(1));
     let _relay = RelayTask::with(&engine, &url, |spec| spec.trust = trust());
     let reader = follow_with(&url, |spec| spec.trust = trust());
-    until_true(&reader, &engine).await;
-    // Without the authority nobody comes in, whichever scheme is written.
+    until_synced(&reader, &engine).await;
+    // Without the authority both schemes fail.
     refusal(&follow(&url), "cannot be reached").await;
     refusal(&follow(&server.url()), "cannot be reached").await;
     let plain = NatsServer::start(&[]);
@@ -407,7 +410,7 @@ async fn an_encrypted_server_is_followed_where_its_authority_is_believed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_none_is_reported_and_tried_again() {
+async fn a_server_that_is_not_nats_is_reported_and_retried() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("nats://{}", listener.local_addr().unwrap());
     let short = |spec: &mut NatsSpec| spec.settings.replay_timeout = Duration::from_millis(200);
@@ -415,7 +418,7 @@ async fn a_server_that_is_none_is_reported_and_tried_again() {
     for _ in 0..2 {
         let (mut socket, _) = timeout(PATIENCE, listener.accept())
             .await
-            .expect("it is tried again")
+            .expect("the reader connects again")
             .unwrap();
         socket
             .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -424,8 +427,8 @@ async fn a_server_that_is_none_is_reported_and_tried_again() {
         let mut rest = Vec::new();
         let _ = timeout(PATIENCE, socket.read_to_end(&mut rest))
             .await
-            .expect("it is given up");
-        assert_eq!(rest, b"", "a stranger is told nothing");
+            .expect("the reader closes the connection");
+        assert_eq!(rest, b"", "an unknown server gets no bytes");
     }
     refusal(&reader, "check that a nats server listens there").await;
     reader.source.stop().await;

@@ -1,4 +1,4 @@
-//! A replay endpoint whose queue overflows: the index ends with the whole history all the same.
+//! A replay endpoint whose queue overflows: the index still ends with the whole history.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,8 @@ use engine::{
     Overflow, ReplaySocket, Replies, TestSource, any, history, live, publisher, stored, truth,
 };
 
-/// Follows an engine with this history, whose queue is libzmq's by default, and which is asked for these numbers.
+/// Follows an engine with this history and libzmq's default queue; asserts the replay requests by
+/// number.
 async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
     let mut told = history.clone();
     let next = told.len() as u64;
@@ -42,7 +43,7 @@ async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
     assert_eq!(
         (report.state, report.last_error),
         ("live", None),
-        "losing is no fault of the stream"
+        "a loss is not an error of the stream"
     );
     assert_eq!(
         (
@@ -54,26 +55,27 @@ async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
     );
     assert!(
         replay.asked.try_recv().is_err(),
-        "nothing else was asked for"
+        "no other replay was requested"
     );
     reader.source.stop().await;
 }
 
 #[tokio::test]
 #[contract("MC11", "V19")]
-async fn what_is_dropped_in_the_middle_of_an_answer_is_asked_for_again() {
-    // Each answer is read up to the first number it skips; the last is whole, but only a short one is believed its end.
+async fn batches_dropped_in_the_middle_of_an_answer_are_requested_again() {
+    // Each answer is used up to the first number it skips. The last one is whole, but only the end
+    // of a short answer is trusted.
     ends_whole(history(5000), 3, &[0, 1000, 2000, 3000, 4000, 5000]).await;
 }
 
 #[tokio::test]
 #[contract("V19")]
-async fn what_is_dropped_with_the_end_of_an_answer_is_asked_for_again() {
+async fn batches_dropped_with_the_end_of_an_answer_are_requested_again() {
     ends_whole(history(1500), usize::MAX, &[0, 1000, 1500]).await;
 }
 
 #[tokio::test]
-async fn a_short_answer_without_an_end_is_a_failure_that_says_where_it_broke_off() {
+async fn a_short_answer_without_an_end_marker_is_an_error_that_names_where_it_ended() {
     let (_engine, endpoint) = publisher(&any()).await;
     let overflow = Overflow {
         queue: 3,

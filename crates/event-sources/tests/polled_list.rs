@@ -1,4 +1,4 @@
-//! An engine that gives out its events when asked, as trtllm-serve does.
+//! An engine whose events are polled, as trtllm-serve's.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,17 +21,17 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Longer than anything here takes; only a broken test waits it out.
+/// Time limit of a wait; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TARGET: Target = Target {
     worker: WorkerId(3),
     rank: DpRank(0),
 };
 
-/// What the engine says next: a status and a body.
+/// The engine's next reply: a status and a body.
 type PolledAnswers = Arc<Mutex<VecDeque<(u16, Vec<u8>)>>>;
 
-/// A server that drains: every answer is given once, then empty lists.
+/// A server that gives each reply once, then empty lists.
 struct PolledEngine {
     answers: PolledAnswers,
     asked: watch::Receiver<u32>,
@@ -73,7 +73,7 @@ impl PolledEngine {
                 let head = format!(
                     "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
                 );
-                // A reader that has read enough hangs up.
+                // A reader closes the connection when it has read enough.
                 let _ = stream.write_all(head.as_bytes()).await;
                 let _ = stream.write_all(&body).await;
                 count.send_modify(|count| *count += 1);
@@ -88,7 +88,7 @@ impl PolledEngine {
         }
     }
 
-    fn says(&self, events: &[Value]) {
+    fn reply_events(&self, events: &[Value]) {
         self.answers
             .lock()
             .push_back((200, Value::from(events.to_vec()).to_string().into_bytes()));
@@ -113,7 +113,7 @@ fn event(id: u64, data: &Value) -> Value {
     json!({"event_id": id, "data": data, "window_size": 4096})
 }
 
-/// Stores a root block of tokens `n, n, n, n`, named `100 + n`.
+/// Returns an event that stores a root block of tokens `n, n, n, n` with engine hash `100 + n`.
 fn stored(id: u64, n: u32) -> Value {
     let token = json!({"type": "unique_token", "token_id": n, "token_extra_id": 0});
     let tokens = vec![token; BLOCK as usize];
@@ -137,9 +137,9 @@ fn moved(id: u64, n: u32, from: u32, to: u32) -> Value {
 }
 
 #[tokio::test]
-async fn what_the_engine_gives_out_reaches_the_index() {
+async fn polled_events_reach_the_index() {
     let engine = PolledEngine::start().await;
-    engine.says(&[
+    engine.reply_events(&[
         event(
             0,
             &json!({"type": "created", "num_blocks_per_cache_level": [64, 16]}),
@@ -147,8 +147,8 @@ async fn what_the_engine_gives_out_reaches_the_index() {
         stored(1, 1),
         stored(2, 2),
     ]);
-    engine.says(&[removed(3, 1), stored(4, 3)]);
-    engine.says(&[moved(5, 3, 0, 1)]);
+    engine.reply_events(&[removed(3, 1), stored(4, 3)]);
+    engine.reply_events(&[moved(5, 3, 0, 1)]);
     let (source, index) = engine.follow(|_| {});
     let report = until_held(&source, &index, TARGET, &[(2, "device"), (3, "host")]).await;
     assert_eq!((report.source, report.worker.as_ref()), ("poll", "w3"));
@@ -180,12 +180,12 @@ async fn what_the_engine_gives_out_reaches_the_index() {
 }
 
 #[tokio::test]
-async fn numbers_that_were_skipped_cost_what_was_known() {
+async fn skipped_numbers_clear_the_target() {
     let engine = PolledEngine::start().await;
-    engine.says(&[stored(0, 1), stored(1, 2)]);
+    engine.reply_events(&[stored(0, 1), stored(1, 2)]);
     let (source, index) = engine.follow(|_| {});
     until_held(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
-    engine.says(&[stored(7, 3)]);
+    engine.reply_events(&[stored(7, 3)]);
     until_held(&source, &index, TARGET, &[(3, "device")]).await;
     let report = until(&source, "the gap", |report| report.counts.gaps == 1).await;
     assert_eq!(report.counts.restarts, 0);
@@ -193,9 +193,9 @@ async fn numbers_that_were_skipped_cost_what_was_known() {
 }
 
 #[tokio::test]
-async fn an_engine_that_restarted_loses_what_it_held() {
+async fn the_blocks_of_a_restarted_engine_are_cleared() {
     let engine = PolledEngine::start().await;
-    engine.says(&[stored(0, 1), stored(1, 2)]);
+    engine.reply_events(&[stored(0, 1), stored(1, 2)]);
     let (source, index) = engine.follow(|_| {});
     until_held(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
     let port = Arc::clone(&engine.port);
@@ -203,7 +203,7 @@ async fn an_engine_that_restarted_loses_what_it_held() {
     let report = until(&source, "the loss", |report| report.state == "connecting").await;
     assert!(report.last_error.unwrap().contains("cannot be reached"));
     let engine = loop {
-        // The old listener is closed when its task is.
+        // The old listener closes when its task ends.
         if tokio::net::TcpStream::connect(port.address())
             .await
             .is_err()
@@ -212,7 +212,7 @@ async fn an_engine_that_restarted_loses_what_it_held() {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
-    engine.says(&[stored(0, 9)]);
+    engine.reply_events(&[stored(0, 9)]);
     until_held(&source, &index, TARGET, &[(9, "device")]).await;
     let report = until(&source, "the restart", |report| report.counts.restarts == 1).await;
     assert_eq!((report.state, report.epoch), ("live", 2));
@@ -220,9 +220,9 @@ async fn an_engine_that_restarted_loses_what_it_held() {
 }
 
 #[tokio::test]
-async fn an_answer_over_the_limit_is_not_read_and_costs_what_was_known() {
+async fn an_answer_over_the_limit_is_not_read_and_clears_the_target() {
     let engine = PolledEngine::start().await;
-    engine.says(&[stored(0, 1)]);
+    engine.reply_events(&[stored(0, 1)]);
     let (source, index) = engine.follow(|spec| spec.settings.max_message = 4096);
     until_held(&source, &index, TARGET, &[(1, "device")]).await;
     engine.answers.lock().push_back((200, vec![b' '; 8192]));
@@ -236,7 +236,7 @@ async fn an_answer_over_the_limit_is_not_read_and_costs_what_was_known() {
 }
 
 #[tokio::test]
-async fn what_is_no_list_is_counted_and_what_is_no_event_costs_itself() {
+async fn a_bad_list_is_counted_and_a_bad_event_is_skipped() {
     let engine = PolledEngine::start().await;
     for body in ["not json", "{}", "null", "[", &"[".repeat(100_000)] {
         engine
@@ -244,7 +244,7 @@ async fn what_is_no_list_is_counted_and_what_is_no_event_costs_itself() {
             .lock()
             .push_back((200, body.as_bytes().to_vec()));
     }
-    engine.says(&[stored(0, 1), json!(5), stored(2, 2)]);
+    engine.reply_events(&[stored(0, 1), json!(5), stored(2, 2)]);
     let (source, index) = engine.follow(|_| {});
     until_held(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
     let report = until(&source, "the counts", |report| {
@@ -256,12 +256,12 @@ async fn what_is_no_list_is_counted_and_what_is_no_event_costs_itself() {
 }
 
 #[tokio::test]
-async fn an_engine_of_nothing_but_garbage_is_left_alone_for_a_while() {
+async fn an_engine_that_sends_only_garbage_is_quarantined() {
     let engine = PolledEngine::start().await;
-    engine.says(&[stored(0, 1)]);
+    engine.reply_events(&[stored(0, 1)]);
     let (source, index) = engine.follow(|_| {});
     until_held(&source, &index, TARGET, &[(1, "device")]).await;
-    engine.says(&vec![json!("garbage"); 100]);
+    engine.reply_events(&vec![json!("garbage"); 100]);
     until_held(&source, &index, TARGET, &[]).await;
     let report = until(&source, "the quarantine", |report| {
         report.state == "quarantined"
@@ -275,7 +275,7 @@ async fn an_engine_of_nothing_but_garbage_is_left_alone_for_a_while() {
 }
 
 #[tokio::test]
-async fn another_server_is_named() {
+async fn a_server_of_another_kind_is_named() {
     let engine = PolledEngine::start().await;
     engine.answers.lock().push_back((404, b"not here".to_vec()));
     let (source, _) = engine.follow(|_| {});
@@ -290,13 +290,13 @@ async fn another_server_is_named() {
 }
 
 #[tokio::test]
-async fn ranks_are_targets_of_their_own() {
+async fn each_rank_is_a_target() {
     let engine = PolledEngine::start().await;
     let of_rank = |mut event: Value, rank: u32| {
         event["attention_dp_rank"] = json!(rank);
         event
     };
-    engine.says(&[of_rank(stored(0, 1), 0), of_rank(stored(0, 2), 1)]);
+    engine.reply_events(&[of_rank(stored(0, 1), 0), of_rank(stored(0, 2), 1)]);
     let (source, index) = engine.follow(|_| {});
     until_held(&source, &index, TARGET, &[(1, "device")]).await;
     until_held(
@@ -309,8 +309,8 @@ async fn ranks_are_targets_of_their_own() {
         &[(2, "device")],
     )
     .await;
-    // A gap on one rank is none of the other's.
-    engine.says(&[of_rank(stored(9, 3), 1)]);
+    // A gap on one rank does not affect the other.
+    engine.reply_events(&[of_rank(stored(9, 3), 1)]);
     until_held(
         &source,
         &index,
@@ -326,7 +326,7 @@ async fn ranks_are_targets_of_their_own() {
 }
 
 #[tokio::test]
-async fn an_idle_engine_is_asked_less_often() {
+async fn an_idle_engine_is_polled_less_often() {
     let engine = PolledEngine::start().await;
     let (source, _) = engine.follow(|spec| {
         spec.interval = Duration::from_millis(10);
@@ -334,16 +334,14 @@ async fn an_idle_engine_is_asked_less_often() {
     });
     let clock = net::Clock::system();
     let begun = clock.now();
-    // At 0, 20, 60, 140, 300, 620, 1020 ms; a busy machine is later, and the first pace would be at the seventh after 60.
+    // Polls at 0, 20, 60, 140, 300, 620, 1020 ms, later on a busy machine; at the first interval
+    // the seventh would come after 60 ms.
     let mut asked = engine.asked.clone();
     tokio::time::timeout(PATIENCE, asked.wait_for(|asked| *asked >= 7))
         .await
-        .expect("it is asked")
+        .expect("a poll comes")
         .unwrap();
     let took = clock.now().since(begun);
-    assert!(
-        took > Duration::from_millis(600),
-        "seven questions in {took:?}"
-    );
+    assert!(took > Duration::from_millis(600), "seven polls in {took:?}");
     source.stop().await;
 }

@@ -1,5 +1,5 @@
-//! What a real engine published, published once more from here: the index holds what the recording implies, whatever
-//! happens to the stream on its way.
+//! A recorded session of a real engine, published again: the index holds the blocks that the
+//! recording implies, whatever faults the stream has.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use kv_index::TargetDigest;
 use recording::{ImpliedBlocks, RecordedBatch, memberships, recorded_answer, session};
 use zmtp::Pub;
 
-/// An engine that is followed from its first batch on.
+/// An engine and the source that follows it.
 struct RecordedEngine {
     publisher: Pub,
     endpoint: Endpoint,
@@ -29,7 +29,7 @@ impl RecordedEngine {
         Self::joined(&[], ReplayForm::New).await
     }
 
-    /// An engine that has published `history` before anybody listened.
+    /// Starts an engine that published `history` before the source connected.
     async fn joined(history: &[RecordedBatch], form: ReplayForm) -> Self {
         let (publisher, endpoint) = publisher(&any()).await;
         let mut replay = ReplaySocket::bind(answers(history, form)).await;
@@ -37,7 +37,7 @@ impl RecordedEngine {
         assert_eq!(
             replay.asked.recv().await,
             Some(0),
-            "everything is asked for"
+            "the whole history is requested"
         );
         reader.until_subscribed(&publisher).await;
         let engine = Self {
@@ -50,17 +50,17 @@ impl RecordedEngine {
         engine
     }
 
-    /// Publishes without keeping anything for a replay.
+    /// Publishes a batch without keeping it for replay.
     fn send(&self, batch: &RecordedBatch) {
         self.publisher.send(&live(batch.seq, &batch.payload));
     }
 
-    /// From the next request on the replay socket knows these.
-    fn keeps(&self, batches: &[RecordedBatch]) {
+    /// Sets the history of the replay socket from the next request on.
+    fn set_history(&self, batches: &[RecordedBatch]) {
         self.replay.then(answers(batches, ReplayForm::New));
     }
 
-    /// Waits until everything up to this number is applied.
+    /// Waits until all batches up to this number are applied.
     async fn at(&self, last_seq: Option<u64>) -> StreamReport {
         let what = format!("number {last_seq:?}");
         self.reader
@@ -90,7 +90,7 @@ fn answers(batches: &[RecordedBatch], form: ReplayForm) -> Replies {
     )
 }
 
-/// The digest of somebody who knows these from a replay alone.
+/// Returns the digest of an index built by a replay of these batches alone.
 async fn rebuilt(batches: &[RecordedBatch]) -> Vec<TargetDigest> {
     let digest = RecordedEngine::joined(batches, ReplayForm::New)
         .await
@@ -101,7 +101,7 @@ async fn rebuilt(batches: &[RecordedBatch]) -> Vec<TargetDigest> {
 
 #[tokio::test]
 #[contract("V9", "V12", "V19")]
-async fn after_every_batch_the_index_holds_what_the_recording_implies() {
+async fn after_every_batch_the_index_holds_the_blocks_the_recording_implies() {
     let engine = RecordedEngine::followed().await;
     let mut reading = ImpliedBlocks::default();
     let mut most = 0;
@@ -144,10 +144,11 @@ async fn after_every_batch_the_index_holds_what_the_recording_implies() {
 
 #[tokio::test]
 #[contract("V12", "V17")]
-async fn a_recorded_copy_outlives_one_removal_and_a_recorded_report_does_not() {
+async fn a_recorded_copy_survives_one_removal_and_a_repeated_report_does_not() {
     let session = session();
     let before_the_clear = &session[..37];
-    // The last block of a prompt of three blocks, computed three times; nine blocks reported because they were reused.
+    // The last block of a prompt of three blocks is computed three times; nine blocks are reported
+    // because they are reused.
     let (copied, reported) = (session[26].names()[0], session[35].names()[8]);
     let engine = RecordedEngine::followed().await;
     engine.follow(before_the_clear).await;
@@ -165,7 +166,7 @@ async fn a_recorded_copy_outlives_one_removal_and_a_recorded_report_does_not() {
 
 #[tokio::test]
 #[contract("MC11", "V9")]
-async fn a_router_that_joins_late_knows_what_happened_before() {
+async fn a_router_that_joins_late_replays_the_history() {
     let session = session();
     let recorded = recorded_answer();
     let (end, batches) = recorded.split_last().unwrap();
@@ -173,7 +174,7 @@ async fn a_router_that_joins_late_knows_what_happened_before() {
         let sent = frames::encode_replay(ReplayForm::New, b"", batch.seq, &batch.payload);
         assert_eq!(
             sent, *answer,
-            "the replay socket here sends what the engine's sent"
+            "the replay socket here sends the same as the engine's"
         );
     }
     assert_eq!(frames::encode_replay_end(ReplayForm::New), *end);
@@ -200,13 +201,14 @@ async fn a_router_that_joins_late_knows_what_happened_before() {
 
 #[tokio::test]
 #[contract("MC8", "MC11")]
-async fn a_batch_lost_on_the_live_socket_is_fetched() {
+async fn a_batch_lost_on_the_live_socket_is_replayed() {
     let session = &session()[..37];
     for form in [ReplayForm::Old, ReplayForm::New] {
         for lost in [1, 4, 26, 36] {
             let mut engine = RecordedEngine::followed().await;
             engine.replay.then(answers(session, form));
-            // The next number shows that one is missing; for the last one that is the clear, which is not sent here.
+            // The next number reveals a missing one; behind the last one it is the clear, which is
+            // not sent here.
             let removal = RecordedBatch::removing(37, &[]);
             for batch in session
                 .iter()
@@ -219,7 +221,7 @@ async fn a_batch_lost_on_the_live_socket_is_fetched() {
             assert_eq!(
                 engine.replay.asked.recv().await,
                 Some(lost),
-                "only what is missing is asked for"
+                "only the missing batches are requested"
             );
             ImpliedBlocks::of(session).agrees_with(&engine.reader.index, &report);
             assert_eq!(engine.digest(), rebuilt(session).await, "without {lost}");
@@ -236,7 +238,7 @@ async fn a_batch_lost_on_the_live_socket_is_fetched() {
 }
 
 #[tokio::test]
-async fn a_batch_lost_for_good_costs_what_was_in_it() {
+async fn a_batch_lost_for_good_loses_only_its_own_events() {
     let session = session();
     for lost in [4, 26, 36] {
         let left: Vec<_> = session
@@ -249,11 +251,11 @@ async fn a_batch_lost_for_good_costs_what_was_in_it() {
             .filter(|batch| batch.seq < 37)
             .cloned()
             .collect();
-        // The hole shows with the number behind it: for the last one that is one without content.
+        // The next number reveals the hole; behind the last one it is a batch without content.
         let nothing = RecordedBatch::removing(37, &[]);
         let shown: Vec<_> = before_the_clear.iter().chain([&nothing]).cloned().collect();
         let engine = RecordedEngine::followed().await;
-        engine.keeps(&shown);
+        engine.set_history(&shown);
         let report = engine.follow(&shown).await;
         ImpliedBlocks::of(&shown).agrees_with(&engine.reader.index, &report);
         assert_eq!(
@@ -264,16 +266,16 @@ async fn a_batch_lost_for_good_costs_what_was_in_it() {
         assert_eq!(
             report.counts.orphans > 0,
             lost == 4,
-            "what hangs on lost blocks is no use"
+            "blocks behind lost blocks are not credited"
         );
         assert!(!memberships(&engine.reader.index).is_empty());
     }
 }
 
 #[tokio::test]
-async fn behind_a_batch_lost_for_good_no_copy_is_counted() {
+async fn after_a_batch_lost_for_good_no_copy_is_counted() {
     let session = session();
-    // The same block is stored by 25, 26 and 27; what 28 removed nobody knows.
+    // Batches 25, 26 and 27 store the same block; the removals in 28 are unknown.
     let copied = session[26].names()[0];
     let mut shown: Vec<_> = session[..37]
         .iter()
@@ -282,7 +284,7 @@ async fn behind_a_batch_lost_for_good_no_copy_is_counted() {
         .collect();
     shown.push(RecordedBatch::removing(37, &[copied]));
     let engine = RecordedEngine::followed().await;
-    engine.keeps(&shown);
+    engine.set_history(&shown);
     let report = engine.follow(&shown).await;
     let reading = ImpliedBlocks::of(&shown);
     reading.agrees_with(&engine.reader.index, &report);
@@ -292,7 +294,7 @@ async fn behind_a_batch_lost_for_good_no_copy_is_counted() {
 
 #[tokio::test]
 #[contract("V9")]
-async fn an_engine_that_was_replaced_is_followed_from_its_new_beginning() {
+async fn a_replaced_engine_is_followed_from_its_first_batch() {
     let session = session();
     let second_life = &session[..20];
     let RecordedEngine {
@@ -308,7 +310,7 @@ async fn an_engine_that_was_replaced_is_followed_from_its_new_beginning() {
         .until("the first life", |report, _| report.last_seq == Some(36))
         .await;
 
-    // The process is gone, and with it the connection.
+    // The process and its connection are gone.
     drop(first);
     reader
         .until("the disconnect", |report, _| report.state == "connecting")
@@ -336,14 +338,14 @@ async fn an_engine_that_was_replaced_is_followed_from_its_new_beginning() {
 }
 
 #[tokio::test]
-async fn numbers_that_fall_on_a_connection_that_holds_are_a_new_life() {
+async fn falling_numbers_on_an_open_connection_are_a_restart() {
     let session = session();
     for missed in [0, 3] {
         let second_life = &session[..20];
         let engine = RecordedEngine::followed().await;
         engine.follow(&session[..37]).await;
-        // The first batches of the new life may be missed: its replay has them.
-        engine.keeps(second_life);
+        // The first batches after the restart may be missed: the replay has them.
+        engine.set_history(second_life);
         let report = engine.follow(&second_life[missed..]).await;
         ImpliedBlocks::of(second_life).agrees_with(&engine.reader.index, &report);
         assert_eq!(
@@ -364,7 +366,7 @@ async fn numbers_that_fall_on_a_connection_that_holds_are_a_new_life() {
 
 #[tokio::test]
 #[contract("V17")]
-async fn what_comes_twice_counts_once() {
+async fn a_batch_that_arrives_twice_counts_once() {
     let session = &session()[..37];
     let engine = RecordedEngine::followed().await;
     for batch in session {
@@ -384,12 +386,12 @@ async fn what_comes_twice_counts_once() {
 }
 
 #[tokio::test]
-async fn a_resync_rebuilds_what_the_index_has_lost() {
+async fn a_resync_restores_blocks_that_the_index_lost() {
     let session = &session()[..37];
     let mut engine = RecordedEngine::followed().await;
     engine.follow(session).await;
     let right = engine.digest();
-    engine.keeps(session);
+    engine.set_history(session);
     engine.reader.index.clear(engine::TARGET);
     assert!(engine.digest().is_empty());
 
@@ -400,7 +402,7 @@ async fn a_resync_rebuilds_what_the_index_has_lost() {
     assert_eq!(
         engine.replay.asked.recv().await,
         Some(0),
-        "everything is asked for"
+        "the whole history is requested"
     );
     assert_eq!(engine.digest(), right);
     assert_eq!(
@@ -414,13 +416,13 @@ async fn a_resync_rebuilds_what_the_index_has_lost() {
 }
 
 #[tokio::test]
-async fn a_resync_from_what_the_engine_still_keeps_forgets_nothing_and_counts_nothing_twice() {
+async fn a_resync_from_a_truncated_history_forgets_nothing_and_counts_nothing_twice() {
     let session = &session()[..37];
     let engine = RecordedEngine::followed().await;
     engine.follow(session).await;
     let right = engine.digest();
-    // Blocks of the first batches are held, and never stored again.
-    engine.keeps(&session[20..]);
+    // Blocks of the first batches are held and not stored again.
+    engine.set_history(&session[20..]);
     engine.reader.source.resync();
     let again = |report: &StreamReport, _: &[u32]| {
         report.counts.batches == 37 + 17 && report.state == "live"
@@ -450,12 +452,12 @@ async fn a_resync_from_what_the_engine_still_keeps_forgets_nothing_and_counts_no
 }
 
 #[tokio::test]
-async fn without_a_replay_endpoint_a_resync_ends_only_what_was_on_trust() {
+async fn without_a_replay_endpoint_a_resync_ends_only_uncertain_credits() {
     let session = session();
     let (engine, endpoint) = publisher(&any()).await;
     let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
-    // One of the copies of a block that was computed three times goes.
+    // One copy of a block that was computed three times is removed.
     let copied = session[26].names()[0];
     let removal = RecordedBatch::removing(37, &[copied]);
     for batch in session[..37].iter().chain([&removal]) {
@@ -476,10 +478,10 @@ async fn without_a_replay_endpoint_a_resync_ends_only_what_was_on_trust() {
     };
     tokio::time::timeout(engine::PATIENCE, wait).await.unwrap();
     assert_eq!(memberships(&reader.index), held);
-    // The clear.
+    // Batch of the clear.
     engine.send(&live(38, &session[37].payload));
     let report = reader
-        .until("what comes next", |report, _| report.last_seq == Some(38))
+        .until("the next batch", |report, _| report.last_seq == Some(38))
         .await;
     assert_eq!(memberships(&reader.index).len(), 5);
     assert_eq!(

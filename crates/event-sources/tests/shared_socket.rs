@@ -27,7 +27,7 @@ fn target(worker: u32, rank: u32) -> Target {
     }
 }
 
-/// Pods by name, to be changed while the socket is followed.
+/// Pods by name; tests change them while the socket is followed.
 type Pods = Arc<RwLock<BTreeMap<String, u32>>>;
 
 struct SharedSocketFixture {
@@ -38,7 +38,7 @@ struct SharedSocketFixture {
 }
 
 impl SharedSocketFixture {
-    /// Knows the pods `a` and `b`, workers 1 and 2.
+    /// Binds a socket with the pods `a` and `b`, workers 1 and 2.
     async fn bind(change: impl FnOnce(&mut SharedSpec)) -> Self {
         let (probe, endpoint) = engine::publisher(&any()).await;
         drop(probe);
@@ -85,7 +85,7 @@ impl SharedSocketFixture {
     }
 }
 
-/// A batch of this rank that stores block `n`.
+/// Returns a batch of this rank that stores block `n`.
 fn of_rank(rank: u32, n: u32) -> Vec<u8> {
     let event = vllm::WireEvent::Stored(vllm::WireStored {
         hashes: vec![(100 + u64::from(n)).into()],
@@ -104,10 +104,10 @@ fn of_rank(rank: u32, n: u32) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn topics_say_whose_cache_a_message_speaks_of() {
+async fn the_topic_selects_the_target_of_a_message() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     let (a, b) = (socket.publisher().await, socket.publisher().await);
-    // Their numbers are their own: neither takes the other's for a gap or a repetition.
+    // Each stream has its own numbers: the other's are no gap and no duplicate.
     for seq in 0..3_u32 {
         a.send(&encode_live(b"kv@a@m", seq.into(), &stored(seq)));
         b.send(&encode_live(b"kv@b@m", (seq + 40).into(), &stored(seq + 5)));
@@ -142,7 +142,7 @@ async fn topics_say_whose_cache_a_message_speaks_of() {
 }
 
 #[tokio::test]
-async fn ranks_that_share_a_topic_are_numbered_each_for_itself() {
+async fn ranks_that_share_a_topic_are_numbered_separately() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     let (first, second) = (socket.publisher().await, socket.publisher().await);
     for seq in 0..2_u32 {
@@ -164,12 +164,12 @@ async fn ranks_that_share_a_topic_are_numbered_each_for_itself() {
 }
 
 #[tokio::test]
-async fn unknown_topics_are_dropped_and_counted_and_followed_once_they_are_known() {
+async fn unknown_topics_are_counted_and_dropped_until_their_worker_is_known() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     let publisher = socket.publisher().await;
     publisher.send(&encode_live(b"kv@c@m", 0, &stored(1)));
     publisher.send(&encode_live(b"kv@nonsense", 0, &stored(1)));
-    // The subscription itself keeps other topics away.
+    // The subscription already filters other topics.
     publisher.send(&encode_live(b"load", 0, &stored(1)));
     let report = until(&socket.source, "two drops", |report| {
         report.counts.dropped == 2
@@ -196,7 +196,7 @@ async fn unknown_topics_are_dropped_and_counted_and_followed_once_they_are_known
     socket.pods.write().insert("c".to_owned(), 3);
     publisher.send(&encode_live(b"kv@c@m", 1, &stored(2)));
     socket.until_held(target(3, 0), &[2]).await;
-    // And let go of when they are not.
+    // A topic whose worker is removed is not followed any more.
     socket.pods.write().remove("c");
     socket.until_held(target(3, 0), &[]).await;
     assert_eq!(socket.source.reports(), []);
@@ -204,7 +204,7 @@ async fn unknown_topics_are_dropped_and_counted_and_followed_once_they_are_known
 }
 
 #[tokio::test]
-async fn messages_of_two_frames_are_read_and_those_of_one_are_counted() {
+async fn messages_of_two_frames_are_read_and_of_one_frame_are_counted() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     let publisher = socket.publisher().await;
     publisher.send(&[b"kv@a@m".to_vec(), stored(1)]);
@@ -225,7 +225,7 @@ async fn messages_of_two_frames_are_read_and_those_of_one_are_counted() {
 }
 
 #[tokio::test]
-async fn a_publisher_that_comes_back_after_a_restart_is_followed_and_its_old_connection_is_not() {
+async fn after_a_publishers_restart_only_its_new_connection_is_followed() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     let old = socket.publisher().await;
     old.send(&encode_live(b"kv@a@m", 0, &stored(1)));
@@ -253,7 +253,7 @@ async fn a_publisher_that_comes_back_after_a_restart_is_followed_and_its_old_con
 }
 
 #[tokio::test]
-async fn an_engine_that_comes_back_under_another_topic_takes_the_place_of_its_old_life() {
+async fn an_engine_that_restarts_under_another_topic_replaces_its_old_stream() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     socket.pods.write().insert("a-new-address".to_owned(), 1);
     let old = socket.publisher().await;
@@ -262,7 +262,7 @@ async fn an_engine_that_comes_back_under_another_topic_takes_the_place_of_its_ol
     let new = socket.publisher().await;
     new.send(&encode_live(b"kv@a-new-address@m", 0, &stored(5)));
     socket.until_held(target(1, 0), &[5]).await;
-    // The old one may not come in between again.
+    // The old stream is ignored from now on.
     old.send(&encode_live(b"kv@a@m", 8, &stored(2)));
     until(&socket.source, "the drop", |report| {
         report.counts.dropped == 1
@@ -273,7 +273,7 @@ async fn an_engine_that_comes_back_under_another_topic_takes_the_place_of_its_ol
 }
 
 #[tokio::test]
-async fn a_publisher_of_garbage_is_quarantined_alone() {
+async fn only_the_publisher_that_sends_garbage_is_quarantined() {
     let socket = SharedSocketFixture::bind(|_| {}).await;
     let (bad, good) = (socket.publisher().await, socket.publisher().await);
     bad.send(&encode_live(b"kv@a@m", 0, &stored(1)));
@@ -299,7 +299,7 @@ async fn a_publisher_of_garbage_is_quarantined_alone() {
 }
 
 #[tokio::test]
-async fn more_streams_than_are_allowed_are_not_followed() {
+async fn streams_beyond_the_limit_are_not_followed() {
     let socket = SharedSocketFixture::bind(|spec| spec.max_streams = 2).await;
     let publisher = socket.publisher().await;
     for rank in 0..4 {
@@ -327,13 +327,13 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// A master of a store beside the engines says of a block that an engine named: it is with me, too.
+/// The master of a shared store announces that it also holds a block that an engine announced.
 #[tokio::test]
 #[contract_id::contract("MC10")]
-async fn a_stores_blocks_count_for_every_target_that_shares_it() {
+async fn the_blocks_of_a_store_count_for_every_target_that_shares_it() {
     let index = Arc::new(KvIndex::new(IndexSettings::default()));
     let (engines, store) = ([target(1, 0), target(2, 0)], target(9, 0));
-    // The fixture's own key, as a block's name.
+    // The fixture's key as an engine hash.
     let names =
         kv_events::standard::decode_msgpack(&fixture("mooncake_master_stored_u64_key")).unwrap();
     let kv_events::standard::StandardChange::Stored { seq_hashes, .. } =
@@ -388,7 +388,8 @@ async fn a_stores_blocks_count_for_every_target_that_shares_it() {
             .all(|engine| present(*engine) == Some([1, 1, 0, 0]))
     })
     .await;
-    // An object that is nobody's block, and a batch that is none: neither stops the stream. A skipped number is a gap.
+    // An object that is no engine's block and a malformed batch do not stop the stream. A skipped
+    // number is a gap.
     master.send(&encode_live(
         b"",
         1,
@@ -396,7 +397,7 @@ async fn a_stores_blocks_count_for_every_target_that_shares_it() {
     ));
     master.send(&encode_live(b"", 2, b"garbage"));
     until(&source, "the garbage", |report| report.last_seq == Some(2)).await;
-    assert!(fan_out.remove(engines[0]), "one is left");
+    assert!(fan_out.remove(engines[0]), "one member is left");
     master.send(&encode_live(b"", 5, &fixture("mooncake_master_removed")));
     until(&source, "the removal", |_| {
         present(engines[1]) == Some([1, 0, 0, 0])
@@ -411,11 +412,7 @@ async fn a_stores_blocks_count_for_every_target_that_shares_it() {
         ),
         (4, 1, 1)
     );
-    assert_eq!(
-        present(engines[0]),
-        Some([1, 1, 0, 0]),
-        "it is told nothing any more"
-    );
-    assert_eq!(present(store), None, "the store itself is nobody's worker");
+    assert_eq!(present(engines[0]), Some([1, 1, 0, 0]), "its updates stop");
+    assert_eq!(present(store), None, "the store itself is not a worker");
     source.stop().await;
 }

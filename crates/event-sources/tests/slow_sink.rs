@@ -1,4 +1,4 @@
-//! A stream that says more than can be applied.
+//! A stream that sends faster than its sink applies.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use event_sources::{EventSink, SinkCounts, StreamMessage};
 use kv_blocks::Moment;
 use stream_server::{PATIENCE, StreamServer, follow, soon};
 
-/// A sink that does not come back from an event until it is let go.
+/// A sink that blocks in each event until it is released.
 #[derive(Clone, Debug, Default)]
 struct SlowSink(Arc<(Mutex<SinkState>, Condvar)>);
 
@@ -51,7 +51,7 @@ impl EventSink for SlowSink {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 #[contract("CK49")]
-async fn events_that_come_too_fast_are_dropped_and_counted_and_the_reader_never_waits() {
+async fn excess_events_are_dropped_and_counted_and_the_reader_never_waits() {
     let server = StreamServer::bind().await;
     let slow = SlowSink::default();
     let source = follow(&server.url(), Box::new(slow.clone()), |spec| {
@@ -61,7 +61,7 @@ async fn events_that_come_too_fast_are_dropped_and_counted_and_the_reader_never_
     let (lock, changed) = &*slow.0;
     let filler = "x".repeat(64 << 10);
     let event = |n: u32| format!("data: {n} {filler}\n\n");
-    // Were some lost before the sink had one in its hands, the connection would be given up at once.
+    // If events were lost before the sink has one, the connection would close at once.
     stream.send(event(0).as_bytes()).await;
     assert!(
         changed
@@ -70,17 +70,17 @@ async fn events_that_come_too_fast_are_dropped_and_counted_and_the_reader_never_
             .0
             .asked
     );
-    // Far more than the sockets' buffers hold: the writes end only if somebody reads.
+    // Far more than the sockets' buffers hold: the writes end only if the reader reads.
     for n in 1..400 {
         stream.send(event(n).as_bytes()).await;
     }
     assert!(
         lock.lock().unwrap().taken.is_empty(),
-        "the sink has not taken anything yet"
+        "the sink has applied nothing yet"
     );
     lock.lock().unwrap().open = true;
     changed.notify_all();
-    // What it believed is gone, and the stream is asked anew.
+    // The known prefixes are cleared, and the stream is requested again.
     stream.closed().await;
     let mut stream = server.streaming().await;
     stream.send(b"data: after\n\n").await;
@@ -93,8 +93,8 @@ async fn events_that_come_too_fast_are_dropped_and_counted_and_the_reader_never_
         soon(changes.changed()).await.unwrap();
         report = source.report();
     }
-    // One was in the sink's hands when the rest was lost, and one came afterwards. The last of the rest may still have
-    // been on their way when the connection was closed.
+    // The sink had one event when the rest was lost, and one came afterwards. The last of the rest
+    // may have been in transit when the connection closed.
     assert_eq!(report.state, "live");
     assert!((200..=399).contains(&report.counts.dropped), "{report:?}");
     let told = |seen: &SinkState| (seen.forgotten, seen.connected);

@@ -1,4 +1,4 @@
-//! A stream of server-sent events over a real socket: what is read, what it costs to be wrong, and what follows an end.
+//! A stream of server-sent events over a real socket: events, errors, and reconnects.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use stream_server::{HEAD, StreamServer, Watcher, event, hash};
 
 #[tokio::test]
 #[contract("CK43", "CK44")]
-async fn the_five_kinds_of_events_reach_the_view_however_their_bytes_are_cut() {
+async fn the_five_event_kinds_reach_the_view_however_their_bytes_are_split() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
@@ -41,7 +41,7 @@ async fn the_five_kinds_of_events_reach_the_view_however_their_bytes_are_cut() {
     for byte in script.concat().bytes() {
         stream.send(&[byte]).await;
     }
-    // Without a second tier what leaves the accelerator is gone.
+    // Without a second tier, a prefix that leaves the accelerator is gone.
     let report = watcher.until_held(&[(1, 64), (5, 8)]).await;
     assert_eq!(
         (report.source, report.state, report.worker.as_ref()),
@@ -65,7 +65,7 @@ async fn the_five_kinds_of_events_reach_the_view_however_their_bytes_are_cut() {
 
 #[tokio::test]
 #[contract("CK45")]
-async fn an_event_without_a_count_keeps_the_known_one_and_else_stands_for_the_assumed_one() {
+async fn an_event_without_a_token_count_keeps_the_known_count_or_assumes_the_default() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
@@ -83,7 +83,7 @@ async fn an_event_without_a_count_keeps_the_known_one_and_else_stands_for_the_as
 
 #[tokio::test]
 #[contract("CK46")]
-async fn the_name_in_the_stream_wins_and_the_one_in_the_data_is_the_fallback() {
+async fn the_event_field_of_the_stream_wins_over_the_type_in_the_data() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
@@ -106,7 +106,7 @@ async fn the_name_in_the_stream_wins_and_the_one_in_the_data_is_the_fallback() {
 
 #[tokio::test]
 #[contract("CK47")]
-async fn an_event_over_a_mebibyte_is_dropped_and_counted_and_the_stream_goes_on() {
+async fn an_event_over_a_mebibyte_is_dropped_counted_and_the_stream_continues() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
@@ -133,7 +133,7 @@ async fn an_event_over_a_mebibyte_is_dropped_and_counted_and_the_stream_goes_on(
 }
 
 #[tokio::test]
-async fn garbage_is_counted_and_costs_its_own_event_only() {
+async fn garbage_is_counted_and_loses_only_its_own_event() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
@@ -150,7 +150,7 @@ async fn garbage_is_counted_and_costs_its_own_event_only() {
     ] {
         stream.send(bad).await;
     }
-    // A note of the stream itself is no error.
+    // A comment of the stream is no error.
     stream.send(b"event: snapshot_end\ndata: {}\n\n").await;
     stream.event("cache_created", 2, 64).await;
     let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
@@ -166,7 +166,7 @@ async fn garbage_is_counted_and_costs_its_own_event_only() {
 }
 
 #[tokio::test]
-async fn a_sender_of_nothing_but_garbage_is_not_believed_any_longer() {
+async fn a_sender_of_only_garbage_is_quarantined() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
@@ -187,12 +187,12 @@ async fn a_sender_of_nothing_but_garbage_is_not_believed_any_longer() {
 
 #[tokio::test]
 #[contract("CK48")]
-async fn a_stream_that_ended_cleanly_or_broke_off_is_read_again() {
+async fn a_stream_that_ended_or_broke_off_is_requested_again() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
-    // What is torn by the end was not said.
+    // An event cut off by the end does not count.
     stream
         .send(b"event: cache_purged\ndata: {\"prefix_hash\": \"0000000000000001\"}")
         .await;
@@ -224,7 +224,7 @@ async fn a_stream_that_ended_cleanly_or_broke_off_is_read_again() {
 
 #[tokio::test]
 #[contract("CK42", "CK48")]
-async fn the_first_wait_is_a_second_with_the_usual_interval() {
+async fn the_first_pause_is_a_second_at_the_default_interval() {
     let server = StreamServer::bind().await;
     let defaults = SseSpec::new("b1", server.url().parse().unwrap());
     assert_eq!(defaults.reconnect_interval, Duration::from_secs(5));
@@ -237,7 +237,7 @@ async fn the_first_wait_is_a_second_with_the_usual_interval() {
         .await;
     let ended = started();
     drop(stream);
-    server.asked().await;
+    server.next_request().await;
     assert!(
         (950..3_000).contains(&ended.elapsed().as_millis()),
         "{:?}",
@@ -252,7 +252,7 @@ fn started() -> Instant {
 }
 
 #[tokio::test]
-async fn a_reader_that_the_sender_cuts_off_as_too_slow_believes_nothing_of_before() {
+async fn a_reader_cut_off_as_too_slow_clears_its_prefixes() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
@@ -269,7 +269,7 @@ async fn a_reader_that_the_sender_cuts_off_as_too_slow_believes_nothing_of_befor
 }
 
 #[tokio::test]
-async fn a_sender_that_begins_with_all_that_holds_replaces_what_was_known() {
+async fn a_stream_that_begins_with_a_snapshot_replaces_the_known_prefixes() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&format!("{}?snapshot=true", server.url()));
     let mut stream = server.streaming().await;
@@ -290,7 +290,7 @@ async fn a_sender_that_begins_with_all_that_holds_replaces_what_was_known() {
 }
 
 #[tokio::test]
-async fn what_is_no_stream_of_events_is_named() {
+async fn a_reply_that_is_no_event_stream_is_named() {
     for (reply, said) in [
         (
             "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
@@ -312,7 +312,7 @@ async fn what_is_no_stream_of_events_is_named() {
     ] {
         let server = StreamServer::bind().await;
         let watcher = Watcher::follow(&server.url());
-        let mut asked = server.asked().await;
+        let mut asked = server.next_request().await;
         asked.send(reply.as_bytes()).await;
         let report = watcher
             .until(said, |report, _| report.last_error.is_some())
@@ -328,7 +328,7 @@ async fn what_is_no_stream_of_events_is_named() {
 }
 
 #[tokio::test]
-async fn a_token_is_sent_and_never_shown() {
+async fn a_token_is_sent_and_never_displayed() {
     let server = StreamServer::bind().await;
     let spec = SseSpec::new("b1", server.url().parse().unwrap())
         .bearer("geheim")
@@ -337,7 +337,7 @@ async fn a_token_is_sent_and_never_shown() {
     let watcher = Watcher::with(&server.url(), |own| {
         own.authorization = spec.authorization.clone()
     });
-    let asked = server.asked().await;
+    let asked = server.next_request().await;
     assert!(
         asked.head.contains("authorization: Bearer geheim\r\n"),
         "{}",
@@ -352,7 +352,7 @@ async fn a_token_is_sent_and_never_shown() {
 }
 
 #[tokio::test]
-async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
+async fn a_quiet_stream_is_stale_until_its_next_event() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::with(&server.url(), |spec| {
         spec.settings.stale_after = Duration::from_millis(200)
@@ -369,10 +369,10 @@ async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
 }
 
 #[tokio::test]
-async fn stopping_closes_the_connection_and_keeps_what_is_known() {
+async fn stopping_closes_the_connection_and_keeps_the_known_prefixes() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
-    let mut stream = server.asked().await;
+    let mut stream = server.next_request().await;
     stream.send(HEAD).await;
     stream.event("cache_created", 1, 64).await;
     watcher.until_held(&[(1, 64)]).await;

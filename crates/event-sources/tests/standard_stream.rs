@@ -1,4 +1,5 @@
-//! A stream of envelopes of the standard contract (RFC 1527) over server-sent events, for the block index.
+//! A stream of envelopes of the standard contract (RFC 1527) over server-sent events, for the block
+//! index.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -37,7 +38,7 @@ fn start(url: &str, scheme: HashScheme) -> (SourceHandle, Arc<KvIndex>) {
     (follow(url, Box::new(sink), |_| {}), index)
 }
 
-/// An envelope that names the root block of tokens `n, n, n, n`.
+/// Returns an envelope that names the root block of tokens `n, n, n, n`.
 fn envelope(id: u64, kind: &str, n: u32, more: &Value) -> Value {
     let mut event =
         json!({"event_id": id, "event_type": kind, "medium": "gpu", "seq_hashes": [plain(n).0]});
@@ -59,7 +60,7 @@ async fn send(stream: &mut ReceivedRequest, event: &Value) {
 
 #[tokio::test]
 #[contract("MC13")]
-async fn envelopes_reach_the_block_index_and_are_found_by_tokens() {
+async fn blocks_of_envelopes_are_found_by_their_tokens() {
     let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;
@@ -88,7 +89,7 @@ async fn envelopes_reach_the_block_index_and_are_found_by_tokens() {
         (report.source, report.state, report.counts.decode_errors),
         ("sse", "live", 0)
     );
-    // With the tokens beside the hashes both must agree.
+    // If an envelope has tokens and hashes, they must agree.
     send(
         &mut stream,
         &envelope(4, "stored", 5, &json!({"token_ids": [5, 5, 5, 5]})),
@@ -111,7 +112,7 @@ async fn envelopes_reach_the_block_index_and_are_found_by_tokens() {
         &[(0, "device"), (2, "device"), (4, "host"), (5, "device")],
     )
     .await;
-    // Only this stream's blocks go: the host's stay.
+    // Only this stream's blocks are cleared: those on the host stay.
     send(
         &mut stream,
         &json!({"event_id": 6, "event_type": "cleared", "medium": "gpu"}),
@@ -123,7 +124,7 @@ async fn envelopes_reach_the_block_index_and_are_found_by_tokens() {
 
 #[tokio::test]
 #[contract("MC8")]
-async fn an_event_out_of_order_waits_and_one_that_never_comes_is_a_hole() {
+async fn an_event_out_of_order_waits_and_a_missing_one_becomes_a_hole() {
     let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;
@@ -145,14 +146,14 @@ async fn an_event_out_of_order_waits_and_one_that_never_comes_is_a_hole() {
         [(1, "device")],
         "{report:?}"
     );
-    // Numbers 3 and 4 are given up after a while.
+    // Numbers 3 and 4 count as lost after a while.
     let report = until_held(&source, &index, TARGET, &[(1, "device"), (3, "device")]).await;
     assert_eq!(report.counts.gaps, 1, "{report:?}");
     source.stop().await;
 }
 
 #[tokio::test]
-async fn a_stream_that_begins_again_replaces_what_it_said_and_nothing_else() {
+async fn a_restarted_stream_replaces_only_its_own_blocks() {
     let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;
@@ -211,7 +212,7 @@ async fn another_model_is_ignored_and_another_rank_is_another_target() {
 
 #[tokio::test]
 #[contract("MC13")]
-async fn hashes_of_somebody_elses_making_are_refused_with_the_reason() {
+async fn hashes_of_another_scheme_are_refused_with_the_reason() {
     let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::Fnv1a);
     let mut stream = server.streaming().await;
@@ -223,7 +224,7 @@ async fn hashes_of_somebody_elses_making_are_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn garbage_costs_itself_only_and_a_cut_off_costs_everything() {
+async fn garbage_loses_only_itself_and_a_lagged_event_clears_the_target() {
     let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;

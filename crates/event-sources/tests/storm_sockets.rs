@@ -1,5 +1,6 @@
-//! Storms over real sockets: an engine that keeps the truth, and proxies between it and the source that lose, double, delay
-//! and cut what it says. Soon after each storm the index is as if there had been none.
+//! Storms over real sockets: an engine that keeps the truth, and proxies between it and the source
+//! that lose, duplicate, delay and cut its messages. Soon after each storm the index is the same as
+//! without one.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,8 +32,8 @@ use zmtp::{Limits, Pub, Router};
 
 const STORMS: u64 = 20;
 const ROUNDS: usize = 2;
-/// How long after a storm the index may take to be right. The promise is five seconds, which a machine that does much else
-/// may miss; the longest time is printed.
+/// Time after a storm until the index must be right. The promise is five seconds, which a busy
+/// machine may miss; the longest time is printed.
 const RECOVERY: Duration = Duration::from_secs(60);
 const WHOLE: EngineBehavior = EngineBehavior {
     unsent: 0,
@@ -46,7 +47,7 @@ const LIVE: Faults = Faults {
     refused: 10,
     twins: 30,
 };
-/// Nothing is lost out of the middle of an answer: that is another story, and told in `overflowing_replay`.
+/// Answers lose nothing in their middle: `overflowing_replay` tests that.
 const REPLAY: Faults = Faults {
     lost: 0,
     doubled: 2,
@@ -56,7 +57,7 @@ const REPLAY: Faults = Faults {
     twins: 0,
 };
 
-/// One process of an engine: its event sockets and what it holds.
+/// An engine process: its event sockets and its cache.
 struct EngineProcess {
     publisher: Pub,
     live: Endpoint,
@@ -159,14 +160,14 @@ impl StormFixture {
         self.replay.moved(&self.process.replay);
     }
 
-    /// The network is well again, with new connections. One more batch shows what was missed.
+    /// Ends the faults, with new connections. One more batch reveals missing ones.
     async fn recover(&mut self, seed: u64) -> Duration {
         let start = Instant::now();
         self.live.storm(false);
         self.replay.storm(false);
         self.live.cut();
         let mut subscribers = self.process.publisher.watch_subscribers();
-        // The connection that was cut may still be counted.
+        // The cut connection may still be counted.
         tokio::time::sleep(Duration::from_millis(50)).await;
         tokio::time::timeout(RECOVERY, subscribers.wait_for(|count| *count > 0))
             .await
@@ -184,7 +185,8 @@ impl StormFixture {
         start.elapsed()
     }
 
-    /// The stream is live, what the index says is what one says that heard everything, and all of it is held.
+    /// The stream is live, and the index equals one that applied all batches, and the engine's
+    /// cache.
     fn is_right(&self) -> bool {
         let life = self.process.life.lock();
         let truth = life.newest().expect("a batch was published");
@@ -197,7 +199,7 @@ impl StormFixture {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[contract("MC11")]
-async fn soon_after_a_storm_the_index_is_as_if_there_had_been_none() {
+async fn soon_after_a_storm_the_index_equals_the_engines_cache() {
     let only: Option<u64> = std::env::var("STORM_SEED")
         .ok()
         .map(|seed| seed.parse().expect("STORM_SEED is a number"));
@@ -239,6 +241,6 @@ async fn soon_after_a_storm_the_index_is_as_if_there_had_been_none() {
     );
     assert!(
         only.is_some() || (sums.0 > 200 && sums.1 > 10 && sums.2 > 10 && sums.3 > 5),
-        "too little went wrong"
+        "the storm had too few faults"
     );
 }

@@ -1,4 +1,4 @@
-//! A stream over a WebSocket: one JSON object in each text message.
+//! A stream over a WebSocket: one JSON object per text message.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ async fn send(socket: &mut WebSocketStream<TcpStream>, message: Message) {
 
 #[tokio::test]
 #[contract("CK42")]
-async fn each_text_message_is_an_event_that_names_itself() {
+async fn each_text_message_is_an_event_with_its_type() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
     let mut socket = accept(&server).await;
@@ -45,7 +45,7 @@ async fn each_text_message_is_an_event_that_names_itself() {
     );
     assert_eq!(report.endpoint, url(&server));
 
-    // A ping is answered, or the other end would take us for gone.
+    // A ping is answered; otherwise the server would close the connection.
     send(
         &mut socket,
         Message::Ping(bytes::Bytes::from_static(b"there?")),
@@ -59,7 +59,7 @@ async fn each_text_message_is_an_event_that_names_itself() {
 }
 
 #[tokio::test]
-async fn what_is_no_event_is_counted_and_costs_itself_only() {
+async fn a_message_that_is_no_event_is_counted_and_loses_only_itself() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
     let mut socket = accept(&server).await;
@@ -83,13 +83,13 @@ async fn what_is_no_event_is_counted_and_costs_itself_only() {
 
 #[tokio::test]
 #[contract("CK47", "CK48")]
-async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_comes_back() {
+async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_recovers() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 1)).await;
     watcher.until_held(&[(1, 64)]).await;
-    // The other end may have hung up before it was all written.
+    // The source may close before the whole message is written.
     let _ = socket.send(Message::text("x".repeat(2 << 20))).await;
     let limit = |error: &String| error.contains("1048576 bytes at most");
     watcher
@@ -110,10 +110,10 @@ async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_comes_back
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_no_web_socket_is_named() {
+async fn a_server_without_web_sockets_is_named() {
     let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
-    let mut asked = server.asked().await;
+    let mut asked = server.next_request().await;
     assert!(
         asked
             .head

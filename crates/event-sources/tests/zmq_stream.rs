@@ -1,4 +1,4 @@
-//! A stream over real sockets: live, history, gaps, restarts.
+//! A stream over real sockets: live batches, history, gaps, restarts.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -55,7 +55,7 @@ async fn history_from_before_the_subscription_is_replayed() {
         assert_eq!(
             replay.asked.recv().await,
             Some(0),
-            "everything is asked for"
+            "the whole history is requested"
         );
         reader
             .until("history", |report, held| {
@@ -104,7 +104,7 @@ async fn a_gap_is_filled_by_replay() {
     assert_eq!(
         replay.asked.recv().await,
         Some(1),
-        "only what is missing is asked for"
+        "only the missing batches are requested"
     );
     let report = reader.until_held(&[0, 1, 2, 3]).await;
     assert_eq!((report.counts.gaps, report.counts.lost_batches), (1, 0));
@@ -113,7 +113,7 @@ async fn a_gap_is_filled_by_replay() {
 }
 
 #[tokio::test]
-async fn a_hole_that_the_engine_cannot_fill_is_accepted() {
+async fn a_gap_that_the_engine_cannot_fill_is_accepted() {
     let (engine, endpoint) = publisher(&any()).await;
     let mut replay =
         ReplaySocket::bind(Replies::History(vec![(0, stored(0))], ReplayForm::New)).await;
@@ -142,7 +142,7 @@ async fn a_hole_that_the_engine_cannot_fill_is_accepted() {
 
 #[tokio::test]
 #[contract("F60")]
-async fn a_restarted_engine_loses_what_it_held_and_is_followed_again() {
+async fn a_restarted_engines_blocks_are_cleared_and_it_is_followed_again() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
@@ -169,7 +169,7 @@ async fn a_restarted_engine_loses_what_it_held_and_is_followed_again() {
 }
 
 #[tokio::test]
-async fn an_engine_that_restarted_unseen_is_rebuilt_from_its_replay() {
+async fn an_unseen_restart_is_recovered_from_the_replay() {
     let (engine, endpoint) = publisher(&any()).await;
     let before = vec![(0, stored(0)), (1, stored(1))];
     let mut replay = ReplaySocket::bind(Replies::History(before, ReplayForm::New)).await;
@@ -177,7 +177,7 @@ async fn an_engine_that_restarted_unseen_is_rebuilt_from_its_replay() {
     assert_eq!(replay.asked.recv().await, Some(0));
     reader.until_held(&[0, 1]).await;
 
-    // The new life is already past the old one's last number when the stream comes back.
+    // The new process has already passed the old one's last number when the stream reconnects.
     let after = vec![(0, stored(5)), (1, stored(6)), (2, stored(7))];
     replay.then(Replies::History(after, ReplayForm::New));
     drop(engine);
@@ -188,7 +188,7 @@ async fn an_engine_that_restarted_unseen_is_rebuilt_from_its_replay() {
 }
 
 #[tokio::test]
-async fn a_connection_that_broke_without_a_restart_keeps_what_is_known() {
+async fn a_lost_connection_without_a_restart_keeps_the_known_blocks() {
     let (engine, endpoint) = publisher(&any()).await;
     let history = vec![(0, stored(0)), (1, stored(1))];
     let mut replay = ReplaySocket::bind(Replies::History(history, ReplayForm::New)).await;
@@ -223,18 +223,18 @@ async fn live_events_that_arrive_during_a_replay_wait_for_it() {
     assert_eq!((report.state, reader.held()), ("replaying", vec![]));
 
     let report = reader
-        .until("the end of patience", |_, held| held == [4])
+        .until("the end of the time limit", |_, held| held == [4])
         .await;
     assert_eq!(
         report.state, "stale",
-        "history is missing and will be asked for again"
+        "history is missing and will be requested again"
     );
     assert!(report.last_error.unwrap().contains("was silent for 500ms"));
     reader.source.stop().await;
 }
 
 #[tokio::test]
-async fn a_broken_replay_costs_the_replay_only() {
+async fn a_broken_replay_loses_only_the_replay() {
     let (engine, endpoint) = publisher(&any()).await;
     let replay = ReplaySocket::bind(Replies::Frames(vec![b"a".to_vec(), b"b".to_vec()])).await;
     let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
@@ -249,7 +249,7 @@ async fn a_broken_replay_costs_the_replay_only() {
 }
 
 #[tokio::test]
-async fn an_engine_that_connects_to_us_is_followed() {
+async fn an_engine_that_connects_to_the_router_is_followed() {
     // A free port, for the reader to bind.
     let (probe, endpoint) = publisher(&any()).await;
     drop(probe);
@@ -263,7 +263,7 @@ async fn an_engine_that_connects_to_us_is_followed() {
 }
 
 #[tokio::test]
-async fn only_the_wanted_topic_is_followed() {
+async fn only_the_configured_topic_is_followed() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = TestSource::with(&endpoint, None, |spec| spec.topic = "kv@a".into());
     reader.until_subscribed(&engine).await;
@@ -276,7 +276,7 @@ async fn only_the_wanted_topic_is_followed() {
 
 #[tokio::test]
 #[contract("F62")]
-async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
+async fn a_quiet_stream_is_stale_until_its_next_batch() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = TestSource::with(&endpoint, None, |spec| {
         spec.settings.stale_after = Duration::from_millis(200)
@@ -298,7 +298,7 @@ async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
 }
 
 #[tokio::test]
-async fn stopping_closes_the_connection_and_keeps_what_is_known() {
+async fn stopping_closes_the_connection_and_keeps_the_known_blocks() {
     let (engine, endpoint) = publisher(&any()).await;
     let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;

@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     #[contract("CK72")]
-    fn however_many_backends_there_are_their_names_are_bounded() {
+    fn backend_names_are_bounded() {
         let mut feeds = BackendFeeds::default();
         for n in 0..3 * MOST_BACKENDS {
             feeds.feed(&format!("w{n}").into()).received += 1;

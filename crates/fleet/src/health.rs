@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     #[contract("CH2")]
-    fn three_failed_checks_in_a_row_take_a_worker_out_and_two_good_ones_bring_it_back() {
+    fn three_failed_checks_in_a_row_take_a_worker_down_and_two_passed_ones_bring_it_back() {
         let mut health = ready();
         for check in [
             CheckOutcome::Failed,
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     #[contract("B4")]
-    fn a_worker_that_is_down_is_knocked_on_ever_less_often_and_checked_back_to_back() {
+    fn a_worker_that_is_down_gets_rarer_connect_probes_and_then_checks_in_a_row() {
         let mut health = ready();
         assert_eq!(
             health.record_check(at(1), CheckOutcome::Refused),
@@ -388,7 +388,7 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..6 {
             let NextCheck::KnockIn(pause) = health.next(at(1)) else {
-                panic!("a worker that is down is knocked on")
+                panic!("a worker that is down gets connect probes")
             };
             pauses.push(pause.as_millis());
             health.record_failed_connect();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sign_of_life_starts_the_knocks_over() {
+    fn a_sign_of_life_restarts_the_connect_probes() {
         let mut health = ready();
         health.record_check(at(1), CheckOutcome::Refused);
         for _ in 0..4 {
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_takes_the_worker_out_at_once_and_knocks_without_waiting() {
+    fn a_refused_request_takes_the_worker_down_at_once_and_probes_without_delay() {
         let mut health = ready();
         assert_eq!(
             health.request_failed(at(1), FailureKind::Refused, false),
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_or_request_that_this_process_could_not_make_is_no_verdict() {
+    fn a_check_or_request_that_failed_locally_does_not_count() {
         let mut health = ready();
         for _ in 0..50 {
             assert_eq!(
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_answers_503_is_not_ejected_for_it() {
+    fn an_answered_503_does_not_eject_a_worker() {
         let mut health = ready();
         for _ in 0..50 {
             assert_eq!(

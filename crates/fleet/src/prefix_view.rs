@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     #[contract("CK45")]
-    fn a_prefix_whose_length_nobody_tells_is_as_long_as_what_its_key_covers() {
+    fn a_prefix_of_unknown_length_has_the_length_that_its_key_covers() {
         let settings = KvCacheIndexSection {
             redis: None,
             enabled: true,

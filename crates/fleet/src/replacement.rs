@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_serves_until_one_that_stays_is_ready_for_its_model_and_a_minute_at_most() {
+    fn a_removed_worker_serves_until_its_replacement_is_ready_or_for_a_minute() {
         let fleet =
             |new: Option<CheckOutcome>| [replaced("m"), entry(1, "m", WorkerAdmission::Open, new)];
         for coming in [
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_nobody_replaces_or_that_fails_or_only_prefills_is_not_kept() {
+    fn a_removed_worker_without_replacement_or_failing_or_prefill_only_is_not_kept() {
         assert_eq!(no_longer_needed(&[replaced("m")], Moment::START), [0]);
         let new = || entry(1, "m", WorkerAdmission::Open, None);
         let failed = entry(
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn another_model_is_a_replacement_once_nobody_else_is_expected() {
+    fn a_ready_worker_of_another_model_is_a_replacement_if_no_other_is_expected() {
         let other = |check| entry(1, "other", WorkerAdmission::Open, check);
         assert!(no_longer_needed(&[replaced("m"), other(None)], Moment::START).is_empty());
         assert_eq!(

@@ -93,14 +93,14 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_fails_lately_until_it_answers_or_ten_seconds_have_passed() {
+    fn a_recent_failure_lasts_until_an_answer_or_for_ten_seconds() {
         let records = RequestRecords::default();
         assert!(
             !records.failed(A, at(0)) && !records.failed_lately(A, at(0)),
-            "nobody knows it"
+            "the worker is unknown"
         );
         records.add(A);
-        assert!(!records.failed_lately(A, at(0)), "nobody has asked it");
+        assert!(!records.failed_lately(A, at(0)), "it got no request");
         assert!(records.failed(A, at(0)));
         assert!(records.failed_lately(A, at(9)) && !records.failed_lately(A, at(10)));
         records.failed(A, at(20));

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     #[contract("DY25")]
-    fn a_role_is_there_as_soon_as_a_worker_with_it_lists_the_model() {
+    fn a_role_is_present_as_soon_as_one_of_its_workers_lists_the_model() {
         use WorkerState::Ready;
         let unified = entry(0, Role::Unified, Ready);
         assert!(!model(&[unified]).split);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     #[contract("DY26")]
-    fn ready_prefill_workers_do_not_hide_that_nobody_generates() {
+    fn ready_prefill_workers_do_not_hide_missing_decode_workers() {
         use WorkerState::{Down, Ready};
         let model = model(&[
             entry(0, Role::Prefill, Ready),
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(
             ids(&model),
             [0, 1],
-            "the decode worker may be well, and nobody needs the other one"
+            "the decode worker may be ready, and the other is not needed"
         );
         assert_eq!(model.unusable.len(), 1);
     }
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     #[contract("S64")]
-    fn no_worker_s_tokenizer_is_used_for_a_worker_that_has_another_one_or_none() {
+    fn a_tokenizer_is_never_used_for_a_worker_with_another_one_or_none() {
         use WorkerState::{Down, Ready};
         let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json");
@@ -317,12 +317,12 @@ mod tests {
         let unknown = artefacts(&[worker(0, Ready, Some(&one)), entry(1, Role::Unified, Ready)]);
         assert!(
             unknown.prompt.is_some(),
-            "a worker that was not asked yet says nothing"
+            "a worker without a check gives no reason"
         );
         let gone = artefacts(&[worker(0, Ready, Some(&one)), worker(1, Down, Some(&other))]);
         assert!(
             gone.prompt.is_some(),
-            "a worker that is down says nothing while others serve"
+            "a worker that is down gives no reason while others serve"
         );
     }
 }

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_worker_is_one_line_of_what_was_found() {
+    fn a_ready_worker_is_one_line_of_findings() {
         assert_eq!(
             ready().to_string(),
             "w1 http://127.0.0.1:8101 ready vllm 0.32.0 model=qwen block=32 events=live replay=yes tokenizer=exact"
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assumed_block_size_says_so() {
+    fn an_assumed_block_size_is_marked() {
         let guessed = WorkerVerdict {
             block_size: 16,
             block_size_known: false,
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_down_says_what_to_do() {
+    fn the_verdict_of_a_down_worker_names_the_fix() {
         let down = WorkerVerdict {
             state: WorkerState::Down,
             problem: Some("connection refused: start the engine or check the url".into()),

@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     #[contract("F14", "F15")]
-    fn a_worker_is_left_alone_for_as_long_as_it_asked_and_for_a_minute_at_most() {
+    fn a_cooldown_lasts_for_retry_after_and_at_most_a_minute() {
         let holds = Cooldowns::default();
         holds.put(A, at(0), Duration::from_secs(7));
         assert!(
@@ -69,13 +69,13 @@ mod tests {
         holds.put(A, at(10), Duration::from_secs(1));
         assert!(
             !holds.is_cooling_down(A, at(11)),
-            "what it said last counts"
+            "the latest value applies"
         );
     }
 
     #[test]
     #[contract("I7")]
-    fn a_hold_that_is_over_is_forgotten() {
+    fn an_expired_cooldown_is_removed() {
         let holds = Cooldowns::default();
         holds.put(A, at(0), Duration::from_secs(7));
         holds.tick(at(6));

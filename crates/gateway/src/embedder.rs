@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn only_what_speaks_of_the_texts_is_no_fault_of_the_worker() {
+    fn only_statuses_about_the_input_do_not_blame_the_worker() {
         for status in [400, 413, 415, 422] {
             assert_eq!(
                 EmbeddingError::of(status),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_told_apart_by_their_index_and_a_reply_that_lacks_one_is_none() {
+    fn vectors_are_ordered_by_index_and_a_reply_that_lacks_one_is_rejected() {
         let body = br#"{"data": [{"index": 1, "embedding": [0.0, 2.0]}, {"index": 0, "embedding": [5.0, 0.0]}]}"#;
         let read_two = read(body, 2).expect("two vectors");
         assert_eq!(

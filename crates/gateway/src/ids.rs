@@ -91,14 +91,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_id_comes_twice() {
+    fn no_id_repeats() {
         let ids = IdGenerator::new();
         let drawn: HashSet<u64> = (0..10_000).map(|_| ids.next_number()).collect();
         assert_eq!(drawn.len(), 10_000);
     }
 
     #[test]
-    fn the_next_lot_is_the_one_that_is_drawn_next_whatever_else_is_drawn() {
+    fn the_peeked_random_number_is_the_next_one_whatever_else_is_drawn() {
         let ids = IdGenerator::new();
         for _ in 0..100 {
             let next = ids.peek_random();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_id_is_kept_only_if_it_cannot_break_a_line() {
+    fn a_client_id_is_accepted_only_if_it_cannot_break_a_line() {
         let ids = IdGenerator::new();
         let with = |value: &[u8]| {
             let mut headers = HeaderMap::new();

@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     #[contract("F75")]
-    fn each_step_holds_from_its_share_of_the_budget_on_and_until_well_below_it() {
+    fn each_stage_begins_at_its_share_of_the_budget_and_ends_well_below_it() {
         use MemoryStage::{Normal, NotAccepting, Shedding, SmallBodies, SmallCaches};
         assert_eq!(
             stages(&[79, 80, 89, 90, 94, 95, 97, 98, 200]),
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     #[contract("F75", "I10")]
-    fn every_transition_is_told_once_and_the_gauge_follows() {
+    fn every_transition_is_logged_once_and_the_gauge_follows() {
         let memory = MemoryPressure::default();
         assert_eq!(
             memory.observe(Some(96), Some(100)),
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(
             memory.observe(None, Some(100)),
             None,
-            "what cannot be read is no reason to refuse anybody"
+            "an unreadable value rejects no request"
         );
         assert_eq!(
             memory.observe(Some(u64::MAX), Some(1)).map(|(_, now)| now),
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     #[contract("F75")]
-    fn large_bodies_are_refused_before_all_requests_are() {
+    fn large_bodies_are_rejected_before_all_requests_are() {
         let memory = MemoryPressure::default();
         let refused = |percent: u64, bytes: u64| {
             memory.observe(Some(percent), Some(100));

@@ -460,7 +460,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_to_know_a_prompt_has_its_series_from_the_start() {
+    fn every_tokenization_source_has_its_series_from_the_start() {
         let mut registry = Registry::default();
         let _metrics = Metrics::new(&mut registry);
         let mut page = String::new();

@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     #[contract("CH13")]
-    fn an_empty_list_counts_twice_as_long_each_time_up_to_the_bound() {
+    fn the_ttl_of_an_empty_list_doubles_up_to_the_bound() {
         let seconds: Vec<u64> = (0..8)
             .map(|empty| settings().ttl(empty).as_secs())
             .collect();
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     #[contract("CH12", "CH13")]
-    fn between_the_soft_and_the_hard_limit_the_old_list_answers_and_is_renewed() {
+    fn between_soft_and_hard_ttl_the_old_list_is_served_and_refreshed() {
         let age = |seconds, empty| {
             let state = RenewalState {
                 renewed: Moment::START,

@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn a_name_leads_to_models_in_the_order_of_rule_and_fallbacks() {
+    fn a_name_resolves_to_models_in_order_of_rule_and_fallbacks() {
         let chain = |name: &str| {
             names()
                 .chain(name)
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_anything_anywhere() {
+    fn a_star_matches_any_text_at_any_position() {
         for (pattern, name, fits) in [
             ("*", "", true),
             ("*", "any", true),

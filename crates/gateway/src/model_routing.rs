@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_name_counts_before_the_base_models_and_both_before_the_longest_beginning() {
+    fn the_full_name_precedes_the_base_model_and_both_precede_the_longest_prefix() {
         let rules = |weight| ModelRules {
             overlap_weight: Some(weight),
             ..ModelRules::default()

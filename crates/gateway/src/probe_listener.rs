@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_runtime_that_stands_still_is_told_of_from_outside_it() {
+    async fn a_stalled_runtime_is_reported_from_outside_it() {
         let probes = answering(ProbeResponse::healthy).await;
         let address = probes.address.clone();
         let asking = thread::spawn(move || {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readiness_is_the_routers_and_other_paths_are_none() {
+    async fn readiness_is_the_routers_and_other_paths_are_not_found() {
         let probes = answering(|| ProbeResponse::failing("unavailable", "no usable worker")).await;
         let address = probes.address.clone();
         let ask = |path: &'static str| {

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_found_where_it_was_learned_until_its_time_is_over() {
+    fn a_response_is_found_at_its_worker_until_it_expires() {
         let homes = ResponseAffinity::default();
         homes.record("resp_1", WorkerId(1), at(0));
         homes.record("resp_2", WorkerId(2), at(10));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_has_a_bound_and_the_oldest_goes_first() {
+    fn the_table_is_bounded_and_evicts_the_oldest_first() {
         let homes = ResponseAffinity::default();
         for n in 0..=MOST {
             homes.record(&format!("resp_{n}"), WorkerId(1), at(n as u64 / 100));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_named_again_and_again_is_remembered_once() {
+    fn a_repeated_response_id_is_stored_once() {
         let homes = ResponseAffinity::default();
         for second in 0..100 {
             homes.record("a", WorkerId(1), at(second));
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(
             (inside.by_id.len(), inside.order.len()),
             (1, 1),
-            "what is old goes"
+            "expired entries are removed"
         );
     }
 }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_gives_three_or_a_fifth_and_takes_them_back() {
+    fn the_budget_allows_three_or_a_fifth_and_recovers() {
         let budget = RetryBudget::new(0.2);
         let few: Vec<_> = (0..4).map(|_| budget.take(1)).collect();
         assert_eq!(few.iter().flatten().count(), 3);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_the_form_of_the_api_that_the_path_is_of() {
+    fn errors_have_the_form_of_the_api_of_the_path() {
         for path in [
             "/v1/messages",
             "/v1/messages/count_tokens",
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_path_with_another_method_is_told_apart() {
+    fn a_known_path_with_another_method_is_distinguished() {
         assert!(matches!(
             find(&Method::GET, "/v1/chat/completions"),
             RouteMatch::OtherMethod(_)

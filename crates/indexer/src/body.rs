@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_body_of_the_longest_length_is_read_and_one_byte_more_is_refused() {
+    async fn a_body_at_the_limit_is_read_and_one_byte_more_is_refused() {
         let bodies = BodyMemory::default();
         let read = bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap();
         assert_eq!(read.bytes.len(), LONGEST);
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_end_is_given_up() {
+    async fn a_body_that_does_not_end_times_out() {
         let endless = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
         let error = BodyMemory::default()
             .read(Body::from_stream(endless))
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_bodies_together_have_a_bound_that_is_given_back() {
+    async fn all_bodies_share_a_budget_that_is_released() {
         let bodies = BodyMemory::default();
         let mut held = Vec::new();
         for _ in 0..ALL / LONGEST {

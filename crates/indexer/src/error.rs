@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_text_of_others_is_cut_between_characters() {
+    fn a_long_foreign_text_is_truncated_between_characters() {
         let error = CallError::new(CallErrorKind::Body, "ü".repeat(1000));
         assert!(
             error.message.len() <= LONGEST + 3 && error.message.ends_with("ü..."),

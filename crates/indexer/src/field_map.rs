@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_the_call_does_not_use_are_stepped_over() {
+    fn fields_that_the_call_does_not_use_are_skipped() {
         let form = json(r#"{"x": {"model": [1, {"y": null}]}, "model": "m", "lora": 7}"#).unwrap();
         assert_eq!(
             form,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_field() {
+    fn an_error_names_the_field_and_the_expected_form() {
         for (body, field, says) in [
             (
                 r#"{"block_size": "16"}"#,
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_nests_without_end_in_either_encoding() {
+    fn nesting_is_bounded_in_both_encodings() {
         assert!(json(&format!(r#"{{"x": {}"#, "[".repeat(1 << 20))).is_err());
         // {"x": [[[...
         let nested = [&[0x81, 0xa1, b'x'][..], &vec![0x91; 1 << 20]].concat();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_has_a_longest_length() {
+    fn the_length_of_a_text_is_bounded() {
         let body = |length: usize| format!(r#"{{"model": "{}"}}"#, "m".repeat(length));
         assert!(json(&body(1024)).is_ok());
         assert_eq!(json(&body(1025)).unwrap_err().field, Some("model"));

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn streams_that_ended_by_themselves_are_started_again() {
+    async fn streams_that_ended_by_themselves_are_restarted() {
         let indexer = Indexer::new(IndexerParts {
             index: Arc::new(KvIndex::new(IndexSettings::default())),
             scheme: HashScheme::default(),

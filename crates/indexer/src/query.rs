@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     #[contract("MC3")]
-    fn what_is_missing_is_named() {
+    fn a_missing_field_is_named() {
         for field in ["model", "token_ids", "block_size"] {
             assert_eq!(query(json!({field: null})).unwrap_err().field, Some(field));
         }
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     #[contract("MC5")]
-    fn hashes_have_one_of_two_names() {
+    fn hashes_have_one_of_two_field_names() {
         assert_eq!(
             by_hash(json!({})).unwrap().chain,
             [SequenceHash(1), SequenceHash(2)]

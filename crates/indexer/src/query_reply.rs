@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     #[contract("MC4")]
-    fn the_documented_sample_is_what_two_ranks_with_128_and_256_tokens_are_answered() {
+    fn two_ranks_with_128_and_256_tokens_give_the_documented_sample() {
         let expected = json!({"longest_matched": 256, "GPU": 128, "DP": {"0": 128, "1": 256}, "CPU": 256, "DISK": 0});
         let all_on_the_host = [
             (target(1, 0), Tier::Device, 2),
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     #[contract("MC4")]
-    fn ranks_are_never_stitched_and_a_shared_store_has_its_own_name() {
+    fn ranks_are_never_combined_and_a_shared_store_has_its_own_name() {
         let held = [
             (target(1, 0), Tier::Device, 1),
             (target(1, 3), Tier::Remote, 3),

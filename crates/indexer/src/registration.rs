@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     #[contract("S37", "S39")]
-    fn a_metadata_service_is_no_publisher() {
+    fn the_address_of_a_metadata_service_is_refused() {
         for field in ["endpoint", "replay_endpoint"] {
             let error = with(field, json!("tcp://169.254.169.254:80")).unwrap_err();
             assert_eq!((error.kind, error.field), (Fault::Forbidden, Some(field)));

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_in_the_kind_that_is_accepted_or_else_in_the_bodys() {
+    fn a_reply_has_the_accepted_content_type_or_that_of_the_body() {
         let both = |content: &'static str, accept: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content));

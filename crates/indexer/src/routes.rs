@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_of_another_site_cannot_call() {
+    fn a_call_from_another_origin_is_refused() {
         let from = |origin: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:13333"));

@@ -1,4 +1,4 @@
-//! What is wrong with a call is said in one shape, and nothing else comes of it.
+//! Errors of calls have one form, and a failed call has no effect.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 #[tokio::test]
 #[contract("MC1", "MC3", "MC5")]
 async fn a_bad_body_is_a_400_that_names_the_field() {
-    let desk = IndexerFixture::open();
+    let fixture = IndexerFixture::open();
     let whole = engine("tcp://127.0.0.1:1", "i", &json!({}));
     for (path, body, field) in [
         ("/register", json!({}), json!("endpoint")),
@@ -76,16 +76,16 @@ async fn a_bad_body_is_a_400_that_names_the_field() {
             json!("block_hash"),
         ),
     ] {
-        let answer = desk.post(path, &body).await;
+        let answer = fixture.post(path, &body).await;
         assert_eq!(answer.error(), (400, field), "{path} {body}");
         assert_eq!(answer.kind, "application/json");
     }
-    assert_eq!(desk.get("/services").await, json!({"services": []}));
+    assert_eq!(fixture.get("/services").await, json!({"services": []}));
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_body_are_refused_in_both_encodings() {
-    let desk = IndexerFixture::open();
+async fn malformed_bodies_are_refused_in_both_encodings() {
+    let fixture = IndexerFixture::open();
     for path in ["/register", "/unregister", "/query", "/query_by_hash"] {
         for body in [
             &b""[..],
@@ -96,10 +96,10 @@ async fn bytes_that_are_no_body_are_refused_in_both_encodings() {
             &[0x91; 100_000],
         ] {
             assert_eq!(
-                desk.post_bytes(path, &[], body.to_vec()).await.error().0,
+                fixture.post_bytes(path, &[], body.to_vec()).await.error().0,
                 400
             );
-            let answer = desk
+            let answer = fixture
                 .post_bytes(
                     path,
                     &[("content-type", "application/msgpack")],
@@ -115,8 +115,8 @@ async fn bytes_that_are_no_body_are_refused_in_both_encodings() {
 }
 
 #[tokio::test]
-async fn other_methods_and_paths_are_answered_in_the_same_shape() {
-    let desk = IndexerFixture::open();
+async fn other_methods_and_paths_get_errors_of_the_same_form() {
+    let fixture = IndexerFixture::open();
     for (method, path, status) in [
         ("GET", "/query", 405),
         ("PUT", "/register", 405),
@@ -131,7 +131,7 @@ async fn other_methods_and_paths_are_answered_in_the_same_shape() {
             .body(Body::empty())
             .unwrap();
         assert_eq!(
-            desk.send(request).await.error(),
+            fixture.send(request).await.error(),
             (status, Value::Null),
             "{method} {path}"
         );
@@ -139,8 +139,8 @@ async fn other_methods_and_paths_are_answered_in_the_same_shape() {
 }
 
 #[tokio::test]
-async fn a_page_of_another_site_registers_nothing() {
-    let desk = IndexerFixture::open();
+async fn a_call_from_another_origin_registers_nothing() {
+    let fixture = IndexerFixture::open();
     let body = engine("tcp://127.0.0.1:1", "i", &json!({}))
         .to_string()
         .into_bytes();
@@ -150,41 +150,46 @@ async fn a_page_of_another_site_registers_nothing() {
         ("content-type", "text/plain"),
     ];
     assert_eq!(
-        desk.post_bytes("/register", &headers, body).await.error(),
+        fixture
+            .post_bytes("/register", &headers, body)
+            .await
+            .error(),
         (403, Value::Null)
     );
-    assert_eq!(desk.get("/services").await, json!({"services": []}));
+    assert_eq!(fixture.get("/services").await, json!({"services": []}));
 }
 
 #[tokio::test]
 #[contract("S39")]
-async fn a_forbidden_address_is_refused_at_once_and_a_name_for_it_when_it_is_connected_to() {
-    let desk = IndexerFixture::open();
-    let answer = desk
+async fn a_forbidden_address_is_refused_at_once_and_a_name_for_it_at_the_connect() {
+    let fixture = IndexerFixture::open();
+    let answer = fixture
         .post(
             "/register",
             &engine("tcp://169.254.169.254:80", "i", &json!({})),
         )
         .await;
     assert_eq!(answer.error(), (403, json!("endpoint")));
-    // A spelling that only the resolver reads as the same address.
-    desk.done("/register", &engine("tcp://2852039166:80", "i", &json!({})))
+    // A spelling that only the resolver reads as this address.
+    fixture
+        .post_ok("/register", &engine("tcp://2852039166:80", "i", &json!({})))
         .await;
     let refused = |service: &Value| {
         service["last_error"]
             .as_str()
             .is_some_and(|error| error.contains("is link-local"))
     };
-    let service = desk.until_service("the refusal", refused).await;
+    let service = fixture.until_service("the refusal", refused).await;
     assert_eq!(service["state"], "connecting");
 }
 
 #[tokio::test]
 #[contract("MC12")]
-async fn a_query_creates_no_state_whatever_it_asks() {
-    let desk = IndexerFixture::open();
+async fn no_query_creates_state() {
+    let fixture = IndexerFixture::open();
     let one = TestPublisher::bind().await;
-    desk.done("/register", &engine(&one.endpoint, "i", &json!({})))
+    fixture
+        .post_ok("/register", &engine(&one.endpoint, "i", &json!({})))
         .await;
     one.until_followed_by(1).await;
     one.store(&StoredSequence {
@@ -192,15 +197,16 @@ async fn a_query_creates_no_state_whatever_it_asks() {
         ..StoredSequence::default()
     });
     let held = json!({"longest_matched": 8, "GPU": 8, "DP": {"0": 8}, "CPU": 0, "DISK": 0});
-    desk.until(
-        "/query",
-        &query(&[1; 8], &json!({})),
-        &json!({"default": {"i": held}}),
-    )
-    .await;
+    fixture
+        .until(
+            "/query",
+            &query(&[1; 8], &json!({})),
+            &json!({"default": {"i": held}}),
+        )
+        .await;
     let (before, services) = (
-        desk.index.stats(),
-        desk.get("/services").await["services"]
+        fixture.index.stats(),
+        fixture.get("/services").await["services"]
             .as_array()
             .unwrap()
             .len(),
@@ -211,18 +217,18 @@ async fn a_query_creates_no_state_whatever_it_asks() {
         });
         let zeros = json!({"longest_matched": 0, "GPU": 0, "DP": {"0": 0}, "CPU": 0, "DISK": 0});
         assert_eq!(
-            desk.done("/query", &query(&[n; 64], &changes)).await,
+            fixture.post_ok("/query", &query(&[n; 64], &changes)).await,
             json!({"default": {"i": zeros}})
         );
         let tenant = json!({"tenant_id": format!("t{n}"), "instance_id": "i"});
         assert_eq!(
-            desk.done("/query", &query(&[n; 64], &tenant)).await,
+            fixture.post_ok("/query", &query(&[n; 64], &tenant)).await,
             json!({})
         );
     }
-    assert_eq!(desk.index.stats(), before);
+    assert_eq!(fixture.index.stats(), before);
     assert_eq!(
-        desk.get("/services").await["services"]
+        fixture.get("/services").await["services"]
             .as_array()
             .unwrap()
             .len(),
@@ -232,28 +238,30 @@ async fn a_query_creates_no_state_whatever_it_asks() {
 
 #[tokio::test]
 #[contract("MC12")]
-async fn there_is_a_most_of_registrations_and_each_that_goes_makes_room() {
-    let desk = IndexerFixture::open();
-    let nobody = |n: u32| engine("ipc:///nobody/is/here.sock", &format!("i{n}"), &json!({}));
+async fn registrations_are_bounded_and_each_removal_frees_a_place() {
+    let fixture = IndexerFixture::open();
+    let unreachable = |n: u32| engine("ipc:///nobody/is/here.sock", &format!("i{n}"), &json!({}));
     for n in 0..4096 {
-        desk.done("/register", &nobody(n)).await;
+        fixture.post_ok("/register", &unreachable(n)).await;
     }
-    let one_more = desk.post("/register", &nobody(4096)).await;
+    let one_more = fixture.post("/register", &unreachable(4096)).await;
     assert_eq!(one_more.error(), (503, Value::Null));
-    desk.done("/register", &nobody(7)).await;
-    let rows = desk.done("/query", &query(&[1; 8], &json!({}))).await;
+    fixture.post_ok("/register", &unreachable(7)).await;
+    let rows = fixture.post_ok("/query", &query(&[1; 8], &json!({}))).await;
     assert_eq!(rows["default"].as_object().unwrap().len(), 4096);
-    desk.done("/unregister", &json!({"instance_id": "i7", "dp_rank": 0}))
+    fixture
+        .post_ok("/unregister", &json!({"instance_id": "i7", "dp_rank": 0}))
         .await;
-    desk.done("/register", &nobody(4096)).await;
+    fixture.post_ok("/register", &unreachable(4096)).await;
 }
 
 #[tokio::test]
 #[contract("MC12")]
-async fn a_long_prompt_is_answered_and_one_that_is_too_long_is_a_413() {
-    let desk = IndexerFixture::open();
+async fn a_long_prompt_is_answered_and_a_too_long_one_is_a_413() {
+    let fixture = IndexerFixture::open();
     let one = TestPublisher::bind().await;
-    desk.done("/register", &engine(&one.endpoint, "i", &json!({})))
+    fixture
+        .post_ok("/register", &engine(&one.endpoint, "i", &json!({})))
         .await;
     one.until_followed_by(1).await;
     one.store(&StoredSequence {
@@ -262,13 +270,14 @@ async fn a_long_prompt_is_answered_and_one_that_is_too_long_is_a_413() {
     });
     let tokens = vec![9; 1 << 20];
     let held = json!({"longest_matched": 4, "GPU": 4, "DP": {"0": 4}, "CPU": 0, "DISK": 0});
-    desk.until(
-        "/query",
-        &query(&tokens, &json!({})),
-        &json!({"default": {"i": held}}),
-    )
-    .await;
-    let answer = desk
+    fixture
+        .until(
+            "/query",
+            &query(&tokens, &json!({})),
+            &json!({"default": {"i": held}}),
+        )
+        .await;
+    let answer = fixture
         .post_bytes("/query", &[], vec![b' '; (32 << 20) + 1])
         .await;
     assert_eq!(answer.error(), (413, Value::Null));

@@ -1,4 +1,4 @@
-//! Each body of the API's document is taken as it stands there, and answered as it says.
+//! Each request body in the API's document is accepted unchanged and answered as documented.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,19 +24,20 @@ fn sample(name: &str) -> Value {
 
 #[tokio::test]
 #[contract("MC1", "MC2")]
-async fn registering_and_unregistering_are_answered_word_for_word() {
-    let desk = IndexerFixture::open();
+async fn register_and_unregister_replies_equal_the_samples() {
+    let fixture = IndexerFixture::open();
     let mut registration = sample("register_request");
-    // The document names hosts of the internet; a registration connects at once, and tests stay on this machine.
+    // The document has hosts of the internet; a registration connects at once, and tests stay on
+    // this machine.
     for (field, port) in [("endpoint", 1), ("replay_endpoint", 2)] {
         assert!(registration[field].as_str().unwrap().starts_with("tcp://"));
         registration[field] = json!(format!("tcp://127.0.0.1:{port}"));
     }
     assert_eq!(
-        desk.done("/register", &registration).await,
+        fixture.post_ok("/register", &registration).await,
         sample("register_response")
     );
-    let services = desk.get("/services").await;
+    let services = fixture.get("/services").await;
     let [service] = services["services"].as_array().unwrap().as_slice() else {
         panic!("{services}")
     };
@@ -45,34 +46,35 @@ async fn registering_and_unregistering_are_answered_word_for_word() {
     }
     assert_eq!(service["state"], "connecting");
     assert_eq!(
-        desk.done("/unregister", &sample("unregister_request"))
+        fixture
+            .post_ok("/unregister", &sample("unregister_request"))
             .await,
         sample("unregister_response")
     );
-    assert_eq!(desk.get("/services").await, json!({"services": []}));
+    assert_eq!(fixture.get("/services").await, json!({"services": []}));
 }
 
-/// The sample's registration at a publisher that is really there, and what it stores.
-async fn registered(desk: &IndexerFixture, rank: u32, block_size: u32) -> TestPublisher {
+/// Registers a real publisher as in the sample, and stores its blocks.
+async fn registered(fixture: &IndexerFixture, rank: u32, block_size: u32) -> TestPublisher {
     let publisher = TestPublisher::bind().await;
     let mut registration = sample("register_request");
     registration["endpoint"] = json!(publisher.endpoint);
     registration["replay_endpoint"] = Value::Null;
     registration["dp_rank"] = json!(rank);
     registration["block_size"] = json!(block_size);
-    desk.done("/register", &registration).await;
+    fixture.post_ok("/register", &registration).await;
     publisher.until_followed_by(1).await;
     publisher
 }
 
 #[tokio::test]
 #[contract("MC3", "MC4", "MC11")]
-async fn the_sample_query_is_answered_as_the_sample_answer_when_that_is_what_is_held() {
-    let desk = IndexerFixture::open();
+async fn the_sample_query_gets_the_sample_reply_for_the_sample_content() {
+    let fixture = IndexerFixture::open();
     let tokens: Vec<u32> = (0..300).collect();
     let (first, second) = (
-        registered(&desk, 0, 64).await,
-        registered(&desk, 1, 64).await,
+        registered(&fixture, 0, 64).await,
+        registered(&fixture, 1, 64).await,
     );
     first.store(&StoredSequence {
         tokens: &tokens[..128],
@@ -85,24 +87,25 @@ async fn the_sample_query_is_answered_as_the_sample_answer_when_that_is_what_is_
         medium: "CPU",
         ..StoredSequence::default()
     });
-    // Five tokens in blocks of 64 are no block: the sample's own prompt matches nothing.
+    // Five tokens are no block of 64: the sample's own prompt matches nothing.
     let mut question = sample("query_request");
     let node = json!({"longest_matched": 0, "GPU": 0, "DP": {"0": 0, "1": 0}, "CPU": 0, "DISK": 0});
     assert_eq!(
-        desk.done("/query", &question).await,
+        fixture.post_ok("/query", &question).await,
         json!({"default": {"vllm-prefill-node1": node}})
     );
     question["token_ids"] = json!(tokens);
-    desk.until("/query", &question, &sample("query_response"))
+    fixture
+        .until("/query", &question, &sample("query_response"))
         .await;
 }
 
 #[tokio::test]
 #[contract("MC5", "MC7", "MC13")]
-async fn the_sample_query_by_hash_finds_blocks_by_their_plain_rolling_hashes() {
-    let desk = IndexerFixture::open();
+async fn the_sample_query_by_hash_finds_blocks_by_their_plain_sequence_hashes() {
+    let fixture = IndexerFixture::open();
     let tokens: Vec<u32> = (0..128).collect();
-    let publisher = registered(&desk, 0, 64).await;
+    let publisher = registered(&fixture, 0, 64).await;
     publisher.store(&StoredSequence {
         tokens: &tokens,
         block_size: 64,
@@ -113,17 +116,17 @@ async fn the_sample_query_by_hash_finds_blocks_by_their_plain_rolling_hashes() {
         let row = json!({"longest_matched": tokens, "GPU": tokens, "DP": {"0": tokens}, "CPU": 0, "DISK": 0});
         json!({"default": {"vllm-prefill-node1": row}})
     };
-    assert_eq!(desk.done("/query_by_hash", &question).await, row(0));
+    assert_eq!(fixture.post_ok("/query_by_hash", &question).await, row(0));
     let chain = HashScheme::default().chain(None, &tokens, BlockSize::new(64).unwrap());
-    // The seed is the default one, so these are the published vectors' kind of hashes: adapter and salt are not inside.
+    // With the default seed these are hashes as in the published vectors: without adapter and salt.
     question["seq_hashes"] = chain.iter().map(|hash| Value::from(hash.0)).collect();
-    desk.until("/query_by_hash", &question, &row(128)).await;
+    fixture.until("/query_by_hash", &question, &row(128)).await;
     question["seq_hashes"] = chain
         .iter()
         .map(|hash| Value::from(hash.0.to_string()))
         .collect();
-    assert_eq!(desk.done("/query_by_hash", &question).await, row(128));
+    assert_eq!(fixture.post_ok("/query_by_hash", &question).await, row(128));
     question["seq_hashes"] = Value::Null;
     question["block_hash"] = json!([chain[0].0, 1]);
-    assert_eq!(desk.done("/query_by_hash", &question).await, row(64));
+    assert_eq!(fixture.post_ok("/query_by_hash", &question).await, row(64));
 }

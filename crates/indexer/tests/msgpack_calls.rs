@@ -1,4 +1,4 @@
-//! The same calls in msgpack, as some clients speak nothing else.
+//! The same calls in msgpack, for clients that use only it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,19 +36,20 @@ fn map(fields: &[(&str, MsgpackPart<'_>)]) -> Vec<u8> {
     out
 }
 
-async fn call(desk: &IndexerFixture, path: &str, accept: &str, body: Vec<u8>) -> CallReply {
-    desk.post_bytes(
-        path,
-        &[("content-type", "application/msgpack"), ("accept", accept)],
-        body,
-    )
-    .await
+async fn call(fixture: &IndexerFixture, path: &str, accept: &str, body: Vec<u8>) -> CallReply {
+    fixture
+        .post_bytes(
+            path,
+            &[("content-type", "application/msgpack"), ("accept", accept)],
+            body,
+        )
+        .await
 }
 
 #[tokio::test]
 #[contract("MC1", "MC3", "MC5")]
-async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
-    let desk = IndexerFixture::open();
+async fn a_publisher_is_registered_and_queried_in_msgpack() {
+    let fixture = IndexerFixture::open();
     let one = TestPublisher::bind().await;
     let registration = map(&[
         ("endpoint", MsgpackPart::Text(&one.endpoint)),
@@ -59,7 +60,7 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
         ("dp_rank", MsgpackPart::Number(0)),
     ]);
     assert_eq!(
-        call(&desk, "/register", "application/json", registration)
+        call(&fixture, "/register", "application/json", registration)
             .await
             .status,
         200
@@ -69,12 +70,13 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
         tokens: &[300_000; 8],
         ..StoredSequence::default()
     });
-    desk.until(
-        "/query",
-        &desk::query(&[300_000; 8], &json!({})),
-        &json!({"default": {"i": on_gpu(8)}}),
-    )
-    .await;
+    fixture
+        .until(
+            "/query",
+            &fixture::query(&[300_000; 8], &json!({})),
+            &json!({"default": {"i": on_gpu(8)}}),
+        )
+        .await;
 
     let chain = kv_blocks::HashScheme::default().chain(
         None,
@@ -104,12 +106,12 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
             question("seq_hashes", MsgpackPart::List(&hashes)),
         ),
     ] {
-        let shown = call(&desk, path, "application/json", body.clone()).await;
+        let shown = call(&fixture, path, "application/json", body.clone()).await;
         assert_eq!(
             (shown.json(), shown.kind.as_str()),
             (json!({"default": {"i": on_gpu(8)}}), "application/json")
         );
-        let answer = call(&desk, path, "*/*", body).await;
+        let answer = call(&fixture, path, "*/*", body).await;
         assert_eq!(
             (answer.status, answer.kind.as_str()),
             (200, "application/msgpack")
@@ -125,10 +127,10 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
 }
 
 #[tokio::test]
-async fn an_error_is_in_msgpack_too() {
-    let desk = IndexerFixture::open();
+async fn errors_are_also_in_msgpack() {
+    let fixture = IndexerFixture::open();
     let answer = call(
-        &desk,
+        &fixture,
         "/unregister",
         "*/*",
         map(&[("instance_id", MsgpackPart::Text("i"))]),
@@ -144,7 +146,7 @@ async fn an_error_is_in_msgpack_too() {
         answer.bytes
     );
     let shown = call(
-        &desk,
+        &fixture,
         "/unregister",
         "application/json",
         map(&[("dp_rank", MsgpackPart::Number(0))]),

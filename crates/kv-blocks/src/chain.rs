@@ -217,7 +217,7 @@ mod tests {
         assert!(cases.len() > 20);
         for case in cases {
             let count = small(&case["num_tokens"]);
-            // The longest case gives a rule (1..=2048) instead of its tokens.
+            // The longest case has a rule (1..=2048) in place of its tokens.
             let tokens: Vec<u32> = case["tokens"].as_array().map_or_else(
                 || (1..=count).collect(),
                 |tokens| tokens.iter().map(small).collect(),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_grown_from_its_middle_equals_the_whole() {
+    fn a_chain_extended_from_its_middle_equals_the_whole() {
         let tokens: Vec<u32> = (0..4096).map(|i| i * 7 + 1).collect();
         for scheme in [HashScheme::default(), HashScheme::Fnv1a] {
             for size in [1, 16, 200, 1024] {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_known_by_its_hashes_has_blocks_of_their_size_only() {
+    fn a_prompt_given_by_hashes_has_blocks_of_their_size_only() {
         let (size, other) = (BlockSize::new(512).unwrap(), BlockSize::new(16).unwrap());
         let chain: Arc<[SequenceHash]> = [7, 9].map(SequenceHash).into();
         let prompt = PromptBlocks::of_chain(HashScheme::default(), size, Arc::clone(&chain));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_tokens_are_told_apart() {
+    fn text_and_tokens_have_different_hashes() {
         let text = PromptBlocks::of_text(HashScheme::default(), b"abcdefgh!");
         assert_eq!(text.identity(), PromptIdentity::TextPrefix);
         assert_eq!(text.token_count(), 3);

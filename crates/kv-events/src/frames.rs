@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     #[contract("MC11")]
-    fn both_forms_of_replay_answers_are_read_and_written() {
+    fn both_forms_of_replay_answers_are_decoded_and_encoded() {
         let replay_examples = &examples()["replay"];
         let mut seen = 0;
         for (name, form) in [
@@ -295,7 +295,7 @@ mod tests {
         let want = frames(&examples()["replay"]["request_sent_by_dealer"]);
         assert_eq!(replay_request(0x26).to_vec(), want);
         assert_eq!(parse_replay_request(&want), Ok(0x26));
-        // As engines do: any length up to eight bytes is a number, an empty one is zero.
+        // As in engines: up to eight bytes are a number, zero bytes are 0.
         assert_eq!(parse_replay_request(&[&b""[..], &[0, 0, 0, 2]]), Ok(2));
         assert_eq!(parse_replay_request(&[&b""[..], b""]), Ok(0));
         assert_eq!(

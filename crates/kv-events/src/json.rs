@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_exact_above_2_to_the_53_and_signed_ones_are_folded() {
+    fn hashes_are_exact_above_2_to_the_53_and_signed_ones_are_converted() {
         assert_eq!(name("18446744073709551615"), Some(u64::MAX));
         assert_eq!(name("\"9007199254740993\""), Some(9_007_199_254_740_993));
         assert_eq!(name("-1"), Some(u64::MAX));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_is_read_to_its_end_or_not_at_all() {
+    fn an_array_is_read_completely_or_not_at_all() {
         let count = |json: &str| {
             let mut seen = 0;
             let all = each(json.as_bytes(), |_| {
@@ -139,6 +139,6 @@ mod tests {
             assert!(count(broken).0.is_err(), "{broken}");
         }
         let deep = "[".repeat(1_000_000);
-        assert!(count(&deep).0.is_err(), "nesting costs no stack");
+        assert!(count(&deep).0.is_err(), "nesting uses no stack");
     }
 }

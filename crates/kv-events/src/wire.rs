@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nesting_is_limited_and_costs_no_stack() {
+    fn nesting_is_limited_and_uses_no_stack() {
         let nested = |depth: usize| [vec![0x91; depth], vec![0xc0]].concat();
         assert!(MsgpackReader::new(&nested(MAX_DEPTH)).value().is_ok());
         assert_eq!(
@@ -276,8 +276,8 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_stepped_over_exactly() {
-        // {"a": [1, [], {}], nil: ext} and a byte behind it
+    fn a_skipped_value_is_consumed_exactly() {
+        // {"a": [1, [], {}], nil: ext} and one more byte
         let bytes = [
             0x82, 0xa1, b'a', 0x93, 1, 0x90, 0x80, 0xc0, 0xd4, 0, 9, 0x2a,
         ];
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_ways_agree_with_the_long_one() {
+    fn the_fast_paths_agree_with_the_general_one() {
         for first in 0..=u8::MAX {
             for behind in 0..10 {
                 let bytes = [&[first][..], &vec![7; behind]].concat();
@@ -318,12 +318,12 @@ mod tests {
         assert_eq!(
             (reader.step_over_numbers(9), reader.rest.len()),
             (2, 3),
-            "the third is not all there"
+            "the third value is incomplete"
         );
     }
 
     #[test]
-    fn lengths_beyond_the_bytes_are_refused_at_the_head() {
+    fn lengths_beyond_the_input_are_refused_at_the_header() {
         for bytes in [
             &[0xdd, 0xff, 0xff, 0xff, 0xff, 0][..],
             &[0xdf, 0x7f, 0xff, 0xff, 0xff, 0, 0],

@@ -11,13 +11,13 @@ fn read(name: Option<&str>, data: Value) -> Result<ContinuumEvent, ContinuumErro
     parse(name, data.to_string().as_bytes())
 }
 
-fn complaint(name: Option<&str>, data: Value) -> String {
+fn decode_error(name: Option<&str>, data: Value) -> String {
     read(name, data).unwrap_err().to_string()
 }
 
 #[test]
 #[contract("CK44")]
-fn there_are_five_kinds() {
+fn the_five_event_kinds_are_decoded() {
     let names = [
         "cache_created",
         "cache_evicted",
@@ -42,7 +42,7 @@ fn there_are_five_kinds() {
 
 #[test]
 #[contract("CK46")]
-fn the_streams_own_field_wins_over_the_one_in_the_data() {
+fn the_event_field_of_the_stream_wins_over_the_type_in_the_data() {
     let data = json!({"event": "cache_created", "prefix_hash": "ab"});
     assert_eq!(
         read(Some("cache_purged"), data.clone()).unwrap().kind,
@@ -65,23 +65,23 @@ fn the_streams_own_field_wins_over_the_one_in_the_data() {
 
 #[test]
 #[contract("CK44")]
-fn a_missing_or_unknown_kind_is_answered_with_the_known_ones() {
-    for complaint in [
-        complaint(None, json!({"prefix_hash": "ab"})),
-        complaint(None, json!({"prefix_hash": "ab", "event": null})),
-        complaint(Some("CACHE_CREATED"), json!({})),
-        complaint(
+fn an_error_about_the_kind_lists_the_known_kinds() {
+    for decode_error in [
+        decode_error(None, json!({"prefix_hash": "ab"})),
+        decode_error(None, json!({"prefix_hash": "ab", "event": null})),
+        decode_error(Some("CACHE_CREATED"), json!({})),
+        decode_error(
             None,
             json!({"prefix_hash": "ab", "event": "x".repeat(1_000)}),
         ),
     ] {
         let known = "cache_created, cache_evicted, cache_offloaded, cache_reloaded or cache_purged";
         assert!(
-            complaint.contains(known) && complaint.len() < 300,
-            "{complaint}"
+            decode_error.contains(known) && decode_error.len() < 300,
+            "{decode_error}"
         );
     }
-    // A note of the stream itself need not be JSON.
+    // A comment of the stream itself need not be JSON.
     assert_eq!(
         parse(Some("snapshot_end"), b""),
         Err(ContinuumError::UnknownKind("snapshot_end".into()))
@@ -110,7 +110,7 @@ fn a_prefix_is_hex_digits_and_its_tokens_may_be_left_out() {
             "{wrong}"
         );
     }
-    let missing = complaint(Some("cache_created"), json!({}));
+    let missing = decode_error(Some("cache_created"), json!({}));
     assert_eq!(
         missing,
         "prefix_hash is missing: expected 2 to 128 hex digits as text"
@@ -136,7 +136,7 @@ fn a_prefix_is_hex_digits_and_its_tokens_may_be_left_out() {
 }
 
 #[test]
-fn what_is_no_object_is_refused() {
+fn data_that_is_no_object_is_refused() {
     for data in [
         "",
         "[]",
@@ -158,7 +158,7 @@ fn what_is_no_object_is_refused() {
 }
 
 #[test]
-fn an_event_is_written_as_the_stream_promises() {
+fn an_event_is_encoded_as_documented() {
     let event = ContinuumEvent {
         kind: ContinuumKind::Created,
         prefix_hash: "ea06fc71a5ee6e88".into(),
@@ -182,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_written_is_read_again(
+    fn an_encoded_event_decodes_to_the_same(
         kind in prop::sample::select(&ContinuumKind::ALL[..]), prefix_hash in "[0-9a-f]{2,128}",
         token_count in option::of(any::<u64>()), backend in any::<String>(), rank in any::<u32>(), named in any::<bool>(),
     ) {
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_survived(name in option::of(any::<String>()), data in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_handled(name in option::of(any::<String>()), data in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(name.as_deref(), &data);
         let _ = parse(Some("cache_created"), &[b"{\"prefix_hash\":", &data[..]].concat());
     }

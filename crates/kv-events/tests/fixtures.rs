@@ -1,4 +1,4 @@
-//! Every payload of the fixture collection decodes to what its manifest says.
+//! Every payload of the fixture collection decodes as its manifest states.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -58,7 +58,7 @@ fn every_valid_payload_decodes_as_the_manifest_says() {
             entry["wire_shape"].as_str(),
             Some("rfc-1527" | "mooncake-master")
         ) {
-            says_what_the_manifest_says(file, entry["decodes_to"].as_array().unwrap());
+            assert_matches_manifest(file, entry["decodes_to"].as_array().unwrap());
             standard_ones += 1;
             continue;
         }
@@ -81,8 +81,9 @@ fn every_valid_payload_decodes_as_the_manifest_says() {
     assert_eq!(standard_ones, 8);
 }
 
-/// An envelope of the standard contract; hashes are text in the manifest, which also leaves some fields out.
-fn says_what_the_manifest_says(file: &str, want: &[Value]) {
+/// Compares an envelope of the standard contract; in the manifest hashes are text and some fields
+/// are left out.
+fn assert_matches_manifest(file: &str, want: &[Value]) {
     let events = standard::decode_msgpack(&payload(file)).unwrap();
     assert_eq!(events.len(), want.len(), "{file}");
     for (event, want) in events.iter().zip(want) {
@@ -104,7 +105,7 @@ fn says_what_the_manifest_says(file: &str, want: &[Value]) {
     }
 }
 
-/// The decoder for engines cannot make sense of these, and must not pretend to.
+/// Each codec must refuse or ignore the payloads of the others.
 #[test]
 fn each_codec_fails_softly_on_the_payloads_of_the_others() {
     for class in ["valid", "malformed"] {
@@ -117,7 +118,8 @@ fn each_codec_fails_softly_on_the_payloads_of_the_others() {
             );
             if is_standard {
                 let usable = decode(&bytes).map(|batch| batch.events.into_iter().flatten().count());
-                // The store's master also writes the older names, so that its blocks are read as placeholders.
+                // The store's master also writes the older field names, so its blocks are read as
+                // placeholders.
                 let is_alike = file.starts_with("mooncake");
                 assert_eq!(usable.unwrap_or(0), usize::from(is_alike), "{file}");
             } else if let Ok(events) = standard::decode_msgpack(&bytes) {
@@ -137,7 +139,7 @@ fn each_codec_fails_softly_on_the_payloads_of_the_others() {
 }
 
 #[test]
-fn every_malformed_payload_costs_no_more_than_the_manifest_says() {
+fn every_malformed_payload_loses_only_the_scope_in_the_manifest() {
     let entries = payloads("malformed");
     assert_eq!(entries.len(), 56);
     for entry in entries {
@@ -180,7 +182,7 @@ fn every_malformed_payload_costs_no_more_than_the_manifest_says() {
 
 #[test]
 #[contract("V20")]
-fn media_are_known_by_many_names_and_an_unknown_one_is_never_the_device() {
+fn media_have_many_names_and_an_unknown_one_is_never_the_device() {
     let expected = [
         ("gpu", Tier::Device),
         ("gpu_lower", Tier::Device),
@@ -213,7 +215,7 @@ fn media_are_known_by_many_names_and_an_unknown_one_is_never_the_device() {
         };
         assert_eq!(stored.tier, tier, "{name}");
     }
-    // None at all counts as the device, also where the field is nil.
+    // A missing medium counts as the device, also if the field is nil.
     for file in [
         "vllm_0_9_0_stored_root_batch2.msgpack",
         "vllm_0_10_2_removed_int_medium_nil.msgpack",
@@ -228,7 +230,7 @@ fn media_are_known_by_many_names_and_an_unknown_one_is_never_the_device() {
 
 #[test]
 #[contract("F63")]
-fn what_the_index_cannot_use_is_ignored_with_a_reason() {
+fn events_of_no_use_to_the_index_are_ignored_with_a_reason() {
     for (file, reason) in [
         (
             "vllm_0_22_swa_skipped_blocks.msgpack",
@@ -256,14 +258,14 @@ fn what_the_index_cannot_use_is_ignored_with_a_reason() {
         around[..],
         [Err(IgnoredReason::UnknownTag), Ok(IndexUpdate::Stored(_))]
     ));
-    // Of the groups of a hybrid model only full attention speaks of every token.
+    // Of the groups of a hybrid model only full attention covers every token.
     let groups = updates("vllm_0_22_hybrid_two_groups.msgpack");
     assert!(matches!(groups[0], Ok(IndexUpdate::Stored(_))));
     assert!(groups.contains(&Err(IgnoredReason::NotFullAttention)));
 }
 
 #[test]
-fn placeholders_name_blocks_that_are_in_another_tier_too() {
+fn placeholders_name_blocks_also_held_in_another_tier() {
     let (first, second) = (
         EngineHash(3_236_607_068_019_569_386),
         EngineHash(2_758_186_210_834_249_151),
@@ -300,7 +302,7 @@ fn placeholders_name_blocks_that_are_in_another_tier_too() {
 
 #[test]
 #[contract("V17", "V47")]
-fn a_chunk_of_lmcache_is_a_block_of_its_own_size() {
+fn an_lmcache_chunk_is_a_block_of_its_own_size() {
     let [Ok(IndexUpdate::Stored(chunk))] = &updates("lmcache_stored_cpu.msgpack")[..] else {
         panic!("no store")
     };
@@ -312,7 +314,7 @@ fn a_chunk_of_lmcache_is_a_block_of_its_own_size() {
 }
 
 #[test]
-fn adapters_and_salts_come_from_whichever_field_has_them() {
+fn adapters_and_salts_are_read_from_any_of_their_fields() {
     for (file, lora, salt) in [
         ("vllm_0_9_2_stored_lora_id.msgpack", Some("lora_id:7"), None),
         (
@@ -351,7 +353,7 @@ fn adapters_and_salts_come_from_whichever_field_has_them() {
 }
 
 #[test]
-fn hash_zero_is_a_block_and_nil_is_no_parent() {
+fn hash_zero_is_a_valid_parent_and_nil_is_none() {
     let [Ok(IndexUpdate::Stored(child))] = &updates("parent_hash_zero.msgpack")[..] else {
         panic!("no store")
     };
@@ -364,7 +366,7 @@ fn hash_zero_is_a_block_and_nil_is_no_parent() {
 }
 
 #[test]
-fn integers_and_digests_name_the_same_blocks() {
+fn integer_and_digest_hashes_name_the_same_blocks() {
     let stored = |file| match &updates(file)[..] {
         [Ok(IndexUpdate::Stored(stored))] => stored.hashes.clone(),
         other => panic!("{other:?}"),
@@ -379,7 +381,7 @@ fn integers_and_digests_name_the_same_blocks() {
 }
 
 #[test]
-fn pairs_of_tokens_stand_for_their_first_ones() {
+fn token_pairs_count_as_their_first_tokens() {
     let [Ok(IndexUpdate::Stored(stored))] = &updates("sglang_bigram_tokens.msgpack")[..] else {
         panic!("no store")
     };
@@ -395,7 +397,7 @@ fn a_large_event_is_complete() {
     assert_eq!(stored.tokens, (0..8192).collect::<Vec<u32>>());
 }
 
-/// The manifest's form of an event, with hashes by their low 64 bits only.
+/// Returns the manifest's form of an event, with hashes reduced to their low 64 bits.
 fn normal_form(event: &Value) -> Value {
     let hash = |hash: &Value| match hash.get("as_u64").or(hash.get("low64_be")) {
         Some(low) => low.clone(),

@@ -1,4 +1,4 @@
-//! Whatever arrives: no panic, no loss of neighbours, and a publisher's own batches come back as they were.
+//! Any bytes: no panic, no loss of neighbouring events, and an encoded batch decodes to the same.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -78,7 +78,7 @@ fn hash_form() -> impl Strategy<Value = HashForm> {
     prop_oneof![Just(HashForm::Int), Just(HashForm::Bytes)]
 }
 
-/// What a reader has to make of an event.
+/// Returns the expected decoding of an event.
 fn expected(event: &WireEvent) -> VllmEvent {
     let engine = |hash: &WireHash| EngineHash(hash.low());
     match event {
@@ -121,13 +121,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_are_survived(bytes in vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_handled(bytes in vec(any::<u8>(), 0..300)) {
         read_all(&bytes);
     }
 
     #[test]
     #[contract("F58")]
-    fn any_bytes_behind_a_plausible_beginning_are_survived(
+    fn any_bytes_behind_a_plausible_beginning_are_handled(
         map in any::<bool>(),
         bytes in vec(prop_oneof![any::<u8>(), 0x80..0xa0_u8, 0xc0..0xe0_u8], 0..200),
     ) {
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_batch_is_survived(
+    fn a_damaged_batch_is_handled(
         events in vec(event(), 0..4), shape in shape(), form in hash_form(),
         at in any::<prop::sample::Index>(), byte in any::<u8>(),
     ) {
@@ -149,7 +149,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_decodes_to_the_same(
+    fn an_encoded_batch_decodes_to_the_same(
         events in vec(event(), 0..6), shape in shape(), form in hash_form(), rank in option::of(any::<u32>()),
     ) {
         let batch = decode(&encode(1.5, rank, &events, shape, form)).unwrap();
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn a_batch_that_was_cut_short_is_an_error(
+    fn a_truncated_batch_is_an_error(
         events in vec(event(), 1..4), shape in shape(), form in hash_form(), cut in any::<prop::sample::Index>(),
     ) {
         let bytes = encode(1.5, None, &events, shape, form);
@@ -171,32 +171,32 @@ proptest! {
 const PAYLOADS: &str = "tests/fixtures/kv_events";
 
 #[test]
-fn changed_payloads_of_engines_are_survived() {
+fn mutated_payloads_of_engines_are_handled() {
     mutation::survives(&[PAYLOADS], vllm_payload::check);
 }
 
 #[test]
-fn changed_payloads_of_the_standard_are_survived() {
+fn mutated_payloads_of_the_standard_are_handled() {
     mutation::survives(&[PAYLOADS], standard::check_msgpack);
     mutation::survives(&["fuzz/seeds/standard_json"], standard::check_json);
 }
 
 #[test]
-fn changed_answers_to_polls_are_survived() {
+fn mutated_answers_to_polls_are_handled() {
     mutation::survives(&["fuzz/seeds/trtllm"], trtllm::check);
 }
 
 #[test]
-fn changed_events_of_prefixes_are_survived() {
+fn mutated_prefix_events_are_handled() {
     mutation::survives(&["fuzz/seeds/continuum"], continuum::check);
 }
 
 #[test]
-fn changed_messages_are_survived() {
+fn mutated_messages_are_handled() {
     mutation::survives(&["fuzz/seeds/frames"], frames::check);
 }
 
 #[test]
-fn whatever_happens_to_a_stream_in_any_order_is_survived() {
+fn any_sequence_of_stream_inputs_is_handled() {
     mutation::survives(&["fuzz/seeds/sequencer"], sequencer::check);
 }

@@ -1,5 +1,5 @@
-//! Bytes that claim to be of the standard contract: no panic, nothing larger than what was sent, and what we write comes
-//! back.
+//! Bytes that claim to follow the standard contract: no panic, no result larger than the input, and
+//! an encoded event decodes to the same.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -19,7 +19,7 @@ use proptest::{collection::vec, option, prelude::*};
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
     option::of(
         any::<String>()
-            .prop_filter("empty is none", |text| !text.is_empty())
+            .prop_filter("an empty text counts as none", |text| !text.is_empty())
             .prop_map(Arc::from),
     )
 }
@@ -107,7 +107,7 @@ fn as_json(events: &[StandardEvent]) -> String {
     )
 }
 
-/// Whatever was read has a use or a reason, and is no larger than what was sent.
+/// Every decoded event is valid or has a reason, and the result is no larger than the input.
 fn is_in_proportion(sent: &[u8], read: Result<Vec<Result<StandardEvent, EventError>>, BatchError>) {
     for event in read.into_iter().flatten() {
         let event = match event {
@@ -134,7 +134,7 @@ fn is_in_proportion(sent: &[u8], read: Result<Vec<Result<StandardEvent, EventErr
             StandardChange::Removed { seq_hashes, .. } => seq_hashes.capacity() * 8,
             StandardChange::Cleared => 0,
         };
-        // A number takes one byte at least; lists grow by doubling, from four on.
+        // A number needs at least one byte; lists grow by doubling, from four on.
         assert!(bytes <= sent.len() * 16 + 64, "{bytes} of {}", sent.len());
     }
 }
@@ -145,7 +145,7 @@ fn read_all(bytes: &[u8]) {
     let _ = trtllm::decode(bytes);
 }
 
-/// Every payload of the fixture collection.
+/// Returns every payload of the fixture collection.
 fn fixtures() -> Vec<Vec<u8>> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events");
     let mut files: Vec<_> = fs::read_dir(folder)
@@ -159,7 +159,7 @@ fn fixtures() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_fixture_is_survived_at_every_length() {
+fn every_fixture_is_handled_at_every_length() {
     for bytes in fixtures() {
         for end in 0..bytes.len().min(2_000) {
             read_all(&bytes[..end]);
@@ -172,12 +172,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes_are_survived(bytes in vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_handled(bytes in vec(any::<u8>(), 0..300)) {
         read_all(&bytes);
     }
 
     #[test]
-    fn any_json_like_bytes_are_survived(
+    fn any_json_like_bytes_are_handled(
         text in "(\\[|\\{|\\]|\\}|,|:|\"event_id\"|\"seq_hashes\"|\"event_type\"|\"stored\"|[0-9]{1,21}|-|\\.|e|null| ){0,60}",
     ) {
         read_all(text.as_bytes());
@@ -185,7 +185,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_fixtures_are_survived(
+    fn damaged_fixtures_are_handled(
         file in any::<prop::sample::Index>(), at in any::<prop::sample::Index>(), bytes in vec(any::<u8>(), 1..9),
     ) {
         let mut damaged = file.get(&fixtures()).clone();
@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_event_is_survived(events in vec(event(), 1..4), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
+    fn a_damaged_event_is_handled(events in vec(event(), 1..4), at in any::<prop::sample::Index>(), byte in any::<u8>()) {
         for mut bytes in [as_json(&events).into_bytes(), encode_msgpack(&events)] {
             let at = at.index(bytes.len());
             bytes[at] = byte;
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_is_read_again(events in vec(event(), 0..5)) {
+    fn encoded_events_decode_to_the_same(events in vec(event(), 0..5)) {
         let want: Vec<_> = events.iter().cloned().map(Ok).collect();
         prop_assert_eq!(decode_msgpack(&encode_msgpack(&events)), Ok(want.clone()));
         prop_assert_eq!(decode_json(as_json(&events).as_bytes()), Ok(want));
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_cut_short_is_an_error(events in vec(event(), 1..4), cut in any::<prop::sample::Index>()) {
+    fn truncated_events_are_an_error(events in vec(event(), 1..4), cut in any::<prop::sample::Index>()) {
         for bytes in [as_json(&events).into_bytes(), encode_msgpack(&events)] {
             let end = cut.index(bytes.len());
             prop_assert!(decode_json(&bytes[..end]).is_err());

@@ -1,4 +1,5 @@
-//! LMCache beside vLLM on one stream: what it says twice, or in other sizes, does no harm.
+//! LMCache beside vLLM on one stream: its duplicate announcements and other block sizes are
+//! harmless.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -43,7 +44,7 @@ fn index() -> KvIndex {
     index
 }
 
-fn tell(index: &KvIndex, events: &[VllmEvent]) {
+fn apply(index: &KvIndex, events: &[VllmEvent]) {
     for target in TARGETS {
         let mut normaliser = Normaliser::default();
         for event in events {
@@ -54,7 +55,7 @@ fn tell(index: &KvIndex, events: &[VllmEvent]) {
     }
 }
 
-/// Who holds what of the prompt 1..=256, in blocks of `size` tokens.
+/// Looks up the prompt 1..=256 in blocks of `size` tokens.
 fn found(index: &KvIndex, size: u64) -> Vec<Overlap> {
     let block_size = BlockSize::new(size).unwrap();
     let place = Namespace {
@@ -74,13 +75,13 @@ fn found(index: &KvIndex, size: u64) -> Vec<Overlap> {
 
 #[test]
 #[contract("V17", "V47")]
-fn chunks_leave_the_engines_blocks_as_they_are_and_count_in_their_own_size() {
+fn chunks_do_not_change_the_engines_blocks_and_count_in_their_own_size() {
     let own = index();
-    tell(&own, &events("vllm_0_24_stored_root_map.msgpack"));
+    apply(&own, &events("vllm_0_24_stored_root_map.msgpack"));
     let both = index();
     for _ in 0..3 {
-        tell(&both, &events("vllm_0_24_stored_root_map.msgpack"));
-        tell(&both, &events("lmcache_stored_cpu.msgpack"));
+        apply(&both, &events("vllm_0_24_stored_root_map.msgpack"));
+        apply(&both, &events("lmcache_stored_cpu.msgpack"));
     }
     assert_eq!(found(&both, 16), found(&own, 16));
     assert_eq!(found(&both, 16)[1].present, [4, 0, 0, 0]);
@@ -93,7 +94,7 @@ fn chunks_leave_the_engines_blocks_as_they_are_and_count_in_their_own_size() {
 
 #[test]
 #[contract("V47")]
-fn a_chunk_that_is_called_as_one_of_the_engines_blocks_does_not_keep_that_from_going() {
+fn a_chunk_with_the_hash_of_an_engine_block_does_not_prevent_its_removal() {
     let [VllmEvent::Stored(block)] = &events("vllm_0_24_stored_root_map.msgpack")[..] else {
         panic!("no store")
     };
@@ -103,11 +104,11 @@ fn a_chunk_that_is_called_as_one_of_the_engines_blocks_does_not_keep_that_from_g
     };
     assert_eq!(
         block.block_hashes[3], as_chunk.block_hashes[0],
-        "the same digest, of one seed"
+        "the same digest, from the same seed"
     );
     let index = index();
-    tell(&index, &events("vllm_0_24_stored_root_map.msgpack"));
-    tell(&index, &chunk);
+    apply(&index, &events("vllm_0_24_stored_root_map.msgpack"));
+    apply(&index, &chunk);
     let removed = kv_blocks::RemovedBlocks {
         hashes: vec![block.block_hashes[3]],
         tier: kv_blocks::Tier::Device,

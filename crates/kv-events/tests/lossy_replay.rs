@@ -1,4 +1,4 @@
-//! Answers that lost batches on their way, as answers of more than 1000 messages do up to vLLM 0.32.
+//! Replay answers that lost batches, as answers of more than 1000 messages do up to vLLM 0.32.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -11,10 +11,10 @@ use kv_events::{
     vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
 };
 
-/// The shortest answer that may have lost something.
+/// The shortest answer that may have lost a batch.
 const LONG: u64 = 256;
 
-/// A stream, and the numbers of the batches applied since everything was last cleared.
+/// A stream, and the numbers of the batches applied since the last clear.
 struct LossyStream {
     sequencer: Sequencer,
     now: Moment,
@@ -41,7 +41,7 @@ impl LossyStream {
         (stream, asked)
     }
 
-    /// A stream that is up to date behind these.
+    /// Returns a stream that is up to date after these batches.
     fn following(history: Range<u64>) -> Self {
         let (mut stream, asked) = Self::connected();
         assert_eq!(asked, Some(0));
@@ -52,11 +52,11 @@ impl LossyStream {
         stream
     }
 
-    /// The number from which on a replay is asked for, if one is.
+    /// Feeds an input; returns the start of the requested replay, if any.
     fn on(&mut self, input: Input<'_>) -> Option<u64> {
         let mut asked = None;
         for action in self.sequencer.on(self.now, input) {
-            assert_eq!(asked, None, "nothing follows a request");
+            assert_eq!(asked, None, "no action follows a request");
             match action {
                 Action::Apply(IndexUpdate::Removed(removed)) => {
                     self.applied.push(removed.hashes[0].0)
@@ -87,8 +87,8 @@ impl LossyStream {
         })
     }
 
-    /// Batches of an answer with nothing wrong among them.
-    fn brings(&mut self, numbers: Range<u64>) {
+    /// Feeds batches of an answer, all in order.
+    fn replay_range(&mut self, numbers: Range<u64>) {
         for seq in numbers {
             assert_eq!(self.replayed(seq), None, "{seq}");
         }
@@ -101,7 +101,7 @@ impl LossyStream {
     }
 }
 
-/// One removal, whose name is the batch's number.
+/// Returns a batch with one removal, whose hash is the batch's number.
 fn payload(seq: u64) -> Vec<u8> {
     let removed = WireRemoved {
         hashes: vec![seq.into()],
@@ -118,17 +118,17 @@ fn payload(seq: u64) -> Vec<u8> {
 
 #[test]
 #[contract("MC11", "V19")]
-fn a_number_that_a_long_answer_skips_was_lost_and_is_asked_for_again() {
+fn a_number_skipped_by_a_long_answer_is_lost_and_requested_again() {
     let (mut stream, _) = LossyStream::connected();
-    stream.brings(0..1000);
+    stream.replay_range(0..1000);
     assert_eq!(stream.replayed(1003), Some(1000));
     assert_eq!(
         stream.applied.len(),
         1000,
-        "nothing behind the loss is applied"
+        "no batch behind the loss is applied"
     );
     assert_eq!(stream.sequencer.state(), StreamState::Replaying);
-    stream.brings(1000..1010);
+    stream.replay_range(1000..1010);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied(0..1010);
     assert_eq!(
@@ -142,14 +142,14 @@ fn a_number_that_a_long_answer_skips_was_lost_and_is_asked_for_again() {
 }
 
 #[test]
-fn a_number_that_a_short_answer_skips_is_not_in_the_publishers_buffer() {
+fn a_number_skipped_by_a_short_answer_is_not_in_the_publishers_buffer() {
     let (mut stream, _) = LossyStream::connected();
-    stream.brings(0..LONG - 1);
+    stream.replay_range(0..LONG - 1);
     assert_eq!(stream.replayed(LONG), None);
     assert_eq!(
         stream.on(Input::ReplayEnd),
         Some(LONG + 1),
-        "that was one more, and with it the answer was long"
+        "one more batch makes the answer long"
     );
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied((0..LONG - 1).chain([LONG]));
@@ -157,18 +157,18 @@ fn a_number_that_a_short_answer_skips_is_not_in_the_publishers_buffer() {
 }
 
 #[test]
-fn a_number_that_is_skipped_a_second_time_is_a_hole() {
+fn a_number_skipped_twice_is_a_hole() {
     let (mut stream, _) = LossyStream::connected();
-    stream.brings(0..300);
+    stream.replay_range(0..300);
     assert_eq!(stream.replayed(302), Some(300));
-    stream.brings(302..600);
+    stream.replay_range(302..600);
     assert_eq!(
         (stream.holes, stream.sequencer.counts().lost_batches),
         (1, 2)
     );
-    // So is every other: each costs one more answer, and each answer brings many.
+    // So is every other one: each costs one more answer, and each answer brings many batches.
     assert_eq!(stream.replayed(601), Some(600));
-    stream.brings(601..602);
+    stream.replay_range(601..602);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied((0..300).chain(302..600).chain([601]));
     assert_eq!(
@@ -178,13 +178,13 @@ fn a_number_that_is_skipped_a_second_time_is_a_hole() {
 }
 
 #[test]
-fn the_end_of_a_long_answer_is_not_believed_until_a_short_one_says_so_too() {
+fn the_end_of_a_long_answer_counts_only_after_a_short_one_confirms_it() {
     let (mut stream, _) = LossyStream::connected();
-    stream.brings(0..1000);
-    // Numbers 1000 to 1499 were dropped, the end marker was not.
+    stream.replay_range(0..1000);
+    // Numbers 1000 to 1499 are dropped, the end marker is not.
     assert_eq!(stream.live(1500), None);
     assert_eq!(stream.on(Input::ReplayEnd), Some(1000));
-    stream.brings(1000..1500);
+    stream.replay_range(1000..1500);
     assert_eq!(stream.on(Input::ReplayEnd), Some(1500));
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied(0..1501);
@@ -192,19 +192,19 @@ fn the_end_of_a_long_answer_is_not_believed_until_a_short_one_says_so_too() {
 }
 
 #[test]
-fn a_long_answer_without_an_end_goes_on_at_once_and_a_short_one_has_failed() {
+fn a_long_answer_without_an_end_is_continued_at_once_and_a_short_one_failed() {
     let (mut stream, _) = LossyStream::connected();
-    stream.brings(0..LONG);
+    stream.replay_range(0..LONG);
     assert_eq!(stream.on(Input::ReplayFailed), Some(LONG));
     assert_eq!(stream.sequencer.state(), StreamState::Replaying);
-    stream.brings(LONG..2 * LONG - 1);
+    stream.replay_range(LONG..2 * LONG - 1);
     assert_eq!(stream.on(Input::ReplayFailed), None);
     assert_eq!(stream.sequencer.state(), StreamState::Stale);
     stream.now = Moment::at(Duration::from_secs(2));
     assert_eq!(
         stream.on(Input::Tick),
         Some(0),
-        "the first failure, so the first pause"
+        "the first failure starts the first pause"
     );
 }
 
@@ -212,17 +212,17 @@ fn a_long_answer_without_an_end_goes_on_at_once_and_a_short_one_has_failed() {
 fn live_batches_wait_for_all_answers_of_a_gap() {
     let mut stream = LossyStream::following(0..1);
     assert_eq!(stream.live(900), Some(1));
-    stream.brings(1..400);
+    stream.replay_range(1..400);
     assert_eq!(stream.live(901), None);
     assert_eq!(stream.replayed(500), Some(400));
     assert_eq!(stream.sequencer.state(), StreamState::Gapped);
     assert_eq!(stream.live(902), None);
     assert_eq!(stream.applied.len(), 400);
-    stream.brings(400..500);
+    stream.replay_range(400..500);
     assert_eq!(
         stream.on(Input::ReplayFailed),
         None,
-        "short and broken: a failure"
+        "a short answer without an end is a failure"
     );
     assert_eq!(
         (stream.sequencer.state(), stream.holes),
@@ -233,17 +233,17 @@ fn live_batches_wait_for_all_answers_of_a_gap() {
 }
 
 #[test]
-fn what_came_live_before_the_rest_was_asked_for_is_not_waited_for_again() {
+fn live_batches_before_the_second_request_are_not_awaited_again() {
     let mut stream = LossyStream::following(0..1);
     assert_eq!(stream.live(400), Some(1));
-    stream.brings(1..300);
+    stream.replay_range(1..300);
     assert_eq!(
         stream.live(402),
         None,
-        "number 401 was used up by a batch that could not be encoded"
+        "number 401 belongs to a batch that could not be encoded"
     );
     assert_eq!(stream.replayed(301), Some(300));
-    stream.brings(300..401);
+    stream.replay_range(300..401);
     assert_eq!(stream.replayed(402), None);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied((0..401).chain([402]));
@@ -252,16 +252,20 @@ fn what_came_live_before_the_rest_was_asked_for_is_not_waited_for_again() {
 
 #[test]
 #[contract("V19")]
-fn everything_fetched_anew_is_cleared_once_however_many_answers_it_takes() {
+fn a_resync_clears_once_however_many_answers_it_needs() {
     let mut stream = LossyStream::following(0..3);
     assert_eq!(stream.on(Input::Resync), Some(0));
-    stream.brings(0..1000);
+    stream.replay_range(0..1000);
     assert_eq!(stream.replayed(1500), Some(1000));
-    assert_eq!(stream.on(Input::Resync), None, "it is under way");
-    stream.brings(1000..1900);
+    assert_eq!(
+        stream.on(Input::Resync),
+        None,
+        "a resync is already running"
+    );
+    stream.replay_range(1000..1900);
     assert_eq!(stream.on(Input::ReplayFailed), Some(1900));
     assert_eq!(stream.live(1901), None);
-    stream.brings(1900..1901);
+    stream.replay_range(1900..1901);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied(0..1902);
     assert_eq!(
@@ -275,24 +279,24 @@ fn everything_fetched_anew_is_cleared_once_however_many_answers_it_takes() {
 }
 
 #[test]
-fn a_publisher_that_was_recognised_need_not_be_again() {
+fn a_recognised_publisher_is_not_checked_again() {
     let mut stream = LossyStream::following(0..3);
     stream.on(Input::Disconnected);
     assert_eq!(stream.on(Input::Connected), Some(2));
-    stream.brings(2..400);
+    stream.replay_range(2..400);
     assert_eq!(stream.replayed(401), Some(400));
-    stream.brings(400..402);
+    stream.replay_range(400..402);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied(0..402);
     assert_eq!((stream.clears, stream.sequencer.epoch()), (0, 1));
 }
 
 #[test]
-fn batches_that_are_no_news_do_not_make_an_answer_long() {
+fn known_batches_do_not_make_an_answer_long() {
     let mut stream = LossyStream::following(0..LONG + 1);
     assert_eq!(stream.live(LONG + 3), Some(LONG + 1));
-    // The publisher does not heed the number it was asked for. Asking it again would never end.
-    stream.brings(0..LONG + 1);
+    // The publisher ignores the requested number. A repeated request would never end.
+    stream.replay_range(0..LONG + 1);
     assert_eq!(stream.replayed(LONG + 2), None);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied((0..LONG + 1).chain(LONG + 2..LONG + 4));

@@ -1,4 +1,4 @@
-//! What events mean for an index, where the fixtures do not say.
+//! The index updates of events, for cases without a fixture.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -31,7 +31,7 @@ fn text(text: &str) -> ExtraKey {
 }
 
 #[test]
-fn removals_follow_the_kind_their_group_had_when_it_was_stored() {
+fn removals_follow_the_kind_of_their_group_at_the_store() {
     let kind = |group, kind: &str| {
         let mut event = store(1);
         event.group_idx = Some(group);
@@ -45,25 +45,25 @@ fn removals_follow_the_kind_their_group_had_when_it_was_stored() {
             ..BlockRemoved::default()
         }))
     };
-    // Nothing learnt: the first group counts, others do not.
+    // Nothing is known: the first group counts, others do not.
     let mut stream = Normaliser::default();
     assert!(stream.update(&removal(None)).is_ok());
     assert!(stream.update(&removal(Some(0))).is_ok());
     assert!(stream.update(&removal(Some(1))).is_err());
-    // Here the main group is the second one.
+    // Here the main group is the second.
     assert!(stream.update(&kind(0, "sliding_window")).is_err());
     assert!(stream.update(&kind(1, "mla_attention")).is_ok());
     assert!(stream.update(&removal(Some(0))).is_err());
     assert!(stream.update(&removal(None)).is_err());
     assert!(stream.update(&removal(Some(1))).is_ok());
-    // A store without a kind is judged like a removal.
+    // A store without a kind is treated like a removal.
     let mut plain = store(1);
     plain.group_idx = Some(2);
     assert_eq!(update(plain), Err(IgnoredReason::NotFullAttention));
 }
 
 #[test]
-fn blocks_in_front_of_an_image_count() {
+fn blocks_before_an_image_count() {
     let mut event = store(3);
     event.extra_keys = Some(vec![
         vec![text("salt")],
@@ -77,8 +77,8 @@ fn blocks_in_front_of_an_image_count() {
 }
 
 #[test]
-fn a_bare_string_is_a_salt_only_where_one_can_stand() {
-    // Behind the adapter's name.
+fn a_bare_string_is_a_salt_only_in_a_salt_position() {
+    // The position behind the adapter's name.
     let mut event = store(1);
     event.lora_name = Some("ad1".into());
     event.extra_keys = Some(vec![vec![text("ad1"), text("salt")]]);
@@ -87,7 +87,7 @@ fn a_bare_string_is_a_salt_only_where_one_can_stand() {
         (stored.lora.as_deref(), stored.salt.as_deref()),
         (Some("ad1"), Some("salt"))
     );
-    // A salt that reads like an adapter is still a salt: no adapter is named.
+    // A salt that equals an adapter's name is still a salt: no adapter is named.
     let mut event = store(1);
     event.extra_keys = Some(vec![vec![text("ad1")]]);
     let stored = update(event).unwrap();
@@ -95,7 +95,7 @@ fn a_bare_string_is_a_salt_only_where_one_can_stand() {
         (stored.lora.as_deref(), stored.salt.as_deref()),
         (None, Some("ad1"))
     );
-    // In the middle of a sequence it can only be a multimodal item.
+    // In the middle of a sequence a string can only be a multimodal item.
     let mut event = store(1);
     event.parent_block_hash = Some(EngineHash(9));
     event.extra_keys = Some(vec![vec![text("image")]]);
@@ -103,7 +103,7 @@ fn a_bare_string_is_a_salt_only_where_one_can_stand() {
 }
 
 #[test]
-fn a_block_that_names_itself_is_skipped() {
+fn a_block_that_is_its_own_parent_is_skipped() {
     let mut event = store(2);
     event.block_hashes[1] = event.block_hashes[0];
     assert_eq!(update(event), Err(IgnoredReason::SelfReference));
@@ -113,14 +113,14 @@ fn a_block_that_names_itself_is_skipped() {
 }
 
 #[test]
-fn more_tokens_than_blocks_cannot_be_placed() {
+fn a_store_with_more_tokens_than_blocks_is_refused() {
     let mut event = store(2);
     event.block_hashes.pop();
     assert_eq!(update(event), Err(IgnoredReason::SkippedBlocks));
 }
 
 #[test]
-fn lookahead_changes_the_engines_name_only() {
+fn lookahead_changes_only_the_engine_hash() {
     let mut event = store(1);
     event.lookahead_token_ids = Some(vec![vec![17]]);
     assert_eq!(update(event.clone()), update(store(1)));
@@ -128,7 +128,7 @@ fn lookahead_changes_the_engines_name_only() {
 
 #[test]
 #[contract("V20")]
-fn storage_that_is_far_away_is_remote() {
+fn remote_media_are_the_remote_tier() {
     assert_eq!(
         Medium::parse(Some("STORAGE"), Some("REMOTE")),
         Medium::Known(Tier::Remote)
@@ -148,7 +148,7 @@ fn storage_that_is_far_away_is_remote() {
 }
 
 #[test]
-fn a_placeholder_on_the_device_says_nothing() {
+fn a_placeholder_on_the_device_is_ignored() {
     let placeholder = |medium: Option<&str>, blocks: u64| BlockStored {
         token_ids: WireTokens::default(),
         block_size: 0,
@@ -162,7 +162,7 @@ fn a_placeholder_on_the_device_says_nothing() {
         update(placeholder(Some("CPU"), 0)),
         Err(IgnoredReason::NoTokens)
     );
-    // Elsewhere it says that these blocks are there too, whatever the block size it gives.
+    // In another tier it means that these blocks are also there, whatever its block size.
     for (medium, block_size, tier) in [
         ("CPU", 0, Tier::Host),
         ("FS", 16, Tier::Disk),
@@ -181,7 +181,7 @@ fn a_placeholder_on_the_device_says_nothing() {
             Ok(IndexUpdate::Named(named))
         );
     }
-    // Of a group that does not hold every token even the names are of no use.
+    // Of a group that does not hold every token even the hashes are useless.
     let mut event = placeholder(Some("CPU"), 1);
     event.group_idx = Some(3);
     assert_eq!(update(event), Err(IgnoredReason::NotFullAttention));

@@ -1,4 +1,5 @@
-//! Frames captured from a real vLLM 0.32 decode to what was seen, and our encoder writes the same bytes.
+//! Frames captured from a real vLLM 0.32 decode to the captured events, and our encoder writes the
+//! same bytes.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -50,7 +51,8 @@ fn names(value: &Value) -> Option<&str> {
     value.as_str()
 }
 
-/// Compares one decoded event with the capture's own reading of it, and returns it as a publisher would have it.
+/// Compares one decoded event with the capture's reading of it, and returns it in the publisher's
+/// form.
 fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
     match event {
         VllmEvent::Stored(event) => {
@@ -163,7 +165,7 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
                 WireEvent::Cleared => 2,
             }] += 1;
         }
-        // Our publisher has no sessions; one captured request had.
+        // Our publisher has no sessions; one captured request has one.
         if batch
             .events
             .iter()
@@ -192,7 +194,7 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
 
 #[test]
 #[contract("MC11")]
-fn every_replay_answer_is_read_and_written_alike() {
+fn every_replay_answer_is_encoded_to_the_same_bytes() {
     let (mut batches, mut ends) = (0, 0);
     for line in lines("replay")
         .iter()

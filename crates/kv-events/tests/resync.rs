@@ -1,4 +1,4 @@
-//! Everything fetched anew, because somebody asked for it.
+//! The whole history is fetched again on request.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -11,7 +11,8 @@ use kv_events::{
     vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
 };
 
-/// What was done, one word each: the number of a batch applied, `clear`, `hole`, or `from N` for a replay asked for.
+/// Feeds an input; returns the actions, one word each: the number of an applied batch, `clear`,
+/// `hole`, or `from N` for a requested replay.
 fn on(sequencer: &mut Sequencer, input: Input<'_>) -> Vec<String> {
     let word = |action| match action {
         Action::Apply(IndexUpdate::Removed(removed)) => removed.hashes[0].0.to_string(),
@@ -27,7 +28,7 @@ fn on(sequencer: &mut Sequencer, input: Input<'_>) -> Vec<String> {
         .collect()
 }
 
-/// One removal, whose name is the batch's number.
+/// Returns a batch with one removal, whose hash is the batch's number.
 fn payload(seq: u64) -> Vec<u8> {
     let removed = WireRemoved {
         hashes: vec![seq.into()],
@@ -62,7 +63,7 @@ fn replayed(sequencer: &mut Sequencer, seq: u64) -> Vec<String> {
     )
 }
 
-/// A stream that is up to date at number 2.
+/// Returns a stream that is up to date at number 2.
 fn following(replay: bool) -> Sequencer {
     let mut sequencer = Sequencer::new(SequencerSettings {
         replay,
@@ -77,11 +78,15 @@ fn following(replay: bool) -> Sequencer {
 }
 
 #[test]
-fn what_is_known_goes_when_the_history_comes_and_live_batches_wait_for_it() {
+fn a_resync_clears_when_the_history_arrives_and_live_batches_wait() {
     let mut sequencer = following(true);
     assert_eq!(on(&mut sequencer, Input::Resync), ["from 0"]);
     assert_eq!(sequencer.state(), StreamState::Replaying);
-    assert_eq!(on(&mut sequencer, Input::Resync), [""; 0], "one at a time");
+    assert_eq!(
+        on(&mut sequencer, Input::Resync),
+        [""; 0],
+        "one resync at a time"
+    );
     assert_eq!(live(&mut sequencer, 3), [""; 0]);
     assert_eq!(replayed(&mut sequencer, 0), ["clear", "0"]);
     assert_eq!(sequencer.state(), StreamState::Replaying);
@@ -104,18 +109,18 @@ fn what_is_known_goes_when_the_history_comes_and_live_batches_wait_for_it() {
 }
 
 #[test]
-fn without_a_history_what_is_known_stays_and_the_numbers_go_on() {
+fn without_a_history_known_blocks_stay_and_the_numbers_continue() {
     let mut sequencer = following(false);
     assert_eq!(on(&mut sequencer, Input::Resync), ["hole"]);
     assert_eq!(sequencer.state(), StreamState::Live);
     assert_eq!(
         live(&mut sequencer, 2),
         [""; 0],
-        "a duplicate is none the less one"
+        "a duplicate still counts as one"
     );
     assert_eq!(live(&mut sequencer, 4), ["hole", "4"]);
 
-    // A replay endpoint that keeps nothing is no better.
+    // A replay endpoint with an empty history gives the same result.
     let mut sequencer = following(true);
     on(&mut sequencer, Input::Resync);
     assert_eq!(live(&mut sequencer, 3), [""; 0]);
@@ -125,7 +130,7 @@ fn without_a_history_what_is_known_stays_and_the_numbers_go_on() {
 
 #[test]
 #[contract("MC11")]
-fn a_history_whose_beginning_is_gone_is_gone_over_once_more_and_clears_nothing() {
+fn a_truncated_history_is_applied_again_and_clears_nothing() {
     let mut sequencer = following(true);
     assert_eq!(live(&mut sequencer, 3), ["3"]);
     assert_eq!(on(&mut sequencer, Input::Resync), ["from 0"]);
@@ -134,7 +139,7 @@ fn a_history_whose_beginning_is_gone_is_gone_over_once_more_and_clears_nothing()
     assert_eq!(
         replayed(&mut sequencer, 3),
         ["3", "hole"],
-        "the repetition ends with what was known"
+        "the repetition ends with the known batches"
     );
     assert_eq!(replayed(&mut sequencer, 4), ["4"]);
     assert_eq!(on(&mut sequencer, Input::ReplayEnd), [""; 0]);
@@ -144,7 +149,7 @@ fn a_history_whose_beginning_is_gone_is_gone_over_once_more_and_clears_nothing()
         (StreamState::Live, 0)
     );
 
-    // Not even the last batch is there any more: nothing is repeated.
+    // Not even the last batch is available: nothing is repeated.
     on(&mut sequencer, Input::Resync);
     assert_eq!(replayed(&mut sequencer, 8), ["hole", "8"]);
     assert_eq!(on(&mut sequencer, Input::ReplayEnd), [""; 0]);
@@ -152,7 +157,7 @@ fn a_history_whose_beginning_is_gone_is_gone_over_once_more_and_clears_nothing()
 }
 
 #[test]
-fn a_repetition_that_breaks_off_ends_all_the_same_where_it_should() {
+fn a_repetition_that_breaks_off_still_ends_at_the_right_batch() {
     let mut sequencer = following(true);
     (3..6).for_each(|seq| drop(live(&mut sequencer, seq)));
     on(&mut sequencer, Input::Resync);
@@ -162,7 +167,7 @@ fn a_repetition_that_breaks_off_ends_all_the_same_where_it_should() {
     assert_eq!(replayed(&mut sequencer, 2), [""; 0]);
     assert_eq!(replayed(&mut sequencer, 3), ["3"]);
     assert_eq!(on(&mut sequencer, Input::ReplayFailed), [""; 0]);
-    // Meanwhile the publisher has dropped more.
+    // Meanwhile the publisher has dropped more batches.
     let later = Moment::at(Duration::from_secs(2));
     assert_eq!(
         sequencer.on(later, Input::Tick),
@@ -178,8 +183,8 @@ fn a_repetition_that_breaks_off_ends_all_the_same_where_it_should() {
 }
 
 #[test]
-fn a_repetition_that_brings_something_else_is_of_another_life() {
-    // Other bytes under the last number; or it ends before that number.
+fn a_repetition_with_other_bytes_is_a_restart() {
+    // The last number has other bytes, or the history ends before that number.
     for other_bytes in [true, false] {
         let mut sequencer = following(true);
         on(&mut sequencer, Input::Resync);
@@ -206,7 +211,7 @@ fn a_repetition_that_brings_something_else_is_of_another_life() {
 }
 
 #[test]
-fn what_is_asked_for_during_a_repair_comes_behind_it() {
+fn a_resync_requested_during_a_replay_follows_it() {
     let mut sequencer = following(true);
     assert_eq!(live(&mut sequencer, 4), ["from 3"]);
     assert_eq!(on(&mut sequencer, Input::Resync), [""; 0]);
@@ -217,19 +222,19 @@ fn what_is_asked_for_during_a_repair_comes_behind_it() {
     assert_eq!(
         on(&mut sequencer, Input::ReplayEnd),
         [""; 0],
-        "once is enough"
+        "one resync is enough"
     );
 }
 
 #[test]
-fn what_is_asked_for_without_a_connection_comes_with_the_next_one() {
+fn a_resync_requested_without_a_connection_starts_with_the_next_one() {
     let mut sequencer = following(true);
     on(&mut sequencer, Input::Disconnected);
     assert_eq!(on(&mut sequencer, Input::Resync), [""; 0]);
     assert_eq!(on(&mut sequencer, Input::Connected), ["from 2"]);
     assert_eq!(replayed(&mut sequencer, 2), [""; 0]);
     assert_eq!(on(&mut sequencer, Input::ReplayEnd), ["from 0"]);
-    // A connection that is new fetches everything anyway.
+    // A new connection fetches the whole history anyway.
     let mut sequencer = Sequencer::new(SequencerSettings {
         replay: true,
         ..SequencerSettings::default()
@@ -240,8 +245,8 @@ fn what_is_asked_for_without_a_connection_comes_with_the_next_one() {
 }
 
 #[test]
-fn one_that_the_connection_was_lost_in_comes_with_the_next_one() {
-    // Before its first batch, in its middle, and after it has failed.
+fn a_resync_interrupted_by_a_lost_connection_starts_with_the_next_one() {
+    // The connection is lost before its first batch, in its middle, and after it has failed.
     for (batches, failed) in [(0, false), (1, false), (0, true)] {
         let mut sequencer = following(true);
         on(&mut sequencer, Input::Resync);
@@ -265,7 +270,7 @@ fn one_that_the_connection_was_lost_in_comes_with_the_next_one() {
         (1..3).for_each(|seq| drop(replayed(&mut sequencer, seq)));
         assert_eq!(on(&mut sequencer, Input::ReplayEnd), [""; 0]);
         assert_eq!(sequencer.state(), StreamState::Live);
-        // Had once, it is over.
+        // After it succeeds it is not repeated.
         on(&mut sequencer, Input::Disconnected);
         on(&mut sequencer, Input::Connected);
         on(
@@ -280,18 +285,18 @@ fn one_that_the_connection_was_lost_in_comes_with_the_next_one() {
 }
 
 #[test]
-fn a_repair_that_succeeds_does_not_make_up_for_one_that_failed() {
+fn a_successful_replay_does_not_replace_a_failed_one() {
     let mut sequencer = following(true);
     assert_eq!(live(&mut sequencer, 4), ["from 3"]);
     assert_eq!(on(&mut sequencer, Input::ReplayFailed), ["hole", "4"]);
     assert_eq!(live(&mut sequencer, 6), ["from 5"]);
     assert_eq!(replayed(&mut sequencer, 5), ["5"]);
-    // The endpoint answers again, so there is no need to wait.
+    // The endpoint answers again, so no pause is needed.
     assert_eq!(on(&mut sequencer, Input::ReplayEnd), ["6", "from 0"]);
 }
 
 #[test]
-fn a_replay_that_failed_matters_to_what_is_missing_behind_the_start() {
+fn after_a_failed_replay_a_gap_behind_the_start_is_requested_again() {
     let mut sequencer = Sequencer::new(SequencerSettings {
         replay: true,
         ..SequencerSettings::default()
@@ -309,7 +314,7 @@ fn a_replay_that_failed_matters_to_what_is_missing_behind_the_start() {
 }
 
 #[test]
-fn a_publisher_that_starts_anew_is_fetched_once() {
+fn a_restarted_publisher_is_fetched_once() {
     let mut sequencer = following(true);
     on(&mut sequencer, Input::Disconnected);
     on(&mut sequencer, Input::Resync);
@@ -320,7 +325,7 @@ fn a_publisher_that_starts_anew_is_fetched_once() {
 }
 
 #[test]
-fn one_that_fails_leaves_what_is_known_and_is_tried_again() {
+fn a_failed_resync_keeps_the_known_blocks_and_is_retried() {
     let mut sequencer = following(true);
     on(&mut sequencer, Input::Resync);
     assert_eq!(on(&mut sequencer, Input::ReplayFailed), [""; 0]);

@@ -1,4 +1,4 @@
-//! What a stream's numbers mean, input by input.
+//! The actions of a sequencer, input by input.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -11,7 +11,7 @@ use kv_events::{
     vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
 };
 
-/// A stream under test, which remembers what it was told to do.
+/// A stream under test, which records its actions.
 struct StreamUnderTest {
     sequencer: Sequencer,
     now: Moment,
@@ -43,7 +43,7 @@ impl StreamUnderTest {
         }
     }
 
-    /// One removal, which marks the batch.
+    /// Returns a batch with one removal, which marks it.
     fn payload(&self, seq: u64) -> Vec<u8> {
         let mark = self.life * 1000 + seq;
         let removed = WireRemoved {
@@ -96,7 +96,7 @@ impl StreamUnderTest {
 
 #[test]
 #[contract("MC11", "MC8")]
-fn history_is_fetched_first_and_live_batches_wait_for_it() {
+fn the_history_is_fetched_first_and_live_batches_wait_for_it() {
     let mut stream = StreamUnderTest::new(true);
     assert_eq!(stream.state(), StreamState::Connecting);
     assert_eq!(stream.on(Input::Connected), [Replay(0)]);
@@ -134,7 +134,7 @@ fn without_a_replay_endpoint_the_first_batch_may_have_any_number() {
     assert_eq!(stream.state(), StreamState::Live);
     assert_eq!(stream.live(37), [Apply(37)]);
     assert_eq!(stream.sequencer.counts().gaps, 0);
-    // What is skipped later is lost for good.
+    // Batches skipped later are lost for good.
     assert_eq!(stream.live(40), [Hole, Apply(40)]);
     assert_eq!(
         (
@@ -148,7 +148,7 @@ fn without_a_replay_endpoint_the_first_batch_may_have_any_number() {
 
 #[test]
 #[contract("MC8", "MC11")]
-fn a_gap_is_filled_from_the_replay_endpoint_before_anything_later_is_applied() {
+fn a_gap_is_filled_by_replay_before_any_later_batch_is_applied() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
@@ -166,18 +166,18 @@ fn a_gap_is_filled_from_the_replay_endpoint_before_anything_later_is_applied() {
 }
 
 #[test]
-fn a_hole_that_is_left_after_the_end_marker_is_accepted() {
+fn a_gap_left_after_the_end_marker_is_accepted_as_a_hole() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
     stream.live(0);
-    // Number 1 was used up by a batch that could not be encoded; number 3 likewise.
+    // Numbers 1 and 3 belong to batches that could not be encoded.
     assert_eq!(stream.live(2), [Replay(1)]);
     assert_eq!(stream.replayed(2), [Hole, Apply(2)]);
     assert_eq!(stream.replayed(4), [Hole, Apply(4)]);
     assert_eq!(stream.on(Input::ReplayEnd), []);
     assert_eq!(stream.sequencer.counts().lost_batches, 2);
-    // An answer with nothing at all: the publisher has no buffer.
+    // An empty answer: the publisher has no buffer.
     assert_eq!(stream.live(6), [Replay(5)]);
     assert_eq!(stream.on(Input::ReplayEnd), [Hole, Apply(6)]);
     assert_eq!(
@@ -203,7 +203,7 @@ fn the_same_number_twice_is_a_duplicate() {
 }
 
 #[test]
-fn a_number_that_went_down_is_a_restart() {
+fn a_lower_number_is_a_restart() {
     for replay in [false, true] {
         let mut stream = StreamUnderTest::new(replay);
         stream.on(Input::Connected);
@@ -222,7 +222,7 @@ fn a_number_that_went_down_is_a_restart() {
 }
 
 #[test]
-fn a_restart_whose_first_batches_were_missed_is_replayed_from_its_start() {
+fn a_restart_with_missed_first_batches_is_replayed_from_its_start() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
@@ -238,7 +238,7 @@ fn a_restart_whose_first_batches_were_missed_is_replayed_from_its_start() {
 }
 
 #[test]
-fn after_a_lost_connection_the_same_publisher_goes_on_where_it_was() {
+fn after_a_lost_connection_the_same_publisher_is_continued() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
@@ -246,7 +246,7 @@ fn after_a_lost_connection_the_same_publisher_goes_on_where_it_was() {
     stream.live(1);
     assert_eq!(stream.on(Input::Disconnected), []);
     assert_eq!(stream.state(), StreamState::Connecting);
-    // The last batch is asked for again, to recognise the publisher by.
+    // The last batch is requested again, to recognise the publisher.
     assert_eq!(stream.on(Input::Connected), [Replay(1)]);
     assert_eq!(stream.replayed(1), []);
     assert_eq!(stream.replayed(2), [Apply(2)]);
@@ -265,7 +265,7 @@ fn after_a_lost_connection_the_same_publisher_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_restart_that_has_passed_the_old_number_is_recognised_by_its_bytes() {
+fn a_restart_beyond_the_old_number_is_recognised_by_its_bytes() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
@@ -287,7 +287,7 @@ fn a_restart_that_has_passed_the_old_number_is_recognised_by_its_bytes() {
 }
 
 #[test]
-fn a_restart_that_has_not_come_that_far_is_recognised_by_its_silence() {
+fn a_restart_below_the_old_number_is_recognised_by_an_empty_answer() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
@@ -305,7 +305,7 @@ fn a_restart_that_has_not_come_that_far_is_recognised_by_its_silence() {
 }
 
 #[test]
-fn without_any_history_the_first_number_after_a_lost_connection_tells() {
+fn without_a_history_the_first_number_after_a_lost_connection_decides() {
     for replay in [false, true] {
         for (first, restarted) in [(0, true), (3, true), (5, false), (7, false)] {
             let mut stream = StreamUnderTest::new(replay);
@@ -316,7 +316,7 @@ fn without_any_history_the_first_number_after_a_lost_connection_tells() {
             }
             stream.on(Input::Disconnected);
             stream.on(Input::Connected);
-            // An empty buffer: asked twice, nothing learnt.
+            // An empty buffer: two requests bring nothing.
             stream.on(Input::ReplayEnd);
             stream.on(Input::ReplayEnd);
             assert_eq!(stream.state(), StreamState::Live);
@@ -336,7 +336,7 @@ fn without_any_history_the_first_number_after_a_lost_connection_tells() {
 }
 
 #[test]
-fn a_replay_that_cannot_be_had_is_tried_again_and_starts_over() {
+fn a_failed_replay_is_retried_from_its_start() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     assert_eq!(stream.live(3), []);
@@ -352,7 +352,7 @@ fn a_replay_that_cannot_be_had_is_tried_again_and_starts_over() {
     assert_eq!(stream.on(Input::ReplayEnd), []);
     assert_eq!(stream.state(), StreamState::Live);
     assert_eq!(stream.live(4), [Apply(4)]);
-    // Pauses grow while it keeps failing.
+    // Pauses grow while the replay fails.
     assert_eq!(stream.live(6), [Replay(5)]);
     assert_eq!(stream.on(Input::ReplayFailed), [Hole, Apply(6)]);
     stream.now = stream.now + Duration::from_secs(2);
@@ -365,7 +365,7 @@ fn a_replay_that_cannot_be_had_is_tried_again_and_starts_over() {
 }
 
 #[test]
-fn a_failed_replay_does_not_matter_to_a_stream_known_from_its_start() {
+fn a_failed_replay_does_not_affect_a_stream_known_from_its_start() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayFailed);
@@ -375,7 +375,7 @@ fn a_failed_replay_does_not_matter_to_a_stream_known_from_its_start() {
 }
 
 #[test]
-fn live_batches_beyond_the_buffer_are_asked_for_again() {
+fn live_batches_beyond_the_buffer_are_requested_again() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     for seq in 1..=6 {
@@ -396,7 +396,7 @@ fn live_batches_beyond_the_buffer_are_asked_for_again() {
 
 #[test]
 #[contract("V11")]
-fn batches_without_numbers_are_applied_as_they_come() {
+fn batches_without_numbers_are_applied_on_arrival() {
     let mut stream = StreamUnderTest::new(false);
     let payload = stream.payload(1);
     let unnumbered = Input::Live {
@@ -406,7 +406,7 @@ fn batches_without_numbers_are_applied_as_they_come() {
     stream.on(Input::Connected);
     assert_eq!(stream.on(unnumbered), [Apply(1)]);
     assert_eq!(stream.on(unnumbered), [Apply(1)]);
-    // A lost connection is all there is to see of a restart.
+    // A lost connection is the only sign of a restart.
     stream.on(Input::Disconnected);
     stream.on(Input::Connected);
     assert_eq!(stream.on(unnumbered), [Clear, Apply(1)]);
@@ -414,7 +414,7 @@ fn batches_without_numbers_are_applied_as_they_come() {
 }
 
 #[test]
-fn bad_bytes_cost_themselves_and_whatever_may_have_been_in_them() {
+fn undecodable_batches_and_events_are_skipped_and_count_as_losses() {
     let mut stream = StreamUnderTest::new(false);
     stream.on(Input::Connected);
     stream.live(0);
@@ -425,7 +425,7 @@ fn bad_bytes_cost_themselves_and_whatever_may_have_been_in_them() {
         }),
         [Hole]
     );
-    // Two events that are none between two good ones.
+    // Two malformed events between two good ones.
     let good = stream.payload(2);
     let event = &good[11..good.len() - 1];
     let mixed = [&good[..10], &[0x94], event, &[0x2a, 0x2a], event, &[0]].concat();
@@ -469,7 +469,7 @@ fn every_event_is_accounted_for_once() {
 }
 
 #[test]
-fn extreme_numbers_are_survived() {
+fn extreme_numbers_are_handled() {
     let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);

@@ -1,4 +1,4 @@
-//! What is read as an event of the standard contract, and what is refused.
+//! Decoding of events of the standard contract, and refusals.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -12,7 +12,7 @@ use kv_events::{
 };
 use serde_json::{Value, json};
 
-/// The example of the contract, with some fields replaced.
+/// Returns the example of the contract, with some fields replaced.
 fn stored(other: Value) -> Value {
     let mut event = json!({
         "event_id": 42, "timestamp": 1_739_145_600_000_u64, "event_type": "stored", "model_name": "llama-3.1-8b",
@@ -45,7 +45,7 @@ fn hashes(event: &Value) -> Vec<u64> {
 
 #[test]
 #[contract("MC8", "MC9", "DY19")]
-fn the_three_kinds_of_the_contract_are_read_as_it_writes_them() {
+fn the_three_event_kinds_of_the_contract_are_decoded() {
     let event = one(&stored(json!({}))).unwrap();
     assert_eq!(
         (event.event_id, event.timestamp_ms, event.object_key),
@@ -102,7 +102,7 @@ fn the_three_kinds_of_the_contract_are_read_as_it_writes_them() {
 
 #[test]
 #[contract("MC8")]
-fn an_envelope_may_leave_open_what_a_registration_says() {
+fn an_envelope_may_omit_fields_that_a_registration_has() {
     let bare = json!({"event_id": 0, "event_type": "cleared", "lora_name": "", "medium": null});
     let event = one(&bare).unwrap();
     assert_eq!(
@@ -130,7 +130,7 @@ fn an_envelope_may_leave_open_what_a_registration_says() {
     assert_eq!(
         own.namespace(),
         None,
-        "without a block size there is no place for blocks"
+        "without a block size the blocks cannot be placed"
     );
 }
 
@@ -162,7 +162,7 @@ fn hashes_are_exact_as_numbers_and_as_text() {
 }
 
 #[test]
-fn the_older_names_are_signed_and_give_way_to_the_newer_ones() {
+fn the_older_fields_are_signed_and_the_newer_ones_win() {
     let older = json!({
         "event_id": 1, "type": "BlockStored", "block_hashes": [-1, 5], "parent_block_hash": i64::MIN, "medium": "cpu",
     });
@@ -213,12 +213,12 @@ fn a_store_is_placed_by_its_depth_or_by_its_parent() {
     assert_eq!(
         place(json!(null), json!(0)),
         Ok((None, Some(0))),
-        "0 is a hash like any other"
+        "0 is a valid hash"
     );
     assert_eq!(
         place(json!(0), json!(0)),
         Ok((Some(0), None)),
-        "but at the beginning it can only mean nothing"
+        "but at the beginning of a chain it means no parent"
     );
     assert!(
         place(json!(null), json!(null))
@@ -235,7 +235,7 @@ fn a_store_is_placed_by_its_depth_or_by_its_parent() {
 }
 
 #[test]
-fn every_complaint_names_the_field_the_value_and_what_was_expected() {
+fn every_error_names_the_field_the_value_and_the_expected_form() {
     for (other, said) in [
         (
             json!({"event_id": null}),
@@ -326,7 +326,7 @@ fn a_timestamp_is_informational_and_unknown_fields_are_skipped() {
 }
 
 #[test]
-fn a_bad_event_costs_itself_only() {
+fn a_bad_event_loses_only_itself() {
     let list = format!(
         "[{}, 7, [42], {{\"event_id\": 1}}, {}]",
         stored(json!({})),
@@ -341,7 +341,7 @@ fn a_bad_event_costs_itself_only() {
 }
 
 #[test]
-fn what_is_no_list_of_events_is_refused_as_a_whole() {
+fn a_payload_that_is_no_event_list_is_refused_whole() {
     for payload in ["", "7", "nil", "[{}", "[] []", "{}{}", "\"stored\""] {
         let BatchError { bytes, reason } = decode_json(payload.as_bytes()).unwrap_err();
         assert!(bytes == payload.len() && !reason.is_empty(), "{payload}");
@@ -375,12 +375,12 @@ fn what_is_no_list_of_events_is_refused_as_a_whole() {
 }
 
 #[test]
-fn msgpack_comes_as_a_batch_as_a_list_or_alone() {
+fn msgpack_is_a_batch_a_list_or_a_single_event() {
     let event = one(&stored(json!({}))).unwrap();
     let batch = encode_msgpack(&[event.clone(), event.clone()]);
     let want = vec![Ok(event.clone()), Ok(event.clone())];
     assert_eq!(decode_msgpack(&batch), Ok(want.clone()));
-    // 0x93, an int64 and its marker in front, nil behind.
+    // In front: 0x93, a marker and an int64; behind: nil.
     let list = &batch[10..batch.len() - 1];
     assert_eq!(list[0], 0x92);
     assert_eq!(decode_msgpack(list), Ok(want.clone()));
@@ -396,7 +396,7 @@ fn msgpack_comes_as_a_batch_as_a_list_or_alone() {
 }
 
 #[test]
-fn what_is_written_has_every_field_of_the_envelope() {
+fn an_encoded_event_has_every_field_of_the_envelope() {
     let event = StandardEvent {
         event_id: u64::MAX,
         timestamp_ms: None,

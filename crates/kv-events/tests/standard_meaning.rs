@@ -1,4 +1,4 @@
-//! What events of the standard contract mean for an index, tried on one.
+//! Effects of events of the standard contract on an index.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -99,7 +99,7 @@ fn apply(index: &KvIndex, event: &StandardEvent) {
     }
 }
 
-/// Blocks of the prompt 1..=64 in each tier.
+/// Returns the number of blocks of the prompt 1..=64 in each tier.
 fn present(index: &KvIndex) -> [u32; 4] {
     let chain: Vec<_> = chain(XXH3).into_iter().map(SequenceHash).collect();
     index
@@ -110,7 +110,7 @@ fn present(index: &KvIndex) -> [u32; 4] {
 
 #[test]
 #[contract("MC13", "MC9")]
-fn blocks_that_are_named_by_hash_are_found_by_their_tokens() {
+fn blocks_named_by_hash_are_found_by_their_tokens() {
     let index = index();
     apply(&index, &fixture("rfc1527_stored_root.msgpack"));
     assert_eq!(present(&index), [4, 0, 0, 0]);
@@ -122,7 +122,7 @@ fn blocks_that_are_named_by_hash_are_found_by_their_tokens() {
 
 #[test]
 #[contract("MC9")]
-fn the_parent_alone_places_a_store_and_clearing_one_medium_leaves_the_others() {
+fn the_parent_alone_places_a_store_and_a_clear_affects_one_medium_only() {
     let index = index();
     let hashes = chain(XXH3);
     for medium in ["gpu", "cpu"] {
@@ -152,7 +152,7 @@ fn the_parent_alone_places_a_store_and_clearing_one_medium_leaves_the_others() {
 
 #[test]
 #[contract("MC13")]
-fn tokens_are_hashed_again_and_a_mismatch_is_refused() {
+fn tokens_are_rehashed_and_a_mismatch_is_refused() {
     let child = fixture("rfc1527_stored_child_with_tokens.msgpack");
     assert!(
         matches!(to_hashed(&child, XXH3), Ok(HashKeyedUpdate::Stored { ref hashes, .. }) if hashes.len() == 3)
@@ -204,7 +204,7 @@ fn tokens_are_hashed_again_and_a_mismatch_is_refused() {
 
 #[test]
 #[contract("MC13")]
-fn hashes_alone_are_trusted_where_they_are_the_standards() {
+fn hashes_without_tokens_are_trusted_only_in_the_standard_scheme() {
     let root = fixture("rfc1527_stored_root.msgpack");
     assert!(to_hashed(&root, HashScheme::Xxh3 { seed: 7 }).is_ok());
     let refused = to_hashed(&root, HashScheme::Fnv1a).unwrap_err();
@@ -213,7 +213,7 @@ fn hashes_alone_are_trusted_where_they_are_the_standards() {
         (&EventRejection::NotStandard, "not_standard")
     );
     assert!(refused.to_string().contains("token_ids"));
-    // With tokens any scheme will do, if both sides have the same.
+    // With tokens any scheme works, if both sides use the same.
     let with_tokens = |scheme| {
         event(StandardChange::Stored {
             seq_hashes: chain(scheme),
@@ -227,7 +227,7 @@ fn hashes_alone_are_trusted_where_they_are_the_standards() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused_with_the_reason() {
+fn a_contradicting_event_is_refused_with_the_reason() {
     let stored = |seq_hashes: &[u64], base_block_idx, parent_hash, token_ids| {
         event(StandardChange::Stored {
             seq_hashes: seq_hashes.to_vec(),
@@ -264,7 +264,7 @@ fn what_contradicts_itself_is_refused_with_the_reason() {
 
 #[test]
 #[contract("MC9", "V9")]
-fn a_publisher_that_hashes_in_its_own_way_is_known_by_its_tokens() {
+fn a_publisher_with_its_own_hashes_is_followed_by_its_tokens() {
     let index = index();
     let stored = |names: &[u64], base, parent, blocks| {
         event(StandardChange::Stored {
@@ -300,7 +300,7 @@ fn a_publisher_that_hashes_in_its_own_way_is_known_by_its_tokens() {
 
 #[test]
 #[contract("MC10")]
-fn the_stores_master_says_where_known_blocks_are_too() {
+fn the_stores_master_adds_tiers_to_known_blocks() {
     let name = EngineHash(16_863_443_419_780_771_464);
     let stored = fixture("mooncake_master_stored_u64_key.msgpack");
     assert_eq!(
@@ -318,7 +318,7 @@ fn the_stores_master_says_where_known_blocks_are_too() {
             tier: Tier::Host
         }))
     );
-    // Names alone are worth something where it is another tier's.
+    // Hashes alone count only for another tier.
     let on_device = StandardEvent {
         stream: stream("gpu"),
         ..stored.clone()

@@ -19,7 +19,7 @@ fn stream(name: &str) -> StreamKey {
     }
 }
 
-/// An event whose content is told by its stream, its number and the life of its publisher.
+/// Returns an event whose content depends on its stream, its number and its publisher's life.
 fn event(name: &str, event_id: u64, life: u64) -> StandardEvent {
     StandardEvent {
         event_id,
@@ -33,7 +33,7 @@ fn event(name: &str, event_id: u64, life: u64) -> StandardEvent {
     }
 }
 
-/// Events that came out by their numbers, `H` for a hole, `R` for a restart.
+/// Formats an output: events by number, `H` for a hole, `R` for a restart.
 fn short(out: &[StreamOutput]) -> String {
     let word = |ordered: &StreamOutput| match ordered {
         StreamOutput::Event(event) => event.event_id.to_string(),
@@ -69,9 +69,9 @@ impl StreamsFixture {
 
 #[test]
 #[contract("MC8")]
-fn an_event_that_comes_early_waits_for_those_in_front_of_it() {
+fn an_early_event_waits_for_the_events_before_it() {
     let mut world = StreamsFixture::new();
-    assert_eq!(world.a(5), "5", "a stream may be met anywhere");
+    assert_eq!(world.a(5), "5", "a stream may begin at any number");
     assert_eq!(world.a(8), "");
     assert_eq!(world.a(7), "");
     assert_eq!(world.counts().waiting, 2);
@@ -88,7 +88,7 @@ fn an_event_that_comes_early_waits_for_those_in_front_of_it() {
 
 #[test]
 #[contract("MC8")]
-fn an_event_that_comes_twice_is_dropped_and_counted() {
+fn a_duplicate_event_is_dropped_and_counted() {
     let mut world = StreamsFixture::new();
     for id in [3, 4, 6] {
         world.a(id);
@@ -108,25 +108,25 @@ fn an_event_that_comes_twice_is_dropped_and_counted() {
 
 #[test]
 #[contract("MC8")]
-fn a_gap_that_time_does_not_close_is_a_hole() {
+fn a_gap_that_is_not_closed_in_time_is_a_hole() {
     let mut world = StreamsFixture::new();
     world.a(1);
     assert_eq!(short(&world.0.take(at(100), event("a", 4, 1))), "");
     assert_eq!(short(&world.0.take(at(1_000), event("a", 6, 1))), "");
     assert_eq!(short(&world.0.tick(at(2_099))), "");
     assert_eq!(short(&world.0.tick(at(2_100))), "H 4");
-    // The next gap has its own time.
+    // The next gap has its own time limit.
     assert_eq!(short(&world.0.tick(at(4_099))), "");
     assert_eq!(short(&world.0.tick(at(4_100))), "H 6");
     assert_eq!((world.counts().lost_events, world.counts().lost), (2, 3));
-    // What was given up comes too late, and is not put behind what followed it.
+    // An event of the hole arrives too late and is dropped.
     assert_eq!(world.a(5), "");
     assert_eq!(world.counts().late, 1);
     assert_eq!(world.a(7), "7");
 }
 
 #[test]
-fn an_arrival_shows_that_time_went_by_as_well_as_a_tick() {
+fn an_arrival_advances_the_time_as_a_tick_does() {
     let mut world = StreamsFixture::new();
     world.a(1);
     world.a(3);
@@ -135,7 +135,7 @@ fn an_arrival_shows_that_time_went_by_as_well_as_a_tick() {
 
 #[test]
 #[contract("MC8")]
-fn no_more_events_wait_than_the_bounds_allow() {
+fn waiting_events_are_bounded() {
     let mut world = StreamsFixture::with(StandardStreamsSettings {
         max_waiting_events: 3,
         ..StandardStreamsSettings::default()
@@ -144,7 +144,7 @@ fn no_more_events_wait_than_the_bounds_allow() {
     for id in [3, 4, 7] {
         assert_eq!(world.a(id), "");
     }
-    assert_eq!(world.a(9), "H 3 4", "two are left: 7 and 9");
+    assert_eq!(world.a(9), "H 3 4", "7 and 9 still wait");
     assert_eq!(world.counts().waiting, 2);
 
     let mut world = StreamsFixture::with(StandardStreamsSettings {
@@ -162,7 +162,7 @@ fn no_more_events_wait_than_the_bounds_allow() {
     assert_eq!(
         short(&world.0.take(at(0), large)),
         "H 3",
-        "the one that is too much gives way"
+        "the event over the limit is released"
     );
     assert_eq!(world.counts().waiting, 1);
     assert_eq!(world.a(2), "2 3");
@@ -170,7 +170,7 @@ fn no_more_events_wait_than_the_bounds_allow() {
 
 #[test]
 #[contract("MC8")]
-fn each_of_the_eight_dimensions_makes_a_stream() {
+fn each_of_the_eight_dimensions_identifies_a_stream() {
     let text = || Some("x".into());
     let keys = [
         StreamKey::default(),
@@ -221,16 +221,16 @@ fn each_of_the_eight_dimensions_makes_a_stream() {
 }
 
 #[test]
-fn a_stream_that_begins_again_is_told_from_one_that_repeats_itself() {
+fn a_restarted_stream_is_distinguished_from_a_repetition() {
     let mut world = StreamsFixture::new();
     let mut again = |id, life| short(&world.0.take(at(0), event("a", id, life)));
     for id in 0..10 {
         again(id, 1);
     }
-    assert_eq!(again(0, 1), "", "the same event once more");
-    assert_eq!(again(0, 2), "R 0", "another one under the same number");
+    assert_eq!(again(0, 1), "", "the same event again");
+    assert_eq!(again(0, 2), "R 0", "another event with the same number");
     assert_eq!(again(1, 2), "1");
-    // Long after that it is still known how the stream began.
+    // The beginning of the stream is still known long afterwards.
     for id in 2..200 {
         again(id, 2);
     }
@@ -239,7 +239,7 @@ fn a_stream_that_begins_again_is_told_from_one_that_repeats_itself() {
     for id in 1..200 {
         again(id, 3);
     }
-    // Or many low numbers in a row, where the beginning was missed.
+    // If the beginning was missed, many low numbers in a row are a restart.
     for id in 50..81 {
         assert_eq!(again(id, 4), "");
     }
@@ -253,17 +253,21 @@ fn a_stream_that_begins_again_is_told_from_one_that_repeats_itself() {
 }
 
 #[test]
-fn the_first_number_there_is_begins_a_stream_again_that_was_met_in_the_middle() {
+fn number_zero_restarts_a_stream_first_seen_in_the_middle() {
     let mut world = StreamsFixture::new();
     world.a(100);
-    assert_eq!(world.a(99), "", "what came before is of no use now");
+    assert_eq!(
+        world.a(99),
+        "",
+        "an event before the first seen one is late"
+    );
     assert_eq!(world.a(1), "R 1");
     assert_eq!(world.a(2), "2");
     assert_eq!((world.counts().restarts, world.counts().late), (1, 1));
 }
 
 #[test]
-fn the_stream_that_was_silent_longest_gives_way_and_says_so() {
+fn the_longest_silent_stream_is_dropped_and_reported() {
     let mut world = StreamsFixture::with(StandardStreamsSettings {
         max_streams: 2,
         ..StandardStreamsSettings::default()
@@ -277,7 +281,7 @@ fn the_stream_that_was_silent_longest_gives_way_and_says_so() {
     assert_eq!(
         short(&out),
         "H 3 H 1",
-        "what waited first, and then no more is known of it"
+        "the waiting events first, then the end of the stream"
     );
     assert_eq!(out[2], StreamOutput::Hole(stream("b")));
     assert_eq!(short(&take("a", 3)), "3");
@@ -290,7 +294,7 @@ fn the_stream_that_was_silent_longest_gives_way_and_says_so() {
 
 #[test]
 #[contract("MC13")]
-fn a_refusal_is_counted_every_time_and_told_once_per_stream() {
+fn a_refusal_is_counted_every_time_and_reported_once_per_stream() {
     let mut world = StreamsFixture::new();
     world.a(1);
     world.0.take(at(0), event("b", 1, 1));
@@ -302,7 +306,7 @@ fn a_refusal_is_counted_every_time_and_told_once_per_stream() {
     assert!(world.0.refuse(&stream("a"), &EventRejection::NotStandard));
     assert!(!world.0.refuse(&stream("a"), &mismatch));
     assert!(world.0.refuse(&stream("b"), &mismatch));
-    // Another life of the same publisher is no news.
+    // A restart of the same publisher is not reported again.
     world.0.take(at(0), event("a", 1, 2));
     assert!(!world.0.refuse(&stream("a"), &EventRejection::NotStandard));
     assert!(
@@ -349,12 +353,12 @@ fn the_depth_alone_places_a_store_behind_the_latest_one_that_ended_there() {
     assert_eq!(
         parent_of(7, Some(9), None, &[1]),
         None,
-        "nothing ended there"
+        "no store ended there"
     );
     assert_eq!(
         parent_of(8, Some(4), Some(77), &[2]),
         Some(77),
-        "what is said is believed"
+        "the given parent is used"
     );
 }
 
@@ -363,10 +367,10 @@ proptest! {
 
     #[test]
     #[contract("MC8")]
-    fn events_that_are_shuffled_and_repeated_come_out_in_order_and_once(
+    fn shuffled_and_repeated_events_are_released_in_order_and_once(
         delays in vec((0..12_u64, any::<bool>()), 1..120), first in 0..1_000_u64,
     ) {
-        // Each event arrives so much later than it was sent, some twice.
+        // Each event arrives with a delay, some twice.
         let mut arrivals: Vec<(u64, u64)> = Vec::new();
         for (at, (delay, twice)) in (0_u64..).zip(&delays) {
             arrivals.push((at + if at == 0 { 0 } else { 1 + delay }, at));
@@ -388,7 +392,7 @@ proptest! {
 
     #[test]
     #[contract("MC8")]
-    fn whatever_comes_nothing_comes_out_early_and_every_event_is_accounted_for(
+    fn no_event_is_released_early_and_every_event_is_accounted_for(
         arrivals in vec((0..3_u8, prop_oneof![0..40_u64, any::<u64>()], 0..2_u64, 0..900_u64), 1..200),
         max_streams in 1..4_usize, max_waiting_events in 1..6_usize, max_waiting_bytes in 0..3_000_usize,
     ) {

@@ -1,4 +1,4 @@
-//! The batches of a store's master, followed by their numbers.
+//! The batches of a store's master, sequenced by their numbers.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -8,7 +8,7 @@ use contract_id::contract;
 use kv_blocks::{EngineHash, IndexUpdate, Moment, NamedBlocks, RemovedBlocks, Tier};
 use kv_events::{Action, Codec, Input, Sequencer, SequencerSettings, vllm};
 
-/// The key of the recorded object, which is an engine's name of a block.
+/// The key of the recorded object, which is the engine hash of a block.
 const KEY: EngineHash = EngineHash(16_863_443_419_780_771_464);
 
 fn fixture(name: &str) -> Vec<u8> {
@@ -41,7 +41,7 @@ fn live(sequencer: &mut Sequencer, seq: u64, payload: &[u8]) -> Vec<Action> {
 
 #[test]
 #[contract("MC10")]
-fn a_stores_batches_say_where_known_blocks_are_too() {
+fn batches_of_a_store_add_tiers_to_known_blocks() {
     let mut store = followed();
     let named = NamedBlocks {
         hashes: vec![KEY],
@@ -83,7 +83,7 @@ fn a_stores_batches_say_where_known_blocks_are_too() {
 }
 
 #[test]
-fn lost_and_broken_batches_of_a_store_are_holes_and_a_lower_number_is_another_life() {
+fn lost_and_broken_batches_of_a_store_are_holes_and_a_lower_number_is_a_restart() {
     let mut store = followed();
     let stored = fixture("mooncake_master_stored_u64_key.msgpack");
     live(&mut store, 0, &stored);
@@ -108,7 +108,7 @@ fn lost_and_broken_batches_of_a_store_are_holes_and_a_lower_number_is_another_li
 }
 
 #[test]
-fn the_rank_of_a_batch_is_found_without_its_events() {
+fn the_rank_of_a_batch_is_read_without_decoding_its_events() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events");
     let mut ranks = Vec::new();
     for file in fs::read_dir(folder).unwrap() {

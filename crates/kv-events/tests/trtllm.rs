@@ -1,4 +1,4 @@
-//! TensorRT-LLM's lists: what is read, and what it means behind what came before.
+//! TensorRT-LLM's event lists: decoding, and the state across lists.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -74,7 +74,7 @@ impl TrtEngine {
             .unwrap()
     }
 
-    /// The updates of events, which lead to nothing else.
+    /// Returns the updates of events; asserts that there are no other actions.
     fn updates(&mut self, events: &[Value]) -> Vec<IndexUpdate> {
         let update = |action| match action {
             TrtAction::Apply { rank: None, update } => update,
@@ -93,7 +93,7 @@ const HOLE: TrtAction = TrtAction::Hole { rank: None };
 
 #[test]
 #[contract("DY18", "DY19")]
-fn stored_blocks_come_with_their_tokens_and_their_parent() {
+fn stored_blocks_have_their_tokens_and_their_parent() {
     let mut engine = TrtEngine::new();
     let root = stored(Value::Null, &[block(u64::MAX, 0..4), block(2, 4..8)]);
     let child = stored(json!(2), &[block(3, 8..12)]);
@@ -122,7 +122,7 @@ fn stored_blocks_come_with_their_tokens_and_their_parent() {
 }
 
 #[test]
-fn a_trailing_block_that_is_not_full_is_left_out() {
+fn a_partial_trailing_block_is_skipped() {
     let mut engine = TrtEngine::new();
     let data = stored(Value::Null, &[block(1, 0..4), block(2, 4..7)]);
     assert_eq!(
@@ -139,7 +139,7 @@ fn a_trailing_block_that_is_not_full_is_left_out() {
         ),
         (2, 1, 1)
     );
-    // In the middle, or longer than a block, it is no block of this size.
+    // In the middle, or if longer than a block, it is no block of this size.
     for (id, blocks) in [
         (2, [block(3, 0..3), block(4, 0..4)]),
         (3, [block(3, 0..4), block(4, 0..5)]),
@@ -158,7 +158,7 @@ fn a_trailing_block_that_is_not_full_is_left_out() {
 }
 
 #[test]
-fn a_block_that_moves_is_named_in_its_new_tier_before_it_leaves_the_old() {
+fn a_moved_block_is_added_to_its_new_tier_before_it_leaves_the_old() {
     let mut engine = TrtEngine::new();
     let named = |hash, tier| {
         IndexUpdate::Named(NamedBlocks {
@@ -174,10 +174,10 @@ fn a_block_that_moves_is_named_in_its_new_tier_before_it_leaves_the_old() {
     assert_eq!(engine.updates(&[event(1, moved(1, 0, 1))]), there);
     let back = [named(1, Tier::Device), removal_of(1, Tier::Host)];
     assert_eq!(engine.updates(&[event(2, moved(1, 1, 0))]), back);
-    // A removal does not say where the block was, so from here on it leaves both.
+    // A removal has no tier, so from here on the block leaves both.
     let everywhere = [removal_of(1, Tier::Device), removal_of(1, Tier::Host)];
     assert_eq!(engine.updates(&[event(3, removed(&[1]))]), everywhere);
-    // Nothing moves where the level stays, or where there is no difference at all.
+    // An equal level or an empty difference moves nothing.
     let priority = json!({"type": "updated", "block_hash": 1, "cache_level": null, "priority": {"type": "event_diff", "new_value": 1, "old_value": 2}});
     let nothing = json!({"type": "updated", "block_hash": 1});
     assert_eq!(
@@ -205,7 +205,7 @@ fn blocks_of_one_event_in_two_tiers_are_two_updates() {
 }
 
 #[test]
-fn only_blocks_whose_tokens_are_all_there_is_to_them_count() {
+fn only_blocks_identified_by_their_tokens_alone_count() {
     let mut engine = TrtEngine::new();
     let mut image = block(2, 4..8);
     image["tokens"][3]["token_extra_id"] = json!(77);
@@ -235,7 +235,7 @@ fn only_blocks_whose_tokens_are_all_there_is_to_them_count() {
 }
 
 #[test]
-fn numbers_that_are_missing_mean_that_everything_is_uncertain() {
+fn missing_numbers_clear_the_target() {
     let mut engine = TrtEngine::new();
     engine.updates(&[event(7, removed(&[1]))]);
     let actions = engine.take(&[event(8, removed(&[1])), event(11, removed(&[2]))]);
@@ -244,13 +244,13 @@ fn numbers_that_are_missing_mean_that_everything_is_uncertain() {
     assert_eq!(
         engine.take(&[event(0, created()), event(1, removed(&[1]))])[0],
         CLEAR,
-        "the engine started again"
+        "the engine restarted"
     );
     assert_eq!(
         (engine.counts().overflows, engine.counts().restarts),
         (1, 1)
     );
-    // A list that cannot be read is lost, and the next one shows it.
+    // An undecodable list is lost, and the next one reveals it.
     let error = engine.0.take(b"{\"error\": \"not enabled\"}").unwrap_err();
     assert!(
         error
@@ -262,7 +262,7 @@ fn numbers_that_are_missing_mean_that_everything_is_uncertain() {
 }
 
 #[test]
-fn a_bad_event_costs_itself_and_whatever_may_have_been_in_it() {
+fn a_bad_event_is_skipped_and_counts_as_a_loss() {
     let mut engine = TrtEngine::new();
     let bad = [
         json!({"type": "removed", "block_hashes": "all"}),
@@ -271,7 +271,7 @@ fn a_bad_event_costs_itself_and_whatever_may_have_been_in_it() {
     ];
     let events: Vec<_> = (0..).zip(bad).map(|(id, data)| event(id, data)).collect();
     assert_eq!(engine.take(&events), [HOLE, HOLE, HOLE]);
-    // Their numbers were read, so that nothing is missing.
+    // Their numbers were read, so none is missing.
     assert_eq!(engine.updates(&[event(3, removed(&[1]))]).len(), 1);
     assert_eq!(
         engine.take(&[json!({"data": removed(&[1])}), json!(5)]),
@@ -297,7 +297,7 @@ fn a_bad_event_costs_itself_and_whatever_may_have_been_in_it() {
 }
 
 #[test]
-fn of_several_attention_windows_the_largest_counts() {
+fn the_largest_attention_window_counts() {
     let mut engine = TrtEngine::new();
     let of = |window: Value, id: u64, data: Value| json!({"event_id": id, "data": data, "window_size": window});
     let pools = [of(json!(512), 0, created()), of(json!(4096), 1, created())];
@@ -308,17 +308,17 @@ fn of_several_attention_windows_the_largest_counts() {
     ];
     assert_eq!(engine.updates(&both).len(), 1);
     assert_eq!(engine.counts().other_window, 1);
-    // Met in the middle: the first events may turn out to have been of a smaller one.
+    // In the middle of a stream, the first events may belong to a smaller window.
     let mut engine = TrtEngine::new();
     engine.updates(&[of(json!(512), 5, removed(&[1]))]);
     assert_eq!(engine.take(&[of(json!(4096), 6, removed(&[2]))])[0], CLEAR);
-    // Started again, it may serve a model with another one.
+    // After a restart it may serve a model with another window.
     assert_eq!(engine.take(&[of(json!(2048), 0, removed(&[1]))]).len(), 2);
     assert_eq!(
         engine.updates(&[of(json!(2048), 1, removed(&[1]))]).len(),
         1
     );
-    // Older releases do not say.
+    // Older releases do not report it.
     let mut engine = TrtEngine::new();
     assert_eq!(
         engine
@@ -355,14 +355,14 @@ fn every_rank_has_its_own_numbers() {
         ("apply", one),
     ];
     assert_eq!(ranks(actions), want);
-    // A hostile list cannot make them without number.
+    // A hostile list cannot create unbounded ranks.
     let many: Vec<_> = (2..3_000).map(|rank| of(rank, 0)).collect();
     assert_eq!(engine.take(&many).len(), 1_022);
     assert_eq!(engine.counts().unusable, 3_000 - 1_024);
 }
 
 #[test]
-fn hashes_are_exact_whatever_form_they_have() {
+fn hashes_are_exact_in_every_form() {
     let hash = |hash: Value| {
         let list =
             json!([event(0, json!({"type": "removed", "block_hashes": [hash]}))]).to_string();
@@ -378,7 +378,7 @@ fn hashes_are_exact_whatever_form_they_have() {
 }
 
 #[test]
-fn a_list_longer_than_any_engine_keeps_is_refused() {
+fn a_list_longer_than_an_engine_keeps_is_refused() {
     let many = format!("[{}0]", "0,".repeat(1 << 17));
     assert!(
         decode(many.as_bytes())
@@ -392,7 +392,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_damaged_list_is_survived(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
+    fn a_damaged_list_is_handled(at in any::<prop::sample::Index>(), byte in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let list = json!([event(0, stored(Value::Null, &[block(1, 0..4)])), event(1, moved(1, 0, 1))]);
         let mut bytes = list.to_string().into_bytes();
         let at = at.index(bytes.len());

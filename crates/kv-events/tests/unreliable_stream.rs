@@ -1,4 +1,4 @@
-//! However a stream is mistreated, what is applied in the end is the publisher's own order.
+//! Whatever faults a stream has, the applied batches end in the publisher's order.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -15,24 +15,24 @@ use kv_events::{
 };
 use proptest::{collection::vec, prelude::*};
 
-/// What happens to the stream next.
+/// The next event of the stream.
 #[derive(Clone, Copy, Debug)]
 enum StreamStep {
     /// A batch is published and arrives.
     Publish,
-    /// So many batches are published and lost.
+    /// This many batches are published and lost.
     Lose(usize),
-    /// The batch before arrives a second time.
+    /// The previous batch arrives a second time.
     Repeat,
-    /// Two batches are published and arrive the wrong way round.
+    /// Two batches are published and arrive in reverse order.
     Swap,
-    /// The running replay, if any, sends so many of its batches.
+    /// The running replay, if any, sends this many of its batches.
     Replay(usize),
-    /// The connection breaks and comes back after so many lost batches.
+    /// The connection breaks and returns after this many lost batches.
     Reconnect(usize),
     /// The engine restarts: connection lost, numbers from 0 again.
     Restart,
-    /// Everything is to be fetched anew.
+    /// A resync is requested.
     Resync,
     /// The running replay, if any, breaks off.
     BreakOff,
@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = StreamStep> {
     ]
 }
 
-/// The same with histories so long that an answer does not fit into the publisher's queue.
+/// The same with histories so long that an answer overflows the publisher's queue.
 fn long_step() -> impl Strategy<Value = StreamStep> {
     prop_oneof![
         3 => step(),
@@ -60,7 +60,8 @@ fn long_step() -> impl Strategy<Value = StreamStep> {
     ]
 }
 
-/// What happens to a stream whose publisher lives on and sends in order and once, but keeps only its latest batches.
+/// Events of a stream whose publisher never restarts and sends in order and once, but keeps only
+/// its latest batches.
 fn short_step() -> impl Strategy<Value = StreamStep> {
     prop_oneof![
         5 => Just(StreamStep::Publish),
@@ -72,12 +73,12 @@ fn short_step() -> impl Strategy<Value = StreamStep> {
     ]
 }
 
-/// What becomes of an answer that does not fit into the publisher's queue.
+/// The losses of an answer that overflows the publisher's queue.
 #[derive(Clone, Copy, Debug)]
 struct OverflowMode {
-    /// Messages that always fit.
+    /// Number of messages that always fit.
     messages: usize,
-    /// Which of the messages behind them find room, in runs of 50: one bit for each run, over and over.
+    /// Which later messages fit, in runs of 50: one bit for each run, repeated.
     room: u64,
 }
 
@@ -92,36 +93,36 @@ impl OverflowMode {
     }
 }
 
-/// Any from a little above the shortest answer that may lose something.
+/// Draws a queue from a little above the shortest answer that may lose batches.
 fn queue() -> impl Strategy<Value = OverflowMode> {
     (260..400_usize, any::<u64>()).prop_map(|(messages, room)| OverflowMode { messages, room })
 }
 
-/// What is left of a running replay's answer.
+/// The rest of a running replay's answer.
 struct PendingAnswer {
     batches: VecDeque<(u64, u64)>,
-    /// Whether the end marker found room.
+    /// Whether the end marker fitted.
     ends: bool,
 }
 
-/// A publisher, the sequencer that follows it, and what the sequencer had applied.
+/// A publisher, the sequencer that follows it, and the applied batches.
 struct UnreliableWorld {
-    /// The batches of this life; each is told apart by a mark.
+    /// The batches of this life, each with a unique mark.
     published: Vec<u64>,
-    /// How many of them the publisher keeps.
+    /// Number of them that the publisher keeps.
     kept: usize,
     marks: u64,
     sequencer: Sequencer,
     now: Moment,
-    /// The batches applied since everything was last cleared.
+    /// The batches applied since the last clear.
     applied: Vec<u64>,
-    /// Those ever applied.
+    /// All batches ever applied.
     ever: BTreeSet<u64>,
-    /// The publisher answers with what it had when asked.
+    /// The publisher answers with its history at the time of the request.
     answer: Option<PendingAnswer>,
-    /// Whether it had nothing then.
+    /// Whether that history was empty.
     had_nothing: bool,
-    /// Whether it still had its first batch then.
+    /// Whether that history had the first batch.
     had_beginning: bool,
     queue: OverflowMode,
 }
@@ -161,7 +162,7 @@ impl UnreliableWorld {
                 Action::Clear => {
                     assert!(
                         self.applied.is_empty() || self.had_beginning,
-                        "what goes cannot be had again"
+                        "the cleared batches cannot be fetched again"
                     );
                     self.applied.clear();
                 }
@@ -175,7 +176,7 @@ impl UnreliableWorld {
                     let gives_up = matches!(input, Input::ReplayBatch { .. });
                     assert!(
                         self.answer.is_none() || gives_up,
-                        "an answer is given up for what it says only"
+                        "an answer is abandoned only for its content"
                     );
                     let gone = self.published.len().saturating_sub(self.kept);
                     self.had_beginning = gone == 0;
@@ -279,7 +280,7 @@ impl UnreliableWorld {
         }
     }
 
-    /// One more batch arrives and every replay is answered to its end, also one that is tried again.
+    /// One more batch arrives and every replay is answered to its end, including retried ones.
     fn settle(&mut self) {
         self.step(StreamStep::Publish);
         loop {
@@ -312,7 +313,7 @@ fn payload(mark: u64) -> Vec<u8> {
 fn survives(mut world: UnreliableWorld, steps: Vec<StreamStep>) -> Result<(), TestCaseError> {
     for step in steps {
         world.step(step);
-        // At any time: a part of this or an earlier life, in order and nothing twice.
+        // At any time: a part of this or an earlier life, in order and without duplicates.
         prop_assert!(
             world.applied.windows(2).all(|two| two[0] < two[1]),
             "{:?}",
@@ -335,7 +336,7 @@ proptest! {
 
     #[test]
     #[contract("MC11", "F57")]
-    fn what_is_applied_ends_as_the_publishers_own_order(steps in vec(step(), 0..60), max_pending in 1..8_usize) {
+    fn applied_batches_end_in_the_publishers_order(steps in vec(step(), 0..60), max_pending in 1..8_usize) {
         survives(UnreliableWorld::new(max_pending, OverflowMode::ENDLESS, usize::MAX), steps)?;
     }
 }
@@ -345,7 +346,7 @@ proptest! {
 
     #[test]
     #[contract("MC11")]
-    fn it_does_even_where_long_answers_lose_batches(
+    fn applied_batches_end_in_order_even_if_long_answers_lose_some(
         steps in vec(long_step(), 0..40),
         max_pending in 1..8_usize,
         queue in queue(),
@@ -359,7 +360,7 @@ proptest! {
 
     #[test]
     #[contract("MC11")]
-    fn what_a_publisher_no_longer_keeps_stays_applied_and_the_rest_ends_in_its_order(
+    fn batches_no_longer_kept_stay_applied_and_the_others_end_in_order(
         steps in vec(short_step(), 0..60),
         max_pending in 1..8_usize,
         kept in 1..8_usize,
@@ -370,16 +371,17 @@ proptest! {
             world.step(step);
         }
         world.settle();
-        // A batch that was applied again counts where it came last.
+        // A batch that was applied again counts at its last position.
         let mut seen = BTreeSet::new();
         let last: Vec<_> = world.applied.iter().rev().filter(|mark| seen.insert(**mark)).copied().collect();
         let in_order = |marks: &[u64]| marks.windows(2).all(|two| two[0] > two[1]);
         let kept: Vec<_> = world.published.iter().rev().take(kept).copied().collect();
         let kept_last: Vec<_> = last.iter().filter(|mark| kept.contains(mark)).copied().collect();
         prop_assert_eq!(kept_last, kept, "{:?}", &world.applied);
-        // What an answer that broke off had still to bring may be gone when it is asked for again: lost, as any batch.
+        // The rest of an answer that broke off may be dropped when it is requested again: it is
+        // lost, as any batch.
         prop_assert!(broken || in_order(&last), "{:?}", world.applied);
-        prop_assert!(broken || seen == world.ever, "nothing is forgotten: {:?}", world.applied);
+        prop_assert!(broken || seen == world.ever, "no batch is forgotten: {:?}", world.applied);
         prop_assert_eq!(world.sequencer.counts().restarts, 0);
     }
 }

@@ -201,12 +201,12 @@ mod tests {
         assert_eq!(taken, usize::from(MAX_SPARE));
         assert!(
             !copies.take(key(2 * u32::try_from(MAX_COUNTED).unwrap() - 1), 1),
-            "held once only"
+            "held only once"
         );
     }
 
     #[test]
-    fn nothing_is_left_of_blocks_that_went_lapsed_or_were_doubted() {
+    fn removed_lapsed_and_doubted_blocks_leave_no_count() {
         let mut copies = Copies::default();
         for number in 0..4 {
             copies.add(key(number));
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(
             (copies.len(), copies.spares),
             (1, 1),
-            "the believed one still has a copy to spare"
+            "the block without doubt keeps its extra copy"
         );
         assert_eq!(copies.distrust(), []);
         assert_eq!(

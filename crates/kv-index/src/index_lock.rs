@@ -58,7 +58,7 @@ mod tests {
     use crate::{IndexSettings, KvIndex, UpdateOutcome};
 
     #[test]
-    fn after_a_panic_in_the_middle_of_a_change_lookups_credit_nobody_and_changes_do_nothing() {
+    fn after_a_panic_within_a_change_lookups_credit_no_target_and_changes_do_nothing() {
         let index = KvIndex::new(IndexSettings::default());
         let target = Target {
             worker: WorkerId(1),

@@ -1,4 +1,4 @@
-//! Against the plainest thing that could be right: sets of prefixes per target, and a count of each one's copies.
+//! Compares the index with a plain model: sets of prefixes per target, and a copy count of each.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -16,7 +16,8 @@ use kv_blocks::{
 use kv_index::{DumpCursor, IndexSettings, KvIndex, Overlap, TierBlocks};
 use proptest::{collection::vec, prelude::*};
 
-/// One token a block, two tokens in the world, sequences up to six blocks: few enough to meet again and again.
+/// One token per block, two different tokens, sequences of up to six blocks: so few that they
+/// collide often.
 type TokenPath = Vec<u32>;
 
 #[derive(Clone, Debug)]
@@ -84,7 +85,7 @@ fn step() -> impl Strategy<Value = IndexStep> {
     ]
 }
 
-/// Targets 0 and 1 are ranks of one worker.
+/// Returns a target; 0 and 1 are ranks of one worker.
 fn target(number: usize) -> Target {
     [(0, 0), (0, 1), (7, 0)].map(|(worker, rank)| Target {
         worker: WorkerId(worker),
@@ -110,8 +111,8 @@ fn chain(prefix: &[u32]) -> Vec<SequenceHash> {
     HashScheme::default().chain(None, prefix, size())
 }
 
-/// Every target has names of its own for the same content, chosen so that another target's name for something else is
-/// the same number.
+/// Each target has its own hashes for the same content, chosen so that another target uses the same
+/// number for other content.
 fn name(target: usize, prefix: &[u32]) -> EngineHash {
     let number = prefix
         .iter()
@@ -123,9 +124,9 @@ fn name(target: usize, prefix: &[u32]) -> EngineHash {
 struct IndexModel {
     held: BTreeMap<(usize, TokenPath), BTreeSet<Tier>>,
     expected: BTreeMap<(usize, TokenPath), u64>,
-    /// Copies beside the first one, of what is on a device.
+    /// Additional copies of blocks on a device.
     spare: BTreeMap<(usize, TokenPath), u64>,
-    /// What is on trust, with the removal it ends with.
+    /// Uncertain credits, each with the removal that ends it.
     on_trust: BTreeMap<(usize, TokenPath), u64>,
     removals: BTreeMap<usize, u64>,
     distrusted: BTreeSet<usize>,
@@ -133,7 +134,7 @@ struct IndexModel {
 }
 
 impl IndexModel {
-    fn hangs_on_nothing(&self, step: &IndexStep) -> bool {
+    fn has_no_parent(&self, step: &IndexStep) -> bool {
         let IndexStep::Store {
             target,
             prefix,
@@ -166,7 +167,7 @@ impl IndexModel {
                     repeats &= !self.held.entry(key.clone()).or_default().insert(*tier);
                     if *tier == Tier::Device {
                         self.on_trust.remove(&key);
-                        // Seven at most are counted.
+                        // At most seven are counted.
                         let count =
                             |copies: &mut u64| *copies = (*copies + u64::from(!repeats)).min(7);
                         self.spare.entry(key).and_modify(count).or_insert(0);
@@ -309,7 +310,8 @@ impl IndexModel {
         overlaps
     }
 
-    /// In which tiers the first `blocks` blocks are; nothing that a target announces counts while it is not trusted.
+    /// Number of the first `blocks` blocks in each tier; announcements of an untrusted target do
+    /// not count.
     fn present(&self, number: usize, prefix: &[u32], blocks: u32) -> [u32; 4] {
         let run = (1..=blocks as usize).map(|end| (number, prefix[..end].to_vec()));
         let held: Vec<_> = run.filter_map(|key| self.held.get(&key)).collect();
@@ -324,7 +326,7 @@ impl IndexModel {
         })
     }
 
-    /// The leading blocks a target has, counting what it announced, what is expected of it, or both.
+    /// The leading blocks of a target, from announced blocks, expected blocks, or both.
     fn run(&self, number: usize, prefix: &[u32], announced: bool, expected: bool) -> TierBlocks {
         let mut blocks = TierBlocks::default();
         for key in (1..=prefix.len()).map(|end| (number, prefix[..end].to_vec())) {
@@ -346,7 +348,7 @@ impl IndexModel {
     }
 }
 
-/// The keys of one target.
+/// Range of one target's keys.
 fn of(target: usize) -> std::ops::Range<(usize, TokenPath)> {
     (target, Vec::new())..(target + 1, Vec::new())
 }
@@ -427,7 +429,7 @@ fn compare(index: &KvIndex, model: &IndexModel, now: Moment) -> Result<(), TestC
     let mut place = DumpCursor::default();
     for row in std::iter::from_fn(|| index.dump(&mut place)).flatten() {
         let new = rows.insert((row.target, row.hash, row.tier, row.depth, row.parent));
-        assert!(new, "a row twice");
+        assert!(new, "a row occurs twice");
     }
     let wanted = model.held.iter().flat_map(|((number, prefix), tiers)| {
         let chain = chain(prefix);
@@ -457,7 +459,7 @@ fn compare(index: &KvIndex, model: &IndexModel, now: Moment) -> Result<(), TestC
     Ok(())
 }
 
-/// Bytes of an index that has held something once: what it got from the system for that stays.
+/// Bytes of an index that once held blocks: memory from the system is kept.
 fn at_rest() -> u64 {
     let index = KvIndex::new(IndexSettings {
         unconfirmed_ttl: Duration::ZERO,
@@ -478,7 +480,7 @@ fn at_rest() -> u64 {
     index.stats().bytes
 }
 
-/// The same content, announced afresh.
+/// Returns an index with the same content, announced again.
 fn rebuilt(model: &IndexModel) -> KvIndex {
     let index = KvIndex::new(IndexSettings {
         unconfirmed_ttl: Duration::ZERO,
@@ -487,7 +489,7 @@ fn rebuilt(model: &IndexModel) -> KvIndex {
     for number in (0..3).rev() {
         index.register(target(number), Arc::from("m"));
     }
-    // Whole sequences, then what should not be there goes: only the content is the same.
+    // Announces whole sequences, then removes the surplus: only the content is the same.
     for ((number, prefix), tiers) in model.held.iter().rev() {
         for tier in tiers {
             apply(
@@ -528,15 +530,15 @@ proptest! {
 
     #[test]
     #[contract("V4", "V7", "V12", "V15", "DY17", "DY18", "DY19", "V17")]
-    fn it_answers_as_sets_of_prefixes_would(steps in vec(step(), 0..80)) {
+    fn answers_equal_those_of_sets_of_prefixes(steps in vec(step(), 0..80)) {
         let index = KvIndex::new(IndexSettings { unconfirmed_ttl: Duration::ZERO, ..IndexSettings::default() });
         for number in 0..3 {
             index.register(target(number), Arc::from("m"));
         }
         let mut model = IndexModel::default();
-        // What hangs on nothing waits for its parent: see oracle.rs.
+        // A store without a known parent waits for it: see oracle.rs.
         for step in &steps {
-            if model.hangs_on_nothing(step) {
+            if model.has_no_parent(step) {
                 continue;
             }
             model.step(step);
@@ -548,7 +550,7 @@ proptest! {
         prop_assert_eq!(index.stats().speculative, model.expected.len() as u64);
         prop_assert_eq!(index.digest(), rebuilt(&model).digest());
 
-        // When everything is gone nothing is left behind but some room in the books.
+        // With all blocks gone, nothing is left but spare capacity.
         for number in 0..3 {
             index.remove_worker(target(number).worker);
         }

@@ -1,4 +1,4 @@
-//! Memory: what is given back, and what goes where it is scarce.
+//! Memory: what is freed, and what is evicted at the budget.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -20,7 +20,7 @@ fn small() -> KvIndex {
     })
 }
 
-/// The content of a store under a salt of its own.
+/// Returns a store of blocks in a namespace with its own salt.
 fn under(salt: u32, blocks: Range<u32>) -> StoredBlocks {
     let name = |hash: EngineHash| EngineHash(u64::from(salt + 1) << 32 | hash.0);
     let stored = store(blocks);
@@ -34,7 +34,7 @@ fn under(salt: u32, blocks: Range<u32>) -> StoredBlocks {
 }
 
 #[test]
-fn at_the_budget_blocks_are_shed_and_nothing_is_credited_that_is_not_there() {
+fn at_the_budget_blocks_are_shed_and_only_held_blocks_are_credited() {
     let index = small();
     let applied = put(&index, 0, store(0..9000));
     assert!(applied.applied > 500 && applied.ignored > 0, "{applied:?}");
@@ -42,7 +42,7 @@ fn at_the_budget_blocks_are_shed_and_nothing_is_credited_that_is_not_there() {
     let stats = index.stats();
     assert!(
         stats.shed >= u64::from(applied.ignored),
-        "refused, or let go afterwards: {stats:?}"
+        "refused or evicted: {stats:?}"
     );
     assert!(stats.bytes <= stats.budget_bytes);
     assert_eq!(stats.distinct + stats.shed, 9000);
@@ -50,7 +50,7 @@ fn at_the_budget_blocks_are_shed_and_nothing_is_credited_that_is_not_there() {
         u64::from(held(&index, 0, &plain(), 9000).device),
         stats.distinct
     );
-    // What is held may be announced again, and removals make room.
+    // Held blocks may be announced again, and removals free memory.
     assert_eq!(put(&index, 0, store(0..1)).applied, 1);
     index.apply(target(0), &IndexUpdate::Cleared);
     assert_eq!(put(&index, 0, under(1, 0..500)).applied, 500);
@@ -58,10 +58,11 @@ fn at_the_budget_blocks_are_shed_and_nothing_is_credited_that_is_not_there() {
 }
 
 #[test]
-fn at_the_budget_the_oldest_ends_of_chains_go_first() {
+fn at_the_budget_the_oldest_chain_ends_are_evicted_first() {
     let index = small();
     let chains = 400;
-    // All of one beginning: it is as old as the oldest and stays, because all the others hang on it.
+    // All chains share a beginning: it is the oldest part and stays, because all others continue
+    // it.
     put(&index, 0, store(0..8));
     for chain in 0..chains {
         let mut behind = store(8..16);
@@ -84,23 +85,23 @@ fn at_the_budget_the_oldest_ends_of_chains_go_first() {
         .blocks
         .device
     };
-    // The first one is no end: it continues the run that all others hang on.
+    // The first block is no end: it continues the run that all others continue.
     let whole: Vec<_> = (1..chains).filter(|chain| behind(*chain) == 16).collect();
     let youngest = whole.iter().filter(|chain| **chain >= chains - 63).count();
     assert!(
         whole.len() < 350 && youngest == 63,
-        "the oldest of 64 ends goes, so never one of the last 63: {whole:?}"
+        "the oldest of 64 ends is evicted, so never one of the last 63: {whole:?}"
     );
     assert!(whole[0] > 200, "{whole:?}");
     assert!(
         (0..chains).all(|chain| behind(chain) >= 8),
-        "a front goes after all that hangs on it"
+        "a front is evicted after all blocks behind it"
     );
 }
 
 #[test]
 #[contract("DY6")]
-fn confirmed_blocks_push_unconfirmed_ones_out_of_the_budget() {
+fn confirmed_blocks_evict_unconfirmed_ones() {
     let index = small();
     index.predict(
         target(1),
@@ -114,7 +115,7 @@ fn confirmed_blocks_push_unconfirmed_ones_out_of_the_budget() {
     let applied = put(&index, 0, under(1, 0..1000));
     assert!(applied.applied > 500, "{applied:?}");
     assert_eq!(index.stats().predicted, 0);
-    // The other way round nothing goes: what is only expected is not worth what is known.
+    // The reverse evicts nothing: a speculative block never displaces a confirmed one.
     let known = index.blocks_per_tier(target(0));
     index.predict(
         target(1),
@@ -128,7 +129,7 @@ fn confirmed_blocks_push_unconfirmed_ones_out_of_the_budget() {
 }
 
 #[test]
-fn one_long_chain_after_many_short_ones_finds_room_in_pieces() {
+fn a_long_chain_after_many_short_ones_is_stored_in_pieces() {
     let index = small();
     for salt in 0..300 {
         put(&index, 0, under(salt, 0..4));
@@ -141,7 +142,7 @@ fn one_long_chain_after_many_short_ones_finds_room_in_pieces() {
 }
 
 #[test]
-fn names_of_departed_blocks_are_bounded() {
+fn engine_hashes_of_removed_blocks_are_bounded() {
     let index = index();
     put(&index, 0, store(0..1));
     let settled = index.stats().bytes;
@@ -160,7 +161,7 @@ fn names_of_departed_blocks_are_bounded() {
     );
 }
 
-/// What an index takes that has held something once: what it got from the system for that stays.
+/// The figures of an index that once held blocks: memory from the system is kept.
 fn at_rest() -> IndexStats {
     let index = index();
     put(&index, 0, store(0..1));
@@ -169,7 +170,7 @@ fn at_rest() -> IndexStats {
 }
 
 #[test]
-fn salts_leave_with_their_blocks() {
+fn namespaces_are_freed_with_their_blocks() {
     let index = index();
     for number in 0..10_000 {
         put(&index, 0, under(number, 0..1));
@@ -179,7 +180,7 @@ fn salts_leave_with_their_blocks() {
 }
 
 #[test]
-fn a_big_target_is_forgotten_whole_and_nobody_else_with_it() {
+fn forgetting_a_big_target_removes_all_its_blocks_and_no_others() {
     let index = index();
     let ttl = Duration::from_secs(120);
     for worker in 0..2 {

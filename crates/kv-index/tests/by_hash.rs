@@ -1,4 +1,4 @@
-//! Streams that name blocks by their rolling hashes, which may be wrong.
+//! Streams that name blocks by their sequence hashes, which may be wrong.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -12,7 +12,7 @@ use sequence::*;
 
 const DEVICE: Tier = Tier::Device;
 
-fn tell(
+fn apply(
     index: &KvIndex,
     worker: u32,
     parent: Option<SequenceHash>,
@@ -23,12 +23,12 @@ fn tell(
 
 #[test]
 #[contract("MC13")]
-fn blocks_named_by_hash_are_found_by_their_tokens_and_beside_those_named_otherwise() {
+fn blocks_named_by_sequence_hash_are_found_by_tokens_beside_other_blocks() {
     let index = index();
     let chain = chain(6);
     put(&index, 1, store(0..4));
-    assert_eq!(tell(&index, 0, None, &chain[..3]).applied, 3);
-    assert_eq!(tell(&index, 0, Some(chain[2]), &chain[3..]).applied, 3);
+    assert_eq!(apply(&index, 0, None, &chain[..3]).applied, 3);
+    assert_eq!(apply(&index, 0, Some(chain[2]), &chain[3..]).applied, 3);
     assert_eq!(
         (
             held(&index, 0, &plain(), 8).device,
@@ -73,14 +73,14 @@ fn blocks_behind_an_unknown_hash_wait_for_it() {
     let index = index();
     let chain = chain(9);
     assert_eq!(
-        tell(&index, 0, Some(chain[6]), &chain[7..]),
+        apply(&index, 0, Some(chain[6]), &chain[7..]),
         UpdateOutcome {
             orphans: 2,
             ..UpdateOutcome::default()
         }
     );
     assert_eq!(
-        tell(&index, 0, Some(chain[2]), &chain[3..6]),
+        apply(&index, 0, Some(chain[2]), &chain[3..6]),
         UpdateOutcome {
             orphans: 3,
             ..UpdateOutcome::default()
@@ -91,27 +91,27 @@ fn blocks_behind_an_unknown_hash_wait_for_it() {
             .remove_hashes(target(0), &plain(), &[chain[4]], DEVICE)
             .applied,
         1,
-        "also what waits can go"
+        "waiting blocks can also be removed"
     );
     assert!(index.lookup(&plain(), &chain, NOW).is_empty());
-    // The same blocks of somebody else, or of another namespace, are not the target's word.
-    tell(&index, 1, None, &chain[..7]);
+    // The same blocks of another target or namespace do not count for this target.
+    apply(&index, 1, None, &chain[..7]);
     index.store_hashes(target(0), &salted("s"), None, &chain[..7], DEVICE);
     assert_eq!(held(&index, 0, &plain(), 9).device, 0);
-    tell(&index, 0, None, &chain[..3]);
+    apply(&index, 0, None, &chain[..3]);
     assert_eq!(
         held(&index, 0, &plain(), 9).device,
         4,
         "up to the removed one"
     );
-    tell(&index, 0, Some(chain[3]), &chain[4..7]);
+    apply(&index, 0, Some(chain[3]), &chain[4..7]);
     assert_eq!(held(&index, 0, &plain(), 9).device, 9);
     assert_eq!(index.stats().orphans, 5);
 }
 
 #[test]
 #[contract("MC9")]
-fn clearing_a_stream_takes_its_tier_of_its_namespace_and_what_waits_there() {
+fn clearing_a_stream_drops_blocks_and_orphans_of_its_tier_and_namespace() {
     let index = index();
     let chain = chain(8);
     for salt in ["a", "b"] {
@@ -126,7 +126,7 @@ fn clearing_a_stream_takes_its_tier_of_its_namespace_and_what_waits_there() {
     assert_eq!(index.blocks_per_tier(target(1)), [8, 0, 0, 0]);
     let present = |salt| index.lookup(&salted(salt), &chain, NOW)[0].present;
     assert_eq!((present("a"), present("b")), ([0, 4, 0, 0], [4, 4, 0, 0]));
-    // Of what waited only that tier of that namespace is gone.
+    // Of the orphans only those of that tier and namespace are dropped.
     for salt in ["a", "b"] {
         for tier in [DEVICE, Tier::Host] {
             index.store_hashes(target(0), &salted(salt), None, &chain[..6], tier);
@@ -139,14 +139,14 @@ fn clearing_a_stream_takes_its_tier_of_its_namespace_and_what_waits_there() {
 
 #[test]
 #[contract("MC13")]
-fn a_hash_that_comes_twice_or_elsewhere_ends_what_is_taken_of_a_store() {
+fn a_repeated_or_contradicting_hash_truncates_a_store() {
     let index = index();
     let chain = chain(6);
     put(&index, 1, store(0..6));
     let made_up = [1, 2, 3].map(SequenceHash);
     let lie = [made_up[0], made_up[1], made_up[0], made_up[2]];
     assert_eq!(
-        tell(&index, 0, None, &lie),
+        apply(&index, 0, None, &lie),
         UpdateOutcome {
             applied: 2,
             orphans: 0,
@@ -155,14 +155,14 @@ fn a_hash_that_comes_twice_or_elsewhere_ends_what_is_taken_of_a_store() {
     );
     let lie = [made_up[2], chain[3], chain[4]];
     assert_eq!(
-        tell(&index, 0, Some(made_up[1]), &lie),
+        apply(&index, 0, Some(made_up[1]), &lie),
         UpdateOutcome {
             applied: 1,
             orphans: 0,
             ignored: 2
         }
     );
-    assert_eq!(tell(&index, 0, Some(chain[1]), &chain[4..]).applied, 0);
+    assert_eq!(apply(&index, 0, Some(chain[1]), &chain[4..]).applied, 0);
     assert_eq!(index.stats().distinct, 6 + 3);
     assert_eq!(held(&index, 1, &plain(), 6).device, 6);
     index.remove_worker(target(0).worker);
@@ -188,7 +188,7 @@ enum FalseEvent {
 
 fn lie() -> impl Strategy<Value = FalseEvent> {
     let tier = || prop::sample::select(vec![DEVICE, Tier::Host]);
-    // 0 to 39 are real, the others are nobody's; runs of them, and single ones.
+    // 0 to 39 are real, the others belong to no block; runs of them, and single ones.
     let hashes = || {
         let piece = prop_oneof![
             (0..50_usize, 1..12_usize)
@@ -210,14 +210,14 @@ proptest! {
 
     #[test]
     #[contract("MC13")]
-    fn a_lying_stream_never_changes_what_lookups_say_of_other_targets(lies in vec(lie(), 1..30)) {
+    fn a_false_stream_never_changes_lookups_of_other_targets(lies in vec(lie(), 1..30)) {
         let index = index();
         let chain = chain(40);
-        // Two that say the truth, with a hole and another tier; what they hold ends in several places.
+        // Two true streams, with a hole and a second tier; their held blocks end at several depths.
         put(&index, 1, store(0..40));
         index.apply(target(1), &remove(&[31], DEVICE));
         put(&index, 1, StoredBlocks { tier: Tier::Host, ..store(10..20) });
-        tell(&index, 2, None, &chain[..17]);
+        apply(&index, 2, None, &chain[..17]);
         let truth = || {
             let ends = (1..=chain.len()).map(|end| index.lookup(&plain(), &chain[..end], NOW));
             let others = |overlap: &Overlap| overlap.target != target(0);

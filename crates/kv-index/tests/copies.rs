@@ -1,4 +1,4 @@
-//! Copies: a block stored twice is removed twice, and a block reported twice is not.
+//! Copies: a block stored twice needs two removals, a block reported twice needs one.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -15,7 +15,7 @@ use stream::{BlockPath, IndexStream};
 
 #[test]
 #[contract("V12", "V17")]
-fn a_recomputed_last_block_is_a_copy_and_the_first_removal_leaves_it_credited() {
+fn a_recomputed_last_block_is_a_copy_and_stays_credited_after_one_removal() {
     let mut stream = IndexStream::new();
     stream.store(&[1, 2, 3], 0);
     stream.store(&[1, 2, 3], 2);
@@ -27,14 +27,14 @@ fn a_recomputed_last_block_is_a_copy_and_the_first_removal_leaves_it_credited() 
 
 #[test]
 #[contract("V12", "V17")]
-fn a_report_from_the_root_of_what_is_reused_is_no_copy() {
+fn a_report_of_reused_blocks_from_the_root_is_no_copy() {
     for blocks in [1, 3] {
         let prompt = &[1, 2, 3][..blocks];
         let mut stream = IndexStream::new();
         stream.store(prompt, 0);
         stream.store(prompt, 0);
         stream.remove(prompt);
-        assert!(!stream.holds(prompt), "a counter would keep it for ever");
+        assert!(!stream.holds(prompt), "a counter would never release it");
     }
 }
 
@@ -43,18 +43,19 @@ fn a_held_block_behind_a_new_one_is_a_copy() {
     let mut stream = IndexStream::new();
     stream.store(&[1, 2, 3], 0);
     stream.remove(&[1, 2]);
-    // Both were computed once more, although one of them was still there.
+    // Both were computed again, although one of them was still held.
     stream.store(&[1, 2, 3], 0);
     stream.remove(&[1, 2, 3]);
     assert!(stream.holds(&[1, 2, 3]));
     stream.remove(&[1, 2]);
-    assert!(!stream.holds(&[1, 2]), "it was new");
+    assert!(!stream.holds(&[1, 2]), "the block was new");
     stream.remove(&[1]);
-    assert!(!stream.holds(&[1]), "it was repeated");
+    assert!(!stream.holds(&[1]), "the block was repeated");
 }
 
-/// Four blocks, and one copy more of the last one, of which one is gone again.
-fn on_trust() -> IndexStream {
+/// Returns a stream with four blocks of which the last had a second copy; one of the two is
+/// removed.
+fn uncertain() -> IndexStream {
     let mut stream = IndexStream::new();
     stream.store(&[1, 2, 3, 4], 0);
     stream.store(&[1, 2, 3, 4], 3);
@@ -62,7 +63,7 @@ fn on_trust() -> IndexStream {
     stream
 }
 
-/// Other blocks come and go, whose removals are announced.
+/// Stores and removes other blocks.
 fn turn_over(stream: &mut IndexStream, removals: u32) {
     for token in 0..removals {
         stream.store(&[10 + token], 0);
@@ -71,27 +72,30 @@ fn turn_over(stream: &mut IndexStream, removals: u32) {
 }
 
 #[test]
-fn what_is_on_trust_lapses_with_as_many_removals_as_there_were_blocks() {
-    let mut stream = on_trust();
+fn an_uncertain_credit_lapses_after_as_many_removals_as_there_were_blocks() {
+    let mut stream = uncertain();
     turn_over(&mut stream, 3);
     assert!(stream.holds(&[1, 2, 3, 4]));
     turn_over(&mut stream, 1);
     assert!(!stream.holds(&[1, 2, 3, 4]));
-    assert!(stream.holds(&[1, 2, 3]), "it alone was on trust");
-    // The removal that comes after all does no harm, and the block may be stored again.
+    assert!(
+        stream.holds(&[1, 2, 3]),
+        "only the last block was uncertain"
+    );
+    // A late removal is harmless, and the block may be stored again.
     stream.remove(&[1, 2, 3, 4]);
     stream.store(&[1, 2, 3, 4], 3);
     assert!(stream.holds(&[1, 2, 3, 4]));
 }
 
 #[test]
-fn whoever_stores_the_block_or_something_behind_it_still_has_it() {
+fn a_store_of_the_block_or_behind_it_proves_that_it_is_still_held() {
     for (prompt, from) in [
         (&[1, 2, 3, 4][..], 3),
         (&[1, 2, 3, 4], 0),
         (&[1, 2, 3, 4, 5], 4),
     ] {
-        let mut stream = on_trust();
+        let mut stream = uncertain();
         turn_over(&mut stream, 3);
         stream.store(prompt, from);
         turn_over(&mut stream, 40);
@@ -100,8 +104,8 @@ fn whoever_stores_the_block_or_something_behind_it_still_has_it() {
 }
 
 #[test]
-fn after_lost_batches_nothing_is_on_trust_and_nothing_counts_twice() {
-    let mut stream = on_trust();
+fn after_lost_batches_no_credit_is_uncertain_and_no_block_counts_twice() {
+    let mut stream = uncertain();
     stream.store(&[1, 2, 3], 2);
     stream.index.mark_loss(stream::TARGET);
     assert!(!stream.holds(&[1, 2, 3, 4]));
@@ -111,8 +115,8 @@ fn after_lost_batches_nothing_is_on_trust_and_nothing_counts_twice() {
 }
 
 #[test]
-fn counts_end_with_what_they_count() {
-    let mut stream = on_trust();
+fn copy_counts_end_with_their_blocks() {
+    let mut stream = uncertain();
     stream.store(&[1, 2, 3], 2);
     stream.cleared();
     stream.store(&[1, 2, 3, 4], 0);
@@ -147,20 +151,20 @@ fn step() -> impl Strategy<Value = CopyStep> {
     ]
 }
 
-/// A paged cache as vLLM keeps it: blocks are computed into free slots, least recently used first; a prompt that is cached
-/// to its end computes its last block once more. Requests end at once.
+/// A paged cache as in vLLM: blocks are computed into free slots, least recently used first; a
+/// fully cached prompt computes its last block again. Requests end at once.
 struct PagedCache {
-    /// The content of each slot; the front is taken next.
+    /// The content of each slot; the front is used next.
     slots: VecDeque<Option<BlockPath>>,
     removals: u64,
-    /// Blocks that lost one of several copies and were not announced in any way since: when, and how many blocks there
-    /// were in slots.
-    bereaved: BTreeMap<BlockPath, (u64, u64)>,
-    /// Whether one of those was still there when all that was in slots with it could have gone.
+    /// Blocks that lost one of several copies and had no event since: the time of the loss, and the
+    /// number of blocks in slots.
+    lost_copies: BTreeMap<BlockPath, (u64, u64)>,
+    /// Whether one of those outlived all blocks that were in slots at its loss.
     outlived: bool,
 }
 
-/// Enough for every prompt, and no more copies of one block than the index counts.
+/// Enough slots for every prompt, and no more copies of a block than the index counts.
 const SLOTS: usize = 8;
 
 impl PagedCache {
@@ -168,7 +172,7 @@ impl PagedCache {
         Self {
             slots: vec![None; SLOTS].into(),
             removals: 0,
-            bereaved: BTreeMap::new(),
+            lost_copies: BTreeMap::new(),
             outlived: false,
         }
     }
@@ -198,34 +202,35 @@ impl PagedCache {
         for end in reused + 1..=prompt.len() {
             if let Some(evicted) = self.slots.pop_front().unwrap() {
                 self.removals += 1;
-                // What this request computes is younger than all of these, and not announced yet.
+                // The blocks that this request computes are younger than all of these, and not
+                // announced yet.
                 let announced = || self.slots.iter().chain(&used[..reused]).flatten();
                 let (blocks, left) = (
                     announced().count() as u64,
                     announced().any(|held| *held == evicted),
                 );
                 stream.remove(&evicted);
-                self.bereaved.remove(&evicted);
+                self.lost_copies.remove(&evicted);
                 if left {
-                    self.bereaved.insert(evicted, (self.removals, blocks));
+                    self.lost_copies.insert(evicted, (self.removals, blocks));
                 }
             }
             used.push(Some(prompt[..end].to_vec()));
         }
-        // Used again and again without a word: that cannot be known.
+        // The block is reused without any event: the index cannot know that.
         self.outlived |= self
-            .bereaved
+            .lost_copies
             .values()
             .any(|(then, blocks)| self.removals - then >= *blocks);
         if full_report && reused > 0 {
             stream.store(&prompt[..reused], 0);
-            self.bereaved
+            self.lost_copies
                 .retain(|prefix, _| !prompt[..reused].starts_with(prefix));
         }
         stream.store(prompt, reused);
-        self.bereaved
+        self.lost_copies
             .retain(|prefix, _| prefix.len() < reused || !prompt.starts_with(prefix));
-        // The end of a prompt is worth least.
+        // The end of a prompt is the first to be reused.
         self.slots.extend(used.into_iter().rev());
     }
 }
@@ -252,13 +257,14 @@ proptest! {
 
     #[test]
     #[contract("V12", "V17")]
-    fn an_engine_that_repeats_nothing_is_credited_with_what_it_has(prompts in vec(prefix(3, 2..5), 0..120)) {
-        // Prompts of one block are left out: computed again they look like a report, and count once.
+    fn an_engine_without_repetitions_is_credited_with_exactly_its_blocks(prompts in vec(prefix(3, 2..5), 0..120)) {
+        // No prompts of one block: computed again they look like a report, and count once.
         let (mut pool, mut stream) = (PagedCache::new(), IndexStream::new());
         for prompt in prompts {
             pool.request(&prompt, false, &mut stream);
             let (held, truth) = (stream.held(), pool.content());
-            // From the first copy that outlived a turnover on the index knows too little, and never too much.
+            // After the first copy that outlives a turnover the index credits too little, and never
+            // too much.
             prop_assert!(pool.outlived || held == truth, "{held:?} is credited, {truth:?} is there");
             prop_assert!(held.is_subset(&truth), "{held:?} is credited, {truth:?} is there");
         }
@@ -266,14 +272,14 @@ proptest! {
 
     #[test]
     #[contract("V12", "V17")]
-    fn what_is_credited_wrongly_after_reports_is_gone_after_turnovers(
+    fn wrong_credits_after_reports_end_after_turnovers(
         prompts in vec((prefix(3, 1..5), any::<bool>()), 0..120),
     ) {
         let (mut pool, mut stream) = (PagedCache::new(), IndexStream::new());
         for (prompt, full_report) in prompts {
             pool.request(&prompt, full_report, &mut stream);
         }
-        // Prompts that have nothing in common turn the cache over, and nothing of before is in it.
+        // Prompts without common blocks replace the whole cache content.
         for round in 0..600_u32 {
             pool.request(&[10 + round % 50], false, &mut stream);
         }

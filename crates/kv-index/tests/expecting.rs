@@ -1,4 +1,4 @@
-//! What is expected of a target: until when, how much of it, and what ends it.
+//! Speculative and predicted entries: their duration, their bounds, and what ends them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -44,14 +44,14 @@ fn a_speculative_entry_counts_until_confirmed_or_expired() {
     );
     index.expire(later);
     assert_eq!(index.stats().speculative, 0);
-    // What was confirmed and then removed does not come back as an expectation.
+    // A block that was confirmed and then removed does not become speculative again.
     index.apply(target(0), &IndexUpdate::Cleared);
     assert_eq!(held(&index, 0, &plain(), 8).total(), 0);
 }
 
 #[test]
 #[contract("V15")]
-fn a_second_request_of_a_burst_finds_the_first_ones_target() {
+fn the_second_request_of_a_burst_finds_the_target_of_the_first() {
     let index = index();
     assert!(index.lookup(&plain(), &chain(3), NOW).is_empty());
     index.speculate(target(1), &plain(), &chain(3), NOW, Duration::from_secs(2));
@@ -67,8 +67,7 @@ fn a_second_request_of_a_burst_finds_the_first_ones_target() {
 }
 
 #[test]
-fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_until_it_is_cleared()
-{
+fn after_a_hole_in_a_stream_speculative_entries_last_longer_until_a_clear() {
     let index = index();
     let (ttl, long) = (
         Duration::from_secs(2),
@@ -77,7 +76,7 @@ fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_un
     put(&index, 0, store(8..9));
     index.mark_loss(target(0));
     index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
-    // The first two are confirmed, and the others may have been in what was lost.
+    // The first two are confirmed; the others may be in the lost batches.
     put(&index, 0, store(0..2));
     let total = |at| {
         index
@@ -87,7 +86,7 @@ fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_un
     };
     assert_eq!(total(NOW + ttl), 4);
     assert_eq!(total(NOW + long), 2);
-    // A stream that begins anew confirms again.
+    // After a restart of the stream, events confirm blocks again.
     index.clear(target(0));
     index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
     assert_eq!(total(NOW + ttl), 0);
@@ -95,7 +94,7 @@ fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_un
 
 #[test]
 #[contract("DY4")]
-fn unconfirmed_entries_are_no_content() {
+fn unconfirmed_entries_are_not_part_of_the_content() {
     let index = index();
     index.predict(
         target(0),
@@ -108,7 +107,7 @@ fn unconfirmed_entries_are_no_content() {
     assert!(index.digest().is_empty());
     assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
     assert_eq!(dump(&index), []);
-    // Prediction needs no registration: such workers have no stream.
+    // A prediction needs no registration: such workers have no stream.
     index.predict(
         target(8),
         &plain(),
@@ -123,7 +122,7 @@ fn unconfirmed_entries_are_no_content() {
 
 #[test]
 #[contract("DY6", "DY7")]
-fn predictions_are_bounded_and_the_least_recently_used_go_first() {
+fn predictions_are_bounded_and_the_least_recently_used_are_evicted_first() {
     let index = index_of(IndexSettings {
         prediction_max_blocks: 10,
         prune_target_ratio: 0.5,
@@ -133,7 +132,8 @@ fn predictions_are_bounded_and_the_least_recently_used_go_first() {
     for worker in 0..3 {
         index.predict(target(worker), &plain(), &chain(3), NOW, ttl);
     }
-    // The oldest is used again, then a fourth does not fit: half is left, the ends of chains first.
+    // The oldest is used again, then a fourth does not fit: half are evicted, the ends of chains
+    // first.
     index.predict(target(0), &plain(), &chain(3), NOW, ttl);
     index.predict(target(7), &plain(), &chain(3), NOW, ttl);
     let found = |worker| held(&index, worker, &plain(), 3).speculative;
@@ -147,13 +147,13 @@ fn predictions_are_bounded_and_the_least_recently_used_go_first() {
 
 #[test]
 #[contract("DY4")]
-fn what_a_refused_request_promised_is_taken_back() {
+fn the_entries_of_a_refused_request_are_retracted() {
     let index = index();
     let ttl = Duration::from_secs(120);
     let promised = index.predict(target(0), &plain(), &chain(6), NOW, ttl);
     put(&index, 0, store(0..2));
     index.retract(promised.clone());
-    // What the engine has said stays.
+    // Blocks that the engine announced stay.
     assert_eq!(
         held(&index, 0, &plain(), 6),
         TierBlocks {
@@ -162,7 +162,7 @@ fn what_a_refused_request_promised_is_taken_back() {
         }
     );
     assert_eq!(index.stats().predicted, 0);
-    // Once more changes nothing, not even what came in since.
+    // A second retraction changes nothing, not even later entries.
     index.predict(target(0), &plain(), &chain(6), NOW, ttl);
     index.retract(promised);
     assert_eq!(held(&index, 0, &plain(), 6).speculative, 4);
@@ -170,7 +170,7 @@ fn what_a_refused_request_promised_is_taken_back() {
 
 #[test]
 #[contract("DY4")]
-fn what_another_request_renewed_stays_when_the_first_one_is_refused() {
+fn entries_renewed_by_another_request_survive_the_refusal_of_the_first() {
     let index = index();
     let ttl = Duration::from_secs(2);
     let long = index.speculate(target(0), &plain(), &chain(6), NOW, ttl);
@@ -181,7 +181,7 @@ fn what_another_request_renewed_stays_when_the_first_one_is_refused() {
         [0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative),
         [3, 6]
     );
-    // All of a burst refused, in the order it was sent: nothing stays.
+    // All requests of a burst are refused, in order: no entry stays.
     index.retract(short);
     assert_eq!(
         [0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative),
@@ -191,7 +191,7 @@ fn what_another_request_renewed_stays_when_the_first_one_is_refused() {
 
 #[test]
 #[contract("DY4", "DY5")]
-fn a_prediction_ends_with_its_time_at_the_lookup_and_in_the_books() {
+fn a_prediction_expires_at_the_lookup_and_in_the_statistics() {
     let index = index();
     let ttl = Duration::from_secs(120);
     index.predict(target(0), &plain(), &chain(5), NOW, ttl);
@@ -204,7 +204,7 @@ fn a_prediction_ends_with_its_time_at_the_lookup_and_in_the_books() {
     );
     assert!(
         index.lookup(&plain(), &chain(5), NOW + ttl).is_empty(),
-        "before anybody tidied up"
+        "before the cleanup"
     );
     index.expire(just_before);
     assert_eq!(index.stats().predicted, 5);
@@ -214,11 +214,11 @@ fn a_prediction_ends_with_its_time_at_the_lookup_and_in_the_books() {
 
 #[test]
 #[contract("DY5")]
-fn a_renewal_never_shortens_and_each_block_ends_in_its_own_time() {
+fn a_renewal_never_shortens_and_each_block_expires_separately() {
     let index = index();
     let [short, long] = [2, 120].map(Duration::from_secs);
     index.predict(target(0), &plain(), &chain(3), NOW, long);
-    // The first three have the longer time before them, the others do not.
+    // The first three have the longer remaining time.
     index.speculate(target(0), &plain(), &chain(6), NOW, short);
     let later = NOW + short;
     index.expire(later);
@@ -229,7 +229,7 @@ fn a_renewal_never_shortens_and_each_block_ends_in_its_own_time() {
             .speculative,
         3
     );
-    // And never the other way round.
+    // The reverse order does not shorten either.
     index.predict(target(0), &plain(), &chain(2), later, long);
     index.expire(NOW + long);
     assert_eq!(
@@ -242,7 +242,7 @@ fn a_renewal_never_shortens_and_each_block_ends_in_its_own_time() {
 
 #[test]
 #[contract("DY7")]
-fn of_a_pruned_chain_the_end_goes_before_the_front() {
+fn a_pruned_chain_loses_its_end_before_its_front() {
     let settings = IndexSettings {
         prediction_max_blocks: 100,
         prune_target_ratio: 0.8,
@@ -252,7 +252,7 @@ fn of_a_pruned_chain_the_end_goes_before_the_front() {
     let ttl = Duration::from_secs(120);
     index.predict(target(0), &plain(), &chain(90), NOW, ttl);
     index.predict(target(1), &plain(), &chain(20), NOW, ttl);
-    // 110 are more than 100: 80 are left, and beside the newest 60 of those before.
+    // 110 exceed 100: 80 are left, the newest 60 among them.
     let found = |worker| held(&index, worker, &plain(), 90).speculative;
     assert_eq!(
         (found(0), found(1), index.stats().predicted),
@@ -262,7 +262,7 @@ fn of_a_pruned_chain_the_end_goes_before_the_front() {
 
 #[test]
 #[contract("DY6")]
-fn many_small_predictions_are_bounded_like_few_big_ones() {
+fn many_small_predictions_share_the_bound_of_few_big_ones() {
     let index = index_of(IndexSettings {
         prediction_max_blocks: 1000,
         prune_target_ratio: 0.8,
@@ -284,7 +284,7 @@ fn many_small_predictions_are_bounded_like_few_big_ones() {
 
 #[test]
 #[contract("DY4")]
-fn a_target_without_a_stream_is_predicted_and_known_content_is_left_alone() {
+fn a_target_without_a_stream_is_predicted_and_announced_blocks_are_unchanged() {
     let index = index();
     let ttl = Duration::from_secs(120);
     put(&index, 1, store(0..3));
@@ -297,12 +297,16 @@ fn a_target_without_a_stream_is_predicted_and_known_content_is_left_alone() {
             ..TierBlocks::default()
         }
     );
-    assert_eq!(index.stats().predicted, 2, "no more than is not known");
+    assert_eq!(
+        index.stats().predicted,
+        2,
+        "only blocks that are not announced"
+    );
     index.apply(target(1), &remove(&[3], kv_blocks::Tier::Device));
     assert_eq!(
         held(&index, 1, &plain(), 5).total(),
         2,
-        "what is known to be gone is not expected either"
+        "a removed block is not expected either"
     );
     index.retract(promised);
     assert_eq!(index.stats().predicted, 0);

@@ -1,4 +1,5 @@
-//! The standing state in pieces: whoever applies them has the same content, whatever holes there are.
+//! The exported state in pieces: applying all of them gives the same content, whatever holes it
+//! has.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -29,7 +30,7 @@ fn apply_change(index: &KvIndex, change: &BlockChange) {
     assert_eq!(
         applied.applied as usize,
         change.hashes.len(),
-        "what is in front is known: {change:?}"
+        "the blocks in front are known: {change:?}"
     );
 }
 
@@ -49,7 +50,7 @@ fn rebuilt(standing: &[ExportedBlocks]) -> KvIndex {
 }
 
 #[test]
-fn a_stretch_behind_a_hole_comes_with_what_is_in_front_of_it() {
+fn a_range_behind_a_hole_is_exported_with_the_blocks_before_it() {
     let index = index();
     put(&index, 0, store(0..6));
     index.apply(target(0), &remove(&[3, 4], Tier::Device));
@@ -68,7 +69,7 @@ fn a_stretch_behind_a_hole_comes_with_what_is_in_front_of_it() {
 }
 
 #[test]
-fn a_block_in_two_tiers_is_told_as_new_once() {
+fn a_block_in_two_tiers_is_reported_as_new_once() {
     let index = index();
     put(&index, 0, store(0..4));
     let names = vec![EngineHash(2), EngineHash(3)];
@@ -99,7 +100,7 @@ fn a_block_in_two_tiers_is_told_as_new_once() {
 }
 
 #[test]
-fn a_clearing_is_told_apart_from_a_removal() {
+fn a_clear_is_distinguished_from_a_removal() {
     let index = index();
     put(&index, 0, store(0..2));
     let mut changes = index.subscribe().unwrap();
@@ -113,7 +114,8 @@ fn a_clearing_is_told_apart_from_a_removal() {
     assert_eq!(seen, [(1, false), (0, true)]);
 }
 
-/// Stores and removals of a small fleet: worker, branch, from, blocks, tier, and whether it is a store.
+/// Draws stores and removals of a small fleet: worker, branch, first block, number of blocks, tier,
+/// and whether it is a store.
 fn steps() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, Tier, bool)>> {
     let tier = prop_oneof![3 => Just(Tier::Device), 1 => Just(Tier::Host)];
     prop::collection::vec(
@@ -129,7 +131,7 @@ fn steps() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, Tier, bool)>> {
     )
 }
 
-/// Block `n` of a branch: the branches share 16 blocks.
+/// Returns the hash of block `n` of a branch; the branches share 16 blocks.
 fn name(branch: u32, block: u32) -> u64 {
     let branch = if block < 16 { 0 } else { branch };
     u64::from(branch) << 32 | u64::from(block + 1)
@@ -164,7 +166,7 @@ fn do_step(
 
 proptest! {
     #[test]
-    fn whoever_applies_the_pieces_has_the_same_content(steps in steps(), only in prop::option::of(0_u32..3)) {
+    fn applying_all_pieces_gives_the_same_content(steps in steps(), only in prop::option::of(0_u32..3)) {
         let index = index();
         steps.into_iter().for_each(|step| do_step(&index, step));
         let wanted = |it: Target| only.is_none_or(|worker| it == target(worker));
@@ -175,7 +177,7 @@ proptest! {
 }
 
 #[test]
-fn a_large_state_comes_in_pieces_with_the_index_free_between_them() {
+fn a_large_state_is_exported_in_pieces_with_the_lock_free_between_them() {
     let index = index_of(IndexSettings {
         memory_budget: 64 << 20,
         ..IndexSettings::default()
@@ -189,7 +191,7 @@ fn a_large_state_comes_in_pieces_with_the_index_free_between_them() {
     while let Some(piece) = index.export(&mut place, &|_| true) {
         pieces += 1;
         told.extend(piece);
-        // It would wait for ever if the lock were held.
+        // This deadlocks if the lock is held.
         index.register(target(9), Arc::from("m"));
     }
     assert!(pieces > 5, "{pieces}");

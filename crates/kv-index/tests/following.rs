@@ -1,4 +1,4 @@
-//! The feed of changes: whoever follows it, and dumps first, ends with what the index has.
+//! The change feed: a follower that starts with a dump ends with the content of the index.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -11,7 +11,7 @@ use kv_index::{BlockChange, ChangeFeed, ChangeKind, IndexSettings, KvIndex};
 use proptest::prelude::*;
 use sequence::*;
 
-/// Who holds what, as a follower knows it: target, tier, salt and block.
+/// The memberships that a follower knows: target, tier, salt and block.
 type FollowedBlocks = BTreeSet<(Target, Tier, Option<Arc<str>>, u64)>;
 
 fn standing(index: &KvIndex) -> FollowedBlocks {
@@ -40,10 +40,10 @@ fn follow_on(held: &mut FollowedBlocks, changes: &mut ChangeFeed) {
                 let entry = (*target, *tier, namespace.salt.clone(), hash.0);
                 match kind {
                     ChangeKind::Stored { .. } => {
-                        assert!(held.insert(entry), "only what is new is told")
+                        assert!(held.insert(entry), "only new blocks are reported")
                     }
                     ChangeKind::Removed { .. } => {
-                        assert!(held.remove(&entry), "only what was there goes")
+                        assert!(held.remove(&entry), "only held blocks are removed")
                     }
                 }
             }
@@ -52,7 +52,7 @@ fn follow_on(held: &mut FollowedBlocks, changes: &mut ChangeFeed) {
 }
 
 #[test]
-fn a_change_says_where_in_its_chain_it_is_and_whether_the_blocks_are_elsewhere_too() {
+fn a_change_gives_its_depth_and_whether_other_tiers_hold_the_blocks() {
     let index = index();
     put(&index, 0, store(0..2));
     let mut changes = index.subscribe().unwrap();
@@ -87,7 +87,7 @@ fn a_change_says_where_in_its_chain_it_is_and_whether_the_blocks_are_elsewhere_t
 }
 
 #[test]
-fn a_follower_that_is_too_slow_is_told_so_and_the_writer_never_waits() {
+fn a_slow_follower_gets_an_error_and_the_writer_never_waits() {
     let index = index_of(IndexSettings {
         memory_budget: 256 << 20,
         ..IndexSettings::default()
@@ -115,15 +115,12 @@ fn a_follower_that_is_too_slow_is_told_so_and_the_writer_never_waits() {
 }
 
 #[test]
-fn nothing_is_kept_for_those_who_left() {
+fn nothing_is_kept_for_dropped_followers() {
     let index = index();
     drop(index.subscribe().unwrap());
     put(&index, 0, store(0..4));
     let mut changes = index.subscribe().unwrap();
-    assert!(
-        changes.take(9).unwrap().is_empty(),
-        "only what comes from now on"
-    );
+    assert!(changes.take(9).unwrap().is_empty(), "only later changes");
 }
 
 /// One step of a small fleet.
@@ -230,8 +227,8 @@ fn apply(index: &KvIndex, step: &FleetStep) {
 
 proptest! {
     #[test]
-    fn a_follower_ends_with_what_the_index_has(steps in steps(), at in 0_usize..80, small in any::<bool>()) {
-        // With little room blocks are shed too.
+    fn a_follower_ends_with_the_content_of_the_index(steps in steps(), at in 0_usize..80, small in any::<bool>()) {
+        // With little memory blocks are also shed.
         let memory_budget = if small { 48 << 10 } else { 64 << 20 };
         let index = index_of(IndexSettings { memory_budget, ..IndexSettings::default() });
         let at = at.min(steps.len());

@@ -1,4 +1,4 @@
-//! What the index credits, and what it refuses to.
+//! The blocks that the index credits, and those that it does not.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -15,10 +15,10 @@ use sequence::*;
 
 #[test]
 #[contract("V9", "DY18")]
-fn own_hashes_count_and_engine_names_only_resolve_parents() {
+fn sequence_hashes_count_and_engine_hashes_only_resolve_parents() {
     let index = index();
     put(&index, 0, store(0..2));
-    // The same content under other names, on another target.
+    // The same content with other engine hashes, on another target.
     let mut renamed = store(0..2);
     renamed.hashes = vec![EngineHash(900), EngineHash(901)];
     put(&index, 1, renamed);
@@ -30,7 +30,7 @@ fn own_hashes_count_and_engine_names_only_resolve_parents() {
 
 #[test]
 #[contract("V9")]
-fn a_parent_known_only_to_another_target_is_unknown() {
+fn a_parent_announced_only_by_another_target_is_unknown() {
     let index = index();
     put(&index, 0, store(0..2));
     let applied = put(&index, 1, store(2..4));
@@ -49,7 +49,7 @@ fn a_parent_known_only_to_another_target_is_unknown() {
             .iter()
             .all(|overlap| overlap.target == target(0))
     );
-    // Nor is it attached to the root.
+    // It is not attached to the root either.
     let alone = HashScheme::default().chain(None, &tokens(2..4), size());
     assert!(index.lookup(&plain(), &alone, NOW).is_empty());
 }
@@ -67,7 +67,7 @@ fn a_block_missing_in_the_middle_ends_the_run() {
 
 #[test]
 #[contract("V12", "V20")]
-fn a_removal_leaves_other_tiers_and_other_targets_alone() {
+fn a_removal_affects_no_other_tier_or_target() {
     let index = index();
     for worker in 0..2 {
         put(&index, worker, store(0..2));
@@ -108,7 +108,7 @@ fn a_removal_leaves_other_tiers_and_other_targets_alone() {
     );
     assert_eq!(held(&index, 1, &plain(), 2).device, 2);
 
-    // Clearing speaks of the device alone.
+    // A clear concerns only the device.
     index.apply(target(0), &IndexUpdate::Cleared);
     assert_eq!(held(&index, 0, &plain(), 2).host, 2);
     assert_eq!(held(&index, 1, &plain(), 2).device, 2);
@@ -117,7 +117,7 @@ fn a_removal_leaves_other_tiers_and_other_targets_alone() {
 }
 
 #[test]
-fn removals_of_unknown_blocks_are_ignored_and_the_rest_is_done() {
+fn removals_of_unknown_blocks_are_ignored_and_the_others_applied() {
     let index = index();
     put(&index, 0, store(0..2));
     let applied = index.apply(target(0), &remove(&[77, 2, 78], Tier::Device));
@@ -138,10 +138,11 @@ fn removals_of_unknown_blocks_are_ignored_and_the_rest_is_done() {
 }
 
 #[test]
-fn one_of_two_copies_gone_still_names_the_parent_of_what_follows() {
+fn with_one_of_two_copies_removed_the_parent_still_resolves() {
     let index = index();
     put(&index, 0, store(0..2));
-    // The engine computed the last block twice; one copy goes, and decoding goes on behind the other.
+    // The engine computes the last block twice; one copy is removed, and decoding continues behind
+    // the other.
     put(&index, 0, store(1..2));
     index.apply(target(0), &remove(&[2], Tier::Device));
     assert_eq!(put(&index, 0, store(2..3)).orphans, 0);
@@ -179,7 +180,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
     );
     assert_eq!(held(&index, 1, &with_adapter, 3).device, 1);
     assert_eq!(index.stats().namespaces, 2);
-    // A child that names another salt than its parent has the wrong parent.
+    // A child with another salt than its parent has the wrong parent.
     assert_eq!(
         put(
             &index,
@@ -225,7 +226,7 @@ fn models_and_block_sizes_are_kept_apart() {
     index.register(target(5), Arc::from("other"));
     put(&index, 5, store(0..2));
     assert!(index.lookup(&plain(), &chain(2), NOW).is_empty());
-    // A store attached to the engine names its chunks by the engine's hashes.
+    // A store beside the engine names its chunks by the engine's hashes.
     put(&index, 0, store(0..2));
     let big = BlockSize::new(8).unwrap();
     let chunk = StoredBlocks {
@@ -259,13 +260,13 @@ fn queries_create_no_state() {
 }
 
 #[test]
-fn a_name_that_means_something_else_now_takes_its_old_block_along() {
+fn a_reused_engine_hash_removes_its_old_block() {
     let index = index();
     put(&index, 0, store(0..1));
     let mut other = store(0..1);
     other.tokens = vec![9; 4];
     put(&index, 0, other);
-    // Nothing could remove the old block any more.
+    // No event could remove the old block any more.
     assert_eq!(held(&index, 0, &plain(), 1).total(), 0);
     assert_eq!(index.stats().memberships, 1);
 }
@@ -291,7 +292,7 @@ fn a_target_that_changes_its_model_starts_empty() {
 }
 
 #[test]
-fn digests_tell_content_and_nothing_else() {
+fn digests_depend_on_content_only() {
     let one = index();
     put(&one, 0, store(0..3));
     let two = index();
@@ -305,7 +306,7 @@ fn digests_tell_content_and_nothing_else() {
     assert_eq!((one.digest().len(), one.digest()[0].blocks), (1, 3));
     two.apply(target(0), &remove(&[3], Tier::Device));
     assert_ne!(one.digest(), two.digest());
-    // Equal tokens under another salt are other content.
+    // Equal tokens with another salt are different content.
     let other = index();
     put(
         &other,
@@ -348,7 +349,7 @@ fn a_dump_shows_chains_and_hides_salts() {
 }
 
 #[test]
-fn a_dump_comes_in_small_pieces_and_lets_updates_in_between() {
+fn a_dump_has_small_pieces_and_allows_updates_between_them() {
     let index = index();
     put(&index, 0, store(0..20_000));
     let mut place = DumpCursor::default();
@@ -360,7 +361,8 @@ fn a_dump_comes_in_small_pieces_and_lets_updates_in_between() {
         for row in rows {
             *seen.entry(row.hash).or_insert(0) += 1;
         }
-        // Blocks come and go meanwhile: the even ones of the first thousand leave, others join at the end.
+        // Blocks change meanwhile: the even ones of the first thousand are removed, others are
+        // added at the end.
         if pieces <= 10 {
             let even: Vec<_> = (0..50)
                 .map(|number| 2 * (50 * (pieces - 1) + number))
@@ -373,7 +375,7 @@ fn a_dump_comes_in_small_pieces_and_lets_updates_in_between() {
     assert!(pieces > 20);
     assert!(
         seen.values().all(|times| *times == 1),
-        "nothing comes twice"
+        "no row occurs twice"
     );
     let stayed = chain(20_000)
         .into_iter()
@@ -381,12 +383,12 @@ fn a_dump_comes_in_small_pieces_and_lets_updates_in_between() {
         .filter(|(block, _)| *block >= 1000 || block % 2 == 0);
     assert!(
         stayed.into_iter().all(|(_, hash)| seen.contains_key(&hash)),
-        "nothing that stayed is missing"
+        "no unchanged row is missing"
     );
 }
 
 #[test]
-fn a_dump_of_blocks_that_hundreds_hold_comes_in_small_pieces_too() {
+fn a_dump_of_blocks_with_hundreds_of_holders_has_small_pieces_too() {
     let index = index();
     for worker in 0..300 {
         index.register(target(worker), Arc::from("m"));
@@ -414,7 +416,7 @@ fn a_dump_of_blocks_that_hundreds_hold_comes_in_small_pieces_too() {
     assert_eq!(rows.len(), held as usize);
     rows.sort_unstable();
     rows.dedup();
-    assert_eq!(rows.len(), held as usize, "nothing comes twice");
+    assert_eq!(rows.len(), held as usize, "no row occurs twice");
     let chain = chain(60);
     assert!(
         rows.iter()
@@ -424,7 +426,7 @@ fn a_dump_of_blocks_that_hundreds_hold_comes_in_small_pieces_too() {
 }
 
 #[test]
-fn text_and_tokens_never_meet() {
+fn text_blocks_and_token_blocks_are_kept_apart() {
     let index = index();
     put(&index, 0, store(0..2));
     let text = Namespace {
@@ -435,7 +437,7 @@ fn text_and_tokens_never_meet() {
 }
 
 #[test]
-fn it_can_be_shared_between_threads() {
+fn the_index_is_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<KvIndex>();
 }

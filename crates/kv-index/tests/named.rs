@@ -1,4 +1,5 @@
-//! Blocks of which only the names are said: placeholders of an offload tier, or of a store beside the engines.
+//! Blocks announced only by engine hash: placeholders of an offload tier, or of a store beside the
+//! engines.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -25,7 +26,7 @@ fn host(index: &KvIndex, worker: u32) -> (u32, u32) {
 
 #[test]
 #[contract("V20", "MC4")]
-fn a_block_that_was_named_in_a_tier_stays_there_when_it_leaves_the_device() {
+fn a_block_named_in_another_tier_stays_there_when_it_leaves_the_device() {
     let index = index();
     put(&index, 0, store(0..4));
     assert_eq!(
@@ -42,7 +43,7 @@ fn a_block_that_was_named_in_a_tier_stays_there_when_it_leaves_the_device() {
     );
     index.apply(target(0), &remove(&[4, 3], Tier::Device));
     assert_eq!(host(&index, 0), (2, 2));
-    // Back on the device, by name again.
+    // The block returns to the device, again by its hash only.
     index.apply(target(0), &named([3], Tier::Device));
     assert_eq!(host(&index, 0), (3, 1));
     index.apply(target(0), &remove(&[1, 2, 3, 4], Tier::Host));
@@ -51,7 +52,7 @@ fn a_block_that_was_named_in_a_tier_stays_there_when_it_leaves_the_device() {
 
 #[test]
 #[contract("V9")]
-fn names_nobody_announced_credit_nothing() {
+fn unannounced_hashes_credit_nothing() {
     let index = index();
     put(&index, 0, store(0..2));
     assert_eq!(
@@ -75,15 +76,14 @@ fn names_nobody_announced_credit_nothing() {
 
 #[test]
 #[contract("V9")]
-fn a_name_that_only_another_target_announced_credits_nothing_until_both_are_known_to_mean_the_same()
-{
+fn another_targets_hash_credits_nothing_until_both_are_proven_alike() {
     let index = index();
     put(&index, 0, store(0..4));
     assert_eq!(
         index.apply(target(1), &named([1, 2], Tier::Host)).applied,
         0
     );
-    // A long name both gave to the same block says that they name blocks alike.
+    // A long hash that both gave to the same block proves that they hash alike.
     let long = |block: u64| EngineHash(block.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut stored = store(4..6);
     stored.parent = Some(EngineHash(4));
@@ -108,7 +108,7 @@ fn a_name_that_only_another_target_announced_credits_nothing_until_both_are_know
 
 #[test]
 #[contract("A11")]
-fn names_in_a_full_index_never_credit_more_than_there_is() {
+fn hashes_in_a_full_index_never_credit_more_than_is_held() {
     let budget = 64 << 10;
     let index = index_of(IndexSettings {
         memory_budget: budget,
@@ -119,7 +119,7 @@ fn names_in_a_full_index_never_credit_more_than_there_is() {
         stored.salt = Some(Arc::from(salt.to_string()));
         stored.hashes = (0..8).map(|block| EngineHash(salt << 32 | block)).collect();
         put(&index, 0, stored);
-        // Every other block, so that each takes words of its own.
+        // Every other block, so that each needs its own words.
         index.apply(
             target(0),
             &named(

@@ -1,4 +1,4 @@
-//! The answer in the form that a router reads.
+//! The form of the answer that the router uses.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -13,7 +13,7 @@ use proptest::{collection::vec, prelude::*};
 use sequence::*;
 
 #[test]
-fn slots_are_given_out_in_order_and_again_once_their_worker_is_gone() {
+fn slots_are_assigned_in_order_and_reused_after_their_worker_is_removed() {
     let index = index();
     assert_eq!(
         [0, 1, 2].map(|worker| index.slot(target(worker))),
@@ -37,13 +37,13 @@ fn slots_are_given_out_in_order_and_again_once_their_worker_is_gone() {
     );
     assert!(
         index.lookup(&plain(), &chain(2), NOW).is_empty(),
-        "with the slot comes nothing that its last owner held"
+        "a reused slot has none of its last owner's blocks"
     );
 }
 
 #[test]
 #[contract("V7", "DY18")]
-fn every_slot_comes_with_the_length_of_its_run() {
+fn every_slot_has_the_length_of_its_run() {
     let index = index();
     put(&index, 0, store(0..4));
     put(&index, 1, store(0..6));
@@ -64,7 +64,7 @@ fn every_slot_comes_with_the_length_of_its_run() {
 }
 
 #[test]
-fn an_empty_chain_is_held_by_nobody() {
+fn an_empty_chain_has_no_holder() {
     let index = index();
     put(&index, 0, store(0..4));
     let mut matches = look(&index, &plain(), &chain(4));
@@ -76,7 +76,7 @@ fn an_empty_chain_is_held_by_nobody() {
             matches.of(TargetSlot(0))
         ),
         (0, 0, 0),
-        "nothing is left in it"
+        "the matches are empty"
     );
     let mut batch = [Matches::default(), matches];
     index.lookup_batch(
@@ -92,7 +92,7 @@ fn an_empty_chain_is_held_by_nobody() {
 #[contract("MC4")]
 fn a_block_in_two_tiers_counts_in_both() {
     let index = index();
-    // The first one is in two places, the second one in two others.
+    // The first block is in two tiers, the second in two others.
     put(&index, 0, store(0..1));
     put(
         &index,
@@ -122,7 +122,7 @@ fn a_block_in_two_tiers_counts_in_both() {
     assert_eq!(
         (overlap.blocks.total(), overlap.present),
         (3, [1, 2, 2, 0]),
-        "what is behind the gap does not count"
+        "blocks behind the gap do not count"
     );
     assert_eq!(
         (
@@ -141,7 +141,8 @@ fn look(index: &KvIndex, namespace: &Namespace, chain: &[SequenceHash]) -> Match
     matches
 }
 
-/// A prompt takes its first blocks from the sequence and the others from one of a few continuations.
+/// Returns a prompt: its first blocks are from the sequence, the others from one of a few
+/// continuations.
 fn prompt(turn: u32, other: u32) -> Vec<u32> {
     (0..30)
         .flat_map(|block| [block * 10 + if block < turn { 0 } else { other }; 4])
@@ -184,7 +185,7 @@ enum NativeStep {
 }
 
 fn step() -> impl Strategy<Value = NativeStep> {
-    // Up to 200 targets: their bits take several words.
+    // Up to 200 targets: their bits need several words.
     let worker = || prop_oneof![0..4_u32, 0..200_u32];
     let range =
         || (0..30_usize, 1..31_usize).prop_map(|(from, count)| from..(from + count).min(30));
@@ -255,7 +256,7 @@ proptest! {
 
     #[test]
     #[contract("V7", "V12", "DY18", "MC4")]
-    fn all_forms_of_a_lookup_say_the_same(steps in vec(step(), 1..60)) {
+    fn all_forms_of_a_lookup_agree(steps in vec(step(), 1..60)) {
         let index = KvIndex::new(kv_index::IndexSettings::default());
         let mut distrusted = std::collections::BTreeSet::new();
         for step in steps {
@@ -295,7 +296,7 @@ proptest! {
             }
             for overlap in listed {
                 let in_tiers = overlap.present.iter().sum::<u32>() + overlap.blocks.speculative;
-                prop_assert!(in_tiers >= overlap.blocks.total(), "{overlap:?}: each block is somewhere");
+                prop_assert!(in_tiers >= overlap.blocks.total(), "{overlap:?}: each block is in a tier");
                 prop_assert!(overlap.present.iter().all(|blocks| *blocks <= overlap.blocks.total()));
             }
         }

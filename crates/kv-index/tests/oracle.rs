@@ -1,4 +1,4 @@
-//! The index against the oracle: every answer, under random operations.
+//! Compares every answer of the index with the oracle's, under random operations.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -24,7 +24,7 @@ use proptest::{
     test_runner::{Config, FileFailurePersistence},
 };
 
-/// Plays trials of `steps` steps each.
+/// Runs trials of `steps` steps each.
 fn play(setups: impl Iterator<Item = Setup>, steps: usize) -> TrialTally {
     let mut all = TrialTally::default();
     for setup in setups {
@@ -39,7 +39,7 @@ fn play(setups: impl Iterator<Item = Setup>, steps: usize) -> TrialTally {
 
 #[test]
 #[contract("V7", "V9", "V12", "MC4", "MC12", "MC13", "DY17", "DY18")]
-fn every_answer_is_that_of_plain_sets() {
+fn every_answer_equals_that_of_plain_sets() {
     let seen = play((0..60).map(Setup::ample), 5000);
     assert!(
         seen.credited > seen.queries && seen.orphans > 10_000 && seen.removed > 100_000,
@@ -49,16 +49,16 @@ fn every_answer_is_that_of_plain_sets() {
 
 #[test]
 #[contract("V9")]
-fn where_room_is_lacking_nobody_is_credited_with_more_than_they_hold() {
+fn at_the_budget_no_target_is_credited_with_more_than_it_holds() {
     let seen = play((0..40).map(Setup::tight), 2000);
     assert!(
         (10..30).contains(&seen.shed),
-        "of 40 trials some lack room and some do not: {seen:?}"
+        "of 40 trials some reach the budget and some do not: {seen:?}"
     );
 }
 
 #[test]
-fn lookups_beside_a_writer_say_what_was_held_meanwhile() {
+fn lookups_beside_a_writer_credit_what_was_held_meanwhile() {
     let mut credited = 0;
     for seed in 0..12 {
         let length = Length {
@@ -72,9 +72,10 @@ fn lookups_beside_a_writer_say_what_was_held_meanwhile() {
     assert!(credited > 10_000, "{credited}");
 }
 
-/// A difference on either side is found: by the lookup of the prompt, and by the comparison of everything.
+/// A difference in either direction is found by the lookup of the prompt and by the full
+/// comparison.
 #[test]
-fn the_comparison_sees_a_block_too_many_and_a_block_too_few() {
+fn the_comparison_detects_a_surplus_and_a_missing_block() {
     let setup = Setup {
         extent: Extent {
             targets: 2,
@@ -116,7 +117,7 @@ proptest! {
 
     #[test]
     #[contract("V7", "V9", "V12", "MC12")]
-    fn no_few_steps_make_a_difference(seed in any::<u64>().no_shrink(), drawn in vec(any::<u64>().no_shrink(), 1..300)) {
+    fn short_random_runs_show_no_difference(seed in any::<u64>().no_shrink(), drawn in vec(any::<u64>().no_shrink(), 1..300)) {
         let steps: Vec<_> = drawn.into_iter().map(|number| OracleStep::draw(&mut SplitMix64::new(number))).collect();
         if let Err(difference) = Trial::run(&Setup::ample(seed), &steps) {
             return Err(TestCaseError::fail(format!("{difference}\n{}", list(&steps))));

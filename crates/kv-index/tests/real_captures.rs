@@ -1,4 +1,4 @@
-//! A captured session of a real vLLM 0.32: what the index holds is what the frames say.
+//! A captured session of a real vLLM 0.32: the index holds the blocks that the frames announce.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -16,7 +16,7 @@ use kv_events::{Action, Input, Sequencer, SequencerSettings, frames};
 use kv_index::{DumpCursor, IndexSettings, KvIndex};
 use serde_json::Value;
 
-/// What a plain reading of the capture knows of one block of one engine.
+/// One block of one engine in a plain reading of the capture.
 #[derive(Clone)]
 struct CapturedBlock {
     salt: Option<String>,
@@ -162,7 +162,7 @@ fn replay(file: &str) -> (KvIndex, Vec<(Target, CaptureReading)>) {
 
 #[test]
 #[contract("V9", "V12", "V19")]
-fn memberships_equal_what_the_frames_imply() {
+fn memberships_equal_those_implied_by_the_frames() {
     for file in ["0.32.0-basic.jsonl", "0.32.0-session.jsonl"] {
         let (index, engines) = replay(file);
         let mut rows: BTreeMap<Target, BTreeSet<_>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! A target whose cache is gone: nothing of it is credited at once, and its blocks are forgotten in slices.
+//! A retired target: its credit ends at once, and its blocks are removed in slices.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -41,7 +41,7 @@ fn sweep_to_the_end(index: &KvIndex) -> u32 {
 
 #[test]
 #[contract("F60", "I7")]
-fn a_retired_target_is_credited_with_nothing_before_its_blocks_are_forgotten() {
+fn a_retired_target_loses_all_credit_before_its_blocks_are_removed() {
     let index = large();
     let all = index.stats().memberships;
     index.retire(target(0));
@@ -69,11 +69,11 @@ fn a_retired_target_is_credited_with_nothing_before_its_blocks_are_forgotten() {
 
 #[test]
 #[contract("F60")]
-fn what_is_stored_while_the_old_blocks_are_forgotten_stays() {
+fn blocks_stored_while_the_old_ones_are_removed_stay() {
     let index = large();
     index.retire(target(0));
     assert!(index.sweep());
-    // Some of them stand in runs that were swept by now, some in runs that were not.
+    // Some of them are in runs that are already swept, some in runs that are not.
     let stored: Vec<_> = (0..CHAINS)
         .step_by(7)
         .map(|number| salted(&number.to_string()))
@@ -82,7 +82,7 @@ fn what_is_stored_while_the_old_blocks_are_forgotten_stays() {
         index.store_hashes(target(0), namespace, None, &chain(2), Tier::Device);
     }
     put(&index, 0, store(0..4));
-    // A second death, and what comes after it.
+    // The target is retired a second time, then stores blocks.
     index.retire(target(0));
     for namespace in stored.iter().take(5) {
         index.store_hashes(target(0), namespace, None, &chain(1), Tier::Host);
@@ -103,7 +103,7 @@ fn what_is_stored_while_the_old_blocks_are_forgotten_stays() {
 }
 
 #[test]
-fn expected_blocks_of_a_retired_target_are_forgotten_and_its_trust_stays() {
+fn speculative_blocks_of_a_retired_target_are_removed_and_its_trust_stays() {
     let index = index();
     let promised = index.speculate(target(0), &plain(), &chain(4), NOW, Duration::from_secs(60));
     index.trust(target(0), false);
@@ -113,7 +113,7 @@ fn expected_blocks_of_a_retired_target_are_forgotten_and_its_trust_stays() {
     assert_eq!(
         held(&index, 0, &plain(), 4).total(),
         0,
-        "its word does not count"
+        "its announcements do not count"
     );
     index.trust(target(0), true);
     assert_eq!(held(&index, 0, &plain(), 4).device, 2);
@@ -124,7 +124,7 @@ fn expected_blocks_of_a_retired_target_are_forgotten_and_its_trust_stays() {
 }
 
 #[test]
-fn a_removed_worker_can_be_registered_again_before_its_blocks_are_forgotten() {
+fn a_removed_worker_can_be_registered_again_before_its_blocks_are_removed() {
     let index = large();
     index.retire_worker(target(0).worker);
     assert_eq!(
@@ -159,10 +159,10 @@ fn follow_on(known: &mut FollowerBlocks, changes: &mut ChangeFeed) {
                 );
                 match change.kind {
                     ChangeKind::Stored { .. } => {
-                        assert!(known.insert(block), "only what is new is told")
+                        assert!(known.insert(block), "only new blocks are reported")
                     }
                     ChangeKind::Removed { .. } => {
-                        assert!(known.remove(&block), "only what was there goes")
+                        assert!(known.remove(&block), "only held blocks are removed")
                     }
                 }
             }
@@ -183,7 +183,7 @@ fn of_dump(index: &KvIndex) -> FollowerBlocks {
 }
 
 #[test]
-fn a_follower_ends_with_what_the_index_has_wherever_it_began_to_follow() {
+fn a_follower_ends_with_the_content_of_the_index_wherever_it_starts() {
     let index = large();
     let mut early = (FollowerBlocks::default(), index.subscribe().unwrap());
     early.0 = of_dump(&index);
@@ -210,7 +210,7 @@ fn a_follower_ends_with_what_the_index_has_wherever_it_began_to_follow() {
 }
 
 #[test]
-fn a_snapshot_leaves_out_what_is_being_forgotten() {
+fn a_snapshot_omits_blocks_being_removed() {
     let index = large();
     index.retire(target(0));
     put(&index, 0, store(0..3));

@@ -1,4 +1,4 @@
-//! What is saved comes back, and nothing else does.
+//! A loaded snapshot has exactly the saved content.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -134,11 +134,11 @@ fn held(index: &KvIndex, worker: u32, conversation: u32, blocks: u32) -> TierBlo
         .map_or(TierBlocks::default(), |found| found.blocks)
 }
 
-/// Ends what a snapshot does not keep: what is expected, what waits for its parent, and doubts.
+/// Removes the parts that a snapshot does not save: speculative blocks, waiting blocks and doubts.
 fn settle(trial: &mut Trial) {
     trial.play(&OracleStep::Wait { seconds: 100 }).unwrap();
     trial.play(&OracleStep::Expire).unwrap();
-    // Promises are taken back in the index that they were made in.
+    // Speculative calls are retracted in the index in which they were made.
     (0..8).for_each(|_| trial.play(&OracleStep::Retract { which: 0 }).unwrap());
     for target in trial.world.targets() {
         trial
@@ -154,7 +154,7 @@ fn settle(trial: &mut Trial) {
     trial.truth.orphans = 0;
 }
 
-/// Plays on in an index that was loaded, after steps that left all kinds of content in the one that was saved.
+/// Applies steps to an index, saves and loads it, and continues with the loaded one.
 fn play_and_move(seed: u64) -> Result<(), String> {
     let setup = Setup::ample(seed);
     let steps = setup.steps(2000);
@@ -181,14 +181,14 @@ fn play_and_move(seed: u64) -> Result<(), String> {
 }
 
 #[test]
-fn a_loaded_index_answers_and_goes_on_as_the_saved_one() {
+fn a_loaded_index_answers_and_continues_as_the_saved_one() {
     for seed in 0..60 {
         play_and_move(seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
 #[test]
-fn streams_go_on_with_the_names_they_used_before() {
+fn streams_continue_with_their_engine_hashes_after_a_load() {
     let index = index();
     store(&index, 0, 1, 0..8, Tier::Device);
     store(&index, 1, 1, 0..8, Tier::Device);
@@ -197,7 +197,7 @@ fn streams_go_on_with_the_names_they_used_before() {
     assert_eq!(
         store(&index, 0, 1, 8..10, Tier::Device).applied,
         2,
-        "the parent is known by its name"
+        "the parent resolves by its hash"
     );
     assert_eq!(remove(&index, 1, 1, 4..8, Tier::Device).applied, 4);
     assert_eq!(
@@ -208,12 +208,12 @@ fn streams_go_on_with_the_names_they_used_before() {
     assert_eq!(
         store(&index, 2, 1, 8..10, Tier::Device).orphans,
         2,
-        "not so for one that never announced it"
+        "it does not resolve for a target that never announced it"
     );
 }
 
 #[test]
-fn what_is_only_expected_is_not_saved_but_what_stands_before_something_held_is() {
+fn speculative_blocks_are_not_saved_except_in_front_of_held_blocks() {
     let index = index();
     store(&index, 0, 1, 0..6, Tier::Device);
     remove(&index, 0, 1, 0..4, Tier::Device);
@@ -247,12 +247,12 @@ fn what_is_only_expected_is_not_saved_but_what_stands_before_something_held_is()
     assert_eq!(
         held(&index, 0, 1, 9).device,
         6,
-        "the ends hang where they hung"
+        "the ends have the same parents"
     );
 }
 
 #[test]
-fn nothing_of_a_loaded_snapshot_is_left_behind_when_its_workers_go() {
+fn removing_all_workers_frees_all_of_a_loaded_snapshot() {
     let index = index();
     for worker in 0..3 {
         store(
@@ -274,7 +274,7 @@ fn nothing_of_a_loaded_snapshot_is_left_behind_when_its_workers_go() {
 }
 
 #[test]
-fn a_target_that_serves_another_model_by_now_gets_nothing_back() {
+fn a_target_that_now_serves_another_model_loads_nothing() {
     let file = {
         let index = index();
         store(&index, 0, 1, 0..8, Tier::Device);
@@ -295,18 +295,18 @@ fn a_target_that_serves_another_model_by_now_gets_nothing_back() {
     );
     assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
     assert_eq!(held(&index, 1, 1, 8).device, 5);
-    // What nobody holds any more is not kept either: the same blocks are new.
+    // Blocks without a holder are not kept either: the same blocks are new.
     index.remove_worker(WorkerId(1));
     assert_eq!((index.stats().distinct, index.stats().namespaces), (0, 0));
 }
 
 #[test]
-fn what_has_no_room_is_shed_and_it_is_the_oldest() {
+fn a_load_over_the_budget_sheds_the_oldest_blocks() {
     let index = index();
     for conversation in 0..2000 {
         store(&index, 0, conversation, 0..50, Tier::Device);
     }
-    // Used again, so it is young.
+    // Used again, so it is recent.
     store(&index, 0, 3, 0..50, Tier::Device);
     let (all, file) = (index.stats().distinct, saved(&index));
     let small = empty(3 << 20);
@@ -326,12 +326,12 @@ fn what_has_no_room_is_shed_and_it_is_the_oldest() {
         (50, 50)
     );
     assert_eq!(held(&small, 0, 4, 50).device, 0);
-    // It is an index as any other: what is stored now takes the place of what is old.
+    // The loaded index behaves as any other: new blocks displace old ones.
     assert_eq!(store(&small, 0, 2001, 0..50, Tier::Device).applied, 50);
 }
 
 #[test]
-fn only_an_index_without_blocks_takes_a_snapshot() {
+fn only_an_index_without_blocks_loads_a_snapshot() {
     let index = index();
     store(&index, 0, 1, 0..3, Tier::Device);
     let (file, digest) = (saved(&index), index.digest());
@@ -350,7 +350,7 @@ fn only_an_index_without_blocks_takes_a_snapshot() {
 }
 
 #[test]
-fn a_refused_snapshot_leaves_the_index_empty_and_usable() {
+fn a_refused_snapshot_leaves_an_empty_usable_index() {
     let file = {
         let index = index();
         store(&index, 0, 1, 0..3, Tier::Device);
@@ -376,7 +376,7 @@ fn a_refused_snapshot_leaves_the_index_empty_and_usable() {
 }
 
 #[test]
-fn a_snapshot_that_cannot_be_written_is_an_error() {
+fn a_failed_write_of_a_snapshot_is_an_error() {
     struct FullDisk;
 
     impl Write for FullDisk {

@@ -1,4 +1,5 @@
-//! Prompts that never come twice do not take more memory than was allowed. `examples/soak` is the same for longer.
+//! Prompts that never repeat stay within the memory budget. `examples/soak` does the same for
+//! longer.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -11,13 +12,13 @@ use memory::resident_bytes;
 use soak::Soak;
 
 #[test]
-fn new_prompts_for_ever_take_no_more_memory_than_allowed() {
+fn endless_new_prompts_stay_within_the_memory_budget() {
     test_programs::require!(ProcStatus);
     let budget = 32 << 20;
     let before = resident_bytes().unwrap();
     let mut soak = Soak::new(budget);
     let mut blocks = 0;
-    // Four times what would fit if a block took sixteen bytes.
+    // Four times the blocks that fit at sixteen bytes per block.
     while blocks < budget / 4 {
         blocks += u64::from(soak.prompt());
         let stats = soak.index.stats();
@@ -29,7 +30,7 @@ fn new_prompts_for_ever_take_no_more_memory_than_allowed() {
     }
     let grown = resident_bytes().unwrap().saturating_sub(before);
     let stats = soak.index.stats();
-    assert!(stats.shed > 0, "the budget was not reached: {stats:?}");
+    assert!(stats.shed > 0, "the budget is not reached: {stats:?}");
     assert!(
         grown <= budget + budget / 10,
         "{grown} bytes more in use, {budget} allowed, {} counted",

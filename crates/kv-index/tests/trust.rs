@@ -1,4 +1,4 @@
-//! A target that is not trusted goes by predictions; what it announces stands beside them.
+//! An untrusted target is credited by predictions; its announcements are kept beside them.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -53,20 +53,20 @@ fn everything_credited_to_a_trusted_target_is_announced() {
 }
 
 #[test]
-fn a_target_that_is_not_trusted_has_what_was_predicted_and_its_word_stands_beside() {
+fn an_untrusted_target_is_credited_by_predictions_and_its_announcements_are_kept() {
     let mut stream = IndexStream::new();
     stream.store(&PROMPT[..4], 0);
     stream.index.trust(TARGET, false);
     assert_eq!(
         stream.runs(&PROMPT),
         (predicted(0), device(4)),
-        "it is found all the same"
+        "it is found nevertheless"
     );
     stream.predict(2);
     assert_eq!(
         stream.runs(&PROMPT),
         (predicted(2), device(4)),
-        "entered although it is said to be held"
+        "entered although it is announced"
     );
     stream.store(&PROMPT[..5], 0);
     assert_eq!(
@@ -82,7 +82,7 @@ fn a_target_that_is_not_trusted_has_what_was_predicted_and_its_word_stands_besid
 }
 
 #[test]
-fn what_a_target_that_is_not_trusted_announces_is_told_by_tier() {
+fn announcements_of_an_untrusted_target_are_reported_by_tier() {
     let mut stream = IndexStream::new();
     stream.index.trust(TARGET, false);
     stream.store(&PROMPT[..2], 0);
@@ -101,7 +101,7 @@ fn what_a_target_that_is_not_trusted_announces_is_told_by_tier() {
 }
 
 #[test]
-fn predictions_of_a_target_that_is_not_trusted_end_as_any_other() {
+fn predictions_of_an_untrusted_target_expire_as_any_other() {
     let mut stream = IndexStream::new();
     stream.store(&PROMPT[..4], 0);
     stream.index.trust(TARGET, false);
@@ -121,7 +121,7 @@ fn predictions_of_a_target_that_is_not_trusted_end_as_any_other() {
 }
 
 #[test]
-fn trust_that_comes_back_finds_all_that_was_announced_and_ends_the_predictions() {
+fn restored_trust_credits_all_announced_blocks_and_ends_the_predictions() {
     let mut stream = IndexStream::new();
     stream.store(&PROMPT[..2], 0);
     stream.index.trust(TARGET, false);
@@ -137,9 +137,9 @@ fn trust_that_comes_back_finds_all_that_was_announced_and_ends_the_predictions()
     stream.remove(&PROMPT[..1]);
     assert!(
         stream.look(&PROMPT).is_none(),
-        "no prediction outlasts a removal"
+        "no prediction survives a removal"
     );
-    // Once more changes nothing.
+    // A second call changes nothing.
     stream.predict(1);
     stream.index.trust(TARGET, true);
     assert_eq!(
@@ -153,7 +153,7 @@ fn trust_that_comes_back_finds_all_that_was_announced_and_ends_the_predictions()
 }
 
 #[test]
-fn what_is_kept_of_a_target_does_not_depend_on_trust() {
+fn the_stored_state_of_a_target_does_not_depend_on_trust() {
     let mut trusted = IndexStream::new();
     let mut other = IndexStream::new();
     other.index.trust(TARGET, false);
@@ -172,7 +172,7 @@ fn what_is_kept_of_a_target_does_not_depend_on_trust() {
 }
 
 #[test]
-fn distrust_outlasts_a_clear_and_ends_with_the_worker() {
+fn distrust_survives_a_clear_and_ends_with_the_worker() {
     let mut stream = IndexStream::new();
     stream.index.trust(TARGET, false);
     stream.store(&PROMPT[..2], 0);

@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn the_question_is_a_list_of_token_ids() {
+    fn the_lookup_request_is_a_list_of_token_ids() {
         assert_eq!(
             &*question(&[128_000, 0, 4_294_967_295]),
             br#"{"tokens":[128000,0,4294967295]}"#

@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     #[contract("V29")]
-    fn ranks_of_an_instance_hold_the_same_chunks_and_instances_of_a_worker_do_not() {
+    fn ranks_of_an_instance_share_chunks_and_instances_of_a_worker_do_not() {
         let instances = map(&[("i0", "a"), ("i1", "a"), ("i2", "h:2")]);
         let of = chunks(&[
             ("i0", 10),
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn nobody_holds_more_of_a_prompt_than_there_is() {
+    fn a_match_is_never_longer_than_the_prompt() {
         let layout = vec![
             ("i0".to_owned(), 900),
             ("i1".to_owned(), 20),

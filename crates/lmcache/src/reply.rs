@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     #[contract("V29")]
-    fn what_each_instance_holds_is_read_and_an_entry_that_says_nothing_costs_itself_only() {
+    fn the_chunks_of_each_instance_are_read_and_an_invalid_entry_affects_only_itself() {
         assert_eq!(
             workers(WORKERS.as_bytes()),
             Ok(vec![chunk("vllm-001", 120), chunk("vllm-002", 0)])
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn who_holds_a_prompt_is_read_in_every_documented_form() {
+    fn the_holders_of_a_prompt_are_read_in_every_documented_form() {
         let told = r#"{"event_id": "Lookup1", "layout_info": {"vllm-001": ["LocalCPUBackend", 768], "vllm-002":
             {"LocalCPUBackend": 256, "LocalDiskBackend": 512}, "vllm-003": 64, "x": ["LocalCPUBackend"], "y": null}}"#;
         let mut read = layout(told.as_bytes()).expect("an answer");
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     #[contract("V29", "V30")]
-    fn no_answer_has_more_entries_than_are_read() {
+    fn the_number_of_entries_read_is_bounded() {
         let rows: Vec<String> = (0..2 * MOST_INSTANCES)
             .map(|n| format!(r#"{{"instance_id": "{n}", "key_count": 1}}"#))
             .collect();
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_bytes_come_nothing_breaks(bytes: Vec<u8>, text in r#"[\[\]{}",:0-9a-z_]{0,60}"#) {
+        fn no_bytes_make_it_panic(bytes: Vec<u8>, text in r#"[\[\]{}",:0-9a-z_]{0,60}"#) {
             let _ = (workers(&bytes), layout(&bytes));
             let _ = (workers(text.as_bytes()), layout(format!(r#"{{"layout_info": {text}}}"#).as_bytes()));
         }

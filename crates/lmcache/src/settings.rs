@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     #[contract("V29")]
-    fn a_key_is_a_bearer_token_that_is_not_shown() {
+    fn the_api_key_is_a_bearer_token_and_never_displayed() {
         let value = bearer("sk-hush").expect("it can stand in a header");
         assert_eq!(value.as_bytes(), b"Bearer sk-hush");
         assert!(!format!("{value:?}").contains("hush"));

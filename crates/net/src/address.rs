@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn listening_addresses_are_read_and_written_back() {
+    fn listening_addresses_survive_a_round_trip() {
         for text in [
             "127.0.0.1:8080",
             "[::1]:0",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_listening_address_is_refused_with_an_example() {
+    fn a_malformed_listening_address_is_refused_with_an_example() {
         for text in [
             "",
             "8080",

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_made_separately_share_one_time_line() {
+    fn separate_clocks_share_one_time_line() {
         let first = Clock::system();
         let at = first.now();
         assert!(Clock::system().now() >= at);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wall_time_of_a_moment_lies_as_far_back_as_the_moment() {
+    fn the_wall_time_of_a_moment_has_the_same_age() {
         let clock = Clock::system();
         let earlier = clock.wall_at(clock.now() + Duration::from_secs(3600)) - clock.wall();
         assert!(

@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     #[contract("S39")]
-    fn metadata_services_and_what_is_no_single_host_are_not_reached_in_any_spelling() {
+    fn metadata_services_and_non_unicast_addresses_are_refused_in_any_spelling() {
         for address in [
             "169.254.169.254",
             "169.254.0.1",
@@ -240,7 +240,7 @@ mod tests {
 
     #[tokio::test]
     #[contract("S38", "S40")]
-    async fn an_odd_spelling_is_judged_by_the_address_it_stands_for() {
+    async fn an_unusual_spelling_is_checked_by_its_resolved_address() {
         // The resolver reads this number as 169.254.169.254.
         let address = Address::Tcp {
             host: "2852039166".to_owned(),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_permitted_name_is_connected_to() {
+    async fn a_permitted_name_connects() {
         let listener = crate::listen(&crate::ListenAddr::tcp("127.0.0.1", 0))
             .await
             .unwrap();

@@ -256,8 +256,8 @@ fn name(answer: &[u8], start: usize) -> Option<(String, usize)> {
 mod tests {
     use super::*;
 
-    /// Builds an answer to `question` with these records, each a kind and its data; names point to
-    /// the question's.
+    /// Returns an answer to `question` with these records, each a kind and its data; their names
+    /// point to the question's.
     fn answer(question: &[u8], records: &[(u16, Vec<u8>)]) -> Vec<u8> {
         let mut out = question.to_vec();
         (out[2], out[3]) = (0x81, 0x80);
@@ -277,9 +277,9 @@ mod tests {
     }
 
     #[test]
-    fn services_and_addresses_are_read_with_names_written_out_or_pointed_to() {
+    fn services_and_addresses_parse_with_full_and_compressed_names() {
         let question = question(7, "_http._tcp.e.example", SRV).unwrap();
-        // `e.example` begins behind the two first labels.
+        // `e.example` begins behind the first two labels.
         let records = [
             (SRV, service(8000, b"\x01a\xc0\x17")),
             (SRV, service(8001, b"\x01b\x00")),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_reading_loop_or_fail_otherwise_than_with_an_error() {
+    fn malformed_answers_are_errors_and_never_loop() {
         let question = question(7, "e.example", SRV).unwrap();
         let whole = answer(&question, &[(SRV, service(8000, b"\x01a\xc0\x0c"))]);
         for end in 0..whole.len() {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certain_server_is_asked_and_a_strangers_answer_is_not_taken() {
+    async fn the_configured_server_is_queried_and_a_foreign_answer_is_ignored() {
         let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = server.local_addr().unwrap();
         let answering = tokio::spawn(async move {

@@ -117,13 +117,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_that_was_given_takes_connections_after_its_first_owner_is_gone() {
+    fn a_passed_socket_accepts_connections_after_its_first_owner_is_gone() {
         let (here, there) = UnixStream::pair().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         give(&here, &[listener.as_fd()], b"which").unwrap();
         drop(listener);
-        let mut waiting = TcpStream::connect(address).expect("nobody is refused meanwhile");
+        let mut waiting = TcpStream::connect(address).expect("no connection is refused meanwhile");
         waiting.write_all(b"x").unwrap();
         let (mut sockets, note) = take(&there).unwrap();
         assert_eq!((sockets.len(), note.as_slice()), (1, b"which".as_slice()));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_nothing_is_an_error_and_who_goes_is_noticed() {
+    fn a_closed_peer_is_an_error_and_its_end_is_detected() {
         let (here, there) = UnixStream::pair().unwrap();
         drop(here);
         assert!(take(&there).is_err());

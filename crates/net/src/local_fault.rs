@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_this_machine_are_told_from_those_of_the_other_side() {
+    fn local_errors_are_distinguished_from_remote_ones() {
         let of = |code| LocalFault::of(&io::Error::from_raw_os_error(code));
         for (code, fault) in [
             (24, LocalFault::Descriptors),

@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     #[contract("F65")]
-    fn a_pause_of_the_process_is_no_run_time() {
+    fn a_pause_of_the_process_does_not_count_as_run_time() {
         let mut time = RunTime::new();
         let mut run = at(0);
         for now in (0..=10_000).step_by(250) {
@@ -102,13 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn a_late_beat_is_no_stall_and_an_earlier_time_changes_nothing() {
+    fn a_late_tick_is_no_stall_and_an_earlier_time_changes_nothing() {
         let mut time = RunTime::new();
         assert_eq!(time.advance(at(2_000)), at(2_000));
         assert_eq!(
             time.record_tick(at(5_000)),
             at(5_000),
-            "before there are beats nobody knows of a stall"
+            "no stall is known before the first tick"
         );
         assert_eq!(time.advance(at(5_900)), at(5_900));
         assert_eq!(time.advance(at(5_500)), at(5_900));

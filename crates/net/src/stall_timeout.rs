@@ -124,7 +124,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_is_given_up() {
+    async fn a_reader_that_reads_nothing_times_out() {
         let (ours, _theirs) = duplex(64);
         let error = StallTimeout::new(ours, PATIENCE)
             .write_all(&[0; 65])
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_a_little_now_and_then_is_not() {
+    async fn a_slow_reader_does_not_time_out() {
         let (ours, mut theirs) = duplex(64);
         let reading = tokio::spawn(async move {
             for _ in 0..10 {

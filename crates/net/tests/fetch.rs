@@ -19,7 +19,8 @@ use tokio::{
 
 const SOON: Duration = Duration::from_secs(5);
 
-/// Answers one request with `reply`, and returns what it was asked. `Hold` keeps the connection open afterwards.
+/// Answers one request with `reply`, and returns the request. `Hold` keeps the connection open
+/// afterwards.
 async fn server(reply: Vec<u8>, after: CloseMode) -> (WorkerUrl, JoinHandle<String>) {
     let listener = listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}/base", listener.address())
@@ -62,7 +63,7 @@ async fn read_request(stream: &mut Stream) -> String {
 }
 
 #[tokio::test]
-async fn a_reply_is_fetched_whole_and_the_request_is_plain() {
+async fn a_fetch_returns_the_whole_reply_and_sends_a_plain_request() {
     let (url, asked) = server(
         b"HTTP/1.1 200 OK\r\nx-a: b\r\ncontent-length: 5\r\n\r\nhello".to_vec(),
         CloseMode::Hold,
@@ -94,7 +95,7 @@ async fn a_reply_is_fetched_whole_and_the_request_is_plain() {
 }
 
 #[tokio::test]
-async fn chunked_replies_and_replies_ended_by_closing_are_read() {
+async fn chunked_and_close_delimited_replies_are_read() {
     for reply in [
         &b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"[..],
         b"HTTP/1.0 200 OK\r\n\r\nhello",
@@ -108,7 +109,7 @@ async fn chunked_replies_and_replies_ended_by_closing_are_read() {
 }
 
 #[tokio::test]
-async fn a_posted_body_is_json_unless_said_otherwise() {
+async fn a_posted_body_is_json_by_default() {
     let ok = b"HTTP/1.1 204 No Content\r\n\r\n";
     let (url, asked) = server(ok.to_vec(), CloseMode::Close).await;
     let body = Some("{\"a\":1}".into());
@@ -140,7 +141,7 @@ async fn a_posted_body_is_json_unless_said_otherwise() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer_and_not_followed() {
+async fn a_redirect_is_returned_and_not_followed() {
     let reply = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
         .to_vec();
     let (url, _asked) = server(reply, CloseMode::Close).await;
@@ -172,7 +173,7 @@ async fn a_body_over_the_limit_is_refused_however_it_is_framed() {
 }
 
 #[tokio::test]
-async fn a_promised_body_is_not_allocated_before_it_comes() {
+async fn an_announced_body_is_not_allocated_before_it_arrives() {
     let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4611686018427387904\r\n\r\nx".to_vec();
     let (url, _asked) = server(reply, CloseMode::Close).await;
     assert!(
@@ -183,7 +184,7 @@ async fn a_promised_body_is_not_allocated_before_it_comes() {
 }
 
 #[tokio::test]
-async fn a_silent_or_dripping_worker_costs_no_more_than_the_time_limit() {
+async fn a_silent_or_slow_worker_is_bounded_by_the_time_limit() {
     for reply in ["", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel"] {
         let (url, asked) = server(reply.into(), CloseMode::Hold).await;
         let limit = Duration::from_millis(100);
@@ -192,13 +193,13 @@ async fn a_silent_or_dripping_worker_costs_no_more_than_the_time_limit() {
             .unwrap_err();
         assert!(matches!(error, FetchError::TimedOut { .. }), "{error}");
         assert!(error.to_string().contains("/x within 100ms"), "{error}");
-        // The server's task ends because the connection was closed with the call.
+        // The server's task ends because the call closed the connection.
         asked.await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn broken_replies_and_refused_connections_are_told_apart() {
+async fn broken_replies_and_refused_connections_have_different_errors() {
     for reply in [
         "SSH-2.0-OpenSSH\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel",

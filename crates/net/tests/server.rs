@@ -1,4 +1,4 @@
-//! Who gets a place among the connections of a listener, and who yields it.
+//! Admission of connections to a listener, and which ones close to make room.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 const ONE: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 1));
 const OTHER: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-/// Connections that do as they are told, and futures that are looked at once.
+/// Scripted connections, and futures that are polled once.
 mod futures {
     use std::{
         pin::pin,
@@ -23,7 +23,7 @@ mod futures {
     use net::server::{ConnectionSlot, ConnectionTable, PeerAddress};
     use tokio::task::JoinHandle;
 
-    /// A connection that closes when it has to.
+    /// A connection that closes on request.
     pub(crate) struct TestConnection {
         pub(crate) slot: Arc<ConnectionSlot>,
         task: JoinHandle<()>,
@@ -33,7 +33,7 @@ mod futures {
         fn new(slot: ConnectionSlot) -> Self {
             let slot = Arc::new(slot);
             let own = Arc::downgrade(&slot);
-            // The place is free when its last holder is gone, which is this task or the test.
+            // The place is free when its last owner is dropped: this task or the test.
             let task = tokio::spawn(async move {
                 if let Some(slot) = own.upgrade() {
                     slot.must_close().await;
@@ -42,17 +42,17 @@ mod futures {
             Self { slot, task }
         }
 
-        /// Waits until it was told to close, and closes.
+        /// Waits for the request to close, and closes.
         pub(crate) async fn closes(self) {
             self.task.await.unwrap();
         }
 
-        pub(crate) fn is_told_to_close(&self) -> bool {
+        pub(crate) fn is_asked_to_close(&self) -> bool {
             self.task.is_finished()
         }
     }
 
-    /// A place that is there at once.
+    /// Takes a place that must be free at once.
     pub(crate) async fn admitted(
         table: &Arc<ConnectionTable>,
         peer: PeerAddress,
@@ -85,7 +85,7 @@ async fn filled(
 
 #[tokio::test]
 #[contract("S33")]
-async fn the_longest_idle_connection_yields_and_never_one_with_a_request() {
+async fn the_longest_idle_connection_closes_and_never_one_with_a_request() {
     let table = ConnectionTable::new(4);
     let mut all = filled(&table, ONE, 4).await;
     all[0].slot.set_busy();
@@ -101,14 +101,14 @@ async fn the_longest_idle_connection_yields_and_never_one_with_a_request() {
     fifth.as_ref().unwrap().set_busy();
     assert!(is_pending(table.has_room()), "all have requests");
     assert!(is_pending(table.admit(OTHER)));
-    assert!(!all[0].is_told_to_close());
+    assert!(!all[0].is_asked_to_close());
     all[0].slot.set_idle();
     assert!(!is_pending(table.has_room()));
 }
 
 #[tokio::test]
 #[contract("S33")]
-async fn a_connection_whose_request_came_just_before_it_had_to_close_stays() {
+async fn a_connection_whose_request_arrives_before_the_close_stays() {
     let table = ConnectionTable::new(2);
     let (first, second) = (
         table.admit(ONE).await.unwrap(),
@@ -127,7 +127,7 @@ async fn a_connection_whose_request_came_just_before_it_had_to_close_stays() {
 
 #[tokio::test]
 #[contract("S33")]
-async fn an_address_leaves_places_to_others_whatever_it_does() {
+async fn one_address_cannot_take_all_places() {
     let table = ConnectionTable::new(16);
     let all = filled(&table, ONE, 16).await;
     let mut turns = Vec::new();
@@ -135,7 +135,7 @@ async fn an_address_leaves_places_to_others_whatever_it_does() {
         turns.push(connection.slot.acquire_request_slot().await.unwrap());
         connection.slot.set_busy();
     }
-    // Two more have requests, and wait with them.
+    // Two more connections have waiting requests.
     assert!(
         is_pending(all[14].slot.acquire_request_slot())
             && is_pending(all[15].slot.acquire_request_slot())
@@ -147,7 +147,7 @@ async fn an_address_leaves_places_to_others_whatever_it_does() {
         let slot = slot.unwrap();
         assert!(
             !is_pending(slot.acquire_request_slot()),
-            "the other address is not held back"
+            "the other address is not delayed"
         );
         slot.set_busy();
         others.push(slot);
@@ -160,15 +160,18 @@ async fn an_address_leaves_places_to_others_whatever_it_does() {
 }
 
 #[tokio::test]
-async fn an_address_that_has_its_share_takes_no_place_of_another_one() {
+async fn an_address_at_its_share_takes_no_place_of_another() {
     let table = ConnectionTable::new(16);
     let busy = filled(&table, ONE, 14).await;
     busy.iter()
         .for_each(|connection| connection.slot.set_busy());
     let idle = filled(&table, OTHER, 2).await;
     assert!(table.admit(ONE).await.is_none());
-    assert!(idle.iter().all(|connection| !connection.is_told_to_close()));
-    // Nor does one that has most of the places keep what it does not use.
+    assert!(
+        idle.iter()
+            .all(|connection| !connection.is_asked_to_close())
+    );
+    // An address with most of the places does not keep its idle ones either.
     busy[3].slot.set_idle();
     let mut busy = busy;
     let (slot, ()) = tokio::join!(table.admit(OTHER), busy.remove(3).closes());
@@ -177,7 +180,7 @@ async fn an_address_that_has_its_share_takes_no_place_of_another_one() {
 
 #[tokio::test]
 #[contract("S33")]
-async fn a_connection_that_sends_nothing_ends_after_the_time_for_a_head() {
+async fn a_silent_connection_closes_after_the_head_timeout() {
     let listener = net::listen(&net::ListenAddr::tcp("127.0.0.1", 0))
         .await
         .unwrap();

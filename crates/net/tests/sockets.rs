@@ -45,7 +45,7 @@ async fn a_tcp_connection_sends_at_once() {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_reported_with_the_flag_that_changes_it() {
+async fn a_port_in_use_is_reported_with_the_flag_that_changes_it() {
     let first = listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
     let taken = first.address();
     let error = listen(&taken).await.unwrap_err();
@@ -73,7 +73,7 @@ async fn an_address_of_another_machine_cannot_be_listened_on() {
 }
 
 #[tokio::test]
-async fn an_abandoned_socket_file_is_replaced_and_a_live_one_is_taken() {
+async fn a_stale_socket_file_is_replaced_and_a_live_one_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let at = ListenAddr::unix(dir.path().join("a.sock"));
     let Address::Unix(path) = at.address() else {
@@ -99,7 +99,7 @@ async fn an_abandoned_socket_file_is_replaced_and_a_live_one_is_taken() {
 }
 
 #[tokio::test]
-async fn nobody_listening_is_told_from_no_answer() {
+async fn a_refused_connection_is_distinguished_from_no_answer() {
     let listener = listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
     let address = listener.address().address().clone();
     drop(listener);
@@ -115,8 +115,8 @@ async fn nobody_listening_is_told_from_no_answer() {
 }
 
 #[tokio::test]
-async fn connecting_ends_with_its_time() {
-    // A listener whose backlog is full answers no more connection requests.
+async fn a_connect_ends_at_its_timeout() {
+    // A listener with a full backlog does not answer further connection requests.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();

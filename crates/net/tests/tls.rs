@@ -1,4 +1,4 @@
-//! Who is believed, on both sides of an encrypted connection.
+//! Which certificates are accepted, on both sides of an encrypted connection.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
@@ -23,7 +23,7 @@ fn authority() -> TestIssuer {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Writes a certificate for `name` and its key.
+/// Writes a certificate for `name` with its key.
 fn vouch(authority: &TestIssuer, name: &str, folder: &Path) -> IdentityFiles {
     sign(
         authority,
@@ -54,7 +54,7 @@ async fn listening(files: IdentityFiles) -> (Arc<Listener>, Arc<TlsIdentity>) {
     )
 }
 
-/// Accepts one connection and sends back what comes.
+/// Accepts one connection and echoes its bytes.
 fn echoing(listener: &Arc<Listener>) -> tokio::task::JoinHandle<io::Result<()>> {
     let listener = Arc::clone(listener);
     tokio::spawn(async move {
@@ -83,7 +83,7 @@ async fn says(stream: &mut Stream, text: &[u8; 4]) {
 
 #[tokio::test]
 #[contract("S78")]
-async fn a_server_is_believed_by_its_authority_and_its_name_or_by_the_blind() {
+async fn a_server_is_verified_by_authority_and_name_unless_verification_is_off() {
     let folder = tempfile::tempdir().unwrap();
     let (mine, other) = (authority(), authority());
     let trust =
@@ -118,7 +118,7 @@ async fn a_server_is_believed_by_its_authority_and_its_name_or_by_the_blind() {
 
 #[tokio::test]
 #[contract("S78")]
-async fn a_changed_certificate_is_shown_to_new_connections_and_leaves_the_open_ones_alone() {
+async fn a_changed_certificate_is_used_by_new_connections_only() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (authority(), authority());
     let trust =
@@ -145,13 +145,13 @@ async fn a_changed_certificate_is_shown_to_new_connections_and_leaves_the_open_o
     );
     assert!(
         !identity.refresh().unwrap(),
-        "the same trouble is told once"
+        "the same error is reported once"
     );
     echoing(&listener);
     says(&mut dial(&listener, trust(&second)).await.unwrap(), b"same").await;
 }
 
-/// A client that shows this certificate, or none.
+/// Connects a client with this certificate, or with none.
 async fn client(
     listener: &Listener,
     server: &TestIssuer,
@@ -188,7 +188,7 @@ async fn client(
 }
 
 #[tokio::test]
-async fn a_client_is_let_in_by_a_certificate_of_the_right_authority() {
+async fn a_client_needs_a_certificate_of_the_right_authority() {
     let (folder, own, strange) = (
         tempfile::tempdir().unwrap(),
         tempfile::tempdir().unwrap(),
@@ -221,7 +221,7 @@ async fn a_client_is_let_in_by_a_certificate_of_the_right_authority() {
 }
 
 #[tokio::test]
-async fn files_of_no_use_are_named() {
+async fn unusable_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let files = vouch(&authority(), "127.0.0.1", folder.path());
     let refusal = |files: IdentityFiles| TlsIdentity::load(files).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! What a worker's URL may look like, and what each refused spelling is told.
+//! Forms of a worker's URL, and the errors of refused spellings.
 
 use net::{WorkerUrl, WorkerUrlError};
 
@@ -15,7 +15,7 @@ fn refusal(text: &str) -> String {
 }
 
 #[test]
-fn plain_urls_are_read() {
+fn plain_urls_parse() {
     for (text, address, base) in [
         ("http://127.0.0.1:8000", "127.0.0.1:8000", ""),
         (
@@ -41,7 +41,7 @@ fn plain_urls_are_read() {
 }
 
 #[test]
-fn a_url_written_back_means_the_same() {
+fn a_formatted_url_parses_to_the_same() {
     for text in [
         "http://127.0.0.1:8000",
         "http://[::1]:80/base",
@@ -64,7 +64,7 @@ fn request_targets_start_with_the_base_path() {
 }
 
 #[test]
-fn https_means_the_same_place_and_encryption() {
+fn https_is_the_same_authority_with_tls() {
     let url = parse("https://Host/base");
     assert!(url.is_tls() && !parse("http://host:443/base").is_tls());
     assert_eq!(
@@ -99,7 +99,7 @@ fn other_schemes_are_refused() {
 }
 
 #[test]
-fn passwords_are_refused_and_not_repeated() {
+fn passwords_are_refused_and_not_quoted() {
     for text in [
         "http://user:hunter2@h:1",
         "http://hunter2@h",
@@ -124,7 +124,7 @@ fn queries_and_fragments_are_refused() {
 }
 
 #[test]
-fn characters_that_parsers_disagree_about_are_refused() {
+fn ambiguous_characters_are_refused() {
     for text in [
         "http://h\\@evil:1",
         "http://h:1\\x",
@@ -208,7 +208,7 @@ fn ports_are_plain_numbers() {
 }
 
 #[test]
-fn base_paths_have_one_reading() {
+fn ambiguous_base_paths_are_refused() {
     for path in [
         "/..", "/a/../b", "/./a", "//a", "/a//b", "/%2e%2e/", "/a%00", "/a\"b", "/a<b",
     ] {

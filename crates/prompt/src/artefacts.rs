@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_configuration_is_named() {
+    fn a_broken_configuration_file_is_named() {
         let error = TokenizerConfig::read(b"[]").unwrap_err().to_string();
         assert!(
             error.starts_with("tokenizer_config.json is not usable:"),

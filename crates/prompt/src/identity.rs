@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spelling_does_not_matter() {
+    fn the_json_spelling_does_not_change_the_identity() {
         let plain = chat_identity(r#"[{"role":"user","content":"é"}]"#, None);
         assert_eq!(
             plain,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_would_see_differently_differs() {
+    fn requests_that_differ_for_the_engine_have_different_identities() {
         let chats = [
             (r#"[{"role":"user","content":"ab"}]"#, None),
             (
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_begin_alike_share_the_beginning() {
+    fn messages_with_equal_beginnings_share_a_prefix() {
         let first = chat_identity(
             r#"[{"role":"user","content":"the same document; one question"}]"#,
             None,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_taken_for_four_bytes() {
+    fn a_token_is_estimated_as_four_bytes() {
         assert_eq!(
             (
                 estimate_tokens(0),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_messages_still_grow_by_their_end() {
+    fn unparsable_messages_still_extend_their_prefix() {
         let first = chat_identity(r#"[{"role":"user","content":"\ud800"}]"#, None);
         let second = chat_identity(
             r#"[{"role":"user","content":"\ud800"} ,{"role":"user","content":"b"}]"#,

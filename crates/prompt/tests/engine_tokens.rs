@@ -1,4 +1,4 @@
-//! Token ids equal to those that a real vLLM 0.32.0 returned, on every recorded line.
+//! Token ids equal those of a real vLLM 0.32.0, for every recorded line.
 
 mod recorded;
 
@@ -6,7 +6,8 @@ use prompt::ChatRequest;
 use recorded::{ids, tiny_qwen};
 use serde_json::Value;
 
-/// Every recorded line of a kind; the engine accepted them all, so that what it refuses has a file of its own.
+/// Returns every recorded line of a kind. The engine accepted all of them; refused requests have
+/// their own file.
 fn lines(kind: &str) -> Vec<Value> {
     let all = recorded::lines("tokens-tiny-qwen.jsonl");
     all.into_iter()
@@ -24,7 +25,7 @@ fn prompts_tokenise_as_in_the_engine_with_and_without_special_tokens() {
         let text = line["prompt"].as_str().expect("a prompt is a text");
         let special = line["add_special_tokens"]
             .as_bool()
-            .expect("each line says");
+            .expect("each line has the flag");
         assert_eq!(
             model
                 .text_tokens(text, special)
@@ -36,7 +37,7 @@ fn prompts_tokenise_as_in_the_engine_with_and_without_special_tokens() {
 }
 
 #[test]
-fn ids_read_back_as_in_the_engine() {
+fn ids_decode_as_in_the_engine() {
     let model = tiny_qwen();
     for line in lines("prompt") {
         assert_eq!(
@@ -99,7 +100,7 @@ fn chats_render_and_tokenise_as_in_the_engine() {
 }
 
 #[test]
-fn what_is_new_in_a_conversation_is_what_the_turn_adds() {
+fn only_the_new_turn_of_a_conversation_is_tokenised() {
     let model = tiny_qwen();
     let first = "<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>";
     let second = format!("{first}\n<|im_start|>user\nthree<|im_end|>");
@@ -114,7 +115,7 @@ fn what_is_new_in_a_conversation_is_what_the_turn_adds() {
 }
 
 #[test]
-fn the_files_say_what_they_are() {
+fn the_artefacts_report_their_properties() {
     let model = tiny_qwen();
     assert_eq!(model.max_len(), Some(8192));
     assert_eq!(model.tokenizer_digest().len(), 16);

@@ -1,5 +1,6 @@
-//! Unusual requests, on which a real vLLM 0.32.0 was asked for its verdict: what it accepted has its ids here, what it
-//! refused is refused here; what only an engine can say is handed on to one, and counted.
+//! Unusual requests with the recorded verdict of a real vLLM 0.32.0: accepted ones have the same
+//! ids here, refused ones are refused here; those that only an engine can decide are forwarded to
+//! it, and counted.
 
 mod recorded;
 
@@ -15,13 +16,13 @@ fn lines(route: &str) -> Vec<Value> {
         .collect()
 }
 
-/// What becomes of a request here.
+/// The outcome of a request here.
 #[derive(Debug)]
 enum EngineVerdict {
     Ids(Vec<u32>),
-    /// As the engine would refuse it.
+    /// Refused as by the engine.
     Refused(String),
-    /// Only the engine can say.
+    /// Only the engine can decide.
     HandedOn(String),
 }
 
@@ -65,7 +66,7 @@ fn tokenize(model: &PromptModel, body: &str) -> EngineVerdict {
 }
 
 #[test]
-fn every_recorded_request_has_the_engine_s_ids_or_its_refusal_or_is_handed_on() {
+fn every_recorded_request_has_the_engine_s_ids_or_refusal_or_is_forwarded() {
     let model = tiny_qwen();
     let (mut wrong, mut answered, mut refused) = (Vec::new(), 0, 0);
     let (mut handed_on, mut handed_on_to_be_refused) = (Vec::new(), Vec::new());

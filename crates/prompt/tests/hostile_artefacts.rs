@@ -1,4 +1,5 @@
-//! A model's own files are data of strangers: whatever they say, loading and rendering stay within memory and time.
+//! A model's files are untrusted data: loading and rendering stay within memory and time for any
+//! content.
 
 #![allow(
     clippy::disallowed_methods,
@@ -14,10 +15,10 @@ use contract_id::contract;
 use prompt::{Artefacts, CancelFlag, ChatRequest, PromptError, PromptModel};
 use serde_json::{Value, json};
 
-/// Far more than any case needs, far less than an unbounded one takes.
+/// Memory limit: far more than any case needs, far less than an unbounded one takes.
 const MOST_MEMORY: usize = 1 << 30;
 
-/// No case may come near this; an unbounded one takes minutes or more.
+/// Time limit: no case comes near it; an unbounded one takes minutes or more.
 const MOST_TIME: Duration = Duration::from_secs(60);
 
 fn tokenizer_json() -> Vec<u8> {
@@ -26,7 +27,7 @@ fn tokenizer_json() -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The smallest one there is, for cases in which the tokenizer does not matter.
+/// The smallest tokenizer, for cases that do not depend on it.
 const SMALL: &[u8] =
     br#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0,"u":1},"unk_token":"u"}}"#;
 
@@ -52,14 +53,14 @@ fn chat(messages: &str) -> ChatRequest<'_> {
     }
 }
 
-/// The most memory that this process ever had, in bytes.
+/// Returns the peak memory of this process in bytes.
 fn peak_memory() -> usize {
-    let status =
-        std::fs::read_to_string("/proc/self/status").expect("Linux tells a process its memory");
+    let status = std::fs::read_to_string("/proc/self/status")
+        .expect("Linux reports the memory of a process");
     let line = status
         .lines()
         .find(|line| line.starts_with("VmHWM:"))
-        .expect("the peak is told");
+        .expect("the peak is reported");
     let kibibytes: usize = line
         .split_whitespace()
         .nth(1)
@@ -68,7 +69,7 @@ fn peak_memory() -> usize {
     kibibytes << 10
 }
 
-/// Runs on a stack as small as those of a server's threads, within memory and time.
+/// Runs on a stack as small as those of a server's threads, within the memory and time limits.
 fn bounded<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (before, started) = (peak_memory(), Instant::now());
     let thread = std::thread::Builder::new()
@@ -154,7 +155,7 @@ fn values_that_grow_inside_a_template_are_stopped() {
 
 #[test]
 #[contract("S65")]
-fn constants_are_not_multiplied_while_a_template_is_compiled() {
+fn constants_are_not_expanded_while_a_template_is_compiled() {
     let term = "'a' * 99999999";
     for template in [
         format!("{{{{ {} }}}}", [term; 300].join(" ~ ")),
@@ -168,7 +169,7 @@ fn constants_are_not_multiplied_while_a_template_is_compiled() {
 
 #[test]
 #[contract("S65")]
-fn work_that_is_allowed_once_is_not_allowed_without_end() {
+fn allowed_work_cannot_be_repeated_without_bound() {
     for template in [
         "{% set c = 'a' %}{% for i in range(100000) %}{% set x = c * 99999999 %}{% endfor %}".to_owned(),
         "{% set c = 'a' * 1000000 %}{% set d = 'a' * 1000000 %}{% for i in range(100000) %}{% set x = c == d %}{% endfor %}"
@@ -218,13 +219,13 @@ fn nesting_does_not_overflow_the_stack() {
         let ends = template.clone();
         bounded(&template.chars().take(120).collect::<String>(), move || {
             let model = load(SMALL, &ends).expect("a bad template does not fail the load");
-            // It may be rendered, as long as it ends.
+            // It may render, if the render ends.
             let _ = model.chat_text(&chat(r#"[{"role":"user","content":"x"}]"#), 0);
         });
     }
 }
 
-/// The fixture's file with one thing changed.
+/// Returns the fixture's file with one change.
 fn changed(change: impl FnOnce(&mut Value)) -> Vec<u8> {
     let mut file: Value = serde_json::from_slice(&tokenizer_json()).expect("the fixture is JSON");
     change(&mut file);
@@ -278,7 +279,7 @@ fn ids_far_beyond_the_vocabulary_are_refused() {
 
 #[test]
 #[contract("S64")]
-fn steps_that_multiply_a_text_are_refused() {
+fn steps_that_expand_a_text_are_refused() {
     let mut charsmap = vec![4, 0, 0, 0, 0, 0, 0, 0];
     charsmap.extend(std::iter::repeat_n(b'a', 100_000));
     let charsmap = base64_of(&charsmap);
@@ -326,7 +327,7 @@ fn steps_that_multiply_a_text_are_refused() {
     );
 }
 
-/// RFC 4648.
+/// Encodes as in RFC 4648.
 fn base64_of(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
@@ -388,12 +389,12 @@ fn numbers_sizes_and_nesting_are_bounded() {
     let file = String::from_utf8(tokenizer_json()).expect("the fixture is text");
     let again = file.trim_end().trim_end_matches('}').to_owned()
         + r#","added_tokens":[{"id":9,"content":"x"}]}"#;
-    refused_load("a key twice", again.into_bytes());
+    refused_load("a duplicate key", again.into_bytes());
 }
 
 #[test]
 #[contract("F82")]
-fn a_render_and_a_computation_of_tokens_end_when_nobody_waits_any_more() {
+fn rendering_and_tokenization_end_when_their_caller_cancels() {
     let model = load(
         &tokenizer_json(),
         "{% for m in messages %}{% for n in range(100000) %}{% set x = m.content ~ n %}{% endfor %}{% endfor %}",
@@ -410,6 +411,6 @@ fn a_render_and_a_computation_of_tokens_end_when_nobody_waits_any_more() {
     ));
     assert!(
         model.text_tokens("a b", false).is_ok(),
-        "the flag counts inside its own scope only"
+        "the flag applies only inside its own scope"
     );
 }

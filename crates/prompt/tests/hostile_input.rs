@@ -1,4 +1,4 @@
-//! Nothing that a client sends, and no template, may take the process with it.
+//! No client input and no template may crash the process.
 
 use std::path::PathBuf;
 
@@ -44,7 +44,7 @@ fn on_a_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
 }
 
 #[test]
-fn a_mebibyte_of_one_kind_is_tokenised_without_overflowing_the_stack() {
+fn a_mebibyte_of_repeated_text_is_tokenised_without_overflowing_the_stack() {
     let texts = [
         "a".repeat(1 << 20),
         "^".repeat(1 << 20),
@@ -64,7 +64,7 @@ fn a_mebibyte_of_one_kind_is_tokenised_without_overflowing_the_stack() {
         for text in texts {
             let ids = model.text_tokens(&text, true).expect("any text has ids");
             let back = model.decode(&ids).expect("ids have a text");
-            // The tokenizer composes accents: lengths may shrink, content may not be lost.
+            // The tokenizer composes accents: lengths may shrink, but no content is lost.
             assert!(
                 back == text || text.contains('\u{301}') && !back.is_empty(),
                 "{:?}",
@@ -85,7 +85,7 @@ fn special_token_text_of_a_client_becomes_the_special_token_as_in_the_engine() {
 }
 
 #[test]
-fn a_tokenizer_file_that_is_none_is_refused_with_a_reason() {
+fn a_malformed_tokenizer_file_is_refused_with_a_reason() {
     for json in [
         &b""[..],
         b"{}",
@@ -116,7 +116,7 @@ fn a_tokenizer_file_that_is_none_is_refused_with_a_reason() {
 }
 
 #[test]
-fn templates_that_do_not_end_or_put_out_too_much_are_stopped() {
+fn endless_templates_and_too_long_outputs_are_stopped() {
     let bad = [
         "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
         "{% for a in range(10**9) %}{% endfor %}",
@@ -150,7 +150,7 @@ fn templates_that_do_not_end_or_put_out_too_much_are_stopped() {
 }
 
 #[test]
-fn a_template_that_does_not_compile_leaves_plain_prompts_working() {
+fn plain_prompts_work_if_the_template_does_not_compile() {
     let model = model("{% if %}");
     assert!(
         model
@@ -234,7 +234,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_text_panics_and_every_text_comes_back(text in ".{0,200}") {
+    fn no_text_panics_and_every_text_is_in_the_prompt(text in ".{0,200}") {
         static MODEL: std::sync::OnceLock<PromptModel> = std::sync::OnceLock::new();
         let model = MODEL.get_or_init(|| model("{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"));
         let ids = model.text_tokens(&text, true).map_err(|error| TestCaseError::fail(error.to_string()))?;

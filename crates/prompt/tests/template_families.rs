@@ -1,8 +1,8 @@
-//! Templates of the families that are in use, in our own words: what each needs of the renderer.
+//! Templates modelled on the families in use, each with its demands on the renderer.
 
 use prompt::{Artefacts, ChatRequest, PromptError, PromptModel};
 
-/// A tokenizer of whole words that puts `<s>` before a plain prompt.
+/// A tokenizer of whole words that adds `<s>` before a plain prompt.
 const WORDS: &str = r#"{
   "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "decoder": null,
   "added_tokens": [{"id": 1, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
@@ -100,7 +100,7 @@ const PARTS: &str = "\
 {% endif %}
 {% endfor %}";
 
-/// A chat of one message.
+/// Returns a chat of one message.
 const ONE: &str = r#"[{"role":"user","content":"x"}]"#;
 
 const SPECIAL: &str = r#"{"bos_token": "<s>", "eos_token": {"content": "</s>"}}"#;
@@ -119,7 +119,7 @@ fn chatml_with_reasoning_and_calls() {
 }
 
 #[test]
-fn variables_of_the_client_reach_the_template() {
+fn template_variables_of_the_client_are_set() {
     let model = model(CHATML, "{}");
     let with = |kwargs| ChatRequest {
         chat_template_kwargs: Some(kwargs),
@@ -142,7 +142,7 @@ fn variables_of_the_client_reach_the_template() {
 }
 
 #[test]
-fn the_reasoning_effort_reaches_the_template_and_says_whether_to_think() {
+fn the_reasoning_effort_is_set_in_the_template_and_decides_on_thinking() {
     let model = model("{{ reasoning_effort }} {{ enable_thinking }}", "{}");
     let with = |effort, kwargs| ChatRequest {
         reasoning_effort: effort,
@@ -186,7 +186,7 @@ fn the_reasoning_effort_reaches_the_template_and_says_whether_to_think() {
 }
 
 #[test]
-fn a_template_that_writes_its_own_start_is_not_given_a_second_one() {
+fn a_template_with_its_own_start_token_gets_no_second_one() {
     let model = model(BOS_FIRST, SPECIAL);
     let messages =
         r#"[{"role":"system","content":" be brief "},{"role":"user","content":" hello "}]"#;
@@ -217,7 +217,7 @@ fn a_template_that_writes_its_own_start_is_not_given_a_second_one() {
 }
 
 #[test]
-fn tools_are_filled_in_as_the_engine_fills_them_in() {
+fn tools_are_completed_as_in_the_engine() {
     let model = model(BOS_FIRST, SPECIAL);
     let tools = r#"[{"function":{"parameters":{"z":1,"a":[]},"name":"f","strict":true}}]"#;
     let with_tools = ChatRequest {
@@ -242,7 +242,7 @@ fn tools_are_filled_in_as_the_engine_fills_them_in() {
 }
 
 #[test]
-fn a_template_s_own_refusal_is_an_error_with_its_words() {
+fn a_template_s_own_refusal_is_an_error_with_its_text() {
     let model = model(ALTERNATING, SPECIAL);
     let good = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]"#;
     assert_eq!(
@@ -259,7 +259,7 @@ fn a_template_s_own_refusal_is_an_error_with_its_words() {
 }
 
 #[test]
-fn a_template_over_parts_gets_parts_and_its_blocks_are_trimmed() {
+fn a_template_for_parts_gets_parts_and_its_blocks_are_trimmed() {
     let model = model(PARTS, "{}");
     let messages = r#"[{"role":"user","content":"plain"},{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]},
         {"role":"tool","content":[{"type":"text","text":"r"}]}]"#;
@@ -301,7 +301,7 @@ fn an_open_last_message_ends_where_its_text_ends() {
 }
 
 #[test]
-fn what_only_the_engine_can_render_is_said_not_guessed() {
+fn chats_that_only_the_engine_can_render_are_reported_and_not_guessed() {
     let model = model(CHATML, "{}");
     for messages in [
         r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:"}}]}]"#,
@@ -328,7 +328,7 @@ fn what_only_the_engine_can_render_is_said_not_guessed() {
 }
 
 #[test]
-fn a_developer_is_a_system_to_templates_that_do_not_know_the_role() {
+fn the_developer_role_becomes_system_if_the_template_lacks_it() {
     let messages = r#"[{"role":"developer","content":"rules"},{"role":"user","content":"x"}]"#;
     assert!(text(&model(CHATML, "{}"), &chat(messages)).starts_with("<|im_start|>system\nrules"));
     let knows = format!("{CHATML}{{# 'developer' #}}");
@@ -342,7 +342,7 @@ fn a_developer_is_a_system_to_templates_that_do_not_know_the_role() {
     );
     assert!(
         text(&model(PARTS, "{}"), &chat(late)).starts_with("system:\na\nb\n\ns\nuser:"),
-        "parts are joined as well"
+        "parts are also joined"
     );
 }
 
@@ -369,7 +369,7 @@ fn a_model_may_have_a_template_for_tools() {
 }
 
 #[test]
-fn a_broken_call_does_not_end_a_conversation() {
+fn a_malformed_tool_call_does_not_fail_a_conversation() {
     let model = model(CHATML, "{}");
     for arguments in [
         r#""{broken""#,
@@ -390,7 +390,7 @@ fn a_broken_call_does_not_end_a_conversation() {
 }
 
 #[test]
-fn only_the_template_s_own_word_and_a_missing_variable_are_refusals() {
+fn only_a_template_s_exception_and_a_missing_variable_are_refusals() {
     let messages = r#"[{"role":"user","content":"a secret prompt","ignored":1e400}]"#;
     let verdict = |template: &str, messages: &str| {
         let error = model(template, "{}")

@@ -1,4 +1,4 @@
-//! The fast library and the pieces of earlier prompts never change an id.
+//! Neither the fast library nor cached pieces of earlier prompts change an id.
 
 use std::{path::PathBuf, sync::OnceLock};
 
@@ -22,7 +22,7 @@ fn load(json: &str) -> PromptModel {
     PromptModel::load(artefacts).expect("the tests' own files are usable")
 }
 
-/// The other library alone, uncut.
+/// Returns the other library alone, without cut points.
 fn referee(json: &str) -> tokenizers::Tokenizer {
     tokenizers::Tokenizer::from_bytes(json).expect("the tests' own files are usable")
 }
@@ -36,7 +36,7 @@ fn ids(referee: &tokenizers::Tokenizer, text: &str, special: bool) -> Vec<u32> {
 }
 
 #[test]
-fn the_fast_library_serves_the_models_that_the_project_knows() {
+fn the_fast_library_serves_the_models_of_the_fixtures() {
     for file in [TINY_QWEN, SIMULATED] {
         let model = load(&tokenizer_json(file));
         assert_eq!(
@@ -48,7 +48,7 @@ fn the_fast_library_serves_the_models_that_the_project_knows() {
 }
 
 #[test]
-fn a_model_that_the_fast_library_does_not_read_is_served_by_the_other() {
+fn a_model_that_the_fast_library_cannot_load_is_served_by_the_other() {
     let words = r#"{"version":"1.0","added_tokens":[],"pre_tokenizer":{"type":"WhitespaceSplit"},
         "model":{"type":"WordLevel","vocab":{"?":0,"hello":1},"unk_token":"?"}}"#;
     let model = load(words);
@@ -76,7 +76,7 @@ fn a_model_on_which_the_libraries_differ_is_served_by_the_other() {
 }
 
 #[test]
-fn a_token_for_whole_words_keeps_the_fast_library_away() {
+fn a_model_with_a_whole_word_token_is_served_by_the_other_library() {
     let json =
         tokenizer_json(TINY_QWEN).replacen("\"single_word\": false", "\"single_word\": true", 1);
     let model = load(&json);
@@ -128,7 +128,7 @@ fn long_and_hostile_texts_have_the_other_library_s_ids() {
     assert_eq!(
         model.tokenizer_engine(),
         "fastokens",
-        "none of them made it break down"
+        "no text caused a failure"
     );
 }
 
@@ -137,7 +137,7 @@ fn turn(role: &str, text: &str) -> String {
 }
 
 #[test]
-fn a_turn_of_a_conversation_costs_what_it_adds() {
+fn a_turn_of_a_conversation_tokenises_only_its_new_text() {
     let json = tokenizer_json(TINY_QWEN);
     let (model, referee) = (load(&json), referee(&json));
     let mut conversation = turn("system", &sample_text(4_000)) + &turn("user", "first question");
@@ -156,7 +156,7 @@ fn a_turn_of_a_conversation_costs_what_it_adds() {
     assert_eq!(
         ask(&conversation),
         (tokens, lead_in_tokens),
-        "the same again"
+        "the same prompt again"
     );
     let added = turn("assistant", "first answer") + &turn("user", "second question");
     conversation.push_str(&added);
@@ -171,12 +171,12 @@ fn a_turn_of_a_conversation_costs_what_it_adds() {
     assert_eq!(
         plain.0.len(),
         plain.1 as usize,
-        "a prompt that special tokens are added to is not cut"
+        "a prompt with added special tokens is not cut"
     );
 }
 
 #[test]
-fn turns_are_remembered_whichever_library_encodes() {
+fn turns_are_cached_with_either_library() {
     let words = r#"{"version":"1.0","pre_tokenizer":{"type":"Whitespace"},
         "added_tokens":[{"id":2,"content":"<end>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],
         "model":{"type":"WordLevel","vocab":{"?":0,"hello":1,"<end>":2},"unk_token":"?"}}"#;
@@ -191,7 +191,8 @@ fn turns_are_remembered_whichever_library_encodes() {
     assert_eq!(ask("hello<end>hello there<end>"), (vec![1, 2, 1, 0, 2], 3));
 }
 
-/// Texts of a conversation: whole and broken special tokens among what merges and composes across them.
+/// Draws texts of a conversation: whole and broken special tokens among characters that merge and
+/// compose across them.
 fn pieces() -> impl Strategy<Value = String> {
     let special = prop::sample::select(vec![
         "<|im_end|>",
@@ -229,7 +230,7 @@ proptest! {
             files.iter().map(|json| (load(json), referee(json))).collect()
         });
         for (model, referee) in models {
-            // Twice, so that the second meets what the first left behind; then what continues it.
+            // Twice, so that the second uses the cache of the first; then a continuation.
             for text in [&text, &text, &format!("{text}{more}")] {
                 for special in [false, true] {
                     let (tokens, new_tokens) =

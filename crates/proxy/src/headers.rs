@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     #[contract("S27", "S28")]
-    fn credentials_and_connection_fields_stay_behind() {
+    fn credentials_and_connection_headers_are_not_forwarded() {
         let client = map(&[
             ("host", "router:8080"),
             ("authorization", "Bearer client"),
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     #[contract("S30")]
-    fn a_worker_cannot_speak_as_the_router() {
+    fn router_headers_of_a_worker_are_removed() {
         let reply = map(&[
             ("content-type", "text/event-stream"),
             ("content-length", "5"),
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     #[contract("S26")]
-    fn a_name_with_underscores_is_no_way_around_what_stays_behind() {
+    fn a_name_with_underscores_does_not_bypass_the_header_filter() {
         let client = map(&[
             ("x_api_key", "k"),
             ("transfer_encoding", "chunked"),

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_longer_than_allowed_ends_in_an_error_and_an_allowance_can_be_renewed() {
+    async fn a_read_beyond_the_limit_fails_and_the_limit_can_be_renewed() {
         let allowance = ReadAllowance::new(4);
         let mut stream = LimitedStream::new(written(b"abcdefgh"), allowance.clone());
         let mut four = [0; 4];

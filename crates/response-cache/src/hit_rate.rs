@@ -85,7 +85,7 @@ mod tests {
     #[test]
     #[contract("CK68")]
     #[expect(clippy::float_cmp, reason = "quotients of small whole numbers")]
-    fn the_rate_is_that_of_the_last_five_minutes_alone() {
+    fn the_hit_rate_covers_only_the_last_five_minutes() {
         let mut rate = HitRate::default();
         assert_eq!(rate.rate(at(0)), 0.0, "nothing was looked for");
         (0..3).for_each(|_| rate.miss(at(0)));

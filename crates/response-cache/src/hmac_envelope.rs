@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     #[contract("S46")]
-    fn a_value_opens_with_the_key_it_was_closed_with_and_under_its_own_name_alone() {
+    fn a_value_opens_only_with_its_own_key_and_name() {
         let seal = HmacEnvelope::new(Some("secret"));
         let value = seal.close(&KEY, &entry(b"answer"), 1_700_000_300);
         assert_eq!(value.len(), FRAME + 6);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     #[contract("S46")]
-    fn every_flipped_bit_and_every_shorter_or_longer_value_is_found() {
+    fn every_flipped_bit_and_every_other_length_is_detected() {
         let seal = HmacEnvelope::new(Some("secret"));
         let value = seal.close(&KEY, &entry(b"answer"), 9);
         for bit in 0..value.len() * 8 {
@@ -186,7 +186,7 @@ mod tests {
     proptest! {
         #[test]
         #[contract("S46")]
-        fn nothing_that_somebody_makes_up_opens_or_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn no_forged_value_opens_or_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert_eq!(HmacEnvelope::new(Some("secret")).open(&KEY, &bytes.into()), Err(EnvelopeError));
         }
     }

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_looks_like_a_key_is_taken_for_one() {
+    fn only_a_well_formed_name_parses_as_a_key() {
         let hex = CacheKey([7; 32]).to_string();
         assert!(CacheKey::is_hex(&hex));
         for other in [

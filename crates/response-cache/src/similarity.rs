@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn the_nearest_question_answers_if_it_is_near_enough() {
+    fn the_most_similar_question_matches_above_the_threshold() {
         let similar = SimilarityIndex::default();
         similar.put(rest(1), direction(1.0, 0.0), entry("east"), NEAR, at(0));
         similar.put(
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     #[contract("CK28")]
-    fn no_question_of_another_rest_answers_however_near_it_is() {
+    fn a_question_with_another_rest_never_matches() {
         let similar = SimilarityIndex::default();
         similar.put(rest(1), direction(1.0, 0.0), entry("of one"), NEAR, at(0));
         assert_eq!(found(&similar, 2, direction(1.0, 0.0), 1), None);
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn an_entry_lives_for_its_time_and_what_was_not_used_for_longest_makes_room() {
+    fn an_entry_expires_and_the_least_recently_used_is_evicted() {
         let similar = SimilarityIndex::default();
         similar.put(rest(1), direction(1.0, 0.0), entry("a"), NEAR, at(0));
         similar.put(rest(2), direction(1.0, 0.0), entry("b"), NEAR, at(0));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question_has_one_reply_the_newest() {
+    fn a_question_keeps_only_its_newest_reply() {
         let similar = SimilarityIndex::default();
         for text in ["old", "new"] {
             similar.put(rest(1), direction(1.0, 0.0), entry(text), NEAR, at(0));

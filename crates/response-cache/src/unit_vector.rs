@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn equal_texts_are_as_near_as_can_be_and_length_does_not_count() {
+    fn parallel_vectors_have_similarity_one_at_any_length() {
         let (a, b) = (direction(&[3.0, 4.0]), direction(&[6.0, 8.0]));
         assert!((a.similarity(&b) - 1.0).abs() < 1e-6);
         assert!(a.similarity(&direction(&[-4.0, 3.0])).abs() < 1e-6);
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn the_middle_of_examples_is_nearer_to_each_of_them_than_they_are_to_each_other() {
+    fn the_mean_of_examples_is_closer_to_each_than_they_are_to_each_other() {
         let examples = [direction(&[1.0, 0.0]), direction(&[0.0, 5.0])];
         let middle = UnitVector::middle(&examples);
         assert!((middle.similarity(&examples[0]) - std::f64::consts::FRAC_1_SQRT_2).abs() < 1e-6);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_is_near_nothing() {
+    fn an_invalid_vector_has_similarity_zero() {
         let usual = direction(&[1.0, 0.0]);
         for nothing in [
             direction(&[0.0, 0.0]),

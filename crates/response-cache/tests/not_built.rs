@@ -1,6 +1,7 @@
-//! What a program says that cannot speak to a store.
+//! The error of a build without support for a store.
 //!
-//! Contract CH22. `./test` runs it in a build of its own, whose results have no row in the contract status.
+//! Contract CH22. `./test` runs it in a build of its own, whose results have no row in the contract
+//! status.
 
 #![cfg(not(all(feature = "redis-cache", feature = "s3-cache")))]
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
@@ -31,7 +32,7 @@ fn refusal(keys: &str) -> String {
 
 #[cfg(not(feature = "redis-cache"))]
 #[tokio::test]
-async fn redis_that_was_not_built_in_is_a_clear_error_at_the_start() {
+async fn a_build_without_redis_reports_a_clear_error_at_the_start() {
     assert_eq!(
         refusal("backend: redis, redis: {url: \"redis://127.0.0.1:1\"}"),
         "response_cache needs Redis (response_cache.backend is redis), and this program was built without it: build it with \
@@ -41,7 +42,7 @@ async fn redis_that_was_not_built_in_is_a_clear_error_at_the_start() {
 
 #[cfg(not(feature = "s3-cache"))]
 #[tokio::test]
-async fn an_object_store_that_was_not_built_in_is_a_clear_error_at_the_start() {
+async fn a_build_without_object_stores_reports_a_clear_error_at_the_start() {
     assert_eq!(
         refusal("backend: tiered, l2: {endpoint: \"http://127.0.0.1:1\", bucket: b}"),
         "response_cache needs an object store (response_cache.backend is tiered), and this program was built without it: \

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_session_goes_before_the_prefix_and_the_prefix_counts_by_its_first_eight_bytes() {
+    fn a_session_takes_precedence_over_a_prefix_of_which_eight_bytes_count() {
         let mut digest = [0xff; 32];
         digest[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
         let prefix = Affinity {

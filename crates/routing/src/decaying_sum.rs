@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_amount_fades_to_a_third_in_its_memory() {
+    fn an_amount_decays_to_about_a_third_in_its_time_constant() {
         let mut sum = DecayingSum::over(Duration::from_secs(30));
         sum.add(Moment::at(Duration::from_secs(100)), 10.0);
         let later = sum.at(Moment::at(Duration::from_secs(130)));

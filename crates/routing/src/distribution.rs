@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_in_the_range_that_ends_with_it_and_none_is_lost() {
+    fn a_value_is_counted_in_the_bucket_that_ends_with_it_and_none_is_lost() {
         let distribution = Distribution::new([0.5, 1.0]);
         for value in [0.0, 0.5, 0.6, 1.0, 7.0, f64::NAN] {
             distribution.observe(value);

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     #[contract("CK58")]
-    fn only_the_last_minute_counts_and_no_request_is_a_good_one() {
+    fn health_covers_the_last_minute_and_is_full_without_requests() {
         let at = |seconds| Moment::at(Duration::from_secs(seconds));
         let (one, other) = (WorkerId(1), WorkerId(2));
         let mut book = HealthTable::default();

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_follows_what_was_seen_last_and_is_gone_when_nothing_is_seen() {
+    fn the_mean_follows_recent_samples_and_expires_without_them() {
         let mut book = LatencyTable::default();
         assert_eq!(book.mean_ms(at(0), W), None);
         book.observe(at(10), W, 100.0);

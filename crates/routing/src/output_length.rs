@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_follows_what_replies_are_long_and_never_exceeds_their_limit() {
+    fn the_expected_length_follows_the_replies_and_never_exceeds_the_limit() {
         let mut length = OutputLength::default();
         assert_eq!(length.expected(None), 200.0);
         assert_eq!(length.expected(Some(16)), 16.0);

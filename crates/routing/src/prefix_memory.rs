@@ -169,26 +169,23 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn an_entry_lives_for_three_hundred_seconds_from_when_it_was_written() {
+    fn an_entry_expires_300_seconds_after_its_write() {
         let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
         memory.record_served(at(0), 1, WorkerId(1), NEVER);
         assert_eq!(memory.find(at(299), 1), Some(WorkerId(1)));
         assert_eq!(memory.find(at(300), 1), None);
-        assert!(
-            memory.is_empty(),
-            "what is too old is dropped when it is met"
-        );
+        assert!(memory.is_empty(), "an expired entry is dropped by a lookup");
         memory.record_served(at(400), 1, WorkerId(2), NEVER);
         assert_eq!(
             memory.find(at(400), 1),
             Some(WorkerId(2)),
-            "one that is gone is written whatever the lot says"
+            "a missing entry is written whatever the draw"
         );
     }
 
     #[test]
     #[contract("V44")]
-    fn a_known_beginning_is_written_anew_one_time_in_ten() {
+    fn a_known_prefix_is_rewritten_one_time_in_ten() {
         let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
         memory.record_served(at(0), 1, WorkerId(1), NEVER);
         memory.record_served(at(10), 1, WorkerId(2), NEVER);
@@ -217,7 +214,7 @@ mod tests {
 
     #[test]
     #[contract("V44")]
-    fn what_was_asked_for_longest_ago_makes_room() {
+    fn the_least_recently_requested_prefix_is_evicted() {
         let mut memory = PrefixMemory::new(PrefixMemorySettings {
             max_entries: 3,
             ..Default::default()

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn thirty_requests_teach_the_speed_of_a_fast_and_of_a_slow_engine() {
+    fn the_speed_of_a_fast_and_of_a_slow_engine_is_learned_from_thirty_requests() {
         for (tokens_per_s, overhead_ms) in
             [(10_000.0, 2.0), (500.0, 30.0), (90_000.0, 8.0), (60.0, 5.0)]
         {
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wild_sample_in_five_moves_the_estimate_little() {
+    fn one_outlier_in_five_samples_moves_the_estimate_little() {
         let rates = learn(10_000.0, 2.0, 30, |i, ms| {
             if i % 5 == 0 {
                 ms * 20.0 + 500.0
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_changes_speed_is_learned_again() {
+    fn a_changed_engine_speed_is_learned() {
         let mut book = RateTable::default();
         for i in 0..200u32 {
             let tokens = 60 + (i * 997) % 3000;
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_of_one_length_still_give_the_time_they_took() {
+    fn prompts_of_equal_length_predict_the_measured_time() {
         for (tokens_per_s, overhead_ms) in [(10_000.0, 2.0), (500.0, 30.0)] {
             let mut book = RateTable::default();
             let took = overhead_ms + 1000.0 * 1e3 / tokens_per_s;
@@ -422,14 +422,14 @@ mod tests {
     }
 
     #[test]
-    fn long_prompts_are_dearer_per_token_and_so_is_what_stands_behind_much() {
+    fn the_cost_per_token_grows_with_prompt_length_and_context() {
         let mut book = RateTable::default();
         let took = |start: f64, tokens: f64| {
             14.0 + 0.014 * tokens + 5e-7 * tokens * (2.0 * start + tokens)
         };
         for i in 0..200u32 {
             let (start, tokens) = ((i % 7) * 5_000, 100 + (i * 997) % 30_000);
-            // Up to a tenth more or less.
+            // Noise of up to a tenth.
             let noise = 0.9 + f64::from((i * 7919) % 21) / 100.0;
             book.observe(
                 Moment::START,
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_worker_among_fast_ones_is_told_apart_and_its_fellows_are_alike() {
+    fn a_slow_worker_among_fast_ones_is_recognized_and_the_others_stay_equal() {
         let mut book = RateTable::default();
         for i in 0..240u32 {
             let tokens = 200 + (i * 997) % 8_000;
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_worker_that_is_not_heard_of_is_tried_again_and_soon_believed() {
+    fn a_slow_worker_without_samples_is_tried_again_and_credited_quickly() {
         let mut book = RateTable::default();
         let take = |book: &mut RateTable, at_s: u64, worker, times: f64| {
             book.observe(
@@ -502,7 +502,7 @@ mod tests {
         };
         assert!(close(takes(&book, 40), 310.0, 0.05), "{}", takes(&book, 40));
         assert!(close(takes(&book, 99), 210.0, 0.05), "{}", takes(&book, 99));
-        // In use, though no first token is a sample of its speed: nothing decays.
+        // The worker is in use, but no first token is a sample of its speed: nothing decays.
         book.record_activity(Moment::at(Duration::from_secs(99)), WorkerId(3));
         assert!(close(takes(&book, 99), 310.0, 0.05), "{}", takes(&book, 99));
         // It is no longer slow.
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_not_measured_keeps_its_speed_while_the_others_leave_all_bounds() {
+    fn an_unmeasured_worker_keeps_its_speed_while_the_others_leave_the_bounds() {
         let mut book = RateTable::default();
         for i in 0..60u32 {
             book.observe(
@@ -528,7 +528,7 @@ mod tests {
                 20.0 + 0.1 * f64::from(200 + (i * 997) % 8_000),
             );
         }
-        // Long prompts that cost next to nothing: there is a cache without announcements.
+        // Long prompts at almost no cost: there is a cache without events.
         for i in 0..1_000u32 {
             book.observe(
                 Moment::START,
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_known_is_like_the_others_however_long_they_were_watched() {
+    fn an_unknown_worker_gets_the_current_speed_of_the_others() {
         let unknown = |book: &RateTable| book.of(WorkerId(9)).prefill_tokens_per_s;
         // One engine that changes its speed.
         let mut book = RateTable::default();
@@ -578,7 +578,7 @@ mod tests {
                 assert_eq!(unknown(&book), book.of(W).prefill_tokens_per_s);
             }
         }
-        // Four workers that are alike, with a lot of noise, for a long time.
+        // Four equal workers with much noise, for a long time.
         let mut book = RateTable::default();
         let mut dice = 1u64;
         for i in 0..8_000u32 {
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn short_prompts_drowned_in_noise_do_not_make_prefill_free() {
+    fn short_prompts_with_much_noise_do_not_make_prefill_free() {
         let mut book = RateTable::default();
         for i in 0..64u32 {
             book.observe(
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_worker_is_taken_to_be_like_the_others() {
+    fn an_unknown_worker_gets_the_mean_speed_of_the_others() {
         let mut book = RateTable::default();
         assert_eq!(book.of(W), Rates::PRIOR);
         for i in 0..30u32 {

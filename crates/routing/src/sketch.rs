@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     #[contract("CK67")]
-    fn nothing_is_nothing_a_few_are_counted_and_a_repetition_is_none() {
+    fn an_empty_sketch_estimates_zero_and_repeated_keys_count_once() {
         let sketch = Sketch::default();
         assert_eq!(sketch.estimate(), 0);
         for n in 0..50 {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_all_ones_and_all_zeroes_have_registers_too() {
+    fn keys_of_all_ones_and_all_zeroes_are_recorded() {
         let sketch = Sketch::default();
         [0, u64::MAX, 1, 1 << 48]
             .into_iter()

@@ -220,7 +220,7 @@ mod tests {
     use crate::{Affinity, CacheSource, LmcacheFacts, NoStopwatch, Overrides, ReplyMode};
 
     #[test]
-    fn what_is_announced_in_a_tier_that_is_not_reused_counts_for_nobody() {
+    fn blocks_in_a_tier_without_reuse_are_not_credited() {
         let namespace = Namespace {
             model: "m".into(),
             lora: None,

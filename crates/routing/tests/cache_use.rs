@@ -1,4 +1,4 @@
-//! What knowledge of caches did for a decision, and how that is counted.
+//! The cache use of a decision, and its metrics.
 
 mod fleet;
 
@@ -11,7 +11,7 @@ use routing::{CacheUse, Decision, KvDecisionCounters, Pin, Policy, PrefixHolder}
 
 const NOW: Moment = Moment::START;
 
-/// A prompt of 160 tokens of which w1 holds so many, as a stream of prefixes says.
+/// A prompt of 160 tokens of which w1 holds `tokens_held`, known from a prefix stream.
 fn held_by_w1(tokens_held: u32) -> TestRequest {
     let holder = PrefixHolder {
         worker: Arc::from("w1"),
@@ -28,12 +28,12 @@ fn held_by_w1(tokens_held: u32) -> TestRequest {
 fn decided(policy: Policy, ask: &TestRequest) -> Decision {
     TestFleet::with(3, policy)
         .preview(NOW, ask)
-        .expect("somebody is eligible")
+        .expect("a target is eligible")
 }
 
 #[test]
 #[contract("CK71")]
-fn a_decision_by_score_says_how_much_of_the_prompt_is_cached_where_it_goes() {
+fn a_decision_by_score_reports_the_cached_part_of_the_prompt() {
     for policy in [Policy::Composite, Policy::Continuum] {
         let told = |held| decided(policy, &held_by_w1(held)).cache_use;
         assert_eq!(
@@ -53,7 +53,7 @@ fn a_decision_by_score_says_how_much_of_the_prompt_is_cached_where_it_goes() {
 
 #[test]
 #[contract("CK71")]
-fn policies_that_go_by_blocks_say_the_same_of_what_streams_of_blocks_told() {
+fn block_based_policies_report_the_same_from_the_block_index() {
     for policy in [
         Policy::Warm,
         Policy::KvAware,
@@ -64,7 +64,7 @@ fn policies_that_go_by_blocks_say_the_same_of_what_streams_of_blocks_told() {
         let prompt = tokens(3, 10);
         let cold = fleet
             .preview(NOW, &ask(prompt.clone()))
-            .expect("somebody is eligible");
+            .expect("a target is eligible");
         assert_eq!(
             cold.cache_use,
             Some(CacheUse::Fallback),
@@ -73,7 +73,7 @@ fn policies_that_go_by_blocks_say_the_same_of_what_streams_of_blocks_told() {
         fleet.stored(2, &prompt[..128], Tier::Device);
         let warm = fleet
             .preview(NOW, &ask(prompt))
-            .expect("somebody is eligible");
+            .expect("a target is eligible");
         assert_eq!(
             (&*warm.winner_name, warm.cache_use),
             ("w2", Some(CacheUse::Decided { overlap: 0.8 })),
@@ -83,7 +83,7 @@ fn policies_that_go_by_blocks_say_the_same_of_what_streams_of_blocks_told() {
 }
 
 #[test]
-fn what_no_cache_was_asked_about_says_nothing() {
+fn a_decision_without_cache_knowledge_reports_no_cache_use() {
     let pinned = TestRequest {
         pin: Some(Pin {
             worker: WorkerId(1),
@@ -103,7 +103,7 @@ fn what_no_cache_was_asked_about_says_nothing() {
 
 #[test]
 #[contract("CK71", "CK76")]
-fn decisions_overlaps_and_queries_are_counted_each_once() {
+fn decisions_overlaps_and_queries_are_each_counted_once() {
     let tally = KvDecisionCounters::default();
     for held in [80, 80, 160, 16] {
         tally.count(&decided(Policy::Composite, &held_by_w1(held)));

@@ -1,4 +1,4 @@
-//! A small town of virtual engines and people who chat: does `warm` keep conversations where their cache is?
+//! Virtual engines and chat users: does `warm` keep conversations on the engine with their cache?
 //!
 //! Everything runs in virtual time from fixed seeds: same code, same figures.
 
@@ -25,11 +25,12 @@ const CONVERSATIONS: u32 = 64;
 const TURNS: u32 = 8;
 const SYSTEM_PROMPTS: u32 = 3;
 
-/// An engine: prefill in order, a cache of blocks with the least recently used evicted, decode at a fixed pace.
+/// An engine: prefill in order, a cache of blocks with the least recently used evicted, decode at a
+/// fixed pace.
 #[derive(Default)]
 struct ChatEngine {
     free_at_us: u64,
-    /// Block to the time of its last use, and back.
+    /// Last use of each block, and the reverse map.
     cached: HashMap<SequenceHash, u64>,
     by_use: BTreeMap<u64, SequenceHash>,
     uses: u64,
@@ -51,7 +52,7 @@ impl ChatEngine {
         self.by_use.insert(self.uses, hash);
     }
 
-    /// Caches `chain`; says which blocks are new and which had to go.
+    /// Caches `chain`; returns the number of blocks known before and the evicted ones.
     fn cache(&mut self, chain: &[SequenceHash]) -> (usize, Vec<SequenceHash>) {
         let known = self.matched(chain);
         // Ends of sequences go first, so the last block is the least recently used.
@@ -206,7 +207,7 @@ impl ChatSimulation {
         let worker = plan.decode.target.worker.0;
         let engine = &mut self.engines[worker as usize - 1];
 
-        // The engine takes prompts in order and matches when it takes one: everything before it is computed by then.
+        // The engine takes and matches prompts in order: all earlier ones are computed by then.
         let size = fleet::block_size();
         let chain = HashScheme::default().chain(None, &tokens, size);
         let most = (tokens.len() - 1) / BLOCK as usize;
@@ -232,7 +233,7 @@ impl ChatSimulation {
         self.plan(done_us, ChatEvent::Computed { worker, request });
     }
 
-    /// What the engine's events say of a cached prompt.
+    /// Publishes the engine's events for a cached prompt.
     fn publish(
         &self,
         worker: u32,
@@ -316,7 +317,7 @@ fn at(us: u64) -> Moment {
 }
 
 #[test]
-fn chats_hit_their_cache_half_again_as_often_under_warm_and_start_sooner() {
+fn chats_under_warm_have_half_again_the_hits_and_a_lower_ttft() {
     for seed in 1..=5 {
         let blind = ChatSimulation::new(Policy::RoundRobin, seed).run();
         let warm = ChatSimulation::new(Policy::Warm, seed).run();
@@ -328,14 +329,14 @@ fn chats_hit_their_cache_half_again_as_often_under_warm_and_start_sooner() {
         assert!(warm.ttft_ms < blind.ttft_ms, "{warm:?} against {blind:?}");
         let most = warm.per_worker.iter().max().expect("there are workers");
         assert!(*most <= CONVERSATIONS * TURNS / 2, "{warm:?}");
-        // Three system prompts, four workers: the fourth one's cache is not left empty.
+        // Three system prompts, four workers: the fourth worker's cache is also used.
         let least = warm.per_worker.iter().min().expect("there are workers");
         assert!(*least >= CONVERSATIONS * TURNS / 20, "{warm:?}");
     }
 }
 
 #[test]
-fn what_the_engines_say_is_what_the_router_predicts() {
+fn the_routers_predictions_equal_the_engines_cached_tokens() {
     for policy in Policy::ALL {
         let figures = ChatSimulation::new(policy, 3).run();
         assert_eq!(
@@ -346,7 +347,7 @@ fn what_the_engines_say_is_what_the_router_predicts() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_figures() {
+fn equal_seeds_give_equal_figures() {
     let figures = || format!("{:?}", ChatSimulation::new(Policy::Warm, 7).run());
     assert_eq!(figures(), figures());
 }

@@ -1,4 +1,4 @@
-//! Policies `composite` and `continuum`: who decides, by what, and what they fall back to.
+//! Policies `composite` and `continuum`: score, ring and fallback.
 
 mod fleet;
 
@@ -19,7 +19,7 @@ fn holder(worker: &str, tokens: u32, hot: bool) -> PrefixHolder {
     }
 }
 
-/// A prompt of 160 tokens whose beginning these hold.
+/// A prompt of 160 tokens whose prefix these holders have.
 fn held_by(holders: &[PrefixHolder]) -> TestRequest {
     TestRequest {
         prefix_holders: Some(holders.to_vec()),
@@ -29,7 +29,7 @@ fn held_by(holders: &[PrefixHolder]) -> TestRequest {
 }
 
 fn decided(fleet: &TestFleet, ask: &TestRequest) -> Decision {
-    fleet.preview(NOW, ask).expect("somebody is eligible")
+    fleet.preview(NOW, ask).expect("a target is eligible")
 }
 
 fn score(decision: &Decision, worker: &str) -> f64 {
@@ -43,14 +43,14 @@ fn score(decision: &Decision, worker: &str) -> f64 {
 
 #[test]
 #[contract("CK57", "CK58", "CK61", "CK64")]
-fn the_score_is_made_of_cache_load_and_health_and_the_receipt_shows_it() {
+fn the_score_combines_cache_load_and_health_and_the_receipt_shows_it() {
     let fleet = TestFleet::with(3, Policy::Composite);
     let of = held_by(&[
         holder("w1", 160, true),
         holder("w2", 160, false),
         holder("w3", 40, true),
     ]);
-    // One more in flight on the first, and one of two requests lost on the third.
+    // One more request in flight on the first, and one of two requests failed on the third.
     fleet.plan(
         NOW,
         &TestRequest {
@@ -150,7 +150,7 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
         (&*decision.winner_name, decision.label),
         ("w1", Some("kv_aware"))
     );
-    // Without the ring it is the score, or the fallback.
+    // Without the ring the score decides, or the fallback.
     let scorer_only = TestFleet::new(
         4,
         RoutingSettings {
@@ -161,7 +161,7 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
     );
     assert_eq!(decided(&scorer_only, &enough).label, Some("kv_aware"));
     assert_eq!(decided(&scorer_only, &little).method, Method::Fallback);
-    // Without streams of prefixes it is the ring alone, whatever the block index knows.
+    // Without prefix streams only the ring decides, whatever the block index contains.
     let ring_only = TestRequest {
         affinity: with_prefix(99).affinity,
         ..ask(tokens(3, 10))
@@ -177,13 +177,13 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
 }
 
 #[test]
-fn without_streams_of_prefixes_the_block_index_says_what_is_cached() {
+fn without_prefix_streams_the_block_index_provides_the_overlap() {
     let fleet = TestFleet::with(3, Policy::Composite);
     let prompt = tokens(5, 10);
     fleet.stored(2, &prompt[..64], Tier::Device);
     fleet.stored(3, &prompt, Tier::Disk);
     let decision = decided(&fleet, &ask(prompt));
-    // 0.6 * 64/160 + 0.4, and 0.6 * 0.6 + 0.4 (of the last token nothing is lost here: what is held counts).
+    // 0.6 * 64/160 + 0.4, and 0.6 * 0.6 + 0.4 (the last token counts here as cached).
     assert!(
         (score(&decision, "w2") - 0.64).abs() < 1e-9,
         "{}",
@@ -198,7 +198,7 @@ fn without_streams_of_prefixes_the_block_index_says_what_is_cached() {
 }
 
 #[test]
-fn a_worker_that_is_gone_leaves_no_health_behind() {
+fn the_health_of_a_removed_worker_is_dropped() {
     let fleet = TestFleet::with(2, Policy::Composite);
     let of = held_by(&[holder("w1", 160, true), holder("w2", 160, true)]);
     let lost = fleet.plan(
@@ -213,7 +213,7 @@ fn a_worker_that_is_gone_leaves_no_health_behind() {
     fleet.router.forget(kv_blocks::WorkerId(1));
     let decision = decided(&fleet, &of);
     assert!((score(&decision, "w1") - score(&decision, "w2")).abs() < 1e-9);
-    // And a minute forgets by itself.
+    // Health also expires after a minute.
     let lost = fleet.plan(
         at_ms(0),
         &TestRequest {
@@ -224,7 +224,7 @@ fn a_worker_that_is_gone_leaves_no_health_behind() {
     fleet.router.failed(at_ms(0), lost.reservation);
     let later = fleet
         .preview(at_ms(61_000), &of)
-        .expect("somebody is eligible");
+        .expect("a target is eligible");
     assert!((score(&later, "w1") - score(&later, "w2")).abs() < 1e-9);
 }
 

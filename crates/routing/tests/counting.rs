@@ -36,7 +36,7 @@ fn five_hundred_equal_prompts_spread_under_power_of_two() {
 }
 
 #[test]
-fn power_of_two_takes_the_emptier_of_two_drawn_by_lot() {
+fn power_of_two_picks_the_less_loaded_of_two_drawn_targets() {
     let fleet = TestFleet::with(4, Policy::PowerOfTwo);
     for (worker, count) in [(1, 4), (2, 3), (3, 2), (4, 1)] {
         busy(&fleet, worker, count);
@@ -59,7 +59,7 @@ fn power_of_two_takes_the_emptier_of_two_drawn_by_lot() {
             in_flight(decision.winner) < in_flight(decision.runner_up.expect("two were drawn"))
         );
     }
-    // Six pairs: the emptiest is in three of them, the next in two more without it, the fullest wins none.
+    // Six pairs: the least loaded is in three, the next in two more, the most loaded wins none.
     assert_eq!(counts[1], 0);
     for (worker, expected) in [(2, 1000u32), (3, 2000), (4, 3000)] {
         assert!(counts[worker].abs_diff(expected) < 200, "{counts:?}");
@@ -118,7 +118,7 @@ fn weighted_round_robin_spreads_the_turns_of_a_heavy_target() {
 }
 
 #[test]
-fn weighted_round_robin_lets_who_was_away_make_up_for_nothing() {
+fn weighted_round_robin_gives_a_returning_target_no_extra_turns() {
     let mut fleet = weighted(&[2.0, 1.0, 1.0]);
     turns(&fleet, 4);
     let away = fleet.candidates.remove(2);
@@ -155,7 +155,7 @@ fn weighted_round_robin_keeps_turns_per_model_and_counts_no_pinned_request() {
 }
 
 #[test]
-fn weighted_round_robin_forgets_a_worker_that_is_gone() {
+fn weighted_round_robin_forgets_a_removed_worker() {
     let fleet = weighted(&[3.0, 1.0]);
     turns(&fleet, 2);
     fleet.router.forget(WorkerId(1));
@@ -165,7 +165,7 @@ fn weighted_round_robin_forgets_a_worker_that_is_gone() {
 
 proptest! {
     #[test]
-    fn after_every_turn_each_target_has_its_share_give_or_take_one_turn_per_target(
+    fn after_every_turn_each_target_has_its_share_within_one_turn_per_target(
         weights in prop::collection::vec(1..9u32, 1..6),
         count in 1..100usize,
     ) {
@@ -180,7 +180,7 @@ proptest! {
     }
 }
 
-/// A streamed request to `worker` whose first token takes `ms`.
+/// A streaming request to `worker` whose first token takes `ms`.
 fn answers(fleet: &TestFleet, worker: u32, at: u64, ms: u64) {
     let plan = fleet.plan(at_ms(at), &pinned(worker));
     fleet.router.first_token(at_ms(at + ms), plan.reservation);
@@ -188,7 +188,7 @@ fn answers(fleet: &TestFleet, worker: u32, at: u64, ms: u64) {
 }
 
 #[test]
-fn least_latency_takes_the_worker_whose_first_tokens_came_soonest() {
+fn least_latency_picks_the_worker_with_the_lowest_ttft() {
     let fleet = TestFleet::with(3, Policy::LeastLatency);
     for (worker, ms) in [(1, 300), (2, 80), (3, 120)] {
         answers(&fleet, worker, 0, ms);
@@ -209,7 +209,7 @@ fn least_latency_takes_the_worker_whose_first_tokens_came_soonest() {
             .all(|(cost, ms)| (cost - ms).abs() < 1e-6),
         "{costs:?}"
     );
-    // It slows down, and is left for the next one.
+    // It slows down, and the next worker gets the requests.
     for _ in 0..5 {
         answers(&fleet, 2, 2000, 900);
     }
@@ -217,11 +217,11 @@ fn least_latency_takes_the_worker_whose_first_tokens_came_soonest() {
 }
 
 #[test]
-fn what_least_latency_sees_has_the_queue_in_it() {
+fn least_latency_includes_the_queueing_time() {
     let fleet = TestFleet::with(2, Policy::LeastLatency);
     answers(&fleet, 1, 0, 100);
     answers(&fleet, 2, 0, 150);
-    // Two at once on the first worker: the second prompt waits for the first, which the learned rate leaves out.
+    // Two requests at once on the first worker: the learned rate excludes the wait of the second.
     let both = [(); 2].map(|()| fleet.plan(at_ms(200), &pinned(1)).reservation);
     fleet.router.first_token(at_ms(300), both[0]);
     fleet.router.first_token(at_ms(600), both[1]);
@@ -229,19 +229,19 @@ fn what_least_latency_sees_has_the_queue_in_it() {
 }
 
 #[test]
-fn least_latency_tries_an_unknown_worker_first_but_never_with_a_herd() {
+fn least_latency_tries_an_unknown_worker_first_with_one_request_at_a_time() {
     let fleet = TestFleet::with(3, Policy::LeastLatency);
     answers(&fleet, 1, 0, 50);
     answers(&fleet, 2, 0, 90);
     assert_eq!(fleet.goes_to(at_ms(100), &ask(Vec::new())), 3);
-    // While it has not answered, the known ones get the rest.
+    // Until it has answered, the known workers get all other requests.
     for _ in 0..50 {
         assert_eq!(fleet.goes_to(at_ms(100), &ask(Vec::new())), 1);
     }
 }
 
 #[test]
-fn least_latency_knows_a_worker_for_a_minute() {
+fn least_latency_forgets_a_worker_after_a_minute() {
     let fleet = TestFleet::with(2, Policy::LeastLatency);
     answers(&fleet, 1, 0, 50);
     answers(&fleet, 2, 0, 5_000);
@@ -267,12 +267,12 @@ fn least_latency_knows_a_worker_for_a_minute() {
     assert_eq!(
         decision.winner,
         target(1),
-        "one that was forgotten is unknown again"
+        "a forgotten worker is unknown again"
     );
 }
 
 #[test]
-fn while_nobody_shows_a_first_token_least_latency_is_least_loaded() {
+fn without_any_first_token_least_latency_is_least_loaded() {
     let fleet = TestFleet::with(4, Policy::LeastLatency);
     assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
     let whole = TestFleet::with(2, Policy::LeastLatency);
@@ -291,7 +291,7 @@ fn while_nobody_shows_a_first_token_least_latency_is_least_loaded() {
     assert_eq!(
         whole.router.load(target(1)).in_flight,
         5,
-        "a reply in one piece shows none"
+        "a complete reply shows none"
     );
 }
 
@@ -350,7 +350,7 @@ fn cache_aware_settles_equal_matches_by_load() {
 }
 
 #[test]
-fn cache_aware_follows_the_load_where_it_is_uneven_by_difference_and_by_ratio() {
+fn cache_aware_balances_load_that_is_uneven_in_difference_and_ratio() {
     let winner = |settings, loads: [u32; 4]| {
         let fleet = caching(9, settings);
         for (worker, count) in (1..).zip(loads) {

@@ -1,4 +1,4 @@
-//! What every decision promises, whatever the policy.
+//! Properties of every decision under every policy.
 
 mod fleet;
 
@@ -36,7 +36,7 @@ fn an_overlap_weight_of_zero_balances_load_alone() {
 }
 
 #[test]
-fn a_temperature_draws_dearer_targets_too() {
+fn a_temperature_also_draws_targets_with_higher_costs() {
     for (policy, drawn) in [
         (Policy::KvAware, true),
         (Policy::Warm, true),
@@ -74,7 +74,7 @@ fn a_temperature_draws_dearer_targets_too() {
 }
 
 #[test]
-fn a_pin_wins_over_every_cost_and_the_others_say_why() {
+fn a_pin_overrides_every_cost_and_the_others_carry_the_reason() {
     let fleet = TestFleet::with(3, Policy::Warm);
     fleet.stored(1, &tokens(1, 50), Tier::Device);
     let pin = Some(Pin {
@@ -109,7 +109,7 @@ fn a_pin_wins_over_every_cost_and_the_others_say_why() {
 }
 
 #[test]
-fn a_pinned_rank_that_is_not_there_is_refused_with_the_reasons() {
+fn a_pin_to_a_missing_rank_is_refused_with_the_reasons() {
     let fleet = TestFleet::with(2, Policy::Warm);
     let pin = Some(Pin {
         worker: WorkerId(1),
@@ -129,7 +129,7 @@ fn a_pinned_rank_that_is_not_there_is_refused_with_the_reasons() {
 }
 
 #[test]
-fn a_single_candidate_is_said_to_be_the_only_one() {
+fn a_single_candidate_is_recorded_as_the_only_one() {
     for policy in Policy::ALL {
         let fleet = TestFleet::with(1, policy);
         let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
@@ -139,7 +139,7 @@ fn a_single_candidate_is_said_to_be_the_only_one() {
 }
 
 #[test]
-fn nobody_left_is_a_refusal_for_every_policy() {
+fn no_eligible_candidate_is_a_refusal_under_every_policy() {
     for policy in Policy::ALL {
         let mut fleet = TestFleet::with(1, policy);
         fleet.candidates.clear();
@@ -149,7 +149,7 @@ fn nobody_left_is_a_refusal_for_every_policy() {
 }
 
 #[test]
-fn the_last_token_is_never_expected_to_be_cached() {
+fn the_last_token_is_never_predicted_as_cached() {
     let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     // Exactly ten blocks: the engine computes the last block again for the logits.
@@ -187,7 +187,7 @@ fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
 }
 
 #[test]
-fn what_an_untrusted_target_announces_is_told_beside_what_is_believed_of_it() {
+fn announced_blocks_of_an_untrusted_target_are_reported_beside_the_credited_ones() {
     let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     fleet.stored(1, &tokens(2, 10), Tier::Remote);
@@ -215,7 +215,7 @@ fn what_an_untrusted_target_announces_is_told_beside_what_is_believed_of_it() {
 }
 
 #[test]
-fn adapters_and_salts_do_not_warm_each_other() {
+fn adapters_and_salts_do_not_share_cached_blocks() {
     let mut fleet = TestFleet::with(2, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     fleet
@@ -232,7 +232,7 @@ fn adapters_and_salts_do_not_warm_each_other() {
 }
 
 #[test]
-fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
+fn an_unknown_prompt_still_gets_a_target() {
     let fleet = TestFleet::with(2, Policy::Warm);
     let blind = routing::Job {
         policy: None,
@@ -260,7 +260,7 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
 }
 
 #[test]
-fn a_decision_keeps_the_candidates_worth_telling_of() {
+fn a_decision_keeps_the_most_relevant_candidates() {
     let mut fleet = TestFleet::new(
         40,
         RoutingSettings {

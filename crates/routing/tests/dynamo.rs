@@ -1,4 +1,4 @@
-//! What `dynamo_cost` promises: blocks to compute, weighted, and blocks to hold.
+//! Policy `dynamo_cost`: weighted blocks to compute plus active blocks.
 
 mod fleet;
 
@@ -24,14 +24,14 @@ fn on(worker: u32, prompt: Vec<u32>) -> TestRequest {
     }
 }
 
-/// A request that `worker` is still computing.
+/// A request in its prefill on `worker`.
 fn queued(fleet: &TestFleet, worker: u32, topic: u32, blocks: u32) -> ReservationId {
     fleet
         .plan(NOW, &on(worker, tokens(topic, blocks)))
         .reservation
 }
 
-/// A request that `worker` is generating for.
+/// A request in its decode on `worker`.
 fn generating(fleet: &TestFleet, worker: u32, topic: u32, blocks: u32) -> ReservationId {
     let reservation = queued(fleet, worker, topic, blocks);
     fleet.router.first_token(NOW, reservation);
@@ -53,8 +53,8 @@ fn figures(decision: &Decision, worker: u32) -> (f64, f64, f64) {
     (term("prefill_blocks"), term("decode_blocks"), row.cost)
 }
 
-/// The three workers of the document's example, and a request of five blocks: 8, 5 and 2 blocks to compute, 10, 5 and 9
-/// to hold.
+/// The three workers of the document's example, and a request of five blocks: 8, 5 and 2 blocks to
+/// compute, 10, 5 and 9 to hold.
 fn example() -> (TestFleet, TestRequest) {
     let fleet = TestFleet::with(3, Policy::DynamoCost);
     let prompt = tokens(1, 5);
@@ -85,7 +85,7 @@ fn the_worked_example_costs_18_10_and_11_and_the_second_worker_wins() {
 
 #[test]
 #[contract("DY15", "DY16")]
-fn the_overlap_weight_multiplies_what_has_to_be_computed() {
+fn the_overlap_weight_multiplies_the_blocks_to_compute() {
     let (fleet, request) = example();
     let weighted = |weight| {
         let overrides = Overrides {
@@ -109,13 +109,13 @@ fn the_overlap_weight_multiplies_what_has_to_be_computed() {
         (heavy.winner, row(&heavy, 3).terms.get("overlap_weight")),
         (target(3), Some(2.0))
     );
-    // The cost goes by blocks of the candidate's own size, and fractions count.
+    // The cost counts blocks of the candidate's own size, including fractions.
     assert_eq!(figures(&weighted(0.5), 1).2, 14.0);
 }
 
 #[test]
 #[contract("DY2")]
-fn a_weight_of_zero_balances_what_is_held_whatever_is_cached() {
+fn an_overlap_weight_of_zero_balances_active_blocks_regardless_of_caches() {
     let settings = RoutingSettings {
         policy: Policy::DynamoCost,
         overlap_weight: 0.0,
@@ -138,7 +138,7 @@ fn a_weight_of_zero_balances_what_is_held_whatever_is_cached() {
 
 #[test]
 #[contract("DY15")]
-fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_where_that_is_set() {
+fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_if_configured() {
     let prompt = tokens(1, 8);
     let costs = |dynamo: DynamoSettings| {
         let settings = RoutingSettings {
@@ -161,7 +161,7 @@ fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_where_that_is_set() 
             figures(&decision, 3).2,
         )
     };
-    // Four blocks to compute, nine to hold on the third one.
+    // Four blocks to compute, nine active ones on the third worker.
     let usual = costs(DynamoSettings::default());
     assert_eq!(usual, (vec![4.0, 4.0, 4.0], Some(0.0), 13.0));
     let set = DynamoSettings {
@@ -174,7 +174,7 @@ fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_where_that_is_set() 
 
 #[test]
 #[contract("DY13")]
-fn queued_prefill_leaves_at_the_first_token() {
+fn queued_prefill_ends_at_the_first_token() {
     let fleet = TestFleet::with(1, Policy::DynamoCost);
     let earlier = queued(&fleet, 1, 2, 3);
     let prefill = || figures(&fleet.preview(NOW, &ask(tokens(1, 5))).expect("free"), 1).0;
@@ -185,7 +185,7 @@ fn queued_prefill_leaves_at_the_first_token() {
 
 #[test]
 #[contract("DY14")]
-fn blocks_of_sequences_that_share_a_prefix_count_once_and_go_with_the_last_of_them() {
+fn blocks_of_a_shared_prefix_count_once_until_its_last_sequence_ends() {
     let fleet = TestFleet::with(1, Policy::DynamoCost);
     let prompt = tokens(1, 5);
     let decode = || figures(&fleet.preview(NOW, &ask(prompt.clone())).expect("free"), 1).1;
@@ -210,7 +210,7 @@ fn blocks_of_sequences_that_share_a_prefix_count_once_and_go_with_the_last_of_th
 
 #[test]
 #[contract("DY11", "DY14")]
-fn without_tracking_no_blocks_are_held() {
+fn without_tracking_no_active_blocks_are_counted() {
     let settings = RoutingSettings {
         policy: Policy::DynamoCost,
         track_active_blocks: false,
@@ -225,7 +225,7 @@ fn without_tracking_no_blocks_are_held() {
 
 #[test]
 #[contract("DY3")]
-fn at_temperature_zero_equal_costs_are_drawn_and_a_draw_can_be_repeated() {
+fn at_temperature_zero_equal_costs_are_drawn_and_the_draw_is_repeatable() {
     let winner = |random| {
         let fleet = TestFleet::with(4, Policy::DynamoCost);
         fleet.goes_to(
@@ -267,7 +267,8 @@ fn a_temperature_draws_by_cost_with_the_cheapest_likeliest() {
             },
         ) as usize] += 1;
     }
-    // Weights exp(-x / 0.5) of the costs 18, 10, 11 scaled to 1, 0 and 1/8: shares 7 %, 53 % and 41 %.
+    // Weights exp(-x / 0.5) of the costs 18, 10, 11 scaled to 1, 0 and 1/8: shares 7 %, 53 % and
+    // 41 %.
     assert!((130..290).contains(&wins[1]), "{wins:?}");
     assert!((1480..1680).contains(&wins[2]), "{wins:?}");
     assert!((1120..1320).contains(&wins[3]), "{wins:?}");
@@ -275,7 +276,7 @@ fn a_temperature_draws_by_cost_with_the_cheapest_likeliest() {
 
 #[test]
 #[contract("DY30")]
-fn potential_loads_are_what_each_target_would_have_with_the_request_and_asking_adds_nothing() {
+fn potential_loads_include_the_request_and_computing_them_adds_no_load() {
     let (fleet, request) = example();
     for _ in 0..2 {
         let loads = fleet.potential_loads(NOW, &request);
@@ -292,7 +293,7 @@ fn potential_loads_are_what_each_target_would_have_with_the_request_and_asking_a
 
 #[test]
 #[contract("DY1")]
-fn a_policy_goes_by_its_name_however_it_is_spelt() {
+fn a_policy_name_is_accepted_in_every_spelling() {
     for (name, policy) in [
         ("kv", Policy::DynamoCost),
         ("KV", Policy::DynamoCost),

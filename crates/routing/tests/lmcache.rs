@@ -1,4 +1,4 @@
-//! Policy `lmcache_aware`: who decides, by what, and what it falls back to.
+//! Policy `lmcache_aware`: score, longest match and fallback.
 
 mod fleet;
 
@@ -11,8 +11,8 @@ use routing::{
 
 const NOW: Moment = Moment::START;
 
-/// Workers `w1`, `w2`, ... of which the controller says this: chunks held, tokens matched.
-fn told(facts: &[(Option<u64>, Option<u32>)], settings: LmcacheSettings) -> TestFleet {
+/// Workers `w1`, `w2`, ... with the controller's data: chunks cached, tokens matched.
+fn fleet_with(facts: &[(Option<u64>, Option<u32>)], settings: LmcacheSettings) -> TestFleet {
     let settings = RoutingSettings {
         policy: Policy::LmcacheAware,
         lmcache: settings,
@@ -29,14 +29,14 @@ fn told(facts: &[(Option<u64>, Option<u32>)], settings: LmcacheSettings) -> Test
 }
 
 fn usual(facts: &[(Option<u64>, Option<u32>)]) -> TestFleet {
-    told(facts, LmcacheSettings::default())
+    fleet_with(facts, LmcacheSettings::default())
 }
 
 fn prompt() -> TestRequest {
     ask((0..160).collect())
 }
 
-/// So many requests are in flight on a worker.
+/// Puts `count` requests in flight on a worker.
 fn busy(fleet: &TestFleet, worker: u32, count: u64) {
     for random in 0..count {
         let pin = Some(routing::Pin {
@@ -55,7 +55,7 @@ fn busy(fleet: &TestFleet, worker: u32, count: u64) {
 }
 
 fn decided(fleet: &TestFleet) -> Decision {
-    fleet.preview(NOW, &prompt()).expect("somebody is eligible")
+    fleet.preview(NOW, &prompt()).expect("a target is eligible")
 }
 
 fn row<'a>(decision: &'a Decision, worker: &str) -> &'a routing::ScoredCandidate {
@@ -68,7 +68,7 @@ fn row<'a>(decision: &'a Decision, worker: &str) -> &'a routing::ScoredCandidate
 
 #[test]
 #[contract("V29")]
-fn the_score_is_seven_tenths_of_what_is_held_and_three_tenths_of_how_little_there_is_to_do() {
+fn the_score_is_seven_tenths_cached_chunks_and_three_tenths_free_capacity() {
     let fleet = usual(&[(Some(100), None), (Some(50), None), (Some(0), None)]);
     busy(&fleet, 1, 2);
     busy(&fleet, 2, 1);
@@ -99,7 +99,7 @@ fn the_score_is_seven_tenths_of_what_is_held_and_three_tenths_of_how_little_ther
 
 #[test]
 #[contract("V29")]
-fn the_fullest_cache_wins_while_load_is_equal_and_not_when_it_is_far_busier() {
+fn the_fullest_cache_wins_at_equal_load_and_not_under_much_more_load() {
     let fleet = usual(&[(Some(60), None), (Some(100), None)]);
     assert_eq!(&*decided(&fleet).winner_name, "w2");
     busy(&fleet, 2, 3);
@@ -109,10 +109,10 @@ fn the_fullest_cache_wins_while_load_is_equal_and_not_when_it_is_far_busier() {
 
 #[test]
 #[contract("V29")]
-fn the_weight_goes_from_load_alone_to_cache_alone() {
+fn the_cache_weight_ranges_from_load_only_to_cache_only() {
     let facts = [(Some(1), None), (Some(1_000), None)];
     for (cache_weight, winner) in [(0.0, "w1"), (1.0, "w2")] {
-        let fleet = told(
+        let fleet = fleet_with(
             &facts,
             LmcacheSettings {
                 cache_weight,
@@ -126,7 +126,7 @@ fn the_weight_goes_from_load_alone_to_cache_alone() {
 
 #[test]
 #[contract("V29")]
-fn a_worker_that_the_controller_does_not_know_scores_by_its_load_only() {
+fn a_worker_unknown_to_the_controller_scores_by_its_load_only() {
     let fleet = usual(&[(None, None), (Some(10), None)]);
     let decision = decided(&fleet);
     assert_eq!(
@@ -138,7 +138,7 @@ fn a_worker_that_the_controller_does_not_know_scores_by_its_load_only() {
 
 #[test]
 #[contract("V29")]
-fn without_word_of_anybody_the_fallback_decides_and_the_receipt_says_so() {
+fn without_controller_data_the_fallback_decides_and_the_receipt_shows_it() {
     let fleet = usual(&[(None, None), (None, None), (None, Some(0))]);
     let decision = decided(&fleet);
     assert_eq!(
@@ -151,24 +151,24 @@ fn without_word_of_anybody_the_fallback_decides_and_the_receipt_says_so() {
             .iter()
             .all(|row| row.terms.get("fallback") == Some(1.0))
     );
-    // As `power_of_two`: of two drawn the less loaded, so never the fullest of three.
+    // As `power_of_two`: the less loaded of two drawn, so never the most loaded of three.
     busy(&fleet, 3, 5);
     for random in 0..200 {
         let decision = fleet
             .preview(NOW, &TestRequest { random, ..prompt() })
-            .expect("somebody is eligible");
+            .expect("a target is eligible");
         assert_ne!(&*decision.winner_name, "w3");
     }
     let last = LmcacheSettings {
         fallback: Policy::LeastLoaded,
         ..LmcacheSettings::default()
     };
-    let fleet = told(&[(None, None), (None, None)], last);
+    let fleet = fleet_with(&[(None, None), (None, None)], last);
     busy(&fleet, 1, 1);
     assert_eq!(&*decided(&fleet).winner_name, "w2");
-    // One that goes by a key of the request, or is this policy itself, cannot stand in for it.
+    // A policy that uses a key of the request, or this policy itself, cannot be the fallback.
     for fallback in [Policy::LmcacheAware, Policy::PrefixHash, Policy::Composite] {
-        let fleet = told(
+        let fleet = fleet_with(
             &[(None, None)],
             LmcacheSettings {
                 fallback,
@@ -181,7 +181,7 @@ fn without_word_of_anybody_the_fallback_decides_and_the_receipt_says_so() {
 
 #[test]
 #[contract("V29")]
-fn where_caches_do_not_count_the_fallback_decides() {
+fn without_overlap_weight_the_fallback_decides() {
     let fleet = usual(&[(Some(10), Some(160)), (Some(900), None)]);
     let overrides = Overrides {
         overlap_weight: Some(0.0),
@@ -195,13 +195,13 @@ fn where_caches_do_not_count_the_fallback_decides() {
                 ..prompt()
             },
         )
-        .expect("somebody is eligible");
+        .expect("a target is eligible");
     assert_eq!(decision.method, Method::Fallback);
 }
 
 #[test]
 #[contract("V30")]
-fn the_largest_match_wins_whatever_the_others_hold_and_however_busy_it_is() {
+fn the_largest_match_wins_regardless_of_occupancy_and_load() {
     let fleet = usual(&[(Some(9_000), Some(32)), (Some(1), Some(144)), (None, None)]);
     busy(&fleet, 2, 8);
     let decision = decided(&fleet);
@@ -234,7 +234,7 @@ fn equal_matches_go_to_the_fewest_in_flight() {
 
 #[test]
 #[contract("V30")]
-fn where_nobody_matches_it_goes_by_what_is_held() {
+fn without_a_match_cache_occupancy_decides() {
     let fleet = usual(&[(Some(5), Some(0)), (Some(10), None)]);
     let decision = decided(&fleet);
     assert_eq!(
@@ -245,12 +245,12 @@ fn where_nobody_matches_it_goes_by_what_is_held() {
 
 #[test]
 #[contract("V29")]
-fn a_fallback_to_warm_prices_in_time_as_warm_does() {
+fn a_fallback_to_warm_has_costs_in_time() {
     let warm = LmcacheSettings {
         fallback: Policy::Warm,
         ..LmcacheSettings::default()
     };
-    let decision = decided(&told(&[(None, None), (None, None)], warm));
+    let decision = decided(&fleet_with(&[(None, None), (None, None)], warm));
     assert_eq!(
         (decision.method, decision.cost_unit),
         (Method::Fallback, routing::CostUnit::Ms)

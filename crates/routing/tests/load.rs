@@ -24,7 +24,7 @@ fn assert_idle(fleet: &TestFleet) {
 }
 
 #[test]
-fn a_request_moves_from_prefill_to_decode_to_nothing() {
+fn a_request_counts_as_prefill_then_as_decode_then_not_at_all() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let id = fleet.plan(at_ms(0), &ask(tokens(1, 10))).reservation;
     let load = |in_flight, queued_prefill_tokens, decode_sequences, decode_blocks| TargetLoad {
@@ -44,7 +44,7 @@ fn a_request_moves_from_prefill_to_decode_to_nothing() {
 }
 
 #[test]
-fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_over() {
+fn the_prefill_of_a_non_streaming_request_leaves_the_queue_after_its_estimated_time() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let whole = |seed| TestRequest {
         answer: ReplyMode::Whole,
@@ -60,7 +60,7 @@ fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_
     fleet.router.tick(at_ms(330));
     let load = fleet.router.load(target(1));
     assert_eq!((load.queued_prefill_tokens, load.decode_sequences), (0, 2));
-    // It says nothing about how fast the worker is.
+    // It is no sample of the worker's speed.
     assert_eq!(fleet.router.rates(WorkerId(1)).samples, 0);
     for id in [first, second] {
         fleet.router.done(at_ms(400), id);
@@ -69,7 +69,7 @@ fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_
 }
 
 #[test]
-fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
+fn an_unreported_first_token_does_not_hold_back_later_prompts() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let asked = |answer, seed| {
         fleet
@@ -82,7 +82,7 @@ fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
             )
             .reservation
     };
-    // 160 ms each, as above. Whoever holds the first place never says a word.
+    // 160 ms each, as above. The first request never reports its first token.
     let ids = [
         ReplyMode::Elsewhere,
         ReplyMode::Whole,
@@ -116,7 +116,7 @@ fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
 }
 
 #[test]
-fn a_first_token_told_by_somebody_else_moves_load_and_teaches_no_speed() {
+fn a_first_token_reported_over_the_api_moves_load_and_is_no_speed_sample() {
     let fleet = TestFleet::with(1, Policy::Warm);
     for n in 0..40 {
         let id = fleet
@@ -138,7 +138,7 @@ fn a_first_token_told_by_somebody_else_moves_load_and_teaches_no_speed() {
 }
 
 #[test]
-fn shared_prefixes_are_counted_once_and_leave_with_their_last_user() {
+fn a_shared_prefix_counts_once_until_its_last_request_ends() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let mut fork = tokens(1, 10);
     fork.truncate(6 * 16);
@@ -155,7 +155,7 @@ fn shared_prefixes_are_counted_once_and_leave_with_their_last_user() {
 }
 
 #[test]
-fn a_partial_block_takes_room_that_nobody_shares() {
+fn a_partial_block_is_counted_per_request() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let prompt = tokens(1, 3)[..40].to_vec();
     fleet.plan(at_ms(0), &ask(prompt.clone()));
@@ -207,7 +207,7 @@ fn a_queue_shrinks_as_time_passes_but_not_past_its_head() {
 }
 
 #[test]
-fn a_worker_that_leaves_keeps_its_open_load_and_nothing_else() {
+fn a_removed_worker_keeps_its_open_load_and_nothing_else() {
     let fleet = TestFleet::with(2, Policy::RoundRobin);
     let first = fleet.plan(at_ms(0), &ask(tokens(1, 10)));
     fleet.router.forget(WorkerId(1));
@@ -219,7 +219,7 @@ fn a_worker_that_leaves_keeps_its_open_load_and_nothing_else() {
 }
 
 #[test]
-fn ids_nobody_gave_out_are_ignored() {
+fn unknown_reservation_ids_are_ignored() {
     let fleet = TestFleet::with(1, Policy::Warm);
     fleet.router.done(at_ms(0), ReservationId(99));
     fleet.router.first_token(at_ms(0), ReservationId(0));
@@ -265,7 +265,8 @@ fn step() -> impl Strategy<Value = LoadStep> {
     ]
 }
 
-/// Plays `steps` a millisecond apart; returns the targets chosen and the reservations made, in order.
+/// Plays `steps` a millisecond apart; returns the targets chosen and the reservations made, in
+/// order.
 fn play(fleet: &TestFleet, steps: &[LoadStep]) -> Vec<(u32, ReservationId, String)> {
     let mut made = Vec::new();
     for (ms, step) in steps.iter().enumerate() {
@@ -357,13 +358,13 @@ proptest! {
 }
 
 #[test]
-fn the_router_may_be_shared_between_threads() {
+fn the_router_can_be_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<Router>();
 }
 
 #[test]
-fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
+fn a_million_unfinished_requests_leave_no_state_behind() {
     let fleet = TestFleet::with(4, Policy::Warm);
     let prompts: Vec<TestRequest> = (0..8)
         .map(|topic| TestRequest {
@@ -394,7 +395,7 @@ fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
             }
             Dispatch::Refused(refusal) => panic!("{refusal}"),
         };
-        // The client leaves: while it waits, before its request is sent, before its first token, in the middle.
+        // The client disconnects: in the queue, before the send or the first token, or mid-stream.
         while held.len() > 4 {
             held.pop_front().map(|ticket| fleet.router.cancel(ticket));
         }

@@ -1,4 +1,4 @@
-//! What each policy promises.
+//! The properties of each policy.
 
 mod fleet;
 
@@ -18,7 +18,7 @@ fn chain(tokens: &[u32]) -> Vec<SequenceHash> {
 }
 
 #[test]
-fn round_robin_gives_every_target_its_turn() {
+fn round_robin_picks_every_target_in_turn() {
     let fleet = TestFleet::with(3, Policy::RoundRobin);
     let order: Vec<u32> = (0..9)
         .map(|_| fleet.goes_to(NOW, &ask(tokens(1, 2))))
@@ -27,7 +27,7 @@ fn round_robin_gives_every_target_its_turn() {
 }
 
 #[test]
-fn round_robin_skips_who_is_left_out_without_doubling_a_neighbour() {
+fn round_robin_skips_an_excluded_target_without_doubling_its_neighbour() {
     let mut fleet = TestFleet::with(4, Policy::RoundRobin);
     let absent = fleet.candidates.remove(1);
     let mut counts = [0; 5];
@@ -94,7 +94,7 @@ fn least_loaded_fills_targets_by_their_weight() {
         ),
         (100.0, Some(200.0), Some(2.0))
     );
-    // Weights that are all alike are no weights.
+    // Equal weights have no effect.
     let mut fleet = TestFleet::with(4, Policy::LeastLoaded);
     fleet
         .candidates
@@ -144,7 +144,7 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
             "{cache:?}"
         );
         assert_ne!(next.decode.target, refusing, "{cache:?}");
-        // What was served stays, and a late word on what is over changes nothing.
+        // Blocks of a served request stay, and a late report on an ended one changes nothing.
         fleet.router.done(at_ms(3), next.reservation);
         fleet.router.failed(at_ms(4), next.reservation);
         fleet.router.failed(at_ms(4), refused.reservation);
@@ -159,7 +159,7 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
 }
 
 #[test]
-fn a_refusal_takes_back_neither_what_was_confirmed_nor_what_another_request_renewed() {
+fn a_refusal_removes_neither_confirmed_blocks_nor_those_renewed_by_another_request() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let warm = |ms| {
         let overlaps = fleet
@@ -199,12 +199,12 @@ fn least_loaded_rotates_while_everything_is_idle() {
 
 #[test]
 #[contract("V5", "V7")]
-fn kv_aware_takes_the_longest_contiguous_prefix() {
+fn kv_aware_picks_the_longest_contiguous_prefix() {
     let fleet = TestFleet::with(3, Policy::KvAware);
     let prompt = tokens(1, 10);
     fleet.stored(1, &prompt[..3 * 16], Tier::Device);
     fleet.stored(2, &prompt[..7 * 16], Tier::Device);
-    // Nine of ten blocks, but the first one is another: nothing contiguous from the start.
+    // Nine of ten blocks match, but not the first: no contiguous prefix.
     let mut gap = prompt.clone();
     gap[0] += 1;
     fleet.stored(3, &gap, Tier::Device);
@@ -229,7 +229,7 @@ fn a_partial_trailing_block_is_ignored() {
 
 #[test]
 #[contract("V7")]
-fn kv_aware_without_a_match_takes_the_least_loaded() {
+fn kv_aware_without_a_match_picks_the_least_loaded() {
     let fleet = TestFleet::with(3, Policy::KvAware);
     let pinned = |worker| TestRequest {
         pin: Some(Pin {
@@ -288,7 +288,7 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
     };
     assert!((score(&decision, 0) - 10.0).abs() < 1e-9 && (score(&decision, 1) - 0.6).abs() < 1e-9);
 
-    // All weights 1.0 is no weighting.
+    // Weights of 1.0 have no effect.
     let plain = RoutingSettings {
         medium_weights: MediumWeights {
             gpu: 1.0,
@@ -298,7 +298,7 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
         ..weighted
     };
     assert_eq!(stored(plain.clone()).goes_to(NOW, &ask(prompt.clone())), 1);
-    // A request's model may weigh tiers in its own way.
+    // A request's model may override the tier weights.
     let overrides = Overrides {
         medium_weights: Some(MediumWeights::default()),
         ..Overrides::default()
@@ -389,7 +389,7 @@ fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
 }
 
 #[test]
-fn without_speculation_a_target_with_events_is_credited_with_nothing_unconfirmed() {
+fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
     let settings = RoutingSettings {
         speculative: false,
         ..RoutingSettings::default()
@@ -404,7 +404,7 @@ fn without_speculation_a_target_with_events_is_credited_with_nothing_unconfirmed
         0
     );
 
-    // One without events is predicted all the same, for two minutes.
+    // A target without events still has predicted entries, for two minutes.
     fleet
         .candidates
         .iter_mut()
@@ -501,7 +501,7 @@ fn the_terms_of_warm_add_up_to_its_cost() {
 }
 
 #[test]
-fn a_herd_of_equal_prompts_never_sits_on_one_worker() {
+fn a_burst_of_equal_prompts_never_stays_on_one_worker() {
     for blocks in [0, 1, 8, 60, 500, 2000] {
         let fleet = TestFleet::with(4, Policy::Warm);
         let counts = fleet.burst(500, &ask(tokens(1, blocks)));
@@ -513,7 +513,7 @@ fn a_herd_of_equal_prompts_never_sits_on_one_worker() {
 }
 
 #[test]
-fn a_herd_of_different_prompts_spreads_evenly() {
+fn a_burst_of_different_prompts_spreads_evenly() {
     for policy in [Policy::Warm, Policy::KvAware, Policy::LeastLoaded] {
         let fleet = TestFleet::with(4, policy);
         let mut counts = [0; 4];
@@ -561,7 +561,7 @@ fn misses_on_an_idle_fleet_use_every_cache() {
 }
 
 #[test]
-fn a_slower_engine_gets_less_once_it_is_known() {
+fn a_slower_engine_gets_fewer_requests_once_its_speed_is_known() {
     let fleet = TestFleet::with(2, Policy::Warm);
     let mut late = [0; 2];
     for i in 0..120u32 {
@@ -601,7 +601,7 @@ fn active_blocks_beyond_the_cache_cost_time() {
 }
 
 #[test]
-fn a_worker_that_joins_is_filled_not_flooded() {
+fn a_joining_worker_is_filled_gradually() {
     let mut fleet = TestFleet::with(4, Policy::Warm);
     let newcomer = fleet.candidates.pop().unwrap();
     let serve = |fleet: &TestFleet, second: u32, prompt: Vec<u32>| {
@@ -641,7 +641,7 @@ fn a_worker_that_joins_is_filled_not_flooded() {
 
 #[test]
 #[contract("V44")]
-fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_room() {
+fn prefix_memory_applies_only_without_a_cache_match_and_below_the_load_bound() {
     let prompt = tokens(1, 10);
     let hinted = |policy| TestRequest {
         policy: Some(policy),
@@ -663,7 +663,7 @@ fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_ro
             (decision.winner, row.terms.get("remembered"), row.cost)
         };
         assert_eq!(told(&fleet), (target(2), Some(1.0), 0.0), "{policy}");
-        // Its even share and a quarter more: of six in flight and this one that is three.
+        // Its even share and a quarter: three of six requests in flight and this one.
         let on = |worker| TestRequest {
             pin: Some(Pin {
                 worker: WorkerId(worker),
@@ -686,7 +686,7 @@ fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_ro
         fleet.stored(3, &prompt[..5 * BLOCK as usize], Tier::Device);
         assert_eq!(fleet.goes_to(NOW, &hinted(policy)), 3, "{policy}");
     }
-    // Others do not look at it, and where caches do not count nobody does.
+    // Other policies ignore it, and without overlap weight every policy does.
     let fleet = TestFleet::with(4, Policy::LeastLoaded);
     (0..8).for_each(|_| drop(fleet.plan(NOW, &hinted(Policy::LeastLoaded))));
     assert_eq!(fleet.router.load(target(2)).in_flight, 2);

@@ -1,5 +1,5 @@
-//! Two pools for one request: who computes its prompt and who generates, what each of them counts, and that all of it is
-//! freed.
+//! Two pools for one request: the prefill and the decode worker, the load counted on each, and its
+//! release.
 
 mod fleet;
 
@@ -14,7 +14,7 @@ use routing::{
 
 const NOW: Moment = Moment::START;
 
-/// Decode workers from 1 on, and prefill workers from 11 on.
+/// Decode workers are numbered from 1, prefill workers from 11.
 fn pools(decode: u32, prefill: u32) -> TestFleet {
     with(decode, prefill, RoutingSettings::default())
 }
@@ -39,7 +39,7 @@ fn threshold(fleet: &mut TestFleet, tokens: u32) {
 fn leg(plan: &Plan) -> u32 {
     plan.prefill
         .as_ref()
-        .expect("somebody computes the prompt")
+        .expect("a prefill worker is chosen")
         .target
         .worker
         .0
@@ -84,7 +84,7 @@ fn each_leg_is_chosen_by_its_own_policy_among_its_own_workers() {
 
 #[test]
 #[contract("DY25")]
-fn the_prefill_goes_where_the_prompt_is_warm_among_those_that_compute() {
+fn the_prefill_goes_to_the_prefill_worker_that_has_the_prompt_cached() {
     let fleet = pools(2, 3);
     fleet.stored(12, &tokens(1, 60), Tier::Device);
     let plan = fleet.plan(NOW, &ask(tokens(1, 64)));
@@ -107,7 +107,7 @@ fn the_prefill_goes_where_the_prompt_is_warm_among_those_that_compute() {
 
 #[test]
 #[contract("DY25")]
-fn a_prompt_is_counted_where_it_is_computed_and_blocks_where_it_is_generated_from() {
+fn prompt_tokens_count_on_the_prefill_worker_and_blocks_on_the_decode_worker() {
     let fleet = pools(1, 1);
     let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
     let prefill = TargetLoad {
@@ -132,7 +132,7 @@ fn a_prompt_is_counted_where_it_is_computed_and_blocks_where_it_is_generated_fro
         (0, 10)
     );
 
-    // The prompt is computed: the one leg is over, the other one waits for its first token.
+    // The prompt is computed: the prefill leg is over, the decode leg waits for its first token.
     let leg = plan.prefill.expect("a leg").reservation;
     fleet.router.first_token(at_ms(20), leg);
     assert_eq!(
@@ -157,7 +157,7 @@ fn a_prompt_is_counted_where_it_is_computed_and_blocks_where_it_is_generated_fro
 
 #[test]
 #[contract("DY25")]
-fn the_speed_of_a_worker_is_learned_from_the_prompts_it_computes_itself() {
+fn a_workers_speed_is_learned_only_from_prompts_that_it_computes() {
     let fleet = pools(1, 1);
     let before = fleet.router.rates(WorkerId(1));
     for n in 0..30u32 {
@@ -185,7 +185,7 @@ fn the_speed_of_a_worker_is_learned_from_the_prompts_it_computes_itself() {
 
 #[test]
 #[contract("V40")]
-fn a_decode_worker_that_lacks_no_more_than_the_threshold_computes_the_rest_itself() {
+fn a_decode_worker_computes_an_uncached_rest_up_to_the_threshold() {
     let mut fleet = pools(1, 1);
     fleet.stored(1, &tokens(1, 8), Tier::Device);
     let prompt = ask(tokens(1, 10));
@@ -210,8 +210,7 @@ fn a_decode_worker_that_lacks_no_more_than_the_threshold_computes_the_rest_itsel
 
 #[test]
 #[contract("V40")]
-fn without_a_threshold_a_prompt_that_is_warm_to_its_end_still_has_its_last_token_computed_elsewhere()
- {
+fn without_a_threshold_even_a_fully_cached_prompt_has_a_prefill_leg() {
     let fleet = pools(1, 1);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     assert_eq!(leg(&fleet.plan(NOW, &ask(tokens(1, 10)))), 11);
@@ -219,7 +218,7 @@ fn without_a_threshold_a_prompt_that_is_warm_to_its_end_still_has_its_last_token
 
 #[test]
 #[contract("DY26")]
-fn an_empty_pool_leaves_all_of_it_to_the_decode_worker_visibly() {
+fn an_empty_prefill_pool_leaves_all_work_to_the_decode_worker_and_is_recorded() {
     let mut fleet = pools(1, 0);
     let out = ExcludedTarget {
         target: target(11),
@@ -233,13 +232,13 @@ fn an_empty_pool_leaves_all_of_it_to_the_decode_worker_visibly() {
     assert_eq!(
         plan.decision.excluded[0].reason,
         ExcludeReason::Busy,
-        "and why nobody is in it"
+        "and the reasons of exclusion"
     );
     assert_eq!(fleet.router.load(target(1)).queued_prefill_tokens, 160);
 }
 
 #[test]
-fn a_worker_asked_for_by_name_is_pinned_in_its_own_pool() {
+fn a_worker_requested_by_name_is_pinned_in_its_own_pool() {
     let mut fleet = pools(2, 2);
     threshold(&mut fleet, u32::MAX);
     let pinned = |worker| {
@@ -252,7 +251,7 @@ fn a_worker_asked_for_by_name_is_pinned_in_its_own_pool() {
     };
     assert_eq!(fleet.plan(NOW, &pinned(2)).decode.target, target(2));
     let plan = fleet.plan(NOW, &pinned(12));
-    assert_eq!(leg(&plan), 12, "whatever the threshold says");
+    assert_eq!(leg(&plan), 12, "whatever the threshold");
     assert!([target(1), target(2)].contains(&plan.decode.target));
     assert!(matches!(
         fleet.dispatch(NOW, &pinned(13)),
@@ -261,7 +260,7 @@ fn a_worker_asked_for_by_name_is_pinned_in_its_own_pool() {
 }
 
 #[test]
-fn both_workers_are_expected_to_hold_the_prompt_afterwards() {
+fn both_workers_get_speculative_entries_for_the_prompt() {
     let fleet = pools(2, 2);
     let first = fleet.plan(NOW, &ask(tokens(1, 10)));
     let again = fleet.plan(NOW, &ask(tokens(1, 10)));
@@ -274,7 +273,7 @@ fn both_workers_are_expected_to_hold_the_prompt_afterwards() {
 }
 
 #[test]
-fn what_was_never_sent_is_not_expected_either_and_blames_nobody() {
+fn a_withdrawn_plan_leaves_no_speculative_entries_and_no_failure() {
     let fleet = pools(1, 1);
     let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
     fleet.router.withdraw(NOW, plan.reservation);
@@ -293,7 +292,7 @@ fn what_was_never_sent_is_not_expected_either_and_blames_nobody() {
 }
 
 #[test]
-fn a_preview_names_who_would_compute_and_changes_nothing() {
+fn a_preview_names_the_prefill_worker_and_changes_nothing() {
     let fleet = pools(2, 2);
     fleet.stored(12, &tokens(1, 10), Tier::Device);
     let prompt = ask(tokens(1, 10));
@@ -311,7 +310,7 @@ fn a_preview_names_who_would_compute_and_changes_nothing() {
 }
 
 #[test]
-fn potential_loads_tell_of_both_pools_and_count_the_prompt_once() {
+fn potential_loads_cover_both_pools_and_count_the_prompt_once() {
     let mut fleet = pools(1, 1);
     let prompt = ask(tokens(1, 10));
     let loads = |fleet: &TestFleet| -> Vec<_> {
@@ -326,11 +325,11 @@ fn potential_loads_tell_of_both_pools_and_count_the_prompt_once() {
     assert_eq!(
         loads(&fleet),
         [(target(1), 160, 10), (target(11), 160, 0)],
-        "what would be there if it went there"
+        "the load with the request"
     );
 }
 
-/// One thing that can happen to one of the requests under way.
+/// One step of an open request.
 #[derive(Clone, Copy, Debug)]
 enum PoolStep {
     Ask {
@@ -366,7 +365,7 @@ fn step() -> impl Strategy<Value = PoolStep> {
 proptest! {
     #[test]
     #[contract("DY25", "DY26")]
-    fn whatever_happens_in_whatever_order_all_load_is_freed_exactly_once(steps in prop::collection::vec(step(), 0..120)) {
+    fn any_order_of_steps_frees_all_load_exactly_once(steps in prop::collection::vec(step(), 0..120)) {
         let mut fleet = pools(2, 2);
         let mut dice = TestRandom(steps.len() as u64);
         let mut open: Vec<Plan> = Vec::new();

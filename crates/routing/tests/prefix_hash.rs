@@ -20,7 +20,7 @@ fn hashing() -> RoutingSettings {
     }
 }
 
-/// The ring as it is documented, worker by worker and point by point.
+/// The documented ring, computed worker by worker and point by point.
 struct PlainRing(BTreeMap<u64, u32>);
 
 impl PlainRing {
@@ -60,7 +60,7 @@ fn the_policy_is_selected_under_either_of_its_names() {
 }
 
 #[test]
-fn an_unknown_policy_is_answered_with_every_name_there_is() {
+fn an_unknown_policy_is_rejected_with_all_known_names() {
     let text = "best"
         .parse::<Policy>()
         .expect_err("no such policy")
@@ -123,8 +123,8 @@ fn a_target_has_150_points_and_a_quarter_above_its_even_share_unless_set_otherwi
     }
 }
 
-/// First eight bytes of the SHA-256 of "prompt 0" to "prompt 7", and the owner among w1 to w4, as another program with
-/// another implementation of XXH3 finds them.
+/// First eight bytes of the SHA-256 of "prompt 0" to "prompt 7", and the owner among w1 to w4,
+/// computed by another program with another implementation of XXH3.
 const OWNERS: [(u64, u32); 8] = [
     (0x481d_04be_4cdb_b88b, 3),
     (0x7e5b_8ad5_6422_e58b, 1),
@@ -155,7 +155,7 @@ fn a_key_has_one_owner_after_restarts_on_every_replica_and_in_any_order_of_candi
     let mut dice = TestRandom(2);
     let mut routers: Vec<TestFleet> = (0..3).map(|_| TestFleet::new(8, hashing())).collect();
     for (replica, fleet) in routers.iter_mut().enumerate() {
-        // Another replica, and this one after a restart, numbers its workers in the order it met them.
+        // Another replica, or this one after a restart, numbers workers in order of discovery.
         dice.shuffle(&mut fleet.candidates);
         for (met, candidate) in fleet.candidates.iter_mut().enumerate() {
             candidate.target = target(u32::try_from(replica * 100 + met).expect("few workers"));
@@ -176,7 +176,7 @@ fn a_key_has_one_owner_after_restarts_on_every_replica_and_in_any_order_of_candi
 
 #[test]
 #[contract("CK19")]
-fn keys_follow_the_name_when_a_worker_gets_another_ones_number() {
+fn keys_follow_the_worker_name_when_numbers_are_swapped() {
     let mut fleet = TestFleet::new(4, hashing());
     let owners = |fleet: &TestFleet| OWNERS.map(|(key, _)| fleet.would_go_to(&with_prefix(key)));
     let before = owners(&fleet);
@@ -188,7 +188,7 @@ fn keys_follow_the_name_when_a_worker_gets_another_ones_number() {
 
 #[test]
 #[contract("CK20")]
-fn a_target_that_leaves_takes_none_but_its_own_keys_with_it() {
+fn removing_a_target_moves_only_its_own_keys() {
     let mut dice = TestRandom(3);
     let keys: Vec<TestRequest> = (0..10_000).map(|_| with_prefix(dice.roll())).collect();
     for (workers, leaving) in [(2, 1), (3, 2), (10, 7)] {
@@ -221,7 +221,7 @@ fn a_target_that_leaves_takes_none_but_its_own_keys_with_it() {
 proptest! {
     #[test]
     #[contract("CK20")]
-    fn owners_do_not_depend_on_who_was_there_before(
+    fn owners_do_not_depend_on_earlier_targets(
         steps in prop::collection::vec((prop::collection::btree_set(0..12usize, 1..12), any::<u64>()), 1..12),
     ) {
         let mut fleet = TestFleet::new(12, hashing());
@@ -236,7 +236,7 @@ proptest! {
 }
 
 #[test]
-fn ranks_of_one_worker_own_keys_of_their_own() {
+fn ranks_of_one_worker_own_separate_keys() {
     let mut fleet = TestFleet::new(2, hashing());
     fleet.candidates[1].name = "w1".into();
     fleet.candidates[1].target.rank = DpRank(1);
@@ -252,7 +252,7 @@ fn ranks_of_one_worker_own_keys_of_their_own() {
     assert!(counts[&0] > 300 && counts[&1] > 300, "{counts:?}");
 }
 
-/// A fleet, and beside it the plainest account of what the policy promises about it.
+/// A fleet, and a simple reference model of the policy.
 struct ObservedFleet {
     fleet: TestFleet,
     ring: PlainRing,
@@ -288,7 +288,7 @@ impl ObservedFleet {
                 .clockwise(key)
                 .filter(|worker| present.contains(worker))
         };
-        let owner = walk().next().expect("somebody is there");
+        let owner = walk().next().expect("a target is present");
         let expected = walk()
             .find(|worker| self.in_flight(*worker) < cap)
             .expect("not all can be full");
@@ -306,7 +306,7 @@ impl ObservedFleet {
         let terms = plan
             .decision
             .winning()
-            .expect("the winner is told of")
+            .expect("the winner is recorded")
             .terms;
         assert_eq!(terms.get("cap"), Some(cap as f64));
         assert_eq!(
@@ -330,7 +330,7 @@ impl ObservedFleet {
 
 #[test]
 #[contract("CK17", "CK18")]
-fn in_a_hundred_thousand_random_steps_nobody_is_given_more_than_the_cap() {
+fn in_a_hundred_thousand_random_steps_no_target_exceeds_the_cap() {
     for (seed, epsilon, load_factor) in [
         (5, 0.25, (125, 100)),
         (6, 0.1, (110, 100)),
@@ -350,7 +350,7 @@ fn in_a_hundred_thousand_random_steps_nobody_is_given_more_than_the_cap() {
         };
         let mut away = Vec::new();
         let mut dice = TestRandom(seed);
-        // A few keys are asked for most of the time, and the load goes up and down.
+        // Most requests have one of a few keys, and the load rises and falls.
         let hot: Vec<u64> = (0..5).map(|_| dice.roll()).collect();
         for step in 0..100_000 {
             let filling = if step / 500 % 2 == 0 { 60 } else { 40 };
@@ -387,13 +387,13 @@ fn a_full_owner_passes_the_request_to_the_next_one_clockwise() {
         .copied()
         .find(|worker| *worker != walk[0])
         .expect("there are others");
-    // Caps with 0, 1, 2 in flight on four: 1, 1, 1. The third goes on to whoever comes after both.
+    // Caps with 0, 1, 2 in flight on four: 1, 1, 1. The third goes to the next target after both.
     let placed: Vec<_> = (0..3).map(|_| fleet.plan(NOW, &with_prefix(77))).collect();
     let told = |i: usize| (placed[i].decode.target.worker.0, placed[i].decision.label);
     assert_eq!(told(0), (walk[0], Some("prefix_hash")));
     assert_eq!(told(1), (next, Some("overflow")));
     assert_eq!(told(2).1, Some("overflow"));
-    // The owner has room again, and gets its key back.
+    // The owner is below its cap again, and gets its key back.
     fleet.router.done(NOW, placed[0].reservation);
     assert_eq!(fleet.goes_to(NOW, &with_prefix(77)), walk[0]);
 }
@@ -415,7 +415,7 @@ fn five_hundred_equal_prompts_at_once_stay_within_a_quarter_above_the_even_share
 
 #[test]
 #[contract("CK15")]
-fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
+fn without_a_key_the_configured_policy_decides_and_the_label_shows_it() {
     let fleet = TestFleet::new(4, hashing());
     let decision = fleet.plan(NOW, &ask(tokens(1, 4))).decision;
     assert_eq!(
@@ -429,7 +429,7 @@ fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
         "least_loaded, the first one counted"
     );
 
-    // Turns are used up as under the policy itself; what cannot decide either is not asked.
+    // Turns advance as under the policy itself; a fallback that cannot decide is not used.
     let turns = TestFleet::new(
         3,
         RoutingSettings {
@@ -454,7 +454,7 @@ fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
 }
 
 #[test]
-fn a_request_that_was_pinned_or_placed_by_another_policy_has_no_label() {
+fn a_request_pinned_or_placed_by_another_policy_has_no_label() {
     let fleet = TestFleet::new(3, hashing());
     for worker in 1..=3 {
         let pin = Some(Pin {

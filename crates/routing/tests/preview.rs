@@ -1,4 +1,4 @@
-//! Asking who would get a request gives the answer that sending it then gives, and leaves no trace.
+//! A preview equals the decision of the same request sent afterwards, and changes no state.
 
 mod fleet;
 
@@ -12,7 +12,7 @@ use routing::{
     Affinity, CacheSource, Decision, Overrides, Pin, Policy, Rates, ReplyMode, TargetLoad,
 };
 
-/// One step in the life of a fleet.
+/// One step in the history of a fleet.
 #[derive(Clone, Debug)]
 enum PreviewStep {
     Send {
@@ -77,8 +77,8 @@ fn steps() -> impl Strategy<Value = Vec<PreviewStep>> {
     )
 }
 
-/// Everything of a decision that is not a measured time.
-fn told(decision: &Decision) -> String {
+/// A decision without its measured times.
+fn summary(decision: &Decision) -> String {
     format!(
         "{:?}",
         Decision {
@@ -90,7 +90,7 @@ fn told(decision: &Decision) -> String {
     )
 }
 
-/// Everything that can be asked of a fleet.
+/// The observable state of a fleet.
 fn state(fleet: &TestFleet) -> (usize, Vec<(TargetLoad, Rates)>, String) {
     let of = |worker| {
         (
@@ -117,7 +117,7 @@ proptest! {
         random in any::<u64>(),
         temperature in prop::sample::select(vec![0.0, 0.7]),
     ) {
-        // Two fleets with one life; in one of them every request is asked about before it is sent.
+        // Two fleets with the same history; in one of them a preview precedes every request.
         let [asked, unasked] = [(); 2].map(|()| {
             let mut fleet = TestFleet::with(3, Policy::Warm);
             fleet.candidates[2].cache = CacheSource::Predicted;
@@ -137,7 +137,7 @@ proptest! {
         let overrides = Overrides { temperature: Some(temperature), ..Overrides::default() };
         let request = TestRequest { policy: Some(policy), random, overrides, affinity: affinity(topic), ..ask(prompt) };
         let [asked, unasked] = &fleets;
-        // What the passing of time does happens with or without a question.
+        // Effects of time happen with and without a preview.
         asked.router.tick(now);
         unasked.router.tick(now);
         let before = state(asked);
@@ -145,12 +145,12 @@ proptest! {
         asked.potential_loads(now, &request);
         prop_assert_eq!(&state(asked), &before);
         let sent = asked.plan(now, &request).decision;
-        prop_assert_eq!(told(&preview), told(&sent));
-        prop_assert_eq!(told(&preview), told(&unasked.plan(now, &request).decision));
+        prop_assert_eq!(summary(&preview), summary(&sent));
+        prop_assert_eq!(summary(&preview), summary(&unasked.plan(now, &request).decision));
     }
 }
 
-/// One topic has a prefix key, one a session, one neither.
+/// The affinity of a topic: a prefix key, a session, or neither.
 fn affinity(topic: u32) -> Affinity {
     match topic {
         1 => with_prefix(0x1234_5678 << 32).affinity,
@@ -227,7 +227,7 @@ fn live(
 }
 
 #[test]
-fn a_preview_uses_up_no_turn() {
+fn a_preview_consumes_no_turn() {
     let fleet = TestFleet::with(3, Policy::RoundRobin);
     let request = ask(tokens(1, 2));
     for turn in 1..=3 {
@@ -242,11 +242,11 @@ fn a_preview_uses_up_no_turn() {
 }
 
 #[test]
-fn a_preview_is_refused_as_the_request_would_be() {
+fn a_preview_is_rejected_like_the_request() {
     let mut fleet = TestFleet::with(1, Policy::DynamoCost);
     fleet.candidates.clear();
     let refusal = fleet
         .preview(Moment::START, &ask(tokens(1, 2)))
-        .expect_err("nobody is there");
+        .expect_err("no target is present");
     assert_eq!(refusal.policy, Policy::DynamoCost);
 }

@@ -1,4 +1,4 @@
-//! Who is held, who goes next, and that nobody is lost.
+//! Requests that wait, their order of release, and that none is lost.
 
 mod fleet;
 
@@ -21,8 +21,8 @@ const PATIENT: WaitBudget = WaitBudget {
     bytes: 100,
 };
 
-/// A prompt of so many blocks that may wait. Before anything is learned a block takes 16/7 ms.
-fn patient(topic: u32, blocks: u32) -> TestRequest {
+/// A request of `blocks` blocks that may wait. At the prior rate a block takes 16/7 ms.
+fn may_wait(topic: u32, blocks: u32) -> TestRequest {
     TestRequest {
         patience: Some(PATIENT),
         ..ask(tokens(topic, blocks))
@@ -61,15 +61,14 @@ fn busy() -> (TestFleet, ReservationId) {
             ..QueueSettings::default()
         },
     );
-    let long = fleet.plan(at_ms(0), &patient(1, 100)).reservation;
+    let long = fleet.plan(at_ms(0), &may_wait(1, 100)).reservation;
     (fleet, long)
 }
 
 #[test]
-fn a_request_waits_here_while_its_target_has_more_to_compute_than_is_allowed_and_goes_at_the_first_token()
- {
+fn a_request_waits_while_its_target_has_too_much_prefill_and_starts_at_the_first_token() {
     let (fleet, long) = busy();
-    let ticket = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
+    let ticket = held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     assert_eq!(
         (
             fleet.router.queued_requests(),
@@ -92,19 +91,19 @@ fn a_request_waits_here_while_its_target_has_more_to_compute_than_is_allowed_and
 }
 
 #[test]
-fn a_target_that_can_begin_gets_a_request_at_once_and_two_that_cannot_are_waited_for() {
+fn a_target_with_capacity_gets_a_request_at_once_and_busy_targets_are_waited_for() {
     let fleet = with_queue(2, QueueSettings::default());
     let mut bound = Vec::new();
     for topic in 1..=2 {
-        bound.push(fleet.goes_to(at_ms(0), &patient(topic, 100)));
+        bound.push(fleet.goes_to(at_ms(0), &may_wait(topic, 100)));
     }
     bound.sort_unstable();
     assert_eq!(bound, [1, 2]);
-    held(fleet.dispatch(at_ms(1), &patient(3, 100)));
+    held(fleet.dispatch(at_ms(1), &may_wait(3, 100)));
 }
 
 #[test]
-fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once() {
+fn a_request_that_may_not_wait_is_pinned_or_has_another_policy_starts_at_once() {
     let (fleet, _) = busy();
     fleet.plan(at_ms(1), &ask(tokens(2, 10)));
     let pin = Some(Pin {
@@ -115,7 +114,7 @@ fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once
         at_ms(1),
         &TestRequest {
             pin,
-            ..patient(3, 10)
+            ..may_wait(3, 10)
         },
     );
     for policy in Policy::ALL
@@ -126,7 +125,7 @@ fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once
             at_ms(1),
             &TestRequest {
                 policy: Some(policy),
-                ..patient(4, 10)
+                ..may_wait(4, 10)
             },
         );
     }
@@ -137,7 +136,7 @@ fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once
             ..QueueSettings::default()
         },
     );
-    (1..10).for_each(|topic| drop(off.plan(at_ms(0), &patient(topic, 100))));
+    (1..10).for_each(|topic| drop(off.plan(at_ms(0), &may_wait(topic, 100))));
     assert_eq!(
         (fleet.router.queued_requests(), off.router.queued_requests()),
         (0, 0)
@@ -145,21 +144,21 @@ fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once
 }
 
 #[test]
-fn the_shortest_uncached_prompt_goes_first_and_waiting_makes_up_for_length() {
+fn the_shortest_uncached_prompt_goes_first_and_age_offsets_length() {
     let (fleet, long) = busy();
-    let forty = held(fleet.dispatch(at_ms(1), &patient(2, 40)));
-    let thirty = held(fleet.dispatch(at_ms(2), &patient(3, 30)));
+    let forty = held(fleet.dispatch(at_ms(1), &may_wait(2, 40)));
+    let thirty = held(fleet.dispatch(at_ms(2), &may_wait(3, 30)));
     fleet.stored(1, &tokens(4, 60), Tier::Device);
-    let cached = held(fleet.dispatch(at_ms(3), &patient(4, 60)));
-    // Little enough to compute that another one may be bound behind it.
+    let cached = held(fleet.dispatch(at_ms(3), &may_wait(4, 60)));
+    // Its prefill is short enough for another request to start behind it.
     let released = fleet.router.first_token(at_ms(20), long);
     assert_eq!(tickets(&released), [cached, thirty]);
     let next = fleet
         .router
         .first_token(at_ms(30), released[0].plan.reservation);
     assert_eq!(tickets(&next), []);
-    // 40 blocks are 91 ms, which a fifth of 500 ms makes up for: it goes before one that is shorter and has just come.
-    let fresh = held(fleet.dispatch(at_ms(500), &patient(5, 10)));
+    // 40 blocks are 91 ms, which a fifth of 500 ms offsets: it goes before a shorter, new one.
+    let fresh = held(fleet.dispatch(at_ms(500), &may_wait(5, 10)));
     let released = fleet
         .router
         .first_token(at_ms(501), released[1].plan.reservation);
@@ -170,7 +169,7 @@ fn the_shortest_uncached_prompt_goes_first_and_waiting_makes_up_for_length() {
 #[test]
 fn a_higher_priority_goes_before_a_shorter_prompt() {
     let (fleet, long) = busy();
-    let short = held(fleet.dispatch(at_ms(1), &patient(2, 30)));
+    let short = held(fleet.dispatch(at_ms(1), &may_wait(2, 30)));
     let urgent = Overrides {
         priority: 1,
         ..Overrides::default()
@@ -179,7 +178,7 @@ fn a_higher_priority_goes_before_a_shorter_prompt() {
         at_ms(2),
         &TestRequest {
             overrides: urgent,
-            ..patient(3, 80)
+            ..may_wait(3, 80)
         },
     ));
     let released = fleet.router.first_token(at_ms(20), long);
@@ -191,11 +190,11 @@ fn a_higher_priority_goes_before_a_shorter_prompt() {
 }
 
 #[test]
-fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_compute() {
+fn a_request_at_its_wait_limit_starts_regardless_of_queued_prefill() {
     let fleet = with_queue(1, QueueSettings::default());
-    // Two minutes of work, of which nothing is heard.
-    fleet.plan(at_ms(50_000), &patient(1, 52_500));
-    let first = held(fleet.dispatch(at_ms(50_001), &patient(2, 90)));
+    // Two minutes of work without any report.
+    fleet.plan(at_ms(50_000), &may_wait(1, 52_500));
+    let first = held(fleet.dispatch(at_ms(50_001), &may_wait(2, 90)));
     let waited = WaitBudget {
         limit: Duration::from_secs(30),
         waited: Duration::from_secs(20),
@@ -205,31 +204,31 @@ fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_comp
         at_ms(50_001),
         &TestRequest {
             patience: Some(waited),
-            ..patient(3, 90)
+            ..may_wait(3, 90)
         },
     ));
-    let fresh = held(fleet.dispatch(at_ms(70_000), &patient(4, 10)));
+    let fresh = held(fleet.dispatch(at_ms(70_000), &may_wait(4, 10)));
     assert!(fleet.router.tick(at_ms(80_000)).is_empty());
     let then = fleet
         .router
         .next_release(at_ms(80_000))
-        .expect("somebody is held");
+        .expect("a request waits");
     assert_eq!(then, at_ms(80_001));
     let released = fleet.router.take_released(then);
     assert_eq!(tickets(&released), [first, again], "both are due");
     assert_eq!(
         released[1].waited,
         Duration::from_secs(50),
-        "what was waited elsewhere counts"
+        "earlier waiting time counts"
     );
     assert!(fleet.router.cancel(fresh));
 }
 
 #[test]
-fn one_who_may_wait_less_is_bound_in_time_though_its_elders_may_wait_on() {
+fn a_request_with_a_shorter_wait_limit_starts_in_time_before_older_ones() {
     let fleet = with_queue(1, QueueSettings::default());
-    fleet.plan(at_ms(0), &patient(1, 52_500));
-    held(fleet.dispatch(at_ms(1), &patient(2, 10)));
+    fleet.plan(at_ms(0), &may_wait(1, 52_500));
+    held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     let short = WaitBudget {
         limit: Duration::from_secs(5),
         ..PATIENT
@@ -238,19 +237,19 @@ fn one_who_may_wait_less_is_bound_in_time_though_its_elders_may_wait_on() {
         at_ms(2),
         &TestRequest {
             patience: Some(short),
-            ..patient(3, 10)
+            ..may_wait(3, 10)
         },
     ));
     let then = fleet
         .router
         .next_release(at_ms(2))
-        .expect("somebody is held");
+        .expect("a request waits");
     assert_eq!(then, at_ms(5_002));
     assert_eq!(tickets(&fleet.router.take_released(then)), [hurried]);
 }
 
 #[test]
-fn a_newcomer_does_not_pass_those_who_are_held_but_may_go_where_they_do_not() {
+fn a_new_request_does_not_overtake_queued_ones_except_to_another_target() {
     let fleet = with_queue(2, QueueSettings::default());
     fleet.stored(1, &tokens(1, 400), Tier::Device);
     let pin = |worker| {
@@ -263,17 +262,17 @@ fn a_newcomer_does_not_pass_those_who_are_held_but_may_go_where_they_do_not() {
         at_ms(0),
         &TestRequest {
             pin: pin(1),
-            ..patient(2, 100)
+            ..may_wait(2, 100)
         },
     );
-    // Its blocks are on the first, far cheaper to wait for than to compute anew.
-    held(fleet.dispatch(at_ms(1), &patient(1, 400)));
-    assert_eq!(fleet.goes_to(at_ms(2), &patient(3, 20)), 2);
+    // Its blocks are on the first worker: waiting costs far less than recomputing.
+    held(fleet.dispatch(at_ms(1), &may_wait(1, 400)));
+    assert_eq!(fleet.goes_to(at_ms(2), &may_wait(3, 20)), 2);
     assert_eq!(fleet.router.queued_requests(), 1);
 }
 
 #[test]
-fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
+fn the_queue_is_bounded_in_entries_and_bytes_and_rejects_the_excess() {
     let entries = with_queue(
         1,
         QueueSettings {
@@ -281,7 +280,7 @@ fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
             ..QueueSettings::default()
         },
     );
-    // Two of them fit, with what the queue keeps of each.
+    // Two requests fit, with the queue's overhead for each.
     let bytes = with_queue(
         1,
         QueueSettings {
@@ -294,10 +293,10 @@ fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
             bytes: 1_000_000,
             ..PATIENT
         }),
-        ..patient(topic, 10)
+        ..may_wait(topic, 10)
     };
     for fleet in [&entries, &bytes] {
-        fleet.plan(at_ms(0), &patient(1, 100));
+        fleet.plan(at_ms(0), &may_wait(1, 100));
         let first = held(fleet.dispatch(at_ms(1), &large(2)));
         held(fleet.dispatch(at_ms(1), &large(3)));
         let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(1), &large(4)) else {
@@ -317,11 +316,15 @@ fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
 }
 
 #[test]
-fn it_says_when_to_ask_again_though_nothing_is_heard() {
+fn the_next_release_time_is_known_without_events() {
     let (fleet, _) = busy();
-    assert_eq!(fleet.router.next_release(at_ms(0)), None, "nobody is held");
-    let ticket = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
-    // 100 blocks take 228.6 ms; 50 ms before their end the next one may be bound.
+    assert_eq!(
+        fleet.router.next_release(at_ms(0)),
+        None,
+        "no request waits"
+    );
+    let ticket = held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
+    // 100 blocks take 228.6 ms; 50 ms before their end the next request may start.
     let then = fleet
         .router
         .next_release(at_ms(1))
@@ -335,7 +338,7 @@ fn it_says_when_to_ask_again_though_nothing_is_heard() {
 }
 
 #[test]
-fn a_target_is_credited_with_what_it_was_given_and_has_not_finished() {
+fn a_target_is_credited_with_the_prompts_of_its_open_requests() {
     let fleet = with_queue(
         2,
         QueueSettings {
@@ -343,9 +346,9 @@ fn a_target_is_credited_with_what_it_was_given_and_has_not_finished() {
             ..QueueSettings::default()
         },
     );
-    let home = fleet.goes_to(at_ms(0), &patient(1, 50));
-    // Long after the speculative entries of the index are gone, and before the engine said anything.
-    let later = fleet.plan(at_ms(60_000), &patient(1, 50));
+    let home = fleet.goes_to(at_ms(0), &may_wait(1, 50));
+    // Long after the speculative entries have expired, and before any event of the engine.
+    let later = fleet.plan(at_ms(60_000), &may_wait(1, 50));
     assert_eq!(later.decode.target, target(home));
     assert_eq!(later.decision.predicted_cached_tokens, 49 * 16);
 }
@@ -379,7 +382,7 @@ fn step() -> impl Strategy<Value = QueueStep> {
 struct QueueAccount {
     open: Vec<ReservationId>,
     waiting: Vec<Ticket>,
-    /// How often each ticket came out.
+    /// How often each ticket was released.
     out: BTreeMap<Ticket, u32>,
     seen: BTreeSet<ReservationId>,
 }
@@ -393,14 +396,14 @@ impl QueueAccount {
     }
 
     fn reserve(&mut self, id: ReservationId) {
-        assert!(self.seen.insert(id), "a reservation is given out once");
+        assert!(self.seen.insert(id), "a reservation is issued once");
         self.open.push(id);
     }
 }
 
 proptest! {
     #[test]
-    fn every_ticket_comes_out_once_and_every_load_ends_at_exactly_zero(
+    fn every_ticket_is_released_once_and_every_load_ends_at_exactly_zero(
         steps in prop::collection::vec(step(), 0..200),
         max_entries in 1usize..20,
     ) {
@@ -414,7 +417,7 @@ proptest! {
             match step {
                 QueueStep::Ask { topic, blocks, priority } => {
                     let overrides = Overrides { priority: *priority, ..Overrides::default() };
-                    match fleet.dispatch(now, &TestRequest { overrides, random: ms, ..patient(*topic, *blocks) }) {
+                    match fleet.dispatch(now, &TestRequest { overrides, random: ms, ..may_wait(*topic, *blocks) }) {
                         Dispatch::Plan(plan) => account.reserve(plan.reservation),
                         Dispatch::Held(ticket) => {
                             account.waiting.push(ticket);
@@ -439,7 +442,7 @@ proptest! {
             }
             prop_assert!(router.queued_requests() <= max_entries);
         }
-        // Everything ends, and with it the wait of all who are left.
+        // All requests end, and so does the wait of the queued ones.
         while let Some(id) = account.open.pop() {
             now = now + Duration::from_millis(1);
             account.take(router.done(now, id));

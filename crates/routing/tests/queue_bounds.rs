@@ -1,4 +1,4 @@
-//! What one call may do to the queue, and what one model's queue may do to another's.
+//! Bounds on the work of one call, and independence of the models' queues.
 
 mod fleet;
 
@@ -22,10 +22,10 @@ const PATIENT: WaitBudget = WaitBudget {
     bytes: 100,
 };
 
-/// More than any call may release, of which the exact number is the router's own business.
+/// More requests than any call may release; the exact number is internal to the router.
 const MANY: usize = 16;
 
-fn patient(topic: u32, blocks: u32) -> TestRequest {
+fn may_wait(topic: u32, blocks: u32) -> TestRequest {
     TestRequest {
         patience: Some(PATIENT),
         ..ask(tokens(topic, blocks))
@@ -50,7 +50,8 @@ fn tickets(released: &[ReleasedRequest]) -> Vec<Ticket> {
     released.iter().map(|released| released.ticket).collect()
 }
 
-/// Calls until nothing is left to do at `now`; the calls are counted so that one without an effect cannot go on for ever.
+/// Calls until nothing is left to do at `now`; the number of calls is bounded, so that calls
+/// without effect cannot loop for ever.
 fn release_all(router: &Router, now: Moment) -> Vec<ReleasedRequest> {
     let mut all = Vec::new();
     for _ in 0..2_000 {
@@ -65,7 +66,7 @@ fn release_all(router: &Router, now: Moment) -> Vec<ReleasedRequest> {
     );
 }
 
-/// Gives each worker of `candidates` more to compute than may stand before another request.
+/// Gives each worker of `candidates` more queued prefill than a further request may start behind.
 fn saturate(fleet: &mut TestFleet, candidates: &[Candidate], now: Moment, blocks: u32) {
     for (topic, candidate) in (1_000u32..).zip(candidates) {
         fleet.candidates = vec![candidate.clone()];
@@ -76,11 +77,11 @@ fn saturate(fleet: &mut TestFleet, candidates: &[Candidate], now: Moment, blocks
 
 #[test]
 #[contract("F79")]
-fn one_call_releases_a_few_requests_and_says_that_there_are_more() {
+fn one_call_releases_a_few_requests_and_reports_that_more_wait() {
     let fleet = TestFleet::new(1, RoutingSettings::default());
-    fleet.plan(at_ms(0), &patient(1, 52_500));
+    fleet.plan(at_ms(0), &may_wait(1, 52_500));
     let waiting: Vec<_> = (0..200)
-        .map(|i| held(fleet.dispatch(at_ms(1 + i), &patient(2, 10))))
+        .map(|i| held(fleet.dispatch(at_ms(1 + i), &may_wait(2, 10))))
         .collect();
     let now = at_ms(30_500);
     let first = fleet.router.take_released(now);
@@ -109,10 +110,10 @@ fn one_call_releases_a_few_requests_and_says_that_there_are_more() {
 #[test]
 fn one_event_of_a_target_releases_a_few_requests_at_most() {
     let fleet = TestFleet::new(1, RoutingSettings::default());
-    let long = fleet.plan(at_ms(0), &patient(1, 52_500)).reservation;
-    // Prompts that cost next to nothing: all of them may be bound at once.
+    let long = fleet.plan(at_ms(0), &may_wait(1, 52_500)).reservation;
+    // Prompts at almost no cost: all of them may start at once.
     for i in 0..200 {
-        held(fleet.dispatch(at_ms(1 + i), &patient(2, 0)));
+        held(fleet.dispatch(at_ms(1 + i), &may_wait(2, 0)));
     }
     let first = fleet.router.done(at_ms(300), long);
     assert!(
@@ -128,31 +129,31 @@ fn one_event_of_a_target_releases_a_few_requests_at_most() {
 
 #[test]
 #[contract("F79")]
-fn a_request_of_an_idle_model_is_bound_at_once_whoever_waits_for_another_model() {
+fn a_request_of_an_idle_model_starts_at_once_while_others_wait_for_another_model() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let saturated: Vec<_> = (1..=64).map(candidate).collect();
     saturate(&mut fleet, &saturated, at_ms(0), 200);
     for topic in 0..40 {
-        held(fleet.dispatch(at_ms(1), &patient(10 + topic, 50)));
+        held(fleet.dispatch(at_ms(1), &may_wait(10 + topic, 50)));
     }
     fleet.candidates = vec![candidate(65)];
-    assert_eq!(fleet.goes_to(at_ms(2), &patient(1, 100)), 65);
+    assert_eq!(fleet.goes_to(at_ms(2), &may_wait(1, 100)), 65);
     assert_eq!(fleet.router.queued_requests(), 40);
 }
 
 #[test]
-fn sets_of_targets_that_overlap_have_queues_of_their_own() {
+fn overlapping_sets_of_targets_have_separate_queues() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let both: Vec<_> = (1..=2).map(candidate).collect();
     fleet.candidates = vec![both[0].clone()];
-    fleet.plan(at_ms(0), &patient(1, 1_000));
+    fleet.plan(at_ms(0), &may_wait(1, 1_000));
     // An adapter that only the first worker has.
     let adapter: Vec<_> = (0..300)
-        .map(|i| held(fleet.dispatch(at_ms(1), &patient(2 + i, 10))))
+        .map(|i| held(fleet.dispatch(at_ms(1), &may_wait(2 + i, 10))))
         .collect();
     fleet.candidates = both;
     assert_eq!(
-        fleet.goes_to(at_ms(2), &patient(1, 10)),
+        fleet.goes_to(at_ms(2), &may_wait(1, 10)),
         2,
         "the base model is served by another worker as well"
     );
@@ -160,7 +161,7 @@ fn sets_of_targets_that_overlap_have_queues_of_their_own() {
 }
 
 #[test]
-fn an_overdue_request_is_bound_in_time_wherever_it_stands() {
+fn an_overdue_request_starts_in_time_at_any_queue_position() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let candidates: Vec<_> = (1..=64).map(candidate).collect();
     saturate(&mut fleet, &candidates, at_ms(0), 3_000);
@@ -169,16 +170,19 @@ fn an_overdue_request_is_bound_in_time_wherever_it_stands() {
         held(fleet.dispatch(at_ms(1), &limited(10 + topic, 5, minute)));
     }
     let due = held(fleet.dispatch(at_ms(1), &limited(100, 50, Duration::from_secs(5))));
-    let then = fleet.router.next_release(at_ms(2)).expect("somebody waits");
+    let then = fleet
+        .router
+        .next_release(at_ms(2))
+        .expect("a request waits");
     assert_eq!(then, at_ms(5_001));
     assert_eq!(tickets(&release_all(&fleet.router, then)), [due]);
     assert_eq!(fleet.router.queued_requests(), 39);
 }
 
 #[test]
-fn requests_are_bound_in_the_order_in_which_they_are_due_not_in_that_of_their_arrival() {
+fn overdue_requests_start_in_order_of_deadline_not_of_arrival() {
     let fleet = TestFleet::new(1, RoutingSettings::default());
-    fleet.plan(at_ms(0), &patient(1, 52_500));
+    fleet.plan(at_ms(0), &may_wait(1, 52_500));
     let wait = |i: u64| limited(2, 10, Duration::from_secs(40 - i));
     let mut waiting: Vec<_> = (0..30)
         .map(|i| held(fleet.dispatch(at_ms(1), &wait(i))))
@@ -191,23 +195,23 @@ fn requests_are_bound_in_the_order_in_which_they_are_due_not_in_that_of_their_ar
 fn targets_that_no_waiting_request_can_use_do_not_wake_the_queue() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     fleet.candidates = vec![candidate(1)];
-    fleet.plan(at_ms(0), &patient(1, 400));
-    held(fleet.dispatch(at_ms(1), &patient(2, 10)));
+    fleet.plan(at_ms(0), &may_wait(1, 400));
+    held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     let own = fleet
         .router
         .next_release(at_ms(1))
         .expect("the backlog shrinks with time");
-    // Another model's worker is through much sooner, and one has nothing to do at all.
+    // Another model's worker is free much sooner, and a third one is idle.
     fleet.candidates = vec![candidate(2)];
-    fleet.plan(at_ms(1), &patient(3, 60));
+    fleet.plan(at_ms(1), &may_wait(3, 60));
     fleet.candidates = vec![candidate(3)];
-    let idle = fleet.plan(at_ms(1), &patient(4, 1)).reservation;
+    let idle = fleet.plan(at_ms(1), &may_wait(4, 1)).reservation;
     assert!(fleet.router.done(at_ms(1), idle).is_empty());
     assert_eq!(fleet.router.next_release(at_ms(2)), Some(own));
 }
 
 #[test]
-fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
+fn candidates_of_queued_requests_are_shared_and_count_towards_the_bytes() {
     let max_bytes = 4 << 20;
     let queue = QueueSettings {
         max_bytes,
@@ -222,18 +226,18 @@ fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
     );
     let candidates: Vec<_> = (1..=1_000).map(candidate).collect();
     saturate(&mut fleet, &candidates, at_ms(0), 50);
-    // All of one list: it is there once.
+    // All requests share one list: it is stored once.
     for topic in 0..200 {
-        held(fleet.dispatch(at_ms(1), &patient(1 + topic, 20)));
+        held(fleet.dispatch(at_ms(1), &may_wait(1 + topic, 20)));
     }
     let shared = fleet.router.queued_requests();
     assert_eq!(shared, 200);
-    // A list for each request, since each has a salt of its own: lists are what fills the queue.
+    // Each request has its own salt and so its own list: the lists fill the queue.
     for salt in 0..200 {
         for candidate in &mut fleet.candidates {
             candidate.namespace.salt = Some(format!("salt {salt}").into());
         }
-        match fleet.dispatch(at_ms(2), &patient(1, 20)) {
+        match fleet.dispatch(at_ms(2), &may_wait(1, 20)) {
             Dispatch::Held(_) => {}
             Dispatch::Refused(refusal) => {
                 assert!(refusal.queue_full);
@@ -251,15 +255,15 @@ fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
 }
 
 #[test]
-fn a_saturated_model_keeps_no_other_from_going_when_both_can() {
+fn a_saturated_model_does_not_delay_another_when_both_can_start() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let mut release = Vec::new();
     for worker in 1..=2 {
         fleet.candidates = vec![candidate(worker)];
-        release.push(fleet.plan(at_ms(0), &patient(worker, 1_000)).reservation);
+        release.push(fleet.plan(at_ms(0), &may_wait(worker, 1_000)).reservation);
         let count = if worker == 1 { 500 } else { 1 };
         for i in 0..count {
-            held(fleet.dispatch(at_ms(1), &patient(10 + worker, 10 + i % 20)));
+            held(fleet.dispatch(at_ms(1), &may_wait(10 + worker, 10 + i % 20)));
         }
     }
     let mut went: Vec<ReleasedRequest> = fleet.router.done(at_ms(2), release[0]);
@@ -271,7 +275,7 @@ fn a_saturated_model_keeps_no_other_from_going_when_both_can() {
     );
 }
 
-/// The fleet has changed: the request can go to `candidates` by now.
+/// The fleet has changed: `candidates` are now eligible for the request.
 fn replace(
     fleet: &mut TestFleet,
     now: Moment,
@@ -287,7 +291,7 @@ fn replace(
 }
 
 #[test]
-fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
+fn a_changed_fleet_keeps_every_queue_position_and_touches_no_other_model() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let urgent = |topic, blocks, priority| {
         let overrides = routing::Overrides {
@@ -296,15 +300,15 @@ fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
         };
         TestRequest {
             overrides,
-            ..patient(topic, blocks)
+            ..may_wait(topic, blocks)
         }
     };
     fleet.candidates = vec![candidate(9)];
-    fleet.plan(at_ms(0), &patient(1, 2_000));
-    let other = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
+    fleet.plan(at_ms(0), &may_wait(1, 2_000));
+    let other = held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
     fleet.candidates = vec![candidate(1)];
-    fleet.plan(at_ms(0), &patient(1, 2_000));
-    // In the order in which they are to go, which is none of those in which they come and are moved.
+    fleet.plan(at_ms(0), &may_wait(1, 2_000));
+    // In the expected order of release, which differs from the orders of arrival and of change.
     let asks = [
         urgent(3, 60, 1),
         urgent(4, 30, 0),
@@ -315,7 +319,7 @@ fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
         .map(|i: usize| (i, held(fleet.dispatch(at_ms(2 + i as u64), &asks[i]))))
         .to_vec();
     let next = fleet.router.next_release(at_ms(10));
-    // Another worker joins: it can begin.
+    // Another worker joins: it is idle.
     for (ms, (i, ticket)) in (100..).zip([waiting[1], waiting[0], waiting[3], waiting[2]]) {
         replace(
             &mut fleet,
@@ -357,7 +361,7 @@ fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
 }
 
 #[test]
-fn a_request_that_nobody_could_take_keeps_its_place_and_goes_when_somebody_can() {
+fn a_request_without_an_eligible_target_keeps_its_position_until_one_appears() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let long = ask(tokens(1, 40));
     let waits = TestRequest {
@@ -370,7 +374,7 @@ fn a_request_that_nobody_could_take_keeps_its_place_and_goes_when_somebody_can()
     assert_eq!(fleet.router.wait_reason(ticket), Some(WaitReason::NoWorker));
     assert!(
         release_all(&fleet.router, at_ms(60_000)).is_empty(),
-        "nobody can be told to take it"
+        "no target can take it"
     );
     replace(&mut fleet, at_ms(61_000), ticket, &waits, &[candidate(1)]);
     let then = fleet.router.next_release(at_ms(61_000)).expect("it can go");
@@ -381,7 +385,7 @@ fn a_request_that_nobody_could_take_keeps_its_place_and_goes_when_somebody_can()
     );
 }
 
-/// A fleet of one whose cache is in use to this share, with 100 blocks in all.
+/// Sets the share of the cache in use of a fleet of one worker, with 100 blocks in total.
 fn used(fleet: &mut TestFleet, ratio: f64) {
     fleet.busy_threshold = Some(0.4);
     fleet.candidates = vec![Candidate {
@@ -393,13 +397,13 @@ fn used(fleet: &mut TestFleet, ratio: f64) {
 
 #[test]
 #[contract("DY12")]
-fn requests_that_wait_for_room_are_released_in_order_and_no_more_than_there_is_room_for() {
+fn requests_that_wait_for_kv_space_are_released_in_order_and_only_as_space_allows() {
     for policy in [Policy::Warm, Policy::LeastLoaded, Policy::RoundRobin] {
         let mut fleet = TestFleet::with(1, policy);
         used(&mut fleet, 0.9);
         let short = |topic| TestRequest {
             answer: ReplyMode::Whole,
-            ..patient(topic, 10)
+            ..may_wait(topic, 10)
         };
         let waiting: Vec<_> = (0..20u32)
             .map(|i| held(fleet.dispatch(at_ms(i.into()), &short(10 + i))))
@@ -413,7 +417,7 @@ fn requests_that_wait_for_room_are_released_in_order_and_no_more_than_there_is_r
         for ms in 101..1_000 {
             went.extend(release_all(&fleet.router, at_ms(ms)));
         }
-        // 10 blocks each: the third one makes it 0.55, of 0.4.
+        // 10 blocks each: the third request raises the share to 0.55, above 0.4.
         assert_eq!(tickets(&went), waiting[..2], "{policy}");
         used(&mut fleet, 0.25);
         held(fleet.dispatch(at_ms(1_000), &short(99)));
@@ -434,10 +438,10 @@ fn requests_that_wait_for_room_are_released_in_order_and_no_more_than_there_is_r
 }
 
 #[test]
-fn an_overdue_request_is_not_bound_to_a_target_above_its_threshold_and_nothing_spins() {
+fn an_overdue_request_does_not_start_above_the_busy_threshold_and_nothing_spins() {
     let mut fleet = TestFleet::with(1, Policy::Warm);
     used(&mut fleet, 0.9);
-    let ticket = held(fleet.dispatch(at_ms(0), &patient(1, 10)));
+    let ticket = held(fleet.dispatch(at_ms(0), &may_wait(1, 10)));
     assert!(release_all(&fleet.router, at_ms(31_000)).is_empty());
     assert_eq!(fleet.router.next_release(at_ms(31_000)), None);
     assert!(fleet.router.cancel(ticket));
@@ -471,10 +475,10 @@ fn step() -> impl Strategy<Value = BoundStep> {
 
 proptest! {
     #[test]
-    fn whatever_happens_a_ticket_leaves_once_nothing_spins_and_nobody_is_left_behind(
+    fn every_ticket_leaves_once_without_spinning_and_none_is_left(
         steps in prop::collection::vec(step(), 0..120),
     ) {
-        // The last one is empty: nobody can take the request for a while.
+        // The last set is empty: no target is eligible for a while.
         let sets: [Vec<Candidate>; 5] =
             [vec![1], vec![2, 3], vec![3], vec![1, 2, 3, 4], vec![]].map(|ids| ids.into_iter().map(candidate).collect());
         let mut fleet = TestFleet::new(4, RoutingSettings::default());
@@ -519,7 +523,7 @@ proptest! {
             take(release_all(&fleet.router, now), &mut waiting, &mut open);
             prop_assert_eq!(fleet.router.queued_requests(), waiting.len());
         }
-        // Somebody can take every request again: each is bound when it is due at the latest.
+        // Every request has an eligible target again: each starts at its deadline at the latest.
         for (ticket, ask) in waiting.clone() {
             replace(&mut fleet, now, ticket, &ask, &sets[3]);
         }

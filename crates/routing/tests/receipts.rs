@@ -1,4 +1,4 @@
-//! The receipt's shape, and how long receipts are kept.
+//! The form of a receipt, and the retention of receipts.
 
 mod fleet;
 
@@ -213,7 +213,7 @@ fn a_refusal_is_a_receipt_without_a_winner() {
     }];
     fleet.candidates.clear();
     let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(0), &ask(tokens(1, 3))) else {
-        panic!("nobody is left")
+        panic!("no candidate is left")
     };
     let shown = serde_json::to_value(receipt(1, RouterAnswer::Refused(refusal))).unwrap();
     assert_eq!(
@@ -224,7 +224,7 @@ fn a_refusal_is_a_receipt_without_a_winner() {
 }
 
 #[test]
-fn drift_is_what_was_predicted_less_what_was_cached() {
+fn drift_is_predicted_minus_actual_cached_tokens() {
     let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 11), Tier::Device);
     let mut receipt = receipt(1, decided(&fleet, &ask(tokens(1, 11))));
@@ -241,7 +241,7 @@ fn drift_is_what_was_predicted_less_what_was_cached() {
 }
 
 #[test]
-fn decision_ids_never_repeat_and_read_back() {
+fn decision_ids_are_unique_and_round_trip() {
     let ids = DecisionIds::new(0xdead_beef_1234_5678);
     let (first, second) = (ids.next_id(), ids.next_id());
     assert_eq!(
@@ -332,7 +332,7 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
 }
 
 #[test]
-fn a_change_reaches_the_kept_receipt_and_not_those_already_read() {
+fn a_change_reaches_the_stored_receipt_and_not_copies_already_read() {
     let fleet = TestFleet::with(1, Policy::Warm);
     let ring = ReceiptRing::new(ReceiptRingLimits::default());
     ring.push(receipt(1, decided(&fleet, &ask(tokens(1, 3)))));
@@ -348,7 +348,7 @@ fn a_change_reaches_the_kept_receipt_and_not_those_already_read() {
     assert_eq!(
         (early.attempts.len(), &early.outcome),
         (0, &None),
-        "who reads keeps what they read"
+        "a read copy does not change"
     );
 }
 
@@ -363,7 +363,7 @@ fn a_change_cannot_rename_a_receipt() {
 
 proptest! {
     #[test]
-    fn the_ring_never_exceeds_its_limits_and_keeps_the_latest(
+    fn the_receipt_ring_never_exceeds_its_limits_and_keeps_the_latest(
         entries in 0usize..8,
         bytes in 0usize..20_000,
         growths in prop::collection::vec((0u64..30, 0u32..5), 0..40),

@@ -1,4 +1,4 @@
-//! The formula, against numbers worked out by hand.
+//! The formula, against numbers computed by hand.
 
 use contract_id::contract;
 use routing::{OverlapMeasure, ScoringInput, ScoringSettings};
@@ -7,7 +7,8 @@ const PROMPT_TOKENS: u32 = 4_096;
 const HOT: bool = true;
 const STORED: bool = false;
 
-/// A candidate that holds `tokens`, with so many requests in flight, and (successes, requests) of the last minute.
+/// A candidate with `tokens` cached, its requests in flight, and (successes, requests) of the last
+/// minute.
 fn busy(
     held: Option<(u32, bool)>,
     in_flight: u32,
@@ -48,11 +49,11 @@ fn assert_scores(scores: &[f64], expected: &[f64]) {
 
 #[test]
 #[contract("CK57", "CK58", "CK59", "CK60", "CK61")]
-fn scores_equal_those_worked_out_by_hand() {
+fn scores_equal_those_computed_by_hand() {
     let candidates = [
         // 0.6 * (2048/2048 * 1.0) + 0.3 * (1 - 4/4) + 0.1 * 10/10
         busy(Some((2_048, HOT)), 4, (10, 10)),
-        // 0.6 * (2048/2048 * 0.6) + 0.3 * (1 - 2/4) + 0.1 * 1.0, for nothing was sent there yet
+        // 0.6 * (2048/2048 * 0.6) + 0.3 * (1 - 2/4) + 0.1 * 1.0, without any request so far
         busy(Some((2_048, STORED)), 2, (0, 0)),
         // 0.6 * (512/2048 * 1.0) + 0.3 * (1 - 1/4) + 0.1 * 9/10
         busy(Some((512, HOT)), 1, (9, 10)),
@@ -63,7 +64,8 @@ fn scores_equal_those_worked_out_by_hand() {
     assert_scores(&verdict.scores, &[0.7, 0.61, 0.465, 0.3]);
     assert!(verdict.decides);
     assert_eq!(verdict.overlap, 0.5);
-    // Other weights: 0.5 * 1 * 0.9 + 0.5 * 0, 0.5 * 1 * 0.2 + 0.5 * 0.5, 0.5 * 0.25 * 0.9 + 0.5 * 0.75, 0.5 * 1
+    // Other weights: 0.5 * 1 * 0.9 + 0.5 * 0, 0.5 * 1 * 0.2 + 0.5 * 0.5,
+    // 0.5 * 0.25 * 0.9 + 0.5 * 0.75, 0.5 * 1
     let other = settings(|settings| {
         (
             settings.overlap_weight,
@@ -88,7 +90,7 @@ fn equal_tokens_score_higher_in_the_accelerators_memory() {
 
 #[test]
 #[contract("CK58")]
-fn nothing_of_nothing_counts_as_nothing() {
+fn scores_without_tokens_load_and_requests_are_finite() {
     let any = settings(|settings| settings.min_overlap_threshold = 0.0);
     // No tokens, no load, no requests: 0.6 * 0 + 0.3 * (1 - 0) + 0.1 * 1.
     assert_scores(
@@ -116,13 +118,13 @@ fn at_the_threshold_the_scores_decide_and_below_it_every_score_is_zero() {
         (nobody.overlap, nobody.decides, nobody.scores),
         (0.0, false, vec![0.0, 0.0])
     );
-    // Streams may know of more than this prompt has.
+    // Streams may announce more tokens than this prompt has.
     assert_eq!(of(Some((5_000, HOT))).overlap, 1.0);
 }
 
 #[test]
 #[contract("CK62", "A1")]
-fn the_documents_measure_compares_with_the_most_that_any_worker_holds() {
+fn the_documented_overlap_is_relative_to_the_largest_of_any_worker() {
     let relative = |storage_tier_weight| {
         settings(|settings| {
             settings.overlap_measure = OverlapMeasure::Relative;
@@ -139,7 +141,7 @@ fn the_documents_measure_compares_with_the_most_that_any_worker_holds() {
 
 #[test]
 #[contract("CK59", "CK60")]
-fn defaults_are_the_documents() {
+fn defaults_are_the_documented_ones() {
     let settings = ScoringSettings::default();
     assert_eq!(
         (

@@ -1,4 +1,4 @@
-//! Sessions: where they go, when they leave, and what is remembered of them.
+//! Sessions: their target, moves, and the stored state.
 
 mod fleet;
 
@@ -71,7 +71,7 @@ fn a_hard_session_goes_to_its_target_under_every_policy() {
 }
 
 #[test]
-fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_there() {
+fn a_soft_session_affects_only_warm_and_only_between_similar_costs() {
     for policy in Policy::ALL {
         let fleets = [SessionMode::Off, SessionMode::Soft].map(|session| {
             TestFleet::new(
@@ -101,7 +101,7 @@ fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_
     for worker in [1, 2] {
         fleet.stored(worker, &tokens(1, 40), kv_blocks::Tier::Device);
     }
-    // Both hold it: the session settles where it goes, whoever was idle longer.
+    // Both targets hold it: the session stays on its first target, whichever was idle longer.
     let homes: Vec<_> = (0..2)
         .map(|_| {
             let plan = fleet.plan(Moment::START, &prompt(1));
@@ -112,7 +112,7 @@ fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_
     let home = homes[0];
     assert!(homes.iter().all(|target| *target == home), "{homes:?}");
     let other = target(3 - home.worker.0);
-    // The other one holds this: it costs far less there.
+    // The other target holds this prompt: it costs far less there.
     fleet.stored(other.worker.0, &tokens(3, 40), kv_blocks::Tier::Device);
     let plan = fleet.plan(Moment::START, &prompt(3));
     assert_eq!(plan.decode.target, other);
@@ -123,7 +123,7 @@ fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_
 }
 
 #[test]
-fn a_conversation_is_known_by_its_growth_and_shared_instructions_are_no_conversation() {
+fn a_conversation_is_recognized_by_its_growth_and_not_by_shared_instructions() {
     let fleet = hard(8, Policy::Random);
     let mut homes = Vec::new();
     for number in 0..20_u64 {
@@ -149,7 +149,7 @@ fn a_conversation_is_known_by_its_growth_and_shared_instructions_are_no_conversa
                 first.decision.session.map(|note| note.id)
             );
         }
-        // One that parts from it follows it.
+        // A branch of the conversation follows it.
         let parted = ["system", &said[1], &said[2], "something else"];
         assert_eq!(
             fleet
@@ -167,7 +167,7 @@ fn a_conversation_is_known_by_its_growth_and_shared_instructions_are_no_conversa
 
 #[test]
 #[contract("V25")]
-fn another_name_is_another_session() {
+fn a_different_name_is_a_different_session() {
     let fleet = hard(8, Policy::RoundRobin);
     let homes: Vec<u32> = (1..=8)
         .map(|name| fleet.goes_to(Moment::START, &named(name, 1)))
@@ -181,7 +181,7 @@ fn another_name_is_another_session() {
 }
 
 #[test]
-fn a_burst_of_one_session_spreads_by_the_bound() {
+fn a_burst_of_one_session_spreads_within_the_load_bound() {
     for policy in [
         Policy::Random,
         Policy::KvAware,
@@ -190,7 +190,7 @@ fn a_burst_of_one_session_spreads_by_the_bound() {
     ] {
         let fleet = hard(4, policy);
         let per_worker = fleet.burst(500, &named(7, 1));
-        // A quarter above an even share of 500, as it was counted before the last request.
+        // A quarter above an even share of 500, counted before the last request.
         assert!(
             per_worker.iter().all(|count| *count <= 157),
             "{policy} {per_worker:?}"
@@ -222,12 +222,12 @@ fn a_burst_of_one_session_spreads_by_the_bound() {
     let next = fleet.plan(Moment::START, &named(7, 65));
     assert_eq!(
         next.decode.target, moved.decode.target,
-        "it is bound there now"
+        "the session is assigned there now"
     );
 }
 
 #[test]
-fn a_session_whose_target_is_gone_is_bound_anew_and_stays_there() {
+fn a_session_whose_target_is_gone_moves_once_and_stays() {
     let mut fleet = hard(4, Policy::Random);
     let home = fleet.goes_to(Moment::START, &named(7, 3));
     fleet
@@ -265,12 +265,12 @@ fn a_pin_beats_a_session_and_the_session_follows_it() {
 }
 
 #[test]
-fn a_preview_and_a_look_bind_nothing() {
+fn a_preview_and_a_load_query_bind_no_session() {
     let fleet = hard(4, Policy::Random);
     for random in 0..10 {
         let decision = fleet
             .preview(Moment::START, &named(7, random))
-            .expect("somebody is eligible");
+            .expect("a target is eligible");
         assert_eq!(
             decision.session.expect("a session").state,
             SessionState::New
@@ -287,7 +287,7 @@ fn a_session_is_forgotten_with_its_worker_and_after_half_an_hour() {
     let state = |now| {
         fleet
             .preview(now, &named(7, 4))
-            .expect("somebody")
+            .expect("a target")
             .session
             .expect("a session")
             .state
@@ -302,7 +302,7 @@ fn a_session_is_forgotten_with_its_worker_and_after_half_an_hour() {
 }
 
 #[test]
-fn no_more_is_remembered_than_there_is_room_for_and_the_latest_is() {
+fn sessions_are_bounded_in_number_and_the_latest_are_kept() {
     let fleet = hard(2, Policy::Random);
     for name in 0..100_000 {
         let plan = fleet.plan(
@@ -321,7 +321,7 @@ fn no_more_is_remembered_than_there_is_room_for_and_the_latest_is() {
     );
     let latest = fleet
         .preview(Moment::START, &named(99_999, 1))
-        .expect("somebody");
+        .expect("a target");
     assert_eq!(latest.session.expect("a session").state, SessionState::Kept);
 }
 
@@ -329,7 +329,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn whatever_happens_no_target_is_over_the_bound_and_all_load_is_freed(seed: u64, workers in 1_u32..6) {
+    fn no_target_exceeds_the_load_bound_and_all_load_is_freed(seed: u64, workers in 1_u32..6) {
         let fleet = hard(workers, Policy::Random);
         let mut dice = TestRandom(seed);
         let (mut now, mut open) = (Moment::START, Vec::new());
@@ -346,7 +346,7 @@ proptest! {
                     let plan = fleet.plan(now, &named(dice.below(3) as u64, dice.roll()));
                     open.push(plan.reservation);
                     let most = (1.25 * all / f64::from(workers)).ceil().max(64.0);
-                    // The policy alone may go above it for a session that is new, but never from where it is full.
+                    // Only the policy may exceed it, for a new session, never from a full target.
                     if plan.decision.session.is_some_and(|note| note.state != SessionState::New) {
                         let held = fleet.router.load(plan.decode.target).in_flight;
                         prop_assert!(f64::from(held) <= most, "{held} of {all}");

@@ -1,4 +1,4 @@
-//! `rendezvous_hash` and `consistent_hash`: a session stays where it is.
+//! `rendezvous_hash` and `consistent_hash`: a session stays on its target.
 
 mod fleet;
 
@@ -30,7 +30,7 @@ fn seeded(workers: u32, policy: Policy, seed: u64) -> TestFleet {
 
 #[test]
 #[contract("V24")]
-fn rendezvous_hash_gives_a_session_to_the_healthy_target_whose_hash_with_it_is_best() {
+fn rendezvous_hash_picks_the_healthy_target_with_the_best_hash_for_the_session() {
     let mut fleet = TestFleet::with(6, Policy::RendezvousHash);
     let hash = |key: u64, name: &str| {
         xxh3_64_with_seed(
@@ -57,8 +57,8 @@ fn rendezvous_hash_gives_a_session_to_the_healthy_target_whose_hash_with_it_is_b
 #[test]
 #[contract("V24", "V27")]
 fn owners_are_the_same_in_every_release() {
-    // Owners of the sessions 0 to 11 among w1 to w4 at seed 7, as another program with another implementation of XXH3
-    // finds them.
+    // Owners of the sessions 0 to 11 among w1 to w4 at seed 7, computed by another program with
+    // another implementation of XXH3.
     for (policy, owners) in [
         (Policy::RendezvousHash, [3, 2, 2, 1, 2, 1, 4, 3, 1, 4, 1, 2]),
         (Policy::ConsistentHash, [3, 1, 1, 4, 1, 3, 1, 3, 4, 4, 3, 2]),
@@ -76,7 +76,7 @@ fn owners_are_the_same_in_every_release() {
 
 #[test]
 #[contract("V24")]
-fn rendezvous_hash_gives_out_sessions_by_weight_and_moves_few_when_a_weight_grows() {
+fn rendezvous_hash_shares_sessions_by_weight_and_moves_few_when_a_weight_grows() {
     let mut fleet = TestFleet::with(3, Policy::RendezvousHash);
     for (candidate, weight) in fleet.candidates.iter_mut().zip([1.0, 6.0, 3.0]) {
         candidate.weight = weight;
@@ -105,7 +105,7 @@ fn rendezvous_hash_gives_out_sessions_by_weight_and_moves_few_when_a_weight_grow
 
 #[test]
 #[contract("V24", "V27")]
-fn the_session_goes_before_the_prefix_and_without_either_a_lot_is_drawn() {
+fn a_session_takes_precedence_over_a_prefix_and_without_either_a_target_is_drawn() {
     for policy in BOTH {
         let fleet = TestFleet::with(5, policy);
         let mut dice = TestRandom(3);
@@ -122,7 +122,7 @@ fn the_session_goes_before_the_prefix_and_without_either_a_lot_is_drawn() {
                 })
             };
             assert_eq!(owner(both), owner(in_session(session).affinity), "{policy}");
-            // A prefix places a request as a session of that number would.
+            // A prefix selects the same target as a session with that number.
             assert_eq!(
                 owner(with_prefix(prefix).affinity),
                 owner(in_session(prefix).affinity),
@@ -139,7 +139,7 @@ fn the_session_goes_before_the_prefix_and_without_either_a_lot_is_drawn() {
 
 #[test]
 #[contract("V24", "V27")]
-fn a_session_stays_whatever_the_load_the_order_of_candidates_and_the_router() {
+fn a_session_stays_regardless_of_load_candidate_order_and_router() {
     for policy in BOTH {
         let (mut one, mut other) = (TestFleet::with(4, policy), TestFleet::with(4, policy));
         let mut dice = TestRandom(4);
@@ -151,7 +151,7 @@ fn a_session_stays_whatever_the_load_the_order_of_candidates_and_the_router() {
             let session = in_session(dice.roll());
             let first = one.would_go_to(&session);
             for _ in 0..3 {
-                // These stay in flight.
+                // These requests stay in flight.
                 dice.shuffle(&mut one.candidates);
                 assert_eq!(
                     one.plan(NOW, &session).decision.winner_name,
@@ -166,7 +166,7 @@ fn a_session_stays_whatever_the_load_the_order_of_candidates_and_the_router() {
 
 #[test]
 #[contract("V26", "V27")]
-fn of_three_hundred_sessions_on_three_workers_only_those_of_the_removed_one_move() {
+fn of_300_sessions_on_three_workers_only_those_of_the_removed_one_move() {
     for policy in BOTH {
         for leaving in 0..3 {
             let mut fleet = TestFleet::with(3, policy);
@@ -200,8 +200,8 @@ fn of_three_hundred_sessions_on_three_workers_only_those_of_the_removed_one_move
     }
 }
 
-/// Coefficient of variation of 512 sessions over three workers, as the root of the mean square over `fleets` fleets with
-/// names of their own: one fleet is one throw of the dice.
+/// Coefficient of variation of 512 sessions over three workers, as the root of the mean square over
+/// `fleets` fleets with different names: one fleet is one random sample.
 fn dispersion(policy: Policy, fleets: u64) -> f64 {
     let square = |number: u64| {
         let mut fleet = TestFleet::with(3, policy);
@@ -225,19 +225,19 @@ fn dispersion(policy: Policy, fleets: u64) -> f64 {
 
 #[test]
 #[contract("V26", "V48")]
-fn rendezvous_hash_disperses_sessions_about_half_as_unevenly_as_a_ring_of_a_hundred_points() {
+fn rendezvous_hash_is_about_twice_as_even_as_a_ring_of_a_hundred_points() {
     let (rendezvous, ring) = (
         dispersion(Policy::RendezvousHash, 150),
         dispersion(Policy::ConsistentHash, 150),
     );
     assert!(rendezvous <= 0.6 * ring, "{rendezvous} against {ring}");
-    // What a fair draw gives: the root of (1 - 1/3) * 3 / 512.
+    // The value of a fair draw: the root of (1 - 1/3) * 3 / 512.
     assert!((rendezvous - 0.0625).abs() < 0.01, "{rendezvous}");
 }
 
 #[test]
 #[contract("V27")]
-fn consistent_hash_is_a_ring_of_a_hundred_points_that_heeds_no_load() {
+fn consistent_hash_is_a_ring_of_a_hundred_points_that_ignores_load() {
     let fleet = TestFleet::with(4, Policy::ConsistentHash);
     let mut points: Vec<(u64, u32)> = (1..=4u32)
         .flat_map(|worker| {

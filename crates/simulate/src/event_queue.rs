@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_earliest_comes_first_and_equals_in_the_order_they_were_put_down() {
+    fn the_earliest_event_comes_first_and_equal_times_keep_insertion_order() {
         let mut agenda = EventQueue::default();
         let at = |ms| Moment::at(Duration::from_millis(ms));
         for (ms, what) in [(5, 'd'), (1, 'a'), (3, 'b'), (3, 'c')] {

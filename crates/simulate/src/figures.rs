@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_and_the_imbalance_of_nothing_are_harmless() {
+    fn the_mean_and_the_imbalance_of_an_empty_list_are_defined() {
         assert_eq!((mean(&[]), mean(&[1.0, 2.0, 6.0])), (0.0, 3.0));
         assert_eq!(
             (

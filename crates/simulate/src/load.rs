@@ -125,22 +125,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_without_end_finds_every_prefix_that_came_before() {
+    fn an_unbounded_cache_hits_every_earlier_prefix() {
         let trace = trace(&[&[1, 2, 3], &[1, 2, 4], &[5, 2, 3], &[1, 2, 3]]);
         assert_eq!(pooled_hits(&trace, usize::MAX), [0, 2, 0, 3]);
         assert_eq!(infinite_hit_ratio(&trace), 5.0 / 12.0);
     }
 
     #[test]
-    fn a_small_cache_loses_the_ends_of_old_prompts_first() {
+    fn a_small_cache_evicts_the_ends_of_old_prompts_first() {
         let trace = trace(&[&[1, 2, 3], &[4, 5], &[1, 2, 3]]);
         assert_eq!(pooled_hits(&trace, 4), [0, 0, 2]);
         assert_eq!(pooled_hits(&trace, 2), [0, 0, 0]);
     }
 
     #[test]
-    fn twice_the_load_is_twice_the_speed_and_so_are_twice_the_workers_of_prompts_that_share_nothing()
-     {
+    fn speed_doubles_with_the_load_and_with_the_workers_for_unshared_prompts() {
         let trace = trace(&[&[1, 2], &[3, 4], &[5, 6]]);
         let profile = Profile::named("8b-h200").unwrap();
         let speed = |workers, load| speedup_for(&trace, &profile, workers, load);

@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn order_and_time_stamps_stay(mut times in prop::collection::vec((0u32..50).prop_map(f64::from), 0..100)) {
+        fn the_spread_keeps_the_order_and_never_moves_a_request_back(mut times in prop::collection::vec((0u32..50).prop_map(f64::from), 0..100)) {
             times.sort_by(f64::total_cmp);
             let spread = spread_out(&times);
             prop_assert!(spread.is_sorted());

@@ -325,7 +325,7 @@ mod tests {
         Trace::read(text, size())
     }
 
-    fn said(line: &str) -> String {
+    fn problem_of(line: &str) -> String {
         let good = r#"{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}"#;
         read(&format!("{good}\n\n{line}\n"))
             .unwrap_err()
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_begin_with_the_same_ids_share_their_blocks_up_to_where_they_part() {
+    fn prompts_with_equal_leading_ids_share_those_blocks() {
         let trace = read(concat!(
             r#"{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [7, 8, 9]}"#,
             "\r\n",
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_behind_another_block_is_another_block() {
+    fn equal_ids_after_different_blocks_are_different_blocks() {
         let trace = read(concat!(
             r#"{"timestamp": 0, "input_length": 1024, "output_length": 5, "hash_ids": [1, 3]}"#,
             "\n",
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_without_an_id_are_shared_with_nobody_and_ids_without_a_block_are_ignored() {
+    fn blocks_without_an_id_are_unshared_and_ids_without_a_block_are_ignored() {
         let trace = read(concat!(
             r#"{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [1]}"#,
             "\n",
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_told_with_its_number_field_value_and_what_was_expected() {
+    fn a_bad_line_is_reported_with_number_field_value_and_expected_form() {
         let tokens = "expected tokens, from 1 to 2^24";
         let ids = "expected an array of whole numbers, one for each block";
         for (line, problem) in [
@@ -417,23 +417,23 @@ mod tests {
                 format!("hash_ids is [1,-2]: {ids}"),
             ),
         ] {
-            assert_eq!(said(line), format!("line 3: {problem}"));
+            assert_eq!(problem_of(line), format!("line 3: {problem}"));
         }
         assert!(
-            said("[1]").starts_with("line 3 is no JSON object ("),
+            problem_of("[1]").starts_with("line 3 is no JSON object ("),
             "{}",
-            said("[1]")
+            problem_of("[1]")
         );
-        assert!(said("{").starts_with("line 3 is no JSON object ("));
+        assert!(problem_of("{").starts_with("line 3 is no JSON object ("));
         assert!(
-            said(&format!(r#"{{"timestamp": "{}"}}"#, "x".repeat(1 << 20))).len() < 200,
-            "what is shown is short"
+            problem_of(&format!(r#"{{"timestamp": "{}"}}"#, "x".repeat(1 << 20))).len() < 200,
+            "the displayed text is short"
         );
         assert_eq!(read("\n \n").unwrap_err(), TraceError::Empty);
     }
 
     #[test]
-    fn prompts_that_would_fill_the_memory_are_refused_before_they_do() {
+    fn prompts_that_exceed_the_memory_limit_are_rejected_early() {
         let line =
             r#"{"timestamp": 0, "input_length": 16777216, "output_length": 1, "hash_ids": []}"#;
         let mut room = 1 << 14;
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_engine_could_hold_is_left_out_and_counted() {
+    fn a_request_that_fits_no_engine_is_skipped_and_counted() {
         let line = |tokens: u32| {
             format!(
                 r#"{{"timestamp": 0, "input_length": {tokens}, "output_length": 10, "hash_ids": []}}"#

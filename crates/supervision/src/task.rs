@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn state_that_is_lent_to_an_attempt_is_there_for_the_next_one() {
+    async fn state_borrowed_by_an_attempt_is_available_to_the_next_one() {
         async fn count_to_five(count: &mut u32) {
             *count += 1;
             tokio::task::yield_now().await;

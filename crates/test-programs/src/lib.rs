@@ -1,8 +1,8 @@
-//! What tests share about programs: which ones a test needs on the machine, time limits and ports for those it starts.
+//! Support for tests that start programs: requirements on the machine, time limits and ports.
 //!
-//! A dev-dependency of the crates whose tests start programs. [`require!`] skips a test whose program is missing, or
-//! fails it where `CI` is set; the functions of [`limit`] end a program that hangs and fail the test; a
-//! [`ReservedPort`] is there again for a program that is started again.
+//! A dev-dependency of the crates whose tests start programs. [`require!`] skips a test whose
+//! program is missing, or fails it where `CI` is set; the functions of [`limit`] end a program that
+//! hangs and fail the test; a [`ReservedPort`] stays free for a program that is restarted.
 
 pub mod limit;
 mod port;
@@ -11,9 +11,11 @@ mod requirement;
 pub use port::ReservedPort;
 pub use requirement::{Requirement, SKIPPED, node_folder, python};
 
-/// Skips the test where one of these [`Requirement`]s is missing: `require!(RedisServer, Prometheus);` as its first line.
+/// Skips the test if one of these [`Requirement`]s is missing: `require!(RedisServer, Prometheus);`
+/// as its first line.
 ///
-/// The test returns, and says so on a line that starts with [`SKIPPED`]. Where the environment says `CI=true` it fails.
+/// The test prints a line that starts with [`SKIPPED`] and returns. With `CI=true` in the
+/// environment it fails.
 #[macro_export]
 macro_rules! require {
     ($($requirement:ident),+ $(,)?) => {

@@ -1,4 +1,5 @@
-//! Time limits for programs that a test starts. A program that hangs is killed, and the test fails and names it.
+//! Time limits for programs that a test starts. A program that hangs is killed, and the test fails
+//! and names it.
 #![allow(
     clippy::disallowed_methods,
     reason = "a test's time limit is real time"
@@ -11,11 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Runs a program to its end and collects its output; its stdin is what the command says.
+/// Runs a program to its end and collects its output; its stdin is that of the command.
 ///
 /// # Panics
 ///
-/// When it cannot be started, or runs longer than `limit`: then it is killed.
+/// If it cannot be started, or runs longer than `limit`; then it is killed.
 pub fn output(command: &mut Command, limit: Duration) -> Output {
     let started = Instant::now();
     let what = format!("{command:?}");
@@ -27,7 +28,7 @@ pub fn output(command: &mut Command, limit: Duration) -> Output {
     let stdout = read_to_end(child.stdout.take());
     let stderr = read_to_end(child.stderr.take());
     let status = wait(&mut child, limit, &what);
-    // A process of its own that outlives it may still hold the pipes.
+    // A child process that outlives it may still hold the pipes.
     let rest = |pipe: &Receiver<Vec<u8>>| {
         let left = limit
             .saturating_sub(started.elapsed())
@@ -46,7 +47,7 @@ pub fn output(command: &mut Command, limit: Duration) -> Output {
 ///
 /// # Panics
 ///
-/// When it runs for longer than `limit` from now: then it is killed.
+/// If it runs longer than `limit` from now; then it is killed.
 pub fn wait(child: &mut Child, limit: Duration, what: &str) -> ExitStatus {
     let started = Instant::now();
     loop {
@@ -62,8 +63,9 @@ pub fn wait(child: &mut Child, limit: Duration, what: &str) -> ExitStatus {
     }
 }
 
-/// The first line of a pipe that `is_it` accepts, without its end; `None`: the pipe ended, or no such line came within
-/// `limit`. What comes after it is read and dropped, so that the program never waits for a reader.
+/// Returns the first line of a pipe that `is_it` accepts, without its line end; `None` if the pipe
+/// ends or no such line arrives within `limit`. Later output is read and dropped, so that the
+/// program never waits for a reader.
 pub fn find_line(
     pipe: impl Read + Send + 'static,
     limit: Duration,
@@ -78,7 +80,7 @@ pub fn find_line(
     found.recv_timeout(limit).ok().flatten()
 }
 
-/// The first line of a pipe, as [`find_line`].
+/// Returns the first line of a pipe, as [`find_line`].
 pub fn first_line(pipe: impl Read + Send + 'static, limit: Duration) -> Option<String> {
     find_line(pipe, limit, |_| true)
 }
@@ -107,7 +109,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_program_that_ends_gives_its_output() {
+    fn the_output_of_an_ended_program_is_returned() {
         let output = output(&mut shell("echo out; echo err >&2; exit 3"), LONG);
         assert_eq!(
             (output.status.code(), &*output.stdout, &*output.stderr),

@@ -5,31 +5,32 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Outside the ports that systems hand out by themselves (32768 and up on Linux, 49152 and up elsewhere).
+/// Outside the ephemeral ports (32768 and up on Linux, 49152 and up elsewhere).
 const RANGE: std::ops::Range<u16> = 20_000..30_000;
 
-/// A TCP port of the loopback address that no other test is given while this value lives.
+/// A TCP port of the loopback address that no other test gets while this value lives.
 ///
-/// A port that the system chose (`:0`) is free for others as soon as its listener is gone, and a program that is
-/// started again on it may find it taken. This one is never chosen by the system.
+/// A port chosen by the system (`:0`) is free for others once its listener closes, so a program
+/// restarted on it may find it in use. The system never chooses this one.
 #[derive(Debug)]
 pub struct ReservedPort {
     number: u16,
-    /// A UDP socket of the same number tells the processes of a test run apart; TCP stays free.
+    /// A UDP socket with the same number reserves it among the processes of a test run; TCP stays
+    /// free.
     _claim: UdpSocket,
 }
 
 impl ReservedPort {
-    /// Reserves one.
+    /// Reserves a port.
     ///
     /// # Panics
     ///
-    /// When all ports of the range are taken.
+    /// If all ports of the range are in use.
     #[must_use]
     pub fn new() -> Self {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let length = RANGE.end - RANGE.start;
-        // Processes begin at different places, so that they seldom try the same port.
+        // Processes start at different offsets, so that they seldom try the same port.
         let start = std::process::id().wrapping_mul(7919) % u32::from(length);
         let free = (0..length).find_map(|_| {
             let offset = (start + u32::from(NEXT.fetch_add(1, Ordering::Relaxed) % length))
@@ -69,15 +70,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserved_port_can_be_bound_again_and_again_and_is_given_to_nobody_else() {
+    fn a_reserved_port_can_be_bound_repeatedly_and_is_given_out_once() {
         let ports: Vec<ReservedPort> = (0..50).map(|_| ReservedPort::new()).collect();
         let mut numbers: Vec<u16> = ports.iter().map(ReservedPort::number).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        assert_eq!(numbers.len(), 50, "each is another one");
+        assert_eq!(numbers.len(), 50, "all are different");
         for port in &ports {
             for _ in 0..2 {
-                TcpListener::bind(port.address()).expect("it is free");
+                TcpListener::bind(port.address()).expect("the port is free");
             }
         }
     }

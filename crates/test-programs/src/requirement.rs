@@ -1,4 +1,4 @@
-//! What a test needs on the machine that is not part of the repository.
+//! Requirements of tests on the machine, outside the repository.
 
 use std::{
     ffi::OsString,
@@ -7,8 +7,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Begins the line on stderr that names a skipped test: `test skipped: NAME: reason`. `cargo xtask contract-status`
-/// reads it from the test log.
+/// Begins the line on stderr that names a skipped test: `test skipped: NAME: reason`. `cargo xtask
+/// contract-status` reads it from the test log.
 pub const SKIPPED: &str = "test skipped: ";
 
 /// A program or library that some tests need, see [`crate::require!`].
@@ -20,7 +20,7 @@ pub enum Requirement {
     NatsServer,
     /// `prometheus` and `promtool` in the PATH.
     Prometheus,
-    /// A Python with `zmq`, which is libzmq.
+    /// A Python with `zmq`, the binding of libzmq.
     Libzmq,
     /// A Python.
     Python,
@@ -35,11 +35,11 @@ pub enum Requirement {
 }
 
 impl Requirement {
-    /// Whether it is missing; then the test is named as skipped on stderr.
+    /// Whether it is missing; if so, prints the test as skipped on stderr.
     ///
     /// # Panics
     ///
-    /// Where it is missing and the environment says `CI=true`.
+    /// If it is missing and the environment has `CI=true`.
     pub fn is_missing(self) -> bool {
         let Err(missing) = self.check() else {
             return false;
@@ -48,7 +48,8 @@ impl Requirement {
         if is_strict(std::env::var_os("CI")) {
             panic!("{reason} (CI is set: a missing requirement is a failure)");
         }
-        // Not through eprintln!, which the test harness captures. One write, so that no other output comes in between.
+        // Not through eprintln!, which the test harness captures. A single write, so that no other
+        // output interrupts the line.
         let test = std::thread::current()
             .name()
             .unwrap_or("unknown")
@@ -82,7 +83,7 @@ impl Requirement {
         }
     }
 
-    /// How to get it.
+    /// How to install it.
     fn remedy(self) -> &'static str {
         match self {
             Self::RedisServer => {
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_program_that_is_missing_or_fails_is_named() {
-        let missing = runs("no-such-program", &["--version"]).expect_err("it is not there");
+        let missing = runs("no-such-program", &["--version"]).expect_err("the program is missing");
         assert!(
             missing.starts_with("`no-such-program --version` cannot be run: "),
             "{missing}"

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn different_questions_in_a_row_rest_a_worker_and_one_question_never_does() {
+    fn failures_of_different_queries_pause_a_worker_and_those_of_one_query_do_not() {
         let (mut all, now) = (TokenizerBreakers::default(), Moment::default());
         for _ in 0..10 {
             assert_eq!(
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn long_questions_may_be_late_and_short_ones_cost_longer_and_longer_rests() {
+    fn late_long_queries_are_tolerated_and_late_short_ones_cause_growing_pauses() {
         let (mut all, mut now) = (TokenizerBreakers::default(), Moment::default());
         for question in 0..10 {
             assert_eq!(
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_so_many_questions_at_once_and_no_more() {
+    fn concurrent_queries_of_a_worker_are_bounded() {
         let (mut all, now) = (TokenizerBreakers::default(), Moment::default());
         for _ in 0..AT_ONCE {
             assert!(all.allows(WORKER, now));

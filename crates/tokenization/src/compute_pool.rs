@@ -309,7 +309,7 @@ mod tests {
 
     #[tokio::test]
     #[contract("F82")]
-    async fn a_stuck_model_costs_a_limited_wait_and_no_other_model_its_seats() {
+    async fn a_stuck_model_costs_a_bounded_wait_and_no_permits_of_other_models() {
         let seats = ComputePool::new(2);
         let (stuck_model, other) = (model(), model());
         let (release, work) = stuck();
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(
             seats.all.available_permits(),
             2,
-            "what nobody waits for holds no seat of all"
+            "abandoned work holds no shared permit"
         );
         assert_eq!(compute(&seats, &other, LONG, || 7).await, Ok(7));
         drop(release);
@@ -340,7 +340,7 @@ mod tests {
 
     #[tokio::test]
     #[contract("F82")]
-    async fn one_model_leaves_a_seat_to_the_others() {
+    async fn one_model_leaves_a_permit_to_the_others() {
         let seats = ComputePool::new(3);
         let (busy, other) = (model(), model());
         let (_releases, works): (Vec<_>, Vec<_>) = (0..8).map(|_| stuck()).unzip();
@@ -360,7 +360,7 @@ mod tests {
 
     #[tokio::test]
     #[contract("F82")]
-    async fn a_client_that_hangs_up_ends_its_computation() {
+    async fn a_client_disconnect_ends_its_computation() {
         let seats = ComputePool::new(2);
         let model = model();
         let (begun, has_begun) = mpsc::channel();
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     #[contract("F82")]
-    fn a_model_that_is_late_again_and_again_rests_for_longer_and_longer() {
+    fn a_repeatedly_late_model_is_paused_for_longer_and_longer() {
         let (mut lateness, now) = (LateStreak::default(), Moment::default());
         assert_eq!((lateness.late(now), lateness.late(now)), (None, None));
         assert_eq!(lateness.late(now), Some(REST));

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_question_is_forgotten_with_the_last_of_those_who_wait_and_not_before() {
+    fn a_query_is_dropped_with_its_last_waiter_and_not_before() {
         let (book, digest) = (
             Mutex::new(EngineTokenState::default()),
             QueryDigest::default(),

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_conversation_is_within_the_budget_by_what_is_new_in_it() {
+    fn only_the_new_part_of_a_conversation_counts_against_the_time_budget() {
         let model = model();
         // A microsecond a byte: two thousand bytes fit.
         model.set_cost(1_000.0);

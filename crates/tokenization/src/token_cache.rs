@@ -177,7 +177,7 @@ mod tests {
         digest
     }
 
-    fn told(ids: Vec<u32>) -> CachedTokens {
+    fn engine_answer(ids: Vec<u32>) -> CachedTokens {
         CachedTokens {
             ids: ids.into(),
             teller: TELLER,
@@ -191,11 +191,11 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_within_its_bytes_and_keeps_what_is_met() {
+    fn the_cache_stays_within_its_bytes_and_keeps_used_entries() {
         let mut known = TokenCache::default();
-        known.insert(digest(u32::MAX), told(vec![7]));
+        known.insert(digest(u32::MAX), engine_answer(vec![7]));
         for number in 0..20_000 {
-            known.insert(digest(number), told(vec![number; 1_000]));
+            known.insert(digest(number), engine_answer(vec![number; 1_000]));
             assert_eq!(
                 get(&mut known, u32::MAX).as_deref(),
                 Some(&[7][..]),
@@ -214,14 +214,14 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn it_holds_no_more_answers_than_configured_and_no_longer() {
+    fn the_cache_is_bounded_in_entries_and_age() {
         let mut known = TokenCache::new(TokenCacheSettings {
             ttl: Duration::from_secs(3600),
             capacity: 10,
         });
-        known.insert(digest(u32::MAX), told(vec![7]));
+        known.insert(digest(u32::MAX), engine_answer(vec![7]));
         for number in 0..100 {
-            known.insert(digest(number), told(vec![number]));
+            known.insert(digest(number), engine_answer(vec![number]));
             assert!(
                 get(&mut known, u32::MAX).is_some(),
                 "forgotten before {number}, though it is met"
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn what_another_router_was_told_earlier_holds_for_the_rest_of_its_time() {
+    fn an_answer_from_another_router_keeps_its_remaining_lifetime() {
         let mut known = TokenCache::new(TokenCacheSettings {
             ttl: Duration::from_secs(3600),
             capacity: 10,
@@ -249,7 +249,7 @@ mod tests {
             digest(1),
             CachedTokens {
                 left: Duration::from_secs(60),
-                ..told(vec![7])
+                ..engine_answer(vec![7])
             },
         );
         let at = |known: &mut TokenCache, age| {
@@ -263,10 +263,10 @@ mod tests {
 
     #[test]
     #[contract("F75")]
-    fn short_of_memory_it_keeps_half_and_takes_nothing_new() {
+    fn under_memory_pressure_the_cache_keeps_half_and_accepts_nothing_new() {
         let mut known = TokenCache::default();
         for number in 0..20_000 {
-            known.insert(digest(number), told(vec![number; 1_000]));
+            known.insert(digest(number), engine_answer(vec![number; 1_000]));
         }
         known.shrink();
         let held: usize = known
@@ -280,39 +280,39 @@ mod tests {
             "{held}"
         );
         known.set_accepts_new(false);
-        known.insert(digest(u32::MAX), told(vec![7]));
+        known.insert(digest(u32::MAX), engine_answer(vec![7]));
         assert_eq!(get(&mut known, u32::MAX), None);
-        assert!(get(&mut known, 19_999).is_some(), "what is known stays");
+        assert!(get(&mut known, 19_999).is_some(), "known entries stay");
         known.set_accepts_new(true);
-        known.insert(digest(u32::MAX), told(vec![7]));
+        known.insert(digest(u32::MAX), engine_answer(vec![7]));
         assert!(get(&mut known, u32::MAX).is_some());
     }
 
     #[test]
-    fn an_answer_ends_with_its_teller_and_with_its_age_however_often_it_is_met() {
+    fn an_answer_expires_with_its_engine_or_its_age_however_often_it_is_used() {
         let (mut known, start) = (TokenCache::default(), Moment::default());
         let at = |known: &mut TokenCache, age: Duration| {
             known.get(&digest(1), start + age, |_| true).is_some()
         };
-        known.insert(digest(1), told(vec![7]));
+        known.insert(digest(1), engine_answer(vec![7]));
         assert!(at(&mut known, MAX_AGE / 2) && at(&mut known, MAX_AGE - Duration::from_secs(1)));
         assert!(!at(&mut known, MAX_AGE));
         assert!(!at(&mut known, Duration::ZERO), "it is gone");
-        known.insert(digest(1), told(vec![7]));
+        known.insert(digest(1), engine_answer(vec![7]));
         assert_eq!(
             known.get(&digest(1), start, |teller| *teller != TELLER),
             None
         );
         assert_eq!((known.young.len(), known.young_bytes), (0, 0));
         // A move to the young generation does not extend its life.
-        known.insert(digest(1), told(vec![7]));
+        known.insert(digest(1), engine_answer(vec![7]));
         known.old = mem::take(&mut known.young);
         known.young_bytes = 0;
         assert!(at(&mut known, MAX_AGE / 2) && known.young.len() == 1);
         assert!(!at(&mut known, MAX_AGE));
         // A repeated answer counts once.
         for _ in 0..2 {
-            known.insert(digest(2), told(vec![7, 8]));
+            known.insert(digest(2), engine_answer(vec![7, 8]));
         }
         assert_eq!(known.young_bytes, 8 + ANSWER_BYTES);
     }

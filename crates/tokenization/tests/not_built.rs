@@ -1,6 +1,7 @@
-//! What a program says that cannot speak to Redis.
+//! The error of a build without support for Redis.
 //!
-//! Contract CH22. `./test` runs it in a build of its own, whose results have no row in the contract status.
+//! Contract CH22. `./test` runs it in a build of its own, whose results have no row in the contract
+//! status.
 
 #![cfg(not(feature = "redis-cache"))]
 
@@ -8,7 +9,7 @@ use net::Clock;
 use tokenization::RedisTokenStore;
 
 #[test]
-fn token_ids_that_are_to_be_shared_in_a_program_without_redis_are_a_clear_error_at_the_start() {
+fn a_build_without_redis_reports_a_clear_error_for_shared_token_ids() {
     let told = RedisTokenStore::start(None, Clock::system()).expect_err("there is no Redis here");
     assert_eq!(
         told.to_string(),

@@ -1,4 +1,4 @@
-//! What operators ask and tell a running router: its configuration, its totals, and to end.
+//! The admin operations of a running router: configuration, totals, decisions and drain.
 
 mod harness;
 
@@ -15,7 +15,7 @@ fn get(router: &Program, path: &str) -> RawReply {
 
 #[test]
 #[contract("V43")]
-fn the_configuration_in_force_is_shown_whole_and_without_its_secrets() {
+fn the_configuration_in_force_is_shown_complete_and_without_secrets() {
     let secret = "sk-0123456789abcdef-very-secret";
     let config = format!(
         "workers: [{{name: kept, url: \"http://127.0.0.1:9\", api_key: {secret}}}]\nrequest: {{max_retries: 7}}\n"
@@ -75,7 +75,7 @@ fn only_the_latest_decisions_are_kept() {
 
 #[test]
 #[contract("V43")]
-fn totals_are_those_of_the_metrics() {
+fn totals_equal_the_metrics() {
     let routed = RoutedFleet::with(&[&[], &[]], "metrics: {enabled: false}\n", &[]);
     let totals = || get(&routed.router, "/admin/stats").json()["totals"].clone();
     let before = totals();
@@ -100,10 +100,7 @@ fn totals_are_those_of_the_metrics() {
         "prompt_source",
     ] {
         let name = format!("warmroute_{counter}_total");
-        assert!(
-            sums[&name].is_u64(),
-            "{name} is there before anything happened"
-        );
+        assert!(sums[&name].is_u64(), "{name} is present before any event");
     }
     assert_eq!(before["warmroute_requests_total"], 0);
     let turns = [
@@ -140,7 +137,7 @@ fn drain(routed: &RoutedFleet, body: &str) -> RawReply {
 
 #[test]
 #[contract("V43")]
-fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_until_the_end() {
+fn a_drain_finishes_running_requests_refuses_new_ones_and_reports_its_status() {
     let routed = RoutedFleet::with(&[SLOW], "server: {drain_grace: 0s}\n", &[]);
     let template = json!({"draining": "bool", "since": "null|time", "open_streams": "int", "cut_streams": "int"});
     let status = || get(&routed.router, "/admin/drain/status").json();
@@ -160,7 +157,7 @@ fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_un
     assert_eq!(
         status()["draining"],
         false,
-        "what was refused has not begun"
+        "a refused drain has not started"
     );
     assert_eq!(get(&routed.router, "/admin/drain").status, 405);
 
@@ -169,14 +166,14 @@ fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_un
     assert_eq!(first.status, 200);
     assert_shape(&first.json(), &template);
     let want = (json!(true), json!(1), json!(0));
-    let told = |reply: &Value| {
+    let drain_state = |reply: &Value| {
         (
             reply["draining"].clone(),
             reply["open_streams"].clone(),
             reply["cut_streams"].clone(),
         )
     };
-    assert_eq!(told(&first.json()), want);
+    assert_eq!(drain_state(&first.json()), want);
     let again = drain(&routed, r#"{"timeout":"0s"}"#);
     assert_eq!(
         (again.status, &again.json()["since"]),
@@ -205,7 +202,7 @@ fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_un
 
 #[test]
 #[contract("V43")]
-fn a_request_that_outlasts_the_asked_time_is_cut_and_counted_and_the_exit_code_says_so() {
+fn a_request_longer_than_the_drain_timeout_is_cut_counted_and_changes_the_exit_code() {
     let routed = RoutedFleet::with(&[SLOW], "server: {drain_grace: 0s}\n", &[]);
     let (mut client, begun) = streaming(&routed, 5000);
     assert_eq!(drain(&routed, r#"{"timeout":"50ms"}"#).status, 200);

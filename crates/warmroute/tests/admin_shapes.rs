@@ -1,4 +1,5 @@
-//! The admin listener answers in the documented shapes, and `/metrics` is a page that a strict scraper takes.
+//! The admin listener's replies have the documented shapes, and a strict scraper accepts
+//! `/metrics`.
 
 mod harness;
 
@@ -62,7 +63,7 @@ fn receipt() -> Value {
     })
 }
 
-/// Two engines; a chat that was asked twice, and the receipts.
+/// Two engines, one chat sent twice, and the replies.
 fn routed() -> (RoutedFleet, Vec<RoutedReply>) {
     let routed = RoutedFleet::start(&[&["--loras", "red"], &["--dp-size", "2"]]);
     let messages = [says("user", &words("shape", 60))];
@@ -74,7 +75,7 @@ fn routed() -> (RoutedFleet, Vec<RoutedReply>) {
 }
 
 #[test]
-fn a_worker_is_described_whole() {
+fn a_worker_object_has_all_documented_fields() {
     let (routed, _) = routed();
     let worker = json!({
         "name": "string", "url": "string", "type": "string", "state": "string", "since": "time", "models": ["string"],
@@ -133,7 +134,7 @@ fn a_worker_is_described_whole() {
 }
 
 #[test]
-fn a_stream_is_described_whole() {
+fn a_stream_object_has_all_documented_fields() {
     let (routed, turns) = routed();
     let stream = json!({
         "worker": "string", "dp_rank": "int", "source": "string", "endpoint": "string", "replay_endpoint": "string",
@@ -172,7 +173,7 @@ fn a_stream_is_described_whole() {
 }
 
 #[test]
-fn a_receipt_is_described_whole() {
+fn a_receipt_has_all_documented_fields() {
     let (routed, turns) = routed();
     let last = routed.receipt(&turns[1]);
     assert_shape(&last, &receipt());
@@ -224,7 +225,7 @@ fn a_receipt_is_described_whole() {
     assert_eq!(
         last["outcome"]["ttft_ms"],
         Value::Null,
-        "a whole reply does not say when its first token was there"
+        "a plain reply does not show the time of its first token"
     );
     assert!(last["request_id"] == "mine" && turns[1].reply.header("x-request-id") == Some("mine"));
     let missing = get(&routed, "/admin/decisions/0123456789abcdef");
@@ -237,7 +238,7 @@ fn a_receipt_is_described_whole() {
 
 #[test]
 #[contract("V43")]
-fn decisions_are_listed_newest_first_and_narrowed() {
+fn decisions_are_listed_newest_first_and_can_be_filtered() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let ids: Vec<String> = [
         ("a", "warm"),
@@ -259,7 +260,7 @@ fn decisions_are_listed_newest_first_and_narrowed() {
         let place = |receipt: &Value| {
             ids.iter()
                 .position(|id| receipt["id"] == **id)
-                .expect("one of ours")
+                .expect("a request of this test")
         };
         list(&body, "decisions").iter().map(place).collect()
     };
@@ -292,7 +293,7 @@ fn decisions_are_listed_newest_first_and_narrowed() {
 }
 
 #[test]
-fn models_say_where_tokens_and_templates_come_from() {
+fn the_model_list_names_the_sources_of_tokens_and_templates() {
     let (routed, _) = routed();
     let model = json!({
         "id": "string", "workers": ["string"],
@@ -324,7 +325,7 @@ fn models_say_where_tokens_and_templates_come_from() {
 }
 
 #[test]
-fn the_index_shows_what_it_holds() {
+fn the_index_endpoint_reports_its_content() {
     let (routed, turns) = routed();
     let salted = json!({"prompt": words("salted", 40), "cache_salt": "secret-salt"});
     routed.completion(salted, &[("x-warmroute-worker", "a")]);
@@ -369,12 +370,12 @@ fn the_index_shows_what_it_holds() {
         .count() as u64;
     assert!(
         chat >= turns[0].prompt_tokens / 16,
-        "every whole block of the prompt is there"
+        "every whole block of the prompt is in the index"
     );
 }
 
 #[test]
-fn what_is_not_there_answers_with_the_error_table() {
+fn unknown_paths_methods_and_models_answer_with_the_documented_errors() {
     let routed = RoutedFleet::start(&[&[]]);
     let error = json!({
         "error": {
@@ -422,7 +423,7 @@ fn what_is_not_there_answers_with_the_error_table() {
 }
 
 #[test]
-fn health_is_told_on_the_data_listener() {
+fn health_is_served_on_the_data_listener() {
     let mut routed = RoutedFleet::start(&[&[], &[]]);
     let health = |routed: &RoutedFleet| RawClient::get(&routed.router.data(), "/health");
     let good = health(&routed);
@@ -452,7 +453,7 @@ fn health_is_told_on_the_data_listener() {
     assert_eq!(RawClient::get(&routed.router.data(), "/readyz").status, 503);
 }
 
-/// A completion that is streamed by this worker, and its receipt.
+/// Streams a completion from this worker and returns its receipt.
 fn stream(routed: &RoutedFleet, worker: &str) -> Value {
     let body = json!({
         "model": "sim", "prompt": "hi", "max_tokens": 3, "stream": true, "stream_options": {"include_usage": true},
@@ -475,7 +476,7 @@ fn stream(routed: &RoutedFleet, worker: &str) -> Value {
     routed.router.receipt("streamed")
 }
 
-/// Every family, its type and its labels besides `le`.
+/// Every family with its type and its labels except `le`.
 const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_requests", "counter", &["route", "outcome"]),
     ("warmroute_attempts", "counter", &["class", "result"]),
@@ -604,7 +605,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// Families whose labels are not known before the first sample.
+/// Families whose label values are unknown before the first sample.
 const ONLY_WHEN_IT_HAPPENS: &[&str] = &[
     "warmroute_shed",
     "warmroute_upstream_failures",
@@ -614,7 +615,7 @@ const ONLY_WHEN_IT_HAPPENS: &[&str] = &[
 ];
 
 #[test]
-fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
+fn metrics_are_open_metrics_with_closed_label_sets_and_correct_values() {
     let (routed, turns) = routed();
     turns.iter().for_each(|turn| drop(routed.receipt(turn)));
     let worker = turns[0].worker.as_str();
@@ -784,7 +785,7 @@ fn failures_and_refusals_are_counted_with_their_reasons() {
     routed.engines[0].fault("500", 1);
     assert_eq!(ask(&routed), 500);
     routed.engines[0].kill();
-    eventually("the router to be out of workers", || {
+    eventually("the router to have no worker", || {
         (ask(&routed) == 503).then_some(())
     });
     let page = Page::read(&get(&routed, "/metrics").text());
@@ -808,7 +809,7 @@ fn failures_and_refusals_are_counted_with_their_reasons() {
 fn a_request_in_flight_shows_in_the_gauges() {
     let routed = RoutedFleet::start(&[&["--speed", "1", "--overhead-ms", "1000"]]);
     std::thread::scope(|scope| {
-        let asked = scope.spawn(|| routed.chat(&[says("user", "slow")], &[]));
+        let slow = scope.spawn(|| routed.chat(&[says("user", "slow")], &[]));
         eventually("the request to be counted", || {
             let page = Page::read(&get(&routed, "/metrics").text());
             let one = [
@@ -819,7 +820,7 @@ fn a_request_in_flight_shows_in_the_gauges() {
                 .all(|(name, labels)| page.value(name, labels) > 0.5)
                 .then_some(())
         });
-        asked.join().expect("the request is answered");
+        slow.join().expect("the request is answered");
     });
     routed.router.settled();
 }

@@ -1,4 +1,4 @@
-//! Policies that keep requests together: by the beginning of the prompt, or by the session.
+//! Policies that keep requests together by the beginning of the prompt or by the session.
 
 mod harness;
 mod prefix_stream;
@@ -32,8 +32,8 @@ fn workers(turns: &[RoutedReply]) -> BTreeSet<&str> {
     turns.iter().map(|turn| turn.worker.as_str()).collect()
 }
 
-/// Chats of one assistant, each with a question of its own.
-fn asked(routed: &RoutedFleet, assistant: &str, questions: u32) -> Vec<RoutedReply> {
+/// Sends chats of one assistant, each with its own question.
+fn send_chats(routed: &RoutedFleet, assistant: &str, questions: u32) -> Vec<RoutedReply> {
     let ask = |n: u32| {
         let messages = [
             says("system", assistant),
@@ -46,17 +46,17 @@ fn asked(routed: &RoutedFleet, assistant: &str, questions: u32) -> Vec<RoutedRep
 
 #[test]
 #[contract("CK1", "CK7", "CK15", "CK18", "CK19", "CK66", "CK67")]
-fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
+fn one_system_prompt_stays_on_one_engine_even_after_a_restart() {
     let mut routed = RoutedFleet::with(&[&[], &[], &[]], "prefix_routing: {enabled: true}\n", &[]);
     assert_eq!(
         strategies(&routed),
         [0, 0, 0],
-        "they are there from the start"
+        "all of them are present from the start"
     );
     let assistants: Vec<String> = (0..12).map(assistant).collect();
     let first: Vec<Vec<RoutedReply>> = assistants
         .iter()
-        .map(|assistant| asked(&routed, assistant, 3))
+        .map(|assistant| send_chats(&routed, assistant, 3))
         .collect();
     for turns in &first {
         assert_eq!(workers(turns).len(), 1, "{turns:?}");
@@ -72,7 +72,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
     assert_eq!(
         cardinality(),
         12.0,
-        "one for each assistant, however often it was asked"
+        "one for each assistant, however many requests it sent"
     );
     let receipt = routed.receipt(&first[0][0]);
     assert_eq!(
@@ -80,7 +80,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
         (&json!("continuum"), &json!("policy"))
     );
 
-    // Token ids have no text to begin alike.
+    // Token ids have no text prefix to hash.
     let ids = routed.completion(json!({"prompt": [1, 2, 3, 4]}), &[]);
     assert_eq!(routed.receipt(&ids)["method"], "fallback");
     assert_eq!(strategies(&routed), [36, 0, 1]);
@@ -88,7 +88,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
 
     routed.restart_router();
     for (assistant, turns) in assistants.iter().zip(&first) {
-        assert_eq!(workers(&asked(&routed, assistant, 1)), workers(turns));
+        assert_eq!(workers(&send_chats(&routed, assistant, 1)), workers(turns));
     }
 }
 
@@ -130,7 +130,8 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
                 .to_owned()
         })
         .collect();
-    // With 16 in flight a quarter above an even share is 5, and none was above its cap at any time.
+    // With 16 in flight, a quarter above an even share is 5; no engine exceeded its cap at any
+    // time.
     for worker in ["a", "b", "c", "d"] {
         assert!(
             owners.iter().filter(|owner| *owner == worker).count() <= 5,
@@ -160,7 +161,7 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
 
 #[test]
 #[contract("CK67", "CK73")]
-fn what_prefix_routing_does_is_shown_with_the_documented_keys_and_types() {
+fn prefix_routing_stats_have_the_documented_keys_and_types() {
     let config = "prefix_routing: {enabled: true, max_prefix_length: 256, load_factor_epsilon: 0.5, virtual_nodes: 40}\n";
     let routed = RoutedFleet::with(&[&[], &[]], config, &[]);
     let stats = || RawClient::get(&routed.router.admin(), "/admin/prefix-routing/stats").json();
@@ -184,8 +185,8 @@ fn what_prefix_routing_does_is_shown_with_the_documented_keys_and_types() {
         (&nothing_yet, &json!(0))
     );
 
-    asked(&routed, "You are brief.", 3);
-    asked(&routed, "You are thorough.", 1);
+    send_chats(&routed, "You are brief.", 3);
+    send_chats(&routed, "You are thorough.", 1);
     routed.completion(json!({"prompt": [1, 2, 3]}), &[]);
     let idle = |backend: &str| json!({"backend": backend, "in_flight_requests": 0});
     let whole = json!({
@@ -206,7 +207,7 @@ fn what_prefix_routing_does_is_shown_with_the_documented_keys_and_types() {
 
 #[test]
 #[contract("V24", "V25", "V27")]
-fn a_session_stays_with_one_engine_whatever_names_it() {
+fn a_session_stays_on_one_engine_whether_a_header_or_a_field_names_it() {
     for policy in ["rendezvous_hash", "consistent_hash"] {
         let routed = RoutedFleet::with(&[&[], &[], &[]], "", &["--policy", policy]);
         let turns = |headers: &[(&str, &str)], fields: &Value| -> Vec<RoutedReply> {
@@ -240,7 +241,7 @@ fn a_session_stays_with_one_engine_whatever_names_it() {
 
 #[test]
 #[contract("CK42", "CK44", "CK57", "CK62", "CK63", "CK64", "A12")]
-fn a_prefix_that_a_backend_says_it_has_goes_there_and_what_nobody_has_goes_by_the_ring() {
+fn a_prefix_announced_by_a_backend_goes_there_and_other_prefixes_follow_the_ring() {
     let stream = PrefixStream::start();
     let config = format!(
         "prefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
@@ -250,26 +251,26 @@ fn a_prefix_that_a_backend_says_it_has_goes_there_and_what_nobody_has_goes_by_th
     let routed = RoutedFleet::with(&[&[], &[], &[]], &config, &[]);
     let stats = || RawClient::get(&routed.router.admin(), "/admin/kv-index/stats").json();
     let known = |entries: u64| {
-        eventually("the view to follow", || {
+        eventually("the prefix view to follow", || {
             (stats()["index"]["entry_count"] == entries).then_some(())
         });
     };
 
-    // One whose ring would not send it to b.
-    let elsewhere = |n: &u32| asked(&routed, &assistant(*n), 1)[0].worker != "b";
+    // Picks a prompt that the ring does not send to b.
+    let elsewhere = |n: &u32| send_chats(&routed, &assistant(*n), 1)[0].worker != "b";
     let assistant_text = (0..20)
         .find(elsewhere)
         .map(assistant)
         .expect("a ring has more than one owner");
-    let home = asked(&routed, &assistant_text, 2);
+    let home = send_chats(&routed, &assistant_text, 2);
     assert!(!workers(&home).contains("b") && workers(&home).len() == 1);
     assert_eq!(stats()["routing_decisions"]["kv_aware"], 0);
 
     stream.say("cache_created", &assistant_text, 4_000);
     known(1);
-    // What was known of a prefix before stands for 100 ms.
-    let first = eventually("the answer of before to be over", || {
-        let turn = asked(&routed, &assistant_text, 1).remove(0);
+    // An earlier lookup of a prefix stays valid for 100 ms.
+    let first = eventually("the earlier lookup to expire", || {
+        let turn = send_chats(&routed, &assistant_text, 1).remove(0);
         (turn.worker == "b").then_some(turn)
     });
     let receipt = routed.receipt(&first);
@@ -284,20 +285,20 @@ fn a_prefix_that_a_backend_says_it_has_goes_there_and_what_nobody_has_goes_by_th
     };
     let (before, ring) = (count("kv_aware"), strategies(&routed));
     assert_eq!(
-        workers(&asked(&routed, &assistant_text, 3)),
+        workers(&send_chats(&routed, &assistant_text, 3)),
         BTreeSet::from(["b"])
     );
     assert_eq!(
         (count("kv_aware"), strategies(&routed)),
         (before + 3, ring),
-        "the ring was not asked"
+        "the ring was not used"
     );
     assert_eq!(count("total"), count("kv_aware") + count("fallback"));
 
     stream.say("cache_evicted", &assistant_text, 4_000);
     known(0);
-    let back = eventually("the answer of before to be over", || {
-        let turn = asked(&routed, &assistant_text, 1).remove(0);
+    let back = eventually("the earlier lookup to expire", || {
+        let turn = send_chats(&routed, &assistant_text, 1).remove(0);
         (turn.worker != "b").then_some(turn)
     });
     assert_eq!(back.worker, home[0].worker);

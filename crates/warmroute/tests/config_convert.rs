@@ -1,4 +1,4 @@
-//! `warmroute config convert`: what it prints, and with which code it ends.
+//! `warmroute config convert`: its output and its exit codes.
 
 mod harness;
 
@@ -28,7 +28,7 @@ fn path(file: &tempfile::NamedTempFile) -> &str {
 
 #[test]
 #[contract("V1")]
-fn a_file_of_that_router_is_printed_as_ours() {
+fn a_file_of_another_router_is_printed_in_our_format() {
     let end = convert(SEED);
     assert_eq!((end.code, end.stderr.as_str()), (Some(0), ""));
     for line in [
@@ -45,7 +45,7 @@ fn a_file_of_that_router_is_printed_as_ours() {
 }
 
 #[test]
-fn what_is_printed_can_be_checked_where_all_of_it_is_built() {
+fn a_converted_file_passes_the_check_where_all_of_it_is_built() {
     let theirs = file(
         "mode: {type: regular, worker_urls: ['http://127.0.0.1:1']}\npolicy: {type: kv_aware}\nhost: x\n",
     );
@@ -67,7 +67,7 @@ fn what_is_printed_can_be_checked_where_all_of_it_is_built() {
 }
 
 #[test]
-fn a_wrong_file_ends_with_78_all_problems_and_nothing_on_stdout() {
+fn an_invalid_file_ends_with_78_all_problems_and_nothing_on_stdout() {
     let theirs =
         file("mode: {type: regular, worker_urls: [nonsense]}\nengine_wait_timeout_secs: '600'\n");
     let end = convert(path(&theirs));
@@ -105,7 +105,7 @@ fn a_file_that_is_missing_or_not_utf8_ends_with_78() {
 }
 
 #[test]
-fn a_dash_is_stdin() {
+fn a_dash_reads_stdin() {
     let text = std::fs::File::open(SEED).expect("the file is in the repository");
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
     command

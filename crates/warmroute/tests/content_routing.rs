@@ -1,4 +1,4 @@
-//! Requests that are kept together by what they mean, and by how they begin.
+//! Requests grouped by meaning and by prompt prefix.
 
 mod harness;
 
@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 const SORT: &str = "Write a Python function to sort a list";
 const LIGHT: &str = "Explain the process of photosynthesis";
 
-/// Two engines that generate and one for vectors, which are a function of a text's tokens: equal texts have equal vectors,
-/// and others are about at right angles.
+/// Two engines that generate and one for embeddings, which are a function of a text's tokens: equal
+/// texts have equal vectors, and different ones are nearly orthogonal.
 fn clustered(policy: &str, workers: [&str; 2], timeout: &str) -> RoutedFleet {
     let [coding, science] = workers;
     let keys = format!(
@@ -34,12 +34,12 @@ fn clustered(policy: &str, workers: [&str; 2], timeout: &str) -> RoutedFleet {
     )
 }
 
-/// Waits until the examples are learnt. Only a few requests are needed: nothing of them stays.
-fn learnt(routed: &RoutedFleet) {
-    eventually("the examples to be learnt", || {
-        let asked = json!({"model": "sim", "messages": [says("user", SORT)]}).to_string();
-        let told = RawClient::post(&routed.router.data(), "/v1/route", asked.as_bytes()).json();
-        (!told["cluster"].is_null()).then_some(())
+/// Waits until the examples are embedded. A few requests suffice, and they leave no trace.
+fn wait_for_examples(routed: &RoutedFleet) {
+    eventually("the examples to be embedded", || {
+        let body = json!({"model": "sim", "messages": [says("user", SORT)]}).to_string();
+        let dry_run = RawClient::post(&routed.router.data(), "/v1/route", body.as_bytes()).json();
+        (!dry_run["cluster"].is_null()).then_some(())
     });
 }
 
@@ -54,9 +54,9 @@ fn ask(routed: &RoutedFleet, text: &str, headers: &[(&str, &str)]) -> (RoutedRep
 
 #[test]
 #[contract("V44")]
-fn a_prompt_like_a_cluster_s_examples_goes_to_its_workers_and_any_other_to_all() {
+fn a_prompt_similar_to_a_clusters_examples_goes_to_its_workers_and_others_to_all() {
     let routed = clustered("round_robin", ["b", "a"], "10s");
-    learnt(&routed);
+    wait_for_examples(&routed);
     for _ in 0..3 {
         let (turn, receipt) = ask(&routed, SORT, &[]);
         assert_eq!(turn.worker, "b");
@@ -85,7 +85,7 @@ fn a_prompt_like_a_cluster_s_examples_goes_to_its_workers_and_any_other_to_all()
     assert_eq!(
         elsewhere.len(),
         2,
-        "what is near no cluster is for everybody"
+        "a text near no cluster may use every worker"
     );
     let counted = |result: &str| {
         routed.router.metric(
@@ -98,9 +98,9 @@ fn a_prompt_like_a_cluster_s_examples_goes_to_its_workers_and_any_other_to_all()
 
 #[test]
 #[contract("V44")]
-fn a_client_s_own_word_goes_before_what_its_prompt_means() {
+fn a_cluster_header_overrides_the_meaning_of_the_prompt() {
     let routed = clustered("round_robin", ["b", "a"], "10s");
-    learnt(&routed);
+    wait_for_examples(&routed);
     let (turn, receipt) = ask(&routed, SORT, &[("x-semantic-cluster-id", "science")]);
     assert_eq!(
         (turn.worker.as_str(), &receipt["cluster"]),
@@ -115,7 +115,7 @@ fn a_client_s_own_word_goes_before_what_its_prompt_means() {
         (&receipt["cluster"], &receipt["excluded"]),
         (&Value::Null, &json!([]))
     );
-    // Who names a worker gets it.
+    // A pinned worker overrides the cluster.
     assert_eq!(
         ask(&routed, SORT, &[("x-warmroute-worker", "a")]).0.worker,
         "a"
@@ -124,9 +124,9 @@ fn a_client_s_own_word_goes_before_what_its_prompt_means() {
 
 #[test]
 #[contract("V44", "V25")]
-fn a_cluster_is_a_session_to_the_policies_that_hash() {
+fn a_cluster_is_the_session_key_of_the_hash_policies() {
     let routed = clustered("consistent_hash", ["a, b", "a"], "10s");
-    learnt(&routed);
+    wait_for_examples(&routed);
     let sessions = |text: &str| -> HashSet<String> {
         (0..8)
             .map(|n| {
@@ -139,23 +139,23 @@ fn a_cluster_is_a_session_to_the_policies_that_hash() {
     assert_eq!(
         sessions(SORT).len(),
         1,
-        "all of a cluster meet on one worker"
+        "all requests of a cluster go to one worker"
     );
     assert_eq!(
         sessions("something else").len(),
         2,
-        "others by their own session"
+        "other requests by their own session"
     );
 }
 
 #[test]
 #[contract("V44")]
-fn no_trouble_with_vectors_or_a_cluster_s_workers_fails_a_request() {
+fn failures_of_the_embedding_model_or_of_cluster_workers_fail_no_request() {
     let mut routed = clustered("round_robin", ["b", "a"], "200ms");
-    learnt(&routed);
-    // The engine for vectors errs, hangs, and goes: requests go without a cluster.
+    wait_for_examples(&routed);
+    // The embedding engine fails, hangs and disappears; requests are routed without a cluster.
     for fault in ["500", "hang"] {
-        // While the last failure is fresh nobody asks.
+        // After a recent failure the embedding engine is not called.
         eventually("the cluster to be found again", || {
             (!ask(&routed, SORT, &[]).1["cluster"].is_null()).then_some(())
         });
@@ -171,7 +171,7 @@ fn no_trouble_with_vectors_or_a_cluster_s_workers_fails_a_request() {
         (!ask(&routed, SORT, &[]).1["cluster"].is_null()).then_some(())
     });
     assert_eq!(ask(&routed, SORT, &[]).0.worker, "b");
-    // Where none of its workers can be used, the others serve the cluster.
+    // If none of its workers is usable, the other workers serve the cluster.
     routed.engines[1].kill();
     let body =
         json!({"model": "sim", "messages": [says("user", SORT)], "max_tokens": 2}).to_string();
@@ -202,7 +202,7 @@ fn no_trouble_with_vectors_or_a_cluster_s_workers_fails_a_request() {
 
 #[test]
 #[contract("V44")]
-fn a_text_that_the_vector_model_does_not_take_costs_only_its_own_request_the_cluster() {
+fn a_text_that_the_embedding_model_rejects_affects_only_its_own_request() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
     let vectors = |status: &str, body: &str| engine.answer("/v1/embeddings", status, body);
     let near = r#"{"data":[{"index":0,"embedding":[1.0,0.0]}]}"#;
@@ -211,11 +211,11 @@ fn a_text_that_the_vector_model_does_not_take_costs_only_its_own_request_the_clu
                   - {name: near, examples: [hello], workers: [w]}\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
     let cluster = || {
-        let asked = json!({"model": "m", "messages": [says("user", "hi")]}).to_string();
-        RawClient::post(&router.data(), "/v1/route", asked.as_bytes()).json()["cluster"]["name"]
+        let body = json!({"model": "m", "messages": [says("user", "hi")]}).to_string();
+        RawClient::post(&router.data(), "/v1/route", body.as_bytes()).json()["cluster"]["name"]
             .clone()
     };
-    eventually("the examples to be learnt", || {
+    eventually("the examples to be embedded", || {
         (cluster() == "near").then_some(())
     });
     for status in [
@@ -229,21 +229,21 @@ fn a_text_that_the_vector_model_does_not_take_costs_only_its_own_request_the_clu
         assert_eq!(
             cluster(),
             "near",
-            "the next text is asked about at once after {status}"
+            "the next text is embedded at once after {status}"
         );
     }
 }
 
-/// What a dry run says of each worker: whether it is remembered.
+/// A dry run and the workers that the prefix memory names in it.
 fn remembered(routed: &RoutedFleet, prompt: &str, policy: &str) -> (Value, Vec<String>) {
-    let asked = json!({"model": "sim", "prompt": prompt, "policy": policy}).to_string();
-    let told = RawClient::post(&routed.router.data(), "/v1/route", asked.as_bytes()).json();
-    let rows = told["candidates"].as_array().expect("candidates");
+    let body = json!({"model": "sim", "prompt": prompt, "policy": policy}).to_string();
+    let dry_run = RawClient::post(&routed.router.data(), "/v1/route", body.as_bytes()).json();
+    let rows = dry_run["candidates"].as_array().expect("candidates");
     let remembered = rows.iter().filter(|row| row["terms"]["remembered"] == 1.0);
     let names = remembered
         .map(|row| row["target"]["worker"].as_str().expect("a name").to_owned())
         .collect();
-    (told, names)
+    (dry_run, names)
 }
 
 fn forget_caches(routed: &RoutedFleet, prompt: &str) {
@@ -252,12 +252,12 @@ fn forget_caches(routed: &RoutedFleet, prompt: &str) {
             RawClient::post(&engine.data(), "/reset_prefix_cache", b"").status,
             200
         );
-        // As with vLLM, the engine says so with the events of its next step.
+        // Like vLLM, the engine announces the reset with the events of its next step.
         routed.completion(json!({"prompt": "hi"}), &[("x-warmroute-worker", name)]);
     }
-    eventually("nobody to hold anything of the prompt", || {
-        let (told, _) = remembered(routed, prompt, "kv_aware");
-        let rows = told["candidates"].as_array().expect("candidates");
+    eventually("no target to hold a block of the prompt", || {
+        let (dry_run, _) = remembered(routed, prompt, "kv_aware");
+        let rows = dry_run["candidates"].as_array().expect("candidates");
         rows.iter()
             .all(|row| row["predicted_cached_tokens"] == 0)
             .then_some(())
@@ -266,26 +266,26 @@ fn forget_caches(routed: &RoutedFleet, prompt: &str) {
 
 #[test]
 #[contract("V44")]
-fn who_served_a_beginning_is_preferred_while_nobody_is_known_to_hold_it() {
+fn the_last_worker_of_a_prefix_is_preferred_while_no_target_holds_it() {
     let keys = "  policy: kv_aware\n  shared_prefix_routing: {enabled: true}\n";
     let routed = RoutedFleet::with_routing(&[&[], &[], &[]], keys);
     let prompt = words("beginning", 120);
     let first = routed.completion(json!({"prompt": prompt}), &[]);
-    // As long as the index knows, the memory is not asked.
-    let (told, names) = remembered(&routed, &prompt, "kv_aware");
+    // While the index knows a holder, the prefix memory is not used.
+    let (dry_run, names) = remembered(&routed, &prompt, "kv_aware");
     assert_eq!(
-        (told["winner"]["worker"].as_str(), names.len()),
+        (dry_run["winner"]["worker"].as_str(), names.len()),
         (Some(first.worker.as_str()), 0)
     );
     forget_caches(&routed, &prompt);
     for policy in ["kv_aware", "cache_aware"] {
-        // 256 characters count, and not what comes after.
+        // Only the first 256 characters count.
         let other_end = format!("{}{}", &prompt[..300], words("other", 40));
         for text in [&prompt, &other_end] {
-            let (told, names) = remembered(&routed, text, policy);
+            let (dry_run, names) = remembered(&routed, text, policy);
             assert_eq!(names, std::slice::from_ref(&first.worker), "{policy}");
             assert_eq!(
-                told["winner"]["worker"].as_str(),
+                dry_run["winner"]["worker"].as_str(),
                 Some(first.worker.as_str()),
                 "{policy}"
             );
@@ -301,7 +301,7 @@ fn who_served_a_beginning_is_preferred_while_nobody_is_known_to_hold_it() {
 
 #[test]
 #[contract("V44")]
-fn nothing_is_remembered_unless_it_is_asked_for() {
+fn prefix_memory_is_off_unless_configured() {
     let routed = RoutedFleet::with_routing(&[&[], &[]], "  policy: kv_aware\n");
     let prompt = words("beginning", 120);
     routed.completion(json!({"prompt": prompt}), &[]);

@@ -1,4 +1,4 @@
-//! The decision log of the real program, and what `warmroute replay` makes of it.
+//! The decision log of the real program, and `warmroute replay` on it.
 
 mod harness;
 
@@ -11,7 +11,8 @@ use harness::{
 };
 use serde_json::{Value, json};
 
-/// Routed with a log in the folder of its configuration, under a name that is not known before.
+/// A fleet that logs into the folder of its configuration, under a name that is not known in
+/// advance.
 fn logged(folder: &Path, more: &str) -> (RoutedFleet, String) {
     let path = folder.join("decisions.jsonl").display().to_string();
     let routed = RoutedFleet::with(
@@ -23,7 +24,7 @@ fn logged(folder: &Path, more: &str) -> (RoutedFleet, String) {
 }
 
 fn lines(path: &str) -> Vec<Value> {
-    let text = fs::read_to_string(path).expect("the log is there");
+    let text = fs::read_to_string(path).expect("the log exists");
     text.lines()
         .map(|line| serde_json::from_str(line).expect("JSON lines"))
         .collect()
@@ -144,7 +145,7 @@ fn every_finished_request_is_a_line_with_its_receipt_and_no_text() {
 
 #[test]
 #[contract("V43")]
-fn text_is_in_the_log_only_where_that_is_asked_for_and_nowhere_else() {
+fn request_text_is_in_the_log_only_where_configured_and_nowhere_else() {
     let folder = tempfile::tempdir().expect("a folder");
     let (routed, path) = logged(folder.path(), "interval: 10ms, include_request_text: true");
     let id = chats(&routed, 1).remove(0);
@@ -170,7 +171,7 @@ fn text_is_in_the_log_only_where_that_is_asked_for_and_nowhere_else() {
 
 #[test]
 #[contract("V43")]
-fn what_was_not_written_yet_is_written_at_the_end_and_a_log_without_chains_cannot_be_replayed() {
+fn pending_lines_are_written_at_exit_and_a_log_without_chains_cannot_be_replayed() {
     let folder = tempfile::tempdir().expect("a folder");
     let (routed, path) = logged(folder.path(), "interval: 1h");
     let ids = chats(&routed, 2);
@@ -214,7 +215,7 @@ fn what_was_not_written_yet_is_written_at_the_end_and_a_log_without_chains_canno
 
 #[test]
 #[contract("V43", "F66")]
-fn a_log_that_cannot_be_written_is_said_once_and_counted_and_no_request_notices() {
+fn an_unwritable_log_is_reported_once_and_counted_and_affects_no_request() {
     let folder = tempfile::tempdir().expect("a folder");
     let (routed, path) = logged(&folder.path().join("not there"), "interval: 10ms");
     chats(&routed, 2);
@@ -231,13 +232,13 @@ fn a_log_that_cannot_be_written_is_said_once_and_counted_and_no_request_notices(
             .metric("warmroute_sink_errors_total", "sink=\"decision_log\"")
             >= 2.0
     );
-    let said = routed
+    let warnings = routed
         .router
         .stderr()
         .lines()
         .filter(|line| line.contains("decision log cannot be written"))
         .count();
-    assert_eq!(said, 1);
+    assert_eq!(warnings, 1);
     fs::create_dir(folder.path().join("not there")).expect("it can be made");
     let id = chats(&routed, 1).remove(0);
     eventually("the log to be written after all", || {
@@ -246,7 +247,7 @@ fn a_log_that_cannot_be_written_is_said_once_and_counted_and_no_request_notices(
     });
 }
 
-/// Prompts of many lengths, up to four at a time, streamed; returns how many.
+/// Streams prompts of many lengths, up to four at a time; returns their number.
 fn streamed_prompts(routed: &RoutedFleet) -> usize {
     let mut sent = 0;
     for round in 0..30 {
@@ -268,7 +269,7 @@ fn streamed_prompts(routed: &RoutedFleet) -> usize {
 
 #[test]
 #[contract("V43")]
-fn a_log_tells_the_simulator_how_fast_the_engines_were() {
+fn a_log_gives_the_simulator_the_speed_of_the_engines() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("decisions.jsonl").display().to_string();
     let engine = [
@@ -313,7 +314,7 @@ fn a_log_tells_the_simulator_how_fast_the_engines_were() {
         + found("step_ms")
         + 600.0 * found("prefill_ms")
         + 36e4 * found("attention_ms");
-    // 5 ms, 10 ms and 150 ms; how much more it is, is this machine's affair.
+    // 5 ms, 10 ms and 150 ms are the minimum; the rest depends on this machine.
     assert!(prompt_ms > 0.95 * 165.0, "{}", report["fit"]);
 
     let few: Vec<String> = written.iter().take(10).map(Value::to_string).collect();

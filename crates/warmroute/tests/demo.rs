@@ -1,4 +1,4 @@
-//! `warmroute demo` shows in one command what the router is for, and leaves nothing behind.
+//! `warmroute demo` shows the purpose of the router in one command and leaves nothing behind.
 
 mod harness;
 
@@ -54,8 +54,8 @@ fn one_round_prints_one_object_and_warm_finds_more_blocks() {
     );
 }
 
-/// A demo that has begun to route, and the addresses it told.
-fn begun() -> (Child, Vec<String>) {
+/// A demo that has started to route, and the addresses that it printed.
+fn started_demo() -> (Child, Vec<String>) {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_warmroute"))
         .args(["demo", "--workers", "2"])
         .stdin(Stdio::null())
@@ -67,7 +67,7 @@ fn begun() -> (Child, Vec<String>) {
     let line = limit::find_line(stderr, Duration::from_secs(60), |line| {
         line.contains("http://")
     });
-    let line = line.expect("it says where it is");
+    let line = line.expect("it prints its address");
     let address = |text: &str| {
         text.split([' ', ',', ')'])
             .next()
@@ -80,14 +80,14 @@ fn begun() -> (Child, Vec<String>) {
 
 fn ended(demo: &mut Child) -> ExitStatus {
     eventually("the demo to end", || {
-        demo.try_wait().expect("a child can be asked")
+        demo.try_wait().expect("the state of a child is readable")
     })
 }
 
 #[test]
-fn a_signal_ends_it_with_its_code_and_nothing_is_left() {
+fn a_signal_ends_the_demo_with_its_code_and_nothing_is_left_behind() {
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
-        let (mut demo, addresses) = begun();
+        let (mut demo, addresses) = started_demo();
         assert_eq!(addresses.len(), 2, "{addresses:?}");
         for address in &addresses {
             assert!(

@@ -1,4 +1,4 @@
-//! The modes and flags that the Dynamo router is started with.
+//! The modes and flags of the Dynamo router.
 
 mod harness;
 
@@ -56,7 +56,7 @@ fn every_mode_serves_the_same_api() {
 
 #[test]
 #[contract("DY13", "DY14", "DY15")]
-fn the_cost_of_the_kv_mode_is_work_to_compute_and_blocks_to_hold() {
+fn the_cost_of_the_kv_mode_is_prefill_blocks_plus_decode_blocks() {
     let routed = RoutedFleet::with(
         &[&[], &[]],
         "",
@@ -96,7 +96,7 @@ fn the_cost_of_the_kv_mode_is_work_to_compute_and_blocks_to_hold() {
 
 #[test]
 #[contract("DY11")]
-fn without_tracking_a_mode_costs_prefill_only() {
+fn without_tracking_the_cost_is_prefill_only() {
     let routed = RoutedFleet::with(
         &[&[], &[]],
         "",
@@ -112,7 +112,7 @@ fn without_tracking_a_mode_costs_prefill_only() {
 
 #[test]
 #[contract("DY16")]
-fn one_request_may_weigh_caches_and_draw_in_its_own_way() {
+fn a_request_may_set_its_own_overlap_weight_and_temperature() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
     let messages = [says("user", &words("own", 80))];
     let warm = routed.chat(&messages, &[]);
@@ -124,8 +124,8 @@ fn one_request_may_weigh_caches_and_draw_in_its_own_way() {
             "caches do not count"
         );
     }
-    // At the highest temperature both are nearly as likely: twenty draws all alike come once in a hundred thousand
-    // runs, and forty practically never.
+    // At the highest temperature both are nearly equally likely: twenty equal draws happen once in
+    // a hundred thousand runs, and forty practically never.
     let hot = [("x-warmroute-temperature", "10")];
     let elsewhere = (0..40).any(|_| routed.chat(&messages, &hot).worker != warm.worker);
     assert!(elsewhere, "a temperature draws the dearer worker at times");
@@ -133,13 +133,13 @@ fn one_request_may_weigh_caches_and_draw_in_its_own_way() {
 
 #[test]
 #[contract("DY2", "DY4")]
-fn where_caches_do_not_count_no_event_socket_is_opened() {
+fn without_overlap_weight_no_event_socket_is_opened() {
     let engine = Program::engine(&["--no-kv-events", "--speed", "20"]);
     let worker = [format!("a={}", engine.url())];
     let publisher = TcpListener::bind("127.0.0.1:0").expect("a free port");
     publisher
         .set_nonblocking(true)
-        .expect("it can be asked without waiting");
+        .expect("accepting can be made non-blocking");
     let endpoint = format!("a=tcp://{}", publisher.local_addr().expect("an address"));
     let ask = |router: &Program| {
         let body = chat("sim", "hello", 2).to_string();
@@ -157,7 +157,7 @@ fn where_caches_do_not_count_no_event_socket_is_opened() {
         let streams = RawClient::get(&router.admin(), "/admin/streams").json();
         assert_eq!(streams, json!({"streams": []}), "{flags:?}");
         assert_eq!(router.workers()[0]["cache_source"], "predicted");
-        // The worker is ready, so whatever follows from knowing it has been started.
+        // The worker is ready, so everything that follows its discovery has been started.
         assert!(
             publisher.accept().is_err(),
             "{flags:?} opened an event socket"
@@ -173,7 +173,7 @@ fn where_caches_do_not_count_no_event_socket_is_opened() {
 
 #[test]
 #[contract("DY5", "DY6", "DY7")]
-fn settings_of_prediction_warn_while_events_are_followed() {
+fn prediction_settings_warn_while_events_are_followed() {
     let engine = Program::engine(&[]);
     let flags = [
         "--router-ttl",
@@ -208,7 +208,7 @@ fn settings_of_prediction_warn_while_events_are_followed() {
 
 #[test]
 #[contract("DY8", "DY9", "DY10")]
-fn what_replicas_share_is_off_and_refused_as_far_as_it_is_not_built() {
+fn replica_settings_are_off_and_refused_where_not_built() {
     let serve = [
         "serve",
         "-w",
@@ -218,7 +218,7 @@ fn what_replicas_share_is_off_and_refused_as_far_as_it_is_not_built() {
         "--admin-listen",
         "127.0.0.1:0",
     ];
-    for (flag, key, value, told) in [
+    for (flag, key, value, message) in [
         (
             vec!["--router-replica-sync"],
             "replicas.load_sync",
@@ -241,7 +241,7 @@ fn what_replicas_share_is_off_and_refused_as_far_as_it_is_not_built() {
         let by_flag = Program::finish(&[&serve[..], &flag].concat());
         assert_eq!(by_flag.code, Some(2), "{flag:?}: {}", by_flag.stderr);
         assert!(
-            by_flag.stderr.contains(flag[0]) && by_flag.stderr.contains(told),
+            by_flag.stderr.contains(flag[0]) && by_flag.stderr.contains(message),
             "{}",
             by_flag.stderr
         );
@@ -254,13 +254,14 @@ fn what_replicas_share_is_off_and_refused_as_far_as_it_is_not_built() {
             by_variable.stderr
         );
         assert!(
-            by_variable.stderr.contains(key) && by_variable.stderr.contains(told),
+            by_variable.stderr.contains(key) && by_variable.stderr.contains(message),
             "{}",
             by_variable.stderr
         );
     }
     let engine = Program::engine(&[]);
-    // A router by itself keeps nothing over a restart, so a fresh start is what it does anyway, and it says so.
+    // A single router keeps no state over a restart, so it always starts fresh, and it warns about
+    // the flag.
     let flags = [
         "--router-reset-states",
         "--router-snapshot-threshold",
@@ -291,10 +292,10 @@ fn what_replicas_share_is_off_and_refused_as_far_as_it_is_not_built() {
 
 #[test]
 #[contract("DY12")]
-fn a_worker_above_the_busy_threshold_gets_nothing_until_it_has_room_again() {
-    // A hundred blocks, and replies that take their time: one request of sixty blocks or so fills most of the cache.
+fn a_worker_above_the_busy_threshold_gets_no_request_until_it_has_room_again() {
+    // A hundred blocks and slow replies: one request of about sixty blocks fills most of the cache.
     let small = ["--kv-blocks", "100", "--speed", "1", "--itl-ms", "50"];
-    // Nobody waits for room: that is the queue's.
+    // Without the queue, no request waits for room.
     let at_once = "queue: {enabled: false}\n";
     let routed = RoutedFleet::with(
         &[&small, &small],
@@ -315,7 +316,7 @@ fn a_worker_above_the_busy_threshold_gets_nothing_until_it_has_room_again() {
             &[("x-warmroute-worker", name)],
             body.as_bytes(),
         );
-        eventually("the engine to tell of its use", || {
+        eventually("the engine to report its cache usage", || {
             (usage(name) > 0.4).then_some(())
         });
         client
@@ -339,7 +340,7 @@ fn a_worker_above_the_busy_threshold_gets_nothing_until_it_has_room_again() {
             json!([{"target": {"worker": "a", "dp_rank": 0}, "reason": "busy"}])
         );
     }
-    // Of a request that may only go elsewhere it is not the full one that is in the way.
+    // A request that may not use the full worker is not refused because of it.
     let elsewhere =
         json!({"model": "sim", "prompt": "hello", "worker": "b", "exclude": ["b"]}).to_string();
     let refused = RawClient::post(&routed.router.data(), "/v1/route", elsewhere.as_bytes());

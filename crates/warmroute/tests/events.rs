@@ -1,4 +1,4 @@
-//! `warmroute events` shows and records what a publisher sends.
+//! `warmroute events` shows and records the messages of a publisher.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,7 +30,7 @@ async fn publisher() -> (Pub, String) {
     (publisher, endpoint.to_string())
 }
 
-/// Runs it beside the test.
+/// Runs the program beside the test.
 fn started(args: &[&str]) -> JoinHandle<FinishedProgram> {
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
     std::thread::spawn(move || {
@@ -63,7 +63,7 @@ fn fixture(name: &str) -> Vec<u8> {
     .unwrap()
 }
 
-/// The lines of a real engine's recording.
+/// The lines of a recording of a real engine.
 fn recorded() -> Vec<Value> {
     let text = String::from_utf8(fixture("vllm-real/0.32.0-session.jsonl")).unwrap();
     text.lines()
@@ -134,7 +134,7 @@ fn a_simulated_engines_history_is_shown_batch_by_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_shown_as_such_and_a_terminal_is_not_obeyed() {
+async fn undecodable_messages_are_shown_as_such_with_terminal_controls_escaped() {
     let (engine, endpoint) = publisher().await;
     let tap = started(&["events", "tap", "--endpoint", &endpoint, "--count", "5"]);
     subscribed(&engine).await;
@@ -186,7 +186,7 @@ async fn what_cannot_be_read_is_shown_as_such_and_a_terminal_is_not_obeyed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stores_batches_are_shown_in_their_own_format() {
+async fn batches_of_a_store_are_shown_in_their_own_format() {
     let (master, endpoint) = publisher().await;
     let tap = started(&[
         "events",
@@ -216,20 +216,26 @@ async fn a_stores_batches_are_shown_in_their_own_format() {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    let said = |line: &Value| {
+    let summary = |line: &Value| {
         (
             line["seq"].clone(),
             line["events"][0]["kind"].clone(),
             line["events"][0]["medium"].clone(),
         )
     };
-    assert_eq!(said(&lines[0]), (json!(0), json!("stored"), json!("cpu")));
-    assert_eq!(said(&lines[1]), (json!(1), json!("stored"), json!("disk")));
+    assert_eq!(
+        summary(&lines[0]),
+        (json!(0), json!("stored"), json!("cpu"))
+    );
+    assert_eq!(
+        summary(&lines[1]),
+        (json!(1), json!("stored"), json!("disk"))
+    );
     assert_eq!(lines[1]["events"][0]["blocks"], 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recording_holds_every_frame_and_what_it_decodes_to() {
+async fn a_recording_holds_every_frame_and_its_decoded_form() {
     let lines = recorded();
     let published: Vec<_> = lines
         .iter()
@@ -246,14 +252,14 @@ async fn a_recording_holds_every_frame_and_what_it_decodes_to() {
         .iter()
         .map(decoded)
         .collect();
-    let (asked, was_asked) = tokio::sync::oneshot::channel();
+    let (requested, request_seen) = tokio::sync::oneshot::channel();
     let replaying = tokio::spawn(async move {
         let (peer, request) = router.recv().await;
         for message in &messages {
             router.send(&peer, message).await;
         }
-        let _ = asked.send(request);
-        // Closing would be an answer, too.
+        let _ = requested.send(request);
+        // A closed connection would count as a reply.
         std::future::pending::<()>().await;
     });
     let (engine, endpoint) = publisher().await;
@@ -275,12 +281,12 @@ async fn a_recording_holds_every_frame_and_what_it_decodes_to() {
     ];
     let dump = started(&[&["events", "dump"], &args[..]].concat());
     subscribed(&engine).await;
-    let request = tokio::time::timeout(PATIENCE, was_asked)
+    let request = tokio::time::timeout(PATIENCE, request_seen)
         .await
         .unwrap()
         .unwrap();
     assert_eq!(frames::parse_replay_request(&request), Ok(0));
-    // One that was published while the history was fetched comes twice, and is recorded once.
+    // A batch that was published while the history was fetched arrives twice and is recorded once.
     let last = decoded(&json!(["", "AAAAAAAAACU=", "kMCQ"]));
     engine.send(&last);
     // The recorded engine's own numbers, moved behind those of its history.
@@ -315,21 +321,25 @@ async fn a_recording_holds_every_frame_and_what_it_decodes_to() {
     ] {
         assert_eq!(written[0][field], answer[field], "{field}");
     }
-    for ((n, told), line) in written.iter().enumerate().skip(1).zip(&published[1..]) {
+    for ((n, recorded_line), line) in written.iter().enumerate().skip(1).zip(&published[1..]) {
         assert_eq!(
-            (&told["kind"], &told["engine"], &told["topic"]),
+            (
+                &recorded_line["kind"],
+                &recorded_line["engine"],
+                &recorded_line["topic"]
+            ),
             (&json!("pub"), &json!("vllm0"), &json!(""))
         );
-        assert_eq!(told["seq"], 37 + n);
+        assert_eq!(recorded_line["seq"], 37 + n);
         assert_eq!(
-            (&told["frames"][0], &told["frames"][2]),
+            (&recorded_line["frames"][0], &recorded_line["frames"][2]),
             (&line["frames"][0], &line["frames"][2])
         );
         assert_eq!(
-            told["batch"], line["batch"],
+            recorded_line["batch"], line["batch"],
             "as the engine's own software decoded it"
         );
-        assert!(told["t"].as_f64().is_some());
+        assert!(recorded_line["t"].as_f64().is_some());
     }
 
     let again = Program::finish(&["events", "dump", "--endpoint", &endpoint, "--out", out]);
@@ -341,7 +351,7 @@ async fn a_recording_holds_every_frame_and_what_it_decodes_to() {
     );
 }
 
-/// The program with a pipe for its lines.
+/// Starts the program with a pipe for its stdout.
 fn piped(args: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_warmroute"))
         .args(args)
@@ -359,7 +369,7 @@ async fn code(mut child: Child) -> Option<i32> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_ends_when_nobody_reads_any_more_and_on_a_signal() {
+async fn the_command_ends_when_its_output_is_closed_and_on_a_signal() {
     let (engine, endpoint) = publisher().await;
     let batch = frames::encode_live(b"", 0, &fixture("kv_events/vllm_0_24_cleared_map.msgpack"));
     let (child, mut lines) = piped(&["events", "tap", "--endpoint", &endpoint]);
@@ -385,7 +395,7 @@ async fn it_ends_when_nobody_reads_any_more_and_on_a_signal() {
 
 #[test]
 fn wrong_flags_are_named() {
-    for (args, said) in [
+    for (args, message) in [
         (&["events", "tap"][..], "--endpoint"),
         (&["events", "tap", "--endpoint", "http://a:1"], "http://a:1"),
         (
@@ -395,6 +405,6 @@ fn wrong_flags_are_named() {
     ] {
         let end = Program::finish(args);
         assert_eq!(end.code, Some(2), "{end:?}");
-        assert!(end.stderr.contains(said), "{end:?}");
+        assert!(end.stderr.contains(message), "{end:?}");
     }
 }

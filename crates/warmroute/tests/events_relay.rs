@@ -1,4 +1,4 @@
-//! `warmroute events relay` puts what an engine publishes on NATS, and says how it stands.
+//! `warmroute events relay` publishes an engine's events on NATS and reports its state.
 
 #![cfg(feature = "nats")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 const PATIENCE: Duration = Duration::from_secs(20);
 const SUBJECT: &str = "kv.engine-0";
 
-/// The command as a child, killed when dropped, with the lines of its stderr.
+/// The command as a child process with the lines of its stderr; dropping it kills it.
 struct RelayProcess {
     child: Child,
     lines: mpsc::UnboundedReceiver<String>,
@@ -58,7 +58,7 @@ impl RelayProcess {
         }
     }
 
-    async fn until_it_says(&mut self, text: &str) -> String {
+    async fn wait_for_line(&mut self, text: &str) -> String {
         let wait = async {
             loop {
                 let line = self.lines.recv().await.expect("it runs");
@@ -69,10 +69,10 @@ impl RelayProcess {
         };
         tokio::time::timeout(PATIENCE, wait)
             .await
-            .unwrap_or_else(|_| panic!("it never said {text:?}"))
+            .unwrap_or_else(|_| panic!("no line contained {text:?}"))
     }
 
-    /// Sends it a signal, and gives its exit status and its last line.
+    /// Sends a signal; returns the exit status and the last line.
     async fn end_by(mut self, signal: &str) -> (ExitStatus, String) {
         let sent = Command::new("kill")
             .args([&format!("-{signal}"), &self.child.id().to_string()])
@@ -80,7 +80,7 @@ impl RelayProcess {
             .unwrap();
         assert!(sent.success());
         let mut last = String::new();
-        // The pipe's end is the program's.
+        // The pipe ends with the program.
         while let Some(line) = tokio::time::timeout(PATIENCE, self.lines.recv())
             .await
             .expect("it ends")
@@ -123,11 +123,11 @@ async fn until(source: &SourceHandle, what: &str, is_so: impl Fn() -> bool) {
         }
     };
     if tokio::time::timeout(PATIENCE, wait).await.is_err() {
-        panic!("{what} never came: {:?}", source.report());
+        panic!("{what} did not happen: {:?}", source.report());
     }
 }
 
-/// Prompts an engine, so that it has something to publish.
+/// Prompts an engine, so that it publishes events.
 fn prompt(engine: &Program, seed: &str) {
     let body = chat("sim", &words(seed, 60), 4).to_string();
     assert_eq!(
@@ -137,7 +137,7 @@ fn prompt(engine: &Program, seed: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
+async fn a_router_behind_nats_has_the_same_index_as_one_beside_the_engine() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     let engine = Program::engine(&["--block-size", "16"]);
@@ -154,7 +154,7 @@ async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
         "--subject",
         SUBJECT,
     ]);
-    relay.until_it_says("relaying to nats://127.0.0.1").await;
+    relay.wait_for_line("relaying to nats://127.0.0.1").await;
 
     let (beside, behind) = (index(), index());
     let mut spec = SourceSpec::new(target(), "w", "sim", live.parse().unwrap());
@@ -174,9 +174,9 @@ async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
     .await;
 
     server.kill();
-    relay.until_it_says("lost").await;
+    relay.wait_for_line("lost").await;
     let before = near.report().last_seq;
-    // An engine does not know at once that it is listened to, and what it says until then is lost.
+    // A publisher needs time to learn of a subscriber, and earlier events are lost.
     for n in 0.. {
         prompt(&engine, &format!("while the server is away {n}"));
         let mut changes = near.changes();
@@ -191,7 +191,7 @@ async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
         assert!(n < 20, "no news ever came: {:?}", near.report());
     }
     server.start_again();
-    relay.until_it_says("relaying to nats://127.0.0.1").await;
+    relay.wait_for_line("relaying to nats://127.0.0.1").await;
     until(&far, "the news", || {
         behind.digest() == beside.digest() && far.report().last_seq == near.report().last_seq
     })
@@ -207,7 +207,7 @@ async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_router_follows_the_subject_that_its_configuration_names() {
+async fn a_router_follows_the_configured_subject() {
     test_programs::require!(NatsServer);
     let token = "let-me-in";
     let server = NatsServer::start(&["--auth", token]);
@@ -228,7 +228,7 @@ async fn a_router_follows_the_subject_that_its_configuration_names() {
     ];
     let mut relay =
         RelayProcess::start(&[&["--endpoint", &live, "--replay", &replay][..], &to].concat());
-    relay.until_it_says("relaying to nats://127.0.0.1").await;
+    relay.wait_for_line("relaying to nats://127.0.0.1").await;
     prompt(&engine, "before the router");
 
     let worker = format!(
@@ -245,7 +245,7 @@ async fn a_router_follows_the_subject_that_its_configuration_names() {
     };
     eventually("the same history", same);
     prompt(&engine, "after it");
-    eventually("the same news", same);
+    eventually("the same events", same);
     let streams = RawClient::get(&far.admin(), "/admin/streams").json();
     let stream = &streams["streams"][0];
     assert_eq!(
@@ -256,7 +256,7 @@ async fn a_router_follows_the_subject_that_its_configuration_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_waits_for_engine_and_server_and_ends_on_a_signal() {
+async fn the_relay_waits_for_engine_and_server_and_ends_on_a_signal() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     server.kill();
@@ -269,17 +269,17 @@ async fn it_waits_for_engine_and_server_and_ends_on_a_signal() {
         SUBJECT,
     ]);
     relay
-        .until_it_says("check that a nats server listens there")
+        .wait_for_line("check that a nats server listens there")
         .await;
     server.start_again();
-    relay.until_it_says("relaying to").await;
+    relay.wait_for_line("relaying to").await;
     assert_eq!(relay.end_by("TERM").await.0.code(), Some(143));
 }
 
 #[test]
 fn wrong_flags_are_named() {
     let common = ["events", "relay", "--endpoint", "tcp://127.0.0.1:1"];
-    for (args, said) in [
+    for (args, message) in [
         (&["--subject", SUBJECT][..], "--nats"),
         (&["--nats", "nats://127.0.0.1:1"], "--subject"),
         (
@@ -301,12 +301,12 @@ fn wrong_flags_are_named() {
     ] {
         let end = Program::finish(&[&common[..], args].concat());
         assert_eq!(end.code, Some(2), "{end:?}");
-        assert!(end.stderr.contains(said), "{end:?}");
+        assert!(end.stderr.contains(message), "{end:?}");
     }
 }
 
 #[test]
-fn what_cannot_begin_is_said_and_ends_with_one() {
+fn a_relay_that_cannot_start_reports_it_and_exits_with_1() {
     let folder = tempfile::tempdir().unwrap();
     let (missing, empty) = (
         folder.path().join("missing.creds"),
@@ -314,7 +314,7 @@ fn what_cannot_begin_is_said_and_ends_with_one() {
     );
     fs::write(&empty, "\n").unwrap();
     let to = ["--nats", "nats://127.0.0.1:1", "--subject", SUBJECT];
-    for (args, said) in [
+    for (args, message) in [
         (
             [
                 "--endpoint",
@@ -340,6 +340,6 @@ fn what_cannot_begin_is_said_and_ends_with_one() {
     ] {
         let end = Program::finish(&[&["events", "relay"], &to[..], &args[..]].concat());
         assert_eq!(end.code, Some(1), "{end:?}");
-        assert!(end.stderr.contains(said), "{end:?}");
+        assert!(end.stderr.contains(message), "{end:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! `warmroute explain` asks a running router who would get a request, or why one went where it did.
+//! `warmroute explain` queries a running router for the target of a request, or for the reasons of
+//! a past decision.
 
 mod harness;
 
@@ -22,19 +23,19 @@ fn a_prompt_a_request_and_a_decision_are_explained() {
     let receipts = routed.router.receipts().len();
 
     let file = routed.path("request.json");
-    // Engines take a request_id; nobody who asks why wants a place kept.
+    // Engines accept a `request_id`; `explain` reserves nothing for it.
     let body = json!({"messages": messages, "max_tokens": 9, "request_id": "r1"});
     std::fs::write(&file, body.to_string()).expect("a file can be written");
-    let asked = explain(
+    let explained = explain(
         &routed.router,
         &["--request", &file.display().to_string(), "--json"],
     );
-    let dry = receipt(&asked);
+    let dry = receipt(&explained);
     assert_eq!(
         (&dry["schema"], &dry["dry_run"]),
         (&json!("warmroute.receipt/1"), &json!(true))
     );
-    assert_eq!(dry["winner"]["worker"], *turn.worker, "it is warm there");
+    assert_eq!(dry["winner"]["worker"], *turn.worker, "that worker is warm");
     assert_eq!(dry["prompt"]["tokens"], turn.prompt_tokens);
 
     let past = receipt(&explain(
@@ -54,12 +55,12 @@ fn a_prompt_a_request_and_a_decision_are_explained() {
     assert_eq!(
         routed.router.receipts().len(),
         receipts,
-        "asking is no request"
+        "explaining is no request"
     );
 }
 
 #[test]
-fn the_table_names_everybody_with_tiers_load_cost_and_reasons() {
+fn the_table_lists_all_workers_with_tiers_load_cost_and_reasons() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
     let turn = routed.chat(&[says("user", &words("table", 60))], &[]);
     let held = json!({"model": "sim", "prompt": words("held", 40), "worker": turn.worker, "request_id": "r1"});
@@ -98,7 +99,7 @@ fn the_table_names_everybody_with_tiers_load_cost_and_reasons() {
 }
 
 #[test]
-fn a_question_that_the_router_does_not_answer_ends_with_1() {
+fn a_query_that_the_router_does_not_answer_ends_with_1() {
     let routed = RoutedFleet::start(&[&[], &["--model", "other"]]);
     for (args, message) in [
         (
@@ -111,7 +112,7 @@ fn a_question_that_the_router_does_not_answer_ends_with_1() {
         assert_eq!((end.code, end.stdout.as_str()), (Some(1), ""), "{end:?}");
         assert!(end.stderr.contains(message), "{}", end.stderr);
     }
-    // The data listener is another one.
+    // The data listener does not have these routes.
     let wrong = Program::finish(&[
         "explain",
         "--url",
@@ -130,7 +131,7 @@ fn a_question_that_the_router_does_not_answer_ends_with_1() {
 }
 
 #[test]
-fn a_question_that_is_none_ends_with_2() {
+fn an_invalid_query_ends_with_2() {
     let routed = RoutedFleet::start(&[&[], &["--model", "other"]]);
     let strange = routed.path("strange.json").display().to_string();
     std::fs::write(&strange, r#"{"prompt": {}, "model": "sim"}"#).expect("a file can be written");
@@ -180,16 +181,16 @@ fn the_address_may_be_given_as_the_ready_line_prints_it() {
         let args = [
             "explain", "--url", &url, "--prompt", "a", "--model", "sim", "--json",
         ];
-        let asked = harness::eventually("the worker to be ready", || {
+        let explained = harness::eventually("the worker to be ready", || {
             let end = Program::finish(&args);
             (end.code == Some(0)).then_some(end)
         });
-        assert_eq!(receipt(&asked)["dry_run"], true);
+        assert_eq!(receipt(&explained)["dry_run"], true);
     }
 }
 
 #[test]
-fn a_listener_with_a_token_wants_it_from_a_file_or_the_environment() {
+fn the_token_of_a_listener_comes_from_a_file_or_the_environment() {
     let engine = Program::engine(&[]);
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("token").display().to_string();
@@ -206,11 +207,11 @@ fn a_listener_with_a_token_wants_it_from_a_file_or_the_environment() {
         "{}",
         without.stderr
     );
-    let asked = harness::eventually("the worker to be ready", || {
+    let explained = harness::eventually("the worker to be ready", || {
         let end = Program::finish(&[&args[..], &["--admin-token-file", &file]].concat());
         (end.code == Some(0)).then_some(end)
     });
-    assert_eq!(receipt(&asked)["dry_run"], true);
+    assert_eq!(receipt(&explained)["dry_run"], true);
     let by_variable =
         Program::finish_with_env(&args, &[("WARMROUTE_ADMIN_TOKEN", "0123456789abcdef")]);
     assert_eq!(receipt(&by_variable)["dry_run"], true);

@@ -1,4 +1,4 @@
-//! Engines whose tokenizer and template are made to harm, beside an honest one.
+//! Engines with a malicious tokenizer and template, beside an honest one.
 
 mod harness;
 
@@ -17,11 +17,11 @@ const MOST_MEMORY: usize = 2 << 30;
 fn tokenizer() -> Value {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json");
-    serde_json::from_slice(&std::fs::read(path).expect("the fixture is there"))
+    serde_json::from_slice(&std::fs::read(path).expect("the fixture exists"))
         .expect("the fixture is JSON")
 }
 
-/// An engine of one model that serves these files, as our own engine does.
+/// An engine with one model that serves these files, like the simulated engine.
 fn engine(model: &str, tokenizer: &Value, template: &str) -> ScriptedEngine {
     let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
         "200 OK",
@@ -42,13 +42,13 @@ fn engine(model: &str, tokenizer: &Value, template: &str) -> ScriptedEngine {
     engine
 }
 
-/// The most memory that a process ever had, in bytes.
+/// The peak memory of a process, in bytes.
 fn peak_memory(pid: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
     let line = status
         .lines()
         .find(|line| line.starts_with("VmHWM:"))
-        .expect("the peak is told");
+        .expect("the peak is listed");
     line.split_whitespace()
         .nth(1)
         .and_then(|text| text.parse::<usize>().ok())
@@ -69,7 +69,7 @@ fn send(router: &Program, id: &str, body: &Value) -> RawClient {
 
 #[test]
 #[contract("S64", "S65", "F81", "F82", "F83")]
-fn hostile_files_of_engines_neither_end_nor_stall_the_router() {
+fn hostile_files_of_engines_neither_crash_nor_stall_the_router() {
     const PLAIN: &str = "{% for m in messages %}{{ m.content }}{% endfor %}";
     const DOUBLING: &str = "{% set ns = namespace(x='aaaa') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}";
     let mut far_id = tokenizer();

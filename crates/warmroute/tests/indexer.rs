@@ -1,4 +1,4 @@
-//! `warmroute indexer` beside real engines, and the same calls at a router's admin listener.
+//! `warmroute indexer` beside real engines, and the same API at a router's admin listener.
 
 mod harness;
 
@@ -34,7 +34,7 @@ fn tokens(from: u32) -> Vec<u32> {
     (from..from + 200).collect()
 }
 
-/// Computes the prompt at the engine; says how many of its tokens were in the cache.
+/// Computes the prompt at the engine; returns its cached tokens.
 fn complete(address: &str, from: u32, fields: &Value) -> u64 {
     let mut body = json!({"model": "sim", "prompt": tokens(from), "max_tokens": 1});
     for (key, value) in fields.as_object().into_iter().flatten() {
@@ -70,7 +70,7 @@ fn until(address: &str, path: &str, body: &Value, expected: &Value) {
 
 #[test]
 #[contract("MC1", "MC2", "MC4", "MC11", "MC12")]
-fn an_engine_that_ran_before_is_known_from_its_replay_and_forgotten_when_it_is_unregistered() {
+fn a_running_engine_is_indexed_from_its_replay_and_dropped_when_unregistered() {
     let (one, other) = (
         Program::engine(&["--speed", "20"]),
         Program::engine(&["--speed", "20"]),
@@ -87,7 +87,7 @@ fn an_engine_that_ran_before_is_known_from_its_replay_and_forgotten_when_it_is_u
     let whole = 200 / BLOCK * BLOCK;
     let held = |one: u64, other: u64| json!({"default": {"one": row(&json!({"0": one}), one), "other": row(&json!({"0": other}), other)}});
     until(&address, "/query", &query(1000), &held(whole, 0));
-    // What it says is what the engine then finds.
+    // The indexer's answer equals the engine's cache hit.
     assert_eq!(complete(&one.data(), 1000, &json!({})), whole);
     complete(&other.data(), 5000, &json!({}));
     until(&address, "/query", &query(5000), &held(0, whole));
@@ -102,7 +102,7 @@ fn an_engine_that_ran_before_is_known_from_its_replay_and_forgotten_when_it_is_u
 
 #[test]
 #[contract("MC3", "MC6", "MC11", "MC13")]
-fn adapters_and_salts_of_an_engine_are_found_by_plain_tokens_in_their_own_dimensions() {
+fn adapters_and_salts_are_found_by_plain_tokens_in_their_own_dimensions() {
     let sim = Program::engine(&["--speed", "20", "--loras", "sql"]);
     let indexer = indexer(&[]);
     let address = indexer.data();
@@ -136,7 +136,7 @@ fn adapters_and_salts_of_an_engine_are_found_by_plain_tokens_in_their_own_dimens
 
 #[test]
 #[contract("MC11")]
-fn an_engine_that_starts_over_is_followed_into_its_new_life() {
+fn a_restarted_engine_is_followed_with_an_empty_cache() {
     let sim = Program::engine(&["--speed", "20"]);
     let indexer = indexer(&[]);
     let address = indexer.data();
@@ -151,7 +151,7 @@ fn an_engine_that_starts_over_is_followed_into_its_new_life() {
     assert_eq!(
         done(&address, "/query", &query(1000)),
         held(0),
-        "the life before is over"
+        "the blocks from before the restart are removed"
     );
 }
 
@@ -201,7 +201,7 @@ fn the_routers_own_workers_are_instances_beside_the_registered_ones() {
         (taken.status, &taken.json()["field"]),
         (409, &json!("instance_id"))
     );
-    // What is registered here gets no requests, and its events reach no worker of the router.
+    // A registered publisher gets no requests, and its events do not reach the router's workers.
     assert_eq!(
         RawClient::get(&admin, "/admin/workers").json()["workers"]
             .as_array()
@@ -239,7 +239,7 @@ fn the_routers_own_workers_are_instances_beside_the_registered_ones() {
 
 #[test]
 #[contract("S15", "S37")]
-fn with_a_token_only_the_token_opens_and_off_loopback_there_must_be_one() {
+fn a_configured_token_is_required_and_a_non_loopback_listener_needs_one() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
     std::fs::write(&file, "0123456789abcdef\n").unwrap();
@@ -284,7 +284,7 @@ fn with_a_token_only_the_token_opens_and_off_loopback_there_must_be_one() {
 }
 
 #[test]
-fn a_signal_ends_it_and_a_taken_port_or_a_bad_flag_is_said() {
+fn a_signal_ends_the_indexer_and_a_taken_port_or_a_bad_flag_is_reported() {
     let first = indexer(&[]);
     let taken = Program::finish(&["indexer", "--listen", &first.data()]);
     assert_eq!(taken.code, Some(1));

@@ -1,4 +1,4 @@
-//! The examples of the Conductor API do what they say.
+//! The examples of the Conductor API work as documented.
 
 mod harness;
 
@@ -24,7 +24,7 @@ fn text(value: &Value) -> &str {
 
 #[test]
 #[contract("MC1", "MC2", "MC3", "MC4")]
-fn the_session_runs_to_its_end_and_shows_each_answer() {
+fn the_example_session_runs_to_its_end_and_shows_each_reply() {
     test_programs::require!(Curl);
     let engine = Program::engine(&["--speed", "20"]);
     let indexer = Program::start(&["indexer", "--listen", "127.0.0.1:0"]);
@@ -69,7 +69,7 @@ fn the_session_runs_to_its_end_and_shows_each_answer() {
     assert_eq!(answers[5], json!({}));
 }
 
-/// A child that ends with its owner.
+/// A child process that ends with its owner.
 struct ChildProcess(Child);
 
 impl Drop for ChildProcess {
@@ -81,7 +81,7 @@ impl Drop for ChildProcess {
 
 #[test]
 #[contract("MC3", "MC4")]
-fn the_small_router_sends_a_prompt_where_it_is_held() {
+fn the_example_router_sends_a_prompt_to_the_engine_that_holds_it() {
     test_programs::require!(Python);
     let engines = [
         Program::engine(&["--speed", "20"]),
@@ -133,7 +133,8 @@ fn the_small_router_sends_a_prompt_where_it_is_held() {
     for seed in ["north", "south", "east"] {
         let (first, cached) = ask(seed);
         assert_eq!(cached, 0);
-        // Those who hold nothing take turns until the events are there, so this settles on one that computed it.
+        // Engines without the prefix take turns until the events arrive, so this settles on one
+        // that computed it.
         let warm = eventually("the prompt to be found", || {
             Some(ask(seed)).filter(|(_, cached)| *cached > 0)
         });
@@ -143,8 +144,8 @@ fn the_small_router_sends_a_prompt_where_it_is_held() {
             "{seed}: first {first}, then {warm:?}, {again:?}"
         );
     }
-    // Without the indexer requests still go somewhere.
+    // Without the indexer, requests are still routed.
     indexer.kill();
     let after: Vec<_> = (0..2).map(|_| ask("west").0).collect();
-    assert_ne!(after[0], after[1], "they take turns");
+    assert_ne!(after[0], after[1], "the engines take turns");
 }

@@ -1,5 +1,5 @@
-//! Policy `lmcache_aware` behind the real program: a stand-in for LMCache's controller says who holds what, and may fail to
-//! in every way.
+//! Policy `lmcache_aware` of the real program, with a stand-in for LMCache's controller that
+//! reports cache contents and may fail in every way.
 
 mod harness;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const WORKERS: &str = "/controller/workers";
 const LOOKUP: &str = "/lookup";
 
-/// Engines `a` and `b`, whose instances are `i-a` and `i-b`.
+/// Engines `a` and `b` with the instances `i-a` and `i-b`.
 fn before(controller: &LmcacheController, mode: &str, more: &str) -> RoutedFleet {
     let keys = format!(
         "  policy: lmcache_aware\n  lmcache:\n    mode: {mode}\n    controller_url: {}\n    controller_api_key: sk-lmcache\n    \
@@ -25,42 +25,42 @@ fn before(controller: &LmcacheController, mode: &str, more: &str) -> RoutedFleet
     RoutedFleet::with_routing(&[&["--no-kv-events"], &["--no-kv-events"]], &keys)
 }
 
-/// The same, asked every 50 ms.
+/// The same with a poll interval of 50 ms.
 fn followed(controller: &LmcacheController, mode: &str) -> RoutedFleet {
     let routed = before(
         controller,
         mode,
         "    poll_interval: 50ms\n    controller_timeout: 200ms\n",
     );
-    heard(&routed);
+    wait_for_controller(&routed);
     routed
 }
 
-/// Waits until the controller was heard, in whatever it is asked.
-fn heard(routed: &RoutedFleet) {
-    eventually("the controller to be heard", || {
+/// Waits until the router has a reply of the controller.
+fn wait_for_controller(routed: &RoutedFleet) {
+    eventually("a reply of the controller", || {
         (routed.router.metric("warmroute_lmcache_workers", "") > 0.0).then_some(())
     });
 }
 
-/// What would become of a request with this prompt.
-fn told(routed: &RoutedFleet, prompt: &Value) -> Value {
-    let asked = json!({"model": "sim", "prompt": prompt}).to_string();
-    RawClient::post(&routed.router.data(), "/v1/route", asked.as_bytes()).json()
+/// A dry run for this prompt.
+fn dry_run(routed: &RoutedFleet, prompt: &Value) -> Value {
+    let body = json!({"model": "sim", "prompt": prompt}).to_string();
+    RawClient::post(&routed.router.data(), "/v1/route", body.as_bytes()).json()
 }
 
 fn ids(from: u64, count: u64) -> Vec<u64> {
     (from..from + count).collect()
 }
 
-fn winner(told: &Value) -> &str {
-    told["winner"]["worker"]
+fn winner(dry_run: &Value) -> &str {
+    dry_run["winner"]["worker"]
         .as_str()
-        .unwrap_or_else(|| panic!("no winner in {told:#}"))
+        .unwrap_or_else(|| panic!("no winner in {dry_run:#}"))
 }
 
-fn term(told: &Value, worker: &str, name: &str) -> Option<f64> {
-    let rows = told["candidates"].as_array().expect("candidates");
+fn term(dry_run: &Value, worker: &str, name: &str) -> Option<f64> {
+    let rows = dry_run["candidates"].as_array().expect("candidates");
     rows.iter()
         .find(|row| row["target"]["worker"] == worker)
         .expect("its row")["terms"][name]
@@ -76,14 +76,14 @@ fn lookups(routed: &RoutedFleet, result: &str) -> f64 {
 
 fn eventually_placed_by(routed: &RoutedFleet, method: &str) -> Value {
     eventually(&format!("the method {method}"), || {
-        let told = told(routed, &json!("hello"));
-        (told["method"] == method).then_some(told)
+        let dry_run = dry_run(routed, &json!("hello"));
+        (dry_run["method"] == method).then_some(dry_run)
     })
 }
 
 #[test]
 #[contract("V29")]
-fn the_fuller_cache_gets_requests_while_load_is_equal_and_not_when_it_is_busier() {
+fn the_fuller_cache_gets_requests_unless_its_worker_is_busier() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 60);
     controller.holds("i-b", 100);
@@ -114,12 +114,12 @@ fn the_fuller_cache_gets_requests_while_load_is_equal_and_not_when_it_is_busier(
     }
     assert!(
         controller
-            .asked(WORKERS)
+            .queries(WORKERS)
             .iter()
             .all(|it| it.authorization.as_deref() == Some("Bearer sk-lmcache"))
     );
     assert!(
-        controller.asked(LOOKUP).is_empty(),
+        controller.queries(LOOKUP).is_empty(),
         "this mode asks about no prompt"
     );
     let body = json!({"model": "sim", "prompt": "go on", "max_tokens": 8_000, "ignore_eos": true, "stream": true});
@@ -133,27 +133,27 @@ fn the_fuller_cache_gets_requests_while_load_is_equal_and_not_when_it_is_busier(
         })
         .collect();
     // 0.7 * 0.6 + 0.3 is more than 0.7.
-    assert_eq!(winner(&told(&routed, &json!("hello"))), "a");
+    assert_eq!(winner(&dry_run(&routed, &json!("hello"))), "a");
     drop(busy);
 }
 
 #[test]
 #[contract("V29")]
-fn what_is_held_is_asked_for_again_at_the_interval_and_not_more_often() {
+fn the_controller_is_polled_at_the_interval_and_not_more_often() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 1);
     controller.holds("i-b", 2);
     let routed = before(&controller, "occupancy", "    poll_interval: 300ms\n");
-    heard(&routed);
-    assert_eq!(winner(&told(&routed, &json!("hello"))), "b");
+    wait_for_controller(&routed);
+    assert_eq!(winner(&dry_run(&routed, &json!("hello"))), "b");
     controller.holds("i-a", 3);
-    eventually("the new figures to count", || {
-        (winner(&told(&routed, &json!("hello"))) == "a").then_some(())
+    eventually("the new limits to take effect", || {
+        (winner(&dry_run(&routed, &json!("hello"))) == "a").then_some(())
     });
-    let asked = eventually("four questions", || {
-        Some(controller.asked(WORKERS)).filter(|asked| asked.len() >= 4)
+    let queries = eventually("four queries", || {
+        Some(controller.queries(WORKERS)).filter(|queries| queries.len() >= 4)
     });
-    for pair in asked.windows(2) {
+    for pair in queries.windows(2) {
         assert!(
             pair[0].at.until(pair[1].at) >= Duration::from_millis(280),
             "{:?}",
@@ -164,23 +164,23 @@ fn what_is_held_is_asked_for_again_at_the_interval_and_not_more_often() {
 
 #[test]
 #[contract("V29")]
-fn a_controller_that_fails_in_whatever_way_costs_no_request_and_counts_again_when_it_is_back() {
+fn a_failing_controller_costs_no_request_and_counts_again_when_it_is_back() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 1);
     controller.holds("i-b", 2);
     let routed = followed(&controller, "occupancy");
-    for manner in [
+    for behavior in [
         ControllerBehavior::Failing,
         ControllerBehavior::Hanging,
         ControllerBehavior::Saying("<html>not found</html>"),
         ControllerBehavior::Saying(r#"{"workers": "none"}"#),
-        // More than is read.
+        // More than the router reads.
         ControllerBehavior::Saying(" ".repeat(2 << 20).leak()),
         ControllerBehavior::Saying(
             r#"{"workers": [{"instance_id": "i-z", "key_count": 5}, {"instance_id": "i-a"}]}"#,
         ),
     ] {
-        controller.answers(WORKERS, manner.clone());
+        controller.answers(WORKERS, behavior.clone());
         let fallen = eventually_placed_by(&routed, "fallback");
         assert_eq!(
             (&fallen["policy"], term(&fallen, "a", "fallback")),
@@ -190,12 +190,12 @@ fn a_controller_that_fails_in_whatever_way_costs_no_request_and_counts_again_whe
         assert_eq!(
             (turn.reply.status, &routed.receipt(&turn)["method"]),
             (200, &json!("fallback")),
-            "{manner:?}"
+            "{behavior:?}"
         );
         controller.answers(WORKERS, ControllerBehavior::Well);
         assert_eq!(winner(&eventually_placed_by(&routed, "policy")), "b");
     }
-    // Gone, and another one in its place that begins anew.
+    // The controller disappears, and a new one without state takes its port.
     let port = Arc::clone(&controller.port);
     drop(controller);
     eventually_placed_by(&routed, "fallback");
@@ -206,28 +206,28 @@ fn a_controller_that_fails_in_whatever_way_costs_no_request_and_counts_again_whe
 
 #[test]
 #[contract("V29")]
-fn a_controller_that_hangs_is_given_up_after_two_seconds_and_nobody_waits_for_that() {
+fn a_hanging_controller_is_given_up_after_two_seconds_and_delays_no_request() {
     let controller = LmcacheController::start();
     controller.answers(WORKERS, ControllerBehavior::Hanging);
     let routed = before(&controller, "occupancy", "");
-    let asked = eventually("the first question", || {
-        controller.asked(WORKERS).into_iter().next()
+    let query = eventually("the first query", || {
+        controller.queries(WORKERS).into_iter().next()
     });
     let given_up = || {
         routed
             .router
             .metric("warmroute_lmcache_polls_total", "result=\"failed\"")
     };
-    eventually("a request that is answered while a question hangs", || {
-        let before = (controller.asked(WORKERS).len(), given_up());
+    eventually("a request that is answered while a query hangs", || {
+        let before = (controller.queries(WORKERS).len(), given_up());
         let turn = routed.completion(json!({"prompt": "hello"}), &[]);
         assert_eq!(routed.receipt(&turn)["method"], "fallback");
-        ((controller.asked(WORKERS).len(), given_up()) == before).then_some(())
+        ((controller.queries(WORKERS).len(), given_up()) == before).then_some(())
     });
-    eventually("the question to be given up", || {
+    eventually("the query to be given up", || {
         (given_up() >= 1.0).then_some(())
     });
-    let took = asked.at.elapsed();
+    let took = query.at.elapsed();
     assert!(
         took >= Duration::from_millis(1900),
         "given up after {took:?}"
@@ -236,9 +236,9 @@ fn a_controller_that_hangs_is_given_up_after_two_seconds_and_nobody_waits_for_th
 
 #[test]
 #[contract("V30", "V42")]
-fn a_prompt_goes_where_the_most_of_it_is_held() {
+fn a_prompt_goes_to_the_worker_that_holds_most_of_it() {
     let controller = LmcacheController::start();
-    // What is held at all says otherwise.
+    // Cache sizes alone would choose the other worker.
     controller.holds("i-a", 900);
     controller.holds("i-b", 1);
     let long = ids(1000, 200);
@@ -246,9 +246,9 @@ fn a_prompt_goes_where_the_most_of_it_is_held() {
     controller.holds_prompt("i-b", &long[..96]);
     controller.holds_prompt("of another fleet", &long);
     let routed = followed(&controller, "prefix_lookup");
-    let placed = eventually("the controller to be asked", || {
-        let told = told(&routed, &json!(long));
-        (term(&told, "b", "by_prefix") == Some(1.0)).then_some(told)
+    let placed = eventually("the controller to get a query", || {
+        let dry_run = dry_run(&routed, &json!(long));
+        (term(&dry_run, "b", "by_prefix") == Some(1.0)).then_some(dry_run)
     });
     assert_eq!(
         (winner(&placed), term(&placed, "b", "matched_tokens")),
@@ -257,13 +257,13 @@ fn a_prompt_goes_where_the_most_of_it_is_held() {
     assert_eq!(term(&placed, "a", "matched_tokens"), Some(32.0));
     let turn = routed.completion(json!({"prompt": long}), &[]);
     assert_eq!(turn.worker, "b");
-    let question = controller.asked(LOOKUP).pop().expect("it was asked");
+    let question = controller.queries(LOOKUP).pop().expect("it got a query");
     assert_eq!(
         (question.authorization.as_deref(), &question.body),
         (Some("Bearer sk-lmcache"), &json!({"tokens": long}))
     );
-    // Of this one nobody holds anything: what is held at all decides.
-    let other = told(&routed, &json!(ids(5000, 200)));
+    // No instance holds this prompt: cache sizes decide.
+    let other = dry_run(&routed, &json!(ids(5000, 200)));
     assert_eq!(
         (
             winner(&other),
@@ -273,17 +273,21 @@ fn a_prompt_goes_where_the_most_of_it_is_held() {
         ("a", &json!("policy"), Some(0.0))
     );
     assert!(lookups(&routed, "matched") >= 2.0 && lookups(&routed, "nothing") >= 1.0);
-    // And where that is not known either, the fallback.
+    // Without cache sizes the fallback decides.
     controller.answers(WORKERS, ControllerBehavior::Failing);
     eventually("the fallback", || {
-        (told(&routed, &json!(ids(5000, 200)))["method"] == "fallback").then_some(())
+        (dry_run(&routed, &json!(ids(5000, 200)))["method"] == "fallback").then_some(())
     });
-    assert_eq!(winner(&told(&routed, &json!(long))), "b", "lookups go on");
+    assert_eq!(
+        winner(&dry_run(&routed, &json!(long))),
+        "b",
+        "lookups continue"
+    );
 }
 
 #[test]
 #[contract("V42")]
-fn replies_in_the_words_of_vllm_router_say_that_a_lookup_placed_them() {
+fn headers_of_vllm_router_report_a_decision_by_lookup() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 1);
     let prompt = ids(1000, 64);
@@ -293,12 +297,12 @@ fn replies_in_the_words_of_vllm_router_say_that_a_lookup_placed_them() {
         "prefix_lookup",
         "    poll_interval: 50ms\ncompat: {headers: [vllm-router]}\n",
     );
-    heard(&routed);
+    wait_for_controller(&routed);
     let method = |prompt: &[u64]| {
         let turn = routed.completion(json!({"prompt": prompt}), &[]);
         turn.reply.header("x-vllm-router-method").map(str::to_owned)
     };
-    eventually("a reply that says so", || {
+    eventually("a reply with that method", || {
         (method(&prompt).as_deref() == Some("lmcache-prefix")).then_some(())
     });
     assert_eq!(method(&ids(7000, 64)).as_deref(), Some("policy"));
@@ -306,12 +310,12 @@ fn replies_in_the_words_of_vllm_router_say_that_a_lookup_placed_them() {
 
 #[test]
 #[contract("V30")]
-fn a_chat_is_looked_up_by_the_tokens_of_its_template_as_a_worker_tells_them() {
+fn a_chat_is_looked_up_by_its_template_tokens_from_a_worker() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 1);
     let more = "    poll_interval: 50ms\nmodels: {defaults: {tokenizer: engine}}\n";
     let routed = before(&controller, "prefix_lookup", more);
-    heard(&routed);
+    wait_for_controller(&routed);
     let messages = [
         says("system", "You are terse."),
         says("user", &words("question", 20)),
@@ -327,7 +331,7 @@ fn a_chat_is_looked_up_by_the_tokens_of_its_template_as_a_worker_tells_them() {
         .filter_map(Value::as_u64)
         .collect();
     controller.holds_prompt("i-b", &tokens);
-    let receipt = eventually("a chat that went by its tokens", || {
+    let receipt = eventually("a chat that was looked up by its tokens", || {
         let receipt = routed.receipt(&routed.chat(&messages, &[]));
         (term(&receipt, "b", "by_prefix") == Some(1.0)).then_some(receipt)
     });
@@ -340,18 +344,18 @@ fn a_chat_is_looked_up_by_the_tokens_of_its_template_as_a_worker_tells_them() {
 
 #[test]
 #[contract("V30")]
-fn without_the_tokens_of_a_prompt_what_is_held_at_all_decides() {
+fn without_the_tokens_of_a_prompt_cache_sizes_decide() {
     let controller = LmcacheController::start();
     controller.holds("i-b", 1);
     let more = "    poll_interval: 50ms\nmodels: {defaults: {tokenizer: none}}\n";
     let routed = before(&controller, "prefix_lookup", more);
-    heard(&routed);
+    wait_for_controller(&routed);
     let turn = routed.chat(&[says("user", "hello")], &[]);
     assert_eq!(turn.worker, "b");
     assert!(lookups(&routed, "no_tokens") >= 1.0);
     assert!(
         controller
-            .asked(LOOKUP)
+            .queries(LOOKUP)
             .iter()
             .all(|question| question.body == json!({"tokens": [0]})),
         "only the probe"
@@ -360,32 +364,32 @@ fn without_the_tokens_of_a_prompt_what_is_held_at_all_decides() {
 
 #[test]
 #[contract("V30")]
-fn lookups_that_hang_delay_few_requests_and_fail_none_and_count_again_once_they_are_answered() {
+fn hanging_lookups_delay_few_requests_fail_none_and_count_again_once_answered() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 5);
     let prompt = ids(1000, 64);
     controller.holds_prompt("i-b", &prompt);
     let routed = followed(&controller, "prefix_lookup");
     let by_prefix = || {
-        let told = told(&routed, &json!(prompt));
-        (winner(&told) == "b").then_some(())
+        let dry_run = dry_run(&routed, &json!(prompt));
+        (winner(&dry_run) == "b").then_some(())
     };
     eventually("lookups to be answered", by_prefix);
     controller.answers(LOOKUP, ControllerBehavior::Hanging);
     let begun = Stopwatch::start();
-    let asked = 40;
-    for _ in 0..asked {
+    let requests = 40;
+    for _ in 0..requests {
         let turn = routed.completion(json!({"prompt": prompt}), &[]);
         assert_eq!((turn.reply.status, turn.worker.as_str()), (200, "a"));
     }
-    // Each would have waited 200 ms.
+    // Without the limit each request would wait 200 ms.
     let (late, away) = (lookups(&routed, "late"), lookups(&routed, "away"));
     assert!(
-        late >= 1.0 && away >= 30.0 && late + away == f64::from(asked),
+        late >= 1.0 && away >= 30.0 && late + away == f64::from(requests),
         "{late} late, {away} away"
     );
     assert!(
-        begun.elapsed() < Duration::from_millis(200) * asked,
+        begun.elapsed() < Duration::from_millis(200) * requests,
         "{:?}",
         begun.elapsed()
     );
@@ -395,16 +399,16 @@ fn lookups_that_hang_delay_few_requests_and_fail_none_and_count_again_once_they_
 
 #[test]
 #[contract("V30")]
-fn lookups_that_are_answered_with_anything_else_leave_what_is_held_at_all() {
+fn lookups_with_invalid_replies_leave_the_decision_to_cache_sizes() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 5);
     let prompt = ids(1000, 64);
     controller.holds_prompt("i-b", &prompt);
     let routed = followed(&controller, "prefix_lookup");
     eventually("lookups to be answered", || {
-        (winner(&told(&routed, &json!(prompt))) == "b").then_some(())
+        (winner(&dry_run(&routed, &json!(prompt))) == "b").then_some(())
     });
-    for manner in [
+    for behavior in [
         ControllerBehavior::Failing,
         ControllerBehavior::Saying("{\"res\": \"i-b\"}"),
         ControllerBehavior::Saying("["),
@@ -412,16 +416,16 @@ fn lookups_that_are_answered_with_anything_else_leave_what_is_held_at_all() {
             r#"{"layout_info": {"i-z": ["LocalCPUBackend", 64], "i-b": ["LocalCPUBackend", -5]}}"#,
         ),
     ] {
-        controller.answers(LOOKUP, manner.clone());
-        let told = told(&routed, &json!(prompt));
+        controller.answers(LOOKUP, behavior.clone());
+        let dry_run = dry_run(&routed, &json!(prompt));
         assert_eq!(
-            (winner(&told), &told["method"]),
+            (winner(&dry_run), &dry_run["method"]),
             ("a", &json!("policy")),
-            "{manner:?}"
+            "{behavior:?}"
         );
     }
     assert!(lookups(&routed, "failed") >= 3.0);
-    // Nobody is believed to hold more than was asked about.
+    // A match counts at most the tokens of the query.
     controller.answers(
         LOOKUP,
         ControllerBehavior::Saying(
@@ -429,14 +433,14 @@ fn lookups_that_are_answered_with_anything_else_leave_what_is_held_at_all() {
         ),
     );
     assert_eq!(
-        term(&told(&routed, &json!(prompt)), "b", "matched_tokens"),
+        term(&dry_run(&routed, &json!(prompt)), "b", "matched_tokens"),
         Some(64.0)
     );
 }
 
 #[test]
 #[contract("V30")]
-fn nobody_is_asked_where_there_is_nothing_to_choose_or_another_policy_chooses() {
+fn no_lookup_is_sent_without_a_choice_or_under_another_policy() {
     let controller = LmcacheController::start();
     controller.holds("i-a", 5);
     let prompt = ids(1000, 64);
@@ -448,7 +452,7 @@ fn nobody_is_asked_where_there_is_nothing_to_choose_or_another_policy_chooses() 
     );
     assert!(
         controller
-            .asked(LOOKUP)
+            .queries(LOOKUP)
             .iter()
             .all(|question| question.body == json!({"tokens": [0]}))
     );

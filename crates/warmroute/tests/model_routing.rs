@@ -1,4 +1,4 @@
-//! Which policy decides about a request: its own word, its model's, or the one for all.
+//! The policy of a request: its own, its model's, or the global one.
 
 mod harness;
 
@@ -6,12 +6,12 @@ use contract_id::contract;
 use harness::{RawClient, RoutedFleet, chat, eventually, says};
 use serde_json::{Value, json};
 
-/// `sim` goes by how it begins, its adapter `sql` by its own name.
+/// `sim` is routed by prefix, its adapter `sql` by its own policy.
 const MODELS: &str = "  policy: random\n  temperature: 3\n  models:\n    \"s*\": {policy: kv_aware, overlap_weight: 2}\n    \
                       sql: {policy: round-robin}\n    other: {policy: warm}\n";
 
 fn routed() -> RoutedFleet {
-    // The section of routing that every test has is replaced by this one.
+    // Replaces the routing section that every test has.
     let engine: &[&str] = &["--loras", "sql,tagger"];
     RoutedFleet::with_routing(&[engine, engine], MODELS)
 }
@@ -41,9 +41,9 @@ fn ask(routed: &RoutedFleet, model: &str, headers: &[(&str, &str)]) -> (String, 
 }
 
 #[test]
-fn a_model_has_a_policy_of_its_own_and_a_request_has_the_last_word() {
+fn a_model_has_its_own_policy_and_a_request_overrides_it() {
     let routed = routed();
-    // The base model by its beginning; the adapter by its name, or else by its base model.
+    // The base model by its prefix; the adapter by its name, else by its base model.
     for (model, policy) in [
         ("sim", "kv_aware"),
         ("sql", "round_robin"),
@@ -67,13 +67,13 @@ fn a_model_has_a_policy_of_its_own_and_a_request_has_the_last_word() {
         (&shown["policy"], &shown["overlap_weight"]),
         (&json!("kv_aware"), &json!(2.0))
     );
-    let asked = json!({"model": "sql", "prompt": "hello"}).to_string();
-    let dry = RawClient::post(&routed.router.data(), "/v1/route", asked.as_bytes()).json();
+    let query = json!({"model": "sql", "prompt": "hello"}).to_string();
+    let dry = RawClient::post(&routed.router.data(), "/v1/route", query.as_bytes()).json();
     assert_eq!(dry["policy"], "round_robin");
 }
 
 #[test]
-fn turns_of_a_model_under_round_robin_are_its_own() {
+fn each_model_has_its_own_round_robin_turns() {
     let routed = routed();
     let one = |model: &str| {
         ask(&routed, model, &[]).1["winner"]["worker"]
@@ -89,7 +89,7 @@ fn turns_of_a_model_under_round_robin_are_its_own() {
 
 #[test]
 #[contract("DY16")]
-fn every_policy_takes_a_request_s_own_weight_temperature_and_priority_up_to_their_bounds() {
+fn every_policy_accepts_a_requests_weight_temperature_and_priority_within_bounds() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let policies = [
         "warm",
@@ -139,7 +139,7 @@ fn every_policy_takes_a_request_s_own_weight_temperature_and_priority_up_to_thei
 
 #[test]
 #[contract("DY16")]
-fn a_request_s_own_setting_that_is_out_of_range_is_refused_with_its_value_and_the_range() {
+fn a_request_setting_out_of_range_is_refused_with_its_value_and_the_range() {
     let routed = RoutedFleet::start(&[&[]]);
     let body = chat("sim", "hello", 2).to_string();
     for (header, range, values) in [
@@ -183,9 +183,9 @@ fn a_request_s_own_setting_that_is_out_of_range_is_refused_with_its_value_and_th
         }
     }
     let (key, value) = ("overlap_score_weight", 100.5);
-    let asked = json!({"model": "sim", "prompt": "hello", "router_config_override": {key: value}})
+    let query = json!({"model": "sim", "prompt": "hello", "router_config_override": {key: value}})
         .to_string();
-    let refused = RawClient::post(&routed.router.data(), "/v1/route", asked.as_bytes());
+    let refused = RawClient::post(&routed.router.data(), "/v1/route", query.as_bytes());
     assert_eq!(refused.status, 400);
     let message = refused.json()["error"]["message"]
         .as_str()
@@ -195,14 +195,14 @@ fn a_request_s_own_setting_that_is_out_of_range_is_refused_with_its_value_and_th
         message.contains("100.5") && message.contains("a number from 0 to 100"),
         "{message}"
     );
-    let asked = json!({
+    let query = json!({
         "model": "sim", "messages": [says("user", "hello")], "policy": "kv",
         "router_config_override": {"overlap_score_weight": 100, "router_temperature": 10},
     });
     let taken = RawClient::post(
         &routed.router.data(),
         "/v1/route",
-        asked.to_string().as_bytes(),
+        query.to_string().as_bytes(),
     );
     assert_eq!(
         (taken.status, &taken.json()["policy"]),

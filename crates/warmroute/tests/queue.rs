@@ -1,4 +1,4 @@
-//! Requests that wait in the router: for a worker that can begin, for room, for a worker at all.
+//! Requests that wait in the router: for a worker that can start, for room, for any worker.
 
 mod harness;
 
@@ -10,7 +10,7 @@ use harness::{
 use serde_json::Value;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// A tenth of a millisecond for each prompt token, in real time.
+/// A tenth of a millisecond of real time for each prompt token.
 const SLOW: &[&str] = &["--speed", "1"];
 
 fn ask(routed: &RoutedFleet, id: &str, body: &Value) -> RawClient {
@@ -29,7 +29,7 @@ fn metric(router: &Program, name: &str) -> f64 {
 }
 
 fn waiting(router: &Program, count: f64) {
-    eventually("so many to wait", || {
+    eventually("this many requests to wait", || {
         (metric(router, "warmroute_queued") == count).then_some(())
     });
 }
@@ -57,7 +57,7 @@ fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest
         assert_eq!(receipt["hold"]["reason"], "backlog");
         receipt["hold"]["held_ms"].as_f64().expect("milliseconds")
     };
-    // The one that came later waited less: it went before.
+    // The later request waited less: it was served earlier.
     assert!(sent("short") < sent("middle"));
     assert_eq!(
         routed.router.receipt("long")["hold"],
@@ -72,7 +72,7 @@ fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest
 
 #[test]
 #[contract("F33")]
-fn a_client_that_leaves_while_it_waits_gives_its_place_up_and_is_never_sent_on() {
+fn a_client_that_leaves_the_queue_frees_its_place_and_reaches_no_engine() {
     let routed = RoutedFleet::with(&[SLOW], "", &[]);
     let long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
@@ -99,12 +99,12 @@ fn a_client_that_leaves_while_it_waits_gives_its_place_up_and_is_never_sent_on()
     assert_eq!(
         routed.engines[0].stats()["requests"],
         2,
-        "the long one and the last one"
+        "the long request and the last one"
     );
 }
 
 #[test]
-fn one_more_than_may_wait_is_refused_and_told_when_to_come_back() {
+fn a_request_over_the_queue_limit_is_refused_with_retry_after() {
     let routed = RoutedFleet::with(&[SLOW], "queue: {max_entries: 1}\n", &[]);
     let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
@@ -123,7 +123,7 @@ fn one_more_than_may_wait_is_refused_and_told_when_to_come_back() {
 }
 
 #[test]
-fn without_the_queue_every_request_is_bound_at_once() {
+fn without_the_queue_every_request_is_sent_at_once() {
     let routed = RoutedFleet::with(&[SLOW], "queue: {enabled: false}\n", &[]);
     let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     let _other = ask(&routed, "other", &streamed(chat("sim", "hello", 1)));
@@ -144,7 +144,7 @@ fn while_all_are_above_the_busy_threshold_requests_wait_for_room() {
             .unwrap_or(0.0)
     };
     let full = ask(&routed, "full", &streamed(long_chat("sim", 900, 600)));
-    eventually("the engine to tell of its use", || {
+    eventually("the engine to report its cache usage", || {
         (usage() > 0.4).then_some(())
     });
     let mut waits = ask(&routed, "waits", &chat("sim", "hello", 1));
@@ -156,7 +156,7 @@ fn while_all_are_above_the_busy_threshold_requests_wait_for_room() {
 
 #[test]
 #[contract("DY12")]
-fn who_has_waited_for_room_as_long_as_is_allowed_is_refused() {
+fn a_request_is_refused_when_its_wait_budget_is_over() {
     let small = ["--kv-blocks", "100", "--speed", "1", "--itl-ms", "50"];
     let routed = RoutedFleet::with(
         &[&small],
@@ -169,7 +169,7 @@ fn who_has_waited_for_room_as_long_as_is_allowed_is_refused() {
             .unwrap_or(0.0)
     };
     let _full = ask(&routed, "full", &streamed(long_chat("sim", 900, 600)));
-    eventually("the engine to tell of its use", || {
+    eventually("the engine to report its cache usage", || {
         (usage() > 0.4).then_some(())
     });
     let refused = ask(&routed, "waits", &chat("sim", "hello", 1)).reply();
@@ -186,13 +186,13 @@ fn who_has_waited_for_room_as_long_as_is_allowed_is_refused() {
 
 #[test]
 #[contract("V38")]
-fn while_no_worker_can_be_used_requests_wait_as_long_as_is_allowed_and_not_at_all_by_default() {
+fn without_a_usable_worker_requests_wait_as_long_as_configured_and_not_by_default() {
     let mut engine = Program::engine(&["--speed", "20"]);
     let (port, worker) = (
         engine.data().rsplit(':').next().expect("a port").to_owned(),
         [engine.url()],
     );
-    // Whether its events are followed yet when it is killed is not what the router is to know it by.
+    // Health checks detect the death, whether or not the worker's events were followed yet.
     let checks = "health_checks: {interval: 500ms, unhealthy_threshold: 1}\n";
     let serve = |flags: &[&str]| Program::serve_with(checks, &worker, flags).ready(1);
     let patient = serve(&["--engine-wait-timeout-secs", "60"]);
@@ -203,7 +203,7 @@ fn while_no_worker_can_be_used_requests_wait_as_long_as_is_allowed_and_not_at_al
     let post =
         |router: &Program| RawClient::post(&router.data(), "/v1/chat/completions", body.as_bytes());
     for router in [&patient, &short, &at_once] {
-        eventually("the router to know", || {
+        eventually("the router to notice", || {
             let state = RawClient::get(&router.admin(), "/admin/workers").json();
             (state["workers"][0]["state"] == "down").then_some(())
         });
@@ -232,7 +232,7 @@ fn while_no_worker_can_be_used_requests_wait_as_long_as_is_allowed_and_not_at_al
 }
 
 #[test]
-fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for() {
+fn engines_that_schedule_by_priority_get_the_order_where_configured() {
     let engine = &[
         "--scheduling-policy",
         "priority",
@@ -244,7 +244,7 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
         "--speed",
         "1",
     ];
-    // Nothing is held here, so that all of them wait in the engine.
+    // The router does not queue here, so all requests wait in the engine.
     let routed = RoutedFleet::with(
         &[engine],
         "queue: {enabled: false, engine_priority: true}\n",
@@ -269,13 +269,13 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
         (engine.stats()["running"] == 1).then_some(())
     });
     let mut clients = Vec::new();
-    let asked = [
+    let requests = [
         ("second", 600, "0"),
         ("first", 200, "0"),
         ("last", 200, "-1"),
         ("before_all", 800, "1"),
     ];
-    for (number, (id, words, priority)) in (1..).zip(asked) {
+    for (number, (id, words, priority)) in (1..).zip(requests) {
         clients.push((id, ask(id, &streamed(long_chat("sim", words, 1)), priority)));
         eventually("it to wait in the engine", || {
             (engine.stats()["waiting"] == number).then_some(())
@@ -294,7 +294,7 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
                 let receipt = routed.router.receipt(id);
                 (!receipt["outcome"].is_null()).then_some(receipt)
             });
-            // A receipt is made when the first token comes.
+            // A receipt exists once the first token arrives.
             let at = receipt["at"].as_str().expect("a time");
             (
                 OffsetDateTime::parse(at, &Rfc3339).expect("a time of RFC 3339"),
@@ -311,7 +311,7 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
 }
 
 #[test]
-fn a_client_that_sets_its_own_priority_and_an_engine_that_knows_none_are_left_alone() {
+fn a_clients_own_priority_and_an_engine_without_priorities_are_left_unchanged() {
     let routed = RoutedFleet::with(
         &[&["--scheduling-policy", "priority"]],
         "queue: {engine_priority: true}\n",
@@ -350,13 +350,13 @@ fn an_idle_model_answers_at_once_while_400_requests_wait_for_another_model() {
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
     });
-    // No two begin alike: each takes its time.
+    // No two prompts share a prefix: each takes its full time.
     let body = |n| chat("sim", &format!("{n} {}", "word ".repeat(2_000)), 1);
     let others: Vec<_> = (0..450)
         .map(|n| ask(&routed, &format!("r{n}"), &body(n)))
         .collect();
     let queued = || metric(&routed.router, "warmroute_queued");
-    eventually("400 to wait", || (queued() >= 400.0).then_some(()));
+    eventually("400 requests to wait", || (queued() >= 400.0).then_some(()));
     for n in 0..10 {
         let id = format!("idle{n}");
         assert_eq!(
@@ -387,7 +387,7 @@ fn a_worker_that_comes_back_takes_waiting_requests_in_their_order() {
         assert!(reply.status < 300, "{}", reply.text());
     };
     change("drain");
-    eventually("b to get nothing", || {
+    eventually("b to get no request", || {
         (routed.worker("b")["state"] == "draining").then_some(())
     });
     let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));

@@ -1,4 +1,5 @@
-//! `/v1/route`: who would get a request, and a place kept there, for programs that send requests themselves.
+//! `/v1/route`: the target of a request and a reservation there, for programs that send requests
+//! themselves.
 
 mod harness;
 
@@ -19,7 +20,7 @@ fn call(router: &Program, method: &str, path: &str, body: &Value) -> RawReply {
     client.reply()
 }
 
-/// Asks `/v1/route` and gets an answer.
+/// Calls `/v1/route`, which must succeed.
 fn route(router: &Program, body: &Value) -> Value {
     let reply = call(router, "POST", "/v1/route", body);
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -32,7 +33,7 @@ fn refused(router: &Program, method: &str, path: &str, body: &Value) -> (u16, St
 }
 
 /// The fields with a prompt of `topic`.
-fn asking(topic: &str, fields: Value) -> Value {
+fn with_prompt(topic: &str, fields: Value) -> Value {
     let mut body = json!({"model": "sim", "messages": [says("user", &words(topic, 60))]});
     for (key, value) in fields.as_object().expect("fields are an object") {
         body[key] = value.clone();
@@ -40,10 +41,10 @@ fn asking(topic: &str, fields: Value) -> Value {
     body
 }
 
-/// Everything that a request could leave behind.
+/// All state that a request could leave behind.
 fn traces(routed: &RoutedFleet) -> Value {
     let router = &routed.router;
-    eventually("what ran to be settled", || {
+    eventually("the running requests to be settled", || {
         router.receipts().iter().all(is_settled).then_some(())
     });
     let load: Vec<Value> = router
@@ -60,13 +61,14 @@ fn traces(routed: &RoutedFleet) -> Value {
     })
 }
 
-/// Whether a receipt is complete; a reservation's is not before its end, and stands for nothing that runs.
+/// Whether a receipt is complete. A reservation's is incomplete until its end, and no request runs
+/// for it.
 fn is_settled(receipt: &Value) -> bool {
     receipt["route"] == "/v1/route" || !receipt["outcome"].is_null()
 }
 
-/// What of a candidate does not depend on the moment it was looked at.
-fn standing(receipt: &Value) -> Vec<Value> {
+/// The parts of a candidate that do not depend on the moment of the query.
+fn stable_parts(receipt: &Value) -> Vec<Value> {
     let rows = receipt["candidates"].as_array().expect("candidates");
     rows.iter()
         .map(|row| json!([row["target"], row["rank"], row["warm_tokens"], row["load"]]))
@@ -75,7 +77,7 @@ fn standing(receipt: &Value) -> Vec<Value> {
 
 #[test]
 #[contract("DY28")]
-fn a_dry_run_says_where_the_request_would_go_and_leaves_no_trace() {
+fn a_dry_run_names_the_target_of_the_request_and_leaves_no_trace() {
     let routed = RoutedFleet::start(&[&[], &[], &[]]);
     routed.chat(&[says("user", &words("warm", 60))], &[]);
     let before = traces(&routed);
@@ -88,10 +90,12 @@ fn a_dry_run_says_where_the_request_would_go_and_leaves_no_trace() {
         "random",
     ] {
         for topic in ["warm", "cold"] {
-            let body = asking(topic, json!({"policy": policy}));
-            let asked: Vec<Value> = (0..3).map(|_| route(&routed.router, &body)).collect();
+            let body = with_prompt(topic, json!({"policy": policy}));
+            let receipts: Vec<Value> = (0..3).map(|_| route(&routed.router, &body)).collect();
             assert!(
-                asked.iter().all(|it| it["winner"] == asked[0]["winner"]),
+                receipts
+                    .iter()
+                    .all(|it| it["winner"] == receipts[0]["winner"]),
                 "{policy}, {topic}"
             );
             assert_eq!(traces(&routed), before, "{policy}, {topic}");
@@ -105,7 +109,10 @@ fn a_dry_run_says_where_the_request_would_go_and_leaves_no_trace() {
         "round_robin",
         "random",
     ] {
-        let dry = route(&routed.router, &asking("warm", json!({"policy": policy})));
+        let dry = route(
+            &routed.router,
+            &with_prompt("warm", json!({"policy": policy})),
+        );
         assert_eq!(
             (&dry["dry_run"], &dry["outcome"], &dry["attempts"]),
             (&json!(true), &Value::Null, &json!([]))
@@ -117,14 +124,14 @@ fn a_dry_run_says_where_the_request_would_go_and_leaves_no_trace() {
         );
         let real = routed.receipt(&turn);
         assert_eq!(dry["winner"], real["winner"], "{policy}");
-        assert_eq!(standing(&dry), standing(&real), "{policy}");
+        assert_eq!(stable_parts(&dry), stable_parts(&real), "{policy}");
         assert_eq!(dry["prompt"]["tokens"], real["prompt"]["tokens"]);
         assert_eq!(dry["policy"], real["policy"]);
     }
 }
 
 #[test]
-fn a_dry_run_is_a_receipt() {
+fn a_dry_run_answers_with_a_receipt() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let prompts = [
         (json!({"messages": [says("user", "hello")]}), "tokens"),
@@ -165,7 +172,7 @@ fn a_dry_run_is_a_receipt() {
 fn a_reservation_holds_its_load_until_it_is_freed() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let router = &routed.router;
-    let body = asking(
+    let body = with_prompt(
         "place",
         json!({"request_id": "r/1", "expected_output_tokens": 50}),
     );
@@ -225,7 +232,8 @@ fn a_reservation_holds_its_load_until_it_is_freed() {
         (&load()["queued_prefill_tokens"], &load()["in_flight"]),
         (&json!(0), &json!(1))
     );
-    // Nobody here knows when it was sent, so its first token is no measure of the engine.
+    // The router does not know when the request was sent, so its first token is no measure of the
+    // engine.
     assert_eq!(routed.worker(&worker)["rates"]["samples"], 0);
     assert_eq!(
         call(
@@ -236,7 +244,7 @@ fn a_reservation_holds_its_load_until_it_is_freed() {
         )
         .status,
         200,
-        "said again"
+        "the same reply again"
     );
 
     let freed = call(router, "DELETE", "/v1/route/r/1", &Value::Null);
@@ -282,13 +290,13 @@ fn a_reservation_holds_its_load_until_it_is_freed() {
 }
 
 #[test]
-fn a_reservation_draws_equal_prompts_to_it_as_a_request_would() {
+fn a_reservation_attracts_equal_prompts_like_a_request() {
     let routed = RoutedFleet::start(&[&[], &[], &[]]);
     let first = route(
         &routed.router,
-        &asking("drawn", json!({"request_id": "r1"})),
+        &with_prompt("drawn", json!({"request_id": "r1"})),
     );
-    let second = route(&routed.router, &asking("drawn", json!({})));
+    let second = route(&routed.router, &with_prompt("drawn", json!({})));
     assert_eq!(second["winner"], first["winner"]);
     assert!(
         second["candidates"][0]["warm_tokens"]["speculative"].as_u64() > Some(0),
@@ -297,11 +305,11 @@ fn a_reservation_draws_equal_prompts_to_it_as_a_request_would() {
 }
 
 #[test]
-fn a_reservation_without_a_call_runs_out() {
+fn a_reservation_without_a_call_expires() {
     let engine = Program::engine(&[]);
     let env = [("WARMROUTE_ROUTING__RESERVATION_TTL", "50ms")];
     let router = Program::serve_with_env(&[engine.url()], &[], &env).ready(1);
-    route(&router, &asking("late", json!({"request_id": "r1"})));
+    route(&router, &with_prompt("late", json!({"request_id": "r1"})));
     router.settled();
     let unknown = (404, "reservation_not_found".to_owned());
     assert_eq!(
@@ -321,7 +329,7 @@ fn a_reservation_on_a_worker_that_goes_away_is_freed() {
     let mut engine = Program::engine(&[]);
     let env = [("WARMROUTE_HEALTH_CHECKS__INTERVAL", "100ms")];
     let router = Program::serve_with_env(&[engine.url()], &[], &env).ready(1);
-    route(&router, &asking("lost", json!({"request_id": "r1"})));
+    route(&router, &with_prompt("lost", json!({"request_id": "r1"})));
     engine.kill();
     eventually("the reservation to be freed", || {
         (router.metric("warmroute_leases", "") == 0.0).then_some(())
@@ -335,12 +343,12 @@ fn a_reservation_on_a_worker_that_goes_away_is_freed() {
 
 #[test]
 #[contract("DY30")]
-fn potential_loads_tell_what_every_target_would_have() {
+fn potential_loads_give_the_load_that_every_target_would_have() {
     let routed = RoutedFleet::start(&[&[], &["--dp-size", "2"]]);
     let router = &routed.router;
     let held = route(
         router,
-        &asking("held", json!({"request_id": "r1", "worker": "b/1"})),
+        &with_prompt("held", json!({"request_id": "r1", "worker": "b/1"})),
     );
     assert_eq!(
         (&held["method"], &held["winner"]),
@@ -368,10 +376,11 @@ fn potential_loads_tell_what_every_target_would_have() {
         router,
         "POST",
         "/v1/route/potential_loads",
-        &asking("held", json!({})),
+        &with_prompt("held", json!({})),
     );
     let last = again.json()["loads"][2].clone();
-    // The same prompt once more: its whole blocks are there, and only its last, partial one would be new.
+    // The same prompt once more: its whole blocks exist, and only its last, partial one would be
+    // new.
     assert!(
         last["potential_decode_blocks"].as_u64() <= Some(held_tokens.div_ceil(16) + 1),
         "{last}"
@@ -381,12 +390,12 @@ fn potential_loads_tell_what_every_target_would_have() {
 
 #[test]
 #[contract("DY16")]
-fn the_body_decides_over_headers_and_configuration() {
+fn the_body_overrides_headers_and_configuration() {
     let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
     let router = &routed.router;
     let weight = |receipt: &Value| receipt["candidates"][0]["terms"]["overlap_weight"].clone();
     let ask = |headers: &[(&str, &str)], fields: Value| {
-        let body = asking("over", fields).to_string();
+        let body = with_prompt("over", fields).to_string();
         RawClient::post_with(&router.data(), "/v1/route", headers, body.as_bytes()).json()
     };
     assert_eq!(weight(&ask(&[], json!({}))), 1.0);
@@ -420,7 +429,7 @@ fn workers_and_single_ranks_may_be_excluded() {
     let ask = |exclude: Value| {
         route(
             &routed.router,
-            &asking("spare", json!({"exclude": exclude})),
+            &with_prompt("spare", json!({"exclude": exclude})),
         )
     };
     assert_eq!(
@@ -438,7 +447,7 @@ fn workers_and_single_ranks_may_be_excluded() {
     );
     let held = route(
         &routed.router,
-        &asking(
+        &with_prompt(
             "spare",
             json!({"exclude": ["a/0", "b/1"], "request_id": "r1"}),
         ),
@@ -447,7 +456,7 @@ fn workers_and_single_ranks_may_be_excluded() {
 }
 
 #[test]
-fn what_cannot_be_answered_says_why() {
+fn a_query_without_an_answer_gets_the_reason() {
     let routed = RoutedFleet::start(&[&[]]);
     for (fields, status, code, param) in [
         (json!({"model": "other"}), 404, "model_not_found", "model"),
@@ -486,7 +495,12 @@ fn what_cannot_be_answered_says_why() {
         ),
     ] {
         for path in ["/v1/route", "/v1/route/potential_loads"] {
-            let reply = call(&routed.router, "POST", path, &asking("bad", fields.clone()));
+            let reply = call(
+                &routed.router,
+                "POST",
+                path,
+                &with_prompt("bad", fields.clone()),
+            );
             assert_eq!(
                 (reply.status, reply.error_code()),
                 (status, code.to_owned()),
@@ -495,7 +509,7 @@ fn what_cannot_be_answered_says_why() {
             assert_eq!(reply.json()["error"]["param"], param, "{fields}");
         }
     }
-    let nobody = asking("bad", json!({"exclude": ["a"], "request_id": "r1"}));
+    let nobody = with_prompt("bad", json!({"exclude": ["a"], "request_id": "r1"}));
     let reply = call(&routed.router, "POST", "/v1/route", &nobody);
     assert_eq!(
         (reply.status, reply.error_code()),
@@ -515,7 +529,7 @@ fn what_cannot_be_answered_says_why() {
 }
 
 #[test]
-fn reservations_are_for_callers_with_a_key() {
+fn reservations_require_a_client_key() {
     let engine = Program::engine(&[]);
     let router = Program::serve(&[engine.url()], &["--api-key", "sk-1"]).ready(1);
     for (method, path) in [
@@ -525,7 +539,7 @@ fn reservations_are_for_callers_with_a_key() {
         ("DELETE", "/v1/route/r1"),
     ] {
         assert_eq!(
-            refused(&router, method, path, &asking("key", json!({}))),
+            refused(&router, method, path, &with_prompt("key", json!({}))),
             (401, "missing_api_key".to_owned()),
             "{path}"
         );
@@ -533,11 +547,11 @@ fn reservations_are_for_callers_with_a_key() {
 }
 
 #[test]
-fn operators_may_ask_but_not_reserve() {
+fn operators_may_query_but_not_reserve() {
     let routed = RoutedFleet::start(&[&[]]);
     let before = traces(&routed);
     let ask = |fields: Value| {
-        let body = asking("admin", fields).to_string();
+        let body = with_prompt("admin", fields).to_string();
         RawClient::post(&routed.router.admin(), "/v1/route", body.as_bytes())
     };
     assert_eq!(ask(json!({})).json()["dry_run"], true);

@@ -1,6 +1,8 @@
-//! Requests go to the engine that has their prompt, and what the router predicts is what the engine then reports.
+//! Requests go to the engine with their prompt, and the router's prediction equals the engine's
+//! report.
 //!
-//! Every request here waits until the events of the one before have been applied, so predictions are exact.
+//! Every request here waits until the previous one's events have been applied, so predictions are
+//! exact.
 
 mod harness;
 
@@ -13,7 +15,7 @@ use harness::{
 };
 use serde_json::{Value, json};
 
-/// What the winner of a receipt holds of the prompt, by tier.
+/// The tokens of the prompt that the winner of a receipt holds, by tier.
 fn warm(receipt: &Value) -> &Value {
     let winner = receipt["candidates"]
         .as_array()
@@ -23,13 +25,13 @@ fn warm(receipt: &Value) -> &Value {
     &winner.expect("one candidate is first")["warm_tokens"]
 }
 
-fn exact(turn: &RoutedReply) {
+fn assert_exact(turn: &RoutedReply) {
     assert_eq!(turn.predicted, turn.cached, "{turn:?}");
 }
 
 #[test]
 #[contract("V6", "V7")]
-fn a_chat_stays_where_it_is_warm_and_every_prediction_is_right() {
+fn a_chat_stays_on_its_warm_engine_and_every_prediction_is_exact() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let mut chats: Vec<(Vec<Value>, Vec<RoutedReply>)> = ["red", "blue"]
         .map(|topic| (vec![says("system", &words(topic, 40))], Vec::new()))
@@ -46,10 +48,11 @@ fn a_chat_stays_where_it_is_warm_and_every_prediction_is_right() {
         }
     }
     for (_, turns) in &chats {
-        turns.iter().for_each(exact);
+        turns.iter().for_each(assert_exact);
         for pair in turns.windows(2) {
             assert_eq!(pair[1].worker, pair[0].worker);
-            // All whole blocks of the turn before, its reply included, less the token that is always computed.
+            // All whole blocks of the previous turn with its reply, minus the token that is always
+            // computed.
             assert!(pair[1].cached + 16 >= pair[0].prompt_tokens, "{pair:?}");
         }
         let receipt = routed.receipt(&turns[3]);
@@ -72,15 +75,15 @@ fn a_chat_stays_where_it_is_warm_and_every_prediction_is_right() {
 }
 
 #[test]
-fn completions_are_known_by_their_text_or_their_token_ids() {
+fn completions_are_matched_by_their_text_or_their_token_ids() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     let text = json!({"prompt": words("story", 60)});
     let ids = json!({"prompt": (1000..1100).collect::<Vec<u32>>()});
     for (fields, source) in [(text, "tokens"), (ids, "given")] {
         let first = routed.completion(fields.clone(), &[]);
         let second = routed.completion(fields, &[]);
-        exact(&first);
-        exact(&second);
+        assert_exact(&first);
+        assert_exact(&second);
         assert!(second.cached > 0, "{second:?}");
         assert_eq!(second.worker, first.worker);
         assert_eq!(routed.receipt(&second)["prompt"]["source"], source);
@@ -92,7 +95,7 @@ fn completions_are_known_by_their_text_or_their_token_ids() {
 }
 
 #[test]
-fn salts_and_adapters_have_caches_of_their_own() {
+fn salts_and_adapters_have_their_own_caches() {
     let routed = RoutedFleet::start(&[&["--loras", "red,blue"]]);
     let prompt = words("same", 50);
     let mut fields = json!({"prompt": prompt});
@@ -102,12 +105,15 @@ fn salts_and_adapters_have_caches_of_their_own() {
             routed.completion(fields.clone(), &[]),
             routed.completion(fields.clone(), &[]),
         ];
-        turns.iter().for_each(exact);
+        turns.iter().for_each(assert_exact);
         assert_eq!(
             turns[0].cached, 0,
-            "nobody else's blocks count for {key} {value}"
+            "no other blocks count for {key} {value}"
         );
-        assert!(turns[1].cached > 0, "its own do for {key} {value}");
+        assert!(
+            turns[1].cached > 0,
+            "its own blocks count for {key} {value}"
+        );
     };
     twice("model", "sim");
     twice("cache_salt", "tenant-1");
@@ -117,7 +123,7 @@ fn salts_and_adapters_have_caches_of_their_own() {
 }
 
 #[test]
-fn every_rank_of_a_worker_has_a_cache_of_its_own() {
+fn every_rank_of_a_worker_has_its_own_cache() {
     let routed = RoutedFleet::start(&[&["--dp-size", "2"], &[]]);
     assert_eq!(routed.worker("a")["dp_ranks"], 2);
     assert_eq!(routed.streams().len(), 3, "one stream per rank");
@@ -128,7 +134,7 @@ fn every_rank_of_a_worker_has_a_cache_of_its_own() {
             routed.completion(prompt.clone(), &pinned),
             routed.completion(prompt.clone(), &pinned),
         ];
-        turns.iter().for_each(exact);
+        turns.iter().for_each(assert_exact);
         assert_eq!(
             turns[0].cached, 0,
             "the other rank's blocks are not this one's"
@@ -145,7 +151,7 @@ fn every_rank_of_a_worker_has_a_cache_of_its_own() {
 
 #[test]
 #[contract("V11", "V12")]
-fn events_in_the_older_layouts_mean_the_same_also_after_a_restart_of_the_router() {
+fn events_in_the_older_layouts_give_the_same_index_even_after_a_router_restart() {
     let old = [
         "--event-format",
         "array",
@@ -177,7 +183,7 @@ fn events_in_the_older_layouts_mean_the_same_also_after_a_restart_of_the_router(
     );
     for (messages, first) in chats.iter().zip(&first) {
         let again = routed.chat(messages, &[]);
-        exact(&again);
+        assert_exact(&again);
         assert!(again.cached > 0, "{again:?}");
         assert_eq!(again.worker, first.worker);
     }
@@ -233,32 +239,32 @@ fn a_worker_behind_a_unix_socket_works_with_events_over_ipc() {
 
 #[test]
 #[contract("V19")]
-fn evicted_blocks_are_not_counted_on() {
+fn evicted_blocks_are_not_predicted() {
     let routed = RoutedFleet::start(&[&["--kv-blocks", "48"]]);
     let chat = |topic: &str| routed.chat(&[says("user", &words(topic, 60))], &[]);
-    exact(&chat("kept"));
+    assert_exact(&chat("kept"));
     let warm = chat("kept");
-    exact(&warm);
+    assert_exact(&warm);
     assert!(warm.cached > 0);
     for topic in ["one", "two", "three", "four"] {
-        exact(&chat(topic));
+        assert_exact(&chat(topic));
     }
     let evicted = chat("kept");
-    exact(&evicted);
+    assert_exact(&evicted);
     assert!(evicted.cached < warm.cached, "{evicted:?}");
 }
 
 #[test]
-fn blocks_in_host_memory_count_as_what_they_are() {
+fn blocks_in_host_memory_count_as_host_blocks() {
     let routed = RoutedFleet::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"]]);
     let chat = |topic: &str| routed.chat(&[says("user", &words(topic, 60))], &[]);
-    exact(&chat("kept"));
+    assert_exact(&chat("kept"));
     for topic in ["one", "two", "three", "four"] {
-        exact(&chat(topic));
+        assert_exact(&chat(topic));
     }
     assert_ne!(routed.worker("a")["warm_blocks"]["host"], 0);
     let back = chat("kept");
-    exact(&back);
+    assert_exact(&back);
     assert!(back.cached > 0, "{back:?}");
     let receipt = routed.receipt(&back);
     assert!(warm(&receipt)["host"].as_u64() > Some(0), "{receipt:#}");
@@ -266,21 +272,21 @@ fn blocks_in_host_memory_count_as_what_they_are() {
 
 #[test]
 #[contract("V12")]
-fn a_cache_that_the_engine_empties_is_empty_here_too() {
+fn a_cache_cleared_by_the_engine_is_cleared_in_the_index() {
     let routed = RoutedFleet::start(&[&[]]);
     let messages = [says("user", &words("gone", 60))];
     routed.chat(&messages, &[]);
     assert_ne!(routed.worker("a")["warm_blocks"]["device"], 0);
     let reset = RawClient::post(&routed.engines[0].data(), "/reset_prefix_cache", b"");
     assert_eq!(reset.json()["success"], true);
-    // As with vLLM, the engine says so with the events of its next step.
+    // Like vLLM, the engine announces the reset with the events of its next step.
     let other = routed.chat(&[says("user", "hi")], &[]);
     assert!(
         routed.worker("a")["warm_blocks"]["device"].as_u64()
             <= Some(other.prompt_tokens.div_ceil(16) + 2)
     );
     let cold = routed.chat(&messages, &[]);
-    exact(&cold);
+    assert_exact(&cold);
     assert!(
         cold.cached < 32,
         "no more than what both chats begin with: {cold:?}"
@@ -289,7 +295,7 @@ fn a_cache_that_the_engine_empties_is_empty_here_too() {
 
 #[test]
 #[contract("V14", "V15")]
-fn a_burst_follows_its_first_request_before_any_event_says_so() {
+fn a_burst_follows_its_first_request_before_any_event_arrives() {
     let slow = ["--speed", "1", "--prefill-tps", "800"];
     let routed = RoutedFleet::start(&[&slow, &slow]);
     let messages = [says("user", &words("burst", 300))];
@@ -315,7 +321,7 @@ fn a_burst_follows_its_first_request_before_any_event_says_so() {
     );
 
     let third = routed.chat(&messages, &[]);
-    exact(&third);
+    assert_exact(&third);
     let receipt = routed.receipt(&third);
     assert_eq!(
         warm(&receipt)["speculative"],
@@ -329,7 +335,7 @@ fn a_burst_follows_its_first_request_before_any_event_says_so() {
 }
 
 #[test]
-fn an_engine_without_events_is_predicted_from_what_was_sent_there() {
+fn an_engine_without_events_is_predicted_from_the_requests_sent_to_it() {
     let routed = RoutedFleet::start(&[&["--no-kv-events"], &["--no-kv-events"]]);
     assert!(routed.streams().is_empty());
     assert_eq!(routed.worker("a")["cache_source"], "predicted");
@@ -337,7 +343,7 @@ fn an_engine_without_events_is_predicted_from_what_was_sent_there() {
     let first = routed.chat(&messages, &[]);
     for _ in 0..3 {
         let again = routed.chat(&messages, &[]);
-        exact(&again);
+        assert_exact(&again);
         assert!(again.cached > 0, "{again:?}");
         assert_eq!(again.worker, first.worker);
         let receipt = routed.receipt(&again);
@@ -347,7 +353,7 @@ fn an_engine_without_events_is_predicted_from_what_was_sent_there() {
 }
 
 #[test]
-fn without_a_tokenizer_the_text_is_what_a_chat_is_known_by() {
+fn without_a_tokenizer_a_chat_is_matched_by_its_text() {
     let routed = RoutedFleet::with(
         &[&[], &[]],
         "models: {entries: {sim: {tokenizer: none}}}\n",
@@ -417,7 +423,7 @@ fn a_request_may_name_its_worker_and_its_policy() {
 }
 
 #[test]
-fn round_robin_goes_round_whatever_is_warm() {
+fn round_robin_ignores_warm_caches() {
     let routed = RoutedFleet::with(&[&[], &[], &[]], "", &["--policy", "round_robin"]);
     let messages = [says("user", &words("again", 30))];
     let order: String = (0..7).map(|_| routed.chat(&messages, &[]).worker).collect();
@@ -435,13 +441,13 @@ fn kv_aware_takes_the_longest_prefix_and_without_one_the_least_loaded() {
         &[("x-warmroute-worker", "b")],
     );
     let more = routed.chat(&[says("user", &format!("{head}{tail}and more"))], &[]);
-    exact(&more);
+    assert_exact(&more);
     assert_eq!(more.worker, "b");
 }
 
 #[test]
 #[contract("V16")]
-fn a_decision_asks_nobody_anything() {
+fn a_decision_sends_no_query_to_any_service() {
     // The tokenizer of a simulated engine, as files.
     let dir = tempfile::tempdir().expect("a directory");
     let sim = Program::engine(&[]);
@@ -476,7 +482,7 @@ fn a_decision_asks_nobody_anything() {
     for n in 1..=100 {
         ask(n);
     }
-    // What the router asks of a worker that is new to it, and now and then, has nothing to do with requests.
+    // The router's checks of a new worker, and its periodic ones, are independent of requests.
     let questions = engine.questions() - before;
     assert!(questions < 50, "{questions} questions for 100 requests");
     assert_eq!(engine.requests(), 101);
@@ -492,7 +498,7 @@ fn a_decision_asks_nobody_anything() {
 }
 
 #[test]
-fn each_worker_gets_one_line_that_says_what_was_found() {
+fn each_worker_gets_one_log_line_with_its_findings() {
     let routed = RoutedFleet::with(
         &[
             &[],
@@ -522,7 +528,7 @@ fn each_worker_gets_one_line_that_says_what_was_found() {
                 .router
                 .stderr()
                 .lines()
-                .any(|said| said == line)
+                .any(|logged| logged == line)
                 .then_some(())
         });
     }

@@ -8,7 +8,7 @@ use contract_id::contract;
 use harness::{RawClient, RawReply, RoutedFleet, RoutedReply, says, words};
 use serde_json::{Value, json};
 
-/// A conversation as a client has it: all that was said so far.
+/// A client's conversation: all messages so far.
 struct Conversation(Vec<Value>);
 
 impl Conversation {
@@ -19,7 +19,7 @@ impl Conversation {
         ])
     }
 
-    /// Asks, and takes the reply and a further question down.
+    /// Sends the conversation, then appends the reply and another question.
     fn turn(&mut self, routed: &RoutedFleet) -> RawReply {
         let body = json!({"model": "sim", "messages": self.0, "max_tokens": 4, "ignore_eos": true});
         let reply = RawClient::chat(&routed.router.data(), &body).reply();
@@ -30,8 +30,8 @@ impl Conversation {
         reply
     }
 
-    /// The engine that its next turn goes to.
-    fn goes_to(&mut self, routed: &RoutedFleet) -> String {
+    /// The engine of its next turn.
+    fn next_worker(&mut self, routed: &RoutedFleet) -> String {
         self.turn(routed)
             .header("x-warmroute-worker")
             .expect("the reply names its worker")
@@ -49,13 +49,15 @@ fn receipt(routed: &RoutedFleet, reply: &RawReply) -> Value {
 const HARD: &str = "  policy: random\n  session: {mode: hard}\n";
 
 #[test]
-fn a_conversation_without_a_name_stays_with_its_engine_and_comes_to_rest_on_another_when_that_dies()
-{
+fn an_unnamed_conversation_stays_on_its_engine_and_settles_on_another_if_that_dies() {
     let mut routed = RoutedFleet::with(&[&[], &[], &[]], HARD, &[]);
     let mut talks: Vec<_> = (0..8)
         .map(|n| Conversation::begin(&format!("topic {n}")))
         .collect();
-    let homes: Vec<String> = talks.iter_mut().map(|talk| talk.goes_to(&routed)).collect();
+    let homes: Vec<String> = talks
+        .iter_mut()
+        .map(|talk| talk.next_worker(&routed))
+        .collect();
     assert!(
         homes.iter().collect::<BTreeSet<_>>().len() > 1,
         "instructions alone are no session: {homes:?}"
@@ -90,21 +92,24 @@ fn a_conversation_without_a_name_stays_with_its_engine_and_comes_to_rest_on_anot
         .position(|name| *name == dead)
         .expect("one of them");
     routed.engines[place].kill();
-    let before: Vec<_> = talks.iter_mut().map(|talk| talk.goes_to(&routed)).collect();
+    let before: Vec<_> = talks
+        .iter_mut()
+        .map(|talk| talk.next_worker(&routed))
+        .collect();
     for ((talk, home), moved) in talks.iter_mut().zip(&homes).zip(&before) {
         assert!(
             *moved != dead && (home == moved || *home == dead),
             "{home} {moved}"
         );
         for _ in 0..3 {
-            assert_eq!(talk.goes_to(&routed), *moved);
+            assert_eq!(talk.next_worker(&routed), *moved);
         }
     }
 }
 
 #[test]
 #[contract("V25")]
-fn a_name_is_a_session_whole_and_by_the_configured_headers_first() {
+fn a_whole_name_is_a_session_and_the_configured_headers_come_first() {
     let config = "  policy: random\n  session: {mode: hard, headers: [X-Room]}\n";
     let routed = RoutedFleet::with(&[&[], &[], &[]], config, &[]);
     let ask =
@@ -131,10 +136,10 @@ fn a_name_is_a_session_whole_and_by_the_configured_headers_first() {
     assert_ne!(
         session(&ask(&[("x-session-id", "session-1")])),
         session(&room),
-        "that one is not configured here"
+        "that header is not configured here"
     );
     assert!(
         !session(&room).to_string().contains("session-1"),
-        "names are not shown"
+        "session names are not shown"
     );
 }

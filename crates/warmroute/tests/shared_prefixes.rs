@@ -1,5 +1,5 @@
-//! Two routers before one fleet and one Redis: what one hears of prefixes the other goes by, and whatever becomes of Redis,
-//! no request fails.
+//! Two routers before one fleet and one Redis: each uses the prefixes that the other learned, and
+//! no failure of Redis fails a request.
 
 mod harness;
 mod prefix_stream;
@@ -12,7 +12,7 @@ use prefix_stream::PrefixStream;
 use redis_server::RedisServer;
 use serde_json::{Value, json};
 
-/// A router that hears engine `b`'s stream, and one that hears nothing.
+/// A router that follows engine `b`'s stream, and one without a stream.
 struct RouterPair {
     hears: RoutedFleet,
     other: Program,
@@ -49,8 +49,8 @@ fn config(redis: &RedisServer, source: &str) -> String {
     )
 }
 
-/// The worker that a request with this system prompt is sent to. It never fails.
-fn asked(router: &Program, system: &str) -> String {
+/// The worker of a request with this system prompt. The request never fails.
+fn worker_for(router: &Program, system: &str) -> String {
     let messages = [says("system", system), says("user", "hello")];
     let reply = RawClient::chat(
         &router.data(),
@@ -66,7 +66,7 @@ fn asked(router: &Program, system: &str) -> String {
 
 fn until_sent(router: &Program, system: &str, worker: &str) {
     eventually("the request to be sent there", || {
-        (asked(router, system) == worker).then_some(())
+        (worker_for(router, system) == worker).then_some(())
     });
 }
 
@@ -75,25 +75,25 @@ fn health(router: &Program) -> Value {
 }
 
 fn until_degraded(router: &Program, degraded: &Value) {
-    eventually("the health to say so", || {
+    eventually("the health to report it", || {
         (health(router)["degraded"] == *degraded).then_some(())
     });
 }
 
-/// A system prompt that the ring does not send to b.
+/// A system prompt that the ring does not send to `b`.
 fn prompt(pair: &RouterPair) -> (String, String) {
     let prompts = (0..20).map(|n| format!("You are assistant {n}. {}", words(&n.to_string(), 30)));
-    let mut homes = prompts.map(|prompt| (asked(&pair.other, &prompt), prompt));
+    let mut homes = prompts.map(|prompt| (worker_for(&pair.other, &prompt), prompt));
     let (home, prompt) = homes
         .find(|(home, _)| home != "b")
         .expect("a ring has more than one owner");
-    assert_eq!(asked(&pair.hears.router, &prompt), home, "rings agree");
+    assert_eq!(worker_for(&pair.hears.router, &prompt), home, "rings agree");
     (prompt, home)
 }
 
 #[test]
 #[contract("CK40", "CK53")]
-fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
+fn two_routers_route_by_a_prefix_that_one_of_them_learned() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let pair = RouterPair::start(&redis);
@@ -106,13 +106,19 @@ fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
         until_sent(router, &prompt, "b");
     }
     let stats = |router: &Program| RawClient::get(&router.admin(), "/admin/kv-index/stats").json();
-    let [heard, told] = pair.routers().map(stats);
+    let [hearing, other] = pair.routers().map(stats);
     assert_eq!(
-        (&heard["config"]["backend"], &heard["index"]["entry_count"]),
+        (
+            &hearing["config"]["backend"],
+            &hearing["index"]["entry_count"]
+        ),
         (&json!("redis"), &json!(1))
     );
-    assert_eq!(told["index"]["entry_count"], 0, "what it heard itself");
-    assert!(told["index"]["total_hits"].as_u64() > Some(0));
+    assert_eq!(
+        other["index"]["entry_count"], 0,
+        "the entries of its own stream"
+    );
+    assert!(other["index"]["total_hits"].as_u64() > Some(0));
 
     pair.events.say("cache_evicted", &prompt, 4_000);
     for router in pair.routers() {
@@ -131,9 +137,9 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
     until_sent(&pair.other, &prompt, "b");
     let away = |pair: &RouterPair| {
         for router in pair.routers() {
-            // Whoever asks it notices; a router without requests does when it next looks.
+            // Lookups notice it; a router without requests notices at its next check.
             eventually("the loss to be noticed", || {
-                asked(router, &prompt);
+                worker_for(router, &prompt);
                 (health(router)["degraded"] == json!(["redis"])).then_some(())
             });
             let page = RawClient::get(&router.admin(), "/metrics").text();
@@ -142,7 +148,7 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
                 "{page}"
             );
         }
-        // The one goes by what it heard, the other by the ring.
+        // One router uses its own stream, the other the ring.
         until_sent(&pair.hears.router, &prompt, "b");
         until_sent(&pair.other, &prompt, &home);
     };
@@ -164,7 +170,7 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
     until_sent(&pair.other, &prompt, &home);
     away(&pair);
     redis.start_again();
-    // It is empty: the router that heard fills it.
+    // Redis is empty: the router with the stream fills it.
     back(&pair);
 }
 

@@ -1,5 +1,5 @@
-//! Two routers before one engine whose tokenizer neither of them has, and one Redis: what one of them was told the other
-//! does not ask for, and whatever becomes of Redis, no request fails.
+//! Two routers before one engine whose tokenizer neither has, and one Redis: a router does not
+//! fetch tokens that the other has fetched, and no failure of Redis fails a request.
 
 mod harness;
 #[path = "../../redis-store/tests/redis_server/mod.rs"]
@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 const CHAT: &str = "/v1/chat/completions";
 const TOKENIZE: &str = "/tokenize";
 
-/// An engine, what LMCache's controller needs no more than to be named for, and where two routers meet.
+/// An engine, an LMCache controller address that needs only to be configured, and the Redis that
+/// two routers share.
 struct SharedTokensFixture {
     engine: ScriptedEngine,
     controller: LmcacheController,
@@ -43,7 +44,7 @@ impl SharedTokensFixture {
         self.router_with("")
     }
 
-    /// A router that asks the engine, with time enough for that, and is connected to Redis.
+    /// A router that fetches tokens from the engine, with a generous budget, connected to Redis.
     fn router_with(&self, keys: &str) -> Program {
         let config = format!(
             "models: {{entries: {{m: {{tokenizer: engine}}}}}}\nresponse_cache: {{redis: {{url: \"{}\", \
@@ -58,8 +59,8 @@ impl SharedTokensFixture {
         router
     }
 
-    /// The engine will tell so many tokens, once.
-    fn tells(&self, count: u32) {
+    /// Makes the engine answer one tokenization with `count` tokens.
+    fn answer_tokens_once(&self, count: u32) {
         let tokens: Vec<u32> = (0..count).collect();
         let answer =
             json!({"count": count, "max_model_len": 4096, "tokens": tokens, "token_strs": null});
@@ -70,13 +71,13 @@ impl SharedTokensFixture {
         )));
     }
 
-    /// What the engine was asked for next.
-    fn asked(&self) -> String {
+    /// The path of the next request at the engine.
+    fn next_path(&self) -> String {
         let line = self.engine.next_request().line();
         line.split(' ').nth(1).unwrap_or_default().to_owned()
     }
 
-    /// The key of the one prompt that lies in Redis, once it does.
+    /// The key of the only prompt in Redis, once it exists.
     fn key(&self) -> String {
         eventually("the tokens to be in Redis", || {
             let mut keys = self.redis.ask(&["KEYS", "*"]);
@@ -92,7 +93,7 @@ fn until_connected(router: &Program) {
     });
 }
 
-/// The tokens of the prompt, as the receipt of a request with it tells of them. It never fails.
+/// The prompt part of the receipt of a request with this prompt. The request never fails.
 fn prompt(router: &Program, id: &str, text: &str) -> Value {
     let (id, body) = (id.replace(' ', "-"), chat("m", text, 1).to_string());
     let reply = RawClient::post_with(
@@ -105,7 +106,7 @@ fn prompt(router: &Program, id: &str, text: &str) -> Value {
     router.receipt(&id)["prompt"].clone()
 }
 
-/// Tokens, new ones among them, and where they come from.
+/// Tokens, new tokens, and their source.
 fn counted(prompt: &Value) -> (u64, u64, &str) {
     let number = |key: &str| {
         prompt[key]
@@ -121,16 +122,16 @@ fn counted(prompt: &Value) -> (u64, u64, &str) {
 
 #[test]
 #[contract("V30")]
-fn what_one_router_asked_an_engine_the_other_does_not_ask_again() {
+fn tokens_that_one_router_fetched_are_not_fetched_by_the_other() {
     test_programs::require!(RedisServer);
     let shared = SharedTokensFixture::start();
     let [first, second] = [shared.router(), shared.router()];
-    shared.tells(100);
+    shared.answer_tokens_once(100);
     assert_eq!(
         counted(&prompt(&first, "told", "a secret")),
         (100, 100, "engine_tokenize")
     );
-    assert_eq!([shared.asked(), shared.asked()], [TOKENIZE, CHAT]);
+    assert_eq!([shared.next_path(), shared.next_path()], [TOKENIZE, CHAT]);
 
     let key = shared.key();
     let digest = key.strip_prefix("cr:tok:").expect("the prefix");
@@ -154,49 +155,49 @@ fn what_one_router_asked_an_engine_the_other_does_not_ask_again() {
             (100, 0, "engine_tokenize"),
             "{id}"
         );
-        assert_eq!(shared.asked(), CHAT, "{id}");
+        assert_eq!(shared.next_path(), CHAT, "{id}");
     }
-    // What was found is remembered: it is not looked for in Redis again.
+    // The found tokens are cached locally: they are not read from Redis again.
     shared.redis.ask(&["DEL", &key]);
     assert_eq!(
         counted(&prompt(&second, "remembered", "a secret")),
         (100, 0, "engine_tokenize")
     );
-    assert_eq!(shared.asked(), CHAT);
-    // Another prompt is another question.
-    shared.tells(7);
+    assert_eq!(shared.next_path(), CHAT);
+    // Another prompt is fetched separately.
+    shared.answer_tokens_once(7);
     assert_eq!(
         counted(&prompt(&second, "other", "another")),
         (7, 7, "engine_tokenize")
     );
-    assert_eq!([shared.asked(), shared.asked()], [TOKENIZE, CHAT]);
+    assert_eq!([shared.next_path(), shared.next_path()], [TOKENIZE, CHAT]);
     assert_eq!(shared.engine.requests(), 7);
 }
 
 #[test]
 #[contract("V30")]
-fn tokens_count_no_longer_than_configured_in_redis_too() {
+fn tokens_in_redis_expire_as_configured_too() {
     test_programs::require!(RedisServer);
     let shared = SharedTokensFixture::start();
     let [first, second] = [shared.router_with(", ttl: 90s"), shared.router()];
-    shared.tells(5);
+    shared.answer_tokens_once(5);
     prompt(&first, "told", "hello");
     let key = shared.key();
     let ttl: u64 = shared.redis.ask(&["TTL", &key])[0]
         .parse()
         .expect("seconds");
     assert!((1..=90).contains(&ttl), "{ttl}");
-    // Near its end, when the second router takes it: from then on it is asked for again.
+    // The second router reads the entry near its expiry; after that the engine is called again.
     shared.redis.ask(&["PEXPIRE", &key, "3000"]);
     assert_eq!(
         counted(&prompt(&second, "near its end", "hello")),
         (5, 0, "engine_tokenize")
     );
-    eventually("the key to end", || {
+    eventually("the key to expire", || {
         (shared.redis.ask(&["EXISTS", &key]) == ["0"]).then_some(())
     });
     shared.engine.forget();
-    shared.tells(6);
+    shared.answer_tokens_once(6);
     assert_eq!(
         counted(&prompt(&second, "after it", "hello")),
         (6, 6, "engine_tokenize")
@@ -205,12 +206,13 @@ fn tokens_count_no_longer_than_configured_in_redis_too() {
 
 #[test]
 #[contract("V30")]
-fn what_another_writer_put_there_is_a_miss_and_goes() {
+fn a_value_of_another_writer_is_a_miss_and_is_removed() {
     test_programs::require!(RedisServer);
     let shared = SharedTokensFixture::start();
     let [first, second] = [shared.router(), shared.router()];
     let long = "x".repeat(3 << 20);
-    // An id, the number of ids, the version; one byte more; a text of the right length; too much; what has no end; a list.
+    // An id, the number of ids, the version; one byte more; a text of the right length; too much; a
+    // value without an end; a list.
     let changes: [&[&[&str]]; 9] = [
         &[&["SETRANGE", "KEY", "13", "y"]],
         &[&["SETRANGE", "KEY", "1", "e"]],
@@ -224,7 +226,7 @@ fn what_another_writer_put_there_is_a_miss_and_goes() {
     ];
     for (n, commands) in changes.into_iter().enumerate() {
         let text = format!("prompt {n}");
-        shared.tells(100);
+        shared.answer_tokens_once(100);
         assert_eq!(
             counted(&prompt(&first, &format!("told {n}"), &text)),
             (100, 100, "engine_tokenize")
@@ -238,7 +240,7 @@ fn what_another_writer_put_there_is_a_miss_and_goes() {
             shared.redis.ask(&words);
         }
         shared.engine.forget();
-        // The engine does not tell now, so that nothing is written in its place.
+        // The engine does not answer now, so that no value replaces it.
         shared.engine.once(ScriptedReply::whole(json_reply(
             "400 Bad Request",
             "",
@@ -249,13 +251,17 @@ fn what_another_writer_put_there_is_a_miss_and_goes() {
             "text_prefix",
             "{n}"
         );
-        assert_eq!([shared.asked(), shared.asked()], [TOKENIZE, CHAT], "{n}");
+        assert_eq!(
+            [shared.next_path(), shared.next_path()],
+            [TOKENIZE, CHAT],
+            "{n}"
+        );
         eventually("it to be gone", || {
             (shared.redis.ask(&["EXISTS", &key]) == ["0"]).then_some(())
         });
     }
-    // And one that nobody changed.
-    shared.tells(100);
+    // An unchanged value is used.
+    shared.answer_tokens_once(100);
     prompt(&first, "told", "hello");
     shared.key();
     assert_eq!(
@@ -266,11 +272,11 @@ fn what_another_writer_put_there_is_a_miss_and_goes() {
 
 #[test]
 #[contract("V30")]
-fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
+fn redis_stopped_or_killed_costs_no_request_and_delays_few() {
     test_programs::require!(RedisServer);
     let mut shared = SharedTokensFixture::start();
     let router = shared.router();
-    shared.tells(3);
+    shared.answer_tokens_once(3);
     assert_eq!(
         counted(&prompt(&router, "before", "before")),
         (3, 3, "engine_tokenize")
@@ -280,7 +286,7 @@ fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
         let begun = Stopwatch::start();
         for n in 0..10 {
             let id = format!("{what} {n}");
-            shared.tells(3);
+            shared.answer_tokens_once(3);
             assert_eq!(
                 counted(&prompt(&router, &id, &id)),
                 (3, 3, "engine_tokenize"),
@@ -299,7 +305,7 @@ fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
     shared.redis.resume();
     shared.redis.kill();
     ask(&shared, "killed");
-    // What this router knows it goes on to know.
+    // Locally cached tokens stay usable.
     assert_eq!(
         counted(&prompt(&router, "known", "before")),
         (3, 0, "engine_tokenize")
@@ -307,7 +313,7 @@ fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
     shared.redis.start_again();
     eventually("tokens to be shared again", || {
         shared.engine.forget();
-        shared.tells(3);
+        shared.answer_tokens_once(3);
         let id = format!("back {}", shared.engine.requests());
         prompt(&router, &id, &id);
         (shared.redis.ask(&["DBSIZE"]) != ["0"]).then_some(())

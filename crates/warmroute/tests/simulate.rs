@@ -1,4 +1,4 @@
-//! `warmroute simulate` reads a trace, plays it and says what came of it.
+//! `warmroute simulate` reads a trace, plays it and reports the results.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -40,7 +40,7 @@ fn keys(value: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// A file that is gone with the directory.
+/// A file that is deleted with its folder.
 fn written(folder: &tempfile::TempDir, name: &str, content: &[u8]) -> String {
     let path: PathBuf = folder.path().join(name);
     fs::write(&path, content).unwrap();
@@ -166,7 +166,7 @@ fn the_table_has_a_line_for_each_experiment() {
 const CHAT: &str = "synthetic:chat?sessions=30&seed=7";
 
 #[test]
-fn a_workload_that_is_made_up_gives_the_same_figures_from_a_file() {
+fn a_synthetic_workload_gives_the_same_figures_from_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder
         .path()
@@ -192,7 +192,7 @@ fn a_workload_that_is_made_up_gives_the_same_figures_from_a_file() {
 }
 
 #[test]
-fn the_report_is_written_as_json_as_a_page_or_as_both_and_printed_all_the_same() {
+fn the_report_is_written_as_json_as_a_page_or_as_both_and_still_printed() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (json, page, both) = (path("a.json"), path("a.html"), path("both"));
@@ -275,7 +275,7 @@ fn a_key_of_the_configuration_changes_what_is_simulated() {
 }
 
 #[test]
-fn a_slow_engine_and_a_lost_view_change_the_figures() {
+fn a_slow_engine_and_a_cleared_index_change_the_figures() {
     let ttft = |flag: &str, value: &str| {
         let flags = [
             "--policy",
@@ -297,7 +297,7 @@ fn a_slow_engine_and_a_lost_view_change_the_figures() {
 }
 
 #[test]
-fn a_flag_that_makes_no_sense_ends_with_2_and_says_what_was_expected() {
+fn an_invalid_flag_ends_with_2_and_names_the_expected_value() {
     for (flags, expected) in [
         (&["--policy", "best"][..], "expected one of round_robin"),
         (&["--profile", "abacus"], "expected one of toy, 8b-h200"),
@@ -336,7 +336,7 @@ fn a_flag_that_makes_no_sense_ends_with_2_and_says_what_was_expected() {
 }
 
 #[test]
-fn a_workload_that_cannot_be_made_up_is_told_with_what_can() {
+fn an_unknown_synthetic_workload_is_refused_with_the_known_ones() {
     for (trace, expected) in [
         ("synthetic:chatter", "expected one of chat, agents, tenants"),
         (
@@ -359,7 +359,7 @@ fn a_workload_that_cannot_be_made_up_is_told_with_what_can() {
 }
 
 #[test]
-fn a_trace_that_is_none_ends_with_78_and_names_file_line_and_field() {
+fn an_invalid_trace_ends_with_78_and_names_file_line_and_field() {
     let folder = tempfile::tempdir().unwrap();
     let good = br#"{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}"#;
     let bad =
@@ -402,7 +402,7 @@ fn a_trace_that_is_none_ends_with_78_and_names_file_line_and_field() {
 }
 
 #[test]
-fn what_does_not_fit_an_engine_is_left_out_and_counted() {
+fn requests_that_do_not_fit_an_engine_are_skipped_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let line = |tokens: u32| {
         format!(

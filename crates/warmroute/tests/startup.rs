@@ -1,4 +1,4 @@
-//! What the program says and with which code it ends when it is started the wrong way, and the right way.
+//! The output and exit codes of the program when it is started wrongly, and correctly.
 
 mod harness;
 
@@ -8,7 +8,7 @@ use contract_id::contract;
 use harness::{FinishedProgram, Program, RawClient, RouterQueries, eventually};
 use serde_json::{Value, json};
 
-/// An address at which nobody listens.
+/// An address without a listener.
 const NOBODY: &str = "http://127.0.0.1:1";
 
 fn file(dir: &Path, name: &str, text: impl AsRef<[u8]>) -> String {
@@ -21,7 +21,7 @@ fn dir() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
 }
 
-/// `serve` with these arguments ends by itself with this code and one message that has all of `words`.
+/// `serve` with these arguments exits with this code and one message that contains all of `words`.
 fn refused(args: &[&str], code: i32, words: &[&str]) -> FinishedProgram {
     let end = Program::finish(
         &[
@@ -102,7 +102,7 @@ fn bad_flags_and_their_values_end_with_2() {
 }
 
 #[test]
-fn all_problems_of_a_file_are_told_at_once_with_their_places() {
+fn all_problems_of_a_file_are_reported_at_once_with_their_places() {
     let dir = dir();
     let text = "server:\n  listen: nowhere\nworkers:\n  - url: http://127.0.0.1:1\n    wieght: 2\nrouting:\n  policy: best\n  \
                 temperature: 99\n";
@@ -155,7 +155,7 @@ fn all_problems_of_a_file_are_told_at_once_with_their_places() {
         (&json!(2), &json!("weight"))
     );
 
-    // A file's problem is told beside a flag's, and decides the code.
+    // A file's problem is reported beside a flag's, and decides the code.
     refused(
         &["-c", &path, "--kv-overlap-score-weight", "101"],
         78,
@@ -164,7 +164,7 @@ fn all_problems_of_a_file_are_told_at_once_with_their_places() {
 }
 
 #[test]
-fn what_is_wrong_around_the_file_ends_with_78() {
+fn problems_around_the_file_end_with_78() {
     let dir = dir();
     let missing = dir.path().join("none.yaml").display().to_string();
     refused(&["-c", &missing], 78, &[&missing, "cannot be read"]);
@@ -253,7 +253,7 @@ fn tokenizers_and_templates_that_cannot_be_used_end_with_78_and_their_line() {
 }
 
 #[test]
-fn a_router_with_nothing_to_route_to_says_what_to_do() {
+fn a_router_without_workers_names_the_next_step() {
     let dir = dir();
     refused(
         &[],
@@ -262,12 +262,12 @@ fn a_router_with_nothing_to_route_to_says_what_to_do() {
     );
     let path = file(dir.path(), "no-workers.yaml", "routing: {policy: warm}\n");
     refused(&["-c", &path], 78, &["no engine to route to"]);
-    // Said on purpose, it starts.
+    // With an explicit empty list it starts.
     let path = file(dir.path(), "empty.yaml", "workers: []\n");
     let router = Program::serve(&[], &["-c", &path]);
     let reply = RawClient::get(&router.data(), "/readyz");
     assert_eq!(reply.status, 503);
-    eventually("a word about it", || {
+    eventually("a log line about it", || {
         router
             .stderr()
             .contains("no workers are configured")
@@ -304,7 +304,7 @@ fn a_taken_port_is_one_clear_message() {
 }
 
 #[test]
-fn others_reach_a_listener_only_where_that_was_meant() {
+fn a_listener_is_exposed_only_where_explicitly_allowed() {
     let dir = dir();
     let any = "0.0.0.0:0";
     let serve = |args: &[&str]| Program::finish(&[&["serve", "-w", NOBODY], args].concat());
@@ -385,7 +385,7 @@ fn others_reach_a_listener_only_where_that_was_meant() {
 
 #[test]
 #[contract("CH3")]
-fn a_worker_that_comes_later_is_used_when_it_comes() {
+fn a_worker_that_starts_later_is_used_once_it_is_up() {
     let engine = Program::engine(&[]);
     let (url, address) = (engine.url(), engine.data());
     drop(engine);
@@ -397,11 +397,11 @@ fn a_worker_that_comes_later_is_used_when_it_comes() {
     let verdict = router.stderr();
     let verdict = verdict
         .lines()
-        .find(|said| said.starts_with(&line))
+        .find(|verdict_line| verdict_line.starts_with(&line))
         .expect("it was just there");
     assert!(
         verdict.contains("start the engine"),
-        "it says what to do: {verdict}"
+        "it names the next step: {verdict}"
     );
 
     let chat =
@@ -442,13 +442,14 @@ fn a_worker_that_comes_later_is_used_when_it_comes() {
 
 #[test]
 #[contract("CH5")]
-fn a_worker_that_loads_its_model_gets_requests_when_it_has() {
+fn a_worker_gets_requests_once_its_model_is_loaded() {
     let engine = Program::engine(&["--startup-delay", "3s"]);
     let router = Program::serve(&[engine.url()], &[]);
     eventually("the worker to be warming up", || {
         (router.workers()[0]["state"] == "warming_up").then_some(())
     });
-    // The interval of a ready worker is 30 s: within the deadline of `ready` only the short one finds it.
+    // The interval of a ready worker is 30 s: only the short interval finds it within the deadline
+    // of `ready`.
     let router = router.ready(1);
     eventually("both verdicts", || {
         (router.stderr().matches(&engine.url()).count() >= 2).then_some(())
@@ -492,7 +493,7 @@ fn the_ready_lines_have_one_shape_and_a_signal_ends_with_0() {
 }
 
 #[test]
-fn a_flag_beats_the_environment_and_that_the_file() {
+fn a_flag_overrides_the_environment_which_overrides_the_file() {
     let dir = dir();
     let path = file(
         dir.path(),
@@ -529,7 +530,7 @@ fn a_flag_beats_the_environment_and_that_the_file() {
 }
 
 #[test]
-fn a_good_configuration_is_shown_whole_and_without_its_secrets() {
+fn a_valid_configuration_is_shown_complete_and_without_secrets() {
     let dir = dir();
     let text = "workers:\n  - {name: w1, url: \"http://127.0.0.1:1\", api_key: sk-secret}\n";
     let path = file(dir.path(), "warmroute.yaml", text);
@@ -556,7 +557,7 @@ fn a_good_configuration_is_shown_whole_and_without_its_secrets() {
     assert_eq!(
         Program::finish(&["config", "check", &again]).code,
         Some(0),
-        "what is shown can be loaded"
+        "the shown configuration can be loaded"
     );
     let schema = Program::finish(&["config", "schema"]);
     let schema: Value = serde_json::from_str(&schema.stdout).expect("a JSON schema");

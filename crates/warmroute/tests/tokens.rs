@@ -1,4 +1,4 @@
-//! Tokens for those who ask for them, and tokens that the router has to ask for.
+//! Token counts for clients, and tokens that the router has to fetch from engines.
 
 mod harness;
 
@@ -14,15 +14,15 @@ fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real")
 }
 
-/// What a real vLLM 0.32.0 answered.
+/// The replies of a real vLLM 0.32.0.
 fn recorded(file: &str) -> Vec<Value> {
-    let text = std::fs::read_to_string(fixtures().join(file)).expect("the fixture is there");
+    let text = std::fs::read_to_string(fixtures().join(file)).expect("the fixture exists");
     text.lines()
         .map(|line| serde_json::from_str(line).expect("each line is json"))
         .collect()
 }
 
-/// A configuration in which the model `tiny` has its tokenizer in a directory.
+/// A configuration with a tokenizer directory for the model `tiny`.
 fn tiny_here() -> String {
     format!(
         "models: {{entries: {{tiny: {{tokenizer: {}}}}}}}\n",
@@ -30,8 +30,8 @@ fn tiny_here() -> String {
     )
 }
 
-/// The address of a worker that is not up.
-fn nobody() -> String {
+/// The address of a worker that is down.
+fn absent_worker() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     format!("w=http://{}", listener.local_addr().expect("an address"))
 }
@@ -42,7 +42,7 @@ fn ask(client: &mut RawClient, path: &str, body: &str) -> RawReply {
 }
 
 #[test]
-fn every_recorded_prompt_and_chat_has_the_engine_s_ids_over_http() {
+fn every_recorded_prompt_and_chat_gets_the_engines_ids_over_http() {
     let directory = fixtures().join("tiny-qwen").display().to_string();
     let engine = Program::engine(&[
         "--model",
@@ -69,14 +69,14 @@ fn every_recorded_prompt_and_chat_has_the_engine_s_ids_over_http() {
             None,
             "answered by the router"
         );
-        let said = reply.json();
+        let tokenized = reply.json();
         assert_eq!(
-            (&said["tokens"], &said["count"]),
+            (&tokenized["tokens"], &tokenized["count"]),
             (&line["tokens"], &line["count"]),
             "{body}"
         );
         assert_eq!(
-            (&said["max_model_len"], &said["token_strs"]),
+            (&tokenized["max_model_len"], &tokenized["token_strs"]),
             (&json!(32_768), &Value::Null)
         );
         if line["kind"] == "prompt" {
@@ -91,10 +91,10 @@ fn every_recorded_prompt_and_chat_has_the_engine_s_ids_over_http() {
 }
 
 #[test]
-fn tokens_and_text_are_told_with_no_worker_up_and_refused_where_the_engine_refuses() {
-    let router = Program::serve_with(&tiny_here(), &[nobody()], &[]);
+fn tokens_and_text_are_served_without_a_worker_and_refused_where_the_engine_refuses() {
+    let router = Program::serve_with(&tiny_here(), &[absent_worker()], &[]);
     let mut client = RawClient::connect(&router.data());
-    // What would have to go to an engine, by what the engine says to it.
+    // Requests that need an engine, by the status that the real engine answered.
     let mut for_an_engine = std::collections::BTreeMap::<u64, u32>::new();
     for line in recorded("tokenize-edges-tiny-qwen.jsonl") {
         let (route, body) = (
@@ -106,12 +106,12 @@ fn tokens_and_text_are_told_with_no_worker_up_and_refused_where_the_engine_refus
             200 => {
                 let mut expected = line["reply"].clone();
                 if route == "/tokenize" {
-                    // No worker has said how long a prompt may be; the tokenizer's files do.
+                    // No worker has reported its longest prompt; the tokenizer's files have.
                     expected["max_model_len"] = 8_192.into();
                 }
                 assert_eq!(reply.json(), expected, "{body}");
             }
-            // Also for a model that no worker lists: it may be one of a worker that is not up yet.
+            // A model that no worker lists may belong to a worker that is still down.
             503 => {
                 assert_eq!(
                     (reply.error_code().as_str(), reply.header("retry-after")),
@@ -138,7 +138,7 @@ fn tokens_and_text_are_told_with_no_worker_up_and_refused_where_the_engine_refus
 }
 
 #[test]
-fn a_question_goes_to_a_worker_where_there_is_no_tokenizer_and_leaves_no_trace_in_its_cache() {
+fn without_a_tokenizer_tokenize_goes_to_a_worker_and_its_cache_is_not_credited() {
     let answer = r#"{"count":2,"max_model_len":4096,"tokens":[7,8],"token_strs":null}"#;
     let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", answer)));
     let config = "models: {defaults: {tokenizer: none}}\n";
@@ -210,7 +210,7 @@ fn a_question_goes_to_a_worker_where_there_is_no_tokenizer_and_leaves_no_trace_i
 }
 
 #[test]
-fn a_model_that_nobody_serves_is_not_found() {
+fn a_model_without_a_worker_is_not_found() {
     let engine = ScriptedEngine::start(ScriptedReply::Silence);
     let router = Program::serve(&[engine.url()], &[]).ready(1);
     for (route, body) in [
@@ -225,8 +225,8 @@ fn a_model_that_nobody_serves_is_not_found() {
     }
 }
 
-/// A router that has to ask its engine for tokens, with time enough for that.
-fn asking(engine: &ScriptedEngine) -> Program {
+/// A router that fetches tokens from its engine, with a generous budget.
+fn router_for(engine: &ScriptedEngine) -> Program {
     let config = "models: {entries: {m: {tokenizer: engine}}}\nrouting: {tokenize_budget: 400ms}\n";
     Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1)
 }
@@ -253,7 +253,7 @@ fn send(router: &Program, id: &str, body: &Value) -> RawClient {
     client
 }
 
-/// Request lines that the engine saw, without the paths of probes.
+/// Request lines at the engine, without those of probes.
 fn lines_seen(engine: &ScriptedEngine, count: usize) -> Vec<String> {
     let path = |line: String| line.split(' ').nth(1).unwrap_or_default().to_owned();
     (0..count)
@@ -264,34 +264,34 @@ fn lines_seen(engine: &ScriptedEngine, count: usize) -> Vec<String> {
 const CHAT: &str = "/v1/chat/completions";
 
 #[test]
-fn tokens_are_asked_for_once_and_make_the_prompt_exact() {
+fn tokens_are_fetched_once_and_make_the_prompt_exact() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     let model = &RawClient::get(&router.admin(), "/admin/models").json()["models"][0];
     assert_eq!(
         (&model["tokenizer"]["source"], &model["tokenizer"]["engine"]),
         (&json!("engine"), &json!("remote"))
     );
-    eventually("the verdict to say so", || {
+    eventually("the verdict to report it", || {
         router.stderr().contains("tokenizer=engine").then_some(())
     });
 
     let body = chat("m", "hello", 3);
     engine.once(ScriptedReply::whole(tokens_reply(100)));
     assert_eq!(send(&router, "first", &body).reply().status, 200);
-    let asked = engine.next_request();
-    assert_eq!(asked.line(), "POST /tokenize HTTP/1.1");
-    let question: Value = serde_json::from_slice(&asked.body).expect("a question is json");
+    let query = engine.next_request();
+    assert_eq!(query.line(), "POST /tokenize HTTP/1.1");
+    let question: Value = serde_json::from_slice(&query.body).expect("a question is json");
     assert_eq!(
         question,
         json!({"model": "m", "messages": body["messages"]}),
-        "only what decides the tokens"
+        "only the fields that affect the tokens"
     );
     assert_eq!(send(&router, "again", &body).reply().status, 200);
     assert_eq!(
         lines_seen(&engine, 2),
         [CHAT, CHAT],
-        "the second time nothing is asked"
+        "the second time no query is sent"
     );
     assert_eq!(engine.requests(), 3);
     for (id, new_tokens) in [("first", 100), ("again", 0)] {
@@ -304,9 +304,9 @@ fn tokens_are_asked_for_once_and_make_the_prompt_exact() {
 }
 
 #[test]
-fn equal_questions_at_one_moment_are_one_question() {
+fn equal_simultaneous_token_queries_are_one_query() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     engine.once(ScriptedReply::Late(
         Duration::from_millis(500),
         tokens_reply(100),
@@ -332,9 +332,9 @@ fn equal_questions_at_one_moment_are_one_question() {
 }
 
 #[test]
-fn a_client_that_hangs_up_takes_no_answer_from_those_who_wait_with_it() {
+fn a_client_that_hangs_up_does_not_cancel_a_shared_token_query() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     engine.once(ScriptedReply::Silence);
     let body = chat("m", "the same", 1);
     let first = send(&router, "first", &body);
@@ -349,17 +349,17 @@ fn a_client_that_hangs_up_takes_no_answer_from_those_who_wait_with_it() {
     );
 }
 
-/// Sends a chat and says where its tokens came from.
+/// Sends a chat and returns the source of its tokens.
 fn source(router: &Program, id: &str, body: &Value) -> Value {
     assert_eq!(send(router, id, body).reply().status, 200);
     router.receipt(id)["prompt"]["source"].clone()
 }
 
 #[test]
-fn an_engine_that_does_not_answer_questions_costs_exactness_and_is_left_alone() {
+fn an_engine_that_fails_token_queries_costs_exactness_and_opens_the_breaker() {
     for bad in [json_reply("500 Oops", "", "{}"), fine()] {
         let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-        let router = asking(&engine);
+        let router = router_for(&engine);
         for text in ["one", "two", "three"] {
             engine.once(ScriptedReply::whole(bad.clone()));
             assert_eq!(source(&router, text, &chat("m", text, 1)), "text_prefix");
@@ -386,9 +386,9 @@ fn an_engine_that_does_not_answer_questions_costs_exactness_and_is_left_alone() 
 }
 
 #[test]
-fn one_question_that_the_engine_fails_on_does_not_stop_others() {
+fn one_failed_token_query_does_not_stop_others() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     for round in 0..5 {
         engine.once(ScriptedReply::whole(json_reply("500 Oops", "", "{}")));
         assert_eq!(
@@ -404,9 +404,9 @@ fn one_question_that_the_engine_fails_on_does_not_stop_others() {
 }
 
 #[test]
-fn a_connection_that_ends_costs_no_more_than_the_question_on_it() {
+fn a_closed_connection_costs_only_the_token_query_on_it() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     engine.once(ScriptedReply::whole(tokens_reply(10)));
     assert_eq!(
         source(&router, "first", &chat("m", "first", 1)),
@@ -422,9 +422,9 @@ fn a_connection_that_ends_costs_no_more_than_the_question_on_it() {
 }
 
 #[test]
-fn an_answer_that_tells_its_length_in_two_ways_is_none() {
+fn a_token_reply_with_two_lengths_is_rejected() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     let body = r#"{"count":1,"max_model_len":1,"tokens":[7]}"#;
     let head =
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n";
@@ -438,9 +438,9 @@ fn an_answer_that_tells_its_length_in_two_ways_is_none() {
 }
 
 #[test]
-fn an_engine_is_asked_so_many_questions_at_once_and_the_next_prompt_goes_by_its_text() {
+fn token_queries_in_flight_are_limited_and_the_next_prompt_uses_its_text() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     let waiting: Vec<_> = (0..8)
         .map(|n| {
             engine.once(ScriptedReply::Silence);
@@ -457,7 +457,7 @@ fn an_engine_is_asked_so_many_questions_at_once_and_the_next_prompt_goes_by_its_
         "text_prefix"
     );
     assert_eq!(lines_seen(&engine, 1), [CHAT]);
-    // Those who leave free their places.
+    // Clients that leave free their places.
     drop(waiting);
     for _ in 0..8 {
         engine.hang_up();
@@ -470,9 +470,9 @@ fn an_engine_is_asked_so_many_questions_at_once_and_the_next_prompt_goes_by_its_
 }
 
 #[test]
-fn a_chat_with_an_image_is_not_asked_about_and_goes_by_its_text() {
+fn a_chat_with_an_image_causes_no_token_query_and_uses_its_text() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     let mut body = chat("m", "look", 1);
     body["messages"][0]["content"] = json!([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]);
     assert_eq!(source(&router, "image", &body), "text_prefix");
@@ -481,7 +481,7 @@ fn a_chat_with_an_image_is_not_asked_about_and_goes_by_its_text() {
 }
 
 #[test]
-fn an_engine_that_came_back_with_another_tokenizer_is_asked_again() {
+fn an_engine_that_returns_with_another_tokenizer_is_queried_again() {
     let flags = ["--model", "tiny", "--no-kv-events"];
     let mut engine = Program::engine(&flags);
     let config =
@@ -489,14 +489,15 @@ fn an_engine_that_came_back_with_another_tokenizer_is_asked_again() {
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
     let body = chat("tiny", "What does the router do with a prompt?", 1);
     let exact = |engine: &Program, id: &str| {
-        let said = RawClient::post(&engine.data(), "/tokenize", body.to_string().as_bytes()).json();
+        let tokenized =
+            RawClient::post(&engine.data(), "/tokenize", body.to_string().as_bytes()).json();
         assert_eq!(source(&router, id, &body), "engine_tokenize");
         assert_eq!(
             router.receipt(id)["prompt"]["tokens"],
-            said["count"],
+            tokenized["count"],
             "{id}"
         );
-        said["count"].clone()
+        tokenized["count"].clone()
     };
     let before = exact(&engine, "before");
     let address = engine.data();
@@ -513,9 +514,9 @@ fn an_engine_that_came_back_with_another_tokenizer_is_asked_again() {
 }
 
 #[test]
-fn a_question_that_the_engine_refuses_does_not_stop_others() {
+fn a_refused_token_query_does_not_stop_others() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
-    let router = asking(&engine);
+    let router = router_for(&engine);
     engine.once(ScriptedReply::whole(json_reply(
         "400 Bad Request",
         "",

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_two_seconds_and_start_again_after_a_good_connection() {
+    fn pauses_double_up_to_two_seconds_and_reset_after_a_good_connection() {
         let mut backoff = reconnects();
         let waits: Vec<u128> = (0..8)
             .map(|_| backoff.after(Duration::ZERO).as_millis())

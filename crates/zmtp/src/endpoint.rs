@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_read_and_written_back() {
+    fn endpoints_survive_a_round_trip() {
         for text in [
             "tcp://*:5557",
             "tcp://127.0.0.1:0",
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_endpoint_is_refused_with_an_example() {
+    fn a_malformed_endpoint_is_refused_with_an_example() {
         for text in [
             "",
             "5557",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_is_no_destination_until_a_host_is_put_in() {
+    fn a_wildcard_is_no_destination_until_its_host_is_set() {
         for text in [
             "tcp://*:5557",
             "tcp://0.0.0.0:5557",

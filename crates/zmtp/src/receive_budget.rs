@@ -172,20 +172,23 @@ mod tests {
 
     #[test]
     #[contract("S79")]
-    fn the_peer_that_has_most_is_the_one_that_goes() {
+    fn the_peer_with_the_most_bytes_is_disconnected() {
         let budget = ReceiveBudget::new(10 * MIB);
         let mut accounts: Vec<_> = (0..3).map(|_| budget.account(4 * MIB)).collect();
         assert!(accounts[0].set(4 * MIB) && accounts[1].set(3 * MIB) && accounts[2].set(2 * MIB));
-        assert!(accounts[2].set(4 * MIB - 1), "another one has more");
-        assert!(!accounts[0].set(4 * MIB + 1), "it was told to go");
+        assert!(accounts[2].set(4 * MIB - 1), "another peer has more");
+        assert!(
+            !accounts[0].set(4 * MIB + 1),
+            "the peer is already being disconnected"
+        );
         assert!(total(&budget) <= 10 * MIB);
-        assert!(!accounts[2].set(8 * MIB), "now it is the one");
+        assert!(!accounts[2].set(8 * MIB), "now this peer has the most");
         drop(accounts);
         assert_eq!((total(&budget), budget.state.lock().accounts.len()), (0, 0));
     }
 
     #[test]
-    fn small_reads_do_not_count_and_one_long_message_always_fits() {
+    fn small_reads_do_not_count_and_one_long_message_always_fits_the_budget() {
         let budget = ReceiveBudget::new(MIB);
         let mut small: Vec<_> = (0..100).map(|_| budget.account(MIB)).collect();
         assert!(small.iter_mut().all(|account| account.set(FREE)));
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_has_to_go_is_told() {
+    async fn a_peer_over_the_budget_is_notified() {
         let budget = ReceiveBudget::new(MIB);
         let (mut large, mut small) = (budget.account(1), budget.account(1));
         assert!(large.set(MIB) && small.set(MIB / 2));

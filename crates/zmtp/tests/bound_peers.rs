@@ -1,4 +1,4 @@
-//! Peers of a bound socket that send nothing, or never the end of a message.
+//! Peers of a bound socket that send nothing, or only incomplete messages.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use tokio::{
 };
 use zmtp::{Endpoint, Limits, Pub, PubSettings, ReceiveBudget, Sub, SubEvent};
 
-/// Longer than anything here takes; only a broken test waits it out.
+/// Time limit of a wait; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
 const MIB: usize = 1 << 20;
 
@@ -25,7 +25,7 @@ async fn bound(limits: Limits) -> (Sub, Endpoint) {
         .unwrap()
 }
 
-/// A connection to the endpoint whose greeting and READY, as a publisher, are sent.
+/// Connects to the endpoint and sends a publisher's greeting and READY.
 async fn greeted(endpoint: &Endpoint) -> TcpStream {
     let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0];
     bytes.extend_from_slice(b"NULL");
@@ -38,7 +38,7 @@ async fn greeted(endpoint: &Endpoint) -> TcpStream {
     stream
 }
 
-/// Events until so many peers are connected.
+/// Reads events until this many peers are connected.
 async fn until_connected(sub: &mut Sub, peers: usize) {
     for _ in 0..peers {
         let event = soon(sub.next()).await;
@@ -46,7 +46,8 @@ async fn until_connected(sub: &mut Sub, peers: usize) {
     }
 }
 
-/// The length of the next message's second frame, and how many peers were disconnected before it.
+/// Returns the length of the next message's second frame, and the number of peers disconnected
+/// before it.
 async fn message(sub: &mut Sub) -> (usize, usize) {
     let mut gone = 0;
     loop {
@@ -74,7 +75,7 @@ async fn publisher(endpoint: &Endpoint, sub: &mut Sub) -> Pub {
 
 #[tokio::test]
 #[contract("S79")]
-async fn peers_that_send_nothing_keep_no_publisher_out() {
+async fn silent_peers_do_not_lock_out_a_publisher() {
     let (mut sub, endpoint) = bound(Limits {
         max_peers: 16,
         ..Limits::default()
@@ -86,7 +87,7 @@ async fn peers_that_send_nothing_keep_no_publisher_out() {
     }
     until_connected(&mut sub, 16).await;
     let publisher = publisher(&endpoint, &mut sub).await;
-    // The publisher sends, and so others are displaced by those that come later.
+    // The publisher sends, so later peers displace others.
     publisher.send(&["topic", "first"]);
     assert_eq!(message(&mut sub).await.0, 5);
     tokio::time::sleep(Duration::from_millis(1100)).await;
@@ -111,7 +112,7 @@ async fn peers_that_send_nothing_keep_no_publisher_out() {
 
 #[tokio::test]
 #[contract("S79")]
-async fn incomplete_messages_of_all_peers_have_one_bound() {
+async fn incomplete_messages_of_all_peers_share_one_bound() {
     let limits = Limits {
         max_message: MIB,
         receive_budget: ReceiveBudget::new(4 * MIB),
@@ -121,7 +122,7 @@ async fn incomplete_messages_of_all_peers_have_one_bound() {
     let mut hoarding = Vec::new();
     for _ in 0..12 {
         let mut peer = greeted(&endpoint).await;
-        // A long frame of which a part is missing. The socket may have closed meanwhile.
+        // An incomplete long frame. The socket may have closed meanwhile.
         let mut frame = vec![0x02];
         frame.extend_from_slice(&(MIB as u64).to_be_bytes());
         frame.resize(frame.len() + 900 * 1024, 7);
@@ -129,7 +130,7 @@ async fn incomplete_messages_of_all_peers_have_one_bound() {
         hoarding.push(peer);
     }
     let mut gone = 0;
-    // Four of them have 3.3 MiB that count, a fifth would be one too many.
+    // Four of them have 3.3 MiB that count; a fifth exceeds the budget.
     while gone < 8 {
         if let SubEvent::Disconnected { reason, .. } = soon(sub.next()).await {
             assert!(
@@ -146,7 +147,7 @@ async fn incomplete_messages_of_all_peers_have_one_bound() {
     }
     let mut open = 0;
     for peer in &mut hoarding {
-        // Greeting, READY and a subscription come in any case.
+        // Greeting, READY and a subscription always arrive.
         let mut bytes = Vec::new();
         let ended =
             tokio::time::timeout(Duration::from_millis(50), peer.read_to_end(&mut bytes)).await;

@@ -1,4 +1,5 @@
-//! Recorded sessions with changes: whatever a peer sends is survived, and how it is cut does not matter.
+//! Recorded sessions with mutations: any input is handled, and its split into reads does not
+//! matter.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,6 +12,6 @@ mod random;
 mod zmtp_session;
 
 #[test]
-fn changed_sessions_are_survived() {
+fn mutated_sessions_are_handled() {
     mutation::survives(&["fuzz/seeds/zmtp_session"], zmtp_session::check);
 }

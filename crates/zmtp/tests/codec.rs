@@ -1,4 +1,4 @@
-//! The codec alone: recorded bytes, any split, any rubbish.
+//! The codec alone: recorded bytes, any split, any garbage.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use zmtp::{
     codec::{Incoming, ProtocolError, SocketType, ZmtpSession, encode_message},
 };
 
-/// What libzmq 4.3.5 wrote to the wire, as hex.
+/// Bytes written by libzmq 4.3.5, as hex.
 mod recorded {
     /// A bound PUB: greeting, READY, PONG with context `abc`, message `["kv", 7, 'x' * 300]`.
     pub(crate) const PUB: &str = concat!(
@@ -23,7 +23,7 @@ mod recorded {
         "000000000000000000000419055245414459",
         "0b536f636b65742d5479706500000003535542040c095355425343524942456b7604090643414e43454c6b76"
     );
-    /// The same to a peer of version 3.0: subscriptions are messages.
+    /// The same for a peer of version 3.0: subscriptions are messages.
     pub(crate) const SUB_TO_3_0: &str = concat!(
         "ff00000000000000017f03014e554c4c0000000000000000000000000000000000000000000000000000000000000000000000000000",
         "000000000000000000000419055245414459",
@@ -62,7 +62,7 @@ fn session(socket: SocketType) -> ZmtpSession {
     )
 }
 
-/// Feeds `pieces` and collects what comes in, up to the first error.
+/// Feeds `pieces` and collects the incoming items, up to the first error.
 fn feed<'a>(
     session: &mut ZmtpSession,
     pieces: impl IntoIterator<Item = &'a [u8]>,
@@ -100,7 +100,7 @@ fn message(frames: &[&[u8]]) -> Incoming {
     )
 }
 
-/// Greeting and READY of a peer.
+/// Returns the greeting and READY of a peer.
 fn hello(socket: &str) -> Vec<u8> {
     let mut bytes = unhex(recorded::PUB)[..64].to_vec();
     let mut body = b"\x05READY\x0bSocket-Type".to_vec();
@@ -116,7 +116,7 @@ fn after_hello(socket: &str, more: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn recorded_publisher_bytes_are_read() {
+fn recorded_publisher_bytes_are_decoded() {
     let mut bytes = unhex(recorded::PUB);
     bytes.extend_from_slice(&[b'x'; 300]);
     let (came, error) = feed_all(SocketType::Sub, &bytes);
@@ -131,7 +131,7 @@ fn recorded_publisher_bytes_are_read() {
 }
 
 #[test]
-fn recorded_subscriptions_are_read_in_both_forms() {
+fn recorded_subscriptions_are_decoded_in_both_forms() {
     for hex in [recorded::SUB, recorded::SUB_TO_3_0] {
         let (came, error) = feed_all(SocketType::Pub, &unhex(hex));
         let topic = Bytes::from_static(b"kv");
@@ -148,7 +148,7 @@ fn recorded_subscriptions_are_read_in_both_forms() {
 }
 
 #[test]
-fn recorded_dealer_and_router_bytes_are_read() {
+fn recorded_dealer_and_router_bytes_are_decoded() {
     let (came, error) = feed_all(SocketType::Dealer, &unhex(recorded::ROUTER));
     assert_eq!(
         (came, error),
@@ -162,7 +162,7 @@ fn recorded_dealer_and_router_bytes_are_read() {
 }
 
 #[test]
-fn what_we_send_is_what_libzmq_sends() {
+fn sent_bytes_equal_those_of_libzmq() {
     for (ours, peer, recorded) in [
         (SocketType::Sub, "PUB", recorded::SUB),
         (SocketType::Dealer, "ROUTER", recorded::DEALER),
@@ -185,7 +185,7 @@ fn what_we_send_is_what_libzmq_sends() {
 }
 
 #[test]
-fn an_older_peer_is_sent_subscriptions_as_messages_and_no_pings() {
+fn an_older_peer_gets_subscriptions_as_messages_and_no_pings() {
     let mut bytes = hello("PUB");
     bytes[11] = 0;
     let mut session = session(SocketType::Sub);
@@ -212,7 +212,7 @@ fn a_ping_is_answered_with_its_context() {
 }
 
 #[test]
-fn peers_that_do_not_fit_are_refused_by_their_first_bytes() {
+fn incompatible_peers_are_refused_by_their_first_bytes() {
     let error = |bytes: &[u8]| feed_all(SocketType::Sub, bytes).1;
     assert_eq!(error(b"H"), Some(ProtocolError::NotZmtp));
     assert_eq!(
@@ -247,7 +247,7 @@ fn peers_that_do_not_fit_are_refused_by_their_first_bytes() {
 }
 
 #[test]
-fn a_length_over_the_limit_is_refused_by_the_header_alone() {
+fn a_length_over_the_limit_is_refused_at_the_header() {
     let huge = [&[0b010][..], &(1_u64 << 62).to_be_bytes()].concat();
     assert_eq!(
         feed_all(SocketType::Sub, &after_hello("PUB", &huge)).1,
@@ -272,7 +272,7 @@ fn a_length_over_the_limit_is_refused_by_the_header_alone() {
 }
 
 #[test]
-fn the_limit_holds_for_all_frames_together_and_for_their_number() {
+fn the_limit_covers_all_frames_of_a_message_and_their_number() {
     let frames = |sizes: &[usize]| {
         let mut bytes = BytesMut::new();
         let bodies: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
@@ -295,7 +295,7 @@ fn the_limit_holds_for_all_frames_together_and_for_their_number() {
 }
 
 #[test]
-fn limits_start_afresh_with_each_message() {
+fn limits_restart_with_each_message() {
     let mut bytes = BytesMut::new();
     for _ in 0..10 {
         encode_message(&[vec![0; 2000], vec![0; 2000], vec![], vec![]], &mut bytes);
@@ -342,7 +342,7 @@ fn malformed_traffic_is_refused() {
 }
 
 #[test]
-fn what_has_no_reader_is_passed_over() {
+fn unused_commands_and_frames_are_skipped() {
     let (came, error) = feed_all(
         SocketType::Sub,
         &after_hello("XPUB", b"\x04\x06\x05LATER\x04\x0c\x09SUBSCRIBEkv"),
@@ -381,7 +381,7 @@ proptest! {
     }
 
     #[test]
-    fn rubbish_never_panics_and_never_makes_an_answer_longer_than_itself(
+    fn garbage_never_panics_and_never_gets_an_answer_longer_than_itself(
         rubbish in vec(any::<u8>(), 0..600),
         shaken in any::<bool>(),
         socket in prop::sample::select(vec![SocketType::Sub, SocketType::Pub, SocketType::Dealer, SocketType::Router]),

@@ -1,5 +1,5 @@
-//! Against libzmq, through the binding that the Python in `WARMROUTE_TEST_PYTHON`, or else `python3`, has. Without the
-//! binding the tests are skipped.
+//! Interoperation with libzmq, through `zmq` of the Python in `WARMROUTE_TEST_PYTHON`, or of
+//! `python3`. Without it the tests are skipped.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use zmtp::{Dealer, Endpoint, Limits, Pub, PubSettings, Router, Sub, SubEvent};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A python script with `zmq`, `ctx` and `endpoint` at hand. Killed when dropped.
+/// A running Python script with `zmq`, `ctx` and `endpoint` defined. Killed when dropped.
 struct Python(Child);
 
 impl Python {
@@ -31,7 +31,7 @@ impl Python {
         )
     }
 
-    /// The next line of its output.
+    /// Returns the next line of its output.
     async fn line(&mut self) -> String {
         let stdout = self.0.stdout.take().unwrap();
         let read = tokio::task::spawn_blocking(move || {
@@ -68,7 +68,7 @@ fn any() -> Endpoint {
     "tcp://127.0.0.1:0".parse().unwrap()
 }
 
-/// Publishes its number for ever, since there is no telling when a subscription has arrived.
+/// Publishes its number for ever, since the arrival of a subscription is not visible.
 const PUBLISH: &str = "
 import time
 for n in range(10**9):
@@ -77,7 +77,7 @@ for n in range(10**9):
 ";
 
 #[tokio::test]
-async fn our_sub_reads_a_bound_pub_of_libzmq_over_tcp_and_ipc_and_sees_it_go() {
+async fn our_sub_reads_a_bound_pub_of_libzmq_over_tcp_and_ipc_and_detects_its_end() {
     test_programs::require!(Libzmq);
     let dir = tempfile::tempdir().unwrap();
     for at in [
@@ -129,7 +129,7 @@ print(s.getsockopt_string(zmq.LAST_ENDPOINT)); sys.stdin.read()";
 }
 
 #[tokio::test]
-async fn our_bound_sub_takes_a_connecting_pub_of_libzmq() {
+async fn our_bound_sub_accepts_a_connecting_pub_of_libzmq() {
     test_programs::require!(Libzmq);
     let (mut sub, endpoint) = Sub::bind(&any(), &[b"kv@"], Limits::default())
         .await
@@ -198,7 +198,8 @@ s.send_multipart([who, b'', b'', b'\\xff' * 8, b'']); sys.stdin.read()";
         .send(&[&b""[..], &5_u64.to_be_bytes()])
         .await
         .unwrap();
-    // libzmq sends to one ROUTER peer at most its high-water mark ahead, 1000 by default, and drops the rest.
+    // libzmq sends to one ROUTER peer at most its high-water mark ahead, 1000 by default, and drops
+    // the rest.
     for number in 5..1000_u64 {
         let got = soon(dealer.recv()).await.unwrap();
         assert_eq!((got.len(), got[2].as_ref()), (4, &number.to_be_bytes()[..]));

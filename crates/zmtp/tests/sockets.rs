@@ -11,7 +11,7 @@ use tokio::{
 };
 use zmtp::{Dealer, Disconnect, Endpoint, Limits, Pub, PubSettings, Router, Sub, SubEvent};
 
-/// Longer than anything here takes; only a broken test waits it out.
+/// Time limit of a wait; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn any() -> Endpoint {
@@ -53,7 +53,7 @@ fn frames(list: &[&[u8]]) -> Vec<Bytes> {
         .collect()
 }
 
-/// A greeting and a READY, as bytes.
+/// Returns a greeting and a READY as bytes.
 fn hello(socket: &str) -> Vec<u8> {
     let mut bytes = vec![0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 1];
     bytes.extend_from_slice(b"NULL");
@@ -66,7 +66,7 @@ fn hello(socket: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn messages_of_any_length_reach_a_subscriber_over_tcp_and_ipc() {
+async fn messages_of_any_length_reach_a_subscriber_over_tcp_and_ipc_sockets() {
     let dir = tempfile::tempdir().unwrap();
     let ipc = Endpoint::Ipc(dir.path().join("kv.sock"));
     for at in [any(), ipc] {
@@ -91,12 +91,13 @@ async fn messages_of_any_length_reach_a_subscriber_over_tcp_and_ipc() {
 }
 
 #[tokio::test]
-async fn a_subscriber_gets_the_topics_it_asked_for() {
+async fn a_subscriber_gets_its_subscribed_topics() {
     let (publisher, endpoint) = Pub::bind(&any(), PubSettings::default()).await.unwrap();
     let mut sub = Sub::connect(&endpoint, &[b"kv@", b"x"], Limits::default()).unwrap();
     let send = async {
         subscribed(&publisher, 1).await;
-        // The second subscription may still be on its way: what matches the first comes last.
+        // The second subscription may still be in transit: the message that matches the first comes
+        // last.
         for topic in ["", "kv", "kv@b", "other", "kv@c"] {
             publisher.send(&[topic]);
         }
@@ -148,7 +149,8 @@ async fn a_cancelled_wait_loses_nothing() {
     let receive = async {
         let mut got = Vec::new();
         while got.len() < 200 {
-            // Polled once and dropped, again and again, from the connection attempt to the last message.
+            // The wait is polled once and dropped, repeatedly, from the connection attempt to the
+            // last message.
             tokio::select! {
                 biased;
                 event = sub.next() => if let SubEvent::Message { frames, .. } = event {
@@ -171,7 +173,7 @@ async fn a_cancelled_wait_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_bound_subscriber_tells_its_publishers_apart() {
+async fn a_bound_subscriber_distinguishes_its_publishers() {
     let (mut sub, endpoint) = Sub::bind(&any(), &[b""], Limits::default()).await.unwrap();
     let first = Pub::connect(&endpoint, PubSettings::default()).unwrap();
     assert_eq!(soon(sub.next()).await, SubEvent::Connected { peer: 1 });
@@ -203,7 +205,7 @@ async fn a_subscriber_that_reads_nothing_loses_messages_and_delays_nobody() {
     let (publisher, endpoint) = Pub::bind(&any(), settings).await.unwrap();
     let mut stuck = Sub::connect(&endpoint, &[b""], Limits::default()).unwrap();
     soon(stuck.next()).await;
-    // Its subscription is written when it is polled next.
+    // Its subscription is written at its next poll.
     let _ = tokio::time::timeout(Duration::from_millis(200), stuck.next()).await;
     subscribed(&publisher, 1).await;
 
@@ -213,13 +215,13 @@ async fn a_subscriber_that_reads_nothing_loses_messages_and_delays_nobody() {
         if publisher.dropped() > 0 {
             break;
         }
-        assert!(sent < 10_000, "nothing was ever dropped");
+        assert!(sent < 10_000, "no message was dropped");
         tokio::task::yield_now().await;
     }
 }
 
 #[tokio::test]
-async fn a_queue_is_bounded_in_bytes_too() {
+async fn a_queue_is_also_bounded_in_bytes() {
     let settings = PubSettings {
         queue_bytes: 1000,
         ..PubSettings::default()
@@ -228,7 +230,7 @@ async fn a_queue_is_bounded_in_bytes_too() {
     let mut sub = Sub::connect(&endpoint, &[b""], Limits::default()).unwrap();
     let (got, ()) = tokio::join!(message(&mut sub), async {
         subscribed(&publisher, 1).await;
-        // Without a pause in between, so that the connection's task cannot take the first one out.
+        // Sent without a pause, so that the connection's task cannot take the first message.
         publisher.send(&[vec![1; 5000]]);
         publisher.send(&[vec![2; 10]]);
     });
@@ -237,7 +239,7 @@ async fn a_queue_is_bounded_in_bytes_too() {
 }
 
 #[tokio::test]
-async fn closing_lets_the_queue_leave() {
+async fn closing_a_publisher_flushes_its_queue() {
     let (publisher, endpoint) = Pub::bind(&any(), PubSettings::default()).await.unwrap();
     let mut sub = Sub::connect(&endpoint, &[b""], Limits::default()).unwrap();
     let receive = async {
@@ -305,7 +307,7 @@ async fn a_message_to_a_peer_that_left_is_reported_lost() {
 }
 
 #[tokio::test]
-async fn a_router_calls_a_peer_by_its_routing_id_and_gives_it_to_no_second_one() {
+async fn a_router_identifies_a_peer_by_its_routing_id_and_refuses_a_duplicate() {
     let (mut router, endpoint) = Router::bind(&any(), Limits::default()).await.unwrap();
     let mut hello = hello("DEALER");
     hello[65] += 15;
@@ -320,7 +322,7 @@ async fn a_router_calls_a_peer_by_its_routing_id_and_gives_it_to_no_second_one()
     let mut second = connect().await.unwrap();
     second.write_all(&hello).await.unwrap();
     let mut end = Vec::new();
-    // Closed with bytes unread, it may end with a reset.
+    // A close with unread bytes may reset the connection.
     let _ = soon(second.read_to_end(&mut end)).await;
     assert!(router.send(&peer, &["for the first"]).await);
     let mut got = vec![0; 64 + 30];
@@ -331,14 +333,14 @@ async fn a_router_calls_a_peer_by_its_routing_id_and_gives_it_to_no_second_one()
 }
 
 #[tokio::test]
-async fn a_header_that_announces_the_world_is_refused_by_every_socket() {
+async fn a_header_of_an_absurd_length_is_refused_by_every_socket() {
     let attack = |socket: &str| {
         let mut bytes = hello(socket);
         bytes.push(0b010);
         bytes.extend_from_slice(&(1_u64 << 62).to_be_bytes());
         bytes
     };
-    // Those who connect.
+    // Sockets that connect.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap())
         .parse()
@@ -364,7 +366,7 @@ async fn a_header_that_announces_the_world_is_refused_by_every_socket() {
     let (result, _held) = soon(async { tokio::join!(ask, serve) }).await;
     assert!(matches!(result, Err(Disconnect::Protocol(_))));
 
-    // Those who bind: the connection is closed.
+    // Sockets that bind: the connection is closed.
     let (_publisher, of_pub) = Pub::bind(&any(), PubSettings::default()).await.unwrap();
     let (_router, of_router) = Router::bind(&any(), Limits::default()).await.unwrap();
     let (mut bound, of_sub) = Sub::bind(&any(), &[b""], Limits::default()).await.unwrap();
@@ -385,7 +387,7 @@ async fn a_header_that_announces_the_world_is_refused_by_every_socket() {
 }
 
 #[tokio::test]
-async fn a_peer_that_never_shakes_hands_is_given_up() {
+async fn a_peer_without_a_handshake_is_disconnected() {
     let limits = Limits {
         handshake_timeout: Duration::from_millis(100),
         ..Limits::default()
@@ -413,7 +415,7 @@ async fn a_peer_that_never_shakes_hands_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_peer_that_falls_silent_is_asked_and_then_given_up() {
+async fn a_silent_peer_is_pinged_and_then_disconnected() {
     let limits = Limits {
         heartbeat: Duration::from_millis(50),
         ..Limits::default()
@@ -448,7 +450,7 @@ async fn a_peer_that_falls_silent_is_asked_and_then_given_up() {
 }
 
 #[tokio::test]
-async fn a_quiet_publisher_that_answers_is_kept() {
+async fn a_quiet_publisher_that_answers_pings_is_kept() {
     let limits = Limits {
         heartbeat: Duration::from_millis(20),
         ..Limits::default()

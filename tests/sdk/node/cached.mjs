@@ -1,4 +1,5 @@
-// Replies that come out of the router's cache, through the openai SDK: what was streamed once is all there again.
+// Replies that come out of the router's cache, through the openai SDK: what was streamed once is
+// all there again.
 
 import assert from "node:assert/strict";
 
@@ -66,7 +67,7 @@ export const cached = () => ({
       const [first, whole] = await twice(client, body);
       const call = whole.choices[0].message.tool_calls[0];
       assert.deepEqual([call.id, call.function.name, call.function.arguments], Object.values(first.calls[0]));
-      // The SDK's own joining.
+      // Joined by the SDK itself.
       const final = await client.chat.completions.stream(body).finalChatCompletion();
       assert.equal(final.choices[0].message.tool_calls[0].function.arguments, call.function.arguments);
     },

@@ -1,5 +1,5 @@
-// Runs the checks: `main.mjs FOLDER TARGETS`, the folder that holds node_modules and a JSON list of targets. Exit code 1
-// if one fails.
+// Runs the checks: `main.mjs FOLDER TARGETS`, the folder that holds node_modules and a JSON list of
+// targets. Exit code 1 if one fails.
 
 import { createRequire } from "node:module";
 import path from "node:path";
@@ -21,7 +21,7 @@ const helpers = load("openai/helpers/zod");
 let failures = 0;
 for (const given of JSON.parse(targets)) {
   const target = new Target(given);
-  // As a user has it, but that a failure is to be seen and not tried again.
+  // The defaults of a user, except that failures are visible and not retried.
   const options = { apiKey: "none", maxRetries: 0, timeout: 60_000 };
   const openai = new OpenAI({ baseURL: `${target.url}/v1`, ...options });
   const anthropic = new Anthropic({ baseURL: target.url, ...options });

@@ -1,4 +1,4 @@
-"""Replies that come out of the router's cache, through the openai SDK: what was streamed once is all there again."""
+"""Replies from the router's cache, through the openai SDK: a replayed stream is complete."""
 
 from chat import TIME, WEATHER, user
 from targets import MODEL, check
@@ -11,7 +11,7 @@ def asked(text, **more):
 
 
 def streamed(client, says, **asked):
-    """Every choice of a stream as the SDK joins it, its usage and how many chunks it came in; `says`: what X-Cache is."""
+    """Every choice of a stream as the SDK joins it, its usage and its number of chunks; `says` is the expected X-Cache."""
     raw = client.chat.completions.with_raw_response.create(**asked, stream=True, stream_options=USAGE)
     assert raw.headers["x-cache"] == says, raw.headers
     assert raw.headers["content-type"].startswith("text/event-stream")
@@ -66,7 +66,7 @@ def calls_of_tools_come_again(client, target):
         (call["id"], call["arguments"]) for call in calls.values()
     ]
     assert whole.choices[0].finish_reason == "tool_calls" and whole.choices[0].message.content is None
-    # The SDK's own joining, which also parses the arguments.
+    # Joined by the SDK itself, which also parses the arguments.
     with client.chat.completions.stream(**asked("get_weather and get_time", tools=[WEATHER, TIME])) as stream:
         final = stream.get_final_completion()
     assert final.choices[0].message.tool_calls[0].function.parsed_arguments["unit"] == "C"

@@ -18,7 +18,7 @@ def main():
     failures = 0
     for given in json.loads(sys.argv[1]):
         target = targets.Target(**given)
-        # As a user has it, but that a failure is to be seen and not tried again.
+        # The defaults of a user, except that failures are visible and not retried.
         plain = openai.OpenAI(base_url=target.url + "/v1", api_key="none", max_retries=0, timeout=60)
         native = anthropic.Anthropic(base_url=target.url, api_key="none", max_retries=0, timeout=60)
         clients = {part.__name__: plain for part in (cached, chat, embeddings, responses)} | {messages.__name__: native}

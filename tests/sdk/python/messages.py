@@ -11,7 +11,7 @@ TIME = {
 }
 
 
-# Where messages are translated, the engine takes a limit at its word and stops there; elsewhere it stops by itself.
+# If messages are translated, the engine stops exactly at the limit; otherwise it stops by itself.
 ENDS = ("end_turn", "max_tokens")
 
 
@@ -100,7 +100,7 @@ def a_wrong_message_request_is_an_error_of_its_kind(client, target):
 @check("messages")
 def hanging_up_ends_a_message(client, target):
     before = target.aborted()
-    # Or else its own end might come first.
+    # Otherwise its own end might come first.
     asked = dict(model=MODEL, max_tokens=20_000, messages=user("Go on"), extra_body={"ignore_eos": True})
     stream = client.messages.create(**asked, stream=True)
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""What is checked, and the one way of saying what came of it."""
+"""The targets of the checks, and the report of their results."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ class Target:
     apis: list
 
     def aborted(self):
-        """How many generations of the engine were cut off by their clients."""
+        """Number of the engine's generations that their clients cut off."""
         with urllib.request.urlopen(self.engine + "/sim/stats", timeout=10) as reply:
             return json.load(reply)["aborted"]
 
@@ -45,7 +45,7 @@ def check(api):
 
 
 def run(target, clients):
-    """Runs what the target is good for; how many checks failed."""
+    """Runs the checks that apply to the target; returns the number of failed ones."""
     failures = 0
     for api, function in CHECKS:
         if api not in target.apis:

@@ -1,4 +1,4 @@
-//! What `cargo metadata` says of packages, as far as it is checked.
+//! The checked fields of packages in `cargo metadata`.
 
 use serde::Deserialize;
 
@@ -13,9 +13,9 @@ pub(super) struct Package {
     pub(super) version: String,
     /// An SPDX expression.
     pub(super) license: Option<String>,
-    /// Where it comes from; `None`: a folder.
+    /// The source; `None` is a local folder.
     pub(super) source: Option<String>,
-    /// The registries it may be published to; `None`: any.
+    /// The registries to which it may be published; `None` is any.
     pub(super) publish: Option<Vec<String>>,
     pub(super) dependencies: Vec<Dependency>,
 }
@@ -23,9 +23,9 @@ pub(super) struct Package {
 #[derive(Debug, Deserialize)]
 pub(super) struct Dependency {
     pub(super) name: String,
-    /// The versions that will do.
+    /// The accepted versions.
     pub(super) req: String,
-    /// Set where it is a folder.
+    /// Set for a local folder.
     pub(super) path: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Metadata {
 }
 
 impl Package {
-    /// A crate of ours that is not published.
+    /// Whether it is an unpublished crate of this workspace.
     pub(super) fn is_private(&self) -> bool {
         self.source.is_none() && self.publish.as_ref().is_some_and(Vec::is_empty)
     }

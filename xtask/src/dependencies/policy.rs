@@ -1,7 +1,7 @@
-//! `deny.toml`: which licences, crates and sources are allowed.
+//! `deny.toml`: allowed licences, crates and sources.
 //!
-//! The keys are cargo-deny's. A key that is not known here is an error, so that nothing in the file is without effect
-//! unnoticed; `[advisories]` alone is left to cargo-deny.
+//! The keys are cargo-deny's. An unknown key is an error, so that no entry is silently ignored;
+//! only `[advisories]` is left to cargo-deny.
 
 use serde::Deserialize;
 use spdx::{Expression, ParseMode};
@@ -27,7 +27,7 @@ impl DenyPolicy {
     }
 }
 
-/// The one value of a key that is implemented.
+/// A key with a single implemented value.
 macro_rules! only {
     ($name:ident, $value:literal) => {
         #[derive(Debug, Deserialize)]
@@ -42,7 +42,7 @@ only!(Deny, "deny");
 only!(Warn, "warn");
 only!(Allow, "allow");
 
-/// `true` and nothing else.
+/// The value `true` only.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "bool")]
 struct True;
@@ -83,7 +83,7 @@ struct PrivatePackages {
     _ignore: True,
 }
 
-/// Licences that one crate may have besides.
+/// Additional licences that one crate may have.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LicenseException {
@@ -93,7 +93,7 @@ pub(super) struct LicenseException {
 }
 
 impl Licenses {
-    /// Whether it is under licences that are not allowed.
+    /// Returns the violation of a package whose licences are not allowed.
     pub(super) fn problem(&self, package: &Package) -> Option<String> {
         if package.is_private() {
             return None;
@@ -127,7 +127,7 @@ impl Licenses {
         (!fits).then(|| format!("the licence `{license}` is not allowed by licenses.allow"))
     }
 
-    /// Exceptions for crates that are not there.
+    /// Returns exceptions for crates that are not used.
     pub(super) fn unused_exceptions<'a>(
         &'a self,
         metadata: &'a Metadata,
@@ -167,7 +167,7 @@ struct Ban {
 }
 
 impl Bans {
-    /// Whether it is banned.
+    /// Returns the violation of a banned package.
     pub(super) fn problem(&self, package: &Package) -> Option<String> {
         let ban = self.deny.iter().find(|ban| ban.name == package.name)?;
         Some(format!(
@@ -176,7 +176,7 @@ impl Bans {
         ))
     }
 
-    /// Whether a crate of ours takes any version of another.
+    /// Returns the violation of a crate of this workspace that accepts any version of a dependency.
     pub(super) fn wildcard(&self, package: &Package) -> Option<String> {
         let any = |required: &&super::metadata::Dependency| {
             required.req == "*" && required.path.is_none()
@@ -204,7 +204,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Whether it comes from elsewhere.
+    /// Returns the violation of a package from another source.
     pub(super) fn problem(&self, package: &Package) -> Option<String> {
         let source = package.source.as_deref()?;
         let is_known = self

@@ -4,15 +4,15 @@ use super::{DenyPolicy, Metadata, policy::LicenseException, problems};
 
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// The repository's, without its exceptions.
+/// Returns the repository's policy without its exceptions.
 fn policy() -> DenyPolicy {
     let mut policy = DenyPolicy::read(include_str!("../../../deny.toml"))
-        .expect("the file of the repository is understood");
+        .expect("the file of the repository parses");
     policy.licenses.exceptions.clear();
     policy
 }
 
-/// A crate of the registry with these fields instead of the usual ones.
+/// Returns a crate of the registry with these fields replaced.
 fn package(name: &str, fields: Value) -> Value {
     let mut package = json!({
         "name": name, "version": "1.2.3", "license": "MIT OR Apache-2.0", "source": REGISTRY, "publish": null,
@@ -37,7 +37,7 @@ fn licensed(license: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_dependencies_of_this_workspace_are_as_the_file_says() {
+fn the_dependencies_of_this_workspace_satisfy_the_policy() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the repository");
@@ -50,7 +50,7 @@ fn the_dependencies_of_this_workspace_are_as_the_file_says() {
 }
 
 #[test]
-fn one_allowed_licence_of_a_choice_is_enough_and_all_of_a_conjunction_are_needed() {
+fn one_licence_of_an_or_suffices_and_all_of_an_and_are_needed() {
     for fine in [
         "MIT",
         "GPL-3.0-only OR MIT",
@@ -83,7 +83,7 @@ fn one_allowed_licence_of_a_choice_is_enough_and_all_of_a_conjunction_are_needed
 }
 
 #[test]
-fn an_exception_is_for_its_crate_alone_and_not_for_nobody() {
+fn an_exception_applies_to_its_crate_only_and_must_be_used() {
     let mut policy = policy();
     let allow = vec!["NCSA".to_owned()];
     policy.licenses.exceptions.push(LicenseException {
@@ -128,7 +128,7 @@ fn another_source_than_the_registry_is_named() {
 }
 
 #[test]
-fn our_own_crates_need_no_licence_and_take_no_version_of_others() {
+fn workspace_crates_need_no_licence_and_must_not_use_wildcard_versions() {
     let dependencies = json!([{"name": "ours", "req": "*", "path": "/ours"}, {"name": "b", "req": "^1", "path": null}]);
     let ours =
         json!({"license": null, "source": null, "publish": [], "dependencies": dependencies});

@@ -1,11 +1,11 @@
-//! Ends a program and everything that it started.
+//! Ends a program and all its descendants.
 
 use std::{
     fs,
     process::{Child, Command},
 };
 
-/// Kills `child` and its descendants, as far as the system tells who they are.
+/// Kills `child` and its descendants, as far as the system lists them.
 pub(super) fn kill(child: &mut Child) {
     let processes = processes();
     let mut family = vec![child.id()];
@@ -27,7 +27,7 @@ pub(super) fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// All processes with their parents; empty where there is no `/proc`.
+/// Returns all processes with their parents; empty without `/proc`.
 fn processes() -> Vec<(u32, u32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -40,7 +40,7 @@ fn processes() -> Vec<(u32, u32)> {
     .collect()
 }
 
-/// `ID (NAME) STATE PARENT ...`; the name may have spaces and brackets of its own.
+/// Parses `ID (NAME) STATE PARENT ...`; the name may contain spaces and brackets.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?
         .1

@@ -1,4 +1,4 @@
-//! What a program writes on both of its pipes, line by line.
+//! The output of a program on both its pipes, line by line.
 
 use std::{
     cell::Cell,
@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-/// Lines read ahead; when so many wait, the program waits too.
+/// Number of lines read ahead; if this many wait, the program waits too.
 const LINES_AHEAD: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ enum Pipe {
     Stderr,
 }
 
-/// One line with its end, or what came last without one.
+/// One line with its line end, or the last one without it.
 #[derive(Debug)]
 pub(super) struct OutputLine {
     pipe: Pipe,
@@ -29,9 +29,9 @@ impl OutputLine {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    /// Writes it where the program meant it to go.
+    /// Writes the line to the same stream of this process.
     pub(super) fn pass_on(&self) {
-        // Whoever does not read any more does not miss it.
+        // An error means that the reader has closed the stream: the line is dropped.
         let _ = match self.pipe {
             Pipe::Stdout => std::io::stdout()
                 .write_all(&self.bytes)
@@ -43,7 +43,7 @@ impl OutputLine {
 
 pub(super) enum NextLine {
     Line(OutputLine),
-    /// Nothing came in time.
+    /// No line arrived in time.
     Nothing,
     /// Both pipes are closed.
     End,
@@ -57,7 +57,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Takes the pipes of `child`.
+    /// Takes over the pipes of `child`.
     pub(super) fn of(child: &mut Child) -> Self {
         let (sender, lines) = mpsc::sync_channel(LINES_AHEAD);
         if let Some(stdout) = child.stdout.take() {

@@ -1,4 +1,4 @@
-//! The tests of a running program that the test harness called slow and that have not ended.
+//! The tests of a running program that the test harness reported as slow and that have not ended.
 
 use std::{
     collections::BTreeMap,
@@ -6,10 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The test harness names a test after this time: `test a::b has been running for over 60 seconds`.
+/// The test harness reports a test after this time: `test a::b has been running for over 60
+/// seconds`.
 const NAMED_AFTER: Duration = Duration::from_secs(60);
 
-/// By name, when each was named.
+/// By name, the time of each report.
 #[derive(Debug, Default)]
 pub(super) struct SlowTests(BTreeMap<String, Instant>);
 
@@ -26,7 +27,7 @@ impl SlowTests {
         }
     }
 
-    /// A test that runs for longer than `limit`.
+    /// Returns a test that has run for longer than `limit`.
     pub(super) fn longer_than(&self, limit: Duration, now: Instant) -> Option<&str> {
         let over = |named: &Instant| now.duration_since(*named) + NAMED_AFTER > limit;
         self.0
@@ -58,7 +59,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "any moment will do")]
-    fn a_named_test_is_slow_until_its_result_comes() {
+    fn a_reported_test_is_slow_until_its_result() {
         let start = Instant::now();
         let later = |seconds| start + Duration::from_secs(seconds);
         let limit = Duration::from_secs(100);

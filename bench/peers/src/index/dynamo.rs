@@ -1,5 +1,5 @@
-//! Crate `dynamo-kv-router`: its concurrent indexers behind an event lane of their own, a thread fed by the crate's task
-//! channel, as in production.
+//! Crate `dynamo-kv-router`: its concurrent indexers with their own event lane, a thread fed by the
+//! crate's task channel, as in production.
 
 use std::{marker::PhantomData, sync::Arc};
 
@@ -35,7 +35,7 @@ impl IndexerVariant for Compressed {
     }
 }
 
-/// Positions the crate's positional indexer skips while it searches; its own default.
+/// Number of positions that the positional indexer skips in its search; the crate's default.
 const STRIDE: usize = 32;
 
 /// The positional indexer with its binary search.
@@ -66,7 +66,7 @@ pub(crate) struct IndexerThread<K: IndexerVariant> {
     kind: PhantomData<K>,
 }
 
-/// The near end of the lane; the thread ends when it is dropped.
+/// The sender of the lane; the thread ends when it is dropped.
 pub(crate) struct IndexerHandle(flume::Sender<WorkerTask>);
 
 impl IndexerHandle {
@@ -79,7 +79,7 @@ impl IndexerHandle {
 
 impl Drop for IndexerHandle {
     fn drop(&mut self) {
-        // A lane that has ended already needs no telling.
+        // A lane that has already ended needs no message.
         let _ = self.0.send(WorkerTask::Terminate);
     }
 }
@@ -92,7 +92,7 @@ impl<K: IndexerVariant> Index for IndexerThread<K> {
 
     fn empty(_targets: usize) -> (Arc<Self>, IndexerHandle) {
         let indexer = Arc::new(K::indexer());
-        // The crate's own lane has no bound either; what waits in it is bounded by the workload.
+        // The crate's own lane has no bound either; the workload bounds its queue.
         let (feed, tasks) = flume::unbounded();
         let lane = indexer.clone();
         std::thread::spawn(move || lane.worker(tasks, None));

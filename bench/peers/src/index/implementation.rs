@@ -3,7 +3,7 @@
 /// An index under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Implementation {
-    /// This project's.
+    /// This project's index.
     Ours,
     /// `ChainIndex`, the index of the SMG gateway.
     SmgChain,
@@ -16,10 +16,10 @@ pub(crate) enum Implementation {
 }
 
 impl Implementation {
-    /// Those compared unless others are named.
+    /// The indexes compared by default.
     pub(crate) const DEFAULT: [Self; 3] = [Self::Ours, Self::SmgChain, Self::DynamoCrtc];
 
-    /// As on the command line.
+    /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
@@ -30,7 +30,7 @@ impl Implementation {
         }
     }
 
-    /// The crate it comes from, and its version.
+    /// The crate and its version.
     pub(crate) fn origin(self) -> &'static str {
         match self {
             Self::Ours => "warmroute",

@@ -1,4 +1,4 @@
-//! This repository's `KvIndex`, fed with events that name blocks by their rolling hashes.
+//! This repository's `KvIndex`, fed with events that name blocks by their sequence hashes.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::workload::{Span, TargetChange, Workload};
 
 use super::{BATCH, Index};
 
-/// Room for every workload: nothing is shed.
+/// A budget for every workload: no block is shed.
 const MEMORY_BUDGET: u64 = 4 << 30;
 /// The model that all targets serve.
 const MODEL: &str = "model";
 
-/// The index with the one namespace that is used here.
+/// The index with its single namespace.
 pub(crate) struct WarmrouteIndex {
     index: KvIndex,
     namespace: Namespace,
     space: SpaceKey,
 }
 
-/// One event, its hashes where the workload has them.
+/// One event; its hashes are a span of the workload.
 pub(crate) enum Event<'w> {
     Stored {
         target: Target,

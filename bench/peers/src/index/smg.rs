@@ -11,7 +11,7 @@ use super::Index;
 /// The index, called by `score_into`, which reports each worker to a closure and allocates nothing.
 pub(crate) struct SmgChain(ChainIndex);
 
-/// One event with its blocks as the crate takes them.
+/// One event with its blocks in the crate's form.
 pub(crate) enum Event {
     Stored {
         worker: u32,
@@ -31,7 +31,7 @@ impl Index for SmgChain {
     type Answer = Vec<(u32, u32)>;
 
     fn empty(targets: usize) -> (Arc<Self>, Self::Writer) {
-        // Its worker ids are given out in multiples of 64.
+        // Worker ids are assigned in multiples of 64.
         let index = ChainIndex::with_max_workers(targets.max(64));
         for target in 0..targets {
             let id = index

@@ -1,4 +1,4 @@
-//! The workload in its own order, with answers held against the oracle's.
+//! The workload in its own order, with answers compared with the oracle's.
 
 use crate::{
     index::{BATCH, Index},
@@ -6,7 +6,7 @@ use crate::{
     workload::{Span, Workload, WorkloadStep},
 };
 
-/// An answer that is wrong.
+/// A wrong answer.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "step {step}, a prompt of {blocks} blocks asked {how}: got {got} where {expected} is right (target and leading blocks \
@@ -20,8 +20,8 @@ pub(crate) struct Mismatch {
     expected: String,
 }
 
-/// Applies every step and compares the answers to the queries in `expected`, asked alone and within a batch of the
-/// latest prompts. Returns how many answers were compared.
+/// Applies every step and compares the answers to the queries in `expected`, alone and in a batch
+/// of the latest prompts. Returns the number of compared answers.
 ///
 /// # Errors
 /// The first answer that differs from the oracle's.
@@ -84,7 +84,7 @@ fn sorted<I: Index>(answer: &I::Answer) -> Vec<(u32, u32)> {
 
 type OverlapDifference = (Option<(u32, u32)>, Option<(u32, u32)>);
 
-/// The first place where the two lists differ.
+/// Returns the first difference between two lists.
 fn compare(got: &[(u32, u32)], expected: &[(u32, u32)]) -> Result<(), OverlapDifference> {
     let longest = got.len().max(expected.len());
     let both = (0..longest).map(|at| (got.get(at).copied(), expected.get(at).copied()));
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// Credits every target with what it holds and `EXTRA` blocks more.
+    /// Credits every target with its blocks and `EXTRA` more.
     struct InflatedIndex<const EXTRA: u32>(RwLock<Vec<FxHashSet<SequenceHash>>>);
 
     impl<const EXTRA: u32> Index for InflatedIndex<EXTRA> {

@@ -11,18 +11,19 @@ use crate::{
 
 use super::PreparedWorkload;
 
-/// Changes that can be repeated are, until they took this long: fast ones would be over before the clock has moved.
+/// Repeatable changes are repeated for this long: fast ones would end before the clock advances.
 const LEAST_CHANGING_S: f64 = 0.2;
 
-/// An index that has seen every change of the workload, and the lane that feeds it.
+/// An index that has applied every change of the workload, and its lane.
 pub(crate) struct LoadedIndex<'p, 'w, I: Index> {
     prepared: &'p PreparedWorkload<'w, I>,
     index: Arc<I>,
-    /// Kept, because dropping it may end the index's own thread.
+    /// Kept alive, because its drop may end the index's own thread.
     _writer: I::Writer,
 }
 
-/// Applies the measured changes to a warm index: blocks per second of CPU time, stored and removed, and the index.
+/// Applies the measured changes to a warm index. Returns blocks per second of CPU time, stored and
+/// removed, and the index.
 pub(crate) fn change_rate<'p, 'w, I: Index>(
     prepared: &'p PreparedWorkload<'w, I>,
 ) -> (f64, LoadedIndex<'p, 'w, I>) {
@@ -52,7 +53,7 @@ pub(crate) fn change_rate<'p, 'w, I: Index>(
 }
 
 impl<I: Index> LoadedIndex<'_, '_, I> {
-    /// One query after the other, each one timed.
+    /// Runs the queries one after another, each timed.
     pub(crate) fn queries(&self, passes: usize) -> Samples {
         self.timed(
             passes,
@@ -63,7 +64,7 @@ impl<I: Index> LoadedIndex<'_, '_, I> {
         )
     }
 
-    /// The same with the answer copied into a list of pairs.
+    /// The same, with the answer copied into a list of pairs.
     pub(crate) fn queries_as_pairs(&self, passes: usize) -> Samples {
         let mut pairs = Vec::with_capacity(self.prepared.workload.targets);
         self.timed(
@@ -78,7 +79,7 @@ impl<I: Index> LoadedIndex<'_, '_, I> {
         )
     }
 
-    /// The same with the prompt's hashes read just before, as if they had just been computed.
+    /// The same, with the prompt's hashes in the processor's cache, as if just computed.
     pub(crate) fn queries_of_hot_prompts(&self, passes: usize) -> Samples {
         self.timed(
             passes,
@@ -111,7 +112,7 @@ impl<I: Index> LoadedIndex<'_, '_, I> {
         samples
     }
 
-    /// Queries per second of CPU time, asked in batches.
+    /// Returns queries per second of CPU time, in batches.
     pub(crate) fn batched_rate(&self, passes: usize) -> f64 {
         let mut answers: Vec<I::Answer> = (0..BATCH).map(|_| I::Answer::default()).collect();
         let mut seconds = 0.0;

@@ -1,20 +1,20 @@
-//! What the standing state costs, in bytes asked of the allocator.
+//! Memory of the state, in bytes requested from the allocator.
 
 use crate::{counting_allocator, index::Index, workload::Workload};
 
-/// Changes turned into events at a time, so that few events are alive beside the index.
+/// Number of changes converted to events at a time, so that few events are alive beside the index.
 const AT_ONCE: usize = 64;
 
-/// Bytes of one index.
+/// The memory of one index, in bytes.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Memory {
-    /// Of the empty index.
+    /// Bytes of the empty index.
     pub(crate) empty_bytes: i64,
-    /// What the state adds to that, the writer's part included.
+    /// Bytes that the state adds, including the writer's part.
     pub(crate) state_bytes: i64,
-    /// Pairs of block and target in the state.
+    /// Number of pairs of block and target in the state.
     pub(crate) memberships: usize,
-    /// Distinct blocks in the state.
+    /// Number of distinct blocks in the state.
     pub(crate) distinct: usize,
 }
 
@@ -25,8 +25,8 @@ impl Memory {
     }
 }
 
-/// Applies the whole workload. Only right in a process that counts ([`counted::count`]) and where no other index was
-/// before: some give memory back late.
+/// Applies the whole workload. Only valid in a process that counts ([`counted::count`]) and had no
+/// other index before: some free memory late.
 pub(crate) fn memory<I: Index>(workload: &Workload) -> Memory {
     let changes = [workload.warm_changes(), workload.measured_changes()].concat();
     let before = counting_allocator::live_bytes();

@@ -1,9 +1,9 @@
-//! What is done to one index, and how long it takes.
+//! The measured phases of one index.
 //!
-//! - [`check`]: the workload step by step, answers held against the oracle; nothing is timed.
+//! - [`check`]: the workload step by step, answers compared with the oracle's; not timed.
 //! - [`standing`]: the changes alone, then the queries against the state they leave.
 //! - [`with_writer`]: one reader and one writer at once.
-//! - [`memory`]: what the state costs.
+//! - [`memory`]: the memory of the state.
 
 mod check;
 mod loaded;
@@ -21,10 +21,10 @@ pub(crate) use loaded::change_rate;
 pub(crate) use memory::{Memory, memory};
 pub(crate) use with_writer::with_writer;
 
-/// The two cores the phases run on; the first does alone what needs one.
+/// The two cores of the phases; the first runs single-threaded phases.
 pub(crate) type Cores = [usize; 2];
 
-/// A workload as one index takes it.
+/// A workload in the form of one index.
 pub(crate) struct PreparedWorkload<'w, I: Index> {
     workload: &'w Workload,
     prompts: I::Prompts<'w>,
@@ -40,7 +40,8 @@ impl<'w, I: Index> PreparedWorkload<'w, I> {
         }
     }
 
-    /// The measured prompts in random order, another one for each pass: the processor learns an order it has seen.
+    /// The measured prompts in random order, a different one for each pass: the processor learns a
+    /// repeated order.
     fn shuffled(&self, pass: usize) -> Vec<Span> {
         let mut order = self.measured.clone();
         SplitMix64::new(pass as u64).shuffle(&mut order);
@@ -51,7 +52,7 @@ impl<'w, I: Index> PreparedWorkload<'w, I> {
         I::events(self.workload, changes)
     }
 
-    /// An index in the state that the measuring begins with.
+    /// Returns an index in the state in which the measurement begins.
     fn warm(&self) -> (std::sync::Arc<I>, I::Writer) {
         let (index, mut writer) = I::empty(self.workload.targets);
         index.apply(&mut writer, &mut self.events(&self.workload.warm_changes()));

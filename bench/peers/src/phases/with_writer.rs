@@ -1,4 +1,4 @@
-//! One reader asks all the while that one writer applies changes.
+//! One reader queries while one writer applies changes.
 
 use std::{
     hint::{black_box, spin_loop},
@@ -13,16 +13,16 @@ use crate::{clock, index::Index, samples::Samples};
 
 use super::PreparedWorkload;
 
-/// Changes that can be repeated are, until the reader has had this long.
+/// Repeatable changes are repeated until the reader had this long.
 const LEAST_READING: Duration = Duration::from_millis(200);
-/// Latencies kept at most; a reader would need seconds for more.
+/// Maximum number of kept latencies; a reader needs seconds for more.
 const MOST_SAMPLES: usize = 1 << 21;
 
 const WAITING: u8 = 0;
 const WRITING: u8 = 1;
 const OVER: u8 = 2;
 
-/// Latencies of the queries asked while the measured changes were applied to a warm index.
+/// Returns the latencies of queries during the measured changes to a warm index.
 pub(crate) fn with_writer<I: Index>(prepared: &PreparedWorkload<'_, I>) -> Samples {
     let changes = prepared.workload.measured_changes();
     let (index, mut writer) = prepared.warm();

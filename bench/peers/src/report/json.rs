@@ -6,7 +6,8 @@ use crate::index::Implementation;
 
 use super::BenchmarkResults;
 
-/// `peer` and `rows` hold the first peer's comparison, `more` that of each other one. Unknown is null.
+/// `peer` and `rows` hold the first peer's comparison, `more` those of the other peers. An unknown
+/// value is null.
 pub(crate) fn json(results: &BenchmarkResults) -> Value {
     let mut peers = results.peers();
     let first = peers.next();

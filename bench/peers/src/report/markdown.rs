@@ -6,11 +6,11 @@ use crate::{figures::Metric, index::Implementation};
 
 use super::{BenchmarkResults, table::TextTable};
 
-/// Between these two lines of a file its figures are replaced.
+/// The figures between these two lines of a file are replaced.
 const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";
 
-/// Where the figures come from, then a table a metric.
+/// Returns the origin of the figures, then one table per metric.
 pub(crate) fn markdown(results: &BenchmarkResults) -> String {
     let run = &results.run;
     let mut text = format!(
@@ -38,10 +38,10 @@ pub(crate) fn markdown(results: &BenchmarkResults) -> String {
     text
 }
 
-/// Writes the figures into a file: between its two marks, or as all of a file that is not there yet.
+/// Writes the figures into a file: between its two marks, or as the whole of a new file.
 ///
 /// # Errors
-/// The file cannot be read or written, or is there without the marks.
+/// The file cannot be read or written, or exists without the marks.
 pub(crate) fn write_into(path: &Path, figures: &str) -> io::Result<()> {
     let text = match fs::read_to_string(path) {
         Ok(text) => replaced(&text, figures).ok_or_else(|| {

@@ -9,17 +9,17 @@ use crate::{figures::WorkloadFigures, index::Implementation, machine::RunEnviron
 pub(crate) use json::json;
 pub(crate) use markdown::{markdown, write_into};
 
-/// Everything a report is made of.
+/// The content of a report.
 #[derive(Debug)]
 pub(crate) struct BenchmarkResults {
     pub(crate) run: RunEnvironment,
-    /// The indexes, in the order they were named.
+    /// The indexes, in the order of the command line.
     pub(crate) contenders: Vec<Implementation>,
     pub(crate) workloads: Vec<WorkloadFigures>,
 }
 
 impl BenchmarkResults {
-    /// Those that ours is compared with; ratios refer to the first above all.
+    /// The peers of ours; the main ratios refer to the first.
     fn peers(&self) -> impl Iterator<Item = Implementation> + '_ {
         self.contenders
             .iter()

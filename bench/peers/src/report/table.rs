@@ -1,6 +1,6 @@
-//! A Markdown table whose columns are aligned, so that it reads well as plain text too.
+//! A Markdown table with aligned columns, so that it is also readable as plain text.
 
-/// Rows of equally many cells, the first row being the head; all columns but the first are aligned right.
+/// Rows of equal length; the first row is the head. All columns but the first are right-aligned.
 #[derive(Debug, Default)]
 pub(super) struct TextTable(Vec<Vec<String>>);
 

@@ -9,15 +9,15 @@ use super::{
     synthetic, toolagent,
 };
 
-/// How much of a workload is run.
+/// The part of a workload that is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Full,
-    /// A quarter: for a first look, and to see that everything runs.
+    /// A quarter: for a first look and a smoke test.
     Quick,
 }
 
-/// How to make one workload.
+/// The recipe of one workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recipe {
     pub(crate) name: &'static str,
@@ -27,28 +27,28 @@ pub(crate) struct Recipe {
 
 #[derive(Clone, Copy, Debug)]
 enum WorkloadSource {
-    /// Chat: a trace.
+    /// Chat, from a trace.
     Conversation(ReplayParameters),
-    /// Tools and agents: a trace where there is one, otherwise drawn.
+    /// Tools and agents, from a trace if available, otherwise drawn.
     ToolAgent(ReplayParameters),
-    /// Chains of this depth, in blocks.
+    /// Synthetic chains of this depth, in blocks.
     Synthetic(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ReplayParameters {
-    /// Blocks a target holds at most.
+    /// Maximum number of blocks per target.
     capacity: usize,
     placement: Placement,
 }
 
-/// A workload that cannot be made.
+/// A workload that cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WorkloadError {
-    /// A name that is none.
+    /// An unknown name.
     #[error("workload {name:?} is unknown: expected one of {}", Recipe::names())]
     Unknown { name: String },
-    /// It replays a trace, and no folder was given.
+    /// It needs a trace, and no folder is given.
     #[error("workload {name} replays a trace: give its folder with --traces DIR")]
     NoTraces { name: &'static str },
     #[error(transparent)]
@@ -58,7 +58,7 @@ pub(crate) enum WorkloadError {
 const CONVERSATION: &[&str] = &["mooncake-conversation.jsonl", "conversation_trace.jsonl"];
 const TOOL_AGENT: &[&str] = &["mooncake-toolagent.jsonl", "toolagent_trace.jsonl"];
 
-/// Few big caches, each prompt where it fits best; or many small ones, in turn.
+/// Few big caches with prefix-based placement, or many small ones in rotation.
 const AFFINE: ReplayParameters = ReplayParameters {
     capacity: 32_768,
     placement: Placement::Affine,
@@ -126,12 +126,12 @@ impl Recipe {
         ALL.map(|recipe| recipe.name).join(", ")
     }
 
-    /// Whether it cannot be made without a trace.
+    /// Whether it needs a trace.
     pub(crate) fn needs_trace(&self) -> bool {
         matches!(self.source, WorkloadSource::Conversation(_))
     }
 
-    /// Makes the workload. `traces`: the folder that holds the traces.
+    /// Creates the workload; `traces` is the folder of the traces.
     pub(crate) fn make(
         &self,
         traces: Option<&Path>,

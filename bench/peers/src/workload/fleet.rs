@@ -1,4 +1,5 @@
-//! The caches of the targets while a workload is drawn up: what they hold decides what their streams say.
+//! The caches of the targets during the creation of a workload: their content determines their
+//! streams.
 
 use std::collections::VecDeque;
 
@@ -7,7 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{ChainId, Span, TargetChange, Workload, WorkloadStep};
 
-/// Targets of equal capacity that write down what they do.
+/// Targets of equal capacity that record their changes.
 #[derive(Debug)]
 pub(super) struct SimulatedFleet {
     pub(super) workload: Workload,
@@ -15,18 +16,18 @@ pub(super) struct SimulatedFleet {
     now: u32,
 }
 
-/// A cache that evicts the least recently used blocks, and of one chain the last block first, as engines do. So whoever
-/// holds a block holds those before it too.
+/// A cache that evicts the least recently used blocks, and the last block of a chain first, as
+/// engines do. So a target that holds a block also holds those before it.
 #[derive(Debug, Default)]
 struct LruBlockCache {
-    /// When a block was last used.
+    /// The time of each block's last use.
     used: FxHashMap<SequenceHash, u32>,
-    /// Uses in the order of time; one whose blocks were used again since is passed over.
+    /// Uses in order of time; one whose blocks were used again since is skipped.
     uses: VecDeque<BlockUse>,
     capacity: usize,
 }
 
-/// The first `len` blocks of a chain were used at `at`.
+/// A use of the first `len` blocks of a chain at `at`.
 #[derive(Debug)]
 struct BlockUse {
     at: u32,
@@ -35,7 +36,7 @@ struct BlockUse {
 }
 
 impl SimulatedFleet {
-    /// `capacity`: blocks a target holds at most; `None` for no bound.
+    /// `capacity` is the maximum number of blocks per target; `None` is unbounded.
     pub(super) fn new(targets: usize, capacity: Option<usize>) -> Self {
         let cache = || LruBlockCache {
             capacity: capacity.unwrap_or(usize::MAX),
@@ -51,7 +52,7 @@ impl SimulatedFleet {
         }
     }
 
-    /// Leading blocks of the chain that the target holds.
+    /// Returns the number of leading blocks of the chain that the target holds.
     pub(super) fn depth(&self, target: usize, chain: ChainId) -> usize {
         let rolling = self.workload.rolling(self.workload.span(chain));
         let used = &self.caches[target].used;
@@ -62,7 +63,8 @@ impl SimulatedFleet {
         self.workload.steps.push(WorkloadStep::Query(chain));
     }
 
-    /// The target uses the first `len` blocks of the chain: it evicts what it must and stores what it lacks.
+    /// Uses the first `len` blocks of the chain at the target: evicts blocks as needed and stores
+    /// the missing ones.
     pub(super) fn store(&mut self, target: usize, chain: ChainId, len: usize) {
         let len = len.min(self.caches[target].capacity);
         let start = self.depth(target, chain).min(len);
@@ -102,7 +104,7 @@ impl SimulatedFleet {
         }
     }
 
-    /// The target forgets the chain's blocks past the first `keep`, the last one first.
+    /// Removes the chain's blocks past the first `keep` from the target, the last one first.
     pub(super) fn evict_tail(&mut self, target: usize, chain: ChainId, keep: usize) {
         let depth = self.depth(target, chain);
         let span = self.workload.span(chain);
@@ -132,7 +134,7 @@ impl SimulatedFleet {
         }
     }
 
-    /// What was written down.
+    /// Returns the recorded changes.
     pub(super) fn finish(mut self) -> Workload {
         self.workload.memberships = self.caches.iter().map(|cache| cache.used.len()).sum();
         let distinct: FxHashSet<_> = self
@@ -146,7 +148,7 @@ impl SimulatedFleet {
 }
 
 impl LruBlockCache {
-    /// Forgets the `count` least recently used blocks and writes them to the workload's removals.
+    /// Evicts the `count` least recently used blocks and records them in the workload's removals.
     fn evict(&mut self, mut count: usize, workload: &mut Workload) {
         while count > 0 {
             let Some(mut oldest) = self.uses.pop_front() else {

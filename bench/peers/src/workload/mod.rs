@@ -1,6 +1,7 @@
-//! What the indexes are put through: a list of queries and changes over flat lists of hashes.
+//! The input of the indexes: a list of queries and changes over flat lists of hashes.
 //!
-//! A workload is made before anything is measured. It says nothing about any index, and every index gets the same one.
+//! A workload is created before the measurement. It is independent of any index, and every index
+//! gets the same one.
 
 mod catalogue;
 mod fleet;
@@ -16,32 +17,33 @@ pub(crate) use catalogue::{Recipe, Size, WorkloadError};
 
 const SEED: u64 = 1337;
 
-/// Where a list of blocks lies in the workload's hashes.
+/// The range of a list of blocks in the workload's hashes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) start: usize,
     pub(crate) len: usize,
 }
 
-/// A chain by its number.
+/// The number of a chain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChainId(u32);
 
-/// What a target's stream says.
+/// A change in a target's stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TargetChange {
-    /// The target now holds the blocks `start..end` of the chain, and those before them already.
+    /// The target now holds the blocks `start..end` of the chain; it already held those before
+    /// them.
     Stored {
         target: u32,
         chain: ChainId,
         start: u32,
         end: u32,
     },
-    /// The target holds these no more; the span lies in [`Workload::removed`].
+    /// The target no longer holds these blocks; the span is in [`Workload::removed`].
     Removed { target: u32, blocks: Span },
 }
 
-/// One thing that happens.
+/// One step of a workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WorkloadStep {
     Query(ChainId),
@@ -52,21 +54,21 @@ pub(crate) enum WorkloadStep {
 #[derive(Debug, Default)]
 pub(crate) struct Workload {
     pub(crate) targets: usize,
-    /// Hash of each block's content alone, chain after chain.
+    /// Hash of each block's content alone, chain by chain.
     content: Vec<u64>,
-    /// Hash of each block and everything before it, in the same places.
+    /// Hash of each block and everything before it, at the same positions.
     rolling: Vec<SequenceHash>,
     chains: Vec<Span>,
     /// The blocks of all removals.
     pub(crate) removed: Vec<SequenceHash>,
     pub(crate) steps: Vec<WorkloadStep>,
-    /// Steps before this one only build the state that the measuring begins with.
+    /// Steps before this one only build the initial state of the measurement.
     pub(crate) warm: usize,
-    /// Whether the changes after `warm` end in the state they began with, so that they can be applied again and again.
+    /// Whether the changes after `warm` end in their initial state, so that they can be repeated.
     pub(crate) cyclic: bool,
     /// Pairs of block and target at the end.
     pub(crate) memberships: usize,
-    /// Distinct blocks that somebody holds at the end.
+    /// Distinct blocks held by any target at the end.
     pub(crate) distinct: usize,
 }
 
@@ -91,17 +93,17 @@ impl Workload {
         &self.removed[span.start..span.start + span.len]
     }
 
-    /// The changes that build the state.
+    /// Returns the changes that build the initial state.
     pub(crate) fn warm_changes(&self) -> Vec<TargetChange> {
         changes(&self.steps[..self.warm])
     }
 
-    /// The changes that are measured.
+    /// Returns the measured changes.
     pub(crate) fn measured_changes(&self) -> Vec<TargetChange> {
         changes(&self.steps[self.warm..])
     }
 
-    /// The prompts that are measured, in the order of the steps.
+    /// Returns the measured prompts, in the order of the steps.
     pub(crate) fn measured_prompts(&self) -> Vec<Span> {
         let query = |step: &WorkloadStep| match *step {
             WorkloadStep::Query(chain) => Some(self.span(chain)),
@@ -131,7 +133,7 @@ impl Workload {
 }
 
 impl TargetChange {
-    /// Blocks stored or removed.
+    /// Number of blocks stored or removed.
     pub(crate) fn blocks(&self) -> usize {
         match *self {
             Self::Stored { start, end, .. } => (end - start) as usize,
@@ -140,7 +142,7 @@ impl TargetChange {
     }
 }
 
-/// The hash of a block and everything before it.
+/// Returns the hash of a block and everything before it.
 fn roll(parent: Option<SequenceHash>, block: u64) -> SequenceHash {
     SequenceHash(match parent {
         None => block,

@@ -6,10 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Blocks (of 16 tokens) that one id of the trace (of 512 tokens) stands for.
+/// Number of blocks (of 16 tokens) per id of the trace (of 512 tokens).
 pub(super) const BLOCKS_PER_ID: usize = 32;
 const BLOCK_TOKENS: usize = 16;
-/// A quarter of these still has a half to begin with and a half to measure.
+/// A quarter of these still has a half for the warm-up and a half to measure.
 const LEAST_REQUESTS: usize = 8;
 
 /// One request's prompt.
@@ -17,23 +17,23 @@ const LEAST_REQUESTS: usize = 8;
 pub(super) struct TraceRecord {
     /// Whole blocks of 16 tokens, at most [`BLOCKS_PER_ID`] an id.
     pub(super) blocks: usize,
-    /// What stands for the tokens: an id names its 512 tokens and everything before them.
+    /// Ids in place of the tokens: an id identifies its 512 tokens and everything before them.
     pub(super) hash_ids: Vec<u64>,
 }
 
-/// A trace that cannot be used.
+/// An unusable trace.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceError {
-    /// No file of the names that are known.
+    /// No file with a known name.
     #[error("no trace {} in {}: expected one of these, plain or with .zst behind it", names.join(" or "), folder.display())]
     Missing {
         folder: PathBuf,
         names: &'static [&'static str],
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
-    /// There is nothing to measure in it.
+    /// The trace has nothing to measure.
     #[error("{}: {requests} requests with a block of {BLOCK_TOKENS} tokens: expected at least {LEAST_REQUESTS}", path.display())]
     Short { path: PathBuf, requests: usize },
     /// A line is not a request.
@@ -51,7 +51,7 @@ struct TraceLine {
     hash_ids: Vec<u64>,
 }
 
-/// The first of `names` that is in the folder, plain or compressed.
+/// Returns the first of `names` that exists in the folder, plain or compressed.
 pub(super) fn find(folder: &Path, names: &'static [&'static str]) -> Result<PathBuf, TraceError> {
     let candidates = names
         .iter()
@@ -63,7 +63,7 @@ pub(super) fn find(folder: &Path, names: &'static [&'static str]) -> Result<Path
     })
 }
 
-/// All requests with at least one whole block.
+/// Reads all requests with at least one whole block.
 pub(super) fn read(path: &Path) -> Result<Vec<TraceRecord>, TraceError> {
     let unreadable = |error| TraceError::Unreadable {
         path: path.into(),

@@ -1,4 +1,5 @@
-//! A trace's requests sent to a fleet: each is a query, and then what the target it goes to stores and evicts.
+//! A trace's requests sent to a fleet: each is a query, followed by the stores and evictions of its
+//! target.
 
 use std::cmp::Reverse;
 
@@ -9,16 +10,16 @@ use super::{
     records::{BLOCKS_PER_ID, TraceRecord},
 };
 
-/// Where a request goes.
+/// The placement of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
     RoundRobin,
-    /// To the target with the longest prefix, unless that is under a tenth of the prompt or the target has had much more
-    /// than its share; then to the one with the least so far.
+    /// The target with the longest prefix, unless that is under a tenth of the prompt or the target
+    /// has had much more than its share; then the one with the least so far.
     Affine,
 }
 
-/// The first half of the requests builds the state.
+/// The first half of the requests builds the initial state.
 pub(super) fn replay(
     records: &[TraceRecord],
     targets: usize,
@@ -52,7 +53,7 @@ pub(super) fn replay(
     fleet.finish()
 }
 
-/// Blocks of the prompts that each target has had so far.
+/// Number of prompt blocks sent to each target so far.
 struct Shares {
     blocks: Vec<usize>,
     total: usize,
@@ -72,7 +73,8 @@ impl Shares {
         let deepest = targets()
             .map(|target| (fleet.depth(target, chain), target))
             .max_by_key(|(depth, target)| (*depth, Reverse(self.blocks[*target])));
-        // A quarter above the mean, and at the beginning, when means say little, a few prompts more.
+        // A quarter above the mean, plus a few prompts for the beginning, when means are not
+        // significant.
         let fair = self.total * 5 / 4 / self.blocks.len() + 4096;
         match deepest {
             Some((depth, target)) if depth * 10 >= blocks && self.blocks[target] <= fair => target,

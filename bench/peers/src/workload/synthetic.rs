@@ -1,15 +1,16 @@
-//! Chains of one depth, most of whose blocks several targets hold.
+//! Chains of one depth; several targets hold most of their blocks.
 
 use crate::random::SplitMix64;
 
 use super::{Workload, fleet::SimulatedFleet};
 
-/// Shared system prompts, a tenth of the depth each.
+/// Number of shared system prompts, each a tenth of the depth.
 const SYSTEM_PROMPTS: usize = 8;
 
-/// `distinct` blocks in chains of `depth`, each with four holders: two of the whole chain, one of three quarters, one of
-/// half. Then queries in equal parts of whole chains, of chains left at a random place, and of a system prompt alone; with
-/// every fourth one a holder evicts its tail and stores it again.
+/// Stores `distinct` blocks in chains of `depth`, each with four holders: two of the whole chain,
+/// one of three quarters, one of half. Then queries in equal parts: whole chains, chains with a
+/// random divergence, and a system prompt alone. With every fourth query a holder evicts its tail
+/// and stores it again.
 pub(super) fn draw(depth: usize, distinct: usize, queries: usize, targets: usize) -> Workload {
     let mut fleet = SimulatedFleet::new(targets, None);
     let mut random = SplitMix64::new(depth as u64);

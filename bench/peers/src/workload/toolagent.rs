@@ -1,18 +1,18 @@
-//! Tool and agent traffic drawn after the published shape of such a trace: a few hot tool prompts in front of short
-//! private tails, and chats that share one head block and sometimes go on.
+//! Tool and agent traffic drawn with the published shape of such a trace: a few hot tool prompts
+//! before short private tails, and chats that share one head block and sometimes continue.
 
 use crate::random::SplitMix64;
 
 use super::records::{BLOCKS_PER_ID, TraceRecord};
 
-/// Requests of the published trace.
+/// Number of requests in the published trace.
 pub(super) const REQUESTS: usize = 23_608;
-/// The longest chat that goes on, in ids.
+/// The longest chat that continues, in ids.
 const LONGEST_CHAT: usize = 240;
-/// A chat that goes on is one of this many latest ones.
+/// A continued chat is one of this many latest ones.
 const RECENT_CHATS: usize = 100;
 
-/// `requests` records, the same in every run.
+/// Returns `requests` records, the same in every run.
 pub(super) fn draw(requests: usize) -> Vec<TraceRecord> {
     let mut random = SplitMix64::new(7);
     let mut ids = FreshIds(1000);
@@ -32,7 +32,7 @@ pub(super) fn draw(requests: usize) -> Vec<TraceRecord> {
             }
             longer
         } else {
-            // Lengths of new chats fall off exponentially, 19 ids on average.
+            // Lengths of new chats have an exponential distribution, 19 ids on average.
             let chat = ids.after(&head, (-(1.0 - random.unit()).ln() * 19.0) as usize + 1);
             chats.push(chat.clone());
             chat
@@ -43,7 +43,7 @@ pub(super) fn draw(requests: usize) -> Vec<TraceRecord> {
     (0..requests).map(&mut record).collect()
 }
 
-/// Ids never given out before.
+/// Returns ids that were not used before.
 struct FreshIds(u64);
 
 impl FreshIds {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_stream_counts_for_itself_from_0() {
+    fn each_stream_is_numbered_separately_from_0() {
         let mut numbers = StreamNumbering::new();
         assert_eq!(
             ["a", "a", "b", "a"].map(|stream| numbers.next(stream)),
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn with_too_many_streams_numbers_jump_and_are_never_used_again() {
+    fn with_too_many_streams_numbers_jump_and_are_never_reused() {
         let mut numbers = StreamNumbering::new();
         for _ in 0..5 {
             numbers.next(0);

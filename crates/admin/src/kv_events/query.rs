@@ -91,7 +91,7 @@ fn one_of<T: Copy>(name: &str, asked: Option<&str>, known: &[(&str, T)]) -> Resu
 mod tests {
     use super::*;
 
-    fn asked(query: &[(&str, &str)]) -> Result<StreamQuery, ApiError> {
+    fn parsed(query: &[(&str, &str)]) -> Result<StreamQuery, ApiError> {
         let of = |name| {
             query
                 .iter()
@@ -108,8 +108,8 @@ mod tests {
     }
 
     #[test]
-    fn without_a_query_it_is_what_changes_at_all_workers() {
-        let wish = asked(&[]).unwrap();
+    fn without_a_query_the_stream_has_changes_of_all_workers() {
+        let wish = parsed(&[]).unwrap();
         assert_eq!(
             (wish.worker, wish.format, wish.snapshot, wish.salts),
             (None, Format::Continuum, false, Salts::Digest)
@@ -117,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_none_of_those_known_is_named_with_them() {
+    fn an_unknown_value_is_named_with_the_known_ones() {
         for (name, value) in [("format", "rfc1403"), ("snapshot", "1"), ("salts", "")] {
-            let error = asked(&[(name, value)]).unwrap_err();
+            let error = parsed(&[(name, value)]).unwrap_err();
             assert_eq!(
                 (error.code, error.param.as_deref()),
                 (ErrorCode::InvalidRequest, Some(name))

@@ -168,7 +168,7 @@ async fn a_block_is_created_offloaded_reloaded_evicted_and_purged() {
 
 #[tokio::test(start_paused = true)]
 #[contract("CK45")]
-async fn a_block_s_event_has_its_prefix_hash_and_the_tokens_up_to_its_end() {
+async fn a_block_event_has_its_prefix_hash_and_the_tokens_up_to_its_end() {
     let index = index();
     index.apply(target(1), &stored(0, 0..2, Tier::Device));
     let mut events = Box::pin(subscribe_to(&index, &[]));
@@ -190,7 +190,7 @@ async fn a_block_s_event_has_its_prefix_hash_and_the_tokens_up_to_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_block_that_never_was_on_the_device_is_told_as_moved() {
+async fn a_block_that_was_never_on_the_device_is_reported_as_moved() {
     let index = index();
     let mut events = Box::pin(subscribe_to(&index, &[]));
     index.apply(target(0), &stored(0, 0..1, Tier::Disk));
@@ -240,7 +240,7 @@ async fn an_envelope_has_all_fields_of_the_contract() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_stretch_comes_in_envelopes_that_readers_can_hold() {
+async fn a_long_chain_is_split_into_bounded_envelopes() {
     let index = index();
     let mut events = Box::pin(subscribe_to(&index, &[("format", "rfc1527")]));
     index.apply(target(0), &stored(0, 0..3000, Tier::Device));
@@ -262,7 +262,7 @@ async fn a_long_stretch_comes_in_envelopes_that_readers_can_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_standing_state_comes_first_if_it_is_wanted_and_its_end_is_told() {
+async fn the_initial_state_comes_first_on_request_and_its_end_is_marked() {
     for format in FORMATS {
         let index = index();
         index.apply(target(0), &stored(0, 0..5, Tier::Device));
@@ -299,7 +299,7 @@ fn parsed_later(text: &str) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_that_fell_behind_is_told_so_and_cut() {
+async fn a_reader_that_falls_behind_is_notified_and_disconnected() {
     for format in FORMATS {
         let index = index();
         let mut events = Box::pin(subscribe_to(&index, &[("format", format)]));
@@ -321,7 +321,7 @@ async fn a_reader_that_fell_behind_is_told_so_and_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_broken_by_comments() {
+async fn an_idle_stream_sends_comments() {
     let index = index();
     let mut events = Box::pin(subscribe_to(&index, &[]));
     let before = tokio::time::Instant::now();
@@ -330,7 +330,7 @@ async fn silence_is_broken_by_comments() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_unknown_worker_holds_is_not_told() {
+async fn blocks_of_an_unknown_worker_are_not_sent() {
     let index = index();
     index.register(target(7), "m".into());
     let mut events = Box::pin(subscribe_to(&index, &[("snapshot", "true")]));

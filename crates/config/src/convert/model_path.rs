@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_and_hub_ids_are_told_apart_by_their_spelling() {
+    fn directories_and_hub_ids_are_distinguished_by_spelling() {
         for (text, directory) in [
             ("/models/llama", "/models/llama"),
             ("/models/llama/", "/models/llama/"),

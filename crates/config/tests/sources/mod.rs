@@ -1,10 +1,10 @@
-//! Loads settings from a text, variables and flags, with a URL check that is enough for tests.
+//! Loads settings from a text, variables and flags, with a simple URL check for tests.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use config::{ConfigSource, Override, Problem, Settings};
 
-/// Takes `http(s)://host:port` and gives the rest, and `unix://PATH`; refuses everything else.
+/// Accepts `http(s)://host:port` and `unix://PATH`, returns the rest; rejects everything else.
 pub(crate) fn check_url(url: &str) -> Result<String, String> {
     if let Some(path) = url.strip_prefix("unix://") {
         return Ok(format!("unix:{path}"));

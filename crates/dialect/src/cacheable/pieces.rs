@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_between_characters_however_they_are_written() {
+    fn a_string_is_split_between_characters_in_any_encoding() {
         let inner = r#"é\ud83d\ude00\"\\\n"#.repeat(100);
         for wanted in [1, 7, 1000] {
             let pieces: Vec<_> = texts(&inner, wanted).collect();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_continue_each_other_and_what_is_no_list_is_said_once() {
+    fn lists_are_split_across_chunks_and_other_values_are_sent_once() {
         let list = |from: usize, to: usize| {
             (from..to)
                 .map(|n| n.to_string())

@@ -46,11 +46,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn space_goes_but_for_that_in_strings() {
+    fn whitespace_is_removed_except_in_strings() {
         let compacted = |text: &str| {
             let mut out = Vec::new();
             compact(text, &mut out);
-            String::from_utf8(out).expect("only whole characters are kept or left out")
+            String::from_utf8(out).expect("only complete characters are kept or removed")
         };
         assert_eq!(
             compacted("\r\n{ \"a b\" :\t[1, -2.50e+7 ,\"\\\" \\\\\", \"é \"]} "),

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn escapes_say_what_they_stand_for() {
+    fn escapes_are_decoded() {
         assert_eq!(
             decode(r#""a\n\t\"\\\/\b\f\r\u00e9\ud83d\ude00z""#),
             "a\n\t\"\\/\u{8}\u{c}\ré😀z"
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_written_string_escapes_what_it_must_and_keeps_the_rest() {
+    fn an_encoded_string_escapes_only_what_json_requires() {
         let written = |text: &str| {
             let mut out = String::new();
             write_string(&mut out, text);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_of_surrogate_pairs_are_replaced_and_lose_nothing_else() {
+    fn lone_surrogates_are_replaced_and_nothing_else_changes() {
         assert_eq!(decode(r#""\ud83d!""#), "\u{fffd}!");
         assert_eq!(decode(r#""\ude00!""#), "\u{fffd}!");
         assert_eq!(decode(r#""\ud83d\u0041""#), "\u{fffd}A");

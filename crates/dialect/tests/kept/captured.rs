@@ -1,4 +1,4 @@
-//! Replies that a real engine sent.
+//! Replies of a real engine.
 
 use contract_id::contract;
 use dialect::{Dialect, NotCacheable, StreamObject, keep_whole, replay};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::chunks;
 
-/// The exchanges of a recording: the path, the body asked with, and what was answered.
+/// The exchanges of a recording: path, request body and answer.
 fn exchanges(name: &str) -> Vec<(String, Value, Value)> {
     let path = format!(
         "{}/../../tests/fixtures/vllm-real/{name}",
@@ -46,7 +46,7 @@ fn stream(answer: &Value) -> Option<String> {
 
 #[test]
 #[contract("CK29", "CH18", "B3")]
-fn the_stream_of_an_engine_is_kept_as_what_it_said_and_replayed_as_such() {
+fn an_engines_stream_is_stored_as_its_reply_and_replayed_equal() {
     let all = exchanges("0.32.0-session.jsonl");
     let (_, asked, stream) = all
         .iter()
@@ -90,7 +90,7 @@ fn the_stream_of_an_engine_is_kept_as_what_it_said_and_replayed_as_such() {
 
 #[test]
 #[contract("CH16")]
-fn a_stream_that_was_hung_up_on_is_not_kept() {
+fn an_aborted_stream_is_not_stored() {
     let all = exchanges("0.32.0-session.jsonl");
     let aborted = all
         .iter()
@@ -104,7 +104,7 @@ fn a_stream_that_was_hung_up_on_is_not_kept() {
 
 #[test]
 #[contract("CH18")]
-fn whole_replies_of_an_engine_are_kept_and_answer_requests_for_streams() {
+fn an_engines_complete_reply_is_stored_and_answers_a_streaming_request() {
     let mut seen = 0;
     for name in ["0.32.0-basic.jsonl", "0.32.0-session.jsonl"] {
         for (path, _, answer) in exchanges(name) {

@@ -1,11 +1,11 @@
-//! Streams made up at random: what is kept of them, and that a replay is the same again.
+//! Random streams: the stored object, and a replay that is stored as the same object.
 
 use contract_id::contract;
 use dialect::{Dialect, StreamObject, keep_whole, replay};
 use proptest::{collection::vec, prelude::*, sample::Index};
 use serde_json::{Map, Value, json};
 
-/// A choice as a whole reply has it, and the pieces in which it is streamed.
+/// A choice of a complete reply, and the pieces of its stream.
 #[derive(Clone, Debug)]
 struct GeneratedChoice {
     whole: Value,
@@ -24,7 +24,7 @@ fn joined(pieces: &[String]) -> Value {
     json!(pieces.concat())
 }
 
-/// A call: its name, its arguments and where they are cut.
+/// A call: its name, its arguments and the positions where they are split.
 fn call() -> impl Strategy<Value = (String, Value, Vec<Index>)> {
     let value = prop_oneof![
         any::<i64>().prop_map(Value::from),
@@ -38,7 +38,7 @@ fn call() -> impl Strategy<Value = (String, Value, Vec<Index>)> {
     )
 }
 
-/// What follows the others of a choice: why it ended, and members that nobody here knows.
+/// The last members of a choice: its finish reason, and unknown members.
 fn end() -> impl Strategy<Value = Map<String, Value>> {
     let why = prop::sample::select(vec!["stop", "length", "tool_calls", "content_filter"]);
     let stop = prop_oneof![
@@ -150,7 +150,7 @@ fn cut<'a>(text: &'a str, cuts: &[Index]) -> Vec<&'a str> {
         .collect()
 }
 
-/// A reply: its choices, in which order their pieces come, its usage, and how it is written.
+/// A reply: its choices, the order of their pieces, its usage, and its spelling.
 #[derive(Clone, Debug)]
 struct GeneratedReply {
     choices: Vec<GeneratedChoice>,
@@ -231,7 +231,7 @@ impl GeneratedReply {
     }
 }
 
-/// JSON with all that is not ASCII escaped, as some engines write it.
+/// JSON with escaped non-ASCII characters, as some engines write it.
 fn ascii(json: &str) -> String {
     let mut out = String::new();
     for letter in json.chars() {
@@ -250,7 +250,8 @@ fn ascii(json: &str) -> String {
     out
 }
 
-/// Reads the stream cut in these places; what is kept is this object, and a replay is kept as the same bytes.
+/// Reads the stream split at these positions; the stored object is `wanted`, and a replay is
+/// stored as the same bytes.
 fn check(
     dialect: Dialect,
     stream: &str,
@@ -276,7 +277,7 @@ fn check(
         String::from_utf8(again.body).unwrap(),
         String::from_utf8(kept.body.clone()).unwrap()
     );
-    // Without its usage it is the same but for that.
+    // Without usage only that member is missing.
     let mut without = wanted.clone();
     without.as_object_mut().unwrap().remove("usage");
     let replayed = replay(dialect, &kept.body, false).unwrap();
@@ -288,7 +289,7 @@ fn check(
     Ok(())
 }
 
-/// Texts that are nearly streams.
+/// Texts that are nearly valid streams.
 fn nearly(whole: String) -> impl Strategy<Value = Vec<u8>> {
     let bytes = whole.into_bytes();
     (
@@ -333,13 +334,13 @@ fn nothing_panics(bytes: &[u8]) -> Result<(), TestCaseError> {
 proptest! {
     #[test]
     #[contract("CK29", "CH18", "B3")]
-    fn a_chats_stream_is_kept_whole_however_it_is_cut(made in reply(chat_choice()), cuts in vec(any::<Index>(), 0..9)) {
+    fn a_chat_stream_is_stored_completely_however_it_is_split(made in reply(chat_choice()), cuts in vec(any::<Index>(), 0..9)) {
         check(Dialect::Chat, &made.stream("chat.completion.chunk"), &cuts, &made.whole("chat.completion"))?;
     }
 
     #[test]
     #[contract("CK29", "CH18", "B3")]
-    fn a_completions_stream_is_kept_whole_however_it_is_cut(
+    fn a_completion_stream_is_stored_completely_however_it_is_split(
         made in reply(completion_choice()),
         cuts in vec(any::<Index>(), 0..9),
     ) {
@@ -348,21 +349,21 @@ proptest! {
 
     #[test]
     #[contract("CH16")]
-    fn no_start_of_a_stream_is_kept(made in reply(chat_choice()), end in any::<Index>()) {
+    fn no_truncated_stream_is_stored(made in reply(chat_choice()), end in any::<Index>()) {
         let stream = made.stream("chat.completion.chunk");
         let end = end.index(stream.len() - "data: [DONE]\n\n".len());
         prop_assert!(StreamObject::read(Dialect::Chat, &[&stream.as_bytes()[..end]]).is_err());
     }
 
     #[test]
-    fn no_nearly_good_stream_makes_it_panic_or_keep_what_it_cannot_give_back(
+    fn a_nearly_valid_stream_neither_panics_nor_stores_an_unreplayable_object(
         bytes in reply(chat_choice()).prop_flat_map(|made| nearly(made.stream("chat.completion.chunk")))
     ) {
         nothing_panics(&bytes)?;
     }
 
     #[test]
-    fn no_nearly_good_object_makes_it_panic(
+    fn no_nearly_valid_object_makes_it_panic(
         bytes in reply(chat_choice()).prop_flat_map(|made| nearly(made.whole("chat.completion").to_string()))
     ) {
         nothing_panics(&bytes)?;

@@ -1,4 +1,4 @@
-//! How chunks become one object.
+//! Joining of chunks to one object.
 
 use contract_id::contract;
 use dialect::Dialect;
@@ -11,32 +11,32 @@ fn chunk(choices: Value) -> Value {
     json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": choices})
 }
 
-fn said(delta: Value) -> Value {
+fn chunk_of(delta: Value) -> Value {
     chunk(json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": null}]))
 }
 
-fn ended(why: &str) -> Value {
+fn finish_chunk(why: &str) -> Value {
     chunk(json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": why}]))
 }
 
-/// The message that these deltas become.
+/// The message joined from these deltas.
 fn message(deltas: &[Value]) -> Value {
-    let mut chunks: Vec<_> = deltas.iter().cloned().map(said).collect();
-    chunks.push(ended("stop"));
+    let mut chunks: Vec<_> = deltas.iter().cloned().map(chunk_of).collect();
+    chunks.push(finish_chunk("stop"));
     chat(&chunks).unwrap()["choices"][0]["message"].clone()
 }
 
 #[test]
 #[contract("CK29", "CH18", "B3")]
-fn a_stream_is_kept_as_the_object_a_whole_reply_would_have_been() {
+fn a_stream_is_stored_as_the_object_of_a_complete_reply() {
     let mut usage = chunk(json!([]));
     usage["usage"] = json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11});
     usage["system_fingerprint"] = json!("fp");
     let stream = sse(&[
-        said(json!({"role": "assistant", "content": ""})),
-        said(json!({"content": "Hel"})),
-        said(json!({"content": "lo"})),
-        ended("length"),
+        chunk_of(json!({"role": "assistant", "content": ""})),
+        chunk_of(json!({"content": "Hel"})),
+        chunk_of(json!({"content": "lo"})),
+        finish_chunk("length"),
         usage,
     ]);
     let kept = read(Dialect::Chat, &stream).unwrap();
@@ -53,7 +53,7 @@ fn a_stream_is_kept_as_the_object_a_whole_reply_would_have_been() {
 
 #[test]
 #[contract("CK29", "CH18")]
-fn a_stream_of_a_completion_is_kept_as_a_completion() {
+fn a_completion_stream_is_stored_as_a_completion() {
     let chunk = |text: &str, offset: u32, reason: Value| {
         let logprobs = json!({"text_offset": [offset], "token_logprobs": [-0.5], "tokens": [text],
             "top_logprobs": [{"a": -0.5}]});
@@ -77,7 +77,7 @@ fn a_stream_of_a_completion_is_kept_as_a_completion() {
 
 #[test]
 #[contract("B3")]
-fn thoughts_refusals_and_texts_that_nobody_here_knows_are_joined() {
+fn reasoning_refusals_and_unknown_text_members_are_joined() {
     let message = message(&[
         json!({"role": "assistant", "content": ""}),
         json!({"reasoning": "H", "reasoning_content": "H"}),
@@ -97,7 +97,7 @@ fn thoughts_refusals_and_texts_that_nobody_here_knows_are_joined() {
 
 #[test]
 #[contract("B3")]
-fn calls_are_joined_by_their_numbers() {
+fn tool_calls_are_joined_by_index() {
     let message = message(&[
         json!({"role": "assistant", "content": ""}),
         json!({"tool_calls": [{"index": 0, "id": "call_a", "type": "function", "own": {"kept": 1},
@@ -122,7 +122,7 @@ fn calls_are_joined_by_their_numbers() {
 
 #[test]
 #[contract("B3")]
-fn calls_of_the_older_and_of_other_kinds_are_joined() {
+fn function_calls_and_other_call_types_are_joined() {
     let older = message(&[
         json!({"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": ""}}),
         json!({"function_call": {"arguments": "{\"a\":"}}),
@@ -145,7 +145,7 @@ fn calls_of_the_older_and_of_other_kinds_are_joined() {
 }
 
 #[test]
-fn content_is_null_only_where_a_whole_replys_is() {
+fn content_is_null_only_if_it_is_null_in_a_complete_reply() {
     let content = |deltas: &[Value]| message(deltas)["content"].clone();
     let call = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]});
     assert_eq!(content(&[json!({"role": "assistant", "content": ""})]), "");
@@ -168,7 +168,7 @@ fn content_is_null_only_where_a_whole_replys_is() {
 
 #[test]
 #[contract("B3")]
-fn choices_that_come_mixed_are_told_apart() {
+fn interleaved_choices_are_separated() {
     let of = |index: u32, delta: Value| {
         chunk(json!([{"index": index, "delta": delta, "finish_reason": null}]))
     };
@@ -194,7 +194,7 @@ fn choices_that_come_mixed_are_told_apart() {
 
 #[test]
 #[contract("B3")]
-fn logprobs_and_token_ids_are_joined_beside_what_was_said() {
+fn logprobs_and_token_ids_are_joined_with_the_text() {
     let piece = |text: &str, id: u32, why: Value| {
         let entry = json!({"token": text, "logprob": -0.25, "bytes": [1], "top_logprobs": []});
         chunk(
@@ -202,7 +202,7 @@ fn logprobs_and_token_ids_are_joined_beside_what_was_said() {
             "finish_reason": why, "stop_reason": if why.is_null() { why.clone() } else { json!(151_645) }, "token_ids": [id]}]),
         )
     };
-    let mut first = said(json!({"role": "assistant", "content": ""}));
+    let mut first = chunk_of(json!({"role": "assistant", "content": ""}));
     first["prompt_token_ids"] = json!([5, 6, 7]);
     let object = chat(&[
         first,
@@ -225,15 +225,22 @@ fn logprobs_and_token_ids_are_joined_beside_what_was_said() {
 }
 
 #[test]
-fn what_is_said_again_and_again_is_kept_once() {
+fn a_repeated_member_is_stored_once() {
     let again = json!({"role": "assistant", "type": "message", "content": "a", "weight": 2, "extra": {"a": 1}});
-    let first = said(again.clone());
+    let first = chunk_of(again.clone());
     let mut azure = json!({"id": "", "object": "", "created": 0, "model": "", "choices": [], "filters": [{"index": 0}]});
     azure["usage"] = Value::Null;
-    let mut second = said(again);
+    let mut second = chunk_of(again);
     second["service_tier"] = json!("default");
     second["obfuscation"] = json!("xyzxyz");
-    let object = chat(&[azure, first, second, ended("stop"), ended("stop")]).unwrap();
+    let object = chat(&[
+        azure,
+        first,
+        second,
+        finish_chunk("stop"),
+        finish_chunk("stop"),
+    ])
+    .unwrap();
     let message = json!({"role": "assistant", "content": "aa", "type": "message", "weight": 2, "extra": {"a": 1}});
     assert_eq!(
         object,
@@ -244,7 +251,7 @@ fn what_is_said_again_and_again_is_kept_once() {
 }
 
 #[test]
-fn numbers_and_escapes_stay_as_they_were_written() {
+fn numbers_and_escapes_are_unchanged() {
     let stream = concat!(
         r#"data: {"id":"c","big":123456789012345678901234567890,"choices":[{"index":0,"delta":{"content":"\ud83d"},"#,
         r#""logprobs":{"content":[{"token":"a","logprob":-0.30000000000000000001},{"logprob":1e-400}]},"at":1.50E+2}]}"#,
@@ -264,13 +271,13 @@ fn numbers_and_escapes_stay_as_they_were_written() {
 }
 
 #[test]
-fn the_last_count_is_the_count() {
+fn the_last_usage_is_stored() {
     let counted = |tokens: u32| {
-        let mut chunk = said(json!({"content": "a"}));
+        let mut chunk = chunk_of(json!({"content": "a"}));
         chunk["usage"] = json!({"prompt_tokens": 3, "completion_tokens": tokens});
         chunk
     };
-    let mut end = ended("stop");
+    let mut end = finish_chunk("stop");
     end["usage"] = Value::Null;
     let object = chat(&[counted(1), counted(2), end]).unwrap();
     assert_eq!(
@@ -280,15 +287,15 @@ fn the_last_count_is_the_count() {
 }
 
 #[test]
-fn comments_names_and_line_ends_of_events_do_not_matter() {
-    let chunk = said(json!({"content": "a"}));
+fn comments_event_names_and_line_ends_are_ignored() {
+    let chunk = chunk_of(json!({"content": "a"}));
     let stream = format!(
         "\u{feff}: ping\r\n\r\nevent: message\r\ndata: {chunk}\r\n\r\ndata:\n\nretry: 3\n\nid: 1\ndata:{}\n\n: x\n\ndata:[DONE]\n\n\n",
-        ended("stop")
+        finish_chunk("stop")
     );
     let kept = read(Dialect::Chat, &stream).unwrap();
     assert_eq!(
         serde_json::from_slice::<Value>(&kept.body).unwrap(),
-        chat(&[chunk, ended("stop")]).unwrap()
+        chat(&[chunk, finish_chunk("stop")]).unwrap()
     );
 }

@@ -1,4 +1,4 @@
-//! Which replies are kept, as what object, and what stream a kept object becomes.
+//! Replies that are stored, the stored object, and its replay as a stream.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ mod whole;
 use dialect::{CacheableReply, Dialect, NotCacheable, StreamObject};
 use serde_json::Value;
 
-/// A stream of these events, as an engine sends it.
+/// An engine's stream of these events.
 fn sse(chunks: &[Value]) -> String {
     let mut text: String = chunks
         .iter()
@@ -29,7 +29,7 @@ fn read(dialect: Dialect, stream: &str) -> Result<CacheableReply, NotCacheable> 
     StreamObject::read(dialect, &[stream.as_bytes()])
 }
 
-/// The object that these chunks of a chat become.
+/// The object joined from these chunks of a chat.
 fn chat(chunks: &[Value]) -> Result<Value, NotCacheable> {
     read(Dialect::Chat, &sse(chunks)).map(|kept| serde_json::from_slice(&kept.body).unwrap())
 }

@@ -1,4 +1,4 @@
-//! What is not kept, and why.
+//! Replies that are not stored, and the reasons.
 
 use contract_id::contract;
 use dialect::{Dialect, NotCacheable, StreamObject};
@@ -10,24 +10,24 @@ fn choices(choices: Value) -> Value {
     json!({"id": "c", "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": choices})
 }
 
-fn said(delta: Value) -> Value {
+fn chunk_of(delta: Value) -> Value {
     choices(json!([{"index": 0, "delta": delta, "finish_reason": null}]))
 }
 
-fn ended(why: Value) -> Value {
+fn finish_chunk(why: Value) -> Value {
     choices(json!([{"index": 0, "delta": {}, "finish_reason": why}]))
 }
 
 fn good() -> [Value; 2] {
     [
-        said(json!({"role": "assistant", "content": "a"})),
-        ended(json!("stop")),
+        chunk_of(json!({"role": "assistant", "content": "a"})),
+        finish_chunk(json!("stop")),
     ]
 }
 
 #[test]
 #[contract("CH16", "CK29", "F20", "S47")]
-fn a_stream_without_its_end_is_not_kept() {
+fn a_stream_without_its_end_is_not_stored() {
     let whole = sse(&good());
     assert!(read(Dialect::Chat, &whole).is_ok());
     let mark = whole.find("data: [DONE]").unwrap();
@@ -41,10 +41,10 @@ fn a_stream_without_its_end_is_not_kept() {
     assert_eq!(
         chat(&good()[..1]),
         Err(NotCacheable::NotWhole),
-        "no choice says why it finished"
+        "no choice has a finish reason"
     );
     assert_eq!(
-        chat(&[said(json!({"content": "a"})), ended(json!(""))]),
+        chat(&[chunk_of(json!({"content": "a"})), finish_chunk(json!(""))]),
         Err(NotCacheable::NotWhole)
     );
     assert_eq!(chat(&[]), Err(NotCacheable::NotWhole), "no chunk at all");
@@ -53,7 +53,7 @@ fn a_stream_without_its_end_is_not_kept() {
 
 #[test]
 #[contract("CH16", "S47")]
-fn every_choice_must_have_come_to_its_end() {
+fn every_choice_must_be_finished() {
     let both = choices(
         json!([{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]),
     );
@@ -70,7 +70,7 @@ fn every_choice_must_have_come_to_its_end() {
 
 #[test]
 #[contract("F19", "S47")]
-fn a_stream_that_goes_on_after_its_end_is_not_kept() {
+fn a_stream_that_continues_after_done_is_not_stored() {
     let whole = sse(&good());
     let again = &whole[..whole.find("\n\n").unwrap() + 2];
     for more in [
@@ -98,13 +98,13 @@ fn a_stream_that_goes_on_after_its_end_is_not_kept() {
     }
     assert!(
         read(Dialect::Chat, &format!("{whole}\r\n")).is_ok(),
-        "an empty line says nothing"
+        "an empty line is ignored"
     );
 }
 
 #[test]
 #[contract("F21", "CH16", "S47")]
-fn an_error_anywhere_in_a_stream_is_not_kept() {
+fn a_stream_with_an_error_is_not_stored() {
     let [first, last] = good();
     let error = json!({"message": "EngineCore died", "type": "InternalServerError", "code": 500});
     let mut beside = first.clone();
@@ -114,7 +114,7 @@ fn an_error_anywhere_in_a_stream_is_not_kept() {
         json!({"object": "error", "message": "died", "code": 500}),
         beside,
         choices(json!([{"index": 0, "delta": {"content": "a"}, "error": error}])),
-        said(json!({"content": "a", "error": error})),
+        chunk_of(json!({"content": "a", "error": error})),
     ] {
         assert_eq!(
             chat(&[first.clone(), chunk.clone(), last.clone()]),
@@ -136,7 +136,7 @@ fn an_error_anywhere_in_a_stream_is_not_kept() {
 
 #[test]
 #[contract("CH15", "S47")]
-fn a_choice_that_finished_in_an_error_is_not_kept() {
+fn a_choice_that_finished_with_an_error_is_not_stored() {
     let both = |one: &str, other: &str| {
         choices(
             json!([{"index": 0, "delta": {"content": "a"}, "finish_reason": one},
@@ -157,23 +157,23 @@ fn a_choice_that_finished_in_an_error_is_not_kept() {
         );
     }
     assert_eq!(
-        chat(&[good()[0].clone(), ended(json!(7))]),
+        chat(&[good()[0].clone(), finish_chunk(json!(7))]),
         Err(NotCacheable::UnknownShape)
     );
 }
 
 #[test]
 #[contract("S47", "B3")]
-fn calls_whose_arguments_are_no_json_are_not_kept() {
+fn calls_whose_arguments_are_not_json_are_not_stored() {
     let call = |arguments: &[&str]| {
         let mut all: Vec<_> = arguments
             .iter()
             .map(|piece| {
-                said(json!({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}))
+                chunk_of(json!({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}))
             })
             .collect();
         all[0]["choices"][0]["delta"]["tool_calls"][0]["id"] = json!("call_1");
-        all.push(ended(json!("tool_calls")));
+        all.push(finish_chunk(json!("tool_calls")));
         chat(&all)
     };
     assert!(call(&["", "{\"a\"", ":1}"]).is_ok());
@@ -186,23 +186,23 @@ fn calls_whose_arguments_are_no_json_are_not_kept() {
     ] {
         assert_eq!(call(broken), Err(NotCacheable::ToolArguments), "{broken:?}");
     }
-    let bare = said(json!({"tool_calls": [{"index": 0, "id": "call_1", "type": "function"}]}));
+    let bare = chunk_of(json!({"tool_calls": [{"index": 0, "id": "call_1", "type": "function"}]}));
     assert_eq!(
-        chat(&[bare, ended(json!("tool_calls"))]),
+        chat(&[bare, finish_chunk(json!("tool_calls"))]),
         Err(NotCacheable::ToolArguments)
     );
-    let older = said(json!({"function_call": {"name": "f", "arguments": "{"}}));
+    let older = chunk_of(json!({"function_call": {"name": "f", "arguments": "{"}}));
     assert_eq!(
-        chat(&[older, ended(json!("function_call"))]),
+        chat(&[older, finish_chunk(json!("function_call"))]),
         Err(NotCacheable::ToolArguments)
     );
 }
 
 #[test]
 #[contract("B3")]
-fn pieces_that_could_be_put_together_in_two_ways_are_not_kept() {
-    let end = ended(json!("stop"));
-    let two = |one: Value, other: Value| chat(&[said(one), said(other), end.clone()]);
+fn ambiguous_chunks_are_not_stored() {
+    let end = finish_chunk(json!("stop"));
+    let two = |one: Value, other: Value| chat(&[chunk_of(one), chunk_of(other), end.clone()]);
     for (one, other) in [
         (json!({"role": "assistant"}), json!({"role": "tool"})),
         (json!({"channel": "final"}), json!({"channel": "final"})),
@@ -249,7 +249,7 @@ fn pieces_that_could_be_put_together_in_two_ways_are_not_kept() {
         choices(json!({"index": 0})),
         json!({"object": "response.chunk", "choices": []}),
         json!({"usage": 7}),
-        ended(json!("length")),
+        finish_chunk(json!("length")),
     ] {
         assert_eq!(
             chat(&[first.clone(), odd.clone(), end.clone()]),
@@ -260,7 +260,7 @@ fn pieces_that_could_be_put_together_in_two_ways_are_not_kept() {
 }
 
 #[test]
-fn what_clients_could_read_in_two_ways_is_not_kept() {
+fn an_ambiguous_stream_is_not_stored() {
     let stream = |chunk: &str| format!("data: {chunk}\n\n{}", sse(&good()));
     for twice in [
         r#"{"choices":[{"index":0,"delta":{"content":"a","content":"b"}}]}"#,
@@ -308,7 +308,7 @@ fn what_clients_could_read_in_two_ways_is_not_kept() {
 
 #[test]
 #[contract("CH27")]
-fn streams_that_are_not_openais_are_not_kept() {
+fn streams_of_other_dialects_are_not_stored() {
     use Dialect::{Embeddings, Messages, Rerank, Responses, Score};
     for dialect in [Messages, Responses, Embeddings, Rerank, Score] {
         assert!(StreamObject::new(dialect).is_none(), "{dialect:?}");
@@ -330,7 +330,7 @@ fn streams_that_are_not_openais_are_not_kept() {
 }
 
 #[test]
-fn reasons_are_words_of_their_own() {
+fn reasons_have_distinct_names() {
     use NotCacheable::*;
     let all = [
         NotWhole,

@@ -1,4 +1,4 @@
-//! What stream a kept reply becomes.
+//! Replay of a stored reply as a stream.
 
 use contract_id::contract;
 use dialect::{Dialect, StreamObject, replay};
@@ -45,7 +45,7 @@ fn a_replay_begins_with_the_role_and_ends_with_the_reason_and_done() {
 
 #[test]
 #[contract("B3", "CK29")]
-fn usage_comes_last_and_only_where_it_is_asked_for() {
+fn usage_comes_last_and_only_on_request() {
     let kept = object(json!({"role": "assistant", "content": "hi"}));
     assert!(
         streamed(&kept, false)
@@ -76,7 +76,7 @@ fn usage_comes_last_and_only_where_it_is_asked_for() {
 
 #[test]
 #[contract("B3")]
-fn thoughts_come_before_words_and_calls_after_them() {
+fn reasoning_comes_before_content_and_tool_calls_after_it() {
     let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}, "own": 1});
     let kept = object(
         json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a", "{}"), call("b", "[1]")],
@@ -115,7 +115,7 @@ fn thoughts_come_before_words_and_calls_after_them() {
 }
 
 #[test]
-fn long_texts_come_in_lines_that_clients_can_hold() {
+fn long_texts_are_split_into_lines_of_bounded_length() {
     let text = "Ein \"Zahnkranz\" für 7 Gänge 🚲\n".repeat(4_000);
     let arguments = json!({"text": text}).to_string();
     let mut kept = object(
@@ -137,7 +137,7 @@ fn long_texts_come_in_lines_that_clients_can_hold() {
 
 #[test]
 #[contract("B3")]
-fn logprobs_stand_beside_the_words_they_are_of() {
+fn logprobs_are_in_the_chunk_of_their_text() {
     let entries = json!([{"token": "h", "logprob": -0.5}, {"token": "i", "logprob": -0.25}]);
     let mut kept = object(json!({"role": "assistant", "content": "hi", "reasoning": "Hm."}));
     kept["choices"][0]["logprobs"] = json!({"content": entries, "refusal": null});
@@ -164,7 +164,7 @@ fn logprobs_stand_beside_the_words_they_are_of() {
 }
 
 #[test]
-fn what_belongs_to_the_reply_is_in_its_first_chunk_and_its_fingerprint_in_all() {
+fn reply_members_are_in_the_first_chunk_and_the_fingerprint_in_all() {
     let mut kept = object(json!({"role": "assistant", "content": "hi"}));
     kept["prompt_token_ids"] = json!([1, 2]);
     kept["system_fingerprint"] = json!("fp");
@@ -182,7 +182,7 @@ fn what_belongs_to_the_reply_is_in_its_first_chunk_and_its_fingerprint_in_all() 
 
 #[test]
 #[contract("CK29", "CH18")]
-fn a_completion_is_replayed_in_its_own_chunks() {
+fn a_completion_is_replayed_as_completion_chunks() {
     let kept = json!({"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m", "choices": [
         {"index": 0, "text": "ab", "logprobs": {"tokens": ["a", "b"], "token_logprobs": [null, -0.5], "top_logprobs": null,
             "text_offset": [0, 1]}, "finish_reason": "length", "stop_reason": null},
@@ -206,7 +206,7 @@ fn a_completion_is_replayed_in_its_own_chunks() {
 }
 
 #[test]
-fn a_body_with_lines_of_its_own_makes_no_torn_event() {
+fn line_breaks_in_a_body_do_not_tear_an_event() {
     let kept =
         object(json!({"role": "assistant", "content": "a\n\nb", "own": {"a": [1, {"b": " \n "}]}}));
     let pretty = serde_json::to_string_pretty(&kept).unwrap();
@@ -221,7 +221,7 @@ fn a_body_with_lines_of_its_own_makes_no_torn_event() {
 
 #[test]
 #[contract("CH27")]
-fn what_chunks_cannot_say_is_not_replayed() {
+fn an_object_that_chunks_cannot_express_is_not_replayed() {
     let none = |dialect, object: &Value| {
         assert_eq!(
             replay(dialect, object.to_string().as_bytes(), false),

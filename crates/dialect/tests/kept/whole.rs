@@ -1,10 +1,10 @@
-//! Replies that came whole.
+//! Complete replies without a stream.
 
 use contract_id::contract;
 use dialect::{Dialect, NotCacheable, keep_whole};
 use serde_json::{Value, json};
 
-fn keep(dialect: Dialect, body: &Value) -> Result<bool, NotCacheable> {
+fn store(dialect: Dialect, body: &Value) -> Result<bool, NotCacheable> {
     keep_whole(dialect, body.to_string().as_bytes()).map(|kept| kept.has_usage)
 }
 
@@ -14,7 +14,7 @@ fn reply() -> Value {
         "usage": {"prompt_tokens": 1, "completion_tokens": 2}})
 }
 
-/// The reply with another value at this place.
+/// The reply with another value at this pointer.
 fn with(pointer: &str, value: Value) -> Value {
     let mut reply = reply();
     let (parent, name) = pointer.rsplit_once('/').unwrap();
@@ -27,24 +27,27 @@ fn with(pointer: &str, value: Value) -> Value {
 }
 
 #[test]
-fn a_good_reply_is_kept_as_it_came() {
+fn a_valid_reply_is_stored_unchanged() {
     let body = format!("\n {} \n", serde_json::to_string_pretty(&reply()).unwrap());
     let kept = keep_whole(Dialect::Chat, body.as_bytes()).unwrap();
     assert_eq!(kept.body, body.as_bytes());
     assert!(kept.has_usage);
-    assert_eq!(keep(Dialect::Chat, &with("/usage", Value::Null)), Ok(false));
+    assert_eq!(
+        store(Dialect::Chat, &with("/usage", Value::Null)),
+        Ok(false)
+    );
     let completion = json!({"object": "text_completion", "choices": [{"index": 0, "text": "", "finish_reason": "length"}]});
-    assert_eq!(keep(Dialect::Completions, &completion), Ok(false));
+    assert_eq!(store(Dialect::Completions, &completion), Ok(false));
 }
 
 #[test]
 #[contract("CH15", "S47", "F21")]
-fn a_reply_with_an_error_in_any_choice_is_not_kept() {
+fn a_reply_with_an_error_in_any_choice_is_not_stored() {
     let choice =
         |why: Value| json!({"index": 1, "message": {"content": "a"}, "finish_reason": why});
     let call = |function: Value| json!([{"id": "c", "type": "function", "function": function}]);
     assert_eq!(
-        keep(Dialect::Chat, &with("/choices/1", choice(json!("length")))),
+        store(Dialect::Chat, &with("/choices/1", choice(json!("length")))),
         Ok(true)
     );
     for (reply, why) in [
@@ -104,13 +107,13 @@ fn a_reply_with_an_error_in_any_choice_is_not_kept() {
             NotCacheable::ToolArguments,
         ),
     ] {
-        assert_eq!(keep(Dialect::Chat, &reply), Err(why), "{reply}");
+        assert_eq!(store(Dialect::Chat, &reply), Err(why), "{reply}");
     }
     let fine = with(
         "/choices/0/message/tool_calls",
         call(json!({"name": "f", "arguments": "{\"a\": [1]}"})),
     );
-    assert_eq!(keep(Dialect::Chat, &fine), Ok(true));
+    assert_eq!(store(Dialect::Chat, &fine), Ok(true));
     for unreadable in [
         &b""[..],
         b"[]",
@@ -128,14 +131,14 @@ fn a_reply_with_an_error_in_any_choice_is_not_kept() {
 
 #[test]
 #[contract("CH27")]
-fn a_whole_message_is_kept_and_a_response_is_not() {
+fn a_complete_message_is_stored_and_a_response_is_not() {
     let message = json!({"id": "msg_1", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "hi"}],
         "stop_reason": "end_turn", "usage": {"input_tokens": 1, "output_tokens": 2}});
-    assert_eq!(keep(Dialect::Messages, &message), Ok(true));
+    assert_eq!(store(Dialect::Messages, &message), Ok(true));
     let with = |name: &str, value: Value| {
         let mut changed = message.clone();
         changed[name] = value;
-        keep(Dialect::Messages, &changed)
+        store(Dialect::Messages, &changed)
     };
     assert_eq!(
         with("stop_reason", Value::Null),
@@ -150,13 +153,13 @@ fn a_whole_message_is_kept_and_a_response_is_not() {
         with("content", json!("hi")),
         Err(NotCacheable::UnknownShape)
     );
-    // An engine keeps its own state of a response, which a copy would not have.
+    // An engine keeps state for a response, which a stored copy lacks.
     for dialect in [
         Dialect::Responses,
         Dialect::Embeddings,
         Dialect::Rerank,
         Dialect::Score,
     ] {
-        assert_eq!(keep(dialect, &reply()), Err(NotCacheable::OtherDialect));
+        assert_eq!(store(dialect, &reply()), Err(NotCacheable::OtherDialect));
     }
 }

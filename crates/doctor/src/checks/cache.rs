@@ -230,7 +230,7 @@ mod tests {
     use crate::report::CheckStatus;
 
     #[test]
-    fn a_wrong_block_size_names_both_ways_to_mend_it() {
+    fn a_wrong_block_size_is_reported_with_both_fixes() {
         let mut scene = CheckFixture::configured("block_size: 16");
         scene.heard().block_size = BlockSize::new(32).ok();
         assert_eq!(scene.failed(), ["block_size"]);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn without_events_and_metrics_cached_tokens_tell_a_wrong_block_size() {
+    fn without_events_and_metrics_cached_tokens_reveal_a_wrong_block_size() {
         for (cached, status) in [
             (48, CheckStatus::Skip),
             (40, CheckStatus::Fail),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn prefix_caching_off_is_one_failure_however_it_shows() {
+    fn disabled_prefix_caching_is_one_failure_whatever_the_evidence() {
         // Metrics, cached tokens of the repeated prompt.
         for (metrics, cached) in [(Some(false), Some(0)), (Some(false), None), (None, Some(0))] {
             let mut scene = CheckFixture::healthy();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_usage_that_says_nothing_does_not_speak_against_blocks_that_are_announced() {
+    fn usage_without_cached_tokens_does_not_contradict_announced_blocks() {
         let mut scene = CheckFixture::healthy();
         scene.seen.probes.second.cached_tokens = Some(0);
         assert_eq!(scene.failed(), [""; 0]);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_tell_where_neither_usage_nor_metrics_labels_do() {
+    fn counters_reveal_caching_without_usage_details_and_metrics_labels() {
         let mut scene = CheckFixture::healthy();
         scene.meeting().prefix_caching = None;
         scene.seen.probes.second.cached_tokens = None;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_that_need_not_count_in_blocks_are_only_worth_a_look() {
+    fn engines_that_may_not_count_in_blocks_only_get_a_warning() {
         let mut scene = CheckFixture::configured("block_size: 16");
         scene.meeting().engine = EngineKind::Llamacpp;
         (
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_size_is_that_of_our_own_requests_events() {
+    fn the_block_size_comes_from_the_events_of_our_own_request() {
         let mut scene = CheckFixture::configured("block_size: 16");
         let mut other = scene.seen.streams[0].heard.clone();
         other.block_size = BlockSize::new(64).ok();
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     #[contract("S59")]
-    fn an_ignored_salt_is_worth_a_look() {
+    fn an_ignored_salt_is_a_warning() {
         let mut scene = CheckFixture::healthy();
         scene.seen.probes.salted = Some(Ok(ProbeReply {
             cached_tokens: Some(32),

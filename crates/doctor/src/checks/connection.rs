@@ -242,7 +242,7 @@ mod tests {
     };
 
     #[test]
-    fn what_cannot_be_reached_is_one_failure_and_nothing_else_is_judged() {
+    fn an_unreachable_worker_is_one_failure_and_further_checks_are_skipped() {
         let mut scene = CheckFixture::healthy();
         scene.seen.unreachable = Some("connection refused".to_owned());
         let checks = scene.report().checks;
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sick_worker_fails_its_health_check_only() {
+    fn an_unhealthy_worker_fails_only_its_health_check() {
         let mut scene = CheckFixture::healthy();
         scene.seen.health = Some(Err(
             "answered /health with 503: the engine is loading, wait".to_owned(),
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_release_is_fine_where_its_events_are_not_wanted() {
+    fn an_old_release_passes_without_events() {
         for mut scene in [
             CheckFixture::configured("kv_events: {source: none}"),
             CheckFixture::with_sections("kv_events: {enabled: false}"),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_answers_in_the_engines_place_is_one_failure() {
+    fn another_program_on_the_engines_port_is_one_failure() {
         for (instead, id, fix) in [
             (
                 PortOccupant::Zmtp,
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn models_that_are_not_there_are_named_beside_those_that_are() {
+    fn missing_models_are_reported_beside_the_available_ones() {
         let mut scene = CheckFixture::configured("models: [sim, x]");
         let fix = |right: &str, missing: &str| {
             Some(format!(
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_health_check_of_the_configurations_own_is_the_first_to_blame() {
+    fn a_failing_configured_health_check_is_blamed_first() {
         let mut scene = CheckFixture::configured("health_check: {endpoint: /up, method: post}");
         scene.seen.health = Some(Err("answered /up with 405".to_owned()));
         let fix = "leave out workers[0].health_check.endpoint and workers[0].health_check.method: the engine answers GET \
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_takes_no_prompts_can_be_reached() {
+    fn an_engine_without_prompts_is_reachable() {
         let mut scene = CheckFixture::healthy();
         let reason =
             "answered /v1/completions with 400: the model does not support generation".to_owned();

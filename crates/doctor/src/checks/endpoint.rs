@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_answers_the_fix_goes_by_where_the_engine_says_it_publishes() {
+    fn without_an_answer_the_fix_names_the_endpoint_that_the_engine_reports() {
         for (announced, said, fix) in [
             (
                 "tcp://127.0.0.1:5557",
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_further_rank_that_is_not_found_names_the_first_ones_place() {
+    fn a_missing_further_rank_is_reported_with_the_endpoint_of_the_first() {
         let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:6000\"}");
         scene.announce(2);
         let place = EventEndpoint {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_beside_the_router_that_publishes_to_every_network_is_worth_a_look() {
+    fn a_local_engine_that_publishes_to_every_network_is_a_warning() {
         let mut scene = CheckFixture::healthy();
         for (endpoint, status) in [
             ("tcp://*:5557", CheckStatus::Warn),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_where_nobody_answers_is_one_failure() {
+    fn a_port_without_a_listener_is_one_failure() {
         let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
         scene.seen.streams[0].endpoint.endpoint = "tcp://127.0.0.1:9".to_owned();
         scene.heard().link = LinkStatus::Unreachable("connection refused".to_owned());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_where_another_publisher_answers_is_one_failure() {
+    fn a_port_of_another_publisher_is_one_failure() {
         let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
         scene.seen.streams[0].endpoint.endpoint = "tcp://127.0.0.1:9".to_owned();
         let place = EventEndpoint {

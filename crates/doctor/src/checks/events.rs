@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_for_which_caches_do_not_count_needs_no_events() {
+    fn a_router_without_overlap_weight_needs_no_events() {
         let mut scene = CheckFixture::with_sections("routing: {overlap_weight: 0}");
         scene.silence();
         assert_eq!(scene.failed(), [""; 0]);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn late_events_are_late_and_not_missing() {
+    fn late_events_are_not_reported_as_missing() {
         for (after_s, status) in [
             (0.2, CheckStatus::Ok),
             (1.5, CheckStatus::Warn),
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn miscounted_ranks_take_what_rests_on_one_of_them_with_them() {
+    fn miscounted_ranks_explain_the_failures_of_a_single_rank() {
         let mut scene = CheckFixture::configured("dp_ranks: 1");
         scene.announce(2);
         scene.seen.probes.second.cached_tokens = Some(0);

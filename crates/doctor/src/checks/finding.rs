@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_peer_said_cannot_steer_a_terminal() {
+    fn control_characters_of_a_peer_are_removed() {
         let mut findings = Findings::default();
         findings.set(
             "reachable",
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explanation_takes_failures_back_and_nothing_else() {
+    fn an_explanation_withdraws_only_failures() {
         let mut findings = Findings::default();
         findings.set("sequence", Finding::fail("lost", "look"));
         findings.set("clock", Finding::ok("fine"));

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_kind_of_engine_has_flags_of_its_own() {
+    fn each_type_of_engine_has_its_own_flags() {
         let (vllm, sglang) = (
             EngineFlags::of(EngineKind::Vllm),
             EngineFlags::of(EngineKind::Sglang),

@@ -198,7 +198,7 @@ mod tests {
     };
 
     #[test]
-    fn workers_of_different_models_and_block_sizes_get_along() {
+    fn workers_of_different_models_and_block_sizes_are_compatible() {
         let (mut one, mut two) = (CheckFixture::healthy(), CheckFixture::healthy());
         one.meeting().block_size = kv_blocks::BlockSize::new(32).ok();
         two.move_to("tcp://127.0.0.1:6000");
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     #[contract("G28")]
-    fn one_publisher_for_two_workers_is_named_at_both() {
+    fn one_publisher_for_two_workers_is_reported_at_both() {
         let reports = fixture::reports(vec![CheckFixture::healthy(), CheckFixture::healthy()]);
         for report in &reports {
             assert_eq!(fixture::failed(report), ["identity_unique"]);
@@ -221,8 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_followed_at_anothers_publisher_hears_nothing_of_its_own_and_that_is_no_second_failure()
-     {
+    fn a_worker_followed_at_anothers_publisher_is_a_single_failure() {
         let (one, mut two) = (CheckFixture::healthy(), CheckFixture::healthy());
         two.meeting().announced = None;
         two.seen.probes.arrival = None;
@@ -237,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_whose_counterpart_is_not_there_to_be_asked_is_not_called_alone() {
+    fn a_role_with_an_unreachable_counterpart_is_not_reported_as_alone() {
         let workers = "{name: w0, url: \"http://127.0.0.1:8000\"}, {name: w1, url: \"http://127.0.0.1:8001\"}";
         let mut settings = fixture::settings(&format!("workers: [{workers}]"));
         (settings.workers[0].role, settings.workers[1].role) = (Role::Prefill, Role::Decode);
@@ -258,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_with_a_wrong_endpoint_does_not_make_the_other_one_look_wrong() {
+    fn a_worker_with_a_wrong_endpoint_does_not_fail_the_other_one() {
         let (mut wrong, right) = (CheckFixture::healthy(), CheckFixture::healthy());
         wrong.heard().link = crate::observe::LinkStatus::Unreachable("refused".to_owned());
         let reports = fixture::reports(vec![wrong, right]);
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_of_one_model_that_take_prompts_of_different_length_are_worth_a_look() {
+    fn peers_with_different_maximum_prompt_lengths_are_a_warning() {
         let (one, mut two) = (CheckFixture::healthy(), CheckFixture::healthy());
         two.move_to("tcp://127.0.0.1:6000");
         two.meeting().models[0].max_model_len = Some(100);

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tokenizer_is_one_failure_that_names_text_and_place() {
+    fn another_tokenizer_is_one_failure_that_names_text_and_position() {
         let mut scene = CheckFixture::healthy();
         scene
             .seen
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_names_the_files_used_here_is_told_to_use_them() {
+    fn an_engine_that_names_the_files_used_here_should_load_them() {
         let mut scene = CheckFixture::healthy();
         scene.seen.tokens.texts.push(case("digits", &[1], Ok(&[2])));
         scene.meeting().models[0].root = Some("/models/a".into());
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_tokenizer_that_does_not_load_is_worth_a_look_while_the_engine_can_be_asked() {
+    fn a_broken_local_tokenizer_is_a_warning_if_the_engine_can_tokenize() {
         let mut scene = CheckFixture::healthy();
         let artefacts = ModelArtefacts {
             prompt: None,
@@ -382,7 +382,7 @@ mod tests {
     }
 
     /// Returns an engine without `/tokenize` whose replies have no ids.
-    fn told_by_numbers_only() -> CheckFixture {
+    fn counts_only() -> CheckFixture {
         let mut scene = CheckFixture::healthy();
         scene.seen.tokens = observe::TokenComparison {
             has_route: Some(false),
@@ -393,8 +393,8 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_tells_of_the_tokenizer_whatever_the_template_puts_around_its_text() {
-        let mut scene = told_by_numbers_only();
+    fn a_chat_reveals_the_tokenizer_under_any_template() {
+        let mut scene = counts_only();
         scene.seen.probes.form = PromptForm::Chat;
         scene.seen.probes.first.prompt_tokens = Some(41);
         let own = scene
@@ -429,8 +429,8 @@ mod tests {
     }
 
     #[test]
-    fn announced_ids_that_are_not_ours_are_one_failure_and_name_the_tokenizer() {
-        let mut scene = told_by_numbers_only();
+    fn differing_announced_ids_are_one_failure_that_names_the_tokenizer() {
+        let mut scene = counts_only();
         let arrival = scene
             .seen
             .probes
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(
             scene.failed(),
             ["tokenizer"],
-            "stores were heard, and ours are not among them"
+            "stores were received without ours"
         );
         assert_eq!(scene.check("events_arriving").status, CheckStatus::Skip);
     }
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_tokenizer_of_its_own_the_router_asks_the_engine_or_compares_texts() {
+    fn without_its_own_tokenizer_the_router_queries_the_engine_or_compares_texts() {
         let mut scene = CheckFixture::healthy();
         scene.meeting().artefacts = std::sync::Arc::default();
         assert_eq!(scene.check("tokenizer").status, CheckStatus::Ok);

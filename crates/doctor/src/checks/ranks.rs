@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_speaks_on_anothers_socket_is_named() {
+    fn a_rank_that_publishes_on_anothers_socket_is_reported() {
         let mut scene = CheckFixture::healthy();
         scene.announce(2);
         scene.seen.probes.ranks = vec![(1, Some(1))];

@@ -169,7 +169,7 @@ mod tests {
     use crate::report::CheckStatus;
 
     #[test]
-    fn a_replay_socket_of_an_engine_that_announces_nothing_has_to_be_named() {
+    fn a_replay_socket_that_the_engine_does_not_announce_must_be_configured() {
         let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:5557\"}");
         scene.meeting().announced = None;
         assert_eq!(scene.failed(), [""; 0]);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_was_no_time_to_ask_is_skipped_and_a_rank_that_is_not_there_is_not_judged() {
+    fn a_replay_without_time_left_is_skipped_and_a_missing_rank_is_not_checked() {
         let mut scene = CheckFixture::healthy();
         scene.seen.replays[0].answer = ReplayAnswer::NotAsked("no time was left");
         assert_eq!(

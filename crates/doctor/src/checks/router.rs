@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_fine_and_what_is_not_configured_is_skipped() {
+    fn the_defaults_pass_and_checks_of_unconfigured_parts_are_skipped() {
         let checks = router(&fixture::settings(""), &Environment::default());
         assert_eq!(
             checks.iter().map(|check| check.id).collect::<Vec<_>>(),
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     #[contract("G28")]
-    fn an_open_listener_is_worth_a_look_unless_a_key_protects_it() {
+    fn an_open_listener_is_a_warning_unless_a_key_protects_it() {
         let open = "server: {listen: \"0.0.0.0:8080\", insecure_open: true}";
         assert_eq!(
             judged(open, &Environment::default(), "listener_exposed").status,
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     #[contract("G28")]
-    fn a_certificate_of_every_client_protects_a_listener_as_a_key_or_a_token_does() {
+    fn client_certificates_protect_a_listener_like_a_key_or_a_token() {
         let known = "server: {listen: \"0.0.0.0:8080\", tls: {cert: c, key: k, client_ca: a}}\n\
                      admin: {listen: \"0.0.0.0:9191\", tls: {cert: c, key: k, client_ca: a}}\n";
         for id in ["listener_exposed", "admin_exposed"] {
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     #[contract("G28")]
-    fn every_listener_for_clients_is_looked_at() {
+    fn every_data_listener_is_checked() {
         let yaml =
             "server: {also_listen: [\"unix:/run/w.sock\", \"0.0.0.0:8081\"], insecure_open: true}";
         let check = judged(yaml, &Environment::default(), "listener_exposed");
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_open_files_are_named_with_both_ways_out() {
+    fn too_few_open_files_are_reported_with_both_fixes() {
         let files = Some(FileLimit {
             limit: 1024,
             needed: 20_512,
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_limit_that_another_one_makes_pointless_is_named() {
+    fn a_time_limit_that_another_one_overrides_is_reported() {
         for (yaml, fix, status) in [
             (
                 "request: {stream_idle_timeout: 2h, stream_max_duration: 1h}",

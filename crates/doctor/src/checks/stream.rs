@@ -213,7 +213,7 @@ mod tests {
     use crate::report::CheckStatus;
 
     #[test]
-    fn lost_and_unreadable_batches_are_failures_of_the_sequence() {
+    fn lost_and_undecodable_batches_fail_the_sequence_check() {
         let mut scene = CheckFixture::healthy();
         scene.heard().missed = 2;
         assert_eq!(scene.failed(), ["sequence"]);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_breaks_is_a_failure() {
+    fn a_broken_parent_chain_is_a_failure() {
         let mut scene = CheckFixture::healthy();
         scene
             .seen
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_far_apart_are_a_failure_and_a_time_of_another_world_is_none() {
+    fn clocks_far_apart_are_a_failure_and_an_implausible_time_is_skipped() {
         for (age, status) in [
             (4.0, CheckStatus::Ok),
             (-7.5, CheckStatus::Warn),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_weakens_predictions_is_worth_a_look() {
+    fn a_fault_that_only_weakens_predictions_is_a_warning() {
         let mut scene = CheckFixture::healthy();
         scene.heard().unknown_media.insert("TAPE".to_owned());
         scene.heard().partial_groups.insert("mamba".to_owned());

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn an_altered_template_is_one_failure_that_names_the_first_chat() {
+    fn a_different_template_is_one_failure_that_names_the_first_chat() {
         let mut scene = CheckFixture::healthy();
         scene
             .seen
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn chats_with_tools_or_parts_that_differ_are_worth_a_look_by_name() {
+    fn differing_chats_with_tools_or_parts_are_a_warning_that_names_them() {
         let mut scene = CheckFixture::healthy();
         scene
             .seen
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_that_only_the_engine_renders_is_worth_a_look_and_no_failure() {
+    fn a_chat_that_only_the_engine_renders_is_a_warning() {
         let mut scene = CheckFixture::healthy();
         scene
             .seen

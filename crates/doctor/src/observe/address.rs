@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_engine_in_a_folder_above_is_found_and_named() {
+    async fn an_engine_at_a_parent_path_is_found_and_named() {
         let engine = serving(|path| {
             status(if path == "/engine/v1/models" {
                 "200 OK"
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_key_that_is_missing_is_told_from_a_path_that_is() {
+    async fn a_missing_key_and_a_missing_path_are_distinguished() {
         let engine = serving(|_| status("401 Unauthorized")).await;
         assert_eq!(found(&engine).await, Some(PortOccupant::Locked));
         let broken = serving(|_| status("500 Internal Server Error")).await;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_of_models_is_told_from_none() {
+    async fn a_model_list_and_other_json_are_distinguished() {
         let with = |body: &str| {
             format!(
                 "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
@@ -206,13 +206,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_speaks_neither_tells_nothing() {
+    async fn a_port_of_another_protocol_gives_no_result() {
         let silent = serving(|_| b"220 mail\r\n".to_vec()).await;
         assert_eq!(found(&silent).await, None);
     }
 
     #[tokio::test]
-    async fn a_publisher_is_known_by_its_greeting() {
+    async fn a_publisher_is_recognized_by_its_greeting() {
         let any = "tcp://127.0.0.1:0".parse().expect("an endpoint");
         let (publisher, endpoint) = zmtp::Pub::bind(&any, zmtp::PubSettings::default())
             .await

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engines_own_words_are_cut_and_plain() {
+    fn an_engines_error_text_is_truncated_and_plain() {
         assert_eq!(
             words(br#"{"error":{"message":"no such model"}}"#),
             "no such model"

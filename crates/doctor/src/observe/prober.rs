@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_read_as_far_as_it_tells() {
+    fn missing_reply_fields_are_read_as_absent() {
         let reply = ProbeReply::read(&json!({
             "choices": [{"prompt_token_ids": [1, 2]}],
             "usage": {"prompt_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}},

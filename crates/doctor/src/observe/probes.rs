@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_hold_whole_blocks_of_the_largest_usual_size_unless_the_engine_tells_its_own() {
+    fn prompts_have_full_blocks_of_the_largest_common_size_unless_the_engine_reports_its_own() {
         assert_eq!(lengths(blocks(16), blocks(32), None), Ok((81, 130)));
         assert_eq!(lengths(blocks(16), None, None), Ok((321, 514)));
         assert_eq!(lengths(blocks(256), None, None), Ok((641, 1026)));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_are_shortened_to_what_the_model_takes_and_not_below_what_is_known() {
+    fn prompts_are_limited_by_the_model_length_and_not_below_the_known_block_size() {
         let (first, second) = lengths(blocks(16), None, Some(512)).expect("shorter ones fit");
         assert!(
             first < second && second >= 16 * 4 && second * TOKENS_PER_WORD + MARGIN_TOKENS <= 512

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_wildcards_are_everywhere() {
+    fn only_wildcards_bind_every_network() {
         for (endpoint, everywhere) in [
             ("tcp://*:5557", true),
             ("tcp://0.0.0.0:5557", true),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_publishers_has_none() {
+    fn an_invalid_publisher_list_is_empty() {
         let reply = json!({"1": {"endpoint": "tcp://*:2"}, "x": {"endpoint": "tcp://*:3"}, "2": {"endpoint": 7}, "3": 7});
         assert_eq!(
             read(&reply),

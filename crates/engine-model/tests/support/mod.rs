@@ -1,4 +1,4 @@
-//! An engine with a clock that the test turns.
+//! An engine with a clock that the test advances.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -62,7 +62,7 @@ pub(crate) fn adapted(lora: &str, request: GenerationRequest) -> GenerationReque
     }
 }
 
-/// `count` tokens that no other `kind` has.
+/// `count` tokens unique to `kind`.
 pub(crate) fn tokens(kind: u32, count: u32) -> Vec<u32> {
     (0..count).map(|place| kind * 10_000 + place).collect()
 }
@@ -88,7 +88,7 @@ impl EngineBench {
         self.engine.submit(self.now, request).unwrap();
     }
 
-    /// One step; false when there is nothing left to do.
+    /// Runs one step; false if the engine is idle.
     pub(crate) fn step(&mut self) -> bool {
         loop {
             match self.engine.begin(self.now) {
@@ -119,7 +119,7 @@ impl EngineBench {
                 return self.batches[before..].to_vec();
             }
         }
-        panic!("the engine never came to rest");
+        panic!("the engine never became idle");
     }
 
     pub(crate) fn cached_tokens(&self, id: u64) -> u32 {
@@ -139,7 +139,7 @@ impl EngineBench {
     }
 }
 
-/// What a listener that counts copies believes after these events.
+/// The blocks cached according to a listener that counts copies in these events.
 pub(crate) fn believed<'a>(
     batches: impl IntoIterator<Item = &'a Vec<CacheEvent>>,
 ) -> Vec<(Tier, EngineHash)> {

@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_a_text_or_holds_one() {
+    fn a_document_is_a_string_or_an_object_with_a_text() {
         let read = |value: Value| serde_json::from_value::<Document>(value).is_ok();
         assert!(read(json!("text")) && read(json!({"text": "text", "title": "t"})));
         assert!(!read(json!({"title": "t"})));

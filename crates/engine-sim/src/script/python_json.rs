@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_spelled_with_blanks() {
+    fn json_is_written_with_spaces() {
         assert_eq!(
             spelled(&json!({"a": [1, "x"], "b": null})),
             r#"{"a": [1, "x"], "b": null}"#

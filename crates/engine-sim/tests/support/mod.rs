@@ -19,7 +19,7 @@ struct TestCli {
     engine: EngineArgs,
 }
 
-/// Quick, on ports of its own.
+/// A fast engine on free ports.
 const BASE: [(&str, &str); 4] = [
     ("--port", "0"),
     ("--kv-events", "tcp://127.0.0.1:0"),
@@ -170,7 +170,7 @@ pub(crate) fn long_text(words: usize) -> String {
         .join(" ")
 }
 
-/// Asks again until the answer is yes; fails after ten seconds.
+/// Repeats the check until it succeeds; fails after ten seconds.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut asked: impl FnMut() -> F) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
     while !asked().await {
@@ -190,7 +190,7 @@ pub(crate) fn chunks(reply: &CollectedReply) -> Vec<Value> {
         .collect()
 }
 
-/// What these chunks say in one field of their deltas.
+/// One field of the chunks' deltas, concatenated.
 pub(crate) fn joined(chunks: &[Value], field: &str) -> String {
     chunks
         .iter()

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_two_seconds_and_start_again_after_a_good_connection() {
+    fn pauses_double_up_to_two_seconds_and_reset_after_a_good_connection() {
         let mut backoff = NatsBackoff::default();
         let waits: Vec<u128> = (0..7)
             .map(|_| backoff.with_chance(Duration::ZERO, 0.0).as_millis())

@@ -88,13 +88,13 @@ impl fmt::Debug for NatsCredentials {
 mod tests {
     use super::*;
 
-    // No real user's key: the example from the manual of nkeys.
+    // The example key from the manual of nkeys.
     const CREDS: &str = "-----BEGIN NATS USER JWT-----\neyJ0eXAiOiJqd3QifQ.e30.c2ln\n------END NATS USER JWT------\n\n\
         -----BEGIN USER NKEY SEED-----\nSUAIO3FHUX5PNV2LQIIP7TZ3N4L7TX3W53MQGEIVYFIGA635OZCKEYHFLM\n\
         ------END USER NKEY SEED------";
 
     #[test]
-    fn a_token_and_a_creds_file_are_told_apart() {
+    fn a_token_and_a_creds_file_are_distinguished() {
         assert_eq!(
             " t0ken\n".parse(),
             Ok(NatsCredentials(CredentialKind::Token("t0ken".to_owned())))
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_named_and_not_repeated() {
+    fn a_bad_credential_is_refused_without_quoting_it() {
         for text in ["", " \n", "two words", "zwei\nzeilen", "schlüssel"] {
             let error = text.parse::<NatsCredentials>().unwrap_err().to_string();
             assert!(

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_no_engine_can_have_is_not_connected_to() {
+    async fn a_forbidden_address_is_not_dialled() {
         for server in ["nats://169.254.169.254", "tls://169.254.169.254"] {
             let error = to(server, Destinations::Engines)
                 .open()
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_address_that_was_checked_is_the_one_connected_to() {
+    async fn the_dialled_address_is_the_checked_one() {
         let address = async |server, destinations| {
             to(server, destinations)
                 .address()

@@ -230,12 +230,12 @@ impl FromStr for NatsEndpoint {
 mod tests {
     use super::*;
 
-    fn complaint(text: &str) -> String {
+    fn parse_error(text: &str) -> String {
         text.parse::<NatsEndpoint>().unwrap_err().to_string()
     }
 
     #[test]
-    fn two_schemes_are_read_with_a_port_or_without() {
+    fn nats_and_tls_urls_parse_with_and_without_a_port() {
         for (text, shown, tls) in [
             ("nats://bus:4333/kv.a", "nats://bus:4333/kv.a", false),
             ("nats://bus/kv.a", "nats://bus:4222/kv.a", false),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_what_would_be_right() {
+    fn an_error_names_the_fault_and_the_expected_form() {
         for (text, said) in [
             ("http://bus:4222/kv.a", "use nats or tls"),
             ("bus:4222/kv.a", "use nats or tls"),
@@ -277,12 +277,12 @@ mod tests {
             ("nats://bus:4222/kv?x=1", "not allowed"),
         ] {
             assert!(
-                complaint(text).contains(said),
+                parse_error(text).contains(said),
                 "{text}: {}",
-                complaint(text)
+                parse_error(text)
             );
         }
-        assert!(complaint(&format!("nats://bus:4222/{}", "a".repeat(257))).contains("too long"));
+        assert!(parse_error(&format!("nats://bus:4222/{}", "a".repeat(257))).contains("too long"));
         assert!(
             format!("nats://bus:4222/{}", "a".repeat(256))
                 .parse::<NatsEndpoint>()
@@ -298,13 +298,13 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_refused_and_not_repeated() {
+    fn passwords_are_refused_and_not_quoted() {
         for text in [
             "nats://user:geheim@bus:4222/kv.a",
             "user:geheim@bus/kv.a",
             "geheim://bus/kv",
         ] {
-            let said = complaint(text);
+            let said = parse_error(text);
             assert!(
                 !said.contains("geheim") || text.starts_with("geheim://"),
                 "{said}"

@@ -53,16 +53,16 @@ mod tests {
     }
 
     #[test]
-    fn a_relay_is_asked_at_once_then_while_it_is_away_and_when_it_is_quiet() {
-        let mut knocking = RelayLiveness::default();
-        assert!(knocking.is_due(at(0)));
-        assert!(!knocking.record_missed(at(0)), "it was not there before");
-        assert!(!knocking.is_due(at(1)) && knocking.is_due(at(2)));
-        assert!(knocking.record_seen(at(2)));
-        assert!(!knocking.record_seen(at(3)), "no news");
-        assert!(!knocking.is_due(at(17)) && knocking.is_due(at(18)));
-        assert!(knocking.record_missed(at(18)), "it was there before");
-        knocking.request_check();
-        assert!(knocking.is_due(at(18)));
+    fn a_relay_is_probed_at_once_then_while_it_is_away_and_when_it_is_quiet() {
+        let mut liveness = RelayLiveness::default();
+        assert!(liveness.is_due(at(0)));
+        assert!(!liveness.record_missed(at(0)), "it was away before");
+        assert!(!liveness.is_due(at(1)) && liveness.is_due(at(2)));
+        assert!(liveness.record_seen(at(2)));
+        assert!(!liveness.record_seen(at(3)), "no news");
+        assert!(!liveness.is_due(at(17)) && liveness.is_due(at(18)));
+        assert!(liveness.record_missed(at(18)), "it was present before");
+        liveness.request_check();
+        assert!(liveness.is_due(at(18)));
     }
 }

@@ -180,9 +180,9 @@ mod tests {
     use super::{nats_server::NatsServer, *};
     use crate::replay::ReplayEvent;
 
-    // On one thread, so that an answer arrives faster than it is read.
+    // One thread, so that an answer arrives faster than the client reads it.
     #[tokio::test]
-    async fn an_answer_for_which_there_is_no_room_is_asked_for_in_parts() {
+    async fn an_answer_larger_than_the_buffer_is_requested_in_parts() {
         test_programs::require!(NatsServer);
         let server = NatsServer::start(&[]);
         let relay = async_nats::connect(server.url()).await.unwrap();

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_relay_writes_is_what_the_source_reads() {
+    fn messages_survive_a_round_trip_from_relay_to_source() {
         let sent = message(batch_headers(7, b"kv@a"), b"batch");
         let payload = &sent.payload;
         assert_eq!(
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_others_are_refused() {
+    fn messages_of_other_publishers_are_refused() {
         assert_eq!(published(&message(None, b"x")), Err(WireError::NoSeq));
         assert_eq!(
             published(&message(Some(one("Other", "1")), b"x")),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_cannot_stand_in_a_header_is_not_relayed() {
+    fn a_topic_that_does_not_fit_a_header_is_not_relayed() {
         for topic in [&b"\xff"[..], b"a\r\nb", b" a", &[b'a'; 1_025]] {
             assert!(batch_headers(0, topic).is_none(), "{topic:?}");
         }

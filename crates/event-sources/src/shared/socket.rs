@@ -208,12 +208,12 @@ mod tests {
         SocketMembers((0..).zip(of).map(member).collect())
     }
 
-    fn whose(members: &SocketMembers, topic: &str) -> Option<u32> {
+    fn worker_of(members: &SocketMembers, topic: &str) -> Option<u32> {
         members.of(topic.as_bytes()).map(|publisher| publisher.id.0)
     }
 
     #[test]
-    fn the_longest_beginning_of_a_topic_says_whose_it_is() {
+    fn the_longest_matching_topic_prefix_selects_the_member() {
         let members = members(&[("kv", &[]), ("kv-big", &[]), ("x", &[])]);
         for (topic, id) in [
             ("kv@a@m", Some(0)),
@@ -222,12 +222,12 @@ mod tests {
             ("k", None),
             ("", None),
         ] {
-            assert_eq!(whose(&members, topic), id, "{topic}");
+            assert_eq!(worker_of(&members, topic), id, "{topic}");
         }
     }
 
     #[test]
-    fn where_beginnings_are_alike_the_topic_names_the_worker() {
+    fn with_equal_topic_prefixes_the_topic_names_the_worker() {
         let members = members(&[
             ("", &["w1", "10.0.0.1:8000"]),
             ("", &["w2", "10.0.0.2:8000"]),
@@ -239,15 +239,15 @@ mod tests {
             ("kv@w1", None),
             ("", None),
         ] {
-            assert_eq!(whose(&members, topic), id, "{topic}");
+            assert_eq!(worker_of(&members, topic), id, "{topic}");
         }
     }
 
     #[test]
-    fn the_only_worker_of_a_socket_need_not_be_named() {
+    fn the_topic_of_a_sockets_only_worker_need_not_name_it() {
         let members = members(&[("", &["w1"])]);
         assert_eq!(
-            (whose(&members, ""), whose(&members, "kv@pod-7@m")),
+            (worker_of(&members, ""), worker_of(&members, "kv@pod-7@m")),
             (Some(0), Some(0))
         );
         // Another member is configured and has not joined yet.
@@ -257,7 +257,10 @@ mod tests {
             .values_mut()
             .for_each(|member| member.alone = false);
         assert_eq!(
-            (whose(&members, "kv@w2@m"), whose(&members, "kv@w1@m")),
+            (
+                worker_of(&members, "kv@w2@m"),
+                worker_of(&members, "kv@w1@m")
+            ),
             (None, Some(0))
         );
     }

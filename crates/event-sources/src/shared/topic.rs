@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_topics_with_both_parts_are_taken() {
+    fn only_topics_with_both_parts_are_parsed() {
         for topic in [
             &b""[..],
             b"kv@",

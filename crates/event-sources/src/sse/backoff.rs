@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    fn waits(backoff: &mut SseBackoff, count: usize) -> Vec<u128> {
+    fn pauses(backoff: &mut SseBackoff, count: usize) -> Vec<u128> {
         (0..count)
             .map(|_| backoff.after(Duration::ZERO, 0.0).as_millis())
             .collect()
@@ -60,38 +60,38 @@ mod tests {
 
     #[test]
     #[contract("CK48")]
-    fn the_first_wait_is_a_second_the_next_the_interval_and_then_they_double_to_a_minute() {
+    fn the_first_pause_is_a_second_then_the_interval_doubling_to_a_minute() {
         let mut backoff = SseBackoff::new(Duration::from_secs(5));
         assert_eq!(
-            waits(&mut backoff, 8),
+            pauses(&mut backoff, 8),
             [1000, 5000, 10_000, 20_000, 40_000, 60_000, 60_000, 60_000]
         );
     }
 
     #[test]
-    fn a_healthy_minute_starts_them_again_and_a_shorter_connection_does_not() {
+    fn a_healthy_minute_resets_the_pauses_and_a_shorter_connection_does_not() {
         let mut backoff = SseBackoff::new(Duration::from_secs(5));
-        waits(&mut backoff, 4);
+        pauses(&mut backoff, 4);
         assert_eq!(backoff.after(Duration::from_secs(59), 0.0).as_secs(), 40);
         assert_eq!(backoff.after(Duration::from_secs(60), 0.0).as_secs(), 1);
         assert_eq!(backoff.after(Duration::ZERO, 0.0).as_secs(), 5);
     }
 
     #[test]
-    fn a_short_interval_shortens_the_first_wait_too() {
+    fn a_short_interval_also_shortens_the_first_pause() {
         let mut backoff = SseBackoff::new(Duration::from_millis(20));
-        assert_eq!(waits(&mut backoff, 4), [20, 40, 80, 160]);
+        assert_eq!(pauses(&mut backoff, 4), [20, 40, 80, 160]);
         assert_eq!(
-            waits(&mut SseBackoff::new(Duration::from_secs(90)), 3),
+            pauses(&mut SseBackoff::new(Duration::from_secs(90)), 3),
             [1000, 60_000, 60_000]
         );
     }
 
     #[test]
-    fn chance_lengthens_a_wait_by_a_tenth_at_most_and_never_beyond_a_minute() {
+    fn jitter_adds_at_most_a_tenth_and_never_exceeds_a_minute() {
         let mut backoff = SseBackoff::new(Duration::from_secs(5));
         assert_eq!(backoff.after(Duration::ZERO, 1.0).as_millis(), 1100);
-        waits(&mut backoff, 6);
+        pauses(&mut backoff, 6);
         assert_eq!(backoff.after(Duration::ZERO, 1.0).as_secs(), 60);
     }
 }

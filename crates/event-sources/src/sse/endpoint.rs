@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     #[contract("CK42")]
-    fn four_schemes_are_read_and_nothing_else() {
+    fn only_http_https_ws_and_wss_urls_parse() {
         for (text, carrier, tls, port) in [
             ("http://a/v1/kv_events", EventTransport::Sse, false, 80),
             ("https://a/v1/kv_events", EventTransport::Sse, true, 443),
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn path_and_query_are_asked_for_as_written() {
+    fn path_and_query_are_requested_as_written() {
         assert_eq!(
             read("http://a:1/v1/kv_events?worker=w1&x=%20").target(),
             "/v1/kv_events?worker=w1&x=%20"
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_parsers_disagree_about_is_refused_and_passwords_are_not_repeated() {
+    fn ambiguous_urls_are_refused_and_passwords_are_not_quoted() {
         for text in [
             "http://user:geheim@a/x",
             "https://user:geheim@a/x",

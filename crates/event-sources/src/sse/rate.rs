@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_count_for_a_minute_and_not_longer() {
+    fn messages_count_for_one_minute() {
         let mut rate = MessageRate::default();
         assert_eq!(rate.per_second(at(0)), 0.0);
         (0..30).for_each(|second| rate.record(at(second)));
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(
             rate.per_second(at(59)),
             0.5,
-            "half a minute had one a second"
+            "one message a second for half a minute"
         );
         assert_eq!(rate.per_second(at(60)), 25.0 / 60.0);
         assert_eq!(rate.per_second(at(85)), 0.0);
@@ -76,14 +76,14 @@ mod tests {
         assert_eq!(
             rate.per_second(at(100)),
             1.0 / 60.0,
-            "what is older is gone"
+            "messages older than a minute are not counted"
         );
         rate.record(at(1_000_000));
         assert_eq!(rate.per_second(at(1_000_000)), 1.0 / 60.0);
     }
 
     #[test]
-    fn time_that_seems_to_go_back_loses_nothing() {
+    fn a_time_that_goes_back_loses_no_message() {
         let mut rate = MessageRate::default();
         rate.record(at(50));
         rate.record(at(10));

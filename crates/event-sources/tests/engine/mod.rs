@@ -1,4 +1,4 @@
-//! An engine's event sockets, scripted: a PUB, and a ROUTER that answers replay requests from a history.
+//! A scripted engine: a PUB socket and a ROUTER that answers replay requests from a history.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -22,32 +22,32 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use zmtp::{Limits, Pub, PubSettings, Router};
 
 pub(crate) const BLOCK: u32 = 4;
-/// Longer than anything here takes; only a broken test waits it out.
+/// Time limit of a wait; only a failing test reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const TARGET: Target = Target {
     worker: WorkerId(7),
     rank: DpRank(0),
 };
 
-/// What the replay socket has to say about each request.
+/// How the replay socket answers each request.
 #[derive(Clone, Debug)]
 pub(crate) enum Replies {
-    /// The buffered batches from the asked number on, then the end marker.
+    /// Sends the buffered batches from the requested number on, then the end marker.
     History(Vec<(u64, Vec<u8>)>, ReplayForm),
-    /// The same as libzmq sends it to a reader that takes nothing meanwhile.
+    /// The same, with the losses of libzmq to a reader that reads nothing meanwhile.
     Overflowing(Vec<(u64, Vec<u8>)>, Overflow),
-    /// Nothing at all.
+    /// Sends nothing.
     Silence,
-    /// These frames.
+    /// Sends these frames.
     Frames(Vec<Vec<u8>>),
 }
 
-/// What a ROUTER of libzmq delivers of an answer that its queue cannot take: the first so many messages, and some of
-/// those behind them. The end marker is the last message, and is not among these.
+/// The part of an answer that a libzmq ROUTER delivers when its queue overflows: the first messages
+/// and some later ones. The end marker is the last message and does not count as one of these.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Overflow {
     pub(crate) queue: usize,
-    /// Every so manieth behind the queue is delivered.
+    /// Behind the queue, one message in this many is delivered.
     pub(crate) every: usize,
 }
 
@@ -57,7 +57,7 @@ impl Overflow {
     }
 }
 
-/// The replay half of an engine.
+/// The replay socket of an engine.
 pub(crate) struct ReplaySocket {
     pub(crate) endpoint: Endpoint,
     pub(crate) asked: mpsc::UnboundedReceiver<u64>,
@@ -123,7 +123,7 @@ impl ReplaySocket {
         }
     }
 
-    /// Replies from the next request on.
+    /// Sets the replies from the next request on.
     pub(crate) fn then(&self, replies: Replies) {
         self.script.send(replies).unwrap();
     }
@@ -144,14 +144,14 @@ pub(crate) async fn publisher(at: &Endpoint) -> (Pub, Endpoint) {
     loop {
         match Pub::bind(at, PubSettings::default()).await {
             Ok(bound) => return bound,
-            // The connections of the publisher before may take a moment to be gone.
+            // The connections of the previous publisher may take a moment to close.
             Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// A batch that stores one block of tokens `n, n, n, n` named `100 + n`, without a parent.
+/// A batch that stores one root block of tokens `n, n, n, n` with engine hash `100 + n`.
 pub(crate) fn stored(n: u32) -> Vec<u8> {
     let event = WireEvent::Stored(WireStored {
         hashes: vec![(100 + u64::from(n)).into()],
@@ -183,7 +183,8 @@ pub(crate) fn live(seq: u64, payload: &[u8]) -> Vec<Vec<u8>> {
     frames::encode_live(b"", seq, payload)
 }
 
-/// So many batches, numbered from 0: mostly stores, and removals of what was stored a little before.
+/// Returns `batches` batches, numbered from 0: mostly stores, and removals of blocks stored a
+/// little earlier.
 pub(crate) fn history(batches: u32) -> Vec<(u64, Vec<u8>)> {
     let batch = |n: u32| {
         if n % 4 == 3 {
@@ -195,7 +196,7 @@ pub(crate) fn history(batches: u32) -> Vec<(u64, Vec<u8>)> {
     (0..batches).map(|n| (n.into(), batch(n))).collect()
 }
 
-/// What an index says that heard all of these, each once and in order.
+/// Returns the digest of an index that applied all of these, each once and in order.
 pub(crate) fn truth(batches: &[(u64, Vec<u8>)]) -> Vec<TargetDigest> {
     let index = KvIndex::new(IndexSettings::default());
     index.register(TARGET, "m".into());
@@ -217,7 +218,7 @@ pub(crate) fn truth(batches: &[(u64, Vec<u8>)]) -> Vec<TargetDigest> {
     index.digest()
 }
 
-/// A source under test with an index of its own.
+/// A source under test, with its own index.
 pub(crate) struct TestSource {
     pub(crate) index: Arc<KvIndex>,
     pub(crate) source: SourceHandle,
@@ -241,7 +242,7 @@ impl TestSource {
         )
     }
 
-    /// With an index that was made for it.
+    /// Follows with a given index.
     pub(crate) fn on(
         index: KvIndex,
         endpoint: &Endpoint,
@@ -265,7 +266,7 @@ impl TestSource {
         Self { index, source }
     }
 
-    /// Which of the blocks `0..10` the target holds.
+    /// Returns the blocks of `0..10` that the target holds.
     pub(crate) fn held(&self) -> Vec<u32> {
         let block_size = BlockSize::new(BLOCK.into()).unwrap();
         let namespace = Namespace {
@@ -285,7 +286,7 @@ impl TestSource {
         (0..10).filter(holds).collect()
     }
 
-    /// Waits until the stream looks as described.
+    /// Waits until the report and the held blocks satisfy a condition.
     pub(crate) async fn until(
         &self,
         what: &str,
@@ -316,7 +317,7 @@ impl TestSource {
             .await
     }
 
-    /// Waits until the publisher will send to this reader.
+    /// Waits until the publisher has this reader's subscription.
     pub(crate) async fn until_subscribed(&self, publisher: &Pub) {
         let mut subscribers = publisher.watch_subscribers();
         tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count > 0))

@@ -1,4 +1,4 @@
-//! What a target holds, asked of the index by the tokens.
+//! The blocks that a target holds, looked up in the index by their tokens.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,7 +10,7 @@ use kv_blocks::{BlockSize, HashScheme, Moment, Namespace, PromptIdentity, Sequen
 use kv_index::KvIndex;
 
 pub(crate) const BLOCK: u32 = 4;
-/// Longer than anything here takes; only a broken test waits it out.
+/// Time limit of a wait; only a failing test reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn namespace(model: &str) -> Namespace {
@@ -24,7 +24,7 @@ pub(crate) fn namespace(model: &str) -> Namespace {
     }
 }
 
-/// The plain rolling hash of a block of tokens `n, n, n, n` at the root.
+/// Returns the plain rolling hash of a root block of tokens `n, n, n, n`.
 pub(crate) fn plain(n: u32) -> SequenceHash {
     HashScheme::default().chain(
         None,
@@ -33,7 +33,8 @@ pub(crate) fn plain(n: u32) -> SequenceHash {
     )[0]
 }
 
-/// Which of the root blocks of tokens `n, n, n, n`, `n` in `0..10`, the target holds, and in which tier each is best.
+/// Returns the root blocks of tokens `n, n, n, n`, `n` in `0..10`, that the target holds, each with
+/// its best tier.
 pub(crate) fn held(index: &KvIndex, target: Target) -> Vec<(u32, &'static str)> {
     held_of(index, target, &namespace("m"))
 }
@@ -63,7 +64,7 @@ pub(crate) fn held_of(
     (0..10).filter_map(tier).collect()
 }
 
-/// Waits until the source looks as described.
+/// Waits until the source's report satisfies a condition.
 pub(crate) async fn until(
     source: &SourceHandle,
     what: &str,
@@ -85,7 +86,7 @@ pub(crate) async fn until(
     }
 }
 
-/// Waits until the target holds exactly this.
+/// Waits until the target holds exactly these blocks.
 pub(crate) async fn until_held(
     source: &SourceHandle,
     index: &Arc<KvIndex>,

@@ -16,7 +16,7 @@ use test_programs::ReservedPort;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Killed, as by `kill -9`, when dropped.
+/// The server process; killed with SIGKILL when dropped.
 pub(crate) struct NatsServer {
     child: Child,
     flags: Vec<String>,
@@ -40,7 +40,7 @@ impl NatsServer {
         server
     }
 
-    /// The same port again, after [`NatsServer::kill`].
+    /// Starts it again on the same port, after [`NatsServer::kill`].
     pub(crate) fn start_again(&mut self) {
         let before = self.starts();
         self.child = spawn(self.folder.path(), &self.flags, &self.port);
@@ -56,12 +56,12 @@ impl NatsServer {
         format!("nats://{}", self.port.address())
     }
 
-    /// Where files for it may lie.
+    /// The folder for its files.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// How often it has begun to serve. A connection would say less: its log cannot be another server's.
+    /// How often it has begun to serve, from its log: a connection could reach another server.
     fn starts(&self) -> usize {
         self.log().matches("Server is ready").count()
     }

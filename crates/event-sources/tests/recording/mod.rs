@@ -1,4 +1,5 @@
-//! What a real engine published, and what its own words imply without any of our code but the hash.
+//! A recorded session of a real engine, and the blocks that it implies, computed with none of our
+//! code but the hash.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -25,14 +26,14 @@ const BLOCK: usize = 32;
 #[derive(Clone)]
 pub(crate) struct RecordedBatch {
     pub(crate) seq: u64,
-    /// The engine's own bytes.
+    /// The engine's bytes.
     pub(crate) payload: Vec<u8>,
-    /// The same, as decoded when it was recorded.
+    /// The same batch as decoded by the recorder.
     events: Value,
 }
 
 impl RecordedBatch {
-    /// A removal as the engine would publish it.
+    /// A batch of removals as the engine would publish it.
     pub(crate) fn removing(seq: u64, names: &[u64]) -> Self {
         let removed = |name: &u64| WireRemoved {
             hashes: vec![(*name).into()],
@@ -51,7 +52,7 @@ impl RecordedBatch {
         }
     }
 
-    /// What the engine calls the blocks that are stored.
+    /// The engine hashes of the stored blocks.
     pub(crate) fn names(&self) -> Vec<u64> {
         let events = self.events.as_array().unwrap();
         events
@@ -74,7 +75,7 @@ fn names(event: &Value) -> Vec<u64> {
 fn lines() -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real");
     let read = |file| fs::read_to_string(folder.join(file)).unwrap();
-    // The second goes on where the first one ended.
+    // The second file continues the first.
     let text = read("0.32.0-basic.jsonl") + &read("0.32.0-session.jsonl");
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -88,7 +89,7 @@ fn frames_of(message: &Value) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Everything one engine published in its life, from number 0 on.
+/// Returns all batches that one engine process published, from number 0 on.
 pub(crate) fn session() -> Vec<RecordedBatch> {
     let published = lines()
         .into_iter()
@@ -110,7 +111,7 @@ pub(crate) fn session() -> Vec<RecordedBatch> {
     batches
 }
 
-/// What the engine answered when it was asked to replay everything, as a DEALER saw it.
+/// Returns the engine's answer to a replay request for everything, as a DEALER received it.
 pub(crate) fn recorded_answer() -> Vec<Vec<Vec<u8>>> {
     let asked = |line: &Value| {
         line["kind"] == "replay" && line["sent"] == serde_json::json!(["", "AAAAAAAAAAA="])
@@ -127,10 +128,10 @@ pub(crate) fn recorded_answer() -> Vec<Vec<Vec<u8>>> {
 /// A block: its salt, and our own hash of all tokens up to its end.
 pub(crate) type RecordedBlock = (Option<String>, SequenceHash);
 
-/// What the decoded batches imply, read once as a set and once as a counter.
+/// The blocks that the decoded batches imply, as a set and as a counter.
 #[derive(Default)]
 pub(crate) struct ImpliedBlocks {
-    /// What the engine calls a block, with its salt and all tokens up to its end.
+    /// By engine hash: a block's salt and all tokens up to its end.
     known: BTreeMap<u64, (Option<String>, Vec<u32>)>,
     set: BTreeSet<u64>,
     counter: BTreeMap<u64, u64>,
@@ -172,7 +173,7 @@ impl ImpliedBlocks {
             )),
             Some(parent) => self.known.get(&parent).cloned(),
         };
-        // Behind a block nobody heard of there is nothing to be known.
+        // The content behind an unknown block is unknown.
         let Some((salt, mut tokens)) = front else {
             return;
         };
@@ -214,8 +215,8 @@ impl ImpliedBlocks {
             .collect()
     }
 
-    /// The index holds at least what a set would and at most what a counter would, so what both hold and nothing else
-    /// where they agree.
+    /// Asserts that the index holds at least the set and at most the counter, so exactly both where
+    /// they agree.
     pub(crate) fn agrees_with(&self, index: &KvIndex, report: &StreamReport) {
         let held = memberships(index);
         let (least, most) = (self.as_set(), self.as_counter());
@@ -232,7 +233,7 @@ impl ImpliedBlocks {
     }
 }
 
-/// Everything the index holds.
+/// Returns all memberships of the index.
 pub(crate) fn memberships(index: &KvIndex) -> BTreeSet<RecordedBlock> {
     let mut place = DumpCursor::default();
     let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();

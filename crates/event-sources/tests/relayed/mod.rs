@@ -1,4 +1,4 @@
-//! An engine that keeps its history, a relay beside it, and readers behind a NATS server.
+//! An engine that keeps its history, its relay, and readers behind a NATS server.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -26,7 +26,7 @@ pub(crate) const SUBJECT: &str = "kv.pool-a.engine_0";
 
 type BatchHistory = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
 
-/// An engine: what it says is published, and kept for whoever asks later.
+/// An engine: it publishes its batches and keeps them for replay.
 pub(crate) struct RelayedEngine {
     publisher: Pub,
     pub(crate) endpoint: Endpoint,
@@ -86,14 +86,14 @@ impl RelayedEngine {
         }
     }
 
-    /// Another life behind the same sockets.
+    /// Starts a new engine process behind the same sockets.
     pub(crate) async fn restart(self) -> Self {
         let ports = Arc::clone(&self.ports);
         drop(self);
         Self::start_at(ports).await
     }
 
-    pub(crate) fn says(&self, payload: Vec<u8>) {
+    pub(crate) fn publish(&self, payload: Vec<u8>) {
         let mut history = self.history.lock().unwrap();
         let seq = history.len() as u64;
         self.publisher
@@ -101,23 +101,23 @@ impl RelayedEngine {
         history.push((seq, payload));
     }
 
-    pub(crate) fn says_all(&self, batches: &[(u64, Vec<u8>)]) {
+    pub(crate) fn publish_all(&self, batches: &[(u64, Vec<u8>)]) {
         batches
             .iter()
-            .for_each(|(_, payload)| self.says(payload.clone()));
+            .for_each(|(_, payload)| self.publish(payload.clone()));
     }
 
-    /// What an index says that heard it all.
+    /// Returns the digest of an index that applied the whole history.
     pub(crate) fn truth(&self) -> Vec<TargetDigest> {
         truth(&self.history.lock().unwrap())
     }
 
-    /// The number of what it said last.
+    /// The number of its latest batch.
     pub(crate) fn last_seq(&self) -> Option<u64> {
         (self.history.lock().unwrap().len() as u64).checked_sub(1)
     }
 
-    /// Waits until somebody hears what it says.
+    /// Waits until it has a subscriber.
     pub(crate) async fn until_subscribed(&self) {
         let mut subscribers = self.publisher.watch_subscribers();
         timeout(PATIENCE, subscribers.wait_for(|count| *count > 0))
@@ -142,7 +142,7 @@ async fn bound(at: &Endpoint) -> (Router, Endpoint) {
         loop {
             match Router::bind(at, Limits::default()).await {
                 Ok(bound) => return bound,
-                // The connections of the socket before may take a moment to be gone.
+                // The connections of the previous socket may take a moment to close.
                 Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
             }
         }
@@ -150,7 +150,7 @@ async fn bound(at: &Endpoint) -> (Router, Endpoint) {
     timeout(PATIENCE, wait).await.expect("a free port")
 }
 
-/// A relay in a task of its own.
+/// A relay in its own task.
 pub(crate) struct RelayTask {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<RelayCounts>,
@@ -190,7 +190,7 @@ impl RelayTask {
         }
     }
 
-    /// Waits until it says so.
+    /// Waits for a matching notice.
     pub(crate) async fn until(&mut self, is_so: impl Fn(&RelayNotice) -> bool) -> RelayNotice {
         let wait = async {
             loop {
@@ -200,10 +200,12 @@ impl RelayTask {
                 }
             }
         };
-        timeout(PATIENCE, wait).await.expect("the relay says so")
+        timeout(PATIENCE, wait)
+            .await
+            .expect("the relay sends the notice")
     }
 
-    /// Waits until both its ends are connected, whichever is first.
+    /// Waits until both its ends are connected, in any order.
     pub(crate) async fn until_relaying(&mut self) {
         let is_end = |notice: &RelayNotice| {
             matches!(
@@ -218,7 +220,7 @@ impl RelayTask {
         .await;
     }
 
-    /// As by a signal.
+    /// Stops it as a signal does.
     pub(crate) async fn stop(mut self) -> RelayCounts {
         self.stop.take().unwrap().send(()).unwrap();
         timeout(PATIENCE, &mut self.task)
@@ -227,7 +229,7 @@ impl RelayTask {
             .unwrap()
     }
 
-    /// As by `kill -9`.
+    /// Ends it as SIGKILL does.
     pub(crate) async fn kill(self) {
         self.task.abort();
         let _ = self.task.await;
@@ -251,14 +253,14 @@ pub(crate) fn follow_with(server: &str, change: impl FnOnce(&mut NatsSpec)) -> T
     TestSource { index, source }
 }
 
-/// Waits until the reader knows what the engine holds.
-pub(crate) async fn until_true(
+/// Waits until the reader's index equals the engine's cache.
+pub(crate) async fn until_synced(
     reader: &TestSource,
     engine: &RelayedEngine,
 ) -> event_sources::StreamReport {
     let (truth, last) = (engine.truth(), engine.last_seq());
     let index = Arc::clone(&reader.index);
-    // The report is older than the digest beside it, so it must show the same by itself.
+    // The report is older than the digest beside it, so it must show the state by itself.
     reader
         .until("the truth", |report, _| {
             report.state == "live" && report.last_seq == last && index.digest() == truth
@@ -266,8 +268,9 @@ pub(crate) async fn until_true(
         .await
 }
 
-/// Waits until the target holds exactly this, and the report says so too: it is published after the index is told.
-pub(crate) async fn until_told(
+/// Waits until the target holds exactly these blocks and the report agrees: it is published after
+/// the index update.
+pub(crate) async fn until_reported(
     reader: &TestSource,
     last_seq: u64,
     blocks: &[u32],

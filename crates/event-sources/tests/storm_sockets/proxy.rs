@@ -1,4 +1,4 @@
-//! A TCP proxy that knows where ZMTP messages begin and end, and is in the way.
+//! A TCP proxy that knows ZMTP message boundaries and injects faults.
 
 use std::{
     net::SocketAddr,
@@ -20,16 +20,16 @@ use tokio::{
 
 use crate::random::SplitMix64;
 
-/// What a proxy does to the messages that come from the engine, in percent of them. Cuts are in the middle of one.
+/// The faults of messages from the engine, in percent. Cuts are in the middle of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
     pub(crate) lost: usize,
     pub(crate) doubled: usize,
     pub(crate) late: usize,
     pub(crate) cut: usize,
-    /// Of a hundred connections: so many are closed at once ...
+    /// Percentage of connections that are closed at once.
     pub(crate) refused: usize,
-    /// ... and so many have a twin, of which nobody reads.
+    /// Percentage of connections that have a twin, which is never read.
     pub(crate) twins: usize,
 }
 
@@ -43,7 +43,7 @@ struct ProxyState {
     faults: Faults,
     upstream: Mutex<SocketAddr>,
     storming: AtomicBool,
-    /// Counts up whenever all connections are to end.
+    /// Incremented to end all connections.
     cuts: watch::Sender<u64>,
     done: AtomicU64,
 }
@@ -69,7 +69,7 @@ impl FaultyProxy {
         }
     }
 
-    /// The engine is somewhere else now.
+    /// Sets the engine's new address.
     pub(crate) fn moved(&self, upstream: &Endpoint) {
         *self.shared.upstream.lock() = address(upstream);
         self.cut();
@@ -80,12 +80,12 @@ impl FaultyProxy {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
     }
 
-    /// With `false` nothing is done to messages or connections any more.
+    /// `false` stops all faults of messages and connections.
     pub(crate) fn storm(&self, storming: bool) {
         self.shared.storming.store(storming, Ordering::Relaxed);
     }
 
-    /// Faults so far.
+    /// Number of faults so far.
     pub(crate) fn faults(&self) -> u64 {
         self.shared.done.load(Ordering::Relaxed)
     }
@@ -98,7 +98,7 @@ impl Drop for FaultyProxy {
 }
 
 impl ProxyState {
-    /// Whether something happens that does so in so many of a hundred cases.
+    /// Draws an event of this probability; counts it as a fault.
     fn hits(&self, dice: &mut SplitMix64, percent: usize) -> bool {
         let hits = dice.chance(percent) && self.storming.load(Ordering::Relaxed);
         self.done.fetch_add(u64::from(hits), Ordering::Relaxed);
@@ -116,7 +116,7 @@ fn address(endpoint: &Endpoint) -> SocketAddr {
 }
 
 async fn serve(listener: TcpListener, shared: Arc<ProxyState>, mut dice: SplitMix64) {
-    // Its connections end with it.
+    // Its connections end with this task.
     let mut connections = JoinSet::new();
     loop {
         let (client, _) = listener.accept().await.unwrap();
@@ -128,7 +128,7 @@ async fn serve(listener: TcpListener, shared: Arc<ProxyState>, mut dice: SplitMi
         connections.spawn(async move {
             let mut cuts = shared.cuts.subscribe();
             tokio::select! {
-                // An error is the end of the connection, as anywhere.
+                // An error ends the connection.
                 _ = carry(client, &shared, dice) => {}
                 _ = cuts.changed() => {}
             }
@@ -150,13 +150,13 @@ async fn carry(
         None
     };
     tokio::select! {
-        ended = say(from_client, to_engine, twin) => ended,
-        ended = hear(from_engine, to_client, shared, dice) => ended,
+        ended = copy_to_engine(from_client, to_engine, twin) => ended,
+        ended = copy_from_engine(from_engine, to_client, shared, dice) => ended,
     }
 }
 
-/// From the reader to the engine, and to the twin.
-async fn say(
+/// Copies from the reader to the engine and to the twin.
+async fn copy_to_engine(
     mut client: ReadHalf<TcpStream>,
     mut engine: WriteHalf<TcpStream>,
     mut twin: Option<TcpStream>,
@@ -174,8 +174,8 @@ async fn say(
     }
 }
 
-/// From the engine to the reader, message by message.
-async fn hear(
+/// Copies from the engine to the reader, message by message.
+async fn copy_from_engine(
     mut engine: ReadHalf<TcpStream>,
     mut client: WriteHalf<TcpStream>,
     shared: &ProxyState,
@@ -213,7 +213,7 @@ async fn hear(
     }
 }
 
-/// All frames of a message, or one command.
+/// Reads all frames of a message, or one command.
 async fn read_message(engine: &mut ReadHalf<TcpStream>) -> std::io::Result<(Vec<u8>, bool)> {
     const MORE: u8 = 1;
     const LONG: u8 = 2;

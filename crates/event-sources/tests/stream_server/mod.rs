@@ -1,4 +1,4 @@
-//! The other end of a stream over HTTP, scripted: a listener whose connections the test writes to by hand.
+//! A scripted HTTP stream server: the test writes to each connection itself.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -14,14 +14,14 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// Longer than anything here takes; only a broken test waits it out.
+/// Time limit of a wait; only a failing test reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The head of a stream of events.
+/// The reply head of an event stream.
 pub(crate) const HEAD: &[u8] =
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nconnection: close\r\n\r\n";
 
-/// Waits for something that must come.
+/// Awaits a future within the time limit.
 pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.unwrap()
 }
@@ -43,15 +43,15 @@ impl StreamServer {
         format!("http://127.0.0.1:{}/v1/kv_events", self.port)
     }
 
-    /// The next connection, as it is.
+    /// The next connection, with its request unread.
     pub(crate) async fn accept(&self) -> TcpStream {
         let (stream, _) = soon(self.listener.accept()).await.unwrap();
         stream.set_nodelay(true).unwrap();
         stream
     }
 
-    /// The next connection, its request read.
-    pub(crate) async fn asked(&self) -> ReceivedRequest {
+    /// The next connection, with its request read.
+    pub(crate) async fn next_request(&self) -> ReceivedRequest {
         let mut stream = self.accept().await;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -63,9 +63,9 @@ impl StreamServer {
         }
     }
 
-    /// The next connection, with a stream of events begun.
+    /// The next connection, with the reply head of an event stream sent.
     pub(crate) async fn streaming(&self) -> ReceivedRequest {
-        let mut asked = self.asked().await;
+        let mut asked = self.next_request().await;
         asked.send(HEAD).await;
         asked
     }
@@ -82,7 +82,7 @@ impl ReceivedRequest {
         soon(self.stream.write_all(bytes)).await.unwrap();
     }
 
-    /// One event of the Continuum kind.
+    /// Sends one Continuum event.
     pub(crate) async fn event(&mut self, kind: &str, n: u8, tokens: u32) {
         self.send(event(kind, n, tokens).as_bytes()).await;
     }
@@ -90,12 +90,13 @@ impl ReceivedRequest {
     /// Waits until the other end has closed the connection.
     pub(crate) async fn closed(mut self) {
         let mut rest = Vec::new();
-        // Closing with unread bytes in its buffers resets the connection, which is an end as well.
+        // A close with unread bytes in the buffers resets the connection, which also counts as
+        // closed.
         let _ = soon(self.stream.read_to_end(&mut rest)).await;
     }
 }
 
-/// The name of prefix number `n`, as events have it.
+/// The hash of prefix number `n`, as events have it.
 pub(crate) fn hash(n: u8) -> String {
     format!("{n:016x}")
 }
@@ -107,7 +108,7 @@ pub(crate) fn event(kind: &str, n: u8, tokens: u32) -> String {
     )
 }
 
-/// A source that feeds a prefix view of its own.
+/// A source that feeds its own prefix view.
 pub(crate) struct Watcher {
     pub(crate) view: Arc<MemoryPrefixIndex>,
     pub(crate) source: SourceHandle,
@@ -131,7 +132,7 @@ impl Watcher {
         }
     }
 
-    /// Which of the prefixes `0..16` the backend holds, with their tokens.
+    /// Returns the prefixes of `0..16` that the backend holds, with their token counts.
     pub(crate) fn held(&self) -> Vec<(u8, u32)> {
         let now = Clock::system().now();
         let tokens = |n: u8| {
@@ -175,7 +176,7 @@ impl Watcher {
     }
 }
 
-/// Follows `url` with short waits.
+/// Follows `url` with short pauses.
 pub(crate) fn follow(
     url: &str,
     sink: Box<dyn EventSink>,

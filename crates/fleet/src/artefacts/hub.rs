@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_without_a_tokenizer_is_no_find() {
+    fn a_snapshot_without_a_tokenizer_is_skipped() {
         let cache = tempfile::tempdir().unwrap();
         fs::create_dir_all(cache.path().join("models--org--name/snapshots/aaa")).unwrap();
         assert_eq!(find_in_hub(cache.path(), "org/name"), None);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_cannot_climb_out_of_the_cache() {
+    fn an_id_cannot_escape_the_cache_directory() {
         let cache = tempfile::tempdir().unwrap();
         snapshot(cache.path(), "aaa");
         for id in [

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_real_engines_reply_names_the_sockets_as_seen_from_here() {
+    fn a_real_engines_reply_yields_reachable_endpoints() {
         let reply =
             include_bytes!("../../../../tests/fixtures/vllm-real/0.32.0-kv_event_sources.json");
         let want = EventEndpoint {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wildcard_becomes_the_workers_host_and_nothing_else_does() {
+    fn only_wildcards_become_the_workers_host() {
         for (endpoint, want) in [
             ("tcp://*:1", "tcp://h:1"),
             ("tcp://0.0.0.0:1", "tcp://h:1"),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_come_in_order_and_bad_ones_are_left_out() {
+    fn ranks_are_sorted_and_invalid_ones_are_skipped() {
         let reply =
             br#"{"1":{"endpoint":"tcp://*:12"},"0":{"endpoint":"tcp://*:11","replay_endpoint":null,"topic":"t"},
             "x":{"endpoint":"tcp://*:13"},"2":{"endpoint":7},"3":7,"4":{"publisher":"null","endpoint":"tcp://*:15"},
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn further_ranks_are_further_ports() {
+    fn further_ranks_use_consecutive_ports() {
         assert_eq!(of_rank("tcp://h:5557", 0).as_deref(), Some("tcp://h:5557"));
         assert_eq!(of_rank("tcp://h:5557", 3).as_deref(), Some("tcp://h:5560"));
         assert_eq!(of_rank("tcp://h:65535", 1), None);

@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     #[contract("CH8")]
-    fn the_workers_own_way_of_asking_beats_the_types() {
+    fn the_workers_own_method_overrides_that_of_its_type() {
         let mut own = check(None, None, None);
         own.own.method = Some(CheckMethod::Post);
         assert_eq!(own.method(EngineKind::Vllm), (CheckMethod::Post, None));
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     #[contract("B1")]
-    fn the_workers_own_path_beats_the_global_one_which_beats_the_types() {
+    fn the_workers_own_path_overrides_the_global_one_and_that_of_its_type() {
         assert_eq!(
             check(None, None, Some("/up")).paths(EngineKind::Vllm),
             ["/up", "/v1/models"]

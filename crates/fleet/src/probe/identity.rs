@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_plain_version_is_believed() {
+    fn only_a_plain_version_is_accepted() {
         assert_eq!(
             read_version(br#"{"version":"0.32.0"}"#).as_deref(),
             Some("0.32.0")

@@ -42,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_refuses_a_message_of_nothing_takes_messages_and_one_without_the_route_does_not()
-     {
+    fn a_worker_that_rejects_an_empty_message_supports_messages_and_one_without_the_route_does_not()
+    {
         let said = |status| said(StatusCode::from_u16(status).expect("a status"));
         for status in [200, 400, 401, 422, 429] {
             assert_eq!(said(status), Some(MessagesMode::Native), "{status}");

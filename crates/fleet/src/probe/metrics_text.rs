@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_and_quotes_in_label_values_do_not_confuse() {
+    fn braces_and_quotes_in_label_values_are_parsed() {
         let found = read(
             r#"vllm:cache_config_info{a="}\"{",dtype="x,block_size=",block_size="64",b="["} 1"#,
         );
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_passed_over() {
+    fn invalid_lines_are_skipped() {
         for nonsense in [
             "",
             "vllm:num_requests_running",

@@ -102,7 +102,7 @@ mod tests {
         {"id":"ad1","object":"model","created":1795194608,"owned_by":"vllm","root":"adapters/ad1","parent":"tiny","max_model_len":null,"permission":[]}]}"#;
 
     #[test]
-    fn base_models_and_adapters_are_told_apart_by_their_parent() {
+    fn base_models_and_adapters_are_distinguished_by_parent() {
         let list = read(VLLM.as_bytes()).unwrap();
         assert_eq!(list.models.len(), 1);
         assert_eq!(&*list.models[0].id, "tiny");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_entries_are_passed_over_and_nonsense_replies_are_no_list() {
+    fn invalid_entries_are_skipped_and_invalid_replies_are_no_list() {
         let list = read(
             br#"{"data":[1,null,{},{"id":7},{"id":""},{"id":"a\u0007b"},{"id":"m","max_model_len":-1},{"id":"m"}]}"#,
         );

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rank_has_its_own_and_a_page_without_ranks_means_the_first() {
+    fn each_rank_has_its_own_counters_and_a_page_without_ranks_means_the_first() {
         let page = "vllm:prefix_cache_queries_total{engine=\"1\"} 10\nvllm:prefix_cache_hits_total{engine=\"1\"} 4\n\
                     vllm:external_prefix_cache_hits_total{engine=\"1\"} 2\nvllm:prefix_cache_queries_total{engine=\"0\"} 7\n";
         assert_eq!(read(page), [(0, 7, 0), (1, 10, 6)]);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn older_names_count_where_the_newer_ones_are_missing() {
+    fn older_names_are_read_if_the_newer_ones_are_missing() {
         let older = "vllm:gpu_prefix_cache_queries_total 5\nvllm:gpu_prefix_cache_hits_total 2\n";
         assert_eq!(read(older), [(0, 5, 2)]);
         let both =
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_passed_over() {
+    fn invalid_lines_are_skipped() {
         for page in [
             "vllm:prefix_cache_hits_total 4",
             "vllm:prefix_cache_queries_total NaN",

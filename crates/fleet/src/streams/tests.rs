@@ -135,7 +135,7 @@ impl StreamFixture {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_followed_somewhere_else_begins_with_nothing() {
+async fn a_stream_with_a_changed_endpoint_begins_empty() {
     let (scene, settings) = (StreamFixture::new(), settings());
     let (mut streams, model) = (WorkerStreams::default(), Arc::clone(&scene.namespace.model));
     // Blocks expected of a worker before its first stream are no stream's content.
@@ -243,7 +243,7 @@ async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
     assert_eq!(
         find(ReplayEndpoint::Auto, Some(&[])).await,
         None,
-        "it announces what it has"
+        "it announces its blocks"
     );
     assert_eq!(find(ReplayEndpoint::None, None).await, None);
 }

@@ -1,4 +1,4 @@
-//! Workers that come and go, and that are configured otherwise, while the fleet runs.
+//! Workers added, removed and reconfigured while the fleet runs.
 
 use contract_id::contract;
 use fleet::WorkerState;
@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_worker_that_stays_keeps_number_and_state_and_is_asked_anew_under_its_new_settings() {
+async fn a_kept_worker_keeps_number_and_state_and_is_probed_with_its_new_settings() {
     let engine = FakeEngine::serving("m").await;
     let parts = parts(vec![worker("w1", &engine.url())]);
     let mut roster = parts.config.clone();
@@ -27,7 +27,7 @@ async fn a_worker_that_stays_keeps_number_and_state_and_is_asked_anew_under_its_
     );
     assert!((now.weight - 3.0).abs() < f64::EPSILON);
 
-    // What only the worker can say is asked for, and it is used meanwhile.
+    // The worker is probed for its own data, and is used in the meantime.
     engine.models(&["m", "n"]);
     roster.workers[0].models = vec!["n".to_owned()];
     running.fleet.apply(&roster).unwrap();
@@ -41,7 +41,7 @@ async fn a_worker_that_stays_keeps_number_and_state_and_is_asked_anew_under_its_
 
 #[tokio::test]
 #[contract("F69")]
-async fn a_worker_that_is_missing_gets_no_requests_and_stays_until_it_is_seen_off() {
+async fn a_removed_worker_gets_no_requests_and_stays_until_it_is_released() {
     let (one, two) = (
         FakeEngine::serving("m").await,
         FakeEngine::serving("m").await,
@@ -71,7 +71,7 @@ async fn a_worker_that_is_missing_gets_no_requests_and_stays_until_it_is_seen_of
     );
     assert!(!running.metrics().contains("w2"));
 
-    // Who comes again is another one, also by number.
+    // A returning worker is a new one with a new number.
     roster.workers.push(worker("w2", &two.url()));
     running.fleet.apply(&roster).unwrap();
     assert_ne!(running.ready("w2").await.id, gone.id);
@@ -79,7 +79,7 @@ async fn a_worker_that_is_missing_gets_no_requests_and_stays_until_it_is_seen_of
 }
 
 #[tokio::test]
-async fn a_worker_at_another_url_is_another_one_and_both_can_be_told_apart() {
+async fn a_worker_with_a_new_url_is_a_new_worker_and_both_are_distinguishable() {
     let (one, two) = (
         FakeEngine::serving("m").await,
         FakeEngine::serving("m").await,
@@ -100,7 +100,7 @@ async fn a_worker_at_another_url_is_another_one_and_both_can_be_told_apart() {
     );
     assert_eq!(snapshot.model("m").unwrap().candidates.len(), 1);
 
-    // An address that cannot be used changes nothing.
+    // An invalid address changes nothing.
     roster.workers = vec![worker("w1", "nonsense")];
     assert!(running.fleet.apply(&roster).is_err());
     assert_eq!(
@@ -111,7 +111,7 @@ async fn a_worker_at_another_url_is_another_one_and_both_can_be_told_apart() {
 }
 
 #[tokio::test]
-async fn a_drained_worker_stays_drained_over_a_change_and_is_used_again_when_it_is_resumed() {
+async fn a_drained_worker_stays_drained_across_a_reload_until_it_is_resumed() {
     let engine = FakeEngine::serving("m").await;
     let parts = parts(vec![worker("w1", &engine.url())]);
     let mut roster = parts.config.clone();
@@ -144,8 +144,7 @@ async fn a_drained_worker_stays_drained_over_a_change_and_is_used_again_when_it_
 }
 
 #[tokio::test]
-async fn a_worker_that_comes_again_has_its_name_also_while_the_one_before_still_ends_its_requests()
-{
+async fn a_returning_worker_has_its_name_while_its_predecessor_finishes_requests() {
     let (one, two) = (
         FakeEngine::serving("m").await,
         FakeEngine::serving("m").await,
@@ -175,7 +174,7 @@ async fn a_worker_that_comes_again_has_its_name_also_while_the_one_before_still_
 }
 
 #[tokio::test]
-async fn who_is_to_believe_other_certificates_is_connected_to_anew() {
+async fn changed_certificate_settings_reconnect_the_worker() {
     let engine = FakeEngine::serving("m").await;
     let parts = parts(vec![worker("w1", &engine.url())]);
     let mut roster = parts.config.clone();

@@ -1,4 +1,4 @@
-//! Event streams as signs of life, and of whose cache is known.
+//! Event streams as signs of life, and as the source of known caches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ pub(crate) async fn publisher(endpoint: &str) -> (Pub, Endpoint) {
         .unwrap()
 }
 
-/// An engine that announces where it publishes.
+/// An engine that announces its event endpoint.
 pub(crate) async fn publishing_engine(endpoint: &Endpoint, block_size: u32) -> FakeEngine {
     let engine = FakeEngine::serving("m").await;
     engine.vllm(block_size);
@@ -41,7 +41,7 @@ pub(crate) async fn publishing_engine(endpoint: &Endpoint, block_size: u32) -> F
     engine
 }
 
-/// Once somebody listens: nothing brings back what is published before that.
+/// Publishes once a subscriber is connected: earlier messages cannot be recovered.
 pub(crate) async fn store(publisher: &Pub, seq: u64, block_size: u32) {
     publisher
         .watch_subscribers()
@@ -106,7 +106,7 @@ async fn a_live_stream_makes_the_cache_known_and_fills_the_index() {
 }
 
 #[tokio::test]
-async fn an_engine_that_dies_without_a_request_is_noticed_by_its_stream_and_its_cache_forgotten() {
+async fn a_lost_stream_reveals_a_dead_engine_and_clears_its_cache() {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let mut engine = publishing_engine(&endpoint, 32).await;
     let parts = parts(vec![worker("w1", &engine.url())]);
@@ -140,7 +140,7 @@ async fn an_engine_that_dies_without_a_request_is_noticed_by_its_stream_and_its_
     running.fleet.stop().await;
 }
 
-/// `health`: what its last check found, the one that was made because its stream was lost.
+/// `health`: the status in its last check, which the lost stream triggered.
 async fn seen_while_it_was_ending(health: u16) {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let mut engine = publishing_engine(&endpoint, 32).await;
@@ -168,17 +168,17 @@ async fn seen_while_it_was_ending(health: u16) {
 }
 
 #[tokio::test]
-async fn an_engine_whose_port_outlives_its_publisher_is_looked_at_again() {
+async fn an_engine_whose_port_outlives_its_publisher_is_checked_again() {
     seen_while_it_was_ending(500).await;
 }
 
 #[tokio::test]
-async fn an_engine_that_ends_in_peace_its_publisher_first_is_looked_at_again() {
+async fn an_engine_that_shuts_down_its_publisher_first_is_checked_again() {
     seen_while_it_was_ending(200).await;
 }
 
 #[tokio::test]
-async fn a_publisher_that_goes_alone_costs_the_certainty_and_not_the_worker() {
+async fn a_lost_publisher_makes_the_cache_predicted_and_the_worker_stays_ready() {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = publishing_engine(&endpoint, 32).await;
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -194,7 +194,7 @@ async fn a_publisher_that_goes_alone_costs_the_certainty_and_not_the_worker() {
 }
 
 #[tokio::test]
-async fn the_block_size_of_the_events_is_the_one_that_counts() {
+async fn the_block_size_of_the_events_applies() {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = publishing_engine(&endpoint, 32).await;
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -209,7 +209,7 @@ async fn the_block_size_of_the_events_is_the_one_that_counts() {
 }
 
 #[tokio::test]
-async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_workers_own() {
+async fn without_an_announced_endpoint_the_default_port_of_the_workers_host_is_tried() {
     let (_publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = FakeEngine::serving("m").await;
     let other = FakeEngine::serving("m").await;
@@ -221,7 +221,7 @@ async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_wo
     assert_eq!(running.fleet.streams()[0].endpoint, endpoint.to_string());
     running.fleet.stop().await;
 
-    // Two engines on one host: whose events would they be?
+    // Two engines on one host: the owner of the events is ambiguous.
     let mut shared = parts(vec![
         worker("w1", &engine.url()),
         worker("w2", &other.url()),
@@ -274,7 +274,7 @@ async fn each_worker_has_one_subscription_to_the_default_port_of_its_own_host() 
 }
 
 #[tokio::test]
-async fn a_stream_that_goes_while_a_check_hangs_is_seen_before_the_check_ends() {
+async fn a_stream_lost_during_a_hanging_check_is_detected_before_the_check_ends() {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = publishing_engine(&endpoint, 32).await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);

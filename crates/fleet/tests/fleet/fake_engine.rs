@@ -1,4 +1,5 @@
-//! A scripted engine on a real socket: it answers paths with what the test says, and can die and come back.
+//! A scripted engine on a real socket: it answers paths as the test specifies, and can die and
+//! return.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
@@ -10,7 +11,7 @@ use tokio::{
     task::JoinSet,
 };
 
-/// What a path is answered with.
+/// The answer for a path.
 #[derive(Clone, Debug)]
 pub(crate) enum PathAnswer {
     Reply(u16, Vec<u8>),
@@ -27,19 +28,19 @@ struct AnswerScript {
 
 pub(crate) struct FakeEngine {
     address: SocketAddr,
-    /// While it is away nobody else has it.
+    /// Keeps the port reserved while the engine is away.
     _port: ReservedPort,
     script: Arc<Mutex<AnswerScript>>,
     running: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl FakeEngine {
-    /// An engine that serves one model and is well.
+    /// A healthy engine that serves one model.
     pub(crate) async fn serving(model: &str) -> Self {
         Self::serving_at("127.0.0.1", model).await
     }
 
-    /// The same on another of this machine's loopback addresses.
+    /// The same on another loopback address.
     pub(crate) async fn serving_at(host: &str, model: &str) -> Self {
         let mut engine = Self::bound_at(host).await;
         engine.models(&[model]);
@@ -48,7 +49,7 @@ impl FakeEngine {
         engine
     }
 
-    /// An engine that has a port of its own and does not listen yet.
+    /// An engine with a reserved port that does not listen yet.
     pub(crate) async fn bound() -> Self {
         Self::bound_at("127.0.0.1").await
     }
@@ -98,7 +99,7 @@ impl FakeEngine {
         );
     }
 
-    /// Speaks vLLM's side routes too.
+    /// Adds vLLM's side routes.
     pub(crate) fn vllm(&self, block_size: u32) {
         self.answer("/version", 200, r#"{"version":"0.32.0"}"#);
         self.answer(

@@ -1,4 +1,4 @@
-//! What a worker says about itself.
+//! The worker's own data: models, block size, endpoints.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -31,7 +31,7 @@ async fn a_vllm_engine_is_recognised_with_its_version_block_size_and_cache() {
 }
 
 #[tokio::test]
-async fn a_configured_block_size_beats_what_the_engine_says() {
+async fn a_configured_block_size_overrides_the_engines() {
     let engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let mut own = worker("w1", &engine.url());
@@ -44,7 +44,7 @@ async fn a_configured_block_size_beats_what_the_engine_says() {
 }
 
 #[tokio::test]
-async fn events_are_looked_for_where_the_engine_says_with_its_own_host() {
+async fn events_are_followed_at_the_engines_endpoint_on_its_own_host() {
     let engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     engine.answer(
@@ -71,7 +71,8 @@ async fn events_are_looked_for_where_the_engine_says_with_its_own_host() {
         (1, "tcp://127.0.0.1:3")
     );
     assert_eq!(streams[1].replay_endpoint, None);
-    // Nothing listens there: until the stream is live the cache is predicted, and two ranks are two candidates.
+    // Nothing listens there: until the stream is live the cache is predicted, and two ranks are two
+    // candidates.
     let snapshot = running.fleet.snapshot();
     let model = snapshot.model("m").unwrap();
     assert_eq!(model.candidates.len(), 2);
@@ -204,7 +205,7 @@ async fn a_worker_serves_only_the_models_it_is_configured_for() {
 }
 
 #[tokio::test]
-async fn probes_carry_the_workers_own_key() {
+async fn probes_send_the_workers_own_key() {
     let engine = FakeEngine::serving("m").await;
     let mut own = worker("w1", &engine.url());
     own.api_key = Some(config::Secret::new("k-123"));
@@ -222,7 +223,7 @@ async fn probes_carry_the_workers_own_key() {
 }
 
 #[tokio::test]
-async fn a_missing_key_is_named_as_the_problem() {
+async fn a_missing_key_is_reported_as_the_problem() {
     let engine = FakeEngine::serving("m").await;
     engine.answer("/v1/models", 401, "");
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -258,7 +259,7 @@ async fn metrics_show_states_and_cache_sources() {
 }
 
 #[tokio::test]
-async fn a_side_answer_that_does_not_come_takes_nothing_away() {
+async fn a_missing_answer_to_a_side_probe_discards_nothing() {
     let mut engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     engine.answer(
@@ -292,7 +293,8 @@ async fn a_side_answer_that_does_not_come_takes_nothing_away() {
         .report_failure(before.id, FailureKind::Refused);
     engine.start();
     assert_eq!(known(&*running.ready("w1").await), known(&before));
-    // It is asked again, with more patience, when it is in use; that no answer comes then changes nothing either.
+    // Once the worker is in use it is probed again with a longer timeout; a missing answer still
+    // changes nothing.
     let asked = || {
         engine
             .heads()
@@ -301,13 +303,13 @@ async fn a_side_answer_that_does_not_come_takes_nothing_away() {
             .count()
     };
     running
-        .until("the patient question", |_| asked() == 3)
+        .until("the probe with the longer timeout", |_| asked() == 3)
         .await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(known(&running.fleet.snapshot().workers[0]), known(&before));
     assert_eq!(running.fleet.streams().len(), 2);
 
-    // An answer that says less is believed.
+    // An answer with less information is accepted.
     engine.answer(
         "/kv_event_sources",
         200,
@@ -346,7 +348,7 @@ async fn the_models_of_an_aggregator_do_not_share_their_caches() {
         ["a", "a", "b", "c", "b"]
     );
     running.fleet.stop().await;
-    // One engine process with events has one model, whatever it calls it.
+    // One engine process with events has one model under any name.
     engine.answer(
         "/kv_event_sources",
         200,
@@ -367,7 +369,7 @@ async fn the_models_of_an_aggregator_do_not_share_their_caches() {
 }
 
 #[tokio::test]
-async fn a_publisher_that_its_worker_gives_up_is_followed_for_the_one_that_was_refused() {
+async fn a_publisher_released_by_its_worker_is_followed_for_the_worker_that_was_refused_it() {
     let one = FakeEngine::serving("m").await;
     let two = FakeEngine::serving("m").await;
     let mut engines = [one, two];

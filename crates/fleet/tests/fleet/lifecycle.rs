@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_worker_that_is_down_at_start_is_said_so_and_used_when_it_comes() {
+async fn a_worker_down_at_the_start_is_reported_and_used_once_it_appears() {
     let mut engine = FakeEngine::bound().await;
     engine.models(&["m"]);
     engine.answer("/health", 200, "");
@@ -42,14 +42,14 @@ async fn a_worker_that_is_down_at_start_is_said_so_and_used_when_it_comes() {
 
 #[tokio::test]
 #[contract("B4")]
-async fn a_refused_request_takes_the_worker_out_at_once_and_a_restart_brings_it_back() {
+async fn a_refused_request_takes_the_worker_down_at_once_and_a_restart_brings_it_back() {
     let mut engine = FakeEngine::serving("m").await;
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let view = running.ready("w1").await;
 
     engine.die().await;
     running.fleet.report_failure(view.id, FailureKind::Refused);
-    // No waiting here: the very next decision must see it.
+    // No wait here: the next decision must see it.
     let snapshot = running.fleet.snapshot();
     assert_eq!(snapshot.workers[0].state, WorkerState::Down);
     assert!(snapshot.model("m").unwrap().candidates.is_empty());
@@ -66,7 +66,7 @@ async fn a_refused_request_takes_the_worker_out_at_once_and_a_restart_brings_it_
 }
 
 #[tokio::test]
-async fn a_process_that_ended_is_counted_once_also_when_it_is_back_before_anybody_looked() {
+async fn an_ended_process_is_counted_once_even_if_it_is_back_before_a_check() {
     let mut engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.config.health_checks.unhealthy_threshold = NonZeroU32::MIN;
@@ -80,7 +80,7 @@ async fn a_process_that_ended_is_counted_once_also_when_it_is_back_before_anybod
         engine.start();
         assert_eq!(running.ready("w1").await.ended, ended);
     }
-    // A check that fails says nothing about the process.
+    // A failed check is no evidence about the process.
     engine.answer("/health", 500, "");
     running.fleet.report_failure(view.id, FailureKind::Status);
     running
@@ -94,7 +94,7 @@ async fn a_process_that_ended_is_counted_once_also_when_it_is_back_before_anybod
 
 #[tokio::test]
 #[contract("DY12")]
-async fn a_load_that_can_no_longer_be_read_is_not_believed_for_ever() {
+async fn a_load_that_can_no_longer_be_read_expires() {
     let engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -121,7 +121,7 @@ async fn a_load_that_can_no_longer_be_read_is_not_believed_for_ever() {
 
 #[tokio::test]
 #[contract("DY12")]
-async fn a_load_that_a_returning_worker_told_is_not_believed_for_ever_either() {
+async fn a_load_reported_by_a_returning_worker_expires_too() {
     let mut engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -135,7 +135,7 @@ async fn a_load_that_a_returning_worker_told_is_not_believed_for_ever_either() {
             snapshot.workers[0].load.running.is_none()
         })
         .await;
-    // It tells its load while it is asked who it is, and not once more.
+    // It reports its load during identification, and never again.
     engine.die().await;
     running
         .fleet
@@ -153,7 +153,7 @@ async fn a_load_that_a_returning_worker_told_is_not_believed_for_ever_either() {
 }
 
 #[tokio::test]
-async fn a_restart_with_another_model_is_never_sent_the_old_ones_requests() {
+async fn a_restart_with_another_model_gets_no_requests_for_the_old_one() {
     let mut engine = FakeEngine::serving("old").await;
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let view = running.ready("w1").await;
@@ -173,7 +173,7 @@ async fn a_restart_with_another_model_is_never_sent_the_old_ones_requests() {
 
 #[tokio::test]
 #[contract("CH3", "CH4", "CH5")]
-async fn a_loading_worker_gets_nothing_until_it_has_loaded() {
+async fn a_loading_worker_gets_no_requests_until_it_has_loaded() {
     let engine = FakeEngine::serving("m").await;
     engine.answer("/health", 503, "loading");
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -184,7 +184,8 @@ async fn a_loading_worker_gets_nothing_until_it_has_loaded() {
     engine.answer("/health", 200, "");
     running.ready("w1").await;
 
-    // A worker in use that says it loads again leaves at once, and a request's 503 makes us ask.
+    // A worker in use that reports loading gets no requests at once, and a request's 503 triggers
+    // the check.
     engine.answer("/health", 503, "loading");
     running.fleet.report_failure(
         running.fleet.snapshot().workers[0].id,
@@ -227,7 +228,7 @@ async fn a_missing_health_path_is_replaced_by_the_next_one_and_any_other_status_
 }
 
 #[tokio::test]
-async fn a_worker_that_accepts_and_never_answers_holds_up_nobody() {
+async fn a_worker_that_accepts_and_never_answers_delays_no_other() {
     let stuck = FakeEngine::serving("m").await;
     stuck.hang("/health");
     let well = FakeEngine::serving("m").await;
@@ -247,7 +248,7 @@ async fn a_worker_that_accepts_and_never_answers_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn stopping_in_the_middle_of_a_check_does_not_wait_for_its_answer() {
+async fn a_stop_during_a_check_does_not_wait_for_its_answer() {
     let stuck = FakeEngine::serving("m").await;
     stuck.hang("/health");
     let mut parts = parts(vec![worker("stuck", &stuck.url())]);
@@ -263,7 +264,7 @@ async fn stopping_in_the_middle_of_a_check_does_not_wait_for_its_answer() {
 }
 
 #[tokio::test]
-async fn nonsense_is_a_reason_not_to_use_a_worker_and_never_more() {
+async fn an_invalid_answer_only_makes_a_worker_unusable() {
     for (body, said) in [
         (
             "<html>hello</html>".to_owned(),
@@ -285,7 +286,7 @@ async fn nonsense_is_a_reason_not_to_use_a_worker_and_never_more() {
 }
 
 #[tokio::test]
-async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_its_side_answers() {
+async fn a_restarted_worker_is_used_soon_after_it_answers_despite_slow_side_probes() {
     let mut engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let mut parts = parts(vec![worker("w1", &engine.url())]);
@@ -304,7 +305,8 @@ async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_it
     ] {
         engine.die().await;
         running.fleet.report_failure(view.id, FailureKind::Refused);
-        // Long enough for the knocks to have found their rhythm, and at another place of it each time.
+        // Long enough for connect probes at a steady interval, and at another phase of it each
+        // time.
         tokio::time::sleep(Duration::from_millis(away_ms)).await;
         if slow {
             let sides = [
@@ -327,13 +329,14 @@ async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_it
             shortest = shortest.min(took);
         }
     }
-    // A side question's patience is 3 s, which every try would have waited for; a busy machine is slow in one or the other.
+    // The timeout of a side probe is 3 s, which every attempt would reach; a busy machine delays
+    // only single attempts.
     assert!(shortest < Duration::from_millis(2500), "{shortest:?}");
     running.fleet.stop().await;
 }
 
 #[tokio::test]
-async fn a_refused_request_empties_the_predictions_also_of_a_worker_that_was_down_already() {
+async fn a_refused_request_clears_predictions_even_of_a_worker_already_down() {
     let engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.config.health_checks.unhealthy_threshold = NonZeroU32::MIN;

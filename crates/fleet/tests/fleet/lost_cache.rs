@@ -1,4 +1,4 @@
-//! A cache that is gone with its process is credited to nobody, and forgotten beside whatever waits.
+//! The cache of an ended process is not credited, and its removal blocks no waiting request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     setup::{parts, start, worker},
 };
 
-/// Chains that the engine has, each a run of its own: forgetting them takes a hundred slices.
+/// Chains of the engine, each a separate run: their removal takes a hundred slices.
 const CHAINS: u64 = 100_000;
 
 fn namespace() -> Namespace {
@@ -40,13 +40,13 @@ fn fill(index: &KvIndex, target: Target) {
 
 #[tokio::test]
 #[contract("F1")]
-async fn a_request_that_finds_its_engine_dead_does_not_wait_until_the_cache_is_forgotten() {
+async fn a_request_to_a_dead_engine_does_not_wait_for_the_removal_of_its_blocks() {
     let mut engine = FakeEngine::serving("m").await;
     let parts = parts(vec![worker("w1", &engine.url())]);
     let index = Arc::clone(&parts.index);
     let running = start(parts);
     let mut was_left = false;
-    // The thread that forgets may be faster than this one where the machine is busy: not every time.
+    // The removal thread may be faster than this one on a busy machine, but not every time.
     for _ in 0..20 {
         let target = Target {
             worker: running.ready("w1").await.id,
@@ -69,7 +69,7 @@ async fn a_request_that_finds_its_engine_dead_does_not_wait_until_the_cache_is_f
                 .lookup(&namespace(), &[SequenceHash(0)], kv_blocks::Moment::START)
                 .is_empty()
         );
-        // What the next process says stays, also while the rest is being forgotten.
+        // Blocks of the next process stay, even during the removal of the others.
         engine.start();
         running.ready("w1").await;
         index.store_hashes(target, &namespace(), None, &[SequenceHash(7)], Tier::Device);

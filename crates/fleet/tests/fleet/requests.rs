@@ -1,4 +1,4 @@
-//! What the request path reports.
+//! Reports of the request path.
 
 use contract_id::contract;
 use fleet::{FailureKind, WorkerState};
@@ -10,7 +10,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_worker_that_passes_checks_and_fails_requests_is_ejected_but_never_the_last_one() {
+async fn a_worker_that_passes_checks_and_fails_requests_is_ejected_unless_it_is_the_last() {
     let one = FakeEngine::serving("m").await;
     let two = FakeEngine::serving("m").await;
     let running = start(parts(vec![
@@ -47,8 +47,7 @@ async fn a_worker_that_passes_checks_and_fails_requests_is_ejected_but_never_the
 
 #[tokio::test]
 #[contract("F87")]
-async fn when_no_worker_is_ready_those_that_served_before_are_offered_and_said_to_be_a_last_resort()
-{
+async fn without_ready_workers_earlier_ones_are_candidates_marked_as_last_resort() {
     let mut engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.config.health_checks.interval = std::time::Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! A fleet over given engines, and waiting for what it finds.
+//! A fleet over given engines, and waits for its findings.
 
 use std::{
     num::{NonZeroU32, NonZeroUsize},
@@ -79,7 +79,7 @@ pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
                 memory_budget: 1 << 26,
                 block_hash: BlockHashKind::Xxh3,
                 block_hash_seed: 1337,
-                // Nothing listens on port 1: no test follows a stranger's stream.
+                // Nothing listens on port 1: no test follows a foreign stream.
                 default_port: 1,
                 topic_filter: String::new(),
                 replay: true,
@@ -142,7 +142,7 @@ pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
     }
 }
 
-/// A running fleet, the verdicts it said and its metrics.
+/// A running fleet, its reported verdicts and its metrics.
 pub(crate) struct RunningFleet {
     pub(crate) fleet: Fleet,
     pub(crate) verdicts: Arc<Mutex<Vec<String>>>,
@@ -163,7 +163,7 @@ pub(crate) fn start(mut parts: FleetParts) -> RunningFleet {
 }
 
 impl RunningFleet {
-    /// Polls until the snapshot is as wanted.
+    /// Polls until the snapshot meets the condition.
     pub(crate) async fn until(
         &self,
         what: &str,
@@ -213,7 +213,7 @@ impl RunningFleet {
         });
         waited
             .await
-            .unwrap_or_else(|_| panic!("never said: {wanted}; said: {:#?}", self.verdicts.lock()))
+            .unwrap_or_else(|_| panic!("no verdict {wanted}; got: {:#?}", self.verdicts.lock()))
     }
 
     pub(crate) fn metrics(&self) -> String {

@@ -1,4 +1,4 @@
-//! Event streams that are not a publisher to connect to.
+//! Event streams from sources other than a publisher at the engine.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ fn stream_states(running: &RunningFleet, worker: &str) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
+async fn workers_share_a_bound_socket_and_the_topic_identifies_the_sender() {
     let engines = [
         FakeEngine::serving("m").await,
         FakeEngine::serving("m").await,
@@ -84,7 +84,7 @@ async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
         worker.kv_events.bind = true;
         worker.kv_events.endpoint = Some(endpoint.clone());
     }
-    // The third has topics of its own; the first two are told apart by name and by address.
+    // The third has its own topic; name and address distinguish the first two.
     workers[2].kv_events.topic = "events-of-w3".to_owned();
     let parts = parts(workers);
     let index = Arc::clone(&parts.index);
@@ -97,7 +97,7 @@ async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
     assert_eq!(
         stream_states(&running, "w1"),
         ["connecting"],
-        "nobody has said anything yet"
+        "no event has arrived yet"
     );
 
     let publisher = connected(&endpoint.parse().unwrap()).await;
@@ -126,7 +126,7 @@ async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
             .contains("warmroute_kv_events_total{worker=\"w2\",kind=\"stored\"} 2\n")
     );
 
-    // One connection was all of theirs.
+    // They all share one connection.
     drop(publisher);
     running
         .until("predicted", |snapshot| {
@@ -147,7 +147,7 @@ async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
 }
 
 #[tokio::test]
-async fn an_engine_that_keeps_a_list_is_asked_for_it_with_the_worker_s_key() {
+async fn an_engine_with_an_endpoint_list_is_queried_with_the_workers_key() {
     let engine = FakeEngine::serving("m").await;
     let token = json!({"type": "unique_token", "token_id": 7, "token_extra_id": 0});
     let block = json!({"type": "stored_block", "block_hash": 1, "tokens": vec![token; 64], "cache_level": 0, "priority": 35});
@@ -189,7 +189,7 @@ async fn an_engine_that_keeps_a_list_is_asked_for_it_with_the_worker_s_key() {
 }
 
 #[tokio::test]
-async fn a_token_file_that_cannot_be_read_is_said_and_the_worker_serves_without_events() {
+async fn an_unreadable_token_file_is_reported_and_the_worker_serves_without_events() {
     let engine = FakeEngine::serving("m").await;
     let mut worker = worker("w1", &engine.url());
     worker.kv_events.source = EventSource::Sse;

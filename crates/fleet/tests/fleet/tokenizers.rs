@@ -1,4 +1,4 @@
-//! Where a model's tokenizer comes from.
+//! Sources of a model's tokenizer.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ async fn engine_with_root(root: &str) -> FakeEngine {
     engine
 }
 
-/// Serves the fixture as our own engine serves its files.
+/// Serves the fixture like the simulated engine serves its files.
 fn serve_files(engine: &FakeEngine) {
     engine.answer(
         "/sim/tokenizer.json",
@@ -70,7 +70,7 @@ async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
     assert_eq!(found.source, TokenizerSource::Dir(fixture()));
     let prompt = found.prompt.as_ref().unwrap();
     assert!(!prompt.text_tokens("hello", false).unwrap().is_empty());
-    // The snapshot and each worker's record share one object; a second load would be a second one.
+    // The snapshot and each worker's record share one object; a second load would create another.
     assert_eq!(Arc::strong_count(prompt), 2);
     let report = &snapshot.model_reports()[0];
     assert_eq!(
@@ -83,7 +83,7 @@ async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
 
 #[tokio::test]
 #[contract("S64")]
-async fn a_directory_is_not_read_because_an_engine_names_it() {
+async fn a_directory_named_only_by_an_engine_is_not_read() {
     let engine = engine_with_root(&fixture().display().to_string()).await;
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let said = running.verdict("w1 ").await;
@@ -103,7 +103,7 @@ async fn a_directory_is_not_read_because_an_engine_names_it() {
 
 #[tokio::test]
 #[contract("S64", "F81")]
-async fn workers_that_bring_different_tokenizers_speak_for_nobody() {
+async fn different_tokenizers_of_workers_leave_the_model_without_one() {
     let engines = [
         FakeEngine::serving("m").await,
         FakeEngine::serving("m").await,
@@ -186,7 +186,7 @@ async fn the_hub_cache_is_searched_for_the_root_and_nothing_is_downloaded() {
 }
 
 #[tokio::test]
-async fn our_own_engine_serves_its_tokenizer_as_files() {
+async fn the_simulated_engine_serves_its_tokenizer_as_files() {
     let engine = FakeEngine::serving("m").await;
     serve_files(&engine);
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -206,7 +206,7 @@ async fn our_own_engine_serves_its_tokenizer_as_files() {
 }
 
 #[tokio::test]
-async fn a_configured_directory_beats_what_would_be_found_and_none_means_none() {
+async fn a_configured_directory_overrides_discovery_and_none_disables_it() {
     let own = tempfile::tempdir().unwrap();
     copy_to(own.path());
     let engine = engine_with_root(&fixture().display().to_string()).await;
@@ -237,7 +237,7 @@ async fn a_configured_directory_beats_what_would_be_found_and_none_means_none() 
 
 #[tokio::test]
 #[contract("F81")]
-async fn a_broken_tokenizer_costs_exactness_and_not_the_worker() {
+async fn a_broken_tokenizer_costs_exactness_and_the_worker_stays_ready() {
     let engine = FakeEngine::serving("m").await;
     engine.answer("/sim/tokenizer.json", 200, "{\"broken\":");
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -258,7 +258,7 @@ async fn a_broken_tokenizer_costs_exactness_and_not_the_worker() {
 }
 
 #[test]
-fn a_configured_directory_is_checked_with_a_message_that_says_what_to_do() {
+fn an_invalid_configured_directory_is_reported_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
     let says = |path: &Path| check_dir(path).unwrap_err().to_string();
     assert!(says(&dir.path().join("gone")).contains("does not exist"));
@@ -270,7 +270,7 @@ fn a_configured_directory_is_checked_with_a_message_that_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn an_engine_with_tokenize_is_asked_when_there_is_no_tokenizer_file() {
+async fn without_tokenizer_files_the_engines_tokenize_is_used() {
     let engine = FakeEngine::serving("m").await;
     engine.answer(
         "/tokenize",
@@ -294,7 +294,7 @@ async fn an_engine_with_tokenize_is_asked_when_there_is_no_tokenizer_file() {
 }
 
 #[tokio::test]
-async fn another_servers_route_of_that_name_is_not_taken_for_it() {
+async fn a_foreign_route_named_tokenize_is_not_used() {
     for (status, body) in [
         (200, r#"{"tokens": []}"#),
         (200, "{}"),
@@ -311,7 +311,7 @@ async fn another_servers_route_of_that_name_is_not_taken_for_it() {
 }
 
 #[tokio::test]
-async fn a_configured_engine_is_asked_though_files_could_be_had() {
+async fn a_configured_engine_is_used_although_files_are_available() {
     let engine = engine_with_root(&fixture().display().to_string()).await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.models = models(TokenizerSetting::Engine);
@@ -331,7 +331,7 @@ async fn a_configured_engine_is_asked_though_files_could_be_had() {
 }
 
 #[tokio::test]
-async fn a_configured_directory_is_known_before_any_worker_has_answered() {
+async fn a_configured_directory_is_loaded_before_any_worker_answers() {
     let engine = FakeEngine::bound().await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.models = models(TokenizerSetting::None);
@@ -363,7 +363,7 @@ async fn a_configured_directory_is_known_before_any_worker_has_answered() {
 
 #[tokio::test]
 #[contract("F75")]
-async fn a_tokenizer_is_known_for_as_long_as_it_is_loaded_whoever_lists_its_model() {
+async fn a_tokenizer_stays_known_while_it_is_loaded_whichever_worker_lists_its_model() {
     let hub = tempfile::tempdir().unwrap();
     copy_to(&hub.path().join("models--org--tiny/snapshots/abc"));
     let engine = engine_with_root("org/tiny").await;
@@ -410,12 +410,12 @@ async fn a_tokenizer_is_known_for_as_long_as_it_is_loaded_whoever_lists_its_mode
             .until("the model gone", |snapshot| snapshot.model("m").is_none())
             .await,
     );
-    assert!(knows(&m), "it may come back with what it was told");
+    assert!(knows(&m), "the model may return with its tokenizer");
     drop(m);
     assert_eq!(
         running.fleet.tokenizers().len(),
         1,
-        "what nobody has is gone"
+        "an unused tokenizer is gone"
     );
     running.fleet.stop().await;
 }

@@ -1,4 +1,4 @@
-//! Events that are not believed, and the engine's own counters by which that is judged.
+//! Events without trust, and the engine's own counters that decide it.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_target_whose_events_are_not_believed_is_predicted_and_what_it_announces_is_kept() {
+async fn an_untrusted_target_is_predicted_and_its_announced_blocks_are_kept() {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = publishing_engine(&endpoint, 32).await;
     let parts = parts(vec![worker("w1", &engine.url())]);
@@ -46,7 +46,7 @@ async fn a_target_whose_events_are_not_believed_is_predicted_and_what_it_announc
             running.fleet.streams()[0].last_seq == Some(1)
         })
         .await;
-    // It publishes without a replay socket: nothing could be put in the place of what it said before.
+    // It publishes without a replay socket: its earlier events could not be recovered.
     assert_eq!(index.blocks_per_tier(TARGET)[0], 2);
     assert_eq!(
         running.fleet.snapshot().workers[0].cache_source(),
@@ -58,13 +58,13 @@ async fn a_target_whose_events_are_not_believed_is_predicted_and_what_it_announc
     assert_eq!(
         index.blocks_per_tier(TARGET)[0],
         2,
-        "what it announced meanwhile counts"
+        "blocks announced in the meantime count"
     );
     running.fleet.stop().await;
 }
 
 #[tokio::test]
-async fn distrust_outlives_a_lost_connection_and_unknown_targets_are_ignored() {
+async fn distrust_survives_a_lost_connection_and_unknown_targets_are_ignored() {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = publishing_engine(&endpoint, 32).await;
     let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -91,7 +91,7 @@ async fn distrust_outlives_a_lost_connection_and_unknown_targets_are_ignored() {
 }
 
 #[tokio::test]
-async fn the_engines_own_counters_are_known_by_rank_from_the_first_look_on() {
+async fn the_engines_counters_are_known_by_rank_from_the_first_check_on() {
     let engine = FakeEngine::serving("m").await;
     engine.answer("/version", 200, r#"{"version":"0.32.0"}"#);
     let page = "vllm:cache_config_info{block_size=\"16\",engine=\"1\"} 1\nvllm:prefix_cache_queries_total{engine=\"0\"} 96\n\
@@ -121,7 +121,7 @@ async fn the_engines_own_counters_are_known_by_rank_from_the_first_look_on() {
 }
 
 #[tokio::test]
-async fn a_publisher_that_counts_from_the_beginning_again_is_one_that_restarted() {
+async fn a_publisher_whose_numbers_start_again_has_restarted() {
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = publishing_engine(&endpoint, 32).await;
     let running = start(parts(vec![worker("w1", &engine.url())]));

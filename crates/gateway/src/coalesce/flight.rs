@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_reply_its_end_is_held_and_who_falls_behind_that_is_cut() {
+    fn a_long_reply_keeps_only_its_tail_and_a_slower_follower_is_cut() {
         let mut shared = FlightBuffer::new(Arc::default());
         shared.readers = vec![(FIRST, 0), (1, 0), (2, 0)];
         let megabyte = Bytes::from(vec![0; 1 << 20]);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn all_replies_together_are_bounded_and_what_they_held_is_given_back() {
+    fn all_flights_together_are_bounded_and_release_their_bytes() {
         let together = Arc::new(AtomicUsize::new(MOST_TOGETHER));
         let mut shared = FlightBuffer::new(Arc::clone(&together));
         shared.readers = vec![(FIRST, 0)];

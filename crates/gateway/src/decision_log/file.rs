@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     #[contract("V43")]
-    fn lines_are_added_to_what_is_there_and_a_new_file_is_its_owners_alone() {
+    fn lines_are_appended_and_a_new_file_is_readable_only_by_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.jsonl");
         let mut file = LogFile::new(path.clone());
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_said_to_have_and_the_next_line_stands_alone() {
+    fn a_failed_write_is_reported_and_the_next_line_is_separate() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("later").join("log.jsonl");
         let mut file = LogFile::new(path.clone());

@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     #[contract("V25")]
-    fn a_session_is_named_by_headers_then_by_fields() {
+    fn a_session_id_comes_from_headers_before_fields() {
         let all = [
             ("x-user-id", "3"),
             ("x-session-id", "2"),

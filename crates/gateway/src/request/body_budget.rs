@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     #[contract("F76", "I7")]
-    fn bodies_have_room_up_to_the_limit_and_give_it_back() {
+    fn bodies_reserve_up_to_the_limit_and_release_it() {
         let (budget, gauge) = budget();
         let small = fill(&budget, ONE, 10);
         assert_eq!(gauge.get(), 700, "an eighth is left to other addresses");
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     #[contract("F76", "S33")]
-    fn large_bodies_leave_room_for_small_ones_and_for_other_addresses() {
+    fn large_bodies_leave_budget_for_small_ones_and_for_other_addresses() {
         let (budget, gauge) = budget();
         let _large = fill(&budget, ONE, 20);
         assert_eq!(gauge.get(), 600);
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     #[contract("F76")]
-    fn what_is_announced_is_looked_at_and_takes_little_room() {
+    fn an_announced_length_is_checked_and_reserves_little() {
         let (budget, gauge) = budget();
         let limits = BodyLimits {
             max_held: 800 << 10,
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_body_fits_beside_no_others() {
+    fn the_longest_body_fits_into_an_empty_budget() {
         let (budget, _) = budget();
         let limits = BodyLimits {
             max_held: 800,

@@ -59,7 +59,7 @@ mod tests {
     use crate::request::body_budget::{BodyBudget, BodyLimits};
 
     #[test]
-    fn a_body_is_counted_by_what_it_is_and_not_by_what_was_announced() {
+    fn a_body_is_counted_by_its_bytes_and_not_by_its_announced_length() {
         let gauge: Gauge = Gauge::default();
         let budget = BodyBudget::new(gauge.clone());
         let limits = BodyLimits {

@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     #[contract("F15")]
-    fn a_worker_cannot_ban_itself_for_longer_than_a_minute() {
+    fn a_workers_retry_after_is_capped_at_a_minute() {
         let with = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(value));

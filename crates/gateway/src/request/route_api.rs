@@ -428,7 +428,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_in_a_path_may_be_escaped_once() {
+    fn an_id_in_a_path_is_unescaped_once() {
         for (text, id) in [
             ("r1", "r1"),
             ("a%2Fb", "a/b"),

@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     #[contract("V25")]
-    fn clients_of_agents_name_sessions_too_after_the_configured_headers() {
+    fn session_headers_of_agent_clients_come_after_the_configured_ones() {
         let body = r#"{"model": "m", "prompt_cache_key": "k", "metadata": {"user_id": "u_session_1"}, "prompt": "x"}"#;
         let named = |headers: &[(&'static str, &str)]| hard(headers, body);
         let a = hard(&[("x-session-id", "a")], body);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     #[contract("V25")]
-    fn names_count_whole_and_only_within_their_model_and_salt() {
+    fn a_session_name_matches_only_as_a_whole_and_within_its_model_and_salt() {
         let body =
             |model: &str, salt: &str| format!(r#"{{"model": "{model}", {salt} "prompt": "x"}}"#);
         let key = |name, model, salt| hard(&[("x-session-id", name)], &body(model, salt));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_name_a_request_is_known_by_what_it_grew_out_of() {
+    fn without_a_name_a_session_is_recognized_by_its_growth() {
         let chat = |more: &str| {
             format!(r#"{{"model": "m", "messages": [{{"role": "user", "content": "one"}}{more}]}}"#)
         };
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_hashed_that_is_not_looked_at() {
+    fn growth_is_computed_only_without_a_name() {
         let body = r#"{"model": "m", "messages": [{"role": "user", "content": "one"}]}"#;
         let headers = [("x-session-id", "a")];
         assert_eq!(of(SessionMode::Off, &headers, body), None);

@@ -169,7 +169,7 @@ fn after(seconds: u64) -> Moment {
 
 #[test]
 #[contract("DY28", "DY32")]
-fn one_id_holds_one_place_and_freeing_gives_it_back() {
+fn one_id_holds_one_reservation_and_freeing_releases_it() {
     let desk = ReservationsFixture::new();
     assert_eq!(desk.hold("r1", after(0)), Ok(()));
     assert_eq!(desk.hold("r1", after(1)), Err(ErrorCode::ReservationExists));
@@ -202,12 +202,12 @@ fn a_call_keeps_a_reservation_alive_and_silence_ends_it() {
         Err(ErrorCode::ReservationNotFound)
     );
     desk.hold("silent", after(900))
-        .expect("what ran out may be held again");
+        .expect("an expired id may be used again");
     assert_eq!(desk.router.open_reservations(), 1);
 }
 
 #[test]
-fn a_tick_ends_what_ran_out_and_what_its_process_took_along() {
+fn a_tick_ends_expired_reservations_and_those_of_an_ended_process() {
     let desk = ReservationsFixture::new();
     let ended = WorkerView {
         ended: 1,
@@ -238,7 +238,7 @@ fn a_worker_that_fails_its_checks_keeps_its_reservations() {
 }
 
 #[test]
-fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
+fn reservations_are_bounded_and_a_failed_one_holds_nothing() {
     let desk = ReservationsFixture::new();
     let nowhere = || Err::<(OpenReservation, ()), _>(ApiError::new(ErrorCode::NoWorker, "nobody"));
     let refused = desk.reservations.reserve(
@@ -260,7 +260,7 @@ fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
     assert_eq!(
         desk.hold("r7", after(0)),
         Err(ErrorCode::ReservationExists),
-        "known ids are told as such"
+        "known ids are reported as such"
     );
     assert_eq!(
         (desk.router.open_reservations(), desk.reservations.count()),
@@ -271,7 +271,7 @@ fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
 }
 
 #[test]
-fn there_is_a_most_of_their_prompts_and_every_end_gives_its_part_back() {
+fn reserved_prompt_tokens_are_bounded_and_every_end_releases_its_part() {
     let desk = ReservationsFixture::new();
     for end in ["freed", "silent", "gone"] {
         assert_eq!(
@@ -310,7 +310,7 @@ fn there_is_a_most_of_their_prompts_and_every_end_gives_its_part_back() {
 }
 
 #[test]
-fn while_a_place_is_found_its_id_is_taken_and_nothing_else_waits() {
+fn during_placement_the_id_is_taken_and_other_calls_do_not_wait() {
     let desk = ReservationsFixture::new();
     let place = || {
         assert_eq!(desk.hold("r1", after(0)), Err(ErrorCode::ReservationExists));

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn an_encoded_value_decodes_to_the_same() {
         let all = json!({
             "null": null, "yes": true, "no": false, "text": "ü".repeat(200), "long": "x".repeat(70_000),
             "numbers": [0, 127, 128, 255, 256, 65_535, 65_536, u64::from(u32::MAX), u64::MAX, -1, -32, -33, -200, i64::MIN, 1.5],
@@ -274,12 +274,12 @@ mod tests {
             assert!(value(&bytes[..cut]).is_err(), "{cut}");
         }
         bytes.push(0xc0);
-        assert!(value(&bytes).is_err(), "a value more");
+        assert!(value(&bytes).is_err(), "one more value");
     }
 
     #[test]
-    fn a_length_is_not_believed_and_nesting_ends() {
-        // Lists, maps, texts and bytes of 2^32 - 1.
+    fn a_false_length_is_refused_and_nesting_is_bounded() {
+        // Lists, maps, texts and bytes of length 2^32 - 1.
         for marker in [0xdd, 0xdf, 0xdb, 0xc6] {
             assert!(
                 value(&[marker, 255, 255, 255, 255, 0]).is_err(),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_has_no_word_for_is_refused() {
+    fn values_without_a_json_form_are_refused() {
         // An extension, an undefined byte, a text that is not UTF-8.
         for bytes in [&[0xd4, 1, 2][..], &[0xc1], &[0xa1, 0xff]] {
             assert!(value(bytes).is_err(), "{bytes:x?}");

@@ -1,4 +1,4 @@
-//! An indexer that is called without a socket, and publishers of real events for it.
+//! An indexer called without a socket, and publishers of real events for it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -25,7 +25,7 @@ use net::{Clock, Destinations};
 use serde_json::{Value, json};
 use zmtp::{Endpoint, Pub, PubSettings};
 
-/// Longer than anything here takes; only a broken test waits it out.
+/// Time limit of a wait; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct IndexerFixture {
@@ -45,7 +45,7 @@ impl CallReply {
             .unwrap_or_else(|_| panic!("not JSON: {:?}", String::from_utf8_lossy(&self.bytes)))
     }
 
-    /// Status, and the field that is at fault, of one of our errors.
+    /// Returns the status and the named field of one of our errors.
     pub(crate) fn error(&self) -> (u16, Value) {
         let body = self.json();
         let fields: Vec<_> = body
@@ -125,8 +125,8 @@ impl IndexerFixture {
         .await
     }
 
-    /// The body of a call that succeeds.
-    pub(crate) async fn done(&self, path: &str, body: &Value) -> Value {
+    /// Returns the reply body of a call that must succeed.
+    pub(crate) async fn post_ok(&self, path: &str, body: &Value) -> Value {
         let answer = self.post(path, body).await;
         assert_eq!(answer.status, 200, "{path} {body}: {}", answer.json());
         answer.json()
@@ -140,13 +140,13 @@ impl IndexerFixture {
         answer.json()
     }
 
-    /// Asks until the answer is this one.
+    /// Repeats the call until the reply is the expected one.
     pub(crate) async fn until(&self, path: &str, body: &Value, expected: &Value) {
         let mut last = Value::Null;
         let asked = async {
             while last != *expected {
                 tokio::time::sleep(Duration::from_millis(5)).await;
-                last = self.done(path, body).await;
+                last = self.post_ok(path, body).await;
             }
         };
         let in_time = tokio::time::timeout(PATIENCE, asked).await.is_ok();
@@ -156,7 +156,7 @@ impl IndexerFixture {
         );
     }
 
-    /// Looks at the services until one of them is as described.
+    /// Polls the services until one of them satisfies the condition.
     pub(crate) async fn until_service(&self, what: &str, looks: impl Fn(&Value) -> bool) -> Value {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -178,7 +178,7 @@ impl IndexerFixture {
     }
 }
 
-/// A publisher as engines have one.
+/// A publisher as in an engine.
 pub(crate) struct TestPublisher {
     socket: Pub,
     pub(crate) endpoint: String,
@@ -196,13 +196,13 @@ impl TestPublisher {
         }
     }
 
-    /// Waits until so many follow it.
-    pub(crate) async fn until_followed_by(&self, so_many: usize) {
+    /// Waits until it has this many subscribers.
+    pub(crate) async fn until_followed_by(&self, count: usize) {
         let mut followers = self.socket.watch_subscribers();
-        let reached = followers.wait_for(|now| *now == so_many);
+        let reached = followers.wait_for(|now| *now == count);
         tokio::time::timeout(PATIENCE, reached)
             .await
-            .expect("somebody follows in time")
+            .expect("subscribers connect in time")
             .unwrap();
     }
 
@@ -212,7 +212,8 @@ impl TestPublisher {
         self.socket.send(&frames::encode_live(b"", seq, &payload));
     }
 
-    /// A batch as a store's master sends it: blocks by name that are in a medium, or left it.
+    /// Publishes a batch as a store's master does: blocks by hash, added to a medium or removed
+    /// from it.
     pub(crate) fn store_event(&self, names: &[u64], medium: &str, change: StoreChange) {
         let event_id = self.next.replace(self.next.get() + 1);
         let seq_hashes = names.to_vec();
@@ -247,7 +248,7 @@ impl TestPublisher {
         ));
     }
 
-    /// A sequence from its beginning, whose blocks are named by their position in `names`.
+    /// Publishes a sequence from its beginning; the hashes of its blocks count up from `names`.
     pub(crate) fn store(&self, sequence: &StoredSequence<'_>) {
         let size = sequence.block_size;
         let blocks = sequence.tokens.len() / size as usize;
@@ -283,18 +284,18 @@ impl TestPublisher {
     }
 }
 
-/// Whether blocks came into a store or left it.
+/// Whether blocks were added to a store or removed.
 #[derive(Clone, Copy)]
 pub(crate) enum StoreChange {
     In,
     Out,
 }
 
-/// What a publisher stores.
+/// A sequence that a publisher stores.
 pub(crate) struct StoredSequence<'a> {
     pub(crate) tokens: &'a [u32],
     pub(crate) block_size: u32,
-    /// What the engine calls the first block; the others follow.
+    /// The engine hash of the first block; the others follow.
     pub(crate) names: u64,
     pub(crate) medium: &'a str,
     pub(crate) lora: Option<&'a str>,
@@ -314,7 +315,7 @@ impl Default for StoredSequence<'_> {
     }
 }
 
-/// A registration of an engine with blocks of four tokens, with some fields changed.
+/// Returns a registration of an engine with blocks of four tokens, with some fields changed.
 pub(crate) fn engine(endpoint: &str, instance: &str, changes: &Value) -> Value {
     let mut body = json!({
         "endpoint": endpoint, "type": "vLLM", "modelname": "m", "instance_id": instance, "block_size": 4, "dp_rank": 0,
@@ -323,7 +324,7 @@ pub(crate) fn engine(endpoint: &str, instance: &str, changes: &Value) -> Value {
     body
 }
 
-/// A question about model `m` with blocks of four tokens, with some fields changed.
+/// Returns a query of model `m` with blocks of four tokens, with some fields changed.
 pub(crate) fn query(tokens: &[u32], changes: &Value) -> Value {
     let mut body = json!({"model": "m", "token_ids": tokens, "block_size": 4});
     change(&mut body, changes);
@@ -336,7 +337,7 @@ fn change(body: &mut Value, changes: &Value) {
     }
 }
 
-/// A row with this many tokens on the GPU of rank 0 and nothing else.
+/// Returns a row with this many tokens on the GPU of rank 0 and no others.
 pub(crate) fn on_gpu(tokens: u32) -> Value {
     json!({"longest_matched": tokens, "GPU": tokens, "DP": {"0": tokens}, "CPU": 0, "DISK": 0})
 }

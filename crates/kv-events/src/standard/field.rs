@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_finds_its_own_name() {
+    fn every_field_is_found_by_its_name() {
         for (at, (name, field)) in FIELDS.iter().enumerate() {
             assert_eq!(
                 (

@@ -1,4 +1,5 @@
-//! An engine that knows the truth: a pool of blocks with copies and two tiers, and the batch that tells of each change.
+//! An engine with known content: a pool of blocks with copies and two tiers, and a batch for each
+//! change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,7 @@ pub(crate) const TARGET: Target = Target {
     rank: DpRank(0),
 };
 const BLOCK: u32 = 4;
-/// Copies of blocks that fit on the device.
+/// Number of copies of blocks that fit on the device.
 const POOL: usize = 20;
 const HOST: usize = 12;
 /// Longest sequence, in blocks.
@@ -27,26 +28,27 @@ const DEEPEST: usize = 6;
 const GPU: &str = "GPU";
 const CPU: &str = "CPU";
 
-/// A block and all in front of it, one letter a block. The first letter also says whose namespace it is in.
+/// A block and all blocks before it, one letter per block. The first letter also selects the
+/// namespace.
 type BlockPath = Vec<u8>;
 
-/// What is in a cache: tier, adapter, salt, sequence hash.
+/// The content of a cache: tier, adapter, salt, sequence hash.
 pub(crate) type HeldBlock = BTreeSet<(Tier, Option<Arc<str>>, Option<Arc<str>>, SequenceHash)>;
 
-/// How it stood once a batch was published.
+/// The state after a published batch.
 pub(crate) struct CacheTruth {
-    /// Of an index that heard every batch up to this one, each once and in order.
+    /// Digest of an index that applied every batch up to this one, each once and in order.
     pub(crate) digest: Vec<TargetDigest>,
-    /// What the engine held.
+    /// The blocks that the engine held.
     pub(crate) held: HeldBlock,
-    /// What it let go in this batch, maybe to hold it again at the batch's end.
+    /// The blocks removed in this batch, perhaps held again at its end.
     pub(crate) left: HeldBlock,
 }
 
-/// How an engine behaves.
+/// The behaviour of an engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EngineBehavior {
-    /// Of a hundred batches so many use up their number and are never sent.
+    /// Percentage of batches that get a number but are never sent.
     pub(crate) unsent: usize,
     /// Batches kept for replay.
     pub(crate) kept: usize,
@@ -54,17 +56,17 @@ pub(crate) struct EngineBehavior {
 
 /// One life of an engine, from its start to its restart.
 pub(crate) struct Life {
-    manners: EngineBehavior,
-    /// Each life calls its blocks differently, as engines with a random seed do.
+    behavior: EngineBehavior,
+    /// Each life hashes its blocks differently, as engines with a random seed.
     naming: u64,
     shape: EventLayout,
     hash_form: HashForm,
     /// Copies of each block.
     device: BTreeMap<BlockPath, usize>,
     host: BTreeSet<BlockPath>,
-    /// What went since the last batch.
+    /// Blocks removed since the last batch.
     left: Vec<(Tier, BlockPath)>,
-    /// By number; `None` was never sent.
+    /// Batches by number; `None` was never sent.
     published: Vec<Option<Vec<u8>>>,
     truths: Vec<CacheTruth>,
     reference: KvIndex,
@@ -80,7 +82,7 @@ pub(crate) fn index() -> KvIndex {
     index
 }
 
-/// What an index credits the engine with.
+/// Returns the blocks that an index credits to the engine.
 pub(crate) fn credited(index: &KvIndex) -> HeldBlock {
     let mut place = DumpCursor::default();
     let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();
@@ -96,9 +98,9 @@ pub(crate) fn credited(index: &KvIndex) -> HeldBlock {
 }
 
 impl Life {
-    pub(crate) fn new(dice: &mut SplitMix64, manners: EngineBehavior) -> Self {
+    pub(crate) fn new(dice: &mut SplitMix64, behavior: EngineBehavior) -> Self {
         Self {
-            manners,
+            behavior,
             naming: dice.roll(),
             shape: *dice.pick(&[EventLayout::Map, EventLayout::Array]),
             hash_form: *dice.pick(&[HashForm::Int, HashForm::Bytes]),
@@ -112,14 +114,14 @@ impl Life {
         }
     }
 
-    /// Works a little and publishes what that changed. Returns the batch, unless its number was used up for nothing.
+    /// Does a little work and publishes the changes. Returns the batch, unless it is not sent.
     pub(crate) fn publish(&mut self, dice: &mut SplitMix64) -> Option<(u64, Vec<u8>)> {
         let mut events = vec![self.mark()];
         for _ in 0..dice.within(1, 3) {
             self.work(dice, &mut events);
         }
         let payload = vllm::encode(1.0, Some(0), &events, self.shape, self.hash_form);
-        self.tell_reference(&payload);
+        self.update_reference(&payload);
         let left = keys_of(std::mem::take(&mut self.left));
         self.truths.push(CacheTruth {
             digest: self.reference.digest(),
@@ -127,14 +129,14 @@ impl Life {
             left,
         });
         let seq = self.batches();
-        let sent = !dice.chance(self.manners.unsent);
+        let sent = !dice.chance(self.behavior.unsent);
         self.published.push(sent.then(|| payload.clone()));
         sent.then_some((seq, payload))
     }
 
-    /// From now on no number is used up for nothing.
+    /// From now on every batch is sent.
     pub(crate) fn sends_all(&mut self) {
-        self.manners.unsent = 0;
+        self.behavior.unsent = 0;
     }
 
     /// Batches published so far, unsent ones included.
@@ -142,9 +144,9 @@ impl Life {
         self.published.len() as u64
     }
 
-    /// What is left of the history from this number on.
+    /// Returns the kept history from this number on.
     pub(crate) fn history(&self, from: u64) -> Vec<(u64, Vec<u8>)> {
-        let gone = self.published.len().saturating_sub(self.manners.kept);
+        let gone = self.published.len().saturating_sub(self.behavior.kept);
         let all = (0..).zip(&self.published).skip(gone);
         all.filter(|(seq, _)| *seq >= from)
             .filter_map(|(seq, sent)| Some((seq, sent.clone()?)))
@@ -160,7 +162,8 @@ impl Life {
         self.truths.last()
     }
 
-    /// Whose batch a removal of this block marks: every batch begins with one, of a block that there is not.
+    /// Returns the batch that a removal of this block marks: every batch begins with the removal of
+    /// a block that does not exist.
     pub(crate) fn marked(&self, name: u64) -> Option<u64> {
         name.checked_sub(self.naming & MARKS)
             .filter(|seq| *seq < self.batches())
@@ -188,13 +191,14 @@ impl Life {
         }
     }
 
-    /// A prompt comes: what is not held of it is stored, and copies of what is held behind that.
+    /// Serves a prompt: stores its missing blocks, and copies of held ones behind them.
     fn request(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let prompt = prompt(dice);
         let held = (1..=prompt.len())
             .take_while(|end| self.device.contains_key(&prompt[..*end]))
             .count();
-        // All of it is held: its last block is computed once more, except that one alone would look like a repetition.
+        // The prompt is fully held: its last block is computed again, unless it is the only one,
+        // which would look like a repetition.
         let from = if held < prompt.len() {
             held
         } else {
@@ -212,7 +216,7 @@ impl Life {
         }
     }
 
-    /// Any block goes, also from the middle of a sequence: one copy of it.
+    /// Evicts one copy of any block, also from the middle of a sequence.
     fn evict(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let held: Vec<_> = self.device.keys().cloned().collect();
         if held.is_empty() {
@@ -228,7 +232,7 @@ impl Life {
         events.push(self.removed(block, GPU));
     }
 
-    /// The beginning of a prompt is copied to the host, and described or only named.
+    /// Copies the beginning of a prompt to the host; the event has the tokens or only the hashes.
     fn offload(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let prompt = prompt(dice);
         let held = (1..=prompt.len())
@@ -287,7 +291,7 @@ impl Life {
         })
     }
 
-    /// Never one of the marks, which are smaller.
+    /// Returns the engine hash of a block: never a mark, which is smaller.
     fn name(&self, prefix: &[u8]) -> WireHash {
         WireHash::from(
             prefix
@@ -297,9 +301,9 @@ impl Life {
         )
     }
 
-    fn tell_reference(&mut self, payload: &[u8]) {
+    fn update_reference(&mut self, payload: &[u8]) {
         for event in vllm::decode(payload).unwrap().events {
-            // What has no meaning for an index has none for this one either.
+            // Events of no use to an index are ignored here too.
             let Ok(update) = self.normaliser.update(&event.unwrap()) else {
                 continue;
             };
@@ -334,10 +338,10 @@ fn keys_of(blocks: impl IntoIterator<Item = (Tier, BlockPath)>) -> HeldBlock {
     blocks.into_iter().map(key).collect()
 }
 
-/// The bits in which the marks of one life differ from those of another.
+/// The bits in which the marks of two lives differ.
 const MARKS: u64 = 0x3fff_ffff_ffff_0000;
 
-/// The number with which a batch says which one it is.
+/// Returns the number that identifies a batch.
 pub(crate) fn mark_of(update: &IndexUpdate) -> Option<u64> {
     let IndexUpdate::Removed(removed) = update else {
         return None;
@@ -357,7 +361,7 @@ fn prompt(dice: &mut SplitMix64) -> BlockPath {
     prompt
 }
 
-/// Adapter and salt.
+/// Returns the adapter and the salt.
 fn keys(prefix: &[u8]) -> (Option<&'static str>, Option<&'static str>) {
     match prefix[0] {
         2 => (Some("adapter"), None),
@@ -366,7 +370,8 @@ fn keys(prefix: &[u8]) -> (Option<&'static str>, Option<&'static str>) {
     }
 }
 
-/// The same for equal letters: what tells blocks apart is what is in front of them, and their namespace.
+/// Returns equal tokens for equal letters: blocks differ by the blocks before them and by
+/// namespace.
 fn tokens(letters: &[u8]) -> Vec<u32> {
     letters
         .iter()

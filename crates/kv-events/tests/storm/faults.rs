@@ -1,13 +1,13 @@
-//! What becomes of single messages on their way.
+//! Faults of single messages in transit.
 
 use std::collections::VecDeque;
 
 use super::random::SplitMix64;
 
-/// Its frames.
+/// The frames of a message.
 pub(crate) type MultipartMessage = Vec<Vec<u8>>;
 
-/// Sends a message, which may be lost, doubled, or overtake those before it.
+/// Sends a message, which may be lost, duplicated, or overtake earlier ones.
 pub(crate) fn send(
     dice: &mut SplitMix64,
     wire: &mut VecDeque<MultipartMessage>,
@@ -21,7 +21,7 @@ pub(crate) fn send(
     }
 }
 
-/// Messages under way come twice, late, or not at all.
+/// Duplicates, delays or drops messages in transit.
 pub(crate) fn disturb(dice: &mut SplitMix64, wire: &mut VecDeque<MultipartMessage>) {
     if wire.is_empty() {
         return;
@@ -34,7 +34,8 @@ pub(crate) fn disturb(dice: &mut SplitMix64, wire: &mut VecDeque<MultipartMessag
     }
 }
 
-/// In so many of a hundred cases a frame is lost or cut, or one of its bits is wrong. Returns whether that was so.
+/// In this percentage of cases, drops or truncates a frame or flips one of its bits. Returns
+/// whether it did.
 pub(crate) fn corrupt(
     dice: &mut SplitMix64,
     percent: usize,

@@ -1,8 +1,9 @@
-//! Storms: everything that can go wrong between an engine and the index, a thousand times over, in virtual time.
+//! Storms: all kinds of faults between an engine and the index, a thousand times, in virtual time.
 //!
-//! An engine that keeps the truth publishes stores, copies, removals, offloads and clears. Its messages are lost, doubled,
-//! reordered, delayed and corrupted, its connection breaks, it restarts, its replays are refused or cut. Codec, sequencer
-//! and index are the real ones. Each storm has a number; one that fails says how to run it alone.
+//! An engine with known content publishes stores, copies, removals, offloads and clears. Its
+//! messages are lost, duplicated, reordered, delayed and corrupted, its connection breaks, it
+//! restarts, its replays are refused or cut. Codec, sequencer and index are the real ones. Each
+//! storm has a number; a failing one prints the command that runs it alone.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -26,7 +27,7 @@ const WHOLE: EngineBehavior = EngineBehavior {
 };
 const FORGETFUL: EngineBehavior = EngineBehavior { unsent: 6, kept: 8 };
 
-/// Says which storm failed.
+/// Prints which storm failed.
 struct FailureReport {
     seed: u64,
     test: &'static str,
@@ -55,17 +56,17 @@ fn storms(test: &'static str, mut storm: impl FnMut(u64)) {
 
 #[test]
 #[contract("MC11")]
-fn after_a_storm_the_index_is_as_if_there_had_been_none_and_is_never_wrong_before() {
+fn after_a_storm_the_index_is_exact_and_during_it_never_wrong() {
     let mut slowest = Duration::ZERO;
     storms(
-        "after_a_storm_the_index_is_as_if_there_had_been_none_and_is_never_wrong_before",
+        "after_a_storm_the_index_is_exact_and_during_it_never_wrong",
         |seed| {
-            // Half of them without replays that fail: those need no time to recover.
+            // Half of them have no failing replays: those need no time to recover.
             let failing = if seed % 2 == 0 { 0 } else { 15 };
             let mut world = StormWorld::new(
                 seed,
                 Storm {
-                    manners: WHOLE,
+                    behavior: WHOLE,
                     replay: true,
                     failing,
                     corrupted: 0,
@@ -84,37 +85,41 @@ fn after_a_storm_the_index_is_as_if_there_had_been_none_and_is_never_wrong_befor
 
 #[test]
 #[contract("MC11")]
-fn corrupted_messages_are_over_with_the_next_resync() {
-    storms("corrupted_messages_are_over_with_the_next_resync", |seed| {
-        let failing = if seed % 2 == 0 { 0 } else { 10 };
-        let mut world = StormWorld::new(
-            seed,
-            Storm {
-                manners: WHOLE,
-                replay: true,
-                failing,
-                corrupted: 6,
-            },
-        );
-        (0..STEPS).for_each(|_| world.step());
-        world.settle();
-        assert_eq!(world.digest(), world.truth().digest);
-        assert!(credited(&world.index).is_subset(&world.truth().held));
-    });
+fn the_next_resync_repairs_all_effects_of_corrupted_messages() {
+    storms(
+        "the_next_resync_repairs_all_effects_of_corrupted_messages",
+        |seed| {
+            let failing = if seed % 2 == 0 { 0 } else { 10 };
+            let mut world = StormWorld::new(
+                seed,
+                Storm {
+                    behavior: WHOLE,
+                    replay: true,
+                    failing,
+                    corrupted: 6,
+                },
+            );
+            (0..STEPS).for_each(|_| world.step());
+            world.settle();
+            assert_eq!(world.digest(), world.truth().digest);
+            assert!(credited(&world.index).is_subset(&world.truth().held));
+        },
+    );
 }
 
-/// What is known stays where removals are lost for good: the engine may still hold it, and the next request shows.
+/// Known blocks stay if removals are lost for good: the engine may still hold them, and the next
+/// request shows.
 #[test]
 #[contract("MC11")]
-fn what_a_permanent_hole_leaves_behind_went_in_that_hole_and_ends_with_the_engines_life() {
+fn surplus_blocks_come_only_from_a_permanent_hole_and_end_with_the_engines_life() {
     let (mut left_behind, mut unrecognised) = (0, 0);
     storms(
-        "what_a_permanent_hole_leaves_behind_went_in_that_hole_and_ends_with_the_engines_life",
+        "surplus_blocks_come_only_from_a_permanent_hole_and_end_with_the_engines_life",
         |seed| {
             let mut world = StormWorld::new(
                 seed,
                 Storm {
-                    manners: FORGETFUL,
+                    behavior: FORGETFUL,
                     replay: true,
                     failing: 0,
                     corrupted: 0,
@@ -146,23 +151,20 @@ fn what_a_permanent_hole_leaves_behind_went_in_that_hole_and_ends_with_the_engin
 }
 
 #[test]
-fn without_a_replay_endpoint_the_next_life_is_known_exactly() {
-    storms(
-        "without_a_replay_endpoint_the_next_life_is_known_exactly",
-        |seed| {
-            let mut world = StormWorld::new(
-                seed,
-                Storm {
-                    manners: WHOLE,
-                    replay: false,
-                    failing: 0,
-                    corrupted: 0,
-                },
-            );
-            (0..STEPS).for_each(|_| world.step());
-            world.begin_anew();
-            assert_eq!(world.digest(), world.truth().digest);
-            assert!(credited(&world.index).is_subset(&world.truth().held));
-        },
-    );
+fn without_a_replay_endpoint_the_next_life_is_exact() {
+    storms("without_a_replay_endpoint_the_next_life_is_exact", |seed| {
+        let mut world = StormWorld::new(
+            seed,
+            Storm {
+                behavior: WHOLE,
+                replay: false,
+                failing: 0,
+                corrupted: 0,
+            },
+        );
+        (0..STEPS).for_each(|_| world.step());
+        world.begin_anew();
+        assert_eq!(world.digest(), world.truth().digest);
+        assert!(credited(&world.index).is_subset(&world.truth().held));
+    });
 }

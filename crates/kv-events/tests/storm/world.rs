@@ -1,4 +1,4 @@
-//! The way from an engine to an index, and all that goes wrong on it.
+//! The path from an engine to an index, with its faults.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -18,37 +18,38 @@ use super::{
     random::SplitMix64,
 };
 
-/// What a storm is made of.
+/// The faults of a storm.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storm {
-    pub(crate) manners: EngineBehavior,
-    /// Whether there is a replay endpoint.
+    pub(crate) behavior: EngineBehavior,
+    /// Whether the engine has a replay endpoint.
     pub(crate) replay: bool,
-    /// Of a hundred replays so many are refused or cut; nobody asks for another one by hand where it is 0.
+    /// Percentage of replays that are refused or cut; at 0 no resync is requested by hand.
     pub(crate) failing: usize,
-    /// Of a hundred messages so many are corrupted.
+    /// Percentage of messages that are corrupted.
     pub(crate) corrupted: usize,
 }
 
-/// An engine in its latest life, those before, and the reader.
+/// An engine in its latest life, its earlier lives, and the reader.
 pub(crate) struct StormWorld {
     storm: Storm,
     dice: SplitMix64,
     lives: Vec<Life>,
     form: ReplayForm,
-    /// Under way on the live connection.
+    /// Messages in transit on the live connection.
     wire: VecDeque<MultipartMessage>,
-    /// What is left of the running replay's answer.
+    /// The rest of the running replay's answer.
     answer: Option<VecDeque<MultipartMessage>>,
     connected: bool,
     sequencer: Sequencer,
     pub(crate) index: KvIndex,
     now: Moment,
-    /// Since everything was last cleared removals may have been lost, and the sequencer says so.
+    /// Since the last clear removals may have been lost, and the sequencer reports it.
     doubtful: bool,
-    /// A message was read that nobody sent. Nothing is known of the index from there on until it is built anew.
+    /// A message was read that was never sent. The index is unknown from there on until it is
+    /// rebuilt.
     corrupted: bool,
-    /// The batches applied since everything was last cleared: life and number.
+    /// The batches applied since the last clear: life and number.
     applied: BTreeSet<(usize, u64)>,
 }
 
@@ -67,7 +68,7 @@ impl StormWorld {
         };
         Self {
             storm,
-            lives: vec![Life::new(&mut dice, storm.manners)],
+            lives: vec![Life::new(&mut dice, storm.behavior)],
             form: *dice.pick(&[ReplayForm::Old, ReplayForm::New]),
             dice,
             wire: VecDeque::new(),
@@ -82,7 +83,7 @@ impl StormWorld {
         }
     }
 
-    /// One thing happens.
+    /// Runs one random event.
     pub(crate) fn step(&mut self) {
         match self.dice.below(100) {
             0..40 => self.publish(),
@@ -100,17 +101,18 @@ impl StormWorld {
         }
     }
 
-    /// The storm is over: what is under way arrives, replays are answered, one more batch is published.
+    /// Ends the storm: messages in transit arrive, replays are answered, one more batch is
+    /// published.
     ///
-    /// Returns how long that took by the sequencer's clock.
+    /// Returns the time that this took by the sequencer's clock.
     pub(crate) fn settle(&mut self) -> Duration {
         let start = self.now;
         self.storm = Storm {
             failing: 0,
             corrupted: 0,
-            manners: EngineBehavior {
+            behavior: EngineBehavior {
                 unsent: 0,
-                ..self.storm.manners
+                ..self.storm.behavior
             },
             ..self.storm
         };
@@ -135,14 +137,14 @@ impl StormWorld {
         self.now.since(start)
     }
 
-    /// The engine starts anew, and the connection comes back before its first batch.
+    /// Restarts the engine; the connection returns before its first batch.
     pub(crate) fn begin_anew(&mut self) {
         self.disconnect();
         let life = Life::new(
             &mut self.dice,
             EngineBehavior {
                 unsent: 0,
-                ..self.storm.manners
+                ..self.storm.behavior
             },
         );
         self.lives.push(life);
@@ -165,7 +167,7 @@ impl StormWorld {
             .expect("a batch was published")
     }
 
-    /// Everything published has been heard, as far as it can be.
+    /// Whether every published batch was applied, as far as possible.
     pub(crate) fn is_quiet(&self) -> bool {
         let newest = self
             .lives
@@ -178,13 +180,14 @@ impl StormWorld {
             && newest.is_some_and(|newest| self.applied.contains(&(self.lives.len() - 1, newest)))
     }
 
-    /// One life is followed on top of another. The connection was lost for so long that the publisher no longer keeps the
-    /// last batch applied, and there is nothing else to tell a new life from the old one by: what lies between counts as a
-    /// hole, and what is known stays.
+    /// Whether one life is followed on top of another. The connection was lost for so long that the
+    /// publisher no longer keeps the last applied batch, and nothing else distinguishes a new life
+    /// from the old one: the batches between count as a hole, and known blocks stay.
     pub(crate) fn is_unrecognised(&self) -> bool {
         let life = |batch: Option<&(usize, u64)>| batch.map(|(life, _)| *life);
         let mixed = self.is_forgetful() && life(self.applied.first()) != life(self.applied.last());
-        // They are in the order of lives: the number to recognise a life by was behind none of the later ones.
+        // They are in the order of lives: the number that identifies a life was behind none of the
+        // later ones.
         assert!(
             !mixed || self.applied.iter().is_sorted_by_key(|(_, seq)| seq),
             "{:?}",
@@ -194,10 +197,10 @@ impl StormWorld {
     }
 
     fn is_forgetful(&self) -> bool {
-        self.storm.manners.kept < usize::MAX
+        self.storm.behavior.kept < usize::MAX
     }
 
-    /// Whatever is credited in error left the engine in a batch that has not come.
+    /// Asserts that every wrongly credited block left the engine in a batch that did not arrive.
     pub(crate) fn blame(&self) {
         let lost = |seq: &u64| !self.applied.contains(&(self.lives.len() - 1, *seq));
         let life = self.lives.last().unwrap();
@@ -232,7 +235,7 @@ impl StormWorld {
         self.lives.last_mut().unwrap().publish(&mut self.dice)
     }
 
-    /// A batch that arrives.
+    /// Publishes a batch that arrives.
     fn publish_one(&mut self) {
         let (seq, payload) = self
             .publish_quietly()
@@ -244,7 +247,8 @@ impl StormWorld {
     fn deliver(&mut self) {
         if let Some(mut message) = self.wire.pop_front() {
             let corrupted = corrupt(&mut self.dice, self.storm.corrupted, &mut message);
-            // What has no layout is counted and dropped, and missed as any other lost message.
+            // A message without a valid layout is counted and dropped, and missed as any lost
+            // message.
             let Ok(live) = frames::live(&message) else {
                 return;
             };
@@ -256,7 +260,7 @@ impl StormWorld {
         }
     }
 
-    /// Some of the running replay's answer comes, or it fails.
+    /// A part of the running replay's answer arrives, or the replay fails.
     fn answer(&mut self, failing: usize) {
         let Some(answer) = &mut self.answer else {
             return;
@@ -279,7 +283,8 @@ impl StormWorld {
 
     fn fail(&mut self) {
         self.answer = None;
-        // From here on the stream goes on with what it could not have, until a replay brings everything.
+        // From here on the stream continues without the missing batches, until a replay brings
+        // them.
         self.doubtful = true;
         self.feed(Input::ReplayFailed);
     }
@@ -298,10 +303,10 @@ impl StormWorld {
         }
     }
 
-    /// The process ends and comes back, maybe with some batches before anyone is connected.
+    /// The process ends and restarts, perhaps with some batches before the reader connects.
     fn restart(&mut self) {
         self.disconnect();
-        let life = Life::new(&mut self.dice, self.storm.manners);
+        let life = Life::new(&mut self.dice, self.storm.behavior);
         self.lives.push(life);
         for _ in 0..self.dice.below(4) {
             self.publish();
@@ -313,7 +318,7 @@ impl StormWorld {
         self.feed(Input::Tick);
     }
 
-    /// Everything under way arrives.
+    /// All messages in transit arrive.
     fn calm(&mut self) {
         while self.answer.is_some() || !self.wire.is_empty() {
             self.answer(0);
@@ -364,12 +369,13 @@ impl StormWorld {
             .collect()
     }
 
-    /// The index says what one says that heard the batches up to the last one applied, whoever's life that was in; and
-    /// nothing that the engine did not hold then. Where the history's beginning is gone, only the latter.
+    /// Asserts that the index equals one that applied the batches up to the last one, in whichever
+    /// life, and credits nothing that the engine did not hold then. If the history's beginning is
+    /// gone, only the latter.
     fn is_exact(&self) {
         let (digest, credited) = (self.digest(), credited(&self.index));
         let Some(seq) = self.sequencer.last_seq() else {
-            return assert_eq!(digest, [], "nothing was heard of this life");
+            return assert_eq!(digest, [], "no batch of this life arrived");
         };
         let is_so = |truth: &&CacheTruth| {
             credited.is_subset(&truth.held) && (self.is_forgetful() || truth.digest == digest)

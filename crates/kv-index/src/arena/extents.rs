@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_served_short_extents_serve_long_ones_later() {
+    fn lines_of_freed_short_extents_are_reused_for_long_ones() {
         let chunks = LineChunks::new(1, 6);
         let mut extents = Extents::new(6);
         extents.grow(&chunks);
@@ -268,7 +268,7 @@ mod tests {
                     }
                 } else if !taken.is_empty() {
                     let (start, lines) = taken.swap_remove(usize::from(pick) % taken.len());
-                    // A part from the end is freed first, as when a run is trimmed.
+                    // A part at the end is freed first, as when a run is trimmed.
                     let keep = u32::from(pick) % (lines + 1);
                     extents.give(&chunks, start + keep, lines - keep);
                     if keep > 0 {
@@ -285,7 +285,7 @@ mod tests {
             }
             prop_assert!(
                 extents.take(&chunks, 128).is_some() && extents.take(&chunks, 128).is_some(),
-                "all found together again"
+                "all free lines are merged again"
             );
         }
     }

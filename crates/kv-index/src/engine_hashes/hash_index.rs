@@ -296,7 +296,7 @@ mod tests {
     proptest! {
         #[test]
         fn an_entry_is_found_from_its_insertion_to_its_removal(
-            // Few digests, many with an equal print, and many of one bucket.
+            // Few digests, many with an equal fingerprint, and many in one bucket.
             steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u32..4), 1..400),
         ) {
             let digest = |number: u64| if number < 20 { number * 13_107 } else { u64::MAX - number % 3 };
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_takes_far_more_than_its_share_and_gives_the_memory_back() {
+    fn one_part_may_outgrow_its_share_and_frees_the_memory_again() {
         let mut table = HashIndex::new(0);
         let empty = table.bytes();
         let digest = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,4 +1,4 @@
-//! Tests of the orphans' waiting, removal and bounds.
+//! Tests of orphans: waiting, removal and bounds.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -16,8 +16,8 @@ fn size(tokens: u64) -> BlockSize {
     BlockSize::new(tokens).unwrap()
 }
 
-/// Blocks of two tokens by these engine hashes behind `parent`; a block's tokens are its hash and
-/// twice its hash.
+/// Returns blocks of two tokens with these engine hashes behind `parent`; a block's tokens are its
+/// hash and twice its hash.
 fn store(parent: u64, names: &[u64]) -> StoredBlocks {
     StoredBlocks {
         hashes: names.iter().copied().map(EngineHash).collect(),
@@ -69,7 +69,7 @@ fn namespace(salt: &str) -> Namespace {
     }
 }
 
-/// Blocks by these hashes behind `parent`, in the namespace of a salt of one letter.
+/// Returns blocks with these hashes behind `parent`, in the namespace of a one-letter salt.
 fn hashed(salt: &str, parent: u64, hashes: &[u64]) -> OrphanBlocks {
     OrphanBlocks::Hashed(HashKeyedBlocks {
         namespace: namespace(salt),
@@ -82,7 +82,7 @@ fn hashed(salt: &str, parent: u64, hashes: &[u64]) -> OrphanBlocks {
 
 #[test]
 #[contract("MC13", "MC12")]
-fn blocks_named_by_hash_wait_for_the_hash_of_their_parent_in_their_namespace() {
+fn blocks_with_sequence_hashes_wait_for_their_parents_hash_in_their_namespace() {
     let mut orphans = Orphans::new(PLENTY);
     orphans.keep(0, hashed("a", 1, &[2, 3, 4]));
     orphans.keep(0, hashed("b", 1, &[2]));
@@ -95,7 +95,7 @@ fn blocks_named_by_hash_wait_for_the_hash_of_their_parent_in_their_namespace() {
     assert!(orphans.removed(0, NumberSet::Space(b'a'.into()), 3, Tier::Device));
     assert!(
         !orphans.removed(0, NumberSet::Space(b'a'.into()), 5, Tier::Device),
-        "that is a name"
+        "that is an engine hash"
     );
     assert_eq!(orphans.arrived(0, a, 1), [hashed("a", 1, &[2])]);
     assert_eq!(orphans.arrived(0, a, 3), [hashed("a", 3, &[4])]);
@@ -106,7 +106,7 @@ fn blocks_named_by_hash_wait_for_the_hash_of_their_parent_in_their_namespace() {
 
 #[test]
 #[contract("MC9")]
-fn clearing_a_stream_takes_what_is_or_may_be_of_its_namespace_and_tier() {
+fn clearing_a_stream_drops_orphans_that_may_be_of_its_namespace_and_tier() {
     let mut orphans = Orphans::new(PLENTY);
     for salt in ["a", "b"] {
         orphans.keep(0, hashed(salt, 1, &[2]));
@@ -147,12 +147,16 @@ fn clearing_a_stream_takes_what_is_or_may_be_of_its_namespace_and_tier() {
         .into_iter()
         .map(|stored| stored.hashes[0].0)
         .collect();
-    assert_eq!(left, [4, 5], "of another salt, and of another tier");
+    assert_eq!(
+        left,
+        [4, 5],
+        "blocks of another salt and of another tier stay"
+    );
 }
 
 #[test]
 #[contract("V9", "DY18", "F57")]
-fn blocks_wait_for_the_name_of_their_parent_and_come_back_once() {
+fn blocks_wait_for_their_parents_hash_and_are_returned_once() {
     let mut orphans = Orphans::new(PLENTY);
     assert!(orphans.is_empty());
     keep(&mut orphans, 0, store(1, &[2, 3]));
@@ -160,7 +164,7 @@ fn blocks_wait_for_the_name_of_their_parent_and_come_back_once() {
     assert_eq!(
         arrived(&mut orphans, 0, 2),
         [],
-        "it has its own parent to wait for"
+        "it waits for its own parent"
     );
     assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[2, 3])]);
     assert_eq!(arrived(&mut orphans, 0, 1), []);
@@ -170,7 +174,7 @@ fn blocks_wait_for_the_name_of_their_parent_and_come_back_once() {
 
 #[test]
 #[contract("V9")]
-fn another_target_announcing_the_parent_frees_nothing() {
+fn a_parent_announced_by_another_target_frees_nothing() {
     let mut orphans = Orphans::new(PLENTY);
     keep(&mut orphans, 0, store(1, &[2]));
     assert_eq!(arrived(&mut orphans, 1, 1), []);
@@ -178,7 +182,7 @@ fn another_target_announcing_the_parent_frees_nothing() {
 }
 
 #[test]
-fn everything_behind_one_parent_comes_back_in_the_order_it_came() {
+fn all_orphans_of_one_parent_are_returned_in_order_of_arrival() {
     let mut orphans = Orphans::new(PLENTY);
     keep(&mut orphans, 0, store(1, &[5, 6]));
     keep(&mut orphans, 0, store(1, &[2]));
@@ -190,7 +194,7 @@ fn everything_behind_one_parent_comes_back_in_the_order_it_came() {
 }
 
 #[test]
-fn a_parent_of_another_block_size_is_not_the_one() {
+fn a_parent_of_another_block_size_does_not_match() {
     let mut orphans = Orphans::new(PLENTY);
     keep(&mut orphans, 0, store(1, &[2]));
     assert_eq!(arrived_of(&mut orphans, 0, 1, size(4)), []);
@@ -198,7 +202,7 @@ fn a_parent_of_another_block_size_is_not_the_one() {
 }
 
 #[test]
-fn what_hangs_on_an_orphan_waits_for_it() {
+fn blocks_behind_an_orphan_wait_for_it() {
     let mut orphans = Orphans::new(PLENTY);
     keep(&mut orphans, 0, store(3, &[4]));
     keep(&mut orphans, 0, store(1, &[2, 3]));
@@ -208,11 +212,11 @@ fn what_hangs_on_an_orphan_waits_for_it() {
 }
 
 #[test]
-fn a_removed_orphan_leaves_a_hole_and_what_is_behind_waits_for_it() {
+fn a_removed_orphan_leaves_a_hole_and_blocks_behind_it_wait_for_it() {
     let mut orphans = Orphans::new(PLENTY);
     keep(&mut orphans, 0, store(1, &[2, 3, 4, 5]));
     assert!(removed(&mut orphans, 0, 3));
-    assert!(!removed(&mut orphans, 0, 3), "it is gone");
+    assert!(!removed(&mut orphans, 0, 3), "it is already removed");
     assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[2])]);
     assert_eq!(arrived(&mut orphans, 0, 2), []);
     assert_eq!(arrived(&mut orphans, 0, 3), [store(3, &[4, 5])]);
@@ -220,7 +224,7 @@ fn a_removed_orphan_leaves_a_hole_and_what_is_behind_waits_for_it() {
 }
 
 #[test]
-fn orphans_removed_from_either_end_leave_nothing() {
+fn orphans_can_be_removed_from_either_end() {
     for order in [[2, 3, 4], [4, 3, 2], [3, 2, 4]] {
         let mut orphans = Orphans::new(PLENTY);
         keep(&mut orphans, 0, store(1, &[2, 3, 4]));
@@ -262,7 +266,7 @@ fn a_removal_reaches_every_waiting_copy_of_its_own_tier_and_target() {
 }
 
 #[test]
-fn clearing_takes_one_target_or_one_tier_of_it() {
+fn clearing_drops_one_target_or_one_of_its_tiers() {
     let mut orphans = Orphans::new(PLENTY);
     for slot in 0..2 {
         keep(&mut orphans, slot, store(1, &[2]));
@@ -285,11 +289,11 @@ fn clearing_takes_one_target_or_one_tier_of_it() {
     );
     orphans.clear(1);
     assert!(orphans.is_empty());
-    assert_eq!(orphans.dropped(), 0, "nobody lacked room");
+    assert_eq!(orphans.dropped(), 0, "no store lacked room");
 }
 
 #[test]
-fn the_oldest_go_when_too_many_wait() {
+fn the_oldest_orphans_are_dropped_at_the_limit() {
     let mut orphans = Orphans::new(PLENTY);
     for name in 0..MAX_WAITING as u64 + 10 {
         keep(&mut orphans, 0, store(name, &[name + 1, name + 2]));
@@ -300,7 +304,7 @@ fn the_oldest_go_when_too_many_wait() {
 }
 
 #[test]
-fn a_store_repeated_for_ever_stays_within_the_bytes_allowed() {
+fn an_endlessly_repeated_store_stays_within_the_byte_limit() {
     let allowed = 64 << 10;
     let mut orphans = Orphans::new(allowed);
     for _ in 0..2000 {
@@ -315,7 +319,7 @@ fn a_store_repeated_for_ever_stays_within_the_bytes_allowed() {
 }
 
 #[test]
-fn a_store_that_is_too_big_by_itself_makes_nothing_else_go() {
+fn a_store_over_the_whole_limit_displaces_nothing() {
     let mut orphans = Orphans::new(4 << 10);
     keep(&mut orphans, 0, store(1, &[2]));
     keep(&mut orphans, 0, store(1, &(0..1000).collect::<Vec<_>>()));
@@ -323,7 +327,7 @@ fn a_store_that_is_too_big_by_itself_makes_nothing_else_go() {
 }
 
 #[test]
-fn a_store_full_of_holes_is_bounded_like_any_other() {
+fn a_store_full_of_holes_counts_toward_the_limit() {
     let names: Vec<_> = (2..2 + 4 * MAX_WAITING as u64).collect();
     let mut orphans = Orphans::new(PLENTY);
     keep(&mut orphans, 0, store(1, &names));
@@ -335,12 +339,12 @@ fn a_store_full_of_holes_is_bounded_like_any_other() {
     assert_eq!(
         (orphans.len(), orphans.bytes()),
         (0, 0),
-        "they were one store, so they went together"
+        "they are one store, so they are dropped together"
     );
 }
 
 #[test]
-fn what_is_no_orphan_does_not_wait() {
+fn a_store_without_a_missing_parent_does_not_wait() {
     let mut orphans = Orphans::new(PLENTY);
     keep(
         &mut orphans,
@@ -401,8 +405,8 @@ fn step() -> impl Strategy<Value = OrphanStep> {
     ]
 }
 
-/// Waiting stores as plain stores, in order of arrival; the rest of a store after a removal takes
-/// its place.
+/// Waiting stores as plain stores, in order of arrival; the remainder of a store after a removal
+/// takes its place.
 type OrphanModel = Vec<(u32, StoredBlocks)>;
 
 fn without(stored: &StoredBlocks, name: u64) -> Vec<StoredBlocks> {
@@ -499,7 +503,7 @@ fn apply(
 proptest! {
     #[test]
     #[contract("V9", "DY18")]
-    fn orphans_are_what_a_list_of_split_stores_would_be(steps in prop::collection::vec(step(), 1..60)) {
+    fn orphans_equal_a_plain_list_of_split_stores(steps in prop::collection::vec(step(), 1..60)) {
         let mut orphans = Orphans::new(PLENTY);
         let mut model = OrphanModel::new();
         for step in steps {

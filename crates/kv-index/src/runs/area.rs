@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_a_reader_takes_for_a_span_has_a_tier_that_there_is() {
+    fn any_word_read_as_a_span_has_a_valid_tier() {
         for garbage in [u64::MAX, 5 << 18, 6 << 18, 7 << 18] {
             assert_eq!(TierSpan::decode(garbage).tier, EXPECTED);
         }

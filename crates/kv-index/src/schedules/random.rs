@@ -26,11 +26,11 @@ fn schedules() -> usize {
 }
 
 #[test]
-fn answers_are_right_in_schedules_drawn_evenly() {
+fn answers_are_right_in_uniformly_random_schedules() {
     check(RandomScheduler::new(schedules()));
 }
 
 #[test]
-fn answers_are_right_in_schedules_with_few_changes_of_thread() {
+fn answers_are_right_in_schedules_with_few_preemptions() {
     check(PctScheduler::new(3, schedules()));
 }

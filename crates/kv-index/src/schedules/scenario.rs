@@ -20,7 +20,7 @@ use super::split_mix::SplitMix64;
 use crate::{IndexSettings, KvIndex, Matches, atomic::Ordering};
 
 const TARGETS: usize = 7;
-/// The prompts: they diverge after 5 and after 10 blocks.
+/// The prompts diverge after 5 and after 10 blocks.
 const PROMPTS: [[u8; 14]; 3] = [
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13],
     [0, 1, 2, 3, 4, 14, 15, 16, 17, 18, 19, 20, 21, 22],
@@ -39,7 +39,7 @@ type HeldState = [HeldBounds; TARGETS];
 struct ScenarioWorld {
     index: KvIndex,
     namespace: Namespace,
-    /// All states so far. Not one of a checker's locks: reading takes no time.
+    /// All states so far. A plain lock, not the checker's: reading takes no scheduler step.
     states: Mutex<Vec<HeldState>>,
 }
 
@@ -137,7 +137,7 @@ impl ScenarioWorld {
                     let number = target.worker.0 as usize;
                     assert!(
                         credited[number] == 0 || assignments() != before,
-                        "every target once"
+                        "each target once"
                     );
                     credited[number] = blocks;
                 }

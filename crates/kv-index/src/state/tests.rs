@@ -1,4 +1,5 @@
-//! Random operations with little memory: the writer's state agrees with the structure after each.
+//! Random operations with little memory: after each one the writer's state agrees with the
+//! structure.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 #![allow(clippy::cast_possible_truncation, reason = "numbers are drawn small")]
@@ -17,7 +18,7 @@ use crate::{IndexSettings, KvIndex, SpeculationId};
 const TARGETS: u64 = 6;
 const PROMPTS: u64 = 40;
 
-/// Cuts numbers off a random one.
+/// Draws numbers from the digits of a random one.
 struct NumberSource(u64);
 
 impl NumberSource {
@@ -72,8 +73,7 @@ fn tokens(prompt: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Three ways to name blocks: like all engines of a group, unlike any other, and with small
-/// repeating numbers.
+/// Three kinds of engine hashes: equal within a group, unique, and small repeating numbers.
 fn name(target: u64, hash: SequenceHash, at: usize) -> EngineHash {
     EngineHash(match target % 3 {
         0 => hash.0,
@@ -147,7 +147,7 @@ impl IndexFixture {
                     .store_hashes(of, &namespace, parent, &chain[from..to], drawn.tier());
             }
             45..50 => {
-                // Its hashes are those of other blocks in another order, some twice.
+                // It has the hashes of other blocks in another order, some twice.
                 let mut lies: Vec<_> = (0..30)
                     .map(|_| chain[drawn.below(chain.len() as u64) as usize])
                     .collect();
@@ -222,7 +222,7 @@ proptest! {
 
     #[test]
     #[contract("DY6", "MC13")]
-    fn the_books_agree_with_the_structure_and_the_budget_holds(
+    fn the_accounting_agrees_with_the_structure_and_the_budget_holds(
         budget_kib in prop::sample::select(vec![48_u64, 64, 96, 128, 256, 1024]).no_shrink(),
         drawn in prop::collection::vec(any::<u64>().no_shrink(), 1..250),
     ) {
@@ -242,11 +242,11 @@ proptest! {
     }
 }
 
-/// The parent of a store or of a speculative entry may be only expected, and expected blocks are
-/// evicted first.
+/// The parent of a store or of a speculative entry may itself be speculative, and speculative
+/// blocks are evicted first.
 #[test]
 #[contract("DY4")]
-fn what_a_chain_builds_on_stays_while_room_is_made_for_the_rest_of_it() {
+fn the_parent_of_a_chain_is_not_evicted_for_its_children() {
     let long = HashScheme::default().chain(None, &(0..4000).collect::<Vec<_>>(), size());
     let (front, rest) = long.split_at(100);
     let ttl = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! What lookups answer, in both forms.
+//! The answers of lookups, in both forms.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use super::{
 };
 
 impl Trial {
-    /// Looks up blocks of a prompt, and `strangers` behind them that nobody knows.
+    /// Looks up blocks of a prompt, with `strangers` unknown blocks behind them.
     pub(crate) fn look(
         &mut self,
         space: NamespaceNo,
@@ -37,7 +37,7 @@ impl Trial {
         told.map_err(|wrong| format!("lookup of {} blocks in {space:?}: {wrong}", chain.len()))
     }
 
-    /// The answer in the form that a router reads says the same of every trusted target.
+    /// Checks that the form that the router uses agrees for every trusted target.
     fn look_natively(
         &mut self,
         space: NamespaceNo,
@@ -70,7 +70,7 @@ impl Trial {
         }
     }
 
-    /// Every credited target with the length of its run.
+    /// Returns every credited target with the length of its run.
     pub(crate) fn credits(&self, matches: &Matches) -> Result<BTreeMap<Target, u32>, String> {
         let slots: HashMap<_, _> = self
             .world
@@ -83,9 +83,7 @@ impl Trial {
                 .get(&slot)
                 .ok_or_else(|| format!("{slot:?} is nobody's"))?;
             if blocks == 0 || credits.insert(*target, blocks).is_some() {
-                return Err(format!(
-                    "{slot:?} holds {blocks} blocks, or was told before"
-                ));
+                return Err(format!("{slot:?} holds {blocks} blocks, or occurs twice"));
             }
         }
         Ok(credits)
@@ -118,7 +116,7 @@ fn same(found: &[Overlap], want: &[ExpectedAnswer]) -> Result<(), String> {
     ))
 }
 
-/// No target is credited with more than it holds.
+/// Checks that no target is credited with more than it holds.
 fn no_more(found: &[Overlap], want: &[ExpectedAnswer]) -> Result<(), String> {
     let known: HashMap<_, _> = want
         .iter()

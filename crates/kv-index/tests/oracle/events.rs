@@ -1,4 +1,4 @@
-//! What targets announce: stored and removed, on both sides of a trial.
+//! Announcements of targets, applied to both sides of a trial: stores and removals.
 
 use std::{ops::Range, sync::Arc};
 
@@ -13,12 +13,12 @@ use super::{
     world::{NamespaceNo, NodeNo, TargetNo},
 };
 
-/// Blocks that wait for a parent, so that the index need not drop any for lack of room.
+/// Limit of blocks that wait for a parent, so that the index drops none for lack of room.
 const MAX_WAITING: usize = 1000;
 
 impl Trial {
-    /// The blocks of a prompt that a target may announce now: none that would count as a copy, none twice that wait, and
-    /// none of a model that it does not serve.
+    /// Returns the blocks of a prompt that a target may announce now: none that would count as a
+    /// copy, none that already waits, and none of a model that it does not serve.
     pub(crate) fn stretch(
         &self,
         target: TargetNo,
@@ -47,8 +47,8 @@ impl Trial {
             Start::At(at) => at % prompt.len(),
         };
         let end = prompt.len().min(from.saturating_add(blocks.max(1)));
-        // Announced once more from its root, what is held already counts nothing. Not so where the index lacks a block in
-        // front: to it, what is behind is stored again.
+        // A second announcement from the root does not count held blocks again. If the index lacks
+        // a block in front, it counts those behind it as stored again.
         let repeats = from == 0 && self.exact();
         let again = prompt[..end]
             .iter()
@@ -65,7 +65,8 @@ impl Trial {
         (from < to && (!orphans || room)).then_some(from..to)
     }
 
-    /// Stores a stretch of a prompt at a target. Whether its parent is found, where that is open, the index decides.
+    /// Stores a range of a prompt at a target. If the oracle does not know whether the parent is
+    /// found, the index decides.
     pub(crate) fn announce(
         &mut self,
         target: TargetNo,
@@ -106,7 +107,7 @@ impl Trial {
         self.take(target, space, parent, nodes, tier, applied)
     }
 
-    /// Does with the truth what the index says it did with a store, if that can be right.
+    /// Applies the index's outcome of a store to the truth, if that outcome can be right.
     fn take(
         &mut self,
         target: TargetNo,
@@ -132,7 +133,7 @@ impl Trial {
             return if applied.applied <= all {
                 Ok(())
             } else {
-                wrong("more than there are")
+                wrong("more blocks than stored")
             };
         }
         if applied.orphans > 0 {
@@ -148,7 +149,7 @@ impl Trial {
             };
         }
         if parent.is_some_and(|parent| !self.truth.was_announced(space, parent)) {
-            return wrong("nobody ever announced their parent");
+            return wrong("no target ever announced their parent");
         }
         let waiting = self.truth.waiting_blocks();
         self.truth.store(target, space, nodes, tier);
@@ -160,7 +161,7 @@ impl Trial {
         }
     }
 
-    /// Blocks of a prompt that a target holds in a tier, or that wait there: some of them.
+    /// Returns some of the blocks of a prompt that a target holds in a tier, or that wait there.
     pub(crate) fn chosen(
         &self,
         target: TargetNo,
@@ -189,7 +190,7 @@ impl Trial {
         }
     }
 
-    /// Removes blocks of a target, in this order, and `strangers` more that it does not hold.
+    /// Removes blocks of a target, in this order, and `strangers` blocks that it does not hold.
     pub(crate) fn discard(
         &mut self,
         target: TargetNo,
@@ -199,7 +200,7 @@ impl Trial {
         strangers: usize,
     ) -> Result<(), String> {
         let index = Arc::clone(&self.index);
-        let applied = self.tell_removed(&index, target, space, nodes, tier, strangers);
+        let applied = self.apply_removed(&index, target, space, nodes, tier, strangers);
         let held = nodes
             .iter()
             .filter(|node| self.truth.holds(target, space, **node, tier))
@@ -214,7 +215,7 @@ impl Trial {
         let all = u32::try_from(nodes.len() + strangers).unwrap();
         self.tally.removed += u64::from(applied.applied);
         let told = applied.applied + applied.ignored == all && applied.orphans == 0;
-        // Blocks that waited may count either way, also those that were held beside.
+        // Waiting blocks may or may not count, also those that are held as well.
         let right = (held..=held + waiting).contains(&(applied.applied as usize));
         if told && (right || !self.exact()) {
             return Ok(());
@@ -224,8 +225,8 @@ impl Trial {
         ))
     }
 
-    /// Tells an index, this one or a copy of it, that blocks were removed.
-    pub(crate) fn tell_removed(
+    /// Applies a removal of blocks to an index: this one or a copy of it.
+    pub(crate) fn apply_removed(
         &mut self,
         index: &KvIndex,
         target: TargetNo,

@@ -1,20 +1,20 @@
-//! An oracle for the index: the same random operations go to the index and to the plainest thing that could be right, and
+//! An oracle for the index: the same random operations go to the index and to a plain model, and
 //! every answer is compared.
 //!
-//! - [`world`]: the content there is: prompts that share beginnings, in several namespaces, and the targets.
+//! - [`world`]: the content: prompts that share beginnings, in several namespaces, and the targets.
 //! - [`step`]: one operation, readable in a failure, meaningful in any state.
-//! - [`truth`]: what should be held, as plain sets.
-//! - [`trial`]: the index beside the truth; plays steps and compares. [`setup`] says what it is like, [`events`] has what
-//!   targets announce, [`answers`] what lookups say.
-//! - [`whole`]: comparison of all the content at once: dump, counts, digests.
-//! - [`reduce`]: the few steps that a failure needs.
+//! - [`truth`]: the expected content, as plain sets.
+//! - [`trial`]: the index beside the truth; applies steps and compares. [`setup`] has its
+//!   parameters, [`events`] the announcements of targets, [`answers`] the lookups.
+//! - [`whole`]: comparison of the complete content: dump, counts, digests.
+//! - [`reduce`]: reduction of a failure to few steps.
 //! - [`readers`]: lookups beside one writer.
 //!
-//! Not here: blocks that a target holds more than once, which `tests/against_a_model.rs` and `tests/copies.rs` are about.
-//! No target stores again what it holds on its device, except by announcing a prompt from its root once more, which
-//! counts nothing twice.
+//! Not here: blocks that a target holds more than once, which `tests/against_a_model.rs` and
+//! `tests/copies.rs` test. No target stores again a block that it holds on its device, except by a
+//! second announcement of a prompt from its root, which counts nothing twice.
 //!
-//! **Invariant**: a trial depends on its seed and its steps alone.
+//! **Invariant**: a trial depends only on its seed and its steps.
 
 #![allow(dead_code, reason = "each program that includes this uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]

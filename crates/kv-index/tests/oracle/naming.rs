@@ -1,4 +1,4 @@
-//! What engines call their blocks.
+//! Engine hashes of blocks.
 
 use std::collections::HashMap;
 
@@ -6,19 +6,19 @@ use kv_blocks::EngineHash;
 
 use super::{random::mix, world::TargetNo};
 
-/// How one engine names blocks. One that starts again may have changed it.
+/// How an engine hashes blocks. A restarted engine may do it differently.
 #[derive(Clone, Debug)]
 pub(crate) enum Naming {
-    /// By content, as every engine of its family does.
+    /// By content, as every engine of its group.
     Common {
-        /// Engines of equal family agree on all names.
+        /// Engines of the same group agree on all hashes.
         family: u64,
     },
-    /// By small numbers that mean something else at each target.
+    /// Small numbers that stand for other blocks at each target.
     Shifted,
-    /// In the order in which blocks come up, beginning with 0.
+    /// Numbers in order of first use, from 0.
     Counted(HashMap<usize, u64>),
-    /// Not at all: its events carry plain rolling hashes.
+    /// No engine hash: its events carry plain sequence hashes.
     Hashes,
 }
 
@@ -33,11 +33,11 @@ impl Naming {
         }
     }
 
-    /// What `target` calls the block of a cell.
+    /// Returns the hash that `target` gives the block of a cell.
     pub(crate) fn name(&mut self, target: TargetNo, cell: usize) -> EngineHash {
         let cell_number = cell as u64;
         EngineHash(match self {
-            // A hash of content is never a small number.
+            // A content hash is never a small number.
             Self::Common { family } => mix((*family + 1) << 32 | cell_number),
             Self::Shifted | Self::Hashes => cell_number + target.0 as u64,
             Self::Counted(names) => {
@@ -47,7 +47,7 @@ impl Naming {
         })
     }
 
-    /// A name that no block has.
+    /// Returns a hash that no block has.
     pub(crate) fn unknown(number: usize) -> EngineHash {
         EngineHash(u64::MAX - number as u64 % 1000)
     }

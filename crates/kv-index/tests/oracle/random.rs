@@ -1,6 +1,6 @@
-//! Numbers that look random and depend on a seed alone.
+//! Pseudo-random numbers from a seed.
 
-/// SplitMix64: every seed is as good as any other, and neighbouring seeds have nothing in common.
+/// SplitMix64: all seeds are equally good, and neighbouring seeds give unrelated sequences.
 #[derive(Clone, Debug)]
 pub(crate) struct SplitMix64(u64);
 
@@ -14,17 +14,17 @@ impl SplitMix64 {
         mix(self.0)
     }
 
-    /// Below `end`, which is not 0.
+    /// Returns a number below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.roll() % end as u64).expect("below a usize")
     }
 
-    /// From `from` to `to`, both included.
+    /// Returns a number from `from` to `to`, both included.
     pub(crate) fn within(&mut self, from: usize, to: usize) -> usize {
         from + self.below(to - from + 1)
     }
 
-    /// Whether something happens that does in `percent` of all cases.
+    /// Returns `true` in `percent` of all cases.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
@@ -34,7 +34,7 @@ impl SplitMix64 {
     }
 }
 
-/// A number that shows no trace of `number`.
+/// Returns a number without visible relation to `number`.
 pub(crate) fn mix(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -1,11 +1,13 @@
 //! Lookups beside one writer.
 //!
-//! Half of the prompts only grow while the other half only shrinks, then the other way round. Two bits are kept for each
-//! block and target: whether it is surely held (set after a store, cleared before a removal), and whether it may be (set
-//! before a store, cleared after a removal). Read before and after a lookup they say between which bounds its answer must
-//! be: never below what was held all the while, never above what was held at any moment of it.
+//! Half of the prompts only grow while the other half only shrinks, then the reverse. Each block
+//! and target has two bits: whether it is surely held (set after a store, cleared before a
+//! removal), and whether it may be held (set before a store, cleared after a removal). Read before
+//! and after a lookup, they bound its answer: at least the blocks held during the whole lookup, at
+//! most the blocks held at any moment of it.
 //!
-//! **Invariant**: the bounds are exact within a phase. A lookup during which the phase changed is not compared.
+//! **Invariant**: the bounds are exact within a phase. A lookup during which the phase changed is
+//! not compared.
 
 use std::{
     ops::AddAssign,
@@ -26,12 +28,12 @@ use super::{
     world::{Extent, NamespaceNo, NodeNo, OracleWorld, TargetNo},
 };
 
-/// A bit for each.
+/// A bit for each target.
 const TARGETS: usize = 64;
 /// Changes in one phase.
 const PHASE: u64 = 400;
 
-/// What readers and the writer share.
+/// State shared by the readers and the writer.
 #[derive(Debug)]
 struct ReaderShared {
     world: Arc<OracleWorld>,
@@ -45,14 +47,14 @@ struct ReaderShared {
     over: AtomicBool,
 }
 
-/// What was seen.
+/// Counts of a race.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReaderTally {
     /// Lookups compared.
     pub(crate) compared: u64,
     /// Lookups during which the phase changed.
     pub(crate) skipped: u64,
-    /// Targets that were credited in them, summed.
+    /// Sum of the targets credited in them.
     pub(crate) credited: u64,
 }
 
@@ -64,7 +66,7 @@ impl AddAssign for ReaderTally {
     }
 }
 
-/// Which way a prompt goes in a phase.
+/// Whether a prompt grows or shrinks in a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Grows,
@@ -86,7 +88,7 @@ impl ReaderShared {
         &of[self.world.cell(space, node)]
     }
 
-    /// The leading blocks each target has by one of the two kinds of bits.
+    /// Returns the leading blocks of each target by one of the two kinds of bits.
     fn runs(&self, of: &[AtomicU64], space: NamespaceNo, prompt: &[NodeNo]) -> [u32; TARGETS] {
         let mut runs = [0; TARGETS];
         let mut running = u64::MAX;
@@ -102,7 +104,7 @@ impl ReaderShared {
         runs
     }
 
-    /// Whose each slot is: a cleared target's two for as long as its blocks are being forgotten.
+    /// Returns the owner of each slot: a cleared target has two while its blocks are being removed.
     fn owners(&self) -> [Option<Target>; 2 * TARGETS] {
         std::array::from_fn(|slot| {
             self.index
@@ -110,7 +112,8 @@ impl ReaderShared {
         })
     }
 
-    /// One lookup, and its bounds. Returns the number of targets credited, and `None` if the phase changed.
+    /// Does one lookup and compares it with its bounds. Returns the number of credited targets, or
+    /// `None` if the phase changed.
     fn look(
         &self,
         space: NamespaceNo,
@@ -136,7 +139,7 @@ impl ReaderShared {
             matches,
         );
         let after = self.runs(last, space, prompt);
-        // A target that is cleared gets another slot: then nobody can say whose the answer's slots were.
+        // A cleared target gets another slot: then the owner of the answer's slots is unknown.
         if self.phase.load(SeqCst) != phase || self.owners() != owners {
             return Ok(None);
         }
@@ -193,7 +196,7 @@ impl ReaderShared {
     }
 }
 
-/// The one writer.
+/// The single writer.
 struct OracleWriter<'a> {
     shared: &'a ReaderShared,
     trial: &'a mut Trial,
@@ -279,7 +282,7 @@ impl OracleWriter<'_> {
         })
     }
 
-    /// Removes something, with the bits of `nodes` set as befits it before and after.
+    /// Runs a removal, and updates the bits of `nodes` before and after it.
     fn leave<R>(
         &mut self,
         target: TargetNo,
@@ -296,7 +299,7 @@ impl OracleWriter<'_> {
         let removed = remove(self.trial);
         for node in nodes {
             let has = self.trial.truth.has(target, space, *node);
-            // What is still there in another tier has been there all the while.
+            // Blocks still held in another tier were held all the time.
             let [gone, back] = [&self.shared.maybe, &self.shared.surely]
                 .map(|of| self.shared.bits(of, space, *node));
             if has {
@@ -321,16 +324,17 @@ impl OracleWriter<'_> {
     }
 }
 
-/// How long a race is: both numbers are reached.
+/// Length of a race: both numbers are reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Length {
-    /// Changes that the writer makes.
+    /// Changes by the writer.
     pub(crate) changes: u64,
-    /// Lookups compared, of all readers together.
+    /// Compared lookups of all readers together.
     pub(crate) lookups: u64,
 }
 
-/// One writer beside so many readers; in the end everything is compared. Returns also the changes made.
+/// Runs one writer beside `readers` readers, then compares the complete content. Also returns the
+/// number of changes.
 pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, ReaderTally), String> {
     let mut dice = SplitMix64::new(seed);
     let extent = Extent {

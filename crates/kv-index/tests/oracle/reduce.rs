@@ -1,4 +1,4 @@
-//! The few steps that a failure needs.
+//! Reduction of a failure to few steps.
 
 use super::{
     setup::{OracleMismatch, Setup},
@@ -6,7 +6,7 @@ use super::{
     trial::Trial,
 };
 
-/// Leaves out steps, many at once and then fewer, as long as the trial fails in the same way.
+/// Removes steps, first many at once, then fewer, while the trial still fails in the same way.
 fn reduce(
     setup: &Setup,
     steps: Vec<OracleStep>,
@@ -26,7 +26,7 @@ fn reduce(
                 _ => at += size,
             }
         }
-        // Single steps are tried again for as long as that helps.
+        // Single steps are tried again while that helps.
         if size > 1 || steps.len() == before {
             size /= 2;
         }
@@ -34,7 +34,7 @@ fn reduce(
     (steps, difference)
 }
 
-/// What was wrong, with the few steps that are needed to see it.
+/// Returns the difference with the reduced steps that show it.
 pub(crate) fn report(setup: &Setup, steps: Vec<OracleStep>, difference: OracleMismatch) -> String {
     let (all, first) = (steps.len(), difference.to_string());
     let (fewer, last) = reduce(setup, steps, difference);
@@ -45,7 +45,7 @@ pub(crate) fn report(setup: &Setup, steps: Vec<OracleStep>, difference: OracleMi
     )
 }
 
-/// A line for each step.
+/// Returns one line per step.
 pub(crate) fn list(steps: &[OracleStep]) -> String {
     steps.iter().map(|step| format!("  {step:?}\n")).collect()
 }

@@ -1,20 +1,21 @@
-//! What a trial is like, and what it got to see.
+//! Parameters and figures of a trial.
 
 use std::{fmt, ops::AddAssign};
 
 use super::{random::SplitMix64, step::OracleStep, world::Extent};
 
-/// How an index and its world are made.
+/// Parameters of an index and its world.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) seed: u64,
     pub(crate) extent: Extent,
-    /// Bytes, if they may not suffice: then the index may hold less than the truth, but never more.
+    /// Memory budget in bytes, if it may not suffice: then the index may hold less than the truth,
+    /// but never more.
     pub(crate) tight: Option<u64>,
 }
 
 impl Setup {
-    /// With room for everything.
+    /// A setup with enough memory for all blocks.
     pub(crate) fn ample(seed: u64) -> Self {
         Self {
             seed,
@@ -23,7 +24,7 @@ impl Setup {
         }
     }
 
-    /// With less room than its world would fill, or hardly enough.
+    /// A setup with less memory than its world needs, or hardly enough.
     pub(crate) fn tight(seed: u64) -> Self {
         let dice = &mut SplitMix64::new(seed);
         let extent = Extent {
@@ -39,26 +40,26 @@ impl Setup {
         }
     }
 
-    /// Steps that go with it.
+    /// Draws the steps of this setup.
     pub(crate) fn steps(&self, count: usize) -> Vec<OracleStep> {
         let mut dice = SplitMix64::new(!self.seed);
         (0..count).map(|_| OracleStep::draw(&mut dice)).collect()
     }
 }
 
-/// What a trial got to see.
+/// Figures of a trial.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TrialTally {
     /// Lookups compared.
     pub(crate) queries: u64,
-    /// Targets credited in them, summed.
+    /// Sum of the targets credited in them.
     pub(crate) credited: u64,
-    /// Blocks stored, those behind a gap among them.
+    /// Blocks stored, including those behind a gap.
     pub(crate) stored: u64,
-    /// Blocks that came before their parent.
+    /// Blocks that arrived before their parent.
     pub(crate) orphans: u64,
     pub(crate) removed: u64,
-    /// Trials, or parts of them, in which room was lacking.
+    /// Trials, or parts of them, that reached the memory budget.
     pub(crate) shed: u64,
 }
 
@@ -73,7 +74,7 @@ impl AddAssign for TrialTally {
     }
 }
 
-/// What was wrong, and when it was seen.
+/// A difference, and the step that showed it.
 #[derive(Clone, Debug)]
 pub(crate) struct OracleMismatch {
     pub(crate) at: String,
@@ -81,7 +82,7 @@ pub(crate) struct OracleMismatch {
 }
 
 impl OracleMismatch {
-    /// A word for the kind of difference.
+    /// The kind of difference, in one word.
     pub(crate) fn kind(&self) -> &str {
         self.what.split_whitespace().next().unwrap_or_default()
     }

@@ -1,24 +1,24 @@
 //! One operation.
 //!
-//! Every step means something in every state: numbers are taken modulo what there is, and a step with nothing to do does
-//! nothing. So any steps of a failing trial may be left out when it is reduced.
+//! Every step is valid in every state: numbers are taken modulo the available items, and a step
+//! without any does nothing. So a reduction may remove any steps of a failing trial.
 
 use kv_blocks::Tier;
 
 use super::random::SplitMix64;
 
-/// Where a stored stretch of a prompt begins.
+/// Where a stored range of a prompt begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Start {
     /// At the prompt's first block.
     Root,
-    /// Behind the blocks that the target has without a gap.
+    /// Behind the target's leading blocks.
     Behind,
-    /// Anywhere: behind a gap, or behind a parent that the target has not named.
+    /// Anywhere: behind a gap, or behind a parent that the target did not announce.
     At(usize),
 }
 
-/// Which of a prompt's blocks that the target holds are removed, and in which order.
+/// Which of a prompt's held blocks are removed, and in which order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pattern {
     /// The last ones, from the end.
@@ -27,13 +27,13 @@ pub(crate) enum Pattern {
     Head(usize),
     /// Some in the middle.
     Middle(usize, usize),
-    /// Here and there, by the bits of a number.
+    /// Those selected by the bits of a number.
     Scattered(u64),
     /// All of them.
     All,
 }
 
-/// Something that is done to an index.
+/// An operation on an index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OracleStep {
     Store {
@@ -53,7 +53,7 @@ pub(crate) enum OracleStep {
         tier: Tier,
         strangers: usize,
     },
-    /// The device says it was emptied.
+    /// The device reports a clear.
     Cleared {
         target: usize,
     },
@@ -65,7 +65,7 @@ pub(crate) enum OracleStep {
         space: usize,
         tier: Tier,
     },
-    /// Cleared, and it may name its blocks in another way from now on.
+    /// Clears a target; its engine hashes may be of another kind from then on.
     Restart {
         target: usize,
         naming: usize,
@@ -85,7 +85,7 @@ pub(crate) enum OracleStep {
         ttl_s: u64,
         lasting: bool,
     },
-    /// Of the last promises the one with this number, counted from the newest.
+    /// Retracts one of the last speculative calls, counted from the newest.
     Retract {
         which: usize,
     },
@@ -100,7 +100,7 @@ pub(crate) enum OracleStep {
         target: usize,
         trusted: bool,
     },
-    /// A lookup of a prompt's beginning, which goes on with blocks that nobody knows.
+    /// A lookup of a prompt's beginning, followed by unknown blocks.
     Look {
         space: usize,
         prompt: usize,

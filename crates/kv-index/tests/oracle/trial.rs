@@ -20,10 +20,10 @@ use super::{
     world::{NamespaceNo, NodeNo, OracleWorld, TargetNo},
 };
 
-/// Promises that may still be retracted.
+/// Number of speculative calls that may still be retracted.
 const PROMISES: usize = 8;
 
-/// An index, and what it should say.
+/// An index and its expected content.
 #[derive(Debug)]
 pub(crate) struct Trial {
     pub(crate) world: Arc<OracleWorld>,
@@ -74,7 +74,7 @@ impl Trial {
         }
     }
 
-    /// Plays all steps, then compares everything; also a panic is a difference.
+    /// Applies all steps, then compares the complete content; a panic is also a difference.
     pub(crate) fn run(setup: &Setup, steps: &[OracleStep]) -> Result<TrialTally, OracleMismatch> {
         let mut last = None;
         let played = catch_unwind(AssertUnwindSafe(|| {
@@ -106,12 +106,12 @@ impl Trial {
         Moment::at(Duration::from_secs(self.truth.now_s))
     }
 
-    /// Whether index and truth must agree: until room was lacking.
+    /// Whether index and truth must agree: until the memory budget is reached.
     pub(crate) fn exact(&self) -> bool {
         !self.tight || self.index.stats().shed == 0
     }
 
-    /// Does one thing to both sides, and compares what can be seen of it.
+    /// Applies one step to both sides, and compares its visible effects.
     pub(crate) fn play(&mut self, step: &OracleStep) -> Result<(), String> {
         let world = Arc::clone(&self.world);
         match *step {
@@ -140,7 +140,7 @@ impl Trial {
                 strangers,
             } => {
                 let target = world.target(target);
-                // Where the target holds nothing of the prompt, one of the next prompts does as well.
+                // If the target holds nothing of the prompt, one of the next prompts is used.
                 let near = (0..24).map(|more| (world.space(space + more % 3), prompt + more / 3));
                 let mut near = near.map(|(space, prompt)| (space, world.prompt(space, prompt)));
                 let holds = |(space, nodes): &(NamespaceNo, &[NodeNo])| {
@@ -205,7 +205,7 @@ impl Trial {
         Ok(())
     }
 
-    /// What concerns a target as a whole, or time.
+    /// Applies a step that concerns a whole target, or time.
     fn manage(&mut self, step: &OracleStep, world: &OracleWorld) {
         match *step {
             OracleStep::Cleared { target } => {
@@ -223,8 +223,9 @@ impl Trial {
                 space,
                 tier,
             } => {
-                // What it means for blocks without a known namespace, and for what is expected, is left open. Where room was
-                // lacking, only the index knows whether blocks wait.
+                // The effect on blocks without a known namespace and on speculative entries is
+                // unspecified. Once the memory budget was reached, only the index knows whether
+                // blocks wait.
                 let (target, space) = (world.target(target), world.space(space));
                 let open = self.truth.has_waiting(target)
                     || self.truth.expects_of(target)
@@ -300,7 +301,7 @@ impl Trial {
         }
     }
 
-    /// Compares everything there is, and sees that nothing is left behind when all workers have gone.
+    /// Compares the complete content, and checks that nothing is left when all workers are removed.
     pub(crate) fn finish(&mut self) -> Result<(), String> {
         whole::compare(self)?;
         self.tally.shed += u64::from(!self.exact());
@@ -319,7 +320,7 @@ impl Trial {
             > 0
         {
             return Err(format!(
-                "all workers have gone, but not all they held: {stats:?}"
+                "all workers are removed, but not all their blocks: {stats:?}"
             ));
         }
         Ok(())

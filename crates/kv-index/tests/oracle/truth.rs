@@ -1,4 +1,4 @@
-//! What should be held: sets of blocks per target and tier, and nothing clever.
+//! The expected content: plain sets of blocks per target and tier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,26 +7,26 @@ use kv_index::TierBlocks;
 
 use super::world::{NamespaceNo, NodeNo, OracleWorld, TargetNo};
 
-/// What the index should say of one target and one prompt.
+/// The expected answer for one target and one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExpectedAnswer {
     pub(crate) target: Target,
     pub(crate) blocks: TierBlocks,
     pub(crate) announced: TierBlocks,
-    /// Of the blocks of `blocks`: how many were announced in each tier.
+    /// Number of announced blocks of `blocks` in each tier.
     pub(crate) present: [u32; 4],
 }
 
-/// A block that is expected although nobody announced it.
+/// A speculative block: expected, but not announced.
 #[derive(Clone, Copy, Debug)]
 struct ExpectedBlock {
     target: TargetNo,
     until_s: u64,
-    /// The last call that entered or renewed it.
+    /// The last call that created or renewed it.
     call: u64,
 }
 
-/// Consecutive blocks announced behind a parent that their target has not named.
+/// Consecutive blocks announced behind a parent that their target did not announce.
 #[derive(Clone, Debug)]
 struct WaitingBlocks {
     target: TargetNo,
@@ -38,7 +38,7 @@ struct WaitingBlocks {
 
 #[derive(Clone, Copy, Debug)]
 struct OracleTarget {
-    /// Of a registered one.
+    /// The model of a registered target.
     model: Option<usize>,
     trusted: bool,
 }
@@ -48,7 +48,7 @@ pub(crate) struct OracleTruth {
     nodes: usize,
     /// A bit for each target, per cell and tier.
     held: Vec<[u128; 4]>,
-    /// Whether any target ever announced the cell, or was expected to hold it.
+    /// Whether any target ever announced the cell or was expected to hold it.
     ever: Vec<bool>,
     /// By cell.
     expected: BTreeMap<usize, Vec<ExpectedBlock>>,
@@ -103,7 +103,7 @@ impl OracleTruth {
         self.held[self.cell(space, node)][tier.index()] & target.bit() != 0
     }
 
-    /// In any tier.
+    /// Whether the target holds the block in any tier.
     pub(crate) fn has(&self, target: TargetNo, space: NamespaceNo, node: NodeNo) -> bool {
         Tier::ALL
             .iter()
@@ -126,7 +126,7 @@ impl OracleTruth {
             .any(|waiting| waiting.nodes.contains(&node))
     }
 
-    /// Blocks that wait for their parent, of all targets.
+    /// Number of blocks of all targets that wait for their parent.
     pub(crate) fn waiting_blocks(&self) -> usize {
         self.waiting.iter().map(|waiting| waiting.nodes.len()).sum()
     }
@@ -154,7 +154,7 @@ impl OracleTruth {
             .sum()
     }
 
-    /// Registers a target; one that changes its model forgets what it held.
+    /// Registers a target; a change of its model clears it.
     pub(crate) fn register(&mut self, target: TargetNo, model: usize) {
         if self.model(target).is_some_and(|known| known != model) {
             self.clear(target);
@@ -197,7 +197,7 @@ impl OracleTruth {
         }
     }
 
-    /// Blocks whose parent is unknown; if they wait, they are held once it is announced.
+    /// Adds blocks whose parent is unknown; if they wait, they are held once it is announced.
     pub(crate) fn orphan(
         &mut self,
         target: TargetNo,
@@ -216,7 +216,7 @@ impl OracleTruth {
         });
     }
 
-    /// What was behind a waiting block that is removed goes on waiting, for that block.
+    /// Blocks behind a removed waiting block wait for that block from then on.
     pub(crate) fn remove(
         &mut self,
         target: TargetNo,
@@ -243,7 +243,7 @@ impl OracleTruth {
         self.waiting.retain(|waiting| !waiting.nodes.is_empty());
     }
 
-    /// One tier of a target was emptied; nothing is expected of it any more.
+    /// Clears one tier of a target, and all its speculative blocks.
     pub(crate) fn clear_tier(&mut self, target: TargetNo, tier: Tier) {
         self.held
             .iter_mut()
@@ -253,7 +253,7 @@ impl OracleTruth {
         self.forget_all_expected(target);
     }
 
-    /// One tier of a target in one namespace was emptied.
+    /// Clears one tier of a target in one namespace.
     pub(crate) fn clear_stream(&mut self, target: TargetNo, space: NamespaceNo, tier: Tier) {
         let cells = space.0 * self.nodes..(space.0 + 1) * self.nodes;
         self.held[cells]
@@ -267,7 +267,7 @@ impl OracleTruth {
             .for_each(|tier| self.clear_tier(target, tier));
     }
 
-    /// A worker is gone with all its ranks.
+    /// Removes a worker with all its ranks.
     pub(crate) fn remove_worker(&mut self, rank: TargetNo) {
         for target in (0..self.owners.len()).map(TargetNo) {
             if target.target().worker == rank.target().worker {
@@ -323,7 +323,7 @@ impl OracleTruth {
         }
     }
 
-    /// What one call entered and no other renewed is not expected any more.
+    /// Removes the speculative blocks that one call created and no other renewed.
     pub(crate) fn retract(&mut self, call: u64) {
         self.retain_expected(|expected| expected.call != call);
     }
@@ -353,7 +353,7 @@ impl OracleTruth {
         }
     }
 
-    /// What every target has of a prompt's beginning, in the order of targets.
+    /// Returns the leading blocks of a prompt at every target, in the order of targets.
     pub(crate) fn lookup(&self, space: NamespaceNo, prompt: &[NodeNo]) -> Vec<ExpectedAnswer> {
         let mut answers = Vec::new();
         for target in (0..self.owners.len()).map(TargetNo) {
@@ -380,8 +380,8 @@ impl OracleTruth {
         answers
     }
 
-    /// The leading blocks a target has, counting what it announced, what is expected of it, or both: each in its best
-    /// tier, and in every tier.
+    /// Returns the leading blocks of a target, from announced blocks, expected blocks, or both: by
+    /// best tier, and by every tier.
     fn run(
         &self,
         target: TargetNo,
@@ -416,7 +416,7 @@ impl OracleTruth {
         entries.is_some_and(|entries| entries.iter().any(|expected| expected.target == target))
     }
 
-    /// Everything held, as (target, tier, cell).
+    /// Returns all held blocks as (target, tier, cell).
     pub(crate) fn rows(&self) -> impl Iterator<Item = (TargetNo, Tier, usize)> + '_ {
         let targets = self.owners.len();
         self.held.iter().enumerate().flat_map(move |(cell, held)| {
@@ -430,7 +430,8 @@ impl OracleTruth {
         })
     }
 
-    /// Blocks that somebody holds, pairs of block and target, and blocks per target and tier.
+    /// Returns the number of held blocks, of pairs of block and target, and of blocks per target
+    /// and tier.
     pub(crate) fn totals(&self) -> (u64, u64, Vec<[u64; 4]>) {
         let any = |held: &[u128; 4]| held.iter().fold(0, |all, tier| all | tier);
         let distinct = self.held.iter().filter(|held| any(held) != 0).count() as u64;
@@ -445,7 +446,7 @@ impl OracleTruth {
         (distinct, memberships, per_tier)
     }
 
-    /// Blocks held, by target, tier and namespace.
+    /// Returns the held blocks by target, tier and namespace.
     pub(crate) fn by_holder(&self) -> BTreeMap<(TargetNo, Tier, NamespaceNo), BTreeSet<NodeNo>> {
         let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for (target, tier, cell) in self.rows() {

@@ -1,4 +1,4 @@
-//! All the content at once.
+//! Comparison of the complete content.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -14,7 +14,7 @@ use super::{
     world::{NamespaceNo, NodeNo, OracleWorld, TargetNo},
 };
 
-/// Compares dump, counts and the answers for every prompt there is.
+/// Compares dump, counts and the answers for every prompt.
 pub(crate) fn compare(trial: &mut Trial) -> Result<(), String> {
     let world = Arc::clone(&trial.world);
     compare_rows(trial, &world)?;
@@ -30,7 +30,7 @@ pub(crate) fn compare(trial: &mut Trial) -> Result<(), String> {
     Ok(())
 }
 
-/// Several lookups at once answer as each by itself.
+/// Checks that several lookups at once answer as each alone.
 fn compare_batch(trial: &Trial, world: &OracleWorld, space: NamespaceNo) -> Result<(), String> {
     let key = trial.index.namespace_key(world.namespace(space));
     let chains: Vec<_> = (0..world.prompts(space))
@@ -158,7 +158,8 @@ fn compare_counts(trial: &Trial, world: &OracleWorld) -> Result<(), String> {
     }
 }
 
-/// The same content, announced afresh in another order and under other names, has the same digests.
+/// Checks that the same content, announced again in another order and with other hashes, has the
+/// same digests.
 pub(crate) fn compare_rebuilt(trial: &Trial) -> Result<(), String> {
     let world = &trial.world;
     let index = KvIndex::new(IndexSettings::default());
@@ -178,7 +179,7 @@ pub(crate) fn compare_rebuilt(trial: &Trial) -> Result<(), String> {
     }
 }
 
-/// Announces whole beginnings of prompts, then takes what should not be there.
+/// Announces whole beginnings of prompts, then removes the surplus.
 fn rebuild(
     index: &KvIndex,
     world: &OracleWorld,

@@ -1,4 +1,4 @@
-//! The content there is: prompts, namespaces, targets.
+//! The content of a trial: prompts, namespaces, targets.
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
@@ -20,14 +20,14 @@ pub(crate) struct NamespaceNo(pub(crate) usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TargetNo(pub(crate) usize);
 
-/// The truth keeps a bit for each.
+/// The truth has a bit for each.
 pub(crate) const MAX_TARGETS: usize = 128;
 
 const SIZES: [u64; 4] = [1, 2, 4, 16];
 const MODELS: [&str; 2] = ["m", "other"];
 
 impl TargetNo {
-    /// Two ranks a worker.
+    /// Returns the target: each worker has two ranks.
     pub(crate) fn target(self) -> Target {
         let number = u32::try_from(self.0).expect("few targets");
         Target {
@@ -45,7 +45,7 @@ impl TargetNo {
 pub(crate) struct OracleNode {
     pub(crate) parent: Option<NodeNo>,
     pub(crate) depth: u32,
-    /// Of this block alone.
+    /// The tokens of this block alone.
     pub(crate) tokens: Vec<u32>,
     pub(crate) hash: SequenceHash,
 }
@@ -59,7 +59,7 @@ pub(crate) struct OracleNamespace {
     prompts: Range<usize>,
 }
 
-/// How big a world may be.
+/// The size of a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     /// At most [`MAX_TARGETS`].
@@ -72,7 +72,7 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
-    /// A world that is big in some ways and small in others.
+    /// Draws a size that is big in some dimensions and small in others.
     pub(crate) fn draw(dice: &mut SplitMix64) -> Self {
         let most = |dice: &mut SplitMix64, most: &[usize]| {
             let most = *dice.pick(most);
@@ -92,7 +92,7 @@ pub(crate) struct OracleWorld {
     pub(crate) nodes: Vec<OracleNode>,
     pub(crate) spaces: Vec<OracleNamespace>,
     pub(crate) targets: usize,
-    /// Prompts of one block size stand side by side.
+    /// Prompts of one block size are consecutive.
     prompts: Vec<Vec<NodeNo>>,
 }
 
@@ -104,7 +104,8 @@ impl OracleWorld {
             targets: extent.targets.min(MAX_TARGETS),
             prompts: Vec::new(),
         };
-        // The few tokens of a small alphabet repeat within a prompt, and let prompts meet by chance.
+        // The few tokens of a small alphabet repeat within a prompt, and prompts share beginnings
+        // by chance.
         let alphabet = *dice.pick(&[2, 50, 1 << 31]);
         let sizes: Vec<_> = (0..dice.within(1, SIZES.len()))
             .map(|_| *dice.pick(&SIZES))
@@ -122,7 +123,7 @@ impl OracleWorld {
         }
         let mut prompts: Vec<_> = prompts.into_iter().collect();
         prompts.sort_unstable_by_key(|(size, _)| *size);
-        // At most one of each: the same namespace twice would have two truths.
+        // At most one of each: a duplicate namespace would have two truths.
         for number in 0..extent.spaces {
             let (size, range) = prompts[number % prompts.len()].clone();
             let label = number / prompts.len();
@@ -146,7 +147,8 @@ impl OracleWorld {
         world
     }
 
-    /// A prompt that leaves an earlier one at a random place, or is of its own from the first block.
+    /// Adds a prompt that diverges from an earlier one at a random block, or is new from the first
+    /// block.
     fn add_prompt(
         &mut self,
         size: u64,
@@ -190,12 +192,12 @@ impl OracleWorld {
         &self.spaces[space.0].namespace
     }
 
-    /// Some namespace, whatever the number.
+    /// Returns a namespace for any number.
     pub(crate) fn space(&self, number: usize) -> NamespaceNo {
         NamespaceNo(number % self.spaces.len())
     }
 
-    /// Some target, whatever the number.
+    /// Returns a target for any number.
     pub(crate) fn target(&self, number: usize) -> TargetNo {
         TargetNo(number % self.targets)
     }
@@ -208,7 +210,7 @@ impl OracleWorld {
         (0..self.spaces.len()).map(NamespaceNo)
     }
 
-    /// Some prompt of a namespace, whatever the number; never empty.
+    /// Returns a prompt of a namespace for any number; never empty.
     pub(crate) fn prompt(&self, space: NamespaceNo, number: usize) -> &[NodeNo] {
         let range = self.spaces[space.0].prompts.clone();
         &self.prompts[range.start + number % range.len()]

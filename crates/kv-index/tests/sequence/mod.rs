@@ -1,4 +1,4 @@
-//! One sequence of tokens 0, 1, 2 and so on, what engines call its blocks, and an index to tell of it.
+//! The sequence of tokens 0, 1, 2 and so on, the engine hashes of its blocks, and an index for it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
@@ -49,7 +49,7 @@ pub(crate) fn salted(salt: &str) -> Namespace {
     }
 }
 
-/// Blocks of the sequence of tokens 0, 1, 2 and so on; the engine calls block n `n + 1`.
+/// Returns blocks of the sequence; the engine hash of block n is `n + 1`.
 pub(crate) fn store(blocks: std::ops::Range<u32>) -> StoredBlocks {
     StoredBlocks {
         hashes: blocks

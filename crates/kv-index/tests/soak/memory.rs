@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// What of it is in use, in bytes; `None` where the system does not say.
+/// Returns the resident memory in bytes; `None` if the system does not report it.
 pub(crate) fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status

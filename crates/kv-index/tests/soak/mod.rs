@@ -1,4 +1,4 @@
-//! Prompts that never come twice, and the memory they take.
+//! Prompts that never repeat, and their memory.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ const BLOCKS: u32 = 64;
 /// Tokens of a block.
 const SIZE: u32 = 16;
 
-/// An index that is told of new prompts only; nothing is ever removed.
+/// An index that gets only new prompts and no removals.
 #[derive(Debug)]
 pub(crate) struct Soak {
     pub(crate) index: KvIndex,
@@ -30,7 +30,8 @@ impl Soak {
         Self { index, prompts: 0 }
     }
 
-    /// One prompt at one target, in two events as if the second half had been decoded. Returns its blocks.
+    /// Stores one prompt at one target, in two events as if the second half was decoded. Returns
+    /// its number of blocks.
     pub(crate) fn prompt(&mut self) -> u32 {
         let first_block = self.prompts * u64::from(BLOCKS);
         let target = target(u32::try_from(self.prompts % u64::from(TARGETS)).expect("few targets"));
@@ -63,7 +64,7 @@ fn target(number: u32) -> Target {
     }
 }
 
-/// The block's number in its first two tokens makes it unlike all others.
+/// The block's number is in its first two tokens, so each block is unique.
 fn tokens(block: u64) -> impl Iterator<Item = u32> {
     let number =
         [block & 0xffff_ffff, block >> 32].map(|half| u32::try_from(half).expect("half of it"));

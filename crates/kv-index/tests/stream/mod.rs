@@ -1,4 +1,5 @@
-//! One target's stream, with every block of one token: what the index credits beside what a set and a counter would.
+//! One target's stream with blocks of one token: the credit of the index beside a set and a
+//! counter.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
@@ -40,7 +41,7 @@ pub(crate) fn chain(prefix: &[u32]) -> Vec<SequenceHash> {
     HashScheme::default().chain(None, prefix, size())
 }
 
-/// What the engine calls a block.
+/// Returns the engine hash of a block.
 fn name(prefix: &[u32]) -> EngineHash {
     EngineHash(
         prefix
@@ -49,12 +50,12 @@ fn name(prefix: &[u32]) -> EngineHash {
     )
 }
 
-/// The stream, the index behind it, and the two plain answers.
+/// The stream, its index, and the two plain models.
 pub(crate) struct IndexStream {
     pub(crate) index: KvIndex,
-    /// Stored and not removed since.
+    /// Blocks stored and not removed since.
     pub(crate) set: BTreeSet<BlockPath>,
-    /// Stored more often than removed.
+    /// Blocks stored more often than removed.
     counter: BTreeMap<BlockPath, u64>,
     seen: BTreeSet<BlockPath>,
 }
@@ -76,7 +77,7 @@ impl IndexStream {
 
     /// Stores the blocks of `prefix` from number `from` on.
     pub(crate) fn store(&mut self, prefix: &[u32], from: usize) {
-        // What hangs on nothing waits for its parent, and the plain answers know nothing of that.
+        // A store without a known parent waits for it, which the plain models do not cover.
         if from > 0 && !self.holds(&prefix[..from]) {
             return;
         }
@@ -87,7 +88,7 @@ impl IndexStream {
         }
     }
 
-    /// The same in any tier, which the plain answers do not see.
+    /// Stores blocks in any tier; the plain models do not see it.
     pub(crate) fn store_in(&mut self, tier: Tier, prefix: &[u32], from: usize) -> UpdateOutcome {
         self.seen
             .extend((from + 1..=prefix.len()).map(|end| prefix[..end].to_vec()));
@@ -131,7 +132,7 @@ impl IndexStream {
             .collect()
     }
 
-    /// What the index credits.
+    /// Returns the blocks that the index credits.
     pub(crate) fn held(&self) -> BTreeSet<BlockPath> {
         let known: BTreeMap<_, _> = self
             .seen
@@ -143,7 +144,7 @@ impl IndexStream {
         rows.map(|row| known[&row.hash].clone()).collect()
     }
 
-    /// Whether the credit for one block stands.
+    /// Whether the index credits a block.
     pub(crate) fn holds(&self, prefix: &[u32]) -> bool {
         self.held().contains(prefix)
     }
@@ -154,7 +155,7 @@ impl IndexStream {
             .pop()
     }
 
-    /// Run of leading blocks and of announced ones.
+    /// Returns the run of leading blocks and that of announced ones.
     pub(crate) fn runs(&self, prefix: &[u32]) -> (TierBlocks, TierBlocks) {
         self.look(prefix).map_or_else(Default::default, |overlap| {
             (overlap.blocks, overlap.announced)

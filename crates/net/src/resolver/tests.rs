@@ -1,4 +1,4 @@
-//! Resolvers that answer, fail and hang.
+//! Name cache with resolvers that answer, fail and hang.
 
 use std::sync::{
     atomic::{AtomicUsize, Ordering},
@@ -57,7 +57,7 @@ async fn until_asked(cache: &NameCache, asked: &AtomicUsize, times: usize) {
 
 #[tokio::test]
 #[contract("F30")]
-async fn a_name_is_asked_for_once_however_many_want_it() {
+async fn concurrent_lookups_of_a_name_share_one_query() {
     let (cache, asked) = cache(|_, _| {
         std::thread::sleep(Duration::from_millis(50));
         Ok(vec![ip(1), ip(2)])
@@ -72,7 +72,7 @@ async fn a_name_is_asked_for_once_however_many_want_it() {
 
 #[tokio::test]
 #[contract("F30")]
-async fn the_last_addresses_are_used_while_the_resolver_fails_and_new_ones_when_it_answers() {
+async fn cached_addresses_are_used_until_a_failing_resolver_answers_again() {
     let (cache, asked) = cache(|_, number| match number {
         0 => Ok(vec![ip(1)]),
         1 => Err(io::Error::other("no server answers")),
@@ -89,7 +89,7 @@ async fn the_last_addresses_are_used_while_the_resolver_fails_and_new_ones_when_
     assert_eq!(
         *cache.resolve("engine").await.unwrap(),
         [ip(1)],
-        "it is asked for beside"
+        "the query runs in the background"
     );
     until_asked(&cache, &asked, 3).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(2)]);
@@ -97,19 +97,19 @@ async fn the_last_addresses_are_used_while_the_resolver_fails_and_new_ones_when_
 
 #[tokio::test]
 #[contract("F30")]
-async fn addresses_where_nobody_was_reached_are_asked_for_before_their_time() {
+async fn unreachable_addresses_are_queried_again_early() {
     let (cache, asked) = cache(|_, number| Ok(vec![ip(1 + u8::try_from(number).unwrap())]));
     let cache = long_running(cache);
     cache.resolve("engine").await.unwrap();
     cache.doubt("engine");
     cache.resolve("engine").await.unwrap();
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "it was just asked for");
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "the name was just queried");
     age(&cache, "engine", PAUSE);
     cache.doubt("engine");
     assert_eq!(
         *cache.resolve("engine").await.unwrap(),
         [ip(1)],
-        "nobody waits for the answer"
+        "no caller waits for the answer"
     );
     until_asked(&cache, &asked, 2).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(2)]);
@@ -117,7 +117,7 @@ async fn addresses_where_nobody_was_reached_are_asked_for_before_their_time() {
 
 #[tokio::test]
 #[contract("F30")]
-async fn after_the_grace_a_name_that_cannot_be_resolved_is_a_local_fault() {
+async fn after_the_grace_time_an_unresolvable_name_is_a_local_fault() {
     let (cache, _) = cache(|_, number| {
         if number == 0 {
             Ok(vec![ip(1)])
@@ -140,7 +140,7 @@ async fn after_the_grace_a_name_that_cannot_be_resolved_is_a_local_fault() {
 
 #[tokio::test]
 #[contract("F30")]
-async fn a_name_without_addresses_is_a_failure_that_is_not_asked_for_again_at_once() {
+async fn a_name_without_addresses_is_a_cached_failure() {
     let (cache, asked) = cache(|_, _| Ok(Vec::new()));
     for _ in 0..5 {
         assert!(
@@ -157,7 +157,7 @@ async fn a_name_without_addresses_is_a_failure_that_is_not_asked_for_again_at_on
 
 #[tokio::test]
 #[contract("F30")]
-async fn a_resolver_that_hangs_takes_a_few_threads_and_holds_up_no_name_that_is_known() {
+async fn a_hanging_resolver_uses_few_threads_and_delays_no_cached_name() {
     let (release, held) = mpsc::channel::<()>();
     let held = Mutex::new(held);
     let (cache, asked) = cache(move |name, _| {
@@ -192,7 +192,7 @@ async fn a_resolver_that_hangs_takes_a_few_threads_and_holds_up_no_name_that_is_
 }
 
 #[tokio::test]
-async fn so_many_names_are_kept_and_those_in_use_stay() {
+async fn the_name_cache_is_bounded_and_keeps_names_in_use() {
     let (cache, asked) = cache(|_, _| Ok(vec![ip(1)]));
     for number in 0..MOST_NAMES {
         let used = Moment::at(Duration::from_nanos(number as u64));
@@ -216,7 +216,7 @@ async fn so_many_names_are_kept_and_those_in_use_stay() {
 }
 
 #[tokio::test]
-async fn the_systems_own_names_are_known_and_addresses_are_not_asked_for() {
+async fn system_names_resolve_and_addresses_need_no_query() {
     assert!(
         resolve("localhost")
             .await

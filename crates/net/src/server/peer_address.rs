@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_that_one_host_owns_is_one_address() {
+    fn a_network_of_one_host_counts_as_one_address() {
         assert_eq!(of("[2001:db8:1:2::1]:80"), of("[2001:db8:1:2:ffff::9]:81"));
         assert_ne!(of("[2001:db8:1:2::1]:80"), of("[2001:db8:1:3::1]:80"));
         assert_eq!(of("[::ffff:10.0.0.1]:80"), of("10.0.0.1:9"));

@@ -1,4 +1,4 @@
-//! Replies that do not tell: the engine's own counters stand in.
+//! Replies without cached tokens: the engine's own counters are used instead.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ const SMALL: ParitySettings = ParitySettings {
     ..SETTINGS
 };
 
-/// So many requests of 1000 tokens, each predicted so; the engine counts them after `before`, so many hits each.
+/// Requests of 1000 tokens with one prediction each; the engine counts them from `before` on, with
+/// the given hits each.
 fn requests(
     journal: &mut Journal,
     before: (u64, u64),
@@ -31,7 +32,7 @@ fn requests(
 }
 
 #[test]
-fn sums_are_compared_with_the_growth_of_the_engines_counters() {
+fn predicted_sums_are_compared_with_the_growth_of_the_engines_counters() {
     for (hits, state) in [
         (500, Ok),
         (450, Ok),
@@ -40,10 +41,10 @@ fn sums_are_compared_with_the_growth_of_the_engines_counters() {
         (299, Downgraded),
     ] {
         let mut journal = Journal::new(SMALL);
-        journal.told(70_000, 60_000);
+        journal.read_counters(70_000, 60_000);
         let (queries, found) = requests(&mut journal, (70_000, 60_000), 10, 500, hits);
         assert_eq!(journal.state(), NoData);
-        journal.told(queries, found);
+        journal.read_counters(queries, found);
         assert_eq!(journal.path(), [state], "{hits}");
         let report = journal.report();
         assert_eq!(
@@ -66,38 +67,38 @@ fn sums_are_compared_with_the_growth_of_the_engines_counters() {
 }
 
 #[test]
-fn an_engine_that_others_use_too_tells_nothing() {
-    // 2 % of the prompt tokens may be on their way.
+fn an_engine_with_foreign_traffic_gives_no_verdict() {
+    // 2 % of the prompt tokens may be in flight.
     for (foreign, state) in [(200, Downgraded), (210, NoData)] {
         let mut journal = Journal::new(SMALL);
-        journal.told(0, 0);
+        journal.read_counters(0, 0);
         let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 0);
-        journal.told(queries + foreign, hits);
+        journal.read_counters(queries + foreign, hits);
         assert_eq!(journal.state(), state, "{foreign}");
     }
     let mut journal = Journal::new(SMALL);
-    journal.told(0, 0);
+    journal.read_counters(0, 0);
     let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 500);
-    journal.told(queries, hits);
+    journal.read_counters(queries, hits);
     assert_eq!(journal.path(), [Ok]);
-    // After the change only what follows is judged.
+    // Only samples after the change count.
     let (queries, hits) = requests(&mut journal, (queries, hits), 10, 500, 500);
-    journal.told(queries + 5000, hits);
-    journal.told(queries + 9000, hits);
+    journal.read_counters(queries + 5000, hits);
+    journal.read_counters(queries + 9000, hits);
     assert_eq!(journal.path(), [Ok, NoData]);
     let reason = journal.report().reason.expect("a reason");
     assert!(reason.contains("others use it too"), "{reason}");
 }
 
 #[test]
-fn a_request_on_its_way_at_a_reading_is_waited_for() {
+fn a_reading_waits_for_requests_in_flight() {
     let mut journal = Journal::new(SMALL);
-    journal.told(0, 0);
+    journal.read_counters(0, 0);
     let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 500);
     let late = journal.sample(500, 500, None);
     journal.now = journal.now + SECOND;
     // Counted by the engine, and not ended yet.
-    journal.told(queries + 1000, hits + 500);
+    journal.read_counters(queries + 1000, hits + 500);
     assert_eq!(journal.state(), NoData);
     journal.ended(late);
     journal.tick();
@@ -106,21 +107,21 @@ fn a_request_on_its_way_at_a_reading_is_waited_for() {
 }
 
 #[test]
-fn counters_that_fall_are_another_engines_and_nothing_is_held_against_it() {
+fn falling_counters_mean_a_restart_and_earlier_samples_do_not_count() {
     let mut journal = Journal::new(SMALL);
-    journal.told(90_000, 80_000);
+    journal.read_counters(90_000, 80_000);
     let (queries, hits) = requests(&mut journal, (90_000, 80_000), 9, 500, 0);
-    journal.told(queries, hits);
-    journal.told(0, 0);
+    journal.read_counters(queries, hits);
+    journal.read_counters(0, 0);
     let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 500);
-    journal.told(queries, hits);
+    journal.read_counters(queries, hits);
     assert_eq!(journal.path(), [Ok]);
 
-    // The same where replies tell: what was predicted of the process that died decides nothing.
+    // The same with replies that report it: predictions for the ended process decide nothing.
     let mut journal = Journal::new(SMALL);
-    journal.told(90_000, 80_000);
+    journal.read_counters(90_000, 80_000);
     journal.off_by(500, 9);
-    journal.told(0, 0);
+    journal.read_counters(0, 0);
     journal.off_by(0, 9);
     assert_eq!(journal.state(), NoData);
     journal.off_by(0, 1);
@@ -134,30 +135,30 @@ fn counters_that_fall_are_another_engines_and_nothing_is_held_against_it() {
 }
 
 #[test]
-fn a_downgraded_engine_is_believed_again_when_its_events_agree_with_its_counters() {
+fn a_downgraded_engine_regains_trust_when_its_events_agree_with_its_counters() {
     let mut journal = Journal::new(ParitySettings {
         min_joined: 20,
         ..SETTINGS
     });
-    journal.told(0, 0);
-    let told = requests(&mut journal, (0, 0), 20, 500, 0);
-    journal.told(told.0, told.1);
+    journal.read_counters(0, 0);
+    let counters = requests(&mut journal, (0, 0), 20, 500, 0);
+    journal.read_counters(counters.0, counters.1);
     assert_eq!(journal.path(), [Downgraded]);
-    journal.told(told.0, told.1);
-    let told = requests(&mut journal, told, 10, 500, 500);
-    journal.told(told.0, told.1);
+    journal.read_counters(counters.0, counters.1);
+    let counters = requests(&mut journal, counters, 10, 500, 500);
+    journal.read_counters(counters.0, counters.1);
     assert_eq!(journal.path(), [Downgraded, Recovering]);
-    let told = requests(&mut journal, told, 10, 500, 500);
-    journal.told(told.0, told.1);
+    let counters = requests(&mut journal, counters, 10, 500, 500);
+    journal.read_counters(counters.0, counters.1);
     assert_eq!(journal.path(), [Downgraded, Recovering, Ok]);
 }
 
 #[test]
-fn an_engine_that_tells_nothing_any_more_is_not_judged_by_what_it_told_long_ago() {
+fn old_readings_of_an_engine_without_new_ones_do_not_count() {
     let mut journal = Journal::new(SMALL);
-    journal.told(0, 0);
+    journal.read_counters(0, 0);
     let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 500);
-    journal.told(queries, hits);
+    journal.read_counters(queries, hits);
     assert_eq!(journal.state(), Ok);
     journal.now = journal.now + SETTINGS.window + SECOND;
     requests(&mut journal, (0, 0), 20, 500, 0);
@@ -166,22 +167,28 @@ fn an_engine_that_tells_nothing_any_more_is_not_judged_by_what_it_told_long_ago(
 }
 
 #[test]
-fn what_was_sent_from_here_and_cannot_be_judged_does_not_count_as_others_traffic() {
-    // Twice the same traffic, and between the two a request of ours whose tokens the engine counts in its own way.
-    for (unjudged, path) in [(true, vec![Ok]), (false, vec![NoData; 0])] {
+fn own_incomparable_requests_do_not_count_as_foreign_traffic() {
+    // The same traffic twice, and in between our own request that the engine counts differently.
+    for (incomparable, path) in [(true, vec![Ok]), (false, vec![NoData; 0])] {
         let mut journal = Journal::new(SMALL);
-        journal.told(0, 0);
-        let told = requests(&mut journal, (0, 0), 6, 500, 500);
-        journal.told(told.0, told.1);
-        if unjudged {
-            journal.unjudged(900);
+        journal.read_counters(0, 0);
+        let counters = requests(&mut journal, (0, 0), 6, 500, 500);
+        journal.read_counters(counters.0, counters.1);
+        if incomparable {
+            journal.incomparable(900);
         }
-        let told = requests(&mut journal, (told.0 + 1700, told.1 + 800), 6, 500, 0);
-        journal.told(told.0, told.1);
-        let told = requests(&mut journal, told, 6, 500, 500);
-        journal.told(told.0, told.1);
-        assert_eq!(journal.path(), path, "{unjudged}");
-        if unjudged {
+        let counters = requests(
+            &mut journal,
+            (counters.0 + 1700, counters.1 + 800),
+            6,
+            500,
+            0,
+        );
+        journal.read_counters(counters.0, counters.1);
+        let counters = requests(&mut journal, counters, 6, 500, 500);
+        journal.read_counters(counters.0, counters.1);
+        assert_eq!(journal.path(), path, "{incomparable}");
+        if incomparable {
             let report = journal.report();
             assert_eq!(
                 (report.predicted_tokens, report.actual_tokens),
@@ -193,44 +200,44 @@ fn what_was_sent_from_here_and_cannot_be_judged_does_not_count_as_others_traffic
 }
 
 #[test]
-fn where_requests_that_cannot_be_judged_run_all_the_time_that_is_the_reason() {
+fn constant_incomparable_requests_are_reported_as_the_reason() {
     let mut journal = Journal::new(SMALL);
-    journal.told(0, 0);
-    let mut told = (0, 0);
+    journal.read_counters(0, 0);
+    let mut counters = (0, 0);
     for _ in 0..4 {
-        journal.unjudged(900);
-        told = requests(&mut journal, (told.0 + 1700, told.1), 10, 500, 500);
-        journal.told(told.0, told.1);
+        journal.incomparable(900);
+        counters = requests(&mut journal, (counters.0 + 1700, counters.1), 10, 500, 500);
+        journal.read_counters(counters.0, counters.1);
     }
     assert_eq!(journal.path(), []);
     let reason = journal.report().reason.expect("a reason");
     assert!(reason.contains("cannot be compared"), "{reason}");
     // A few tokens among many change nothing.
-    let told = (0..4).fold(told, |told, _| {
-        journal.unjudged(100);
-        let told = requests(&mut journal, (told.0 + 100, told.1), 10, 500, 500);
-        journal.told(told.0, told.1);
-        told
+    let counters = (0..4).fold(counters, |counters, _| {
+        journal.incomparable(100);
+        let counters = requests(&mut journal, (counters.0 + 100, counters.1), 10, 500, 500);
+        journal.read_counters(counters.0, counters.1);
+        counters
     });
-    assert_eq!((journal.path(), told.1), (vec![Ok], 40_000));
+    assert_eq!((journal.path(), counters.1), (vec![Ok], 40_000));
 }
 
 #[test]
-fn an_unjudged_request_spoils_each_interval_in_which_it_may_have_been_looked_up() {
+fn an_incomparable_request_voids_each_interval_that_may_include_its_lookup() {
     let mut journal = Journal::new(SMALL);
-    journal.told(0, 0);
+    journal.read_counters(0, 0);
     let sent = journal.now;
-    let told = requests(&mut journal, (0, 0), 10, 500, 500);
-    journal.told(told.0, told.1);
+    let counters = requests(&mut journal, (0, 0), 10, 500, 500);
+    journal.read_counters(counters.0, counters.1);
     let read = journal.now;
-    let told = requests(&mut journal, told, 10, 500, 0);
+    let counters = requests(&mut journal, counters, 10, 500, 0);
     let late = EngineCounters {
         at: journal.now,
-        queries: told.0,
-        hits: told.1,
+        queries: counters.0,
+        hits: counters.1,
     };
     journal.now = journal.now + SECOND;
-    // It ends when that reading was taken and had not come here yet.
+    // It ends after that reading was taken and before it arrived here.
     let until = journal.now;
     journal.book.record_incomparable(
         until,
@@ -242,8 +249,8 @@ fn an_unjudged_request_spoils_each_interval_in_which_it_may_have_been_looked_up(
         },
     );
     journal.look(Some(late), true);
-    let told = requests(&mut journal, told, 10, 500, 0);
-    journal.told(told.0, told.1);
+    let counters = requests(&mut journal, counters, 10, 500, 0);
+    journal.read_counters(counters.0, counters.1);
     assert_eq!(
         journal.report().predicted_tokens,
         5000,
@@ -264,20 +271,21 @@ fn an_unjudged_request_spoils_each_interval_in_which_it_may_have_been_looked_up(
 #[test]
 fn readings_are_bounded_and_the_latest_are_kept() {
     let mut journal = Journal::new(SMALL);
-    let mut told = (0, 0);
-    journal.told(0, 0);
+    let mut counters = (0, 0);
+    journal.read_counters(0, 0);
     for _ in 0..500 {
-        told = requests(&mut journal, told, 1, 500, 500);
-        journal.told(told.0, told.1);
+        counters = requests(&mut journal, counters, 1, 500, 500);
+        journal.read_counters(counters.0, counters.1);
     }
     assert_eq!(journal.path(), [Ok]);
     assert_eq!(journal.report().predicted_tokens, 127 * 500);
 }
 
 proptest! {
-    /// Requests of 10 tokens end, and readings come to the book, in any order and as late as they like.
+    /// Requests of 10 tokens end, and readings arrive at the tracker, in any order and with any
+    /// delay.
     #[test]
-    fn a_request_stands_where_it_was_sent_however_late_it_ends_or_a_reading_comes(
+    fn a_request_counts_at_its_send_time_in_any_order_of_arrival(
         spans in prop::collection::vec((1..200_u64, 0..60_u64), 1..80),
         readings in prop::collection::vec((1..200_u64, 0..60_u64), 2..8),
     ) {
@@ -310,7 +318,7 @@ proptest! {
                 CounterEvent::Read(at) => {
                     let counters = EngineCounters { at: moment(at), queries: 10 * seen(at), hits: 0 };
                     book.tick(moment(when), TARGET, Some(counters), Some(0));
-                    // One that is overtaken is no news.
+                    // An overtaken reading is ignored.
                     if taken.last().is_none_or(|latest| at > *latest) {
                         taken.push(at);
                     }

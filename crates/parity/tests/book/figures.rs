@@ -8,7 +8,7 @@ use parity::{
 use crate::journal::{Journal, SETTINGS, TARGET};
 
 #[test]
-fn nobodys_figures_are_zero_or_unknown() {
+fn figures_without_requests_are_zero_or_unknown() {
     let report = ParityTracker::new(SETTINGS).summary(TARGET).report();
     let empty = ParityReport {
         requests: 0,
@@ -30,7 +30,7 @@ fn nobodys_figures_are_zero_or_unknown() {
 }
 
 #[test]
-fn figures_are_those_of_the_joined_requests() {
+fn figures_cover_only_joined_requests() {
     let mut journal = Journal::new(SETTINGS);
     journal.request(500, 500, None);
     (0..6).for_each(|_| journal.request(480, 480, Some(480)));
@@ -54,7 +54,7 @@ fn figures_are_those_of_the_joined_requests() {
 }
 
 #[test]
-fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
+fn a_percentile_is_a_value_that_its_share_does_not_exceed() {
     let mut journal = Journal::new(SETTINGS);
     (1..=200).for_each(|off| journal.request(500 + off, 500, Some(500)));
     let report = journal.report();
@@ -65,7 +65,7 @@ fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
 }
 
 #[test]
-fn several_targets_together_are_in_the_state_of_the_worst() {
+fn the_summary_of_several_targets_has_the_worst_state() {
     let (mut well, mut wrong) = (Journal::new(SETTINGS), Journal::new(SETTINGS));
     well.off_by(0, 50);
     wrong.off_by(100, 50);
@@ -94,7 +94,7 @@ fn several_targets_together_are_in_the_state_of_the_worst() {
 }
 
 #[test]
-fn the_oldest_samples_make_room_and_a_larger_minimum_is_cut_to_what_fits() {
+fn the_oldest_samples_are_evicted_and_the_minimum_is_capped_at_the_window() {
     let mut journal = Journal::new(ParitySettings {
         min_joined: usize::MAX,
         ..SETTINGS
@@ -109,7 +109,7 @@ fn the_oldest_samples_make_room_and_a_larger_minimum_is_cut_to_what_fits() {
 }
 
 #[test]
-fn figures_reach_back_to_the_latest_request_that_had_to_make_room() {
+fn figures_reach_back_to_the_latest_evicted_request() {
     let mut journal = Journal::new(SETTINGS);
     let covered = |journal: &Journal| journal.report().covered(journal.now, SETTINGS.window);
     journal.off_by(0, 1);

@@ -1,4 +1,4 @@
-//! A book with one target, and a clock that goes on by itself.
+//! A tracker with one target, and a clock that advances by itself.
 
 use std::time::Duration;
 
@@ -26,11 +26,11 @@ pub(crate) struct Journal {
     pub(crate) book: ParityTracker,
     pub(crate) now: Moment,
     pub(crate) basis: Basis,
-    /// What replies that count the prompt are.
+    /// The kind of replies that report prompt tokens.
     pub(crate) counted_by: Option<ReplyKind>,
-    /// Times that the publisher of its events has restarted.
+    /// The number of restarts of its event publisher.
     pub(crate) restarts: u64,
-    /// Each state entered, and what that asks for.
+    /// Each state entered, and the action that it requires.
     pub(crate) changes: Vec<ParityChange>,
 }
 
@@ -46,14 +46,14 @@ impl Journal {
         }
     }
 
-    /// A request of 1000 tokens; `None`: its reply does not tell.
+    /// A request of 1000 tokens; `None`: its reply has no cached tokens.
     pub(crate) fn request(&mut self, predicted: u32, announced: u32, actual: Option<u32>) {
         let sample = self.sample(predicted, announced, actual);
         self.now = self.now + Duration::from_millis(10);
         self.ended(sample);
     }
 
-    /// One that is sent now.
+    /// A request sent now.
     pub(crate) fn sample(
         &self,
         predicted: u32,
@@ -82,8 +82,8 @@ impl Journal {
             .extend(self.book.observe(self.now, TARGET, sample).change);
     }
 
-    /// A request of so many tokens that cannot be judged.
-    pub(crate) fn unjudged(&mut self, prompt_tokens: u64) {
+    /// An incomparable request of `prompt_tokens` tokens.
+    pub(crate) fn incomparable(&mut self, prompt_tokens: u64) {
         let sent = self.now;
         self.now = self.now + Duration::from_millis(10);
         self.book.record_incomparable(
@@ -97,12 +97,12 @@ impl Journal {
         );
     }
 
-    /// So many requests, each off by `off` of its 1000 tokens; what events say is off as much.
+    /// Requests that are each off by `off` of 1000 tokens; the announced tokens are off as much.
     pub(crate) fn off_by(&mut self, off: u32, requests: usize) {
         (0..requests).for_each(|_| self.request(500 + off, 500 + off, Some(500)));
     }
 
-    /// The same while only what events say is off.
+    /// The same with only the announced tokens off.
     pub(crate) fn announced_off_by(&mut self, off: u32, requests: usize) {
         (0..requests).for_each(|_| self.request(500, 500 + off, Some(500)));
     }
@@ -111,8 +111,8 @@ impl Journal {
         self.look(None, true);
     }
 
-    /// The engine tells its counters.
-    pub(crate) fn told(&mut self, queries: u64, hits: u64) {
+    /// A reading of the engine's counters.
+    pub(crate) fn read_counters(&mut self, queries: u64, hits: u64) {
         self.look(
             Some(EngineCounters {
                 at: self.now,

@@ -1,4 +1,4 @@
-//! The book, as its callers use it.
+//! The tracker through its public interface.
 
 mod counters;
 mod figures;

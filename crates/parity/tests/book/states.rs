@@ -1,4 +1,4 @@
-//! When a state follows from which.
+//! Transitions between states.
 
 use parity::{
     Basis, ParityChange, ParitySettings,
@@ -8,7 +8,7 @@ use parity::{
 
 use crate::journal::{Journal, SECOND, SETTINGS, TARGET};
 
-/// A journal that has come to this state, by 50 or 100 requests.
+/// A downgraded journal, after 50 or 100 requests.
 fn downgraded() -> Journal {
     let mut journal = Journal::new(SETTINGS);
     journal.off_by(500, 50);
@@ -17,8 +17,8 @@ fn downgraded() -> Journal {
 }
 
 #[test]
-fn the_first_state_is_that_of_the_windows_ratio_once_enough_could_be_compared() {
-    // Tokens of 1000 that each request is off by.
+fn the_first_state_follows_from_the_windows_ratio_after_enough_comparisons() {
+    // The tokens of 1000 by which each request is off.
     for (off, state) in [
         (0, Ok),
         (20, Ok),
@@ -41,12 +41,12 @@ fn the_first_state_is_that_of_the_windows_ratio_once_enough_could_be_compared() 
 }
 
 #[test]
-fn too_little_predicted_is_as_wrong_as_too_much() {
+fn under_prediction_counts_like_over_prediction() {
     let mut journal = Journal::new(SETTINGS);
     (0..50).for_each(|_| journal.request(0, 0, Some(500)));
     assert_eq!(journal.state(), Downgraded);
     let mut journal = Journal::new(SETTINGS);
-    // The sums agree, the requests do not.
+    // The sums agree, the single requests do not.
     (0..25).for_each(|_| {
         journal.request(600, 600, Some(500));
         journal.request(400, 400, Some(500));
@@ -55,7 +55,7 @@ fn too_little_predicted_is_as_wrong_as_too_much() {
 }
 
 #[test]
-fn one_that_drifts_is_well_again_only_when_it_is_much_better() {
+fn a_drifting_target_recovers_only_below_the_recovery_ratio() {
     for (off, state) in [
         (50, Drifting),
         (21, Drifting),
@@ -78,7 +78,7 @@ fn one_that_drifts_is_well_again_only_when_it_is_much_better() {
 }
 
 #[test]
-fn a_downgraded_target_is_believed_again_after_its_events_were_right_for_a_while() {
+fn a_downgraded_target_regains_trust_after_a_run_of_correct_events() {
     let mut journal = downgraded();
     assert_eq!(journal.changes[0].trust(), Some(false));
     journal.announced_off_by(20, 9);
@@ -95,7 +95,7 @@ fn a_downgraded_target_is_believed_again_after_its_events_were_right_for_a_while
 }
 
 #[test]
-fn while_its_events_are_wrong_a_target_stays_downgraded_however_good_our_own_predictions_are() {
+fn a_target_with_wrong_events_stays_downgraded_despite_good_own_predictions() {
     let mut journal = downgraded();
     journal.announced_off_by(21, 500);
     assert_eq!(journal.path(), [Downgraded]);
@@ -103,7 +103,7 @@ fn while_its_events_are_wrong_a_target_stays_downgraded_however_good_our_own_pre
 }
 
 #[test]
-fn events_that_turn_wrong_while_recovering_are_given_up_and_fetched_anew() {
+fn wrong_events_while_recovering_downgrade_the_target_again_and_are_refetched() {
     for (off, path) in [
         (50, vec![Downgraded, Recovering]),
         (51, vec![Downgraded, Recovering, Downgraded]),
@@ -121,14 +121,14 @@ fn events_that_turn_wrong_while_recovering_are_given_up_and_fetched_anew() {
     assert_eq!(
         journal.state(),
         Downgraded,
-        "what was compared before decides nothing more"
+        "earlier comparisons decide nothing more"
     );
     journal.announced_off_by(0, 41);
     assert_eq!(journal.state(), Ok);
 }
 
 #[test]
-fn with_a_small_minimum_each_step_needs_no_more_than_that() {
+fn with_a_small_minimum_each_step_needs_only_that_many_samples() {
     let mut journal = Journal::new(ParitySettings {
         min_joined: 3,
         ..SETTINGS
@@ -141,7 +141,7 @@ fn with_a_small_minimum_each_step_needs_no_more_than_that() {
 }
 
 #[test]
-fn a_target_known_by_our_own_decisions_drifts_and_has_nothing_to_be_downgraded_to() {
+fn a_target_without_events_drifts_and_is_never_downgraded() {
     let mut journal = Journal {
         basis: Basis::Decisions,
         ..Journal::new(SETTINGS)
@@ -152,7 +152,7 @@ fn a_target_known_by_our_own_decisions_drifts_and_has_nothing_to_be_downgraded_t
 }
 
 #[test]
-fn our_own_wrong_predictions_are_not_held_against_the_events_that_follow_them() {
+fn wrong_own_predictions_do_not_count_against_later_events() {
     let mut journal = Journal {
         basis: Basis::Decisions,
         ..Journal::new(SETTINGS)
@@ -172,7 +172,7 @@ fn our_own_wrong_predictions_are_not_held_against_the_events_that_follow_them() 
     journal.off_by(0, 1);
     assert_eq!(journal.path(), [Drifting, Ok]);
 
-    // Events that are wrong themselves are, once there is enough of that.
+    // Events that are themselves wrong do count, after enough samples.
     let mut journal = Journal {
         basis: Basis::Decisions,
         ..Journal::new(SETTINGS)
@@ -186,7 +186,7 @@ fn our_own_wrong_predictions_are_not_held_against_the_events_that_follow_them() 
 }
 
 #[test]
-fn a_publisher_that_restarted_is_another_engines_and_nothing_is_held_against_it() {
+fn samples_before_a_publisher_restart_do_not_count() {
     let mut journal = Journal::new(SETTINGS);
     journal.tick();
     journal.off_by(500, 49);
@@ -199,13 +199,13 @@ fn a_publisher_that_restarted_is_another_engines_and_nothing_is_held_against_it(
 }
 
 #[test]
-fn an_engine_that_leaves_out_zeros_is_understood_once_it_has_told_something_else() {
+fn omitted_zeros_count_once_the_engine_has_reported_another_value() {
     let mut journal = Journal {
         counted_by: Some(ReplyKind::Chat),
         ..Journal::new(SETTINGS)
     };
     journal.request(0, 0, None);
-    assert_eq!(journal.report().joined, 0, "it may be one that never tells");
+    assert_eq!(journal.report().joined, 0, "it may never report zeros");
     journal.request(500, 500, Some(500));
     journal.request(0, 0, None);
     let report = journal.report();
@@ -213,7 +213,7 @@ fn an_engine_that_leaves_out_zeros_is_understood_once_it_has_told_something_else
         (report.joined, report.exact, report.actual_tokens),
         (2, 2, 500)
     );
-    // Replies without usage say nothing, and other kinds of replies may never tell.
+    // Replies without usage give no evidence, and other kinds of replies may never report it.
     for counted_by in [
         None,
         Some(ReplyKind::ChatStream),
@@ -223,7 +223,7 @@ fn an_engine_that_leaves_out_zeros_is_understood_once_it_has_told_something_else
         journal.request(500, 500, None);
     }
     assert_eq!(journal.report().joined, 2);
-    // Nor may an engine that was started anew.
+    // Nor may a restarted engine.
     journal.counted_by = Some(ReplyKind::Chat);
     journal.tick();
     journal.restarts = 1;
@@ -233,7 +233,7 @@ fn an_engine_that_leaves_out_zeros_is_understood_once_it_has_told_something_else
 }
 
 #[test]
-fn changes_that_nobody_acted_on_yet_ask_for_what_all_of_them_together_do() {
+fn pending_changes_are_combined_into_their_net_effect() {
     let change = |from, to| ParityChange {
         target: TARGET,
         from,
@@ -270,7 +270,7 @@ fn changes_that_nobody_acted_on_yet_ask_for_what_all_of_them_together_do() {
 }
 
 #[test]
-fn a_window_that_has_run_empty_tells_nothing_and_keeps_a_downgrade() {
+fn an_empty_window_decides_nothing_and_keeps_a_downgrade() {
     let mut journal = Journal::new(SETTINGS);
     journal.off_by(100, 60);
     journal.now = journal.now + SETTINGS.window + SECOND;
@@ -284,7 +284,7 @@ fn a_window_that_has_run_empty_tells_nothing_and_keeps_a_downgrade() {
 }
 
 #[test]
-fn a_target_that_lost_its_stream_is_judged_as_one_without() {
+fn a_target_that_lost_its_stream_is_treated_as_one_without_events() {
     for recovering in [false, true] {
         let mut journal = downgraded();
         journal.announced_off_by(0, if recovering { 10 } else { 0 });
@@ -314,7 +314,7 @@ fn a_request_sent_before_a_change_decides_nothing_after_it() {
 }
 
 #[test]
-fn the_reason_says_what_was_seen_with_its_numbers() {
+fn the_reason_contains_the_observed_numbers() {
     let mut journal = Journal::new(SETTINGS);
     journal.off_by(500, 50);
     journal.announced_off_by(0, 50);
@@ -338,7 +338,7 @@ fn the_reason_says_what_was_seen_with_its_numbers() {
 }
 
 #[test]
-fn replies_that_do_not_tell_are_counted_and_not_compared() {
+fn replies_without_cached_tokens_are_counted_and_not_compared() {
     let mut journal = Journal::new(SETTINGS);
     (0..400).for_each(|_| journal.request(500, 500, None));
     journal.off_by(500, 49);

@@ -1,4 +1,4 @@
-//! What stays the same keeps its state.
+//! Constant conditions keep the state.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::journal::{Journal, SETTINGS};
 
 proptest! {
     #[test]
-    fn a_constant_difference_never_brings_a_state_twice(
+    fn a_constant_difference_never_enters_a_state_twice(
         off in 0..500_u32,
         good_before in 0..300_usize,
         min_joined in 1..80_usize,
@@ -32,7 +32,7 @@ proptest! {
         let path = journal.path().split_off(before);
         let distinct: BTreeSet<ParityState> = path.iter().copied().collect();
         prop_assert_eq!(distinct.len(), path.len(), "{:?}", path);
-        // It got worse step by step, and no further than the thresholds say.
+        // The state worsens step by step, and no further than the thresholds require.
         prop_assert!(path.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", path);
         let ratio = f64::from(off) / 1000.0;
         let worst = match ratio {
@@ -41,26 +41,26 @@ proptest! {
             _ => ParityState::Ok,
         };
         prop_assert!(journal.state() <= worst, "{:?} at {}", journal.state(), ratio);
-        // Nothing but bad requests in the window: the state is what they say.
+        // Only bad requests in the window: they decide the state.
         if good_before == 0 {
             prop_assert_eq!(journal.state(), worst);
         }
     }
 
-    /// About a tenth of the replies tell, and the engine tells its counters.
+    /// About a tenth of the replies report cached tokens, and the engine reports its counters.
     #[test]
-    fn a_source_that_comes_and_goes_brings_no_state_twice(
+    fn an_intermittent_source_enters_no_state_twice(
         tells in prop::collection::vec(prop::bool::weighted(0.1), 400),
         off in 0..300_u32,
     ) {
         let mut journal = Journal::new(ParitySettings { min_joined: 20, ..SETTINGS });
         journal.basis = Basis::Decisions;
-        let mut told = (0, 0);
-        journal.told(0, 0);
+        let mut counters = (0, 0);
+        journal.read_counters(0, 0);
         for each in tells {
             journal.request(500 + off, 500 + off, each.then_some(500));
-            told = (told.0 + 1000, told.1 + 500);
-            journal.told(told.0, told.1);
+            counters = (counters.0 + 1000, counters.1 + 500);
+            journal.read_counters(counters.0, counters.1);
         }
         let path = journal.path();
         let distinct: BTreeSet<ParityState> = path.iter().copied().collect();
@@ -68,10 +68,10 @@ proptest! {
     }
 
     #[test]
-    fn trust_is_taken_and_given_in_turn(requests in prop::collection::vec((0..1000_u32, 0..1000_u32), 1..600)) {
+    fn trust_is_withdrawn_and_restored_alternately(requests in prop::collection::vec((0..1000_u32, 0..1000_u32), 1..600)) {
         let mut journal = Journal::new(ParitySettings { min_joined: 5, ..SETTINGS });
         for (predicted, actual) in requests {
-            // In runs, so that every state is met.
+            // In runs, so that every state occurs.
             (0..7).for_each(|_| journal.request(predicted, if predicted > 500 { actual } else { predicted }, Some(actual)));
         }
         let mut trusted = true;

@@ -1,4 +1,4 @@
-//! Against the plainest thing that could be right: a map of maps, walked from end to end for every question.
+//! The view against a simple model: a map of maps, scanned completely for every query.
 
 use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use proptest::{collection::vec, option, prelude::*};
 use crate::{event, prefix};
 
 const TTL_MS: u64 = 200;
-/// Fewer than there are in this world, and a tenth is more than one of them.
+/// Fewer than the prefixes of this test, and a tenth is more than one.
 const MAX_PREFIXES: usize = 20;
 const BACKENDS: [&str; 3] = ["w1", "w2", "w3"];
 

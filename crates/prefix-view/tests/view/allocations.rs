@@ -1,4 +1,4 @@
-//! What the view takes of the allocator.
+//! Allocations of the view.
 
 use contract_id::contract;
 
@@ -12,7 +12,7 @@ fn large() -> MemoryPrefixIndex {
     })
 }
 
-/// Spread as hashes are.
+/// Spreads numbers like hashes.
 fn spread(number: u64) -> PrefixHash {
     prefix(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
@@ -35,7 +35,7 @@ fn fill(view: &MemoryPrefixIndex, prefixes: u64, backends: u64) {
 
 #[test]
 #[contract("CK80")]
-fn a_query_that_finds_nobody_allocates_nothing() {
+fn a_query_without_holders_allocates_nothing() {
     let view = large();
     fill(&view, 1_000, 2);
     let asked = allocation_counter::measure(|| {
@@ -85,7 +85,7 @@ fn a_query_takes_less_than_a_tenth_of_a_millisecond() {
         let holders = view.query(&spread(number), second(2)).unwrap();
         assert_eq!(holders.len(), if number < 20_000 { 8 } else { 0 });
     }
-    // The mean: one of them may have to wait for its turn on the processor.
+    // The mean: a single query may wait for the processor.
     let mean = started.elapsed() / 40_000;
     assert!(mean < Duration::from_micros(100), "{mean:?}");
 }

@@ -1,4 +1,4 @@
-//! What an event says, and what it does to its backend's tier.
+//! Decoding of events, and their effect on the backend's tier.
 
 use contract_id::contract;
 use kv_events::continuum::ContinuumError::{NoKind, UnknownKind};
@@ -17,7 +17,7 @@ fn decode(name: Option<&str>, data: &str) -> Result<PrefixEvent, PrefixEventErro
 
 #[test]
 #[contract("CK44")]
-fn the_five_kinds_have_the_documents_names() {
+fn the_five_kinds_have_the_documented_names() {
     for (name, kind) in [
         ("cache_created", Created),
         ("cache_evicted", Evicted),
@@ -43,7 +43,7 @@ fn the_five_kinds_have_the_documents_names() {
 
 #[test]
 #[contract("CK46")]
-fn the_name_in_the_stream_wins_over_the_one_in_the_data() {
+fn the_event_name_takes_precedence_over_the_kind_in_the_data() {
     assert_eq!(decode(Some("cache_purged"), DATA).unwrap().kind, Purged);
     assert_eq!(decode(None, DATA).unwrap().kind, Created);
     assert_eq!(decode(Some(""), DATA).unwrap().kind, Created);
@@ -56,7 +56,7 @@ fn the_name_in_the_stream_wins_over_the_one_in_the_data() {
         decode(None, unnamed),
         Err(PrefixEventError::NoEvent(NoKind))
     ));
-    // A note of the stream itself needs no data that could be read.
+    // An event of the stream itself needs no decodable data.
     assert!(matches!(
         decode(Some("lagged"), "not JSON"),
         Err(PrefixEventError::NoEvent(UnknownKind(_)))
@@ -121,7 +121,7 @@ fn a_source_sends_prefix_keys_or_sequence_hashes_and_never_both() {
 }
 
 #[test]
-fn what_is_no_event_is_refused_with_what_was_expected() {
+fn an_invalid_event_is_rejected_with_the_expected_form() {
     for (data, expected) in [
         ("", "event data is no JSON object"),
         ("[]", "event data is no JSON object"),
@@ -162,7 +162,7 @@ fn an_uncounted_event_keeps_the_known_count_or_else_assumes_a_quarter_of_the_pre
         record(&index, "w1", event(Created, 1, 2048), second(2));
         record(&index, "w1", event(kind, 1, None), second(3));
         assert_eq!(holding(&index, "w1", 1, second(3)), Some((2048, GpuHot)));
-        // What another backend holds says nothing about this one.
+        // The count of another backend does not apply to this one.
         record(&index, "w2", event(kind, 1, None), second(4));
         assert_eq!(holding(&index, "w2", 1, second(4)), Some((256, GpuHot)));
     }
@@ -176,7 +176,7 @@ fn an_uncounted_event_keeps_the_known_count_or_else_assumes_a_quarter_of_the_pre
 
 #[test]
 #[contract("CK45")]
-fn a_count_whose_time_is_over_is_not_known_any_more() {
+fn an_expired_count_is_forgotten() {
     let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
     created(&index, "w1", 1, 2048, second(1));
     record(
@@ -193,7 +193,7 @@ fn a_count_whose_time_is_over_is_not_known_any_more() {
 
 #[test]
 #[contract("CK54")]
-fn without_offloading_everything_is_hot_and_what_leaves_the_accelerator_is_gone() {
+fn without_offloading_everything_is_hot_and_an_offloaded_prefix_is_removed() {
     for kind in [Evicted, Offloaded, Purged] {
         let index = MemoryPrefixIndex::new(settings(Offloading::default()));
         record(&index, "w1", event(Reloaded, 1, 64), second(1));
@@ -219,7 +219,7 @@ fn with_offloading_a_prefix_moves_between_the_tiers_and_keeps_its_tokens() {
         (Offloaded, Some(48), Some((48, StorageWarm))),
         (Created, Some(80), Some((80, GpuHot))),
         (Purged, None, None),
-        // It may well lie in storage, but nobody said how much of it.
+        // It may be in storage, but its token count is unknown.
         (Offloaded, None, None),
         (Offloaded, Some(16), Some((16, StorageWarm))),
         (Purged, None, None),
@@ -235,7 +235,7 @@ fn with_offloading_a_prefix_moves_between_the_tiers_and_keeps_its_tokens() {
 
 #[test]
 #[contract("CK56")]
-fn a_plain_eviction_means_what_the_settings_say() {
+fn the_effect_of_a_plain_eviction_is_configurable() {
     for (offloading, expected) in [
         (BOTH_TIERS, Some((64, StorageWarm))),
         (
@@ -258,7 +258,7 @@ fn a_plain_eviction_means_what_the_settings_say() {
 }
 
 #[test]
-fn what_nobody_holds_can_neither_go_nor_move() {
+fn a_prefix_without_holder_can_neither_be_removed_nor_moved() {
     let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
     created(&index, "w2", 1, 64, second(1));
     for kind in [Evicted, Offloaded, Purged] {

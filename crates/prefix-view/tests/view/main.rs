@@ -74,7 +74,7 @@ fn created(index: &MemoryPrefixIndex, backend: &str, number: u64, tokens: u32, n
     );
 }
 
-/// Who holds a prefix, best first.
+/// The holders of a prefix, best first.
 fn holders(index: &MemoryPrefixIndex, number: u64, now: Moment) -> Vec<(String, u32, StorageTier)> {
     let holders = index.query(&prefix(number), now).unwrap();
     holders
@@ -89,7 +89,7 @@ fn holders(index: &MemoryPrefixIndex, number: u64, now: Moment) -> Vec<(String, 
         .collect()
 }
 
-/// The same of one backend only: its tokens and their tier.
+/// The tokens and the tier of one backend.
 fn holding(
     index: &MemoryPrefixIndex,
     backend: &str,

@@ -13,14 +13,14 @@ use crate::{created, event, prefix, record, room_for, second};
 
 const ROUNDS: u64 = 20_000;
 
-/// What every event says of a prefix, so that an answer made up of two would show.
+/// The token count of every event for a prefix, so that a mixture of two entries is detected.
 fn tokens(number: u64) -> u32 {
     u32::try_from(number).unwrap() * 16 + 1
 }
 
 #[test]
 #[contract("CK51")]
-fn queries_are_answered_while_others_write() {
+fn queries_are_answered_during_writes() {
     let index = room_for(200);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -64,12 +64,12 @@ fn queries_are_answered_while_others_write() {
             .into_iter()
             .map(std::thread::ScopedJoinHandle::join)
             .collect();
-        // Before a writer's panic is passed on, or its readers would go on for ever.
+        // Set before a writer's panic is passed on; otherwise its readers would loop for ever.
         over.store(true, Ordering::Relaxed);
         ends.into_iter().for_each(|end| end.unwrap());
     });
 
-    // The book agrees with what is really there.
+    // The statistics agree with the actual content.
     let stats = index.stats();
     assert!(stats.evicted_prefixes > 0 && stats.prefixes <= 200);
     let held: Vec<_> = (0..500)

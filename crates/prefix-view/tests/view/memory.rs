@@ -1,4 +1,4 @@
-//! What the view in memory keeps, and for how long.
+//! Bounds and lifetimes of the view in memory.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
 
 #[test]
 #[contract("CK50", "CK61")]
-fn more_tokens_rank_higher_and_of_equal_ones_those_in_the_accelerators_memory() {
+fn more_tokens_rank_higher_and_device_memory_breaks_ties() {
     let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
     created(&index, "warm", 1, 512, second(1));
     record(&index, "warm", event(Offloaded, 1, None), second(1));
@@ -37,7 +37,7 @@ fn more_tokens_rank_higher_and_of_equal_ones_those_in_the_accelerators_memory() 
 }
 
 #[test]
-fn an_empty_answer_takes_no_memory() {
+fn an_empty_answer_allocates_no_memory() {
     let index = room_for(100);
     assert_eq!(index.query(&prefix(1), second(1)).unwrap().capacity(), 0);
     created(&index, "w1", 1, 64, second(1));
@@ -52,13 +52,13 @@ fn an_empty_answer_takes_no_memory() {
 
 #[test]
 #[contract("CK51", "A11")]
-fn a_prefix_too_many_evicts_the_tenth_that_was_not_used_for_the_longest_time() {
+fn a_full_view_evicts_the_least_recently_used_tenth() {
     let index = room_for(100);
     for number in 0..100 {
         created(&index, "w1", number, 64, second(1 + number));
         created(&index, "w2", number, 64, second(1 + number));
     }
-    // A query and an event are uses; being asked for a prefix that nobody holds is none.
+    // A query and an event are uses; a query for a prefix without holders is not.
     assert_eq!(holders(&index, 3, second(101)).len(), 2);
     created(&index, "w1", 5, 64, second(101));
     assert_eq!(holders(&index, 1_000, second(101)), []);
@@ -85,7 +85,7 @@ fn a_prefix_too_many_evicts_the_tenth_that_was_not_used_for_the_longest_time() {
 
 #[test]
 #[contract("CK51")]
-fn of_prefixes_last_used_at_the_same_moment_just_as_many_go() {
+fn prefixes_last_used_at_the_same_moment_are_evicted_in_the_same_number() {
     let index = room_for(100);
     for number in 0..=100 {
         created(&index, "w1", number, 64, second(1));
@@ -98,7 +98,7 @@ fn of_prefixes_last_used_at_the_same_moment_just_as_many_go() {
 
 #[test]
 #[contract("CK51")]
-fn what_is_over_goes_before_what_is_old() {
+fn expired_entries_are_evicted_before_old_ones() {
     let index = room_for(100);
     for number in 0..5 {
         created(&index, "w1", number, 64, second(1));
@@ -106,7 +106,7 @@ fn what_is_over_goes_before_what_is_old() {
     for number in 5..100 {
         created(&index, "w1", number, 64, second(10));
     }
-    // Used last of all, and over soon after.
+    // Used last, and expired soon after.
     assert_eq!(holders(&index, 0, second(TTL_S)).len(), 1);
     created(&index, "w1", 100, 64, second(1 + TTL_S));
     let stats = index.stats();
@@ -122,17 +122,17 @@ fn what_is_over_goes_before_what_is_old() {
 
 #[test]
 #[contract("CK51", "A11")]
-fn an_entry_is_over_when_no_event_confirmed_it_for_its_time_to_live() {
+fn an_entry_without_confirming_events_expires_after_its_time_to_live() {
     let index = room_for(100);
     created(&index, "w1", 1, 64, second(1));
     created(&index, "w2", 1, 64, second(2));
     assert_eq!(holders(&index, 1, second(TTL_S)).len(), 2);
-    // Queries do not confirm anything.
+    // Queries do not confirm entries.
     assert_eq!(
         holders(&index, 1, second(1 + TTL_S)),
         [("w2".to_string(), 64, GpuHot)]
     );
-    // The query dropped the one that was over.
+    // The query dropped the expired entry.
     assert_eq!(
         (index.stats().entries, index.stats().expired_entries),
         (1, 1)
@@ -152,7 +152,7 @@ fn an_entry_is_over_when_no_event_confirmed_it_for_its_time_to_live() {
 
 #[test]
 #[contract("CK51")]
-fn cleaning_up_drops_what_is_over_and_nothing_else() {
+fn a_clean_up_drops_only_expired_entries() {
     let index = room_for(100);
     for number in 0..50 {
         created(&index, "w1", number, 64, second(1 + number));
@@ -175,7 +175,7 @@ fn cleaning_up_drops_what_is_over_and_nothing_else() {
 }
 
 #[test]
-fn a_backend_that_left_is_forgotten_and_may_come_back() {
+fn a_removed_backend_is_forgotten_and_may_return() {
     let index = room_for(100);
     for number in 0..20 {
         created(&index, "w1", number, 64, second(1));
@@ -204,7 +204,7 @@ fn a_backend_that_left_is_forgotten_and_may_come_back() {
 }
 
 #[test]
-fn clearing_forgets_every_entry_and_counts_them() {
+fn a_clear_removes_and_counts_every_entry() {
     let index = room_for(100);
     for number in 0..20 {
         created(&index, "w1", number, 64, second(1));
@@ -230,7 +230,7 @@ fn clearing_forgets_every_entry_and_counts_them() {
 }
 
 #[test]
-fn the_totals_tell_entries_by_tier_and_events_by_kind() {
+fn the_totals_count_entries_by_tier_and_events_by_kind() {
     let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
     for number in 0..3 {
         created(&index, "w1", number, 64, second(1));
@@ -290,7 +290,7 @@ fn backends_beyond_the_bound_are_ignored_and_counted() {
 }
 
 #[test]
-fn everything_that_is_held_can_be_gone_through_part_by_part() {
+fn all_entries_can_be_listed_part_by_part() {
     let index = room_for(100_000);
     for number in 0..500 {
         created(&index, "w1", number, 64, second(1));
@@ -318,7 +318,7 @@ fn everything_that_is_held_can_be_gone_through_part_by_part() {
             "as long as the last of them"
         );
     }
-    // What is over is not held, whether it was swept or not.
+    // An expired entry is not held, whether it was swept or not.
     let held = all(second(601));
     assert_eq!((held.len(), held[0].holders.len()), (500, 1));
     assert_eq!(all(second(700)), []);

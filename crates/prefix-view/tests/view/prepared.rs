@@ -1,4 +1,4 @@
-//! One query per prefix in 100 ms, and none that a request could fail for.
+//! At most one query per prefix in 100 ms, and no failed query fails a request.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ fn ms(milliseconds: u64) -> Moment {
 
 #[test]
 #[contract("CK63")]
-fn an_answer_stands_for_100_ms() {
+fn an_answer_is_reused_for_100_ms() {
     let (index, prepared) = (room_for(100), QueryCache::default());
     created(&index, "w1", 1, 64, ms(0));
     assert_eq!(prepared.prepare(&index, &prefix(1), ms(1_000)).len(), 1);
@@ -26,7 +26,7 @@ fn an_answer_stands_for_100_ms() {
         assert_eq!(prepared.prepare(&index, &prefix(1), ms(later)).len(), 1);
     }
     assert_eq!(index.stats().queries, 1);
-    // Another prefix is another question.
+    // Another prefix is another query.
     assert_eq!(prepared.prepare(&index, &prefix(2), ms(1_050)).len(), 0);
     assert_eq!(prepared.prepare(&index, &prefix(2), ms(1_051)).len(), 0);
     assert_eq!(index.stats().queries, 2);
@@ -36,7 +36,7 @@ fn an_answer_stands_for_100_ms() {
 
 #[test]
 #[contract("CK63")]
-fn requests_that_come_at_the_same_time_share_one_query() {
+fn concurrent_requests_share_one_query() {
     let (index, prepared) = (room_for(100), QueryCache::default());
     created(&index, "w1", 1, 64, ms(0));
     std::thread::scope(|scope| {
@@ -57,7 +57,7 @@ fn requests_that_come_at_the_same_time_share_one_query() {
 }
 
 #[test]
-fn more_prefixes_than_answers_are_kept_for_are_answered_all_the_same() {
+fn prefixes_beyond_the_capacity_of_the_query_cache_are_answered() {
     let (index, prepared) = (room_for(100), QueryCache::default());
     for number in 0..100 {
         created(&index, "w1", number, 64, ms(0));
@@ -114,7 +114,7 @@ impl PrefixIndex for UnreachableView {
 
 #[test]
 #[contract("CK65")]
-fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() {
+fn an_unavailable_view_has_no_holders_and_is_not_queried_for_every_request() {
     let prepared = QueryCache::default();
     for now in [0, 50, 99] {
         assert!(
@@ -124,7 +124,7 @@ fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() 
         );
     }
     assert_eq!(prepared.failures(), 1);
-    // It is back.
+    // The view answers again.
     let index = room_for(100);
     created(&index, "w1", 1, 640, ms(0));
     assert_eq!(prepared.prepare(&index, &prefix(1), ms(100)).len(), 1);
@@ -132,7 +132,7 @@ fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() 
 
 #[test]
 #[contract("CK63")]
-fn an_answer_that_was_waited_for_stands_as_long_as_any_other() {
+fn a_slow_answer_is_reused_as_long_as_any_other() {
     let (index, prepared) = (room_for(100), QueryCache::default());
     assert_eq!(prepared.standing(&prefix(1), ms(1_000)), None);
     let holder = Holder {
@@ -152,7 +152,7 @@ fn an_answer_that_was_waited_for_stands_as_long_as_any_other() {
     }
     assert_eq!(prepared.standing(&prefix(1), ms(1_100)), None);
     assert_eq!(index.stats().queries, 0);
-    // However many there are, they are bounded.
+    // The number of stored answers is bounded.
     for number in 0..20_000 {
         prepared.keep(&prefix(number), Arc::default(), ms(2_000));
         assert!(prepared.standing(&prefix(number), ms(2_000)).is_some());

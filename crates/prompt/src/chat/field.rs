@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_says_where_and_never_what() {
+    fn an_error_gives_the_position_and_never_the_content() {
         let list = |text: &str| {
             read::<Vec<Value>>("messages", text)
                 .unwrap_err()
@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn what_only_this_reader_cannot_read_is_no_fault_of_the_request() {
+    fn limits_of_this_parser_are_no_fault_of_the_request() {
         let nested = format!("[{}1{}]", "[".repeat(200), "]".repeat(200));
         for text in ["[1e400]", r#"[{"ignored":-1E999}]"#, &nested] {
             let error = read::<Vec<Value>>("messages", text).unwrap_err();
             assert!(!error.is_refusal(), "{error}");
         }
-        // Half of a surrogate pair: the engine rejects it as well.
+        // Half of a surrogate pair: the engine also rejects it.
         assert!(
             read::<Vec<Value>>("messages", r#"["\ud800"]"#)
                 .unwrap_err()

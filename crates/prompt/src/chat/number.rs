@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_that_one_reader_changes_are_found_outside_strings_only() {
+    fn numbers_that_a_parser_may_change_are_found_outside_strings_only() {
         for fine in [
             r#"{"a":[1,-2,2.50,1e3,-0.0,18446744073709551615,-9223372036854775808],"b-1e999":"-0 \" NaN"}"#,
             "x",

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_that_are_no_text_are_found_wherever_they_stand() {
+    fn parts_that_are_no_text_are_found_at_any_position() {
         let with = |content: &str| {
             text_only(&format!(
                 r#"[{{"role":"user","content":"a"}},{{"content":{content}}}]"#

@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_over_the_content_of_messages_asks_for_parts() {
+    fn a_loop_over_the_content_of_messages_selects_parts() {
         for source in [
             "{% for m in messages %}{% for c in m.content %}{% endfor %}{% endfor %}",
             "{%- for message in messages[1:] -%}{%- for part in message['content'] if part -%}",
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_asks_for_a_text() {
+    fn any_other_template_selects_text() {
         for source in [
             "",
             "{% for m in messages %}{{ m.content }}{% endfor %}",
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn training_marks_become_blocks_that_change_nothing() {
+    fn training_tags_become_blocks_without_effect() {
         let source = "a {%- generation -%} b {% endgeneration %} {% if generation %}";
         assert_eq!(
             plain_blocks(source),

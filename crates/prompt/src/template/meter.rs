@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_ends_and_is_the_render_s_own() {
+    fn a_budget_is_bounded_and_belongs_to_one_render() {
         assert!(charge(1).is_err(), "outside of a render");
         with_budget(10, || {
             assert!(charge(6).is_ok());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_structure_that_shares_its_parts_is_charged_as_often_as_it_is_met() {
+    fn a_shared_part_of_a_structure_is_charged_at_each_visit() {
         let mut value = Value::from(vec![Value::from("x")]);
         for _ in 0..40 {
             value = Value::from(vec![value.clone(), value]);

@@ -168,26 +168,29 @@ mod tests {
             literal: false,
             ..token("<|end|>")
         };
-        assert!(ends(&[greedy]).is_empty(), "it swallows what follows");
+        assert!(
+            ends(&[greedy]).is_empty(),
+            "the token includes following characters"
+        );
         let words = AddedToken {
             single_word: true,
             ..token("word")
         };
         assert!(
             ends(&[token("<|end|>"), words]).is_empty(),
-            "it looks at its neighbours"
+            "the token depends on its neighbours"
         );
         assert!(
             ends(&[token("<end>"), token("<end>x")]).is_empty(),
-            "a longer one may win"
+            "a longer token may match"
         );
         assert!(
             ends(&[token("<end>"), token("a<en")]).is_empty(),
-            "one before may take its head"
+            "an earlier token may include its first bytes"
         );
         assert!(
             ends(&[token("|end|")]).is_empty(),
-            "two of them may share a byte"
+            "two of the tokens may overlap"
         );
     }
 

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_some_hundred_probes_and_they_differ() {
+    fn there_are_hundreds_of_different_probes() {
         let token = AddedToken {
             content: "<|x|>".into(),
             single_word: false,
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_has_its_length_and_does_not_repeat() {
+    fn prose_has_the_given_length_and_does_not_repeat() {
         let text = prose(SPREAD_BYTES);
         assert!((SPREAD_BYTES..SPREAD_BYTES + 256).contains(&text.len()));
         let lines: std::collections::HashSet<_> = text.split("\n\n").collect();

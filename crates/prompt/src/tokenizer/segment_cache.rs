@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_comes_back_behind_what_was_there() {
+    fn cached_ids_are_appended_to_existing_ones() {
         let cache = SegmentCache::default();
         assert_eq!(known(&cache, "a"), None);
         cache.keep("a", vec![1, 2]);
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_within_its_bytes_and_keeps_what_is_met() {
+    fn the_cache_stays_within_its_bytes_and_keeps_used_pieces() {
         let cache = SegmentCache::default();
         cache.keep("met", vec![7]);
         for number in 0..200_000_u32 {
             cache.keep(&format!("piece {number}"), vec![number; 20]);
             assert!(
                 known(&cache, "met").is_some(),
-                "forgotten before piece {number}"
+                "evicted before piece {number}"
             );
         }
         let mut held = 0;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_told_to_keep_half_and_to_take_nothing_new() {
+    fn the_cache_can_be_halved_and_closed_to_new_pieces() {
         let cache = SegmentCache::default();
         cache.keep("first", vec![1]);
         for number in 0..200_000 {
@@ -181,7 +181,7 @@ mod tests {
         );
         assert!(
             known(&cache, "piece 199999").is_some(),
-            "what came last stays"
+            "the newest piece stays"
         );
         cache.take_new(false);
         cache.keep("new", vec![7]);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_of_much_of_the_cache_is_not_kept() {
+    fn a_piece_that_would_fill_much_of_the_cache_is_not_kept() {
         let cache = SegmentCache::default();
         let large = "x".repeat(BUDGET_BYTES / SHARDS / 2);
         cache.keep(&large, vec![1]);

@@ -1,4 +1,4 @@
-//! What a real vLLM 0.32.0 answered, and the files of the model that it served.
+//! Recorded replies of a real vLLM 0.32.0, and the files of the model that it served.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -33,7 +33,7 @@ pub fn lines(file: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The token ids of an accepted request.
+/// Returns the token ids of an accepted request.
 pub fn ids(reply: &Value) -> Vec<u32> {
     serde_json::from_value(reply["tokens"].clone()).expect("an accepted request has ids")
 }

@@ -1,4 +1,4 @@
-//! A real Redis server, as a child process on a free port, and a client that knows nothing but its protocol.
+//! A real Redis server, as a child process on a free port, and a raw protocol client.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -16,10 +16,10 @@ use net::Clock;
 use tempfile::TempDir;
 use test_programs::ReservedPort;
 
-/// Longer than anything here takes; only a broken test waits it out.
+/// An upper bound; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Killed, as by `kill -9`, when dropped. It writes nothing to disk, so one that is started again is empty.
+/// Killed, as by `kill -9`, on drop. It writes nothing to disk, so a restarted server is empty.
 pub struct RedisServer {
     child: Child,
     flags: Vec<String>,
@@ -47,7 +47,7 @@ impl RedisServer {
         server
     }
 
-    /// The same port again, after [`RedisServer::kill`].
+    /// Starts on the same port again, after [`RedisServer::kill`].
     pub fn start_again(&mut self) {
         let before = self.starts();
         self.child = spawn(self.folder.path(), &self.flags, self.port.number());
@@ -59,7 +59,7 @@ impl RedisServer {
         self.child.wait().unwrap();
     }
 
-    /// It keeps its connections and says nothing.
+    /// Stops the process: connections stay open without answers.
     pub fn pause(&self) {
         self.signal("STOP");
     }
@@ -72,12 +72,12 @@ impl RedisServer {
         format!("redis://{}", self.port.address())
     }
 
-    /// What it answers to one command, every text of it in order; nothing is `(nil)`.
+    /// The answer to one command, all its strings in order; null is `(nil)`.
     pub fn ask(&self, words: &[&str]) -> Vec<String> {
         RawRedis::connect(self.port.number()).ask(words)
     }
 
-    /// How often it was sent a command (in lower case) since it started.
+    /// How many times it received a command (in lower case) since its start.
     pub fn calls(&self, command: &str) -> u64 {
         let name = format!("cmdstat_{command}:calls=");
         let statistics = self.ask(&["INFO", "commandstats"]).remove(0);
@@ -95,7 +95,8 @@ impl RedisServer {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    /// How often it has begun to serve. A connection would say less: its log cannot be another server's.
+    /// How many times it has begun to serve, by its log, which cannot be another server's; a
+    /// connection could be.
     fn starts(&self) -> usize {
         self.log().matches("Ready to accept connections").count()
     }
@@ -178,7 +179,7 @@ impl RawRedis {
         found
     }
 
-    /// The next line of whatever comes.
+    /// Reads the next line.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();

@@ -1,5 +1,5 @@
-//! Redis killed, paused, started again, and not there at all: requests go by what this router heard, and by all of it
-//! again once Redis is back, with nobody's help.
+//! Redis killed, paused, restarted, and absent: requests use this router's own events, and the
+//! shared view again once Redis is back, without intervention.
 
 use std::time::Duration;
 
@@ -11,23 +11,23 @@ use prefix_view::{
 use redis_store::FaultKind;
 
 use crate::{
-    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_that_waits, say, until,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_that_waits, send, until,
     until_holders, until_shared, warm,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK36", "CK37", "CK65")]
-async fn a_server_that_is_not_there_at_the_start_is_used_when_it_comes() {
+async fn a_server_absent_at_the_start_is_used_once_it_appears() {
     test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     server.kill();
     let router = router(&server.url(), Offloading::Off);
-    say(&router, "w1", Created, 1, 64);
+    send(&router, "w1", Created, 1, 64);
     assert_eq!(holders(&router, 1).await, [hot("w1", 64)], "by memory");
     assert!(!router.is_shared());
     server.start_again();
     until_shared(&router).await;
-    until("what was said before to be there", async || {
+    until("the earlier events to be present", async || {
         server.ask(&["DBSIZE"]) == ["1"]
     })
     .await;
@@ -36,20 +36,20 @@ async fn a_server_that_is_not_there_at_the_start_is_used_when_it_comes() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK36", "CK37", "CK65", "CK84")]
-async fn a_killed_server_that_comes_back_empty_is_filled_again() {
+async fn a_server_that_restarts_empty_is_filled_again() {
     test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     let router = router(&server.url(), BOTH_TIERS);
     until_shared(&router).await;
     for number in 0..1_000 {
-        say(&router, "w1", Created, number, 64);
+        send(&router, "w1", Created, number, 64);
     }
-    say(&router, "w1", Evicted, 1, None);
+    send(&router, "w1", Evicted, 1, None);
     until_holders(&router, 1, &[warm("w1", 64)]).await;
 
     server.kill();
-    say(&router, "w1", Created, 2_000, 32);
-    say(&router, "w1", Created, 0, 96);
+    send(&router, "w1", Created, 2_000, 32);
+    send(&router, "w1", Created, 0, 96);
     until("the loss to be noticed", async || !router.is_shared()).await;
     until_holders(&router, 0, &[hot("w1", 96)]).await;
     assert_eq!(holders(&router, 2_000).await, [hot("w1", 32)]);
@@ -80,7 +80,7 @@ async fn a_killed_server_that_comes_back_empty_is_filled_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK36", "CK37", "CK65", "CK81")]
-async fn a_paused_server_costs_those_that_already_wait_and_nobody_after_them() {
+async fn a_paused_server_delays_only_requests_that_already_wait() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     server.ask(&["ZADD", "cr:kvidx:0000000000000001", "64", "w2"]);
@@ -88,8 +88,8 @@ async fn a_paused_server_costs_those_that_already_wait_and_nobody_after_them() {
     until_holders(&router, 1, &[hot("w2", 64)]).await;
 
     server.pause();
-    say(&router, "w1", Created, 1, 32);
-    // By what this router heard, since nobody else is to be heard.
+    send(&router, "w1", Created, 1, 32);
+    // This router's own events, since no other source is available.
     until_holders(&router, 1, &[hot("w1", 32)]).await;
     until("the pause to be noticed", async || !router.is_shared()).await;
     assert!(router.faults(FaultKind::Timeout) > 0);
@@ -99,10 +99,10 @@ async fn a_paused_server_costs_those_that_already_wait_and_nobody_after_them() {
     assert_eq!(
         router.faults(FaultKind::Connection),
         0,
-        "nobody asked a server that is known to be away"
+        "no query to a server that is known to be away"
     );
-    // Removals said meanwhile are not lost.
-    say(&router, "w2", Evicted, 1, None);
+    // Removals in the meantime are not lost.
+    send(&router, "w2", Evicted, 1, None);
 
     server.resume();
     until_shared(&router).await;
@@ -116,13 +116,13 @@ async fn a_paused_server_costs_those_that_already_wait_and_nobody_after_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK49", "CK65")]
-async fn more_events_than_wait_are_counted_and_redis_is_brought_up_to_date_afterwards() {
+async fn dropped_events_are_counted_and_redis_is_brought_up_to_date_afterwards() {
     test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     let router = router(&server.url(), Offloading::Off);
     until_shared(&router).await;
     for number in 0..10 {
-        say(&router, "w1", Created, number, 64);
+        send(&router, "w1", Created, number, 64);
     }
     server.kill();
     let told = |kind, number| {
@@ -135,7 +135,7 @@ async fn more_events_than_wait_are_counted_and_redis_is_brought_up_to_date_after
             .record(&"w1".into(), &event, net::Clock::system().now())
             .unwrap();
     };
-    // Far more than wait. The last of all, a removal, is let go.
+    // Far more events than the queue holds. The last one, a removal, is dropped.
     for number in 0..70_000 {
         told(Created, 100 + number % 1_000);
     }
@@ -145,8 +145,8 @@ async fn more_events_than_wait_are_counted_and_redis_is_brought_up_to_date_after
 
     server.start_again();
     until_shared(&router).await;
-    // Redis has the same number of keys for a moment before the operations that waited are written: what was let go is
-    // made good afterwards, and that begins with a look at every key.
+    // Redis has the same number of keys for a moment before the queued operations are written: the
+    // repair of the dropped ones follows, and begins with a scan of every key.
     until("redis to be brought up to date", async || {
         server.calls("scan") > 0
     })
@@ -160,7 +160,7 @@ async fn more_events_than_wait_are_counted_and_redis_is_brought_up_to_date_after
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK32", "CK65")]
-async fn a_password_is_given_and_without_it_memory_serves() {
+async fn the_password_is_sent_and_without_it_memory_serves() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start_with(&["--requirepass", "s@fe"]);
     let with = router(
@@ -168,14 +168,14 @@ async fn a_password_is_given_and_without_it_memory_serves() {
         Offloading::Off,
     );
     until_shared(&with).await;
-    say(&with, "w1", Created, 1, 64);
+    send(&with, "w1", Created, 1, 64);
     until_holders(&with, 1, &[hot("w1", 64)]).await;
     for url in [
         server.url(),
         server.url().replace("redis://", "redis://:wrong@"),
     ] {
         let without = router(&url, Offloading::Off);
-        say(&without, "w2", Created, 1, 64);
+        send(&without, "w2", Created, 1, 64);
         until("a refusal", async || without.faults(FaultKind::Other) > 0).await;
         assert_eq!(holders(&without, 1).await, [hot("w2", 64)]);
         assert!(!without.is_shared());
@@ -184,7 +184,7 @@ async fn a_password_is_given_and_without_it_memory_serves() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65", "CK81")]
-async fn a_slow_answer_is_not_waited_for_and_serves_those_that_come_later() {
+async fn a_slow_answer_does_not_delay_a_request_and_serves_later_ones() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     server.ask(&["ZADD", "cr:kvidx:0000000000000001", "64", "w2"]);
@@ -198,7 +198,7 @@ async fn a_slow_answer_is_not_waited_for_and_serves_those_that_come_later() {
     assert_eq!(
         holders(&router, 1).await,
         [],
-        "by memory, which knows nobody"
+        "by memory, which has no holders"
     );
     until_holders(&router, 1, &[hot("w2", 64)]).await;
     assert!(router.is_shared(), "slow is not away");

@@ -1,4 +1,4 @@
-//! What stands in Redis, and who answers in its place, is not to be trusted.
+//! Neither the content of Redis nor the server that answers is trusted.
 
 use std::{
     io::{Read, Write},
@@ -10,7 +10,7 @@ use prefix_view::{EventKind::Created, Offloading, PrefixIndex};
 use redis_store::FaultKind;
 
 use crate::{
-    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, say, until, until_holders,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, send, until, until_holders,
     until_shared, warm,
 };
 
@@ -18,7 +18,7 @@ const KEY: &str = "cr:kvidx:0000000000000001";
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
-async fn only_configured_backends_with_a_possible_number_of_tokens_count() {
+async fn only_configured_backends_with_a_valid_token_count_are_used() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let long = "x".repeat(10_000);
@@ -59,7 +59,7 @@ async fn only_configured_backends_with_a_possible_number_of_tokens_count() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
-async fn of_a_huge_set_only_the_best_are_read() {
+async fn only_the_best_entries_of_a_huge_set_are_read() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let mut client = server.client();
@@ -74,10 +74,10 @@ async fn of_a_huge_set_only_the_best_are_read() {
     client.ask(&["ZADD", KEY, "64", "w1", "4294967295", "w2"]);
     let router = router(&server.url(), Offloading::Off);
     until_holders(&router, 1, &[hot("w2", u32::MAX)]).await;
-    // Names that are too long for an answer are a fault, and the connection is given up.
+    // Names that are too long for an answer are a fault, and the connection is closed.
     let name = "n".repeat(2_000_000);
     client.ask(&["ZADD", "cr:kvidx:0000000000000002", "5000000", &name]);
-    say(&router, "w1", Created, 2, 64);
+    send(&router, "w1", Created, 2, 64);
     until_holders(&router, 2, &[hot("w1", 64)]).await;
     until("the fault to be counted", async || {
         router.faults(FaultKind::Other) > 0
@@ -89,14 +89,14 @@ async fn of_a_huge_set_only_the_best_are_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
-async fn keys_of_another_type_cost_themselves_only() {
+async fn keys_of_another_type_affect_only_themselves() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     server.ask(&["SET", KEY, "text"]);
     server.ask(&["SET", "cr:kvidx:0000000000000003:tier", "text"]);
     let router = router(&server.url(), BOTH_TIERS);
     for number in 1..=3 {
-        say(&router, "w1", Created, number, 64);
+        send(&router, "w1", Created, number, 64);
     }
     until_holders(&router, 2, &[hot("w1", 64)]).await;
     assert_eq!(holders(&router, 1).await, [hot("w1", 64)], "by memory");
@@ -114,20 +114,20 @@ async fn keys_of_another_type_cost_themselves_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
-async fn a_server_that_may_not_be_written_to_is_still_read() {
+async fn a_read_only_server_is_still_read() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     server.ask(&["ZADD", KEY, "64", "w2"]);
     server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
     let router = router(&server.url(), Offloading::Off);
-    say(&router, "w1", Created, 1, 32);
+    send(&router, "w1", Created, 1, 32);
     until("the refusal", async || router.dropped() > 0).await;
     until_holders(&router, 1, &[hot("w2", 64)]).await;
     assert!(router.is_shared());
 }
 
-/// Answers everything with the same bytes. Ends with the test.
-fn impostor(answer: &'static [u8]) -> String {
+/// A server that answers everything with the same bytes. Ends with the test.
+fn fixed_answer_server(answer: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let serve = move |mut stream: TcpStream| {
@@ -147,7 +147,7 @@ fn impostor(answer: &'static [u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
-async fn whatever_a_server_answers_memory_serves() {
+async fn memory_serves_whatever_a_server_answers() {
     let endless: &'static [u8] = Box::leak(
         [b"*2147483647\r\n".to_vec(), b":1\r\n".repeat(1 << 20)]
             .concat()
@@ -174,8 +174,8 @@ async fn whatever_a_server_answers_memory_serves() {
         long,
     ];
     for answer in answers {
-        let router = router(&impostor(answer), BOTH_TIERS);
-        say(&router, "w1", Created, 1, 64);
+        let router = router(&fixed_answer_server(answer), BOTH_TIERS);
+        send(&router, "w1", Created, 1, 64);
         let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
         let faults = || {
             FaultKind::ALL
@@ -191,11 +191,11 @@ async fn whatever_a_server_answers_memory_serves() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
-async fn a_server_that_answers_pings_and_nonsense_to_all_else_is_as_good_as_none() {
-    // Whatever is asked, one answer comes, so a lookup gets this and a transaction gets no end.
-    let router = router(&impostor(b"+PONG\r\n"), Offloading::Off);
+async fn a_server_that_answers_only_pings_is_treated_as_absent() {
+    // Every command gets one answer, so a lookup receives it and a transaction never completes.
+    let router = router(&fixed_answer_server(b"+PONG\r\n"), Offloading::Off);
     until_shared(&router).await;
-    say(&router, "w1", Created, 1, 64);
+    send(&router, "w1", Created, 1, 64);
     until_holders(&router, 1, &[hot("w1", 64)]).await;
     until("a fault", async || {
         FaultKind::ALL.iter().any(|kind| router.faults(*kind) > 0)

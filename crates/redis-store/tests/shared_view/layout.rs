@@ -1,4 +1,4 @@
-//! What stands in Redis: keys, scores, times to live and the tiers beside them.
+//! The layout in Redis: keys, scores, times to live and tier keys.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use prefix_view::{
 };
 
 use crate::{
-    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_with, say, until,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_with, send, until,
     until_holders, until_shared, warm,
 };
 
@@ -27,7 +27,7 @@ async fn until_scores(server: &RedisServer, expected: &[&str]) {
     .await;
 }
 
-/// What is left of the time to live, seconds.
+/// The remaining time to live, seconds.
 fn ttl(server: &RedisServer, key: &str) -> i64 {
     server.ask(&["TTL", key])[0].parse().unwrap()
 }
@@ -44,13 +44,13 @@ async fn a_prefix_is_a_sorted_set_of_plain_names_by_tokens_that_expires() {
             ..Default::default()
         },
     );
-    say(&router, "w1", Created, 0xff, 64);
-    say(&router, "w2", Created, 0xff, 512);
+    send(&router, "w1", Created, 0xff, 64);
+    send(&router, "w2", Created, 0xff, 512);
     until_scores(&server, &["w2", "512", "w1", "64"]).await;
     assert_eq!(
         server.ask(&["KEYS", "*"]),
         [KEY],
-        "nothing stands beside it where there is one tier"
+        "no tier key with one tier"
     );
     assert_eq!(server.ask(&["TYPE", KEY]), ["zset"]);
     assert!(
@@ -59,14 +59,14 @@ async fn a_prefix_is_a_sorted_set_of_plain_names_by_tokens_that_expires() {
         ttl(&server, KEY)
     );
 
-    // Every event starts the time anew, and an eviction takes the name away.
+    // Every event renews the time to live, and an eviction removes the name.
     server.ask(&["EXPIRE", KEY, "5"]);
-    say(&router, "w1", Created, 0xff, 1024);
+    send(&router, "w1", Created, 0xff, 1024);
     until_scores(&server, &["w1", "1024", "w2", "512"]).await;
     assert!(ttl(&server, KEY) > 800);
-    say(&router, "w1", Evicted, 0xff, None);
+    send(&router, "w1", Evicted, 0xff, None);
     until_scores(&server, &["w2", "512"]).await;
-    say(&router, "w2", Purged, 0xff, None);
+    send(&router, "w2", Purged, 0xff, None);
     until("the key to go", async || {
         server.ask(&["KEYS", "*"]).is_empty()
     })
@@ -82,7 +82,7 @@ async fn score_tier_and_times_to_live_are_written_in_one_transaction() {
     until_shared(&router).await;
     let mut monitor = server.client();
     monitor.ask(&["MONITOR"]);
-    say(&router, "w1", Created, 0xff, 64);
+    send(&router, "w1", Created, 0xff, 64);
     let mut seen = Vec::new();
     while seen
         .last()
@@ -106,7 +106,7 @@ async fn score_tier_and_times_to_live_are_written_in_one_transaction() {
             "\"EXEC\"".to_owned(),
         ]
     );
-    // And read in one: the two commands come one after the other, from one connection.
+    // The read is one transaction: the two commands are consecutive on one connection.
     assert_eq!(holders(&router, 0xff).await, [hot("w1", 64)]);
     let reads =
         [monitor.line(), monitor.line()].map(|line| line.split_once("] ").unwrap().1.to_owned());
@@ -121,15 +121,15 @@ async fn score_tier_and_times_to_live_are_written_in_one_transaction() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK52", "CK55", "CK56", "CK61")]
-async fn with_offloading_the_tier_stands_in_a_key_beside_and_decides_between_equals() {
+async fn with_offloading_a_second_key_holds_the_tier_and_breaks_ties() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let router = router(&server.url(), BOTH_TIERS);
     until_shared(&router).await;
     let tier = |name: &str| server.ask(&["HGET", TIERS, name]).remove(0);
-    say(&router, "w1", Created, 0xff, 64);
-    say(&router, "w2", Created, 0xff, 64);
-    say(&router, "w1", Evicted, 0xff, None);
+    send(&router, "w1", Created, 0xff, 64);
+    send(&router, "w2", Created, 0xff, 64);
+    send(&router, "w1", Evicted, 0xff, None);
     until("the move", async || tier("w1") == "StorageWarm").await;
     assert_eq!(
         (scores(&server), tier("w2")),
@@ -141,17 +141,17 @@ async fn with_offloading_the_tier_stands_in_a_key_beside_and_decides_between_equ
     assert!((590..=600).contains(&ttl(&server, TIERS)));
     until_holders(&router, 0xff, &[hot("w2", 64), warm("w1", 64)]).await;
 
-    say(&router, "w1", Reloaded, 0xff, None);
-    say(&router, "w2", Offloaded, 0xff, None);
+    send(&router, "w1", Reloaded, 0xff, None);
+    send(&router, "w2", Offloaded, 0xff, None);
     until_holders(&router, 0xff, &[hot("w1", 64), warm("w2", 64)]).await;
-    say(&router, "w1", Purged, 0xff, None);
+    send(&router, "w1", Purged, 0xff, None);
     until_holders(&router, 0xff, &[warm("w2", 64)]).await;
     assert_eq!(tier("w1"), "(nil)");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK54", "CK56")]
-async fn without_a_second_tier_or_where_evicted_is_gone_an_eviction_removes() {
+async fn an_eviction_removes_without_a_second_tier_or_if_evicted_means_gone() {
     test_programs::require!(RedisServer);
     let gone = Offloading::On {
         treat_eviction_as_offload: false,
@@ -163,9 +163,9 @@ async fn without_a_second_tier_or_where_evicted_is_gone_an_eviction_removes() {
     ] {
         let server = RedisServer::start();
         let router = router(&server.url(), offloading);
-        say(&router, "w1", Created, 0xff, 64);
+        send(&router, "w1", Created, 0xff, 64);
         until_scores(&server, &["w1", "64"]).await;
-        say(&router, "w1", kind, 0xff, None);
+        send(&router, "w1", kind, 0xff, None);
         until("everything to go", async || {
             server.ask(&["KEYS", "*"]).is_empty()
         })
@@ -175,33 +175,33 @@ async fn without_a_second_tier_or_where_evicted_is_gone_an_eviction_removes() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK45")]
-async fn an_event_without_a_count_leaves_the_one_that_redis_knows() {
+async fn an_event_without_a_count_keeps_the_count_in_redis() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
-    // Known from before this router was.
+    // An entry from before this router started.
     server.ask(&["ZADD", KEY, "4000", "w1"]);
     let router = router(&server.url(), BOTH_TIERS);
-    say(&router, "w1", Created, 0xff, None);
-    say(&router, "w2", Created, 0xff, None);
+    send(&router, "w1", Created, 0xff, None);
+    send(&router, "w2", Created, 0xff, None);
     until_scores(&server, &["w1", "4000", "w2", "256"]).await;
-    say(&router, "w1", Evicted, 0xff, None);
+    send(&router, "w1", Evicted, 0xff, None);
     until_holders(&router, 0xff, &[warm("w1", 4000), hot("w2", 256)]).await;
-    // What nobody holds is not moved.
-    say(&router, "w3", Offloaded, 0xff, None);
-    say(&router, "w2", Created, 0xff, 300);
+    // A prefix without holder is not moved.
+    send(&router, "w3", Offloaded, 0xff, None);
+    send(&router, "w2", Created, 0xff, 300);
     until_holders(&router, 0xff, &[warm("w1", 4000), hot("w2", 300)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forgetting_a_backend_and_clearing_reach_redis_and_nothing_but_the_view() {
+async fn backend_removal_and_clear_affect_only_the_view_in_redis() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let router = router(&server.url(), BOTH_TIERS);
     until_shared(&router).await;
     server.ask(&["SET", "cr:resp:1", "a reply"]);
     for number in 0..1_500 {
-        say(&router, "w1", Created, number, 64);
-        say(&router, "w2", Created, number, 32);
+        send(&router, "w1", Created, number, 64);
+        send(&router, "w2", Created, number, 32);
     }
     until("all to be written", async || {
         server.ask(&["DBSIZE"]) == ["3001"]

@@ -1,4 +1,4 @@
-//! The view of prefixes in a real Redis, as a raw client sees it and through every fault.
+//! The prefix view in a real Redis, seen by a raw client and through every fault.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -22,7 +22,7 @@ use redis_store::{RedisPool, RedisPrefixIndex, SharedView};
 const BOTH_TIERS: Offloading = Offloading::On {
     treat_eviction_as_offload: true,
 };
-/// Longer than anything here takes; only a broken test waits it out.
+/// An upper bound; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One router's view in the server at `url`, in front of workers `w1`, `w2` and `w3`.
@@ -40,7 +40,7 @@ fn router_with(url: &str, settings: ViewSettings) -> RedisPrefixIndex {
     router_that_waits(url, settings, Duration::from_millis(300))
 }
 
-/// The same, that calls the server away only if an answer takes this long.
+/// A view that treats the server as away only if an answer takes this long.
 fn router_that_waits(
     url: &str,
     settings: ViewSettings,
@@ -68,7 +68,7 @@ fn prefix(number: u64) -> PrefixHash {
     PrefixHash::Sequence(SequenceHash(number))
 }
 
-fn say(
+fn send(
     router: &RedisPrefixIndex,
     backend: &str,
     kind: EventKind,
@@ -85,7 +85,7 @@ fn say(
         .unwrap();
 }
 
-/// Who holds a prefix, best first.
+/// The holders of a prefix, best first.
 async fn holders(router: &RedisPrefixIndex, number: u64) -> Vec<(String, u32, StorageTier)> {
     let holders = router.holders(&prefix(number)).await;
     holders
@@ -108,7 +108,7 @@ fn warm(backend: &str, tokens: u32) -> (String, u32, StorageTier) {
     (backend.to_owned(), tokens, StorageTier::StorageWarm)
 }
 
-/// Waits until `check` says yes.
+/// Waits until `check` returns true.
 async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let start = Clock::system().now();
     while !check().await {

@@ -1,4 +1,4 @@
-//! Several routers before one Redis.
+//! Several routers with one Redis.
 
 use std::task::Poll;
 
@@ -9,42 +9,42 @@ use prefix_view::{
 };
 
 use crate::{
-    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, say, until, until_holders,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, send, until, until_holders,
     until_shared, warm,
 };
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK53")]
-async fn what_one_router_hears_every_router_knows() {
+async fn an_event_at_one_router_is_visible_at_every_router() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let (one, other) = (
         router(&server.url(), BOTH_TIERS),
         router(&server.url(), BOTH_TIERS),
     );
-    say(&one, "w1", Created, 1, 64);
-    say(&other, "w2", Created, 1, 128);
-    say(&one, "w1", Evicted, 1, None);
+    send(&one, "w1", Created, 1, 64);
+    send(&other, "w2", Created, 1, 128);
+    send(&one, "w1", Evicted, 1, None);
     let both = [hot("w2", 128), warm("w1", 64)];
     until_holders(&one, 1, &both).await;
     until_holders(&other, 1, &both).await;
-    // And a router that was not there when it was said.
+    // A router that started after the event sees it too.
     let late = router(&server.url(), BOTH_TIERS);
     until_holders(&late, 1, &both).await;
-    assert_eq!(late.stats().entries, 0, "it heard nothing itself");
+    assert_eq!(late.stats().entries, 0, "it received no events itself");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK53", "CK84")]
-async fn a_router_that_restarts_finds_what_it_knew() {
+async fn a_restarted_router_finds_its_entries() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let before = router(&server.url(), Offloading::Off);
     until_shared(&before).await;
     for number in 0..500 {
-        say(&before, "w1", Created, number, 64);
+        send(&before, "w1", Created, number, 64);
     }
-    // Stopping writes what is still to be written.
+    // A stop writes all pending operations.
     before.stop().await;
     drop(before);
     let after = router(&server.url(), Offloading::Off);
@@ -53,14 +53,14 @@ async fn a_router_that_restarts_finds_what_it_knew() {
     }
 }
 
-// On one thread, so that nothing lands while the others ask.
+// On one thread, so that no answer arrives before all have asked.
 #[tokio::test]
 #[contract("CK63")]
-async fn requests_that_come_together_share_one_query() {
+async fn concurrent_requests_share_one_query() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let router = router(&server.url(), Offloading::Off);
-    say(&router, "w1", Created, 1, 64);
+    send(&router, "w1", Created, 1, 64);
     until("the event to be written", async || {
         server.ask(&["DBSIZE"]) == ["1"]
     })

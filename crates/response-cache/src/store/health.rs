@@ -169,11 +169,11 @@ mod tests {
 
     #[test]
     #[contract("F44")]
-    fn a_slow_store_is_not_waited_for_until_a_look_behind_the_requests_was_quick() {
+    fn lookups_skip_a_slow_store_until_a_background_lookup_is_quick() {
         let mut health = StoreHealth::new(MANNER);
         assert_eq!(health.admit(at(1_000)), LookupAdmission::Wait);
         assert!(health.slow(at(1_050), 0.0), "news");
-        assert!(!health.slow(at(1_050), 0.0), "told once");
+        assert!(!health.slow(at(1_050), 0.0), "reported once");
         assert_eq!(health.admit(at(1_051)), LookupAdmission::Refuse);
         assert_eq!(health.admit(at(1_150)), LookupAdmission::Behind);
         assert_eq!(
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     #[contract("F48", "F50")]
-    fn pauses_after_failures_grow_to_their_bound_and_one_look_at_a_time_ends_them() {
+    fn pauses_after_failures_grow_to_their_bound_and_end_with_one_background_lookup() {
         let mut health = StoreHealth::new(MANNER);
         assert!(health.failed(at(0), 0.0));
         assert!(
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(
             health.admit(now),
             LookupAdmission::Behind,
-            "it is there, only slow"
+            "it is present, only slow"
         );
         health.quick(now);
         health.record_late_result();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_makes_pauses_longer_and_a_store_that_was_well_for_long_begins_anew() {
+    fn jitter_lengthens_pauses_and_a_long_healthy_time_resets_them() {
         let mut health = StoreHealth::new(MANNER);
         health.failed(at(0), 1.0);
         assert_eq!(health.admit(at(249)), LookupAdmission::Refuse);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_knows_when_it_is_away_is_not_left_alone_for_failures() {
+    fn a_store_with_its_own_availability_check_gets_no_pause_after_failures() {
         let mut health = StoreHealth::new(BreakerConfig {
             away: None,
             ..MANNER

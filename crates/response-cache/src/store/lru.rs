@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     #[contract("CK30", "CH14")]
-    fn at_capacity_the_least_recently_used_entry_goes_and_is_counted() {
+    fn at_capacity_the_least_recently_used_entry_is_evicted_and_counted() {
         let mut shelf = shelf(2);
         shelf.put(key(1), entry(1), at(100), at(0));
         shelf.put(key(2), entry(1), at(100), at(0));
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     #[contract("CK31")]
-    fn an_entry_past_its_time_is_not_found_and_goes_before_one_that_is_not() {
+    fn an_expired_entry_is_not_found_and_is_evicted_first() {
         let mut shelf = shelf(2);
         shelf.put(key(1), entry(1), at(10), at(0));
         shelf.put(key(2), entry(1), at(100), at(0));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_bounded_too_and_one_entry_above_all_bytes_displaces_nobody() {
+    fn bytes_are_bounded_too_and_an_oversized_entry_evicts_none() {
         let mut shelf = LruStore::new(StoreBounds {
             entries: 100,
             bytes: 3 * entry(100).cost(),
@@ -247,7 +247,7 @@ mod tests {
     proptest! {
         /// Compares the store with a list that is sorted by use.
         #[test]
-        fn it_agrees_with_a_list(steps in proptest::collection::vec((0_u8..8, any::<bool>(), 1_u64..6), 0..200)) {
+        fn the_store_agrees_with_a_list(steps in proptest::collection::vec((0_u8..8, any::<bool>(), 1_u64..6), 0..200)) {
             let mut shelf = shelf(4);
             let mut list: VecDeque<(u8, u64)> = VecDeque::new();
             for (now, (number, puts, life)) in steps.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What every store promises: one suite, and every way of keeping replies.
+//! The contract of every store: one suite for all backends.
 
 use contract_id::contract;
 use response_cache::CacheLookup;
@@ -8,11 +8,11 @@ use crate::{
     until,
 };
 
-/// So that a machine that has much to do does not look like a slow store.
+/// Prevents a busy machine from looking like a slow store.
 const UNHURRIED: &str = "lookup_budget: 20s";
 
-async fn keeps_its_promises(cache: StartedCache, keys: &str) {
-    // What was kept is found as it was, whatever its bytes are, and nothing else is.
+async fn fulfils_the_store_contract(cache: StartedCache, keys: &str) {
+    // A stored reply is found unchanged, whatever its bytes are, and no other is found.
     let long: Vec<u8> = (0..2_000_000_u32)
         .map(|number| number.to_le_bytes()[number as usize % 3])
         .collect();
@@ -30,16 +30,16 @@ async fn keeps_its_promises(cache: StartedCache, keys: &str) {
         CacheLookup::Found(entry(b"answer"))
     );
 
-    // Another under the same key takes its place.
+    // A new reply under the same key replaces it.
     cache.keep(key(1), b"another");
     cache.until_found(key(1), b"another").await;
 
-    // One goes alone.
+    // A removal affects only its key.
     cache.remove(&key(1));
     cache.until_gone(key(1)).await;
     assert_eq!(cache.get(&key(2)).await, CacheLookup::Found(entry(b"")));
 
-    // What is longer than anything may be is not kept.
+    // A reply above the size limit is not stored.
     let dropped = cache.metric("warmroute_cache_writes_dropped_total");
     cache.keep(key(5), &vec![b'x'; 10_485_761]);
     assert_eq!(
@@ -48,7 +48,7 @@ async fn keeps_its_promises(cache: StartedCache, keys: &str) {
     );
     assert_eq!(cache.get(&key(5)).await, CacheLookup::NotFound);
 
-    // A clear takes all, says how many, and keeps what was begun before it from coming back.
+    // A clear removes and counts all, and rejects replies that were begun before it.
     let before = cache.generation();
     assert_eq!(cache.clear().await, Ok(3));
     for number in 2..=4 {
@@ -63,12 +63,12 @@ async fn keeps_its_promises(cache: StartedCache, keys: &str) {
     assert_eq!(
         cache.get(&key(6)).await,
         CacheLookup::NotFound,
-        "it was to be written before the one that is found"
+        "its write came before that of the found one"
     );
     assert_eq!(cache.clear().await, Ok(1));
     assert_eq!(cache.clear().await, Ok(0));
 
-    // An entry ends.
+    // An entry expires.
     cache.reconfigure(&settings(&format!("enabled: true, ttl: 4s, {keys}")));
     cache.kept(key(8), b"short").await;
     cache.until_gone(key(8)).await;
@@ -83,13 +83,13 @@ async fn keeps_its_promises(cache: StartedCache, keys: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "S48", "CK25", "F47")]
-async fn memory_keeps_its_promises() {
-    keeps_its_promises(start(UNHURRIED), UNHURRIED).await;
+async fn memory_fulfils_the_store_contract() {
+    fulfils_the_store_contract(start(UNHURRIED), UNHURRIED).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CK34", "CH21", "S48", "CK25", "F47")]
-async fn redis_keeps_its_promises_with_memory_to_stand_in_and_without() {
+async fn redis_fulfils_the_store_contract_with_and_without_fallback() {
     test_programs::require!(RedisServer);
     for fallback in ["true", "false"] {
         let server = RedisServer::start();
@@ -102,14 +102,14 @@ async fn redis_keeps_its_promises_with_memory_to_stand_in_and_without() {
             !cache.absent().contains(&"redis")
         })
         .await;
-        keeps_its_promises(cache, &keys).await;
+        fulfils_the_store_contract(cache, &keys).await;
         assert_eq!(server.ask(&["DBSIZE"]), ["0"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CK35", "CK36", "F41")]
-async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() {
+async fn the_redis_fallback_fulfils_the_store_contract_except_for_clear() {
     test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     server.kill();
@@ -130,7 +130,7 @@ async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() 
     assert_eq!(
         (fault.store, fault.outage),
         ("redis", true),
-        "what lies there may come back"
+        "entries in it may come back"
     );
     assert_eq!(
         cache.get(&key(2)).await,
@@ -147,21 +147,21 @@ async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() 
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CH23", "CH24", "S48")]
-async fn an_object_store_keeps_its_promises_alone_and_behind_memory() {
+async fn an_object_store_fulfils_the_store_contract_alone_and_behind_memory() {
     for l1 in ["max_value_size: 1", "max_value_size: 1048576"] {
         let server = S3Server::start();
         let keys = format!(
             "{UNHURRIED}, backend: tiered, l1: {{{l1}}}, l2: {{{}}}",
             server.l2()
         );
-        keeps_its_promises(start(&keys), &keys).await;
+        fulfils_the_store_contract(start(&keys), &keys).await;
         assert_eq!(server.names(), [""; 0], "{l1}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CH23", "CH24", "S48")]
-async fn an_object_store_keeps_its_promises_behind_redis() {
+async fn an_object_store_fulfils_the_store_contract_behind_redis() {
     test_programs::require!(RedisServer);
     let (redis, s3) = (RedisServer::start(), S3Server::start());
     let keys = format!(
@@ -174,7 +174,7 @@ async fn an_object_store_keeps_its_promises_behind_redis() {
         !cache.absent().contains(&"redis")
     })
     .await;
-    keeps_its_promises(cache, &keys).await;
+    fulfils_the_store_contract(cache, &keys).await;
     assert_eq!(
         (redis.ask(&["DBSIZE"]), s3.names()),
         (vec!["0".to_owned()], Vec::new())
@@ -183,7 +183,7 @@ async fn an_object_store_keeps_its_promises_behind_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK28")]
-async fn every_bit_of_a_key_counts() {
+async fn every_bit_of_a_key_is_significant() {
     let cache = start(UNHURRIED);
     cache.kept(key(0), b"of one tenant").await;
     for bit in 0..256 {

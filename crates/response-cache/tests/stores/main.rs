@@ -1,7 +1,7 @@
-//! The cache with every store it can have: what all of them promise, what each looks like from outside, and every fault.
+//! The cache with every store: the common contract, each store seen from outside, and every fault.
 //!
-//! Redis is a real `redis-server`, the object store a real one too, if a small one; what is between them and the cache may be
-//! slow or broken ([`proxy`]).
+//! Redis is a real `redis-server`, the object store a small real one; the connection between them
+//! and the cache may be slow or broken ([`proxy`]).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -28,10 +28,10 @@ use response_cache::{
     CacheEntry, CacheKey, CacheLookup, CacheStartError, RedisPool, ResponseCache,
 };
 
-/// Longer than anything here takes; only a broken test waits it out.
+/// An upper bound; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cache, and all that is started with it.
+/// A cache with its tasks and metrics.
 struct StartedCache {
     cache: Arc<ResponseCache>,
     pool: Option<Arc<RedisPool>>,
@@ -46,7 +46,7 @@ impl std::ops::Deref for StartedCache {
     }
 }
 
-/// The section `response_cache` with these keys, as a file would have it.
+/// The section `response_cache` with these keys, as in a file.
 fn settings(keys: &str) -> config::ResponseCacheSection {
     let text = format!("response_cache: {{{keys}}}\n");
     let source = ConfigSource {
@@ -64,7 +64,7 @@ fn settings(keys: &str) -> config::ResponseCacheSection {
         .response_cache
 }
 
-/// A cache that is on, as the program starts it.
+/// An enabled cache, started as in the program.
 fn start(keys: &str) -> StartedCache {
     try_start(&format!("enabled: true, {keys}")).unwrap()
 }
@@ -89,7 +89,7 @@ fn try_start(keys: &str) -> Result<StartedCache, CacheStartError> {
 }
 
 impl StartedCache {
-    /// The value of one metric, named with its labels.
+    /// The value of the metric with this name and labels.
     fn metric(&self, name: &str) -> f64 {
         let text = self.metrics();
         let line = text
@@ -106,12 +106,12 @@ impl StartedCache {
         text
     }
 
-    /// Keeps an entry that was begun just now.
+    /// Stores an entry that was begun just now.
     fn keep(&self, key: CacheKey, body: &[u8]) {
         self.put(key, entry(body), self.generation(), ());
     }
 
-    /// Keeps it, and waits until a look finds it.
+    /// Stores an entry, and waits until a lookup finds it.
     async fn kept(&self, key: CacheKey, body: &[u8]) {
         self.keep(key, body);
         self.until_found(key, body).await;
@@ -158,7 +158,7 @@ fn key(number: u8) -> CacheKey {
     CacheKey([number; 32])
 }
 
-/// Waits until `check` says yes.
+/// Waits until `check` returns true.
 async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let start = Clock::system().now();
     while !check().await {

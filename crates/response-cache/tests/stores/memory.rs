@@ -1,4 +1,4 @@
-//! Replies in this process, and what changes while it runs.
+//! Replies in memory, and changes at run time.
 
 use std::{
     pin::pin,
@@ -12,7 +12,7 @@ use crate::{entry, key, settings, start, try_start};
 
 #[tokio::test]
 #[contract("CK79")]
-async fn what_lies_in_memory_is_found_without_any_wait() {
+async fn a_reply_in_memory_is_found_without_waiting() {
     let cache = start("capacity: 10");
     cache.keep(key(1), b"answer");
     let one = key(1);
@@ -25,7 +25,7 @@ async fn what_lies_in_memory_is_found_without_any_wait() {
 
 #[tokio::test]
 #[contract("CK30", "CH14", "CK23")]
-async fn at_capacity_the_least_recently_used_reply_goes() {
+async fn at_capacity_the_least_recently_used_reply_is_evicted() {
     let cache = start("capacity: 3");
     for number in 1..=3 {
         cache.keep(key(number), b"answer");
@@ -54,7 +54,7 @@ async fn at_capacity_the_least_recently_used_reply_goes() {
 
 #[tokio::test]
 #[contract("CK22", "CH14")]
-async fn a_cache_that_is_off_has_nothing_and_takes_nothing_until_it_is_switched_on() {
+async fn a_disabled_cache_neither_finds_nor_stores_until_it_is_enabled() {
     let cache = try_start("enabled: false").unwrap();
     cache.keep(key(1), b"answer");
     assert_eq!(cache.get(&key(1)).await, CacheLookup::Unavailable);
@@ -73,13 +73,13 @@ async fn a_cache_that_is_off_has_nothing_and_takes_nothing_until_it_is_switched_
     assert_eq!(
         cache.get(&key(1)).await,
         CacheLookup::NotFound,
-        "what was kept went with it"
+        "its entries are removed with it"
     );
 }
 
 #[tokio::test]
 #[contract("CK22")]
-async fn other_settings_are_in_force_at_once_and_the_backend_stays() {
+async fn changed_settings_apply_at_once_and_the_backend_stays() {
     let cache = start("capacity: 10");
     (0..10).for_each(|number| cache.keep(key(number), b"answer"));
     cache.reconfigure(&settings(
@@ -118,24 +118,20 @@ async fn bytes_are_bounded_as_well_as_entries() {
 
 #[tokio::test]
 #[contract("F75")]
-async fn where_memory_is_short_half_is_given_up_and_then_nothing_more_is_taken() {
+async fn under_memory_pressure_half_is_evicted_and_then_writes_stop() {
     let cache = start("capacity: 100");
     (0..100).for_each(|number| cache.keep(key(number), b"answer"));
     cache.relieve(Relief::Shrink);
     assert_eq!(cache.stats().await.entries, 50);
     cache.keep(key(200), b"answer");
-    assert_eq!(
-        cache.stats().await.entries,
-        50,
-        "one goes for each that comes"
-    );
+    assert_eq!(cache.stats().await.entries, 50, "each new entry evicts one");
     cache.relieve(Relief::StopWrites);
     cache.keep(key(201), b"answer");
     assert_eq!(cache.get(&key(201)).await, CacheLookup::NotFound);
     assert_ne!(
         cache.get(&key(200)).await,
         CacheLookup::NotFound,
-        "what is there is still used"
+        "present entries are still used"
     );
     assert_eq!(cache.metric("warmroute_cache_writes_dropped_total"), 1.0);
     cache.relieve(Relief::Nothing);
@@ -145,7 +141,7 @@ async fn where_memory_is_short_half_is_given_up_and_then_nothing_more_is_taken()
 
 #[tokio::test]
 #[contract("CK68")]
-async fn what_became_of_requests_is_counted_and_the_rate_is_of_hits_among_lookups() {
+async fn outcomes_are_counted_and_the_hit_rate_is_hits_per_lookup() {
     let cache = start("capacity: 1");
     for (what, count) in [
         (CacheResult::Hit, 3),
@@ -168,7 +164,7 @@ async fn what_became_of_requests_is_counted_and_the_rate_is_of_hits_among_lookup
 
 #[tokio::test]
 #[contract("CH22")]
-async fn a_backend_that_cannot_be_had_is_said_at_the_start() {
+async fn an_unavailable_backend_is_an_error_at_the_start() {
     let redis = settings("enabled: true, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}");
     let clock = net::Clock::system();
     let error = response_cache::ResponseCache::start(&redis, None, clock, &mut Default::default())

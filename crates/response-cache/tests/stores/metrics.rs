@@ -1,10 +1,10 @@
-//! Every family and every label is there from the start, at 0.
+//! Every family and every label is present from the start, at 0.
 
 use contract_id::contract;
 
 use crate::{redis_server::RedisServer, start, try_start};
 
-/// All that dashboards ask for, besides the histograms.
+/// All families that dashboards use, besides the histograms.
 const NAMES: [&str; 38] = [
     "continuum_response_cache_requests_total{result=\"hit\"}",
     "continuum_response_cache_requests_total{result=\"miss\"}",
@@ -48,7 +48,7 @@ const NAMES: [&str; 38] = [
 
 #[tokio::test]
 #[contract("CK68", "CK69", "CH26")]
-async fn every_family_stands_at_0_where_the_cache_is_off_and_where_it_is_in_memory() {
+async fn every_family_starts_at_0_with_a_disabled_cache_and_with_memory() {
     for cache in [try_start("enabled: false").unwrap(), start("capacity: 1")] {
         for name in NAMES {
             assert_eq!(cache.metric(name), 0.0, "{name}");
@@ -63,7 +63,7 @@ async fn every_family_stands_at_0_where_the_cache_is_off_and_where_it_is_in_memo
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK69")]
-async fn with_redis_the_same_families_are_there_once() {
+async fn with_redis_every_family_is_present_once() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = start(&format!(
@@ -74,7 +74,7 @@ async fn with_redis_the_same_families_are_there_once() {
         .into_iter()
         .chain(["continuum_cache_backend_type{backend=\"memory\"}"])
     {
-        // What the connection does is not 0 for long.
+        // The connection's own counters are not 0 for long.
         let expected =
             (name.starts_with("continuum_cache_backend_type{backend=\"redis\"")).then_some(1.0);
         let found = cache.metric(name);
@@ -86,7 +86,7 @@ async fn with_redis_the_same_families_are_there_once() {
     each_once(&cache.metrics());
 }
 
-/// A name that is there twice makes the whole page unreadable.
+/// A duplicate name makes the whole page unreadable.
 fn each_once(page: &str) {
     let mut samples: Vec<&str> = page
         .lines()

@@ -1,4 +1,4 @@
-//! What is between a client and a server, and is slow, or breaks off.
+//! A proxy that delays or cuts the connection between a client and a server.
 
 use std::{
     io::{Read, Write},
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Hands bytes on as they come, until told otherwise. Its threads end with their connections.
+/// Forwards bytes unchanged unless configured otherwise. Its threads end with their connections.
 pub(crate) struct DelayProxy {
     port: u16,
     way: Arc<ProxySettings>,
@@ -18,14 +18,14 @@ pub(crate) struct DelayProxy {
 
 #[derive(Default)]
 struct ProxySettings {
-    /// Before each piece that comes from the server, milliseconds.
+    /// Delay before each piece from the server, milliseconds.
     delay: AtomicU64,
-    /// Of each piece that comes from the server only so many bytes are handed on, and nothing after it; 0 = all.
+    /// The number of bytes forwarded of each piece from the server, and nothing after it; 0 = all.
     cut: AtomicU64,
 }
 
 impl DelayProxy {
-    /// In front of a port of this machine.
+    /// Starts a proxy in front of a local port.
     pub(crate) fn start(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,4 +1,4 @@
-//! Replies in Redis, as a client that knows nothing but its protocol sees them.
+//! Replies in Redis, seen by a raw protocol client.
 
 use contract_id::contract;
 use net::Clock;
@@ -8,7 +8,7 @@ use response_cache::CacheLookup;
 
 use crate::{StartedCache, key, redis_server::RedisServer, start, until};
 
-/// A cache of one router; `more` keys of its section.
+/// A cache of one router, with `more` keys in its section.
 async fn router(server: &RedisServer, more: &str) -> StartedCache {
     let cache = start(&format!(
         "lookup_budget: 20s, backend: redis, redis: {{url: \"{}\", command_timeout_ms: 20000}}, {more}",
@@ -27,7 +27,7 @@ fn name(number: u8) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK34", "CK30", "CH14", "CK33")]
-async fn a_reply_is_a_text_under_prefix_and_hex_that_ends_by_itself() {
+async fn a_reply_is_a_string_under_prefix_and_hex_that_expires() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "capacity: 1, ttl: 90s").await;
@@ -61,7 +61,7 @@ async fn a_reply_is_a_text_under_prefix_and_hex_that_ends_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK31", "CK33")]
-async fn routers_with_one_server_and_one_key_find_each_others_replies() {
+async fn routers_with_a_shared_server_and_key_find_each_others_replies() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let one = router(&server, "mac_key: fleet").await;
@@ -77,13 +77,13 @@ async fn routers_with_one_server_and_one_key_find_each_others_replies() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("S46", "F46")]
-async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
+async fn an_altered_moved_or_forged_reply_is_not_used_and_is_removed() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "mac_key: fleet").await;
     cache.kept(key(1), b"the right answer").await;
     let failures = || cache.metric("warmroute_cache_auth_failures_total");
-    // Moved to where another request looks.
+    // Moved to the key of another request.
     server.ask(&["COPY", &name(1), &name(2)]);
     assert_eq!(cache.get(&key(2)).await, CacheLookup::NotFound);
     assert_eq!(
@@ -92,7 +92,7 @@ async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
     );
     assert_eq!(cache.get(&key(2)).await, CacheLookup::NotFound);
     assert_eq!(failures(), 1.0, "it is gone");
-    // Altered in one place, cut short, made longer.
+    // Altered at one position, truncated, extended.
     for change in [
         &["SETRANGE", "49", "w"][..],
         &["SETRANGE", "0", "2"],
@@ -114,7 +114,7 @@ async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
         );
         cache.kept(key(1), b"the right answer").await;
     }
-    // Made up by one who knows the form and not the key.
+    // Forged with the right form and without the key.
     let stranger = router(&server, "mac_key: other").await;
     stranger.keep(key(3), b"a wrong answer");
     until("the forgery to be there", async || {
@@ -132,7 +132,7 @@ async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH21", "S48", "CK33")]
-async fn a_clear_leaves_everything_that_is_not_a_reply_of_this_prefix() {
+async fn a_clear_removes_only_replies_of_its_prefix() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
@@ -163,7 +163,7 @@ async fn a_clear_leaves_everything_that_is_not_a_reply_of_this_prefix() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK39", "CK33")]
-async fn replies_and_the_view_of_prefixes_share_one_pool_and_neither_starves_the_other() {
+async fn replies_and_the_prefix_view_share_one_pool_and_neither_starves_the_other() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
@@ -186,7 +186,7 @@ async fn replies_and_the_view_of_prefixes_share_one_pool_and_neither_starves_the
         token_count: Some(64),
     };
     view.record(&"w1".into(), &event, clock.now()).unwrap();
-    // As many lookups at a time as would take every connection, were they not bounded.
+    // Enough concurrent lookups to occupy every connection without a bound.
     let looks = (0..200).map(|number| {
         let cache = std::sync::Arc::clone(&cache.cache);
         tokio::spawn(async move { cache.get(&key(number)).await })
@@ -206,6 +206,6 @@ async fn replies_and_the_view_of_prefixes_share_one_pool_and_neither_starves_the
         .unwrap()
         .trim()
         .to_owned();
-    // Those of the pool, one that looks after the server, and the one that asks.
+    // The pool's connections, the health probe's, and the test's own.
     assert!((1..=10).contains(&count.parse::<u32>().unwrap()), "{count}");
 }

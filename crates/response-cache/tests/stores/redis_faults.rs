@@ -1,5 +1,5 @@
-//! Redis killed, paused, slow, full, read-only, talking nonsense, and not there at all: requests wait for it no longer than
-//! they may, few of them at all, and memory answers meanwhile.
+//! Redis killed, paused, slow, full, read-only, answering garbage, and absent: few requests wait
+//! for it, none beyond its budget, and memory answers in the meantime.
 
 use std::{
     io::{Read, Write},
@@ -17,7 +17,7 @@ use crate::{StartedCache, entry, key, proxy::DelayProxy, redis_server::RedisServ
 const FALLBACK: &str = "continuum_cache_fallback_active";
 const ABANDONED: &str = "warmroute_cache_lookups_abandoned_total";
 
-/// A lookup waits longer than a busy machine stands still, and not as long as a command.
+/// The lookup budget exceeds the stalls of a busy machine, and is below the command timeout.
 fn cache_at(url: &str, more: &str) -> StartedCache {
     let redis = format!("redis: {{url: \"{url}\", command_timeout_ms: 1500, {more}}}");
     start(&format!("backend: redis, lookup_budget: 500ms, {redis}"))
@@ -36,8 +36,8 @@ fn name(number: u8) -> String {
     format!("cr:resp:{}", key(number))
 }
 
-/// How long most of so many looks take, one after the other, and all of them together.
-async fn looks(cache: &StartedCache, count: usize) -> (Duration, Duration) {
+/// The median time of `count` lookups in sequence, and their total time.
+async fn lookup_times(cache: &StartedCache, count: usize) -> (Duration, Duration) {
     let clock = Clock::system();
     let mut each = Vec::with_capacity(count);
     for _ in 0..count {
@@ -49,9 +49,9 @@ async fn looks(cache: &StartedCache, count: usize) -> (Duration, Duration) {
     (each[count / 2], each.iter().sum())
 }
 
-/// A server that is away costs what it costs to know that. The bounds are for a machine that has much else to do.
+/// An absent server costs no more than the check for it. The bounds are for a busy machine.
 async fn costs_nothing(cache: &StartedCache) {
-    let (most, all) = looks(cache, 1_000).await;
+    let (most, all) = lookup_times(cache, 1_000).await;
     assert!(
         most < Duration::from_millis(1) && all < Duration::from_secs(10),
         "{most:?}, {all:?}"
@@ -60,7 +60,7 @@ async fn costs_nothing(cache: &StartedCache) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK36", "CK37", "CK38", "F41", "F48", "G6")]
-async fn a_server_that_is_not_there_is_stood_in_for_until_it_comes() {
+async fn the_fallback_serves_until_an_absent_server_appears() {
     test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     server.kill();
@@ -131,7 +131,7 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
     assert_eq!(cache.metric(FALLBACK), 1.0);
     assert!(cache.metric(ABANDONED) <= 8.0);
     costs_nothing(&cache).await;
-    // Written to memory while it is away, and found there.
+    // Written to memory while the server is away, and found there.
     cache.kept(key(20), b"meanwhile").await;
     server.start_again();
     until("redis to be seen", async || {
@@ -148,7 +148,7 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK81", "F43", "G6")]
-async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_each_once() {
+async fn lookups_wait_once_per_connection_for_a_silent_server() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
@@ -187,7 +187,7 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
     costs_nothing(&cache).await;
     assert!(
         cache.metric(ABANDONED) - before <= 8.0,
-        "nobody waits twice"
+        "no lookup waits twice"
     );
 
     server.resume();
@@ -197,7 +197,7 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
     .await;
     cache.until_found(key(1), b"answer").await;
     until("memory no longer to stand in", async || {
-        looks(&cache, 1).await;
+        lookup_times(&cache, 1).await;
         cache.metric(FALLBACK) == 0.0
     })
     .await;
@@ -205,7 +205,7 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F44")]
-async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_are_used() {
+async fn a_slow_server_rarely_costs_a_lookup_budget_and_its_late_answers_are_used() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let proxy = DelayProxy::start(server.url().rsplit_once(':').unwrap().1.parse().unwrap());
@@ -223,16 +223,16 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
         "not in time, and memory has nothing"
     );
     assert_eq!(cache.metric(ABANDONED) - before, 1.0);
-    let (_, all) = looks(&cache, 500).await;
+    let (_, all) = lookup_times(&cache, 500).await;
     assert!(
         all < Duration::from_secs(60),
         "the server alone would take 300 s: {all:?}"
     );
     assert!(!cache.absent().contains(&"redis"), "slow is not away");
     assert_eq!(cache.metric(FALLBACK), 1.0);
-    // The answer that nobody waited for has come meanwhile.
+    // The late answer has arrived in the meantime.
     cache.until_found(key(1), b"answer").await;
-    // What is written now is found too, though nobody waits for the server.
+    // A reply written now is also found, although lookups do not wait for the server.
     cache.keep(key(2), b"meanwhile");
     until("it to be in memory", async || {
         cache.stats().await.entries == 2
@@ -246,7 +246,7 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
 
     proxy.delay(Duration::ZERO);
     until("the server to be waited for again", async || {
-        looks(&cache, 1).await;
+        lookup_times(&cache, 1).await;
         cache.metric(FALLBACK) == 0.0
     })
     .await;
@@ -254,13 +254,13 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
     assert_eq!(
         cache.get(&key(2)).await,
         CacheLookup::NotFound,
-        "redis is asked, not memory"
+        "redis is queried, not memory"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK35", "CH20", "CK38")]
-async fn where_nothing_stands_in_lookups_fail_at_once_and_are_counted() {
+async fn without_a_fallback_lookups_fail_at_once_and_are_counted() {
     test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     let cache = router(&server, "fallback_to_memory: false").await;
@@ -289,7 +289,7 @@ async fn where_nothing_stands_in_lookups_fail_at_once_and_are_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F49")]
-async fn a_server_that_takes_nothing_is_still_read() {
+async fn a_read_only_server_is_still_read() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
@@ -331,7 +331,7 @@ async fn a_key_of_another_type_or_too_long_a_value_is_a_miss() {
     server.ask(&["SETRANGE", &name(2), "40000000", "x"]);
     assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     assert_eq!(cache.get(&key(2)).await, CacheLookup::NotFound);
-    // It may take longer than the budget to find out.
+    // Detection may take longer than the budget.
     until("both to be counted", async || {
         cache.metric("continuum_cache_redis_errors_total{type=\"other\"}") >= 2.0
     })
@@ -340,8 +340,8 @@ async fn a_key_of_another_type_or_too_long_a_value_is_a_miss() {
     cache.kept(key(3), b"answer").await;
 }
 
-/// Answers `PING` as it should, and everything else with the same bytes. Ends with the test.
-fn impostor(answer: &'static [u8]) -> String {
+/// Answers `PING` correctly, and everything else with the same bytes. Ends with the test.
+fn fixed_answer_server(answer: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let serve = move |mut stream: TcpStream| {
@@ -369,7 +369,7 @@ fn impostor(answer: &'static [u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F45")]
-async fn whatever_a_server_answers_is_a_miss_and_no_more() {
+async fn any_invalid_answer_is_only_a_miss() {
     let long: &'static [u8] = Box::leak(
         [b"$1073741824\r\n".to_vec(), vec![b'x'; 32 << 20]]
             .concat()
@@ -387,7 +387,7 @@ async fn whatever_a_server_answers_is_a_miss_and_no_more() {
         long,
     ];
     for answer in answers {
-        let cache = cache_at(&impostor(answer), "");
+        let cache = cache_at(&fixed_answer_server(answer), "");
         until("the impostor to be believed", async || {
             !cache.absent().contains(&"redis")
         })

@@ -1,4 +1,4 @@
-//! Replies in an object store, as its files show them.
+//! Replies in an object store, seen in its files.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::{StartedCache, key, s3_server::S3Server, start, until};
 const CORRUPT: &str = "warmroute_s3_errors_total{code=\"corrupt\"}";
 
 /// A cache whose first tier holds nothing, so that the object store answers.
-fn alone(server: &S3Server, more: &str) -> StartedCache {
+fn object_store_only(server: &S3Server, more: &str) -> StartedCache {
     start(&format!(
         "lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{}}}, {more}",
         server.l2()
@@ -23,9 +23,9 @@ fn name(number: u8) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH23", "CH25")]
-async fn a_reply_is_an_object_under_prefix_and_hex_that_says_when_it_ends() {
+async fn a_reply_is_an_object_under_prefix_and_hex_with_its_expiry() {
     let server = S3Server::start();
-    let cache = alone(&server, "ttl: 100s");
+    let cache = object_store_only(&server, "ttl: 100s");
     let before = u64::try_from(net::Clock::system().unix_s()).unwrap();
     cache.kept(key(1), b"answer").await;
     assert_eq!(server.names(), [name(1)]);
@@ -52,7 +52,7 @@ async fn a_reply_is_an_object_under_prefix_and_hex_that_says_when_it_ends() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH25", "CH23")]
-async fn an_object_past_its_end_goes_when_somebody_looks_for_it() {
+async fn an_expired_object_is_removed_by_a_lookup() {
     let server = S3Server::start();
     // Its own time, not that of the first tier.
     let l2 = format!("{}, ttl_override: 3s", server.l2());
@@ -68,9 +68,9 @@ async fn an_object_past_its_end_goes_when_somebody_looks_for_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH25", "F51", "S46")]
-async fn an_object_that_says_no_end_or_is_altered_or_moved_is_a_miss_and_goes() {
+async fn an_object_without_expiry_or_altered_or_moved_is_a_miss_and_is_removed() {
     let server = S3Server::start();
-    let cache = alone(&server, "mac_key: fleet");
+    let cache = object_store_only(&server, "mac_key: fleet");
     cache.kept(key(1), &[b'a'; 5_000]).await;
     server.forget_metadata();
     assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
@@ -124,7 +124,7 @@ async fn a_clear_leaves_the_other_objects_of_the_bucket() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH23", "F50")]
-async fn requests_are_signed_with_the_keys_and_others_are_refused() {
+async fn requests_are_signed_and_a_wrong_key_is_rejected() {
     let server = S3Server::start_with(Some(("AKIAWHO", "hush")));
     let with = |keys: &str| {
         let l2 = format!("{}, {keys}", server.l2());

@@ -1,4 +1,4 @@
-//! The object store stopped, silent, slow, refusing, and cutting its answers short.
+//! The object store stopped, silent, slow, rejecting requests, and truncating its answers.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn errors(cache: &StartedCache, code: &str) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F50")]
-async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves() {
+async fn an_object_store_that_rejects_requests_is_rarely_queried_and_the_first_tier_serves() {
     let server = S3Server::start();
     for (status, code) in [
         (503, "503"),
@@ -41,14 +41,14 @@ async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves(
             errors(&cache, code) > 0.0
         })
         .await;
-        let asked = server.asked();
+        let before = server.requests();
         let start = Clock::system().now();
         for _ in 0..2_000 {
             assert_eq!(cache.get(&key(9)).await, CacheLookup::NotFound);
         }
         let took = Clock::system().now().since(start);
         assert!(took < Duration::from_secs(10), "{status}: {took:?}");
-        let storm = server.asked() - asked;
+        let storm = server.requests() - before;
         assert!(storm <= 10, "{status}: {storm} requests in {took:?}");
         assert_eq!(
             cache.get(&key(1)).await,
@@ -71,7 +71,7 @@ async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves(
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F50", "F48")]
-async fn an_object_store_that_is_stopped_costs_nothing_and_is_used_again_when_it_is_back() {
+async fn a_stopped_object_store_costs_nothing_and_is_used_again_when_it_returns() {
     let mut server = S3Server::start();
     let cache = cache_at(&server.l2());
     cache.keep(key(1), &long());
@@ -81,7 +81,7 @@ async fn an_object_store_that_is_stopped_costs_nothing_and_is_used_again_when_it
         assert_ne!(
             cache.get(&key(1)).await,
             CacheLookup::Unavailable,
-            "the first tier was asked"
+            "the first tier was queried"
         );
         errors(&cache, "connection") > 0.0
     })
@@ -93,7 +93,7 @@ async fn an_object_store_that_is_stopped_costs_nothing_and_is_used_again_when_it
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F50", "F44", "G6")]
-async fn an_object_store_that_hangs_is_not_waited_for_twice() {
+async fn a_hanging_object_store_delays_only_one_lookup() {
     let server = S3Server::start();
     let cache = cache_at(&server.l2());
     cache.keep(key(1), &long());
@@ -108,7 +108,7 @@ async fn an_object_store_that_hangs_is_not_waited_for_twice() {
         Clock::system().now().since(start) < Duration::from_secs(5),
         "each alone would take 50 ms"
     );
-    // One, and another where an answer from before it fell silent came in between.
+    // One lookup, and a second if an answer from before the silence arrived in between.
     let waited = cache.metric("warmroute_cache_lookups_abandoned_total") - before;
     assert!((1.0..=3.0).contains(&waited), "{waited}");
     until("it to be given up", async || {
@@ -121,7 +121,7 @@ async fn an_object_store_that_hangs_is_not_waited_for_twice() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F44", "CH24")]
-async fn what_a_slow_object_store_says_too_late_serves_those_that_come_later() {
+async fn a_late_answer_of_a_slow_object_store_serves_later_lookups() {
     let server = S3Server::start();
     let proxy = DelayProxy::start(server.port());
     let cache = cache_at(&server.l2_at(proxy.port()));
@@ -142,7 +142,7 @@ async fn what_a_slow_object_store_says_too_late_serves_those_that_come_later() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F51")]
-async fn an_answer_that_is_cut_short_is_a_miss_and_its_object_goes() {
+async fn a_truncated_answer_is_a_miss_and_its_object_is_removed() {
     let server = S3Server::start();
     let proxy = DelayProxy::start(server.port());
     let keys = format!(

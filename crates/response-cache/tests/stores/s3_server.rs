@@ -1,4 +1,4 @@
-//! A real object store that keeps objects as files, on a free port, and the faults that one has.
+//! A real object store with objects as files, on a free port, and its faults.
 
 use std::{
     fs,
@@ -20,12 +20,12 @@ use tempfile::TempDir;
 use test_programs::ReservedPort;
 use tokio::sync::{RwLock, watch};
 
-/// The bucket that is there.
+/// The existing bucket.
 pub(crate) const BUCKET: &str = "replies";
-/// Instead of a status: no answer at all.
+/// Instead of a status: no answer.
 const SILENCE: u16 = 1;
 
-/// Stopped when dropped. Its objects stay until then, also while it is stopped.
+/// Stopped on drop. Its objects stay until then, even while it is stopped.
 pub(crate) struct S3Server {
     port: ReservedPort,
     folder: TempDir,
@@ -36,21 +36,21 @@ pub(crate) struct S3Server {
 
 #[derive(Default)]
 struct S3Behavior {
-    /// 0 = what the object store answers.
+    /// 0 = the object store's own answer.
     fault: AtomicU16,
-    asked: AtomicU64,
-    /// A look finds an object with all that is said about it, or no object, as S3 promises. This server has a moment in
-    /// between, so nobody looks while somebody writes.
+    requests: AtomicU64,
+    /// A lookup finds an object with its metadata, or no object, as S3 guarantees. This server
+    /// writes the two separately, so the lock excludes lookups during a write.
     order: RwLock<()>,
 }
 
 impl S3Server {
-    /// For everybody.
+    /// Starts a server without authentication.
     pub(crate) fn start() -> Self {
         Self::start_with(None)
     }
 
-    /// For those who have the key.
+    /// Starts a server that requires these keys.
     pub(crate) fn start_with(keys: Option<(&'static str, &'static str)>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
@@ -74,7 +74,7 @@ impl S3Server {
         }
     }
 
-    /// The same port again, after [`Self::stop`].
+    /// Starts on the same port again, after [`Self::stop`].
     pub(crate) fn start_again(&mut self) {
         let listener = TcpListener::bind(self.port.address()).unwrap();
         self.run(listener);
@@ -84,34 +84,34 @@ impl S3Server {
         self.port.number()
     }
 
-    /// The section `l2` of a cache that lies here.
+    /// The section `l2` of a cache in this store.
     pub(crate) fn l2(&self) -> String {
         self.l2_at(self.port())
     }
 
-    /// The same behind something at another port.
+    /// The same section for a proxy at another port.
     pub(crate) fn l2_at(&self, port: u16) -> String {
         format!("endpoint: \"http://127.0.0.1:{port}\", bucket: {BUCKET}")
     }
 
-    /// Every request is answered with this status.
+    /// Answers every request with this status.
     pub(crate) fn answer(&self, status: u16) {
         self.answers.fault.store(status, Ordering::Relaxed);
     }
 
-    /// No request is answered.
+    /// Answers no request.
     pub(crate) fn hang(&self) {
         self.answer(SILENCE);
     }
 
-    /// As it should be.
+    /// Answers normally again.
     pub(crate) fn recover(&self) {
         self.answer(0);
     }
 
-    /// Requests so far.
-    pub(crate) fn asked(&self) -> u64 {
-        self.answers.asked.load(Ordering::Relaxed)
+    /// The number of requests so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.answers.requests.load(Ordering::Relaxed)
     }
 
     /// The names of all objects, in order.
@@ -123,19 +123,19 @@ impl S3Server {
         names
     }
 
-    /// The file that an object is.
+    /// The file of an object.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(BUCKET).join(name)
     }
 
-    /// Takes away all that is said about objects, and leaves the objects.
+    /// Removes the metadata of all objects, and keeps the objects.
     pub(crate) fn forget_metadata(&self) {
         for file in self.about_objects() {
             fs::remove_file(file).unwrap();
         }
     }
 
-    /// All that is said about objects.
+    /// The metadata of all objects.
     pub(crate) fn metadata(&self) -> String {
         self.about_objects()
             .iter()
@@ -161,7 +161,7 @@ impl S3Server {
         }
         let (service, answers) = (builder.build(), Arc::clone(&self.answers));
         let (stop, stopped) = watch::channel(false);
-        // Of its own: a test that keeps its threads busy must not make it slow.
+        // A separate thread: a test that keeps its own threads busy must not slow it down.
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(1)
@@ -229,7 +229,7 @@ async fn answer(
     answers: Arc<S3Behavior>,
     request: Request<Incoming>,
 ) -> Result<Response<ServerBody>, Box<dyn std::error::Error + Send + Sync>> {
-    answers.asked.fetch_add(1, Ordering::Relaxed);
+    answers.requests.fetch_add(1, Ordering::Relaxed);
     match answers.fault.load(Ordering::Relaxed) {
         0 => {
             let (_reads, _writes) = match *request.method() {

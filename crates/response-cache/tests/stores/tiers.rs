@@ -1,4 +1,4 @@
-//! What moves between the tiers.
+//! Copies between the tiers.
 
 use contract_id::contract;
 use response_cache::CacheLookup;
@@ -26,7 +26,7 @@ fn tier(cache: &StartedCache, tier: &str, result: &str) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH24", "CH26")]
-async fn everything_is_written_to_the_second_tier_and_what_is_short_to_the_first_too() {
+async fn every_reply_is_written_to_the_second_tier_and_short_ones_to_the_first_too() {
     let server = S3Server::start();
     let cache = cache(&server, "capacity: 1, l1: {max_value_size: 6}");
     for number in 1..=5 {
@@ -69,7 +69,7 @@ async fn everything_is_written_to_the_second_tier_and_what_is_short_to_the_first
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH24", "CH23")]
-async fn what_the_second_tier_has_is_copied_to_the_first_if_that_is_wanted() {
+async fn a_hit_in_the_second_tier_is_copied_to_the_first_if_configured() {
     let server = S3Server::start();
     let writer = cache(&server, "");
     for number in 1..=3 {
@@ -104,7 +104,11 @@ async fn what_the_second_tier_has_is_copied_to_the_first_if_that_is_wanted() {
     )));
     let promoted = reader.metric(PROMOTED);
     reader.until_found(key(2), b"answer").await;
-    assert_eq!(reader.metric(PROMOTED), promoted, "it was not wanted");
+    assert_eq!(
+        reader.metric(PROMOTED),
+        promoted,
+        "copies are not configured"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +130,7 @@ async fn a_copy_does_not_outlive_its_original() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CH24", "CH23")]
-async fn a_first_tier_in_redis_gets_its_copies_in_their_turn() {
+async fn a_first_tier_in_redis_gets_its_copies() {
     test_programs::require!(RedisServer);
     let (redis, server) = (RedisServer::start(), S3Server::start());
     let writer = cache(&server, "");

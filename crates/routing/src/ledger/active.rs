@@ -362,7 +362,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_and_goes_it_counts_as_if_every_block_were_counted(
+        fn the_count_equals_that_of_single_blocks(
             steps in prop::collection::vec(
                 (0u32..3, 0u64..2, prop::collection::vec(0u8..2, 0..9), any::<bool>(), any::<prop::sample::Index>()),
                 1..60,
@@ -399,7 +399,7 @@ mod tests {
 
         /// A caller may pass hashes that do not chain.
         #[test]
-        fn hashes_that_say_nothing_of_those_before_them_leave_nothing_behind(
+        fn hashes_that_do_not_chain_are_freed_completely(
             chains in prop::collection::vec(prop::collection::vec(0u64..3, 1..7), 1..20),
         ) {
             let mut tree = ActiveBlocks::default();

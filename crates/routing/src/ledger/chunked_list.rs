@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_entry_stays_at_its_place() {
+    fn every_entry_keeps_its_index() {
         let mut list = ChunkedList::default();
         for i in 0..3 * CHUNK {
             assert_eq!((list.len(), list.push(i)), (i, i));

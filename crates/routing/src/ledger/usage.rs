@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_and_what_ended_since_the_figure_counts() {
+    fn the_estimate_includes_load_added_and_ended_since_the_reading() {
         let reading = UsageReading::new(0.5, Some(100), load(2, 40));
         for (blocks, expected) in [(40, 0.5), (60, 0.7), (0, 0.1)] {
             assert!(

@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     #[contract("CK17")]
-    fn the_cap_is_counted_in_millionths_and_suffers_from_no_last_bit() {
+    fn the_cap_is_computed_in_millionths_without_rounding_errors() {
         let cap =
             |epsilon, in_flight, targets| LoadFactor::above_even(epsilon).cap(in_flight, targets);
         // In floating point 1.1 * 50 is a little above 55, and its fifth rounds up to 12.

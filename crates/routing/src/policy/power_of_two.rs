@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_is_drawn_as_often_as_any_and_never_one_target_twice() {
+    fn every_pair_is_equally_likely_and_never_one_target_twice() {
         let mut drawn = [[0u32; 4]; 4];
         for random in 0..12_000 {
             let (first, second) = two(random, 4);

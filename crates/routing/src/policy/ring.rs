@@ -293,7 +293,7 @@ mod tests {
             .around(contenders)
             .clockwise(key)
             .next()
-            .expect("somebody has points");
+            .expect("a target has points");
         contenders[owner].target().worker.0
     }
 
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_serves_the_better_part_of_its_targets_and_a_pinned_request_needs_none() {
+    fn a_ring_serves_most_of_its_targets_and_a_pinned_request_needs_none() {
         let rings = RingCache::new(10, 0);
         owner(&rings, &[1, 2, 3, 4, 5, 6], 1);
         assert_ne!(owner(&rings, &[1, 2, 3], 1), 4);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_bounded_in_number_and_the_least_recently_used_goes() {
+    fn rings_are_bounded_in_number_and_the_least_recently_used_is_evicted() {
         let rings = RingCache::new(1, 0);
         owner(&rings, &[1, 2, 3], 1);
         for worker in 0..200 {
@@ -352,7 +352,7 @@ mod tests {
             owner(&rings, &[1, 2, 3], 1);
         }
         assert_eq!(rings.rings.borrow().len(), MOST_RINGS);
-        assert_eq!(kept(&rings)[0], 3, "what is in use stays");
+        assert_eq!(kept(&rings)[0], 3, "a ring in use stays");
         assert_eq!(
             rings.rings.borrow()[1].members[0].target.worker,
             WorkerId(1990)
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_are_bounded_in_points_and_one_larger_than_that_still_serves() {
+    fn rings_are_bounded_in_points_and_a_larger_one_still_serves() {
         let points = usize::try_from(MOST_VIRTUAL_NODES).expect("few");
         let rings = RingCache::new(u32::MAX, 0);
         let fleet = |first: u32| (first..first + 150).collect::<Vec<u32>>();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_gone_takes_its_rings_with_it() {
+    fn the_rings_of_a_removed_worker_are_dropped() {
         let mut rings = RingCache::new(10, 0);
         owner(&rings, &[1, 2], 1);
         owner(&rings, &[3, 4], 1);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_is_told_the_order_of_the_queue_whenever_it_is_told() {
+    fn the_engine_priority_has_the_order_of_the_queue() {
         let told =
             |priority, at_s, uncached_ms| engine_priority(priority, at(at_s), AGEING, uncached_ms);
         assert!(told(0, 10, 20.0) < told(0, 10, 300.0), "the shorter first");
@@ -154,7 +154,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_is_total_and_does_not_change_while_there_is_slack(
+        fn the_order_is_total_and_stable_while_there_is_slack(
             (one, two, three) in (terms(), terms(), terms()),
             (early, late) in (0u64..200, 0u64..200),
         ) {
@@ -171,7 +171,7 @@ mod tests {
         }
 
         #[test]
-        fn an_overdue_request_goes_before_all_with_slack_and_the_first_due_first(one in terms(), two in terms(), now in 0u64..200) {
+        fn overdue_requests_go_first_in_order_of_their_deadline(one in terms(), two in terms(), now in 0u64..200) {
             let (a, b) = (one.key(at(now), AGEING), two.key(at(now), AGEING));
             match (at(now) >= one.until, at(now) >= two.until) {
                 (true, false) => prop_assert!(a < b),

@@ -140,13 +140,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_grew_out_of_another_wherever_that_one_ended() {
+    fn a_prompt_extends_another_that_ended_at_any_position() {
         let long = text(20 * PromptGrowth::PIECE + 5);
         let later = of(&long);
         for earlier in [256, 257, 511, 512, 2_000, 5_120, 5_124] {
             assert!(later.extends(&of(&long[..earlier])), "{earlier}");
         }
-        assert!(!later.extends(&later), "the same once more has not grown");
+        assert!(!later.extends(&later), "an equal prompt is no extension");
         let mut other = long.clone();
         for changed in [0, 255, 1_999] {
             other[changed] ^= 1;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_share_their_instructions_only_did_not_grow_out_of_each_other() {
+    fn prompts_that_share_only_their_instructions_do_not_extend_each_other() {
         let system = text(2_000);
         let ask = |question: &str| [&system, question.as_bytes()].concat();
         let short = of(&ask("why?"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chat_grew_out_of_another_where_a_reply_follows_it() {
+    fn a_chat_extends_another_if_a_reply_follows_it() {
         let chat = |messages: &[(&'static str, bool)]| {
             PromptGrowth::of_turns(
                 1,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_beginnings_are_kept_than_are_looked_for() {
+    fn no_more_prefixes_are_stored_than_are_looked_up() {
         let long = text(200 * PromptGrowth::PIECE);
         let later = of(&long);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A router, an index and a few workers, with short words for what tests do to them.
+//! A router, an index and a few workers, with short functions for tests.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
@@ -58,12 +58,12 @@ pub(crate) fn candidate(worker: u32) -> Candidate {
     }
 }
 
-/// `blocks` blocks of tokens that only `topic` has.
+/// `blocks` blocks of tokens unique to `topic`.
 pub(crate) fn tokens(topic: u32, blocks: u32) -> Vec<u32> {
     (0..blocks * BLOCK).map(|i| topic * 1_000_000 + i).collect()
 }
 
-/// One prompt and what its client asks for.
+/// A prompt and its client's options.
 #[derive(Clone)]
 pub(crate) struct TestRequest {
     pub(crate) tokens: Vec<u32>,
@@ -95,7 +95,7 @@ pub(crate) fn ask(tokens: Vec<u32>) -> TestRequest {
     }
 }
 
-/// A request of which nothing is known but its prefix key, given by the eight bytes that place it.
+/// A request with only a prefix key, given by its first eight bytes.
 pub(crate) fn with_prefix(key: u64) -> TestRequest {
     let mut digest = [0xa5; 32];
     digest[..8].copy_from_slice(&key.to_be_bytes());
@@ -108,7 +108,7 @@ pub(crate) fn with_prefix(key: u64) -> TestRequest {
     }
 }
 
-/// A request of which nothing is known but its session.
+/// A request with only a session.
 pub(crate) fn in_session(key: u64) -> TestRequest {
     TestRequest {
         affinity: Affinity {
@@ -119,7 +119,7 @@ pub(crate) fn in_session(key: u64) -> TestRequest {
     }
 }
 
-/// Numbers without a pattern, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 pub(crate) struct TestRandom(pub(crate) u64);
 
 impl TestRandom {
@@ -168,7 +168,7 @@ pub(crate) struct TestFleet {
     pub(crate) index: Arc<KvIndex>,
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) excluded: Vec<ExcludedTarget>,
-    /// Who computes prompts for them.
+    /// The prefill workers, if any.
     pub(crate) pool: Option<PrefillWorkers>,
     pub(crate) stored: std::cell::Cell<u64>,
     pub(crate) busy_threshold: Option<f64>,
@@ -226,14 +226,14 @@ impl TestFleet {
         self.with_job(ask, |job| self.router.decide(now, job))
     }
 
-    /// What would be decided, asked without consequence.
+    /// The decision for `ask`, without changing any state.
     pub(crate) fn preview(&self, now: Moment, ask: &TestRequest) -> Result<Decision, Refusal> {
         self.with_job(ask, |job| self.router.preview(now, job))
     }
 
     pub(crate) fn potential_loads(&self, now: Moment, ask: &TestRequest) -> Vec<PotentialLoad> {
         self.with_job(ask, |job| self.router.potential_loads(now, job))
-            .expect("somebody is eligible")
+            .expect("a target is eligible")
     }
 
     pub(crate) fn with_job<T>(&self, ask: &TestRequest, act: impl FnOnce(&Job<'_>) -> T) -> T {
@@ -277,11 +277,11 @@ impl TestFleet {
     /// The name of the worker that `ask` would go to; nothing is in flight for it.
     pub(crate) fn would_go_to(&self, ask: &TestRequest) -> Arc<str> {
         self.preview(Moment::START, ask)
-            .expect("somebody is eligible")
+            .expect("a target is eligible")
             .winner_name
     }
 
-    /// Where `count` equal prompts at once go, by worker.
+    /// Sends `count` equal prompts at once; returns how many each worker got.
     pub(crate) fn burst(&self, count: u64, ask: &TestRequest) -> Vec<usize> {
         let mut per_worker = vec![0; self.candidates.len()];
         for random in 0..count {

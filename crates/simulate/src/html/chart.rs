@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
+    fn numbers_are_formatted_briefly() {
         let shown = [
             0.0,
             1.075,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stand_at_round_numbers_the_last_one_above_every_bar() {
+    fn grid_lines_are_at_round_numbers_and_the_last_is_above_every_bar() {
         assert_eq!(
             [0.3, 1.0, 1.1, 34.2, 4_999.0].map(round_step),
             [0.5, 1.0, 2.0, 50.0, 5_000.0]
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_bar_fills_the_chart_and_what_is_no_number_does_no_harm() {
+    fn the_highest_bar_fills_the_chart_and_nan_is_harmless() {
         let groups = [BarGroup {
             name: "load 0.3".to_owned(),
             bars: vec![(0, 5.0), (1, 10.0), (1, f64::NAN)],

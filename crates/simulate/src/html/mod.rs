@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_a_meaning_in_a_page_is_escaped() {
+    fn html_special_characters_are_escaped() {
         assert_eq!(
             escaped("a<b>&\"c\"'d'\u{1}é"),
             "a&lt;b&gt;&amp;&quot;c&quot;&#39;d&#39;\u{fffd}é"

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mean_is_as_asked_and_half_of_all_are_below_two_thirds_of_it() {
+    fn the_mean_is_as_requested_and_the_median_is_two_thirds_of_it() {
         let mut random = SplitMix64::new(1, 1);
         let mut drawn: Vec<u64> = (0..100_000).map(|_| around(&mut random, 10_000)).collect();
         drawn.sort_unstable();

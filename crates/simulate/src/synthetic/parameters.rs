@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_is_as_usual() {
+    fn an_unset_parameter_has_its_default() {
         let (kind, values) = parsed("chat?sessions=3&seed=9").unwrap();
         assert_eq!(
             (kind.name, values.get("sessions"), values.get("seed")),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn every_usual_value_is_allowed_and_every_name_is_one() {
+    fn every_default_is_valid_and_every_name_is_accepted() {
         for kind in KINDS {
             for parameter in kind.parameters {
                 let (name, value) = (parameter.name, parameter.default);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_was_expected() {
+    fn an_invalid_parameter_is_rejected_with_the_expected_form() {
         assert_eq!(
             refused("chatter"),
             "there is no synthetic workload \"chatter\": expected one of chat, agents, tenants"
@@ -204,7 +204,7 @@ mod tests {
         );
         assert!(
             refused(&format!("chat?sessions={}", "9".repeat(1 << 16))).len() < 200,
-            "what is shown is short"
+            "the displayed text is short"
         );
     }
 }

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_beginning_shares_the_blocks_that_are_wholly_within_it() {
+    fn a_shared_prefix_shares_only_its_full_blocks() {
         assert_eq!(
             lines(&[[(1, 250), (2, 100)], [(1, 250), (3, 100)]]),
             [
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_grows_keeps_its_whole_blocks_and_not_the_partial_one() {
+    fn a_growing_prompt_keeps_its_full_blocks_and_not_the_partial_one() {
         assert_eq!(
             lines(&[
                 [(1, 50), (2, 100)],
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_refused() {
+    fn a_prompt_beyond_the_limit_is_rejected() {
         let request = PlannedRequest {
             at_ms: 0,
             parts: [PromptPiece {

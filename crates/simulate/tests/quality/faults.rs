@@ -1,5 +1,5 @@
-//! What it costs when something is not as it should be. What costs more than is asked here has its figures in
-//! `docs/benchmarks/simulator.md`.
+//! The cost of faults. `docs/benchmarks/simulator.md` has the figures of faults that cost more than
+//! these bounds.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::workloads::{self, QualityWorkload};
 
 const WORKERS: u32 = 4;
 const LOADS: [f64; 2] = [0.3, 0.55];
-/// As in the gate: single runs have histories of their own.
+/// As in the quality gate: single runs have different histories.
 const PACES: [f64; 5] = [-0.008, -0.004, 0.0, 0.004, 0.008];
 
 fn named(names: &[&str]) -> Vec<QualityWorkload> {
@@ -59,20 +59,21 @@ fn assert_costs_at_most_5_percent(names: &[&str], change: &dyn Fn(&mut Cell)) {
 }
 
 #[test]
-fn events_that_come_2_seconds_late_cost_at_most_5_percent_of_the_mean_ttft() {
+fn events_with_2_seconds_of_delay_cost_at_most_5_percent_of_the_mean_ttft() {
     assert_costs_at_most_5_percent(&["mixed", "chat", "tenants"], &|cell| {
         cell.event_delay = Duration::from_secs(2)
     });
 }
 
 #[test]
-fn a_tenth_of_all_messages_lost_costs_at_most_5_percent_of_the_mean_ttft() {
+fn a_loss_of_a_tenth_of_all_messages_costs_at_most_5_percent_of_the_mean_ttft() {
     assert_costs_at_most_5_percent(&["mixed", "chat", "tenants"], &|cell| cell.event_loss = 0.1);
 }
 
 #[test]
-fn thirty_seconds_after_its_view_of_an_engine_was_lost_the_router_is_as_good_as_if_it_had_not() {
-    // Chats at low load come back after more than half a minute, and their cold prompts are shared out like others.
+fn thirty_seconds_after_a_lost_view_routing_is_as_good_as_without_the_loss() {
+    // Chats at low load return after more than half a minute, and their cold prompts spread like
+    // others.
     let played_at = [
         ("mixed", LOADS[0]),
         ("mixed", LOADS[1]),

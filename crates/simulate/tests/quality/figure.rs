@@ -1,4 +1,4 @@
-//! What is held against the golden values.
+//! The figures that are compared with the golden values.
 
 use simulate::CellReport;
 
@@ -53,7 +53,8 @@ impl CellFigure {
         }
     }
 
-    /// What it may lose at least, in percent. The 99th percentile of some hundred requests is the time of a handful.
+    /// The smallest tolerance, in percent. The 99th percentile of some hundred requests is the time
+    /// of a handful.
     pub(crate) fn least_tolerance(self) -> f64 {
         if self == Self::TtftP99 { 5.0 } else { 2.0 }
     }

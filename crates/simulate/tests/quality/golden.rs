@@ -1,4 +1,4 @@
-//! `golden.csv`: what the router reached, and how much of it a change may lose.
+//! `golden.csv`: the golden figures, and the loss that a change may cause.
 
 use std::{fmt::Write, fs, path::PathBuf};
 
@@ -9,13 +9,13 @@ use crate::{
 
 const HEAD: &str = "cell;figure;golden;tolerance_percent";
 
-/// Standard errors that a figure may be off by without a change to the worse.
+/// Standard errors by which a figure may differ without counting as a loss.
 const ERRORS: f64 = 3.0;
 
 /// All golden values.
 pub(crate) struct Golden(pub(crate) Vec<GoldenRow>);
 
-/// One of them.
+/// One golden value.
 pub(crate) struct GoldenRow {
     pub(crate) cell: String,
     pub(crate) figure: CellFigure,
@@ -25,8 +25,8 @@ pub(crate) struct GoldenRow {
 }
 
 impl Golden {
-    /// What was found becomes what is expected. Figures that vary by themselves get a tolerance that they do not exceed;
-    /// all cells together are steadier than each.
+    /// The measured figures become the expected ones. Varying figures get a tolerance that they do
+    /// not exceed; all cells together are steadier than each.
     pub(crate) fn of(found: &[CellMeasurement]) -> Self {
         let rows = found.iter().flat_map(|measured| {
             let share = if measured.cell == OVERALL { 0.5 } else { 1.0 };
@@ -71,7 +71,7 @@ impl Golden {
         cells
     }
 
-    /// A line for each figure that is worse than it may be.
+    /// A line for each figure that is worse than its tolerance.
     pub(crate) fn lost(&self, found: &[CellMeasurement]) -> Vec<String> {
         let mut lost = Vec::new();
         for measured in found {

@@ -1,6 +1,7 @@
-//! How well the router routes, held against what it reached before: a change that loses 2 % fails here and names the cell.
+//! Routing quality compared with golden values: a change that loses 2 % fails here and names the
+//! cell.
 //!
-//! `golden.csv` is written anew by `WARMROUTE_WRITE_GOLDEN=1 cargo test -p simulate --test quality`;
+//! `WARMROUTE_WRITE_GOLDEN=1 cargo test -p simulate --test quality` rewrites `golden.csv`;
 //! `docs/benchmarks/routing.md` says when that is right.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
@@ -19,7 +20,7 @@ use crate::{
 };
 
 #[test]
-fn no_figure_of_any_cell_is_worse_than_it_was() {
+fn no_figure_of_any_cell_is_worse_than_its_golden_value() {
     let mut found = measured(&workloads::all(), &RoutingSettings::default());
     found.extend(overall(&found));
     if std::env::var_os("WARMROUTE_WRITE_GOLDEN").is_some() {
@@ -43,7 +44,7 @@ fn no_figure_of_any_cell_is_worse_than_it_was() {
 }
 
 #[test]
-fn a_router_that_minds_caches_less_is_caught_and_the_cell_named() {
+fn a_router_that_ignores_caches_is_detected_and_the_cell_is_named() {
     let mut chat = workloads::all();
     chat.retain(|workload| workload.name == "chat");
     chat[0].cells.truncate(1);
@@ -76,7 +77,7 @@ fn found(figure: CellFigure, value: f64) -> [CellMeasurement; 1] {
 }
 
 #[test]
-fn a_time_that_is_longer_by_more_than_the_tolerance_is_lost_and_a_shorter_one_is_not() {
+fn a_time_that_grows_beyond_the_tolerance_is_a_loss_and_a_shorter_one_is_not() {
     let golden = row(CellFigure::TtftMean, 100.0);
     assert_eq!(
         golden.lost(&found(CellFigure::TtftMean, 102.1)),
@@ -93,7 +94,7 @@ fn a_time_that_is_longer_by_more_than_the_tolerance_is_lost_and_a_shorter_one_is
 }
 
 #[test]
-fn hits_that_are_fewer_by_more_than_the_tolerance_are_lost_and_more_are_not() {
+fn hits_that_drop_beyond_the_tolerance_are_a_loss_and_more_hits_are_not() {
     let golden = row(CellFigure::BlockHits, 0.5);
     assert_eq!(golden.lost(&found(CellFigure::BlockHits, 0.489)).len(), 1);
     for kept in [0.491, 0.5, 0.9] {
@@ -105,7 +106,7 @@ fn hits_that_are_fewer_by_more_than_the_tolerance_are_lost_and_more_are_not() {
 }
 
 #[test]
-fn a_figure_that_is_none_is_lost() {
+fn a_nan_figure_is_a_loss() {
     assert_eq!(
         row(CellFigure::ItlMean, 5.0)
             .lost(&found(CellFigure::ItlMean, f64::NAN))

@@ -1,5 +1,6 @@
-//! Plays the workloads, each cell at several paces: from the first different pick on two runs have different histories, so
-//! the figures of a single one change by some percent with anything, and their mean by much less.
+//! Runs the workloads, each cell at several paces: after the first different pick two runs have
+//! different histories, so the figures of a single run change by some percent with any change, and
+//! their mean by much less.
 
 use std::{sync::Mutex, thread};
 
@@ -11,10 +12,10 @@ use crate::{
     workloads::{FleetSize, QualityWorkload},
 };
 
-/// How far the paces of a cell are apart, in thousandths of the pace that gives its load.
+/// The offsets of a cell's paces, in thousandths of the pace that gives its load.
 const PACES: [f64; 10] = [-9.0, -7.0, -5.0, -3.0, -1.0, 1.0, 3.0, 5.0, 7.0, 9.0];
 
-/// The name of what is true of all cells together.
+/// The name of the figures over all cells.
 pub(crate) const OVERALL: &str = "all cells";
 
 /// The figures of one cell.
@@ -25,7 +26,7 @@ pub(crate) struct CellMeasurement {
     pub(crate) figures: Vec<(CellFigure, f64, f64)>,
 }
 
-/// Plays every cell, on all cores.
+/// Runs every cell, on all cores.
 pub(crate) fn measured(
     workloads: &[QualityWorkload],
     routing: &RoutingSettings,
@@ -100,7 +101,7 @@ fn summed_up(cell: String, reports: &[CellReport]) -> CellMeasurement {
     }
 }
 
-/// The geometric mean over all cells: what no single cell is steady enough to show.
+/// The geometric mean over all cells, which is steadier than any single cell.
 pub(crate) fn overall(cells: &[CellMeasurement]) -> Option<CellMeasurement> {
     let count = cells.len() as f64;
     let over_all = |place: usize| {

@@ -1,4 +1,4 @@
-//! What is played: one recorded workload, and one of each synthetic kind.
+//! The workloads: one recorded, and one of each synthetic kind.
 
 use std::io::Read;
 
@@ -9,10 +9,10 @@ use simulate::{Synthetic, Trace};
 
 const RECORDED: &[u8] = include_bytes!("../../../../tests/fixtures/traces/mixed-1000.jsonl.zst");
 
-/// Near saturation a run's figures say more about its history than about the router.
+/// Near saturation the figures of a run depend more on its history than on the router.
 const STEADY: [FleetSize; 4] = [fleet(4, 0.3), fleet(4, 0.55), fleet(8, 0.3), fleet(8, 0.55)];
 
-/// A trace, the engines it is played on, and the name of its cells.
+/// A trace, its engines, and the name of its cells.
 pub(crate) struct QualityWorkload {
     pub(crate) name: &'static str,
     pub(crate) trace: Trace,
@@ -20,7 +20,7 @@ pub(crate) struct QualityWorkload {
     pub(crate) cells: Vec<FleetSize>,
 }
 
-/// How many engines there are, and how busy.
+/// The number of engines, and their load.
 #[derive(Clone, Copy)]
 pub(crate) struct FleetSize {
     pub(crate) workers: u32,
@@ -31,8 +31,8 @@ const fn fleet(workers: u32, load: f64) -> FleetSize {
     FleetSize { workers, load }
 }
 
-/// All of them. The recorded one has fewer requests than fill caches of the usual size, so these are a third of it. The
-/// synthetic ones are played at about the speed at which they are made up.
+/// All workloads. The recorded one has too few requests to fill caches of the usual size, so these
+/// are a third of it. The synthetic ones run at about their generated speed.
 pub(crate) fn all() -> Vec<QualityWorkload> {
     let mut recorded = String::new();
     StreamingDecoder::new(RECORDED)

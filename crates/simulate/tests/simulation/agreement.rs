@@ -1,4 +1,5 @@
-//! The first 300 requests of a public trace, with figures that another simulator of the same engine model came to.
+//! The first 300 requests of a public trace, with the figures of another simulator of the same
+//! engine model.
 
 use routing::Policy;
 use simulate::{CellReport, TracePace, infinite_hit_ratio, run};
@@ -65,7 +66,7 @@ fn round_robin_agrees_to_the_last_printed_digit() {
 }
 
 #[test]
-fn the_trace_is_read_as_others_read_it() {
+fn the_trace_is_read_as_by_the_reference_simulator() {
     let trace = read(CONVERSATION);
     assert_eq!(
         (trace.requests.len(), trace.blocks(), trace.dropped),
@@ -75,14 +76,14 @@ fn the_trace_is_read_as_others_read_it() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_report_and_another_one_does_not() {
+fn equal_seeds_give_equal_reports_and_other_seeds_do_not() {
     let bytes = |seed| serde_json::to_string(&report(Policy::Random, 4, seed)).unwrap();
     assert_eq!(bytes(1), bytes(1));
     assert_ne!(bytes(1), bytes(2));
 }
 
 #[test]
-fn every_policy_brings_every_request_to_its_end() {
+fn every_policy_finishes_every_request() {
     for policy in Policy::ALL {
         let report = report(policy, 4, 1);
         assert_eq!((report.finished, report.unfinished), (270, 0), "{policy}");

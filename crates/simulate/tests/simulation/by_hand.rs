@@ -1,4 +1,4 @@
-//! Times that can be worked out with pencil and paper.
+//! Times computed by hand.
 
 use engine_model::Profile;
 use routing::Policy;
@@ -24,13 +24,13 @@ fn close(got: f64, want: f64) {
     assert!((got - want).abs() < 1.1e-3, "{got} is not {want}");
 }
 
-fn alone(lines: &[String]) -> CellReport {
+fn single_engine(lines: &[String]) -> CellReport {
     run(&read(&lines.join("\n")), &cell(Policy::RoundRobin, 1))
 }
 
 #[test]
 fn a_cold_prompt_takes_overhead_step_and_prefill_and_each_token_a_step() {
-    let report = alone(&[line(0, &[1, 2], 3)]);
+    let report = single_engine(&[line(0, &[1, 2], 3)]);
     let first = OVERHEAD + STEP + prefill(0.0, 1024.0);
     close(report.ttft_ms.mean, first);
     let tokens = decode(1025.0) + decode(1026.0);
@@ -43,15 +43,16 @@ fn a_cold_prompt_takes_overhead_step_and_prefill_and_each_token_a_step() {
 }
 
 #[test]
-fn what_is_cached_is_not_computed_and_who_comes_during_a_step_waits_for_its_end() {
-    let report = alone(&[
+fn cached_tokens_are_not_computed_and_an_arrival_waits_for_the_current_step() {
+    let report = single_engine(&[
         line(0, &[1, 2], 1),
         line(10_000, &[1, 2, 3], 2),
         line(10_005, &[4], 1),
     ]);
     let cold = OVERHEAD + STEP + prefill(0.0, 1024.0);
     let warm = OVERHEAD + STEP + prefill(1024.0, 1536.0);
-    // Its own overhead is over before the second request's first step is; then that one decodes beside its prefill.
+    // Its overhead ends before the second request's first step; that one then decodes beside its
+    // prefill.
     let waited = (warm - 5.0) + decode(1537.0) + prefill(0.0, 512.0);
     close(report.ttft_ms.mean, (cold + warm + waited) / 3.0);
     close(report.ttft_ms.max.unwrap(), cold.max(warm).max(waited));
@@ -62,16 +63,16 @@ fn what_is_cached_is_not_computed_and_who_comes_during_a_step_waits_for_its_end(
 
 #[test]
 fn the_last_token_of_a_cached_prompt_is_computed_again_with_its_block() {
-    let report = alone(&[line(0, &[1, 2], 1), line(10_000, &[1, 2], 1)]);
+    let report = single_engine(&[line(0, &[1, 2], 1), line(10_000, &[1, 2], 1)]);
     assert_eq!(report.per_worker[0].hit_tokens, 512);
 }
 
 #[test]
-fn the_first_tenth_warms_up_and_is_not_counted() {
+fn the_first_tenth_of_requests_is_warm_up_and_not_counted() {
     let lines: Vec<String> = (0..20)
         .map(|number| line(number * 10_000, &[1, 2], 1))
         .collect();
-    let report = alone(&lines);
+    let report = single_engine(&lines);
     assert_eq!(report.finished, 18);
     assert_eq!(
         report.block_hit_ratio, 0.5,
@@ -81,7 +82,7 @@ fn the_first_tenth_warms_up_and_is_not_counted() {
 }
 
 #[test]
-fn who_is_not_done_900_seconds_after_the_last_arrival_counts_with_that_age() {
+fn a_request_unfinished_900_seconds_after_the_last_arrival_counts_with_its_age() {
     let trace = read(&[line(0, &[1], 1_000_000), line(1_000, &[2], 1)].join("\n"));
     let mut cell = cell(Policy::RoundRobin, 1);
     cell.profile = Profile {
@@ -99,7 +100,7 @@ fn who_is_not_done_900_seconds_after_the_last_arrival_counts_with_that_age() {
 }
 
 #[test]
-fn a_faster_pace_brings_requests_closer_together() {
+fn a_higher_pace_shortens_the_gaps_between_requests() {
     let trace = read(&[line(0, &[1], 1), line(1_000, &[2], 1)].join("\n"));
     let mut cell = cell(Policy::RoundRobin, 1);
     let mut ttft = |speedup: f64| {

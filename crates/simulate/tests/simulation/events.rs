@@ -1,4 +1,4 @@
-//! What the router knows of the caches, and when.
+//! The router's knowledge of the caches, and its delay.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use simulate::{Cell, run};
 
 use crate::{cell, line, read};
 
-/// A prompt, something else, and the prompt's next turn a second later. By turns the next turn would go to the engine that
-/// knows nothing of it: only who has heard of the cache sends it back.
+/// A prompt, another one, and the first one's next turn a second later. In turns the next turn
+/// would go to the engine without the cache: only a router that knows the cache sends it back.
 fn hit_tokens(change: impl FnOnce(&mut Cell)) -> u64 {
     let lines = [
         line(0, &[1, 2, 3, 4], 1),
@@ -17,7 +17,7 @@ fn hit_tokens(change: impl FnOnce(&mut Cell)) -> u64 {
         line(1_000, &[1, 2, 3, 4, 5], 1),
     ];
     let mut cell = cell(Policy::KvAware, 2);
-    // What the router expects by itself would hide what it hears.
+    // Speculative entries would hide the effect of events.
     cell.routing.speculative = false;
     change(&mut cell);
     let report = run(&read(&lines.join("\n")), &cell);
@@ -29,12 +29,12 @@ fn hit_tokens(change: impl FnOnce(&mut Cell)) -> u64 {
 }
 
 #[test]
-fn a_follow_up_goes_where_the_engine_said_its_prefix_is() {
+fn a_follow_up_goes_to_the_engine_whose_events_announced_its_prefix() {
     assert_eq!(hit_tokens(|_| ()), 2_048);
 }
 
 #[test]
-fn what_has_not_arrived_yet_is_not_known() {
+fn an_event_in_transit_is_not_known_yet() {
     assert_eq!(
         hit_tokens(|cell| cell.event_delay = Duration::from_secs(2)),
         0
@@ -42,12 +42,12 @@ fn what_has_not_arrived_yet_is_not_known() {
 }
 
 #[test]
-fn what_got_lost_is_never_known() {
+fn a_lost_event_is_never_known() {
     assert_eq!(hit_tokens(|cell| cell.event_loss = 1.0), 0);
 }
 
 #[test]
-fn some_loss_costs_some_hits_and_no_request() {
+fn partial_loss_costs_some_hits_and_no_request() {
     let turns: Vec<String> = (0..400u32)
         .map(|number| {
             let chat = u64::from(number % 20) * 1_000;

@@ -1,4 +1,4 @@
-//! Fleets in which something is not as it should be.
+//! Fleets with faults.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use simulate::{FaultPlan, LostView, SlowEngine, run, run_in_detail};
 use crate::{cell, line, read};
 
 #[test]
-fn a_slow_engine_takes_so_many_times_as_long_for_everything() {
+fn a_slow_engine_multiplies_all_its_times() {
     let trace = read(&line(0, &[1, 2], 5));
     let mut cell = cell(Policy::RoundRobin, 1);
     let usual = run(&trace, &cell);
@@ -25,7 +25,7 @@ fn a_slow_engine_takes_so_many_times_as_long_for_everything() {
 }
 
 #[test]
-fn the_others_are_as_fast_as_ever() {
+fn other_engines_keep_their_speed() {
     let trace = read(&[line(0, &[1], 5), line(0, &[2], 5)].join("\n"));
     let mut cell = cell(Policy::RoundRobin, 2);
     let usual = run_in_detail(&trace, &cell).1[1].ttft_ms;
@@ -39,7 +39,8 @@ fn the_others_are_as_fast_as_ever() {
     assert_eq!(run_in_detail(&trace, &cell).1[1].ttft_ms, usual);
 }
 
-/// A prompt, two others, and the prompt's next turn a second later: only who knows of the cache sends it back there.
+/// A prompt, two others, and the first one's next turn a second later: only a router that knows the
+/// cache sends it back there.
 fn computed_of_follow_up(change: impl FnOnce(&mut simulate::Cell)) -> u32 {
     let lines = [
         line(0, &[1, 2, 3, 4], 1),
@@ -54,7 +55,7 @@ fn computed_of_follow_up(change: impl FnOnce(&mut simulate::Cell)) -> u32 {
 }
 
 #[test]
-fn what_the_router_forgot_it_does_not_send_anybody_back_to() {
+fn a_follow_up_does_not_return_to_a_forgotten_cache() {
     let forgotten = |worker, ms| LostView {
         worker,
         at: Duration::from_millis(ms),
@@ -77,7 +78,7 @@ fn what_the_router_forgot_it_does_not_send_anybody_back_to() {
 }
 
 #[test]
-fn without_events_the_router_goes_by_its_own_decisions() {
+fn without_events_the_router_uses_its_own_decisions() {
     let silent = |cell: &mut simulate::Cell| {
         cell.cache = CacheSource::Predicted;
         cell.event_loss = 1.0;
@@ -86,7 +87,7 @@ fn without_events_the_router_goes_by_its_own_decisions() {
 }
 
 #[test]
-fn every_request_is_told_with_its_engine_and_times() {
+fn every_request_is_reported_with_its_engine_and_times() {
     let trace = read(&[line(0, &[1, 2], 1), line(500, &[1, 2, 3], 1)].join("\n"));
     let (report, requests) = run_in_detail(&trace, &cell(Policy::Warm, 2));
     assert_eq!(requests.len(), 2);

@@ -1,4 +1,4 @@
-//! A profile, found again from what became of requests on engines of that profile.
+//! Recovers a profile from the outcomes of requests on engines of that profile.
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
@@ -12,7 +12,7 @@ use crate::cell;
 
 const ENGINES: u32 = 4;
 
-/// What a log would tell of a workload on four engines of this profile.
+/// The log of a workload on four engines of this profile.
 fn served(profile: Profile, workload: &str, load: f64) -> Vec<ServedRequest> {
     let size = BlockSize::new(64).unwrap();
     let trace = Trace::read(
@@ -49,7 +49,7 @@ fn base() -> Profile {
     Profile::named("toy").unwrap()
 }
 
-/// Whole milliseconds, as in a log, for when a request came; what it took is told more exactly.
+/// Arrival times in whole milliseconds, as in a log; durations are more precise.
 fn in_whole_ms(mut served: Vec<ServedRequest>) -> Vec<ServedRequest> {
     for one in &mut served {
         let earlier = one.sent_ms.fract();
@@ -69,8 +69,9 @@ fn close(what: &str, got: f64, want: f64, share: f64) {
 }
 
 #[test]
-fn a_known_profile_is_found_again() {
-    // What a sequence costs beside its context shows only as far as the two differ, so contexts are as long as they were.
+fn a_known_profile_is_recovered() {
+    // The cost per sequence is separable from that of context only as far as the two vary, so
+    // contexts keep their lengths.
     for (name, workload, context_tokens) in [
         ("8b-h200", "chat?sessions=200", 3_000.0),
         ("70b-h100x2", "chat?sessions=200", 3_000.0),
@@ -119,7 +120,7 @@ fn a_known_profile_is_found_again() {
 }
 
 #[test]
-fn one_request_in_ten_that_took_far_too_long_does_no_harm() {
+fn one_outlier_in_ten_requests_does_no_harm() {
     let profile = Profile::named("70b-h100x2").unwrap();
     let mut served = served(profile, "chat?sessions=200", 0.2);
     for one in served.iter_mut().step_by(10) {
@@ -138,7 +139,7 @@ fn one_request_in_ten_that_took_far_too_long_does_no_harm() {
 }
 
 #[test]
-fn replies_of_one_token_tell_nothing_of_steps() {
+fn replies_of_one_token_give_no_step_time() {
     let mut served = served(Profile::named("8b-h200").unwrap(), "chat?sessions=60", 0.2);
     served
         .iter_mut()
@@ -154,7 +155,7 @@ fn replies_of_one_token_tell_nothing_of_steps() {
 }
 
 #[test]
-fn requests_that_tell_too_little_are_refused() {
+fn too_little_data_is_rejected() {
     let profile = Profile::named("8b-h200").unwrap();
     let good = served(profile, "chat?sessions=60", 0.2);
     let refused = |served: &[ServedRequest]| fit(served, &base()).unwrap_err();
@@ -192,7 +193,7 @@ fn requests_that_tell_too_little_are_refused() {
         .collect();
     assert_eq!(refused(&alike), FitError::OneLength { tokens: 1_000 });
 
-    // Whatever the prompt, some time between 20 ms and a second.
+    // A time between 20 ms and a second for any prompt.
     let garbage: Vec<_> = (0..)
         .zip(&good)
         .map(|(place, one)| {
@@ -209,7 +210,7 @@ fn requests_that_tell_too_little_are_refused() {
 
 proptest! {
     #[test]
-    fn whatever_is_logged_a_profile_is_one_that_engines_can_have(
+    fn any_log_yields_a_valid_profile(
         logged in prop::collection::vec(
             (0usize..3, 0.0..1e4f64, 0.0..1e5f64, -10.0..1e6f64, 0u32..40_000, 0u32..40_000, prop::option::of(0u32..9_000)),
             0..120,

@@ -1,5 +1,5 @@
-//! The simulation as a whole: times that can be worked out by hand, figures that another simulator agrees with, and events
-//! that come late or never.
+//! The simulation as a whole: times computed by hand, figures confirmed by another simulator, and
+//! late or lost events.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod agreement;
@@ -15,7 +15,7 @@ use kv_blocks::BlockSize;
 use routing::{Policy, RoutingSettings};
 use simulate::{Cell, Trace, TracePace};
 
-/// So many engines of the usual profile under a policy, at the recorded speed.
+/// Engines of the usual profile under a policy, at the recorded speed.
 fn cell(policy: Policy, workers: u32) -> Cell {
     let routing = RoutingSettings {
         policy,

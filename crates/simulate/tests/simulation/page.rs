@@ -21,7 +21,7 @@ fn report(file: &str) -> SimulationReport {
 }
 
 #[test]
-fn every_fleet_has_its_charts_every_cell_its_engines_and_a_row() {
+fn every_fleet_has_charts_and_every_cell_has_engines_and_a_row() {
     let page = html::page(&report("trace.jsonl"));
     assert_eq!(page.matches("<h2>2 engines</h2>").count(), 1);
     for (title, charts) in [
@@ -43,7 +43,7 @@ fn every_fleet_has_its_charts_every_cell_its_engines_and_a_row() {
 }
 
 #[test]
-fn nothing_is_fetched_and_no_script_runs() {
+fn the_page_fetches_nothing_and_runs_no_script() {
     let page = html::page(&report("trace.jsonl"));
     for forbidden in [
         "http://", "https://", "<script", "<link", "<img", "src=", "url(", "@import",
@@ -54,7 +54,7 @@ fn nothing_is_fetched_and_no_script_runs() {
 }
 
 #[test]
-fn the_name_of_a_trace_stays_text() {
+fn the_name_of_a_trace_is_escaped() {
     let page = html::page(&report("</title><script>alert(1)</script>&\"'"));
     assert!(page.contains("&lt;/title&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;&quot;&#39;"));
     assert!(!page.contains("<script"));

@@ -1,4 +1,4 @@
-//! Workloads that are made up.
+//! Synthetic workloads.
 
 use kv_blocks::BlockSize;
 use simulate::{KINDS, Synthetic, SyntheticError, Trace, infinite_hit_ratio};
@@ -14,7 +14,7 @@ fn trace(name: &str) -> Trace {
     crate::read(&text(name))
 }
 
-/// FNV-1a: enough to tell two texts apart.
+/// FNV-1a, sufficient to distinguish two texts.
 fn digest(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -35,7 +35,7 @@ fn the_same_name_gives_the_same_bytes_everywhere_and_another_seed_does_not() {
 }
 
 #[test]
-fn it_is_read_as_any_other_trace_in_the_order_of_arrival() {
+fn a_synthetic_trace_reads_like_a_recorded_one_in_order_of_arrival() {
     for kind in KINDS {
         let text = text(kind.name);
         let trace = crate::read(&text);
@@ -53,7 +53,7 @@ fn it_is_read_as_any_other_trace_in_the_order_of_arrival() {
 }
 
 #[test]
-fn a_turn_repeats_all_that_was_said_before_it() {
+fn a_turn_repeats_all_earlier_turns() {
     let trace = trace("chat?sessions=1&turns=10&seed=3");
     assert!(trace.requests.len() > 2);
     for pair in trace.requests.windows(2) {
@@ -64,7 +64,7 @@ fn a_turn_repeats_all_that_was_said_before_it() {
 }
 
 #[test]
-fn all_runs_of_an_agent_share_the_prompt_in_front_and_nothing_else() {
+fn all_runs_of_an_agent_share_only_the_leading_prompt() {
     let trace = trace("agents?runs=2&steps=1&system_tokens=8192");
     let [first, .., last] = &trace.requests[..] else {
         panic!("two runs at least")
@@ -74,7 +74,7 @@ fn all_runs_of_an_agent_share_the_prompt_in_front_and_nothing_else() {
 }
 
 #[test]
-fn questions_share_their_tenants_prompt_alone() {
+fn questions_share_only_their_tenants_prompt() {
     let trace = trace("tenants?tenants=3&requests=300&prefix_tokens=5120&skew=0");
     let mut prefixes: Vec<_> = trace
         .requests
@@ -95,13 +95,13 @@ fn questions_share_their_tenants_prompt_alone() {
 }
 
 #[test]
-fn skewed_tenants_leave_less_to_find_anew() {
+fn skewed_tenants_have_a_higher_hit_ratio() {
     let hits = |skew| infinite_hit_ratio(&trace(&format!("tenants?requests=200&skew={skew}")));
     assert!(hits(2) > hits(0), "{} and {}", hits(2), hits(0));
 }
 
 #[test]
-fn more_of_it_leaves_the_rest_as_it_was() {
+fn additional_sessions_leave_the_others_unchanged() {
     let lengths = |name| {
         let mut lengths: Vec<_> = trace(name)
             .requests
@@ -120,7 +120,7 @@ fn more_of_it_leaves_the_rest_as_it_was() {
 }
 
 #[test]
-fn what_would_fill_the_memory_is_refused() {
+fn a_workload_beyond_the_memory_limit_is_rejected() {
     let much = "agents?runs=1000000&steps=1000&system_tokens=100000"
         .parse::<Synthetic>()
         .unwrap();

@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn whatever_decides_the_tokens_decides_the_name() {
+    fn everything_that_affects_the_tokens_changes_the_name() {
         let names = HashSet::from([
             name(&[7; 32], WHOSE),
             name(&[8; 32], WHOSE),
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn a_name_stays_what_it_is_for_routers_of_other_versions() {
+    fn names_are_the_same_in_every_version() {
         // Computed by another implementation of SHA-256, over the parts as the module describes
         // them.
         assert_eq!(

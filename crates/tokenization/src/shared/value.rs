@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn a_value_is_thirteen_bytes_and_four_for_each_id() {
+    fn a_value_is_thirteen_bytes_and_four_per_id() {
         let bytes = encode("n", &[1, 0x0002_0304, 3]).expect("three ids");
         assert_eq!(bytes[..5], [1, 3, 0, 0, 0]);
         assert_eq!(bytes[13..], [1, 0, 0, 0, 4, 3, 2, 0, 3, 0, 0, 0]);
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     #[contract("V30")]
-    fn no_more_ids_and_no_larger_ones_are_written_or_read() {
+    fn too_many_or_too_large_ids_are_neither_written_nor_read() {
         assert_eq!(encode("n", &[]), None);
         assert_eq!(encode("n", &[ID_BOUND]), None);
         assert_eq!(encode("n", &vec![7; MOST_IDS + 1]), None);
@@ -117,7 +117,7 @@ mod tests {
     proptest! {
         #[test]
         #[contract("V30")]
-        fn whatever_is_written_is_read_and_whatever_is_changed_is_not(
+        fn every_written_value_is_read_and_every_changed_one_is_rejected(
             ids in prop::collection::vec(0..ID_BOUND, 1..200),
             at in any::<prop::sample::Index>(),
             flipped in 1..=u8::MAX,

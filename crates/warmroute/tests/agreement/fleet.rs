@@ -1,4 +1,4 @@
-//! The same engines, modelled and over sockets.
+//! The same engines, once modelled and once over sockets.
 
 use engine_model::{Allocation, Profile};
 use routing::{Policy, RoutingSettings};
@@ -10,12 +10,12 @@ use crate::{
 };
 
 pub(crate) const ENGINES: usize = 4;
-/// Long steps: what a busy machine adds to them is small beside them.
+/// Steps are long, so the delay that a busy machine adds is small in comparison.
 const STEP_MS: f64 = 40.0;
 const PREFILL_TOKENS_PER_S: f64 = 4000.0;
 const OVERHEAD_MS: f64 = 15.0;
 
-/// Engines whose caches hold so many blocks.
+/// Engines whose caches hold `blocks` blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct AgreementFleet {
     pub(crate) policy: Policy,
@@ -23,7 +23,7 @@ pub(crate) struct AgreementFleet {
 }
 
 impl AgreementFleet {
-    /// What becomes of each request in virtual time.
+    /// Reports each request of the trace in virtual time.
     pub(crate) fn simulated(self, trace: &Trace) -> Vec<RequestReport> {
         let routing = RoutingSettings {
             policy: self.policy,
@@ -38,7 +38,7 @@ impl AgreementFleet {
         run_in_detail(trace, &cell).1
     }
 
-    /// What the engines are.
+    /// The profile of the engines.
     pub(crate) fn profile(self) -> Profile {
         Profile {
             name: "slow",
@@ -53,7 +53,8 @@ impl AgreementFleet {
         }
     }
 
-    /// The real router, with more sections of configuration, before engines so many times as fast.
+    /// Starts the real router, with more sections of configuration, before engines that run at
+    /// `speed`.
     pub(crate) fn started(self, speed: &str, config: &str) -> RoutedFleet {
         let flags = [
             ("--block-size", BLOCK.to_string()),
@@ -75,7 +76,7 @@ impl AgreementFleet {
     }
 }
 
-/// What the engines say they found in their caches, of how many tokens of prompts, and how many requests they had.
+/// The engines' totals: cached tokens, prompt tokens and requests.
 pub(crate) fn seen(routed: &RoutedFleet) -> EngineTotals {
     let mut seen = EngineTotals::default();
     for engine in &routed.engines {

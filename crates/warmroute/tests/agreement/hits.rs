@@ -1,4 +1,5 @@
-//! What is found in caches under round robin does not depend on anybody's pace, so it has to be the very same.
+//! Cache hits under round robin do not depend on timing, so simulator and real router must agree
+//! exactly.
 
 use routing::Policy;
 use simulate::Trace;
@@ -16,7 +17,7 @@ fn chat() -> AgreementWorkload {
     )
 }
 
-/// Prompt tokens, and those of them that are found.
+/// Prompt tokens and cached tokens according to the simulator.
 fn expected(fleet: AgreementFleet, trace: &Trace) -> (u64, u64) {
     let prompts: u64 = trace
         .requests
@@ -37,7 +38,7 @@ fn found(routed: &RoutedFleet) -> (u64, u64) {
 }
 
 #[test]
-fn requests_that_overtake_each_other_find_what_the_simulator_says_they_do() {
+fn overtaking_requests_hit_the_caches_as_the_simulator_predicts() {
     let fleet = AgreementFleet {
         policy: Policy::RoundRobin,
         blocks: 65_536,
@@ -47,7 +48,8 @@ fn requests_that_overtake_each_other_find_what_the_simulator_says_they_do() {
     let clients: Vec<RawClient> = (0..workload.len())
         .map(|request| {
             let client = sent(&routed, &workload, request);
-            // The order is part of the workload, and only what has reached its engine cannot be overtaken.
+            // The order is part of the workload; a request that has reached its engine cannot be
+            // overtaken.
             eventually("the request to reach its engine", || {
                 (seen(&routed).executions > request as u64).then_some(())
             });
@@ -66,7 +68,7 @@ fn requests_that_overtake_each_other_find_what_the_simulator_says_they_do() {
 }
 
 #[test]
-fn caches_that_are_too_small_lose_what_the_simulator_says_they_do() {
+fn undersized_caches_lose_hits_as_the_simulator_predicts() {
     let workload = chat().one_by_one();
     let small = AgreementFleet {
         policy: Policy::RoundRobin,

@@ -1,4 +1,5 @@
-//! `simulate` in virtual time and `warmroute serve` before simulated engines over sockets, given the same workload.
+//! Compares `simulate` in virtual time with `warmroute serve` before simulated engines on the same
+//! workload.
 
 #![allow(
     clippy::unwrap_used,

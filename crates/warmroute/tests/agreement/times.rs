@@ -1,4 +1,5 @@
-//! Times to first token, in real time beside virtual time. Takes minutes and wants a machine with something to spare:
+//! Compares times to first token in real and in virtual time. A run takes minutes and needs a
+//! machine with spare capacity:
 //!
 //! ```sh
 //! cargo test --release -p warmroute --test agreement -- --ignored --nocapture --test-threads 1
@@ -16,15 +17,15 @@ use crate::{
     workload::AgreementWorkload,
 };
 
-/// How far apart the two may be, as shares.
+/// Largest relative difference between the two.
 const HITS: f64 = 0.02;
 const TTFT: f64 = 0.10;
 
-/// Arrivals of so many seconds, which is about how long a run takes.
+/// Seconds of arrivals; a run takes about as long.
 const SECONDS: u64 = 45;
 const CHAT: &str = "chat?sessions=180&turns=5&system_tokens=800&user_tokens=400&output_tokens=24&think_s=8&minutes=1";
 
-/// Mean time to first token and share of the prompts' tokens that were found.
+/// Mean time to first token and the cached share of the prompts' tokens.
 #[derive(Clone, Copy, Debug)]
 struct TimeFigures {
     ttft_ms: f64,
@@ -67,7 +68,7 @@ fn simulated_and_real_engines_agree_on_hits_and_time_to_first_token() {
 
 #[test]
 #[ignore = "measures time: see the head of the file"]
-fn what_the_decision_log_tells_of_the_engines_is_what_they_are() {
+fn engine_times_fitted_from_the_decision_log_match_the_engines() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("decisions.jsonl").display().to_string();
     let fleet = AgreementFleet {
@@ -75,7 +76,7 @@ fn what_the_decision_log_tells_of_the_engines_is_what_they_are() {
         blocks: 600,
     };
     let routed = fleet.started("1", &format!("decision_log: {{path: \"{log}\"}}\n"));
-    asked(&routed, &AgreementWorkload::of(CHAT, SECONDS));
+    first_token_times(&routed, &AgreementWorkload::of(CHAT, SECONDS));
     let RoutedFleet {
         router,
         engines: _engines,
@@ -133,7 +134,7 @@ fn simulated(fleet: AgreementFleet, workload: &AgreementWorkload) -> TimeFigures
 
 fn over_sockets(fleet: AgreementFleet, workload: &AgreementWorkload) -> TimeFigures {
     let routed = fleet.started("1", "");
-    let waits = asked(&routed, workload);
+    let waits = first_token_times(&routed, workload);
     let seen = seen(&routed);
     TimeFigures {
         ttft_ms: waits.iter().map(Duration::as_secs_f64).sum::<f64>() * 1e3 / waits.len() as f64,
@@ -141,8 +142,9 @@ fn over_sockets(fleet: AgreementFleet, workload: &AgreementWorkload) -> TimeFigu
     }
 }
 
-/// How long each first token took; every request comes at its time, whatever became of those before it.
-fn asked(routed: &RoutedFleet, workload: &AgreementWorkload) -> Vec<Duration> {
+/// Measures each time to first token; every request is sent at its arrival time, independent of
+/// earlier requests.
+fn first_token_times(routed: &RoutedFleet, workload: &AgreementWorkload) -> Vec<Duration> {
     let (address, begun) = (routed.router.data(), Stopwatch::start());
     thread::scope(|scope| {
         let ask = |request| {
@@ -151,8 +153,8 @@ fn asked(routed: &RoutedFleet, workload: &AgreementWorkload) -> Vec<Duration> {
             thread::sleep(arrival.saturating_sub(begun.elapsed()));
             scope.spawn(move || first_token(&address, &body))
         };
-        let asked: Vec<_> = (0..workload.len()).map(ask).collect();
-        asked
+        let clients: Vec<_> = (0..workload.len()).map(ask).collect();
+        clients
             .into_iter()
             .map(|thread| thread.join().unwrap())
             .collect()

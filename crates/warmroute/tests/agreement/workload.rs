@@ -1,19 +1,19 @@
-//! One workload in two forms: for the simulator as a trace, for engines as prompts of token ids.
+//! One workload in two forms: a trace for the simulator, prompts of token ids for engines.
 
 use kv_blocks::BlockSize;
 use serde_json::{Value, json};
 use simulate::{Synthetic, Trace};
 
-/// Tokens of a block, in the trace and on the engines.
+/// Tokens of a block in the trace and on the engines.
 pub(crate) const BLOCK: u32 = 16;
 
-/// What requests there are, in the order of their arrival.
+/// The requests in the order of their arrival.
 pub(crate) struct AgreementWorkload {
     lines: Vec<Value>,
 }
 
 impl AgreementWorkload {
-    /// A made-up workload's requests that come in the first so many seconds.
+    /// The requests of a synthetic workload that arrive in the first `seconds` seconds.
     pub(crate) fn of(name: &str, seconds: u64) -> Self {
         let synthetic: Synthetic = name.parse().unwrap();
         let text = synthetic.text(block_size()).unwrap();
@@ -23,7 +23,7 @@ impl AgreementWorkload {
             .collect();
         lines.sort_by_key(at_ms);
         lines.retain(|line| at_ms(line) < seconds * 1000);
-        // The simulator spreads arrivals that share a time, the player does not.
+        // The simulator spreads arrivals with equal times; this player does not.
         for next in 1..lines.len() {
             let earliest = at_ms(&lines[next - 1]) + 1;
             lines[next]["timestamp"] = json!(at_ms(&lines[next]).max(earliest));
@@ -31,7 +31,7 @@ impl AgreementWorkload {
         Self { lines }
     }
 
-    /// The same requests, so far apart that none meets another.
+    /// The same requests, far enough apart that no two overlap.
     pub(crate) fn one_by_one(mut self) -> Self {
         for (place, line) in self.lines.iter_mut().enumerate() {
             line["timestamp"] = json!(place * 1_000_000);
@@ -71,7 +71,7 @@ fn at_ms(line: &Value) -> u64 {
     line["timestamp"].as_u64().unwrap()
 }
 
-/// Blocks of the same id have the same tokens, and no other block has any of them.
+/// Blocks with the same id have the same tokens; different blocks share no token.
 fn tokens(line: &Value) -> Vec<u64> {
     let length = usize::try_from(line["input_length"].as_u64().unwrap()).unwrap();
     let blocks = line["hash_ids"]

@@ -1,4 +1,4 @@
-//! Markers on system prompts, and the line that agents' clients change with every request.
+//! Cache markers on system prompts, and the billing line that agents change with every request.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use crate::{
 const BODY: &str = r#"{ "model":"m","system":"You are terse.", "messages":[{"role":"user","content":"hi"}],"x":1e2 }"#;
 
 fn native(yaml: &str) -> RoutedEngine {
-    let engine = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
+    let engine = ScriptedEngine::with_native_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,
@@ -21,7 +21,7 @@ fn native(yaml: &str) -> RoutedEngine {
 
 #[test]
 #[contract("CK5", "CK21")]
-fn system_prompts_of_messages_are_marked_only_where_that_is_asked_for() {
+fn system_prompts_of_messages_get_a_cache_marker_only_where_configured() {
     let off = native("");
     let (seen, reply) = off.carried("/v1/messages", BODY);
     assert_eq!(String::from_utf8_lossy(&seen.body), BODY);
@@ -36,7 +36,7 @@ fn system_prompts_of_messages_are_marked_only_where_that_is_asked_for() {
         BODY.replace("\"You are terse.\"", marked)
     );
     assert_eq!(reply.header("x-warmroute-rewrites"), Some("cache_control"));
-    // Nothing to mark, nothing changed.
+    // Without a system prompt nothing is marked and nothing changes.
     let plain = r#"{ "model":"m","messages":[{"role":"user","content":"hi"}] }"#;
     let (seen, reply) = on.carried("/anthropic/v1/messages", plain);
     assert_eq!(
@@ -48,18 +48,18 @@ fn system_prompts_of_messages_are_marked_only_where_that_is_asked_for() {
     );
 }
 
-/// A request of an agent: the line changes, and the marker stands on what was said last.
-fn of_agent(n: usize, said: &[&str]) -> String {
+/// A request of an agent: the billing line changes, and the cache marker is on the last message.
+fn agent_request(n: usize, texts: &[&str]) -> String {
     let line =
         format!("x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={n:05x};");
     let message = |(at, text): (usize, &&str)| {
         let mut block = json!({"type": "text", "text": text});
-        if at + 1 == said.len() {
+        if at + 1 == texts.len() {
             block["cache_control"] = json!({"type": "ephemeral"});
         }
         json!({"role": if at % 2 == 0 { "user" } else { "assistant" }, "content": [block]})
     };
-    json!({"model": "m", "max_tokens": 5, "messages": said.iter().enumerate().map(message).collect::<Vec<_>>(),
+    json!({"model": "m", "max_tokens": 5, "messages": texts.iter().enumerate().map(message).collect::<Vec<_>>(),
         "system": [{"type": "text", "text": line}, {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}]})
     .to_string()
 }
@@ -74,7 +74,7 @@ fn fleet(config: &str) -> (Vec<ScriptedEngine>, Program) {
     (engines, router)
 }
 
-fn goes_to(router: &Program, body: &str) -> String {
+fn worker_of(router: &Program, body: &str) -> String {
     let reply = RawClient::post(&router.data(), "/v1/messages", body.as_bytes());
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply.header("x-warmroute-worker").unwrap().to_owned()
@@ -82,28 +82,28 @@ fn goes_to(router: &Program, body: &str) -> String {
 
 #[test]
 #[contract("CK19")]
-fn requests_that_differ_in_that_line_only_have_the_same_place_on_the_ring() {
+fn the_billing_line_does_not_change_the_place_on_the_ring() {
     let (_engines, router) = fleet("routing: {policy: prefix_hash}\n");
-    let home = goes_to(&router, &of_agent(0, &["task 0"]));
+    let home = worker_of(&router, &agent_request(0, &["task 0"]));
     for n in 1..12 {
         assert_eq!(
-            goes_to(&router, &of_agent(n, &[&format!("task {n}")])),
+            worker_of(&router, &agent_request(n, &[&format!("task {n}")])),
             home
         );
     }
 }
 
 #[test]
-fn a_conversation_grows_whatever_its_client_changes_around_it() {
+fn a_conversation_stays_one_session_despite_the_billing_line_and_markers() {
     let (_engines, router) = fleet("routing: {policy: random, session: {mode: hard}}\n");
     for talk in 0..4 {
         let first = format!("task {talk}");
-        let mut said = vec![first.as_str()];
-        let home = goes_to(&router, &of_agent(talk, &said));
+        let mut texts = vec![first.as_str()];
+        let home = worker_of(&router, &agent_request(talk, &texts));
         for n in 0..5 {
-            said.extend(["done", "and now?"]);
+            texts.extend(["done", "and now?"]);
             assert_eq!(
-                goes_to(&router, &of_agent(100 * talk + n, &said)),
+                worker_of(&router, &agent_request(100 * talk + n, &texts)),
                 home,
                 "turn {n}"
             );
@@ -113,7 +113,7 @@ fn a_conversation_grows_whatever_its_client_changes_around_it() {
 
 #[test]
 #[contract("I12")]
-fn that_line_is_taken_out_only_where_that_is_asked_for() {
+fn the_billing_line_is_removed_only_where_configured() {
     let sent = |pair: &RoutedEngine, path: &str, body: &str| {
         let (seen, reply) = pair.carried(path, body);
         let rewrites = reply.header("x-warmroute-rewrites").map(str::to_owned);
@@ -122,7 +122,7 @@ fn that_line_is_taken_out_only_where_that_is_asked_for() {
             rewrites,
         )
     };
-    let body = of_agent(1, &["hi"]);
+    let body = agent_request(1, &["hi"]);
     let chat = r#"{"model":"m","messages":[{"role":"system","content":"x-anthropic-billing-header: cch=1;You"},{"role":"user","content":"hi"}]}"#;
     let off = native("");
     let (as_it_came, rewrites) = sent(&off, "/v1/messages", &body);

@@ -1,4 +1,4 @@
-//! Chats to workers that have messages only.
+//! Chats sent to workers that support only messages.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ const CHAT: &str = r#"{"model":"m","messages":[{"role":"system","content":"Be br
 const MESSAGE: &str = r#"{"model":"m","max_tokens":9,"system":"Be brief.","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}"#;
 
 fn served(yaml: &str) -> (ScriptedEngine, Program) {
-    let engine = ScriptedEngine::speaking_messages(ScriptedReply::Silence);
+    let engine = ScriptedEngine::with_native_messages(ScriptedReply::Silence);
     let yaml = format!(
         "workers: [{{name: a, url: \"{}\", type: anthropic, models: [m], api_key: k}}]\n{yaml}",
         engine.url()
@@ -27,10 +27,10 @@ fn ask(router: &Program, body: &str) -> RawReply {
 
 #[test]
 #[contract("V36")]
-fn a_chat_is_asked_for_by_a_message_and_comes_back_as_a_completion() {
+fn a_chat_is_sent_as_a_message_and_returned_as_a_completion() {
     let (engine, router) = served("");
-    let said = r#"{"id":"msg_1","type":"message","model":"m","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"cache_read_input_tokens":8,"output_tokens":2}}"#;
-    engine.script(ScriptedReply::whole(json_reply("200 OK", "", said)));
+    let reply_body = r#"{"id":"msg_1","type":"message","model":"m","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"cache_read_input_tokens":8,"output_tokens":2}}"#;
+    engine.script(ScriptedReply::whole(json_reply("200 OK", "", reply_body)));
     let reply = ask(&router, CHAT);
     let seen = engine.next_request();
     assert_eq!(
@@ -61,7 +61,7 @@ fn a_chat_is_asked_for_by_a_message_and_comes_back_as_a_completion() {
 
 #[test]
 #[contract("V36", "I5")]
-fn the_events_of_a_message_come_back_as_chunks_and_a_cut_one_has_no_end() {
+fn message_events_become_chunks_and_a_cut_stream_has_no_end() {
     let (engine, router) = served("");
     let event = |data: Value| {
         format!(
@@ -128,11 +128,11 @@ fn the_events_of_a_message_come_back_as_chunks_and_a_cut_one_has_no_end() {
 
 #[test]
 #[contract("V36", "CK21")]
-fn errors_come_back_in_the_clients_shape_and_system_prompts_are_marked_where_asked_for() {
+fn errors_have_the_clients_format_and_system_prompts_are_marked_where_configured() {
     let (engine, router) = served("prefix_routing: {anthropic_cache_control_injection: true}\n");
     for (status, code) in [("400 Bad Request", 400), ("429 Too Many Requests", 429)] {
-        let said = r#"{"type":"error","error":{"type":"invalid_request_error","message":"no such thing"}}"#;
-        engine.script(ScriptedReply::whole(json_reply(status, "", said)));
+        let reply_body = r#"{"type":"error","error":{"type":"invalid_request_error","message":"no such thing"}}"#;
+        engine.script(ScriptedReply::whole(json_reply(status, "", reply_body)));
         let reply = ask(&router, CHAT);
         assert_eq!(
             (reply.status, reply.error_code().as_str()),

@@ -1,4 +1,5 @@
-//! `/v1/messages/count_tokens`: here, by a worker that takes messages, by the engine's tokens.
+//! `/v1/messages/count_tokens`: counted by the router, by a worker with messages, or from the
+//! engine's tokens.
 
 use contract_id::contract;
 use serde_json::json;
@@ -14,15 +15,15 @@ use crate::{
 const PATH: &str = "/v1/messages/count_tokens";
 
 #[test]
-fn the_routers_own_count_is_what_the_engine_counts() {
+fn the_routers_own_count_equals_the_engines_count() {
     let routed = RoutedFleet::start(&[&[]]);
-    let (system, said) = (words("system", 30), words("said", 20));
-    let body = json!({"model": "sim", "system": system, "messages": [{"role": "user", "content": [{"type": "text", "text": said}]}]});
+    let (system, user_text) = (words("system", 30), words("said", 20));
+    let body = json!({"model": "sim", "system": system, "messages": [{"role": "user", "content": [{"type": "text", "text": user_text}]}]});
     let reply = RawClient::post(&routed.router.data(), PATH, body.to_string().as_bytes());
     assert_eq!(reply.status, 200, "{}", reply.text());
     let messages = [
         json!({"role": "system", "content": system}),
-        json!({"role": "user", "content": said}),
+        json!({"role": "user", "content": user_text}),
     ];
     let turn = routed.chat(&messages, &[]);
     assert_eq!(reply.json(), json!({"input_tokens": turn.prompt_tokens}));
@@ -30,7 +31,7 @@ fn the_routers_own_count_is_what_the_engine_counts() {
 }
 
 #[test]
-fn without_a_tokenizer_a_worker_that_takes_messages_is_asked() {
+fn without_a_tokenizer_a_worker_with_messages_counts() {
     let pair = RoutedEngine::native();
     pair.engine.script(ScriptedReply::whole(json_reply(
         "200 OK",
@@ -48,7 +49,7 @@ fn without_a_tokenizer_a_worker_that_takes_messages_is_asked() {
 }
 
 #[test]
-fn else_the_engines_own_tokens_are_counted() {
+fn without_messages_either_the_engines_own_tokens_are_counted() {
     let engine = ScriptedEngine::start(ScriptedReply::Silence);
     engine.answer(
         "/tokenize",
@@ -68,7 +69,7 @@ fn else_the_engines_own_tokens_are_counted() {
 }
 
 #[test]
-fn where_nobody_can_count_that_is_said() {
+fn without_any_way_to_count_the_reply_is_404_with_a_hint() {
     let engine = ScriptedEngine::start(ScriptedReply::Silence);
     let router = Program::serve(&[engine.url()], &[]).ready(1);
     let reply = RawClient::post(
@@ -85,7 +86,7 @@ fn where_nobody_can_count_that_is_said() {
 
 #[test]
 #[contract("I12")]
-fn a_line_that_was_taken_out_of_what_is_counted_is_told() {
+fn a_billing_line_removed_before_the_count_is_reported() {
     let line = "x-anthropic-billing-header: cch=1;";
     let body = json!({
         "model": "m",
@@ -94,8 +95,8 @@ fn a_line_that_was_taken_out_of_what_is_counted_is_told() {
     })
     .to_string();
     let strips = "prefix_routing: {strip_volatile_prefix: true}\n";
-    // Counted by a worker.
-    let native = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
+    // A worker counts.
+    let native = ScriptedEngine::with_native_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"input_tokens":7}"#,
@@ -108,7 +109,7 @@ fn a_line_that_was_taken_out_of_what_is_counted_is_told() {
         (200, Some("volatile_prefix"))
     );
     assert_eq!(pair.receipt(&reply)["rewrites"], json!(["volatile_prefix"]));
-    // And here.
+    // The router counts.
     let engine = ScriptedEngine::start(ScriptedReply::Silence);
     engine.answer(
         "/tokenize",

@@ -1,4 +1,4 @@
-//! What every route forwards, whole and as a stream.
+//! The bytes that every route forwards, as a plain reply and as a stream.
 
 use contract_id::contract;
 
@@ -7,7 +7,7 @@ use crate::{
     harness::{ScriptedReply, json_reply, stream_reply},
 };
 
-/// Bodies as clients write them: odd spacing, unknown members and numbers that no parser would write so.
+/// Bodies as clients write them: odd spacing, unknown members and unusual number formats.
 const ROUTES: [(&str, &str); 6] = [
     (
         "/v1/chat/completions",
@@ -41,18 +41,18 @@ fn a_whole_reply_and_its_request_cross_every_route_byte_for_byte() {
     let pair = RoutedEngine::start();
     for (path, body) in ROUTES {
         let body = body.replace(" STREAM", "");
-        let said = format!(
+        let reply_body = format!(
             r#"{{ "of":"{path}", "n": 1e2,"usage":{{"prompt_tokens":3,"total_tokens":3}}}}"#
         );
         pair.engine.script(ScriptedReply::whole(json_reply(
             "200 OK",
             "x-engine: kept\r\n",
-            &said,
+            &reply_body,
         )));
         let (seen, reply) = pair.carried(path, &body);
         assert_eq!(seen.line(), format!("POST {path} HTTP/1.1"));
         assert_eq!(String::from_utf8_lossy(&seen.body), body);
-        assert_eq!((reply.status, reply.text()), (200, said), "{path}");
+        assert_eq!((reply.status, reply.text()), (200, reply_body), "{path}");
         assert_eq!(
             (
                 reply.header("x-engine"),
@@ -94,20 +94,24 @@ fn a_stream_and_its_request_cross_every_route_byte_for_byte() {
 fn an_engines_refusal_crosses_every_route_unchanged() {
     let pair = RoutedEngine::start();
     for (path, body) in ROUTES {
-        let said = r#"{ "object":"error","message":"no" }"#;
+        let reply_body = r#"{ "object":"error","message":"no" }"#;
         pair.engine.script(ScriptedReply::whole(json_reply(
             "422 Unprocessable Entity",
             "",
-            said,
+            reply_body,
         )));
         let (_, reply) = pair.carried(path, &body.replace(" STREAM", ""));
-        assert_eq!((reply.status, reply.text().as_str()), (422, said), "{path}");
+        assert_eq!(
+            (reply.status, reply.text().as_str()),
+            (422, reply_body),
+            "{path}"
+        );
     }
 }
 
 #[test]
 #[contract("V36")]
-fn what_is_no_request_is_refused_in_the_words_of_its_api() {
+fn an_invalid_request_is_refused_in_the_format_of_its_api() {
     let pair = RoutedEngine::start();
     for (path, _) in ROUTES {
         for (body, code) in [
@@ -148,13 +152,17 @@ fn what_is_no_request_is_refused_in_the_words_of_its_api() {
             ),
         ] {
             let reply = pair.post(path, body);
-            let said = reply.json();
+            let reply_body = reply.json();
             assert_eq!(
-                (reply.status, &said["type"], said["error"]["type"].as_str()),
+                (
+                    reply.status,
+                    &reply_body["type"],
+                    reply_body["error"]["type"].as_str()
+                ),
                 (status, &"error".into(), Some(kind))
             );
             assert_eq!(
-                said["request_id"].as_str(),
+                reply_body["request_id"].as_str(),
                 reply.header("x-request-id"),
                 "{path}"
             );
@@ -171,7 +179,7 @@ fn what_is_no_request_is_refused_in_the_words_of_its_api() {
 
 #[test]
 #[contract("V36")]
-fn load_of_texts_that_are_only_computed_is_counted_and_freed() {
+fn load_of_requests_without_generation_is_counted_and_freed() {
     let pair = RoutedEngine::start();
     let list: Vec<String> = (0..400).map(|n| format!("\"text number {n}\"")).collect();
     pair.engine.script(ScriptedReply::whole(json_reply(

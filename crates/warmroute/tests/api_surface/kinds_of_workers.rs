@@ -1,4 +1,4 @@
-//! How workers of each kind are checked, and the documented examples of a check of one's own.
+//! Health checks of each kind of worker, and the documented examples of custom checks.
 
 use contract_id::contract;
 
@@ -30,7 +30,7 @@ fn state(router: &Program) -> String {
 
 #[test]
 #[contract("CH6")]
-fn an_anthropic_worker_is_well_when_it_refuses_a_message_of_nothing() {
+fn an_anthropic_worker_is_healthy_when_it_rejects_an_empty_message() {
     for status in [
         "200 OK",
         "400 Bad Request",
@@ -41,14 +41,14 @@ fn an_anthropic_worker_is_well_when_it_refuses_a_message_of_nothing() {
         engine.answer("/v1/messages", status, "{}");
         engine.answer("/v1/models", "401 Unauthorized", "{}");
         let _router = Program::serve_with(&worker("anthropic", &engine), &[], &[]).ready(1);
-        let asked = eventually("the check", || {
+        let probe = eventually("the check", || {
             Some(engine.next_request()).filter(|seen| !seen.line().contains("models"))
         });
         assert_eq!(
-            (asked.line().as_str(), &asked.body[..]),
+            (probe.line().as_str(), &probe.body[..]),
             ("POST /v1/messages HTTP/1.1", &b"{}"[..])
         );
-        assert!(asked.header("anthropic-version").is_some());
+        assert!(probe.header("anthropic-version").is_some());
     }
     let engine = scripted();
     engine.answer("/v1/messages", "403 Forbidden", "{}");
@@ -60,7 +60,7 @@ fn an_anthropic_worker_is_well_when_it_refuses_a_message_of_nothing() {
 
 #[test]
 #[contract("CH6", "CH7")]
-fn gemini_and_azure_are_asked_at_their_own_paths_and_then_at_the_next() {
+fn gemini_and_azure_are_probed_at_their_own_paths_and_then_at_the_next() {
     for (kind, first, second) in [
         ("gemini", "/models", "/v1beta/models"),
         ("azure", "/health", "/v1/models"),
@@ -84,7 +84,7 @@ fn gemini_and_azure_are_asked_at_their_own_paths_and_then_at_the_next() {
         );
         assert_eq!(reply.status, 200, "{kind}");
         let engine = scripted();
-        // Only 404 asks on.
+        // Only a 404 leads to the next path.
         engine.answer(first, "500 Internal Server Error", "{}");
         let router = Program::serve_with(&worker(kind, &engine), &[], &[]);
         eventually("the worker to be down", || {
@@ -95,7 +95,7 @@ fn gemini_and_azure_are_asked_at_their_own_paths_and_then_at_the_next() {
 
 #[test]
 #[contract("CH8", "CH7", "CH30")]
-fn the_documents_example_of_custom_paths_runs_as_written() {
+fn the_documented_example_of_custom_paths_runs_as_written() {
     let engine = scripted();
     engine.answer("/v1/models", "200 OK", r#"{"data":[{"id":"my-model"}]}"#);
     engine.answer("/custom-health", "204 No Content", "");
@@ -104,7 +104,7 @@ fn the_documents_example_of_custom_paths_runs_as_written() {
     assert_eq!(engine.next_request().line(), "GET /custom-health HTTP/1.1");
     assert_eq!(router.workers()[0]["name"], "vllm-custom");
     drop(router);
-    // The first path is not there, the next one is; 503 says that the model is loading.
+    // The first path answers 404 and the next one exists; 503 means that the model is loading.
     engine.answer("/custom-health", "404 Not Found", "");
     let router = Program::serve_with(&yaml, &[], &[]).ready(1);
     drop(router);
@@ -117,7 +117,7 @@ fn the_documents_example_of_custom_paths_runs_as_written() {
 
 #[test]
 #[contract("CH8", "CH30")]
-fn the_documents_example_of_a_post_runs_as_written() {
+fn the_documented_example_of_a_post_runs_as_written() {
     for (status, want) in [
         ("200 OK", "ready"),
         ("400 Bad Request", "ready"),
@@ -134,13 +134,13 @@ fn the_documents_example_of_a_post_runs_as_written() {
             &[],
             &[],
         );
-        eventually("the worker to be judged", || {
+        eventually("the worker to have a parity state", || {
             (state(&router) == want).then_some(())
         });
-        let asked = engine.next_request();
-        assert_eq!(asked.line(), "POST /api/v1/health HTTP/1.1");
+        let probe = engine.next_request();
+        assert_eq!(probe.line(), "POST /api/v1/health HTTP/1.1");
         assert_eq!(
-            serde_json::from_slice::<serde_json::Value>(&asked.body).unwrap(),
+            serde_json::from_slice::<serde_json::Value>(&probe.body).unwrap(),
             serde_json::json!({"check": true})
         );
     }

@@ -30,7 +30,7 @@ struct RoutedEngine {
 }
 
 impl RoutedEngine {
-    /// An engine with OpenAI's API only.
+    /// An engine that has only the OpenAI API.
     fn start() -> Self {
         Self::with(
             ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}"))),
@@ -38,10 +38,12 @@ impl RoutedEngine {
         )
     }
 
-    /// An engine that takes messages itself.
+    /// An engine that supports messages natively.
     fn native() -> Self {
         Self::with(
-            ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply("200 OK", "", "{}"))),
+            ScriptedEngine::with_native_messages(ScriptedReply::whole(json_reply(
+                "200 OK", "", "{}",
+            ))),
             "",
         )
     }
@@ -55,24 +57,24 @@ impl RoutedEngine {
         RawClient::post(&self.router.data(), path, body.as_bytes())
     }
 
-    /// The receipt of a reply, settled.
+    /// The settled receipt of a reply.
     fn receipt(&self, reply: &RawReply) -> Value {
         self.router.receipt_of(reply)
     }
 
-    /// Waits until nothing of any request is held.
+    /// Waits until the router holds no state of any request.
     fn router_settles(&self) {
         self.router.settled();
     }
 
-    /// The request that the engine got for this one, and what came of it.
+    /// Sends a request; returns the engine's request and the client's reply.
     fn carried(&self, path: &str, body: &str) -> (harness::SeenRequest, RawReply) {
         let reply = self.post(path, body);
         (self.engine.next_request(), reply)
     }
 }
 
-/// The events of a stream, as name and data.
+/// The events of a stream as pairs of name and data.
 fn events(reply: &RawReply) -> Vec<(String, Value)> {
     let text = reply.text();
     let event = |event: &str| {

@@ -1,4 +1,4 @@
-//! Messages to workers that take them themselves.
+//! Messages sent to workers that support messages natively.
 
 use contract_id::contract;
 use serde_json::json;
@@ -18,11 +18,11 @@ const BODY: &str =
 #[contract("V36", "I12")]
 fn a_message_and_its_request_cross_byte_for_byte_on_both_paths() {
     let pair = RoutedEngine::native();
-    let said = r#"{ "type":"message","usage":{"input_tokens":3,"cache_read_input_tokens":8,"output_tokens":2} }"#;
+    let reply_body = r#"{ "type":"message","usage":{"input_tokens":3,"cache_read_input_tokens":8,"output_tokens":2} }"#;
     pair.engine.script(ScriptedReply::whole(json_reply(
         "200 OK",
         "request-id: theirs\r\n",
-        said,
+        reply_body,
     )));
     for (path, sent) in [
         ("/v1/messages", "/v1/messages"),
@@ -44,7 +44,7 @@ fn a_message_and_its_request_cross_byte_for_byte_on_both_paths() {
         );
         assert_eq!(seen.header("anthropic-beta").as_deref(), Some("b1,b2"));
         assert_eq!(seen.header("x-api-key"), None);
-        assert_eq!((reply.status, reply.text().as_str()), (200, said));
+        assert_eq!((reply.status, reply.text().as_str()), (200, reply_body));
         assert_eq!(reply.header("x-warmroute-rewrites"), None);
         assert_eq!(reply.header("request-id"), reply.header("x-request-id"));
         let outcome = pair.receipt(&reply)["outcome"].clone();
@@ -83,7 +83,7 @@ fn the_events_of_a_message_cross_byte_for_byte() {
 
 #[test]
 #[contract("I5", "F1")]
-fn a_message_that_is_cut_ends_with_an_error_event_of_its_api_and_uncleanly() {
+fn a_cut_message_ends_with_an_error_event_of_its_api_and_uncleanly() {
     let pair = RoutedEngine::native();
     let start = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
     pair.engine
@@ -105,8 +105,8 @@ fn a_message_that_is_cut_ends_with_an_error_event_of_its_api_and_uncleanly() {
 
 #[test]
 #[contract("CH30")]
-fn a_worker_of_type_anthropic_gets_its_key_and_the_version_in_its_own_fields() {
-    let engine = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
+fn an_anthropic_worker_gets_its_key_and_the_version_in_its_own_headers() {
+    let engine = ScriptedEngine::with_native_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,
@@ -127,7 +127,7 @@ fn a_worker_of_type_anthropic_gets_its_key_and_the_version_in_its_own_fields() {
         seen.header("anthropic-version").as_deref(),
         Some("2023-06-01")
     );
-    // It has nothing else that would say the same, and that is said to whoever asks for it.
+    // Other routes have no counterpart on this worker, and the error names the supported one.
     for (path, body) in [
         ("/v1/completions", r#"{"model":"m","prompt":"a"}"#),
         ("/v1/responses", r#"{"model":"m","input":"a"}"#),

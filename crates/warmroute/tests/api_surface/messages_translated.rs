@@ -1,4 +1,4 @@
-//! Messages to workers that have chat completions only.
+//! Messages sent to workers that support only chat completions.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -28,11 +28,11 @@ fn delta(delta: Value, finish: Option<&str>) -> Vec<u8> {
 
 #[test]
 #[contract("V36")]
-fn a_message_is_asked_for_by_a_chat_and_comes_back_as_a_message() {
+fn a_message_is_sent_as_a_chat_and_returned_as_a_message() {
     let pair = RoutedEngine::start();
-    let said = r#"{"id":"chatcmpl-1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hello","tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":20,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":16}}}"#;
+    let reply_body = r#"{"id":"chatcmpl-1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hello","tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":20,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":16}}}"#;
     pair.engine
-        .script(ScriptedReply::whole(json_reply("200 OK", "", said)));
+        .script(ScriptedReply::whole(json_reply("200 OK", "", reply_body)));
     for path in ["/v1/messages", "/anthropic/v1/messages"] {
         let (seen, reply) = pair.carried(path, BODY);
         assert_eq!(seen.line(), "POST /v1/chat/completions HTTP/1.1");
@@ -69,7 +69,7 @@ fn a_message_is_asked_for_by_a_chat_and_comes_back_as_a_message() {
 
 #[test]
 #[contract("V36")]
-fn the_chunks_of_a_chat_come_back_as_the_events_of_a_message() {
+fn chat_chunks_become_message_events() {
     let pair = RoutedEngine::start();
     let usage = json!({"id": "chatcmpl-1", "model": "m", "choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 4}});
     let pieces = [
@@ -88,7 +88,7 @@ fn the_chunks_of_a_chat_come_back_as_the_events_of_a_message() {
         data(usage),
         b"data: [DONE]\n\n".to_vec(),
     ];
-    // However the bytes are cut, the events are the same.
+    // The events do not depend on where the bytes are cut.
     let whole = pieces.concat();
     let torn: Vec<&[u8]> = whole.chunks(7).collect();
     let mut bodies = Vec::new();
@@ -138,7 +138,7 @@ fn the_chunks_of_a_chat_come_back_as_the_events_of_a_message() {
 
 #[test]
 #[contract("I5", "F1", "F20", "F21")]
-fn a_stream_that_is_no_whole_message_ends_with_one_error_event_and_uncleanly() {
+fn an_incomplete_message_stream_ends_with_one_error_event_and_uncleanly() {
     let pair = RoutedEngine::start();
     let begun = [
         delta(json!({"role": "assistant"}), None),
@@ -187,16 +187,19 @@ fn a_stream_that_is_no_whole_message_ends_with_one_error_event_and_uncleanly() {
 
 #[test]
 #[contract("V36", "F12", "F14", "F16")]
-fn errors_have_the_shape_of_messages_whoever_made_them() {
+fn errors_have_the_format_of_messages_whatever_their_origin() {
     let pair = RoutedEngine::start();
     let error = |status: &str, body: &str| {
         pair.engine
             .script(ScriptedReply::whole(json_reply(status, "", body)));
         let reply = pair.post("/v1/messages", BODY);
-        let said = reply.json();
-        assert_eq!(said["type"], "error", "{said}");
-        assert_eq!(said["request_id"].as_str(), reply.header("x-request-id"));
-        let text = |name: &str| said["error"][name].as_str().unwrap().to_owned();
+        let reply_body = reply.json();
+        assert_eq!(reply_body["type"], "error", "{reply_body}");
+        assert_eq!(
+            reply_body["request_id"].as_str(),
+            reply.header("x-request-id")
+        );
+        let text = |name: &str| reply_body["error"][name].as_str().unwrap().to_owned();
         (reply.status, text("type"), text("message"))
     };
     let own =
@@ -226,7 +229,7 @@ fn errors_have_the_shape_of_messages_whoever_made_them() {
 }
 
 #[test]
-fn what_no_chat_can_say_is_refused_before_anything_is_sent() {
+fn a_message_that_no_chat_can_express_is_refused_before_anything_is_sent() {
     let pair = RoutedEngine::start();
     let body = BODY.replace(
         r#"{"name":"f","input_schema":{"type":"object"}}"#,
@@ -243,14 +246,14 @@ fn what_no_chat_can_say_is_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn a_reply_of_some_length_is_translated_whole_and_one_without_end_is_refused() {
+fn a_long_reply_is_translated_and_an_endless_one_is_refused() {
     let pair = RoutedEngine::start();
     let long = "word ".repeat(600_000);
-    let said =
+    let reply_body =
         json!({"id": "1", "choices": [{"message": {"content": long}, "finish_reason": "stop"}]})
             .to_string();
     pair.engine
-        .script(ScriptedReply::whole(json_reply("200 OK", "", &said)));
+        .script(ScriptedReply::whole(json_reply("200 OK", "", &reply_body)));
     let (_, reply) = pair.carried("/v1/messages", BODY);
     assert_eq!((reply.status, reply.clean), (200, true));
     assert_eq!(reply.json()["content"][0]["text"], long);

@@ -1,4 +1,4 @@
-//! Workers with messages of their own beside workers without.
+//! Workers with native messages beside workers without.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ const CHAT: &str =
     r#"{"id":"chatcmpl-1","choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
 
 #[test]
-fn the_worker_is_chosen_first_and_asked_in_its_own_words() {
-    let native = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
+fn the_worker_is_chosen_first_and_gets_the_request_in_its_own_dialect() {
+    let native = ScriptedEngine::with_native_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,
@@ -24,7 +24,7 @@ fn the_worker_is_chosen_first_and_asked_in_its_own_words() {
         format!("plain={}", plain.url()),
     ];
     let router = Program::serve(&workers, &["--policy", "round_robin"]).ready(2);
-    let mut asked = BTreeSet::new();
+    let mut used = BTreeSet::new();
     for n in 0..6 {
         let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": format!("question {n}")}]});
         let reply = RawClient::post(&router.data(), "/v1/messages", body.to_string().as_bytes());
@@ -48,15 +48,15 @@ fn the_worker_is_chosen_first_and_asked_in_its_own_words() {
             engine.next_request().line(),
             format!("POST {path} HTTP/1.1")
         );
-        asked.insert(worker);
+        used.insert(worker);
     }
-    assert_eq!(asked.len(), 2);
+    assert_eq!(used.len(), 2);
 }
 
 #[test]
-fn a_retry_is_said_in_the_words_of_the_next_worker() {
+fn a_retry_is_translated_for_the_next_worker() {
     let busy = || ScriptedReply::whole(json_reply("503 Service Unavailable", "", "{}"));
-    let native = ScriptedEngine::speaking_messages(busy());
+    let native = ScriptedEngine::with_native_messages(busy());
     let plain = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", CHAT)));
     let workers = [
         format!("native={}", native.url()),
@@ -79,9 +79,9 @@ fn a_retry_is_said_in_the_words_of_the_next_worker() {
 }
 
 #[test]
-fn the_configuration_beats_what_a_worker_says() {
+fn the_configured_dialect_overrides_the_detected_one() {
     let says_native =
-        ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply("200 OK", "", CHAT)));
+        ScriptedEngine::with_native_messages(ScriptedReply::whole(json_reply("200 OK", "", CHAT)));
     let says_nothing = ScriptedEngine::start(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
@@ -110,8 +110,8 @@ fn the_configuration_beats_what_a_worker_says() {
 }
 
 #[test]
-fn what_no_chat_can_say_goes_to_a_worker_that_takes_messages() {
-    let native = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
+fn a_message_that_no_chat_can_express_goes_to_a_worker_with_messages() {
+    let native = ScriptedEngine::with_native_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,

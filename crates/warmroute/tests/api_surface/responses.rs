@@ -1,4 +1,4 @@
-//! `/v1/responses`: routed by the chat that stands in for it, and kept by its engine.
+//! `/v1/responses`: routed by the equivalent chat, and stored by the engine.
 
 use contract_id::contract;
 use serde_json::json;
@@ -32,7 +32,7 @@ fn worker_of(router: &Program, body: &str) -> String {
 }
 
 #[test]
-fn a_response_is_routed_by_the_chat_it_amounts_to() {
+fn a_response_is_routed_like_the_equivalent_chat() {
     let pair = RoutedEngine::start();
     let usage = r#""usage":{"input_tokens":20,"input_tokens_details":{"cached_tokens":16},"output_tokens":4}"#;
     pair.engine.script(ScriptedReply::whole(json_reply(
@@ -59,7 +59,7 @@ fn a_response_is_routed_by_the_chat_it_amounts_to() {
 }
 
 #[test]
-fn who_goes_on_from_a_response_goes_to_the_worker_that_has_it() {
+fn a_continued_response_goes_to_the_worker_that_stores_it() {
     for streamed in [false, true] {
         let (engines, router) = two(ScriptedReply::Silence);
         for (engine, id) in engines.iter().zip(["resp_a", "resp_b"]) {
@@ -89,14 +89,15 @@ fn who_goes_on_from_a_response_goes_to_the_worker_that_has_it() {
                 );
             }
         }
-        // One that nobody knows goes where any request goes.
+        // An unknown id is routed like any other request.
         let unknown = ask(r#","previous_response_id":"resp_x""#);
         assert_ne!(worker_of(&router, &unknown), worker_of(&router, &unknown));
     }
 }
 
-/// Two engines of which each takes its first request and closes, and how often they were asked in all.
-fn asked_of_two_that_close(fields: &str) -> (u16, u64) {
+/// Two engines that each close the connection of their first request; returns the status and the
+/// number of requests sent.
+fn send_to_closing_pair(fields: &str) -> (u16, u64) {
     let (engines, router) = two(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
     engines
         .iter()
@@ -111,22 +112,22 @@ fn asked_of_two_that_close(fields: &str) -> (u16, u64) {
 
 #[test]
 #[contract("I4")]
-fn what_an_engine_keeps_is_not_computed_again_when_it_may_have_been_begun() {
+fn a_stored_response_is_not_retried_when_it_may_have_begun() {
     for fields in [
         r#","store":true"#,
         "",
         r#","store":false,"previous_response_id":"resp_x""#,
     ] {
-        assert_eq!(asked_of_two_that_close(fields), (502, 1), "{fields}");
+        assert_eq!(send_to_closing_pair(fields), (502, 1), "{fields}");
     }
-    // What nobody keeps is tried at the other one too.
-    let (_, asked) = asked_of_two_that_close(r#","store":false"#);
-    assert!(asked > 1, "{asked}");
+    // A response that is not stored is also tried at the other engine.
+    let (_, attempts) = send_to_closing_pair(r#","store":false"#);
+    assert!(attempts > 1, "{attempts}");
 }
 
 #[test]
 #[contract("I4")]
-fn a_kept_response_is_tried_elsewhere_where_it_was_surely_not_begun() {
+fn a_stored_response_is_retried_when_it_certainly_has_not_begun() {
     let (engines, router) = two(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
@@ -151,7 +152,7 @@ fn a_kept_response_is_tried_elsewhere_where_it_was_surely_not_begun() {
 
 #[test]
 #[contract("S43")]
-fn fields_that_steer_caches_between_engines_are_refused_here_too() {
+fn kv_transfer_fields_are_refused_on_responses_and_messages_too() {
     let pair = RoutedEngine::start();
     let body = r#"{"model":"m","input":"hi","kv_transfer_params":{"remote_host":"h"}}"#;
     let reply = pair.post("/v1/responses", body);

@@ -1,4 +1,4 @@
-//! The hostile clients. Each sort comes from a loopback address of its own, as hosts of a network would.
+//! The hostile clients. Each kind uses its own loopback address, like hosts of a network.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -22,29 +22,29 @@ use crate::{
     harness::{chat, streamed},
 };
 
-/// Connections that announce or drip a body of [`BODY_BYTES`].
+/// Connections that announce or slowly send a body of [`BODY_BYTES`].
 const BODIES: usize = 64;
 const BODY_BYTES: usize = 32 << 20;
-/// Between two bytes of a dripped body.
+/// Pause between two bytes of a slow body.
 const DRIP: Duration = Duration::from_millis(200);
-/// Connections that never send a byte, at either listener.
+/// Connections that never send a byte, at each of the two listeners.
 const SILENT: usize = 256;
 const SILENT_AT_ADMIN: usize = 64;
 /// Requests that wait for the saturated model at any time.
 const QUEUED: usize = 2_000;
 /// Clients of the hostile engine.
 const HOSTILE: usize = 4;
-/// Before an attacker that was cut off comes back.
+/// Pause before an attacker reconnects after it was cut off.
 const COME_BACK: Duration = Duration::from_millis(250);
 
-/// Every attack at once, on a thread of its own.
+/// Runs every attack at once, on its own thread.
 pub(crate) struct Attack {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
     counts: Arc<AttackCounts>,
 }
 
-/// What the attackers did, to show that there was an attack.
+/// Counts the attackers' work, as proof that an attack took place.
 #[derive(Debug, Default)]
 pub(crate) struct AttackCounts {
     pub(crate) bodies: AtomicU64,
@@ -53,7 +53,7 @@ pub(crate) struct AttackCounts {
     pub(crate) hostile: AtomicU64,
 }
 
-/// The listeners and models that are attacked.
+/// The attacked listeners and models.
 #[derive(Clone, Debug)]
 struct Victims {
     data: SocketAddr,
@@ -74,7 +74,7 @@ impl Attack {
         let (stop, stopped) = oneshot::channel();
         let counted = Arc::clone(&counts);
         let thread = std::thread::spawn(move || {
-            cores::become_other();
+            cores::become_background_load();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
@@ -92,7 +92,7 @@ impl Attack {
         }
     }
 
-    /// Ends every attack; what it did.
+    /// Ends every attack and returns the counts.
     pub(crate) fn stop(self) -> Arc<AttackCounts> {
         let _ = self.stop.send(());
         self.thread.join().expect("the attackers end");
@@ -154,7 +154,7 @@ async fn drip(into: &mut (impl AsyncWriteExt + Unpin)) {
     }
 }
 
-/// Connects and says nothing for as long as it is let.
+/// Connects and sends nothing until the router closes.
 async fn silence(to: SocketAddr, counts: Arc<AttackCounts>) {
     loop {
         if let Some(mut stream) = connect(to, 3).await {
@@ -165,9 +165,9 @@ async fn silence(to: SocketAddr, counts: Arc<AttackCounts>) {
     }
 }
 
-/// One of the requests that wait for a model with far too little capacity.
+/// Sends one of the requests that wait for a model with far too little capacity.
 async fn saturate(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
-    // The first requests come within two seconds rather than in one packet burst.
+    // The first requests arrive within two seconds instead of in one burst.
     sleep(Duration::from_millis(number as u64)).await;
     for turn in 0.. {
         let text = format!("client {number}, turn {turn}: {}", "word ".repeat(40));
@@ -182,7 +182,8 @@ async fn saturate(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
     }
 }
 
-/// A client of the hostile engine: its chats are what the engine's template and tokenizer are applied to.
+/// A client of the hostile engine; the router applies the engine's template and tokenizer to its
+/// chats.
 async fn ask_hostile(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
     for turn in 0.. {
         let text = format!(

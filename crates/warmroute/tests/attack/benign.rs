@@ -1,4 +1,5 @@
-//! Benign traffic that costs the router as much CPU as the attack did: what the honest client is compared with.
+//! Benign traffic that costs the router as much CPU as the attack; the baseline for the honest
+//! client.
 
 use std::{
     net::SocketAddr,
@@ -24,12 +25,12 @@ use crate::{
 
 /// Clients, each with one request at a time.
 const CLIENTS: usize = 32;
-/// Requests a second to begin with, of all clients together.
+/// Initial requests a second of all clients together.
 const FIRST_RATE: u64 = 50;
 const LOWEST_RATE: u64 = 1;
 const HIGHEST_RATE: u64 = 5_000;
 
-/// Running clients of a model that has room for them.
+/// Running clients of a model with enough capacity.
 pub(crate) struct BenignClients {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
@@ -43,7 +44,7 @@ impl BenignClients {
         let (stop, stopped) = oneshot::channel();
         let (paced, model) = (Arc::clone(&rate), model.to_owned());
         let thread = std::thread::spawn(move || {
-            cores::become_other();
+            cores::become_background_load();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
@@ -72,14 +73,14 @@ impl BenignClients {
     }
 }
 
-/// Brings the router's CPU to the wanted share.
+/// Adjusts the rate until the router's CPU share is the wanted one.
 pub(crate) struct RateControl {
     wanted: f64,
     rate: Arc<AtomicU64>,
 }
 
 impl RateControl {
-    /// Called regularly with the share since the last call.
+    /// Takes the CPU share since the last call; called regularly.
     pub(crate) fn adjust(&mut self, cpu_share: f64) {
         let step = (self.wanted / cpu_share.max(1e-3)).clamp(0.5, 2.0);
         let rate = self.rate.load(Ordering::Relaxed) as f64 * step;
@@ -90,7 +91,7 @@ impl RateControl {
     }
 }
 
-/// New prompts over one connection, as fast as the rate says.
+/// Sends new prompts over one connection at the current rate.
 async fn client(to: SocketAddr, model: String, number: usize, rate: Arc<AtomicU64>) {
     let mut stream: Option<TcpStream> = None;
     for turn in 0.. {

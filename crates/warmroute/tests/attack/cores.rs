@@ -1,16 +1,16 @@
-//! Which core a process or a thread runs on, and with which priority.
+//! Pins processes and threads to a core and sets their priority.
 
 use rustix::{
     process::{Pid, Resource, getrlimit, setpriority_process, setrlimit},
     thread::{CpuSet, sched_setaffinity},
 };
 
-/// One of the two cores that the run divides the machine into.
+/// One of the two cores that the run uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Core {
-    /// The router's and the honest client's.
+    /// For the router and the honest client.
     Router,
-    /// Everything else's.
+    /// For everything else.
     Others,
 }
 
@@ -26,8 +26,9 @@ impl Core {
     }
 }
 
-/// The nice value of everything that would run on other machines than the honest client's engine. Without it, the engine
-/// would wait for the attackers' own work, and the run would measure that instead of the router.
+/// The nice value of everything that would run on other machines than the honest client's engine.
+/// Without it, the engine would wait for the attackers' own work, and the run would measure that
+/// instead of the router.
 const NICE: i32 = 19;
 
 /// Pins all threads of a running process. Threads that it starts later inherit the core.
@@ -38,7 +39,8 @@ pub(crate) fn pin_process(pid: u32, core: Core) {
     }
 }
 
-/// Lowers the priority of all threads of a running process. Threads that it starts later inherit it.
+/// Lowers the priority of all threads of a running process. Threads that it starts later inherit
+/// it.
 pub(crate) fn lower_priority(pid: u32) {
     for task in tasks(pid) {
         let _ = setpriority_process(Some(task), NICE);
@@ -62,13 +64,15 @@ pub(crate) fn pin_thread(core: Core) {
     sched_setaffinity(None, &core.set()).expect("a thread can choose its core");
 }
 
-/// Makes the calling thread, and those that it starts, attackers or their like: on the others' core, with low priority.
-pub(crate) fn become_other() {
+/// Makes the calling thread, and all threads that it starts, background load: on the other core,
+/// with low priority.
+pub(crate) fn become_background_load() {
     pin_thread(Core::Others);
     setpriority_process(None, NICE).expect("a thread can lower its priority");
 }
 
-/// The attackers need a descriptor for each of more than two thousand connections.
+/// Raises the soft limit: the attackers need a descriptor for each of more than two thousand
+/// connections.
 pub(crate) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

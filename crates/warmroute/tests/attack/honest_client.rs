@@ -1,7 +1,8 @@
-//! The honest client: one small request after another over one connection, to a model that nobody attacks.
+//! The honest client: one small request after another over one connection, to a model that is not
+//! attacked.
 //!
-//! Every second request goes to the model's engine directly, over a connection of its own. That shows which part of a latency
-//! is the engine's, which shares its core with the attackers.
+//! Every second request goes to the model's engine directly, over a separate connection. That shows
+//! which part of a latency is the engine's, which shares its core with the attackers.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -19,12 +20,12 @@ use crate::{
     harness::{Stopwatch, chat, eventually},
 };
 
-/// Between the end of one request and the begin of the next.
+/// Pause between the end of one request and the start of the next.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A request that takes longer than this is lost.
+/// A request that takes longer counts as lost.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// What became of the client's requests.
+/// The outcomes of the client's requests.
 #[derive(Debug, Default)]
 pub(crate) struct ClientResults {
     pub(crate) routed: Vec<Result<Duration, String>>,
@@ -32,7 +33,7 @@ pub(crate) struct ClientResults {
     pub(crate) direct: Vec<Duration>,
 }
 
-/// A running client. It keeps what became of its requests until they are taken.
+/// A running client. It collects results until they are taken.
 pub(crate) struct HonestClient {
     results: Arc<Mutex<ClientResults>>,
     stop: Arc<AtomicBool>,
@@ -75,7 +76,7 @@ impl HonestClient {
         }
     }
 
-    /// Waits until connections, tokenizer and caches are what they will be.
+    /// Waits until connections, tokenizer and caches are in steady state.
     pub(crate) fn warm_up(&self) {
         eventually("the honest client's first requests", || {
             (self.results.lock().unwrap().routed.len() >= 50).then_some(())
@@ -83,7 +84,7 @@ impl HonestClient {
         self.take();
     }
 
-    /// What became of the requests since the last call.
+    /// The results of the requests since the last call.
     pub(crate) fn take(&self) -> ClientResults {
         std::mem::take(&mut self.results.lock().unwrap())
     }
@@ -104,14 +105,14 @@ struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// How long a chat takes.
+    /// Measures how long a chat takes.
     fn time(&mut self, body: &str) -> Result<Duration, String> {
         let clock = Stopwatch::start();
         self.post(body).map(|()| clock.elapsed())
     }
 
-    /// Sends a chat and reads its reply. As every HTTP client, it sends again over a new connection if an idle one was
-    /// closed before a byte of the reply came.
+    /// Sends a chat and reads its reply. Like every HTTP client, it retries over a new connection
+    /// if an idle one was closed before the first byte of the reply.
     fn post(&mut self, body: &str) -> Result<(), String> {
         if let Some(stream) = self.stream.take() {
             match self.exchange(stream, body) {
@@ -156,7 +157,7 @@ impl ClientConnection {
             let read = stream.read_line(&mut line);
             let before_reply = status.is_empty();
             match read {
-                // Only a closed connection may be tried again: a silent one is a lost request.
+                // Only a closed connection may be retried: a silent one is a lost request.
                 Ok(0) => {
                     return Err(LostRequest {
                         before_reply,
@@ -207,7 +208,7 @@ impl ClientConnection {
 }
 
 struct LostRequest {
-    /// No byte of a reply had come.
+    /// No byte of a reply had arrived.
     before_reply: bool,
     why: String,
 }

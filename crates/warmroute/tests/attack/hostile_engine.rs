@@ -1,4 +1,4 @@
-//! An engine that does everything an engine can do to the router in front of it.
+//! An engine that attacks the router by every means an engine has.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::harness::{ScriptedEngine, ScriptedReply, chunked};
 
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
-/// One large reply for so many rounds of small ones.
+/// Rounds of small replies for each large one.
 const LARGE_EVERY: usize = 200;
 
 /// A scripted engine whose artefacts and replies are hostile.
@@ -16,7 +16,7 @@ pub(crate) struct HostileEngine(ScriptedEngine);
 impl HostileEngine {
     pub(crate) fn start() -> Self {
         let engine = ScriptedEngine::start(ScriptedReply::Cut(Vec::new()));
-        // It pretends to be the simulator, whose tokenizer the router may ask for.
+        // The engine poses as the simulator, whose tokenizer the router may fetch.
         engine.answer(
             "/version",
             "200 OK",
@@ -25,7 +25,7 @@ impl HostileEngine {
         engine.answer("/sim/stats", "200 OK", "{}");
         engine.answer("/sim/tokenizer.json", "200 OK", &tokenizer());
         engine.answer("/sim/tokenizer_config.json", "200 OK", &tokenizer_config());
-        // More than the longest run asks for.
+        // More replies than the longest run requests.
         for number in 0..10_000 {
             small_replies()
                 .into_iter()
@@ -41,13 +41,13 @@ impl HostileEngine {
         self.0.url()
     }
 
-    /// The one model it lists.
+    /// The only model in its list.
     pub(crate) fn model(&self) -> &'static str {
         "m"
     }
 }
 
-/// An id that makes a table of ids 34 GB large.
+/// A tokenizer with an id that would make an id table 34 GB large.
 fn tokenizer() -> String {
     json!({
         "version": "1.0",
@@ -80,7 +80,7 @@ fn small_replies() -> Vec<ScriptedReply> {
     ]
 }
 
-/// A reply of a mebibyte that is not JSON.
+/// A reply of one mebibyte that is not JSON.
 fn large_reply() -> ScriptedReply {
     ScriptedReply::whole(
         [

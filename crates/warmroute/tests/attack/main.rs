@@ -1,13 +1,15 @@
-//! The attack run: one honest client beside hostile clients, a hostile engine, a saturated model, a log that nobody reads
-//! and panics inside the router.
+//! The attack run: one honest client beside hostile clients, a hostile engine, a saturated model, a
+//! log without a reader and panics inside the router.
 //!
-//! Windows alternate: the attack, then benign traffic that costs the router as much CPU. The honest client sends the same
-//! requests to the same idle model in both. Router and honest client share one core, everything else has the other; there the
-//! honest client's engine has priority, since the attackers would be on other machines.
+//! Windows alternate: the attack, then benign traffic that costs the router as much CPU. The honest
+//! client sends the same requests to the same idle model in both. Router and honest client share
+//! one core, everything else has the other; there the honest client's engine has priority, since
+//! the attackers would be on other machines.
 //!
-//! Always checked: the honest client loses no request, memory stays within the budget, the router is the same process at
-//! the end, and each part of the attack really took place. The ratio of the two p99 is printed, and checked where
-//! `ATTACK_MAX_RATIO` gives a bound (`tests/attack/run` does): a shared machine times nothing reliably in half a minute.
+//! Always checked: the honest client loses no request, memory stays within the budget, the router
+//! is the same process at the end, and each part of the attack took place. The ratio of the two p99
+//! is printed, and checked if `ATTACK_MAX_RATIO` gives a bound (`tests/attack/run` sets it): a
+//! shared machine measures nothing reliably in half a minute.
 //!
 //! `ATTACK_SECONDS` sets the length (30 by default).
 
@@ -49,14 +51,14 @@ use self::{
     target::AttackedRouter,
 };
 
-/// Models behind the router: the honest client's, the saturated one and the one of the benign traffic.
+/// Models behind the router: the honest client's, the saturated one and the benign traffic's.
 const HONEST: &str = "honest";
 const SATURATED: &str = "saturated";
 const BENIGN: &str = "benign";
 
 /// Longest window of one kind.
 const LONGEST_WINDOW: Duration = Duration::from_secs(50);
-/// Between two windows, so that neither pays for the other's end.
+/// Pause between two windows, so that one does not affect the next.
 const PAUSE: Duration = Duration::from_secs(2);
 
 fn seconds(variable: &str, otherwise: u64) -> u64 {
@@ -91,7 +93,7 @@ fn an_honest_client_is_served_while_everything_else_attacks() {
         cores::lower_priority(engine.pid());
     }
     let hostile = std::thread::spawn(|| {
-        cores::become_other();
+        cores::become_background_load();
         HostileEngine::start()
     });
     let hostile = hostile.join().expect("the hostile engine starts");

@@ -1,4 +1,4 @@
-//! Figures of the run, and what must hold.
+//! The figures of the run and the conditions that must hold.
 
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
@@ -9,14 +9,14 @@ use crate::{
     target::{AttackedRouter, MEMORY_BUDGET, PANIC_INTERVAL_S},
 };
 
-/// How often CPU and memory are read.
+/// Interval of CPU and memory samples.
 const SAMPLE: Duration = Duration::from_millis(500);
 
-/// What one window showed.
+/// The results of one window.
 #[derive(Debug, Default)]
 pub(crate) struct AttackWindow {
     latencies: Vec<Duration>,
-    /// Of the honest client's engine without the router.
+    /// Latencies of the honest client's engine without the router.
     direct: Vec<Duration>,
     losses: Vec<String>,
     cpu_s: f64,
@@ -26,7 +26,8 @@ pub(crate) struct AttackWindow {
 }
 
 impl AttackWindow {
-    /// Watches the honest client for so long. `adjust` is called with the router's CPU share since its last call.
+    /// Watches the honest client for `length`. `adjust` gets the router's CPU share since its last
+    /// call.
     pub(crate) fn measure(
         honest: &HonestClient,
         target: &AttackedRouter,
@@ -163,7 +164,7 @@ impl AttackReport {
         println!("attacks: {:?}", self.counts);
     }
 
-    /// Fails with what did not hold.
+    /// Fails with each condition that did not hold.
     pub(crate) fn check(&self, target: &AttackedRouter) {
         for (name, window) in [("attack", &self.attacked), ("benign", &self.benign)] {
             let shown: Vec<_> = window.losses.iter().take(5).collect();

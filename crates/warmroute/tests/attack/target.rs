@@ -10,17 +10,17 @@ use tempfile::NamedTempFile;
 
 use crate::harness::{RawClient, eventually};
 
-/// Memory that the router may use: generous for what it does here, far below what the attack asks for.
+/// Memory budget of the router: generous for its work here, far below what the attack requests.
 pub(crate) const MEMORY_BUDGET: u64 = 768 << 20;
-/// A panic inside the router every so many seconds.
+/// Seconds between two panics inside the router.
 pub(crate) const PANIC_INTERVAL_S: u64 = 10;
 
-/// A router whose log is written to a full pipe, with a panic injected every [`PANIC_INTERVAL_S`] seconds. Dropping it
-/// kills the process.
+/// A router whose log goes to a full pipe, with a panic injected every [`PANIC_INTERVAL_S`]
+/// seconds. Dropping it kills the process.
 pub(crate) struct AttackedRouter {
     child: Child,
     ready: Value,
-    /// Open and never read.
+    /// The pipe's reading end, open and never read.
     _stderr: ChildStderr,
     _config: NamedTempFile,
 }
@@ -89,7 +89,7 @@ impl AttackedRouter {
         });
     }
 
-    /// The sum of a metric over its series; 0 where there is none.
+    /// The sum of a metric over its series; 0 if it has none.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let page = RawClient::get(self.admin(), "/metrics").text();
         let value = |line: &str| {

@@ -1,4 +1,4 @@
-//! Blocks, caching, salts and adapters.
+//! Blocks, prefix caching, salts and adapters.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn wrong_block_size() {
     let engine = engine(&["--block-size", "32"]);
     let seen = look_at(&engine, &["--block-size", "16"]);
     let fix = "start the engine with --block-size {here}, or set workers[0].block_size: {there}";
-    let check = seen.names(
+    let check = seen.fails(
         &["w1"],
         "block_size",
         fix,
@@ -32,22 +32,22 @@ fn wrong_block_size() {
 #[contract("G28")]
 fn prefix_caching_off() {
     let fix = "start the engine with --enable-prefix-caching (without --no-enable-prefix-caching)";
-    look_at(&engine(&["--no-prefix-caching"]), &[]).names(&["w1"], "prefix_caching", fix, &[]);
+    look_at(&engine(&["--no-prefix-caching"]), &[]).fails(&["w1"], "prefix_caching", fix, &[]);
 }
 
 #[test]
 #[contract("G28")]
 fn usage_details_off() {
     let fix = "start the engine with --enable-prompt-tokens-details";
-    look_at(&engine(&["--no-usage-details"]), &[]).names(&["w1"], "usage_details", fix, &[]);
+    look_at(&engine(&["--no-usage-details"]), &[]).fails(&["w1"], "usage_details", fix, &[]);
 }
 
-/// A gateway that drops the fields that it does not know.
+/// A gateway that drops unknown fields.
 struct SaltDroppingFront;
 
 impl FrontBehavior for SaltDroppingFront {
-    fn ask(&self, asked: &mut FrontRequest) -> Option<Vec<u8>> {
-        if let Some(body) = asked.body.as_object_mut() {
+    fn ask(&self, request: &mut FrontRequest) -> Option<Vec<u8>> {
+        if let Some(body) = request.body.as_object_mut() {
             body.remove("cache_salt");
         }
         None
@@ -63,17 +63,17 @@ fn salts_are_ignored() {
     look_at_url(&front.url(), &[]).warns("w1", "salt_honoured", fix, &[]);
 }
 
-/// What a name of an adapter comes to.
+/// How a request for the adapter goes wrong.
 enum Adapter {
-    /// It was unloaded, and the list of models is old.
+    /// The adapter was unloaded, and the model list is stale.
     Gone,
-    /// It is served by the base model.
+    /// The base model serves it.
     Ignored,
 }
 
 impl FrontBehavior for Adapter {
-    fn ask(&self, asked: &mut FrontRequest) -> Option<Vec<u8>> {
-        if asked.body["model"] != "ad1" {
+    fn ask(&self, request: &mut FrontRequest) -> Option<Vec<u8>> {
+        if request.body["model"] != "ad1" {
             return None;
         }
         match self {
@@ -83,7 +83,7 @@ impl FrontBehavior for Adapter {
                 Some(json_reply("404 Not Found", "connection: close\r\n", &body))
             }
             Self::Ignored => {
-                asked.body["model"] = "sim".into();
+                request.body["model"] = "sim".into();
                 None
             }
         }
@@ -98,7 +98,7 @@ fn a_listed_adapter_is_not_loaded() {
     let fix =
         "start the engine with --enable-lora --lora-modules {name}=DIR, or take it off the engine";
     let front = EngineFront::of(&engine, Adapter::Gone);
-    look_at_url(&front.url(), &[]).names(&["w1"], "lora", fix, &[("name", "ad1")]);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "lora", fix, &[("name", "ad1")]);
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn adapters_share_the_base_models_cache() {
     let engine = engine(&["--loras", "ad1"]);
     let front = EngineFront::of(&engine, Adapter::Ignored);
     let fix = "update the engine: it mixes the caches of adapters";
-    look_at_url(&front.url(), &[]).names(&["w1"], "lora", fix, &[]);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "lora", fix, &[]);
 }
 
-/// An engine that tells nothing of its cache but in usage, where it always says nothing was found.
+/// An engine that reports its cache only in usage, and always reports no hit.
 struct SilentEngine;
 
 impl FrontBehavior for SilentEngine {
@@ -123,9 +123,9 @@ impl FrontBehavior for SilentEngine {
 
 #[test]
 #[contract("G28")]
-fn a_gateway_drops_the_details_of_usage() {
+fn a_gateway_drops_usage_details() {
     let engine = engine(&[]);
     let front = EngineFront::of(&engine, SilentEngine);
     let fix = "start the engine with --enable-prompt-tokens-details";
-    look_at_url(&front.url(), &[]).names(&["w1"], "usage_details", fix, &[]);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "usage_details", fix, &[]);
 }

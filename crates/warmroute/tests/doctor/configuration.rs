@@ -1,4 +1,4 @@
-//! What the router refuses to start with, before any worker is asked.
+//! Configurations that the router refuses, found before any worker is contacted.
 
 use contract_id::contract;
 
@@ -7,14 +7,14 @@ use crate::{
     look::{DoctorRun, doctor, look_with_file, write},
 };
 
-/// Looks with these sections and one worker that nobody asks.
+/// Runs the doctor with these sections and one worker that is never contacted.
 fn look(sections: &str) -> DoctorRun {
     look_with_file(&format!("{sections}\nworkers: [\"http://127.0.0.1:1\"]\n"))
 }
 
 #[test]
 #[contract("G28")]
-fn operators_connect_from_anywhere_without_a_token() {
+fn the_admin_listener_is_exposed_without_a_token() {
     let seen = look("admin: {listen: \"0.0.0.0:8081\"}");
     let fix = "set admin.listen to a loopback address, or `admin.token_file` (--admin-token-file)";
     let check = seen.refuses(fix, &[]);
@@ -28,14 +28,14 @@ fn operators_connect_from_anywhere_without_a_token() {
 
 #[test]
 #[contract("G28")]
-fn clients_connect_from_anywhere_without_a_key() {
+fn the_data_listener_is_exposed_without_a_key() {
     let fix = "set server.listen to a loopback address, or `server.insecure_open: true` (--insecure-open) to serve everyone";
     look("server: {listen: \"0.0.0.0:8080\"}").refuses(fix, &[]);
 }
 
 #[test]
 #[contract("G28")]
-fn a_key_with_a_slip_of_the_pen() {
+fn a_misspelt_configuration_key() {
     let fix = "at {key} write {right}";
     look("routing: {overlap_wieght: 2}").refuses(
         fix,
@@ -48,7 +48,7 @@ fn a_key_with_a_slip_of_the_pen() {
 
 #[test]
 #[contract("G28")]
-fn a_tokenizer_directory_that_is_not_there() {
+fn a_missing_tokenizer_directory() {
     let seen = doctor(&[
         "-w",
         "http://127.0.0.1:1",
@@ -68,7 +68,7 @@ fn a_tokenizer_directory_that_is_not_there() {
 }
 
 #[test]
-fn a_bad_configuration_is_78_and_still_one_object() {
+fn an_invalid_configuration_ends_with_78_and_still_prints_one_object() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = write(
         dir.path(),
@@ -88,6 +88,6 @@ fn a_bad_configuration_is_78_and_still_one_object() {
     assert_eq!(
         Program::finish(&["doctor"]).code,
         Some(78),
-        "there is nothing to look at"
+        "there is nothing to check"
     );
 }

@@ -1,14 +1,14 @@
-//! Events that are looked for, or published, at a wrong place.
+//! Events that are expected or published at a wrong endpoint.
 
 use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
     front::{EngineFront, FrontBehavior},
-    look::{engine, look_at, look_at_url, look_with_url, place},
+    look::{endpoint_of, engine, look_at, look_at_url, look_with_url},
 };
 
-/// Announces another publisher than there is.
+/// Announces a publisher that does not exist.
 struct FalseAnnouncer(Value);
 
 impl FrontBehavior for FalseAnnouncer {
@@ -25,15 +25,16 @@ impl FrontBehavior for FalseAnnouncer {
 #[contract("G28")]
 fn wrong_port_of_events() {
     let (engine, other) = (engine(&[]), engine(&[]));
-    let there = place(&engine, "kv_events");
+    let there = endpoint_of(&engine, "kv_events");
     let fix = "set workers[0].kv_events.endpoint: \"{there}\", or leave it at auto: that is what the engine announces";
-    let elsewhere = place(&other, "kv_events");
-    let replay = place(&engine, "replay");
+    let elsewhere = endpoint_of(&other, "kv_events");
+    let replay = endpoint_of(&engine, "replay");
     let http = format!("tcp://{}", engine.data());
-    // Nobody listens; something that is no publisher; another engine's publisher; the engine's own replay socket.
+    // A closed port; a server that is no publisher; another engine's publisher; the engine's own
+    // replay socket.
     for wrong in ["tcp://127.0.0.1:1", &http, &elsewhere, &replay] {
         let seen = look_at(&engine, &["--kv-events", &format!("w1={wrong}")]);
-        let check = seen.names(&["w1"], "events_endpoint", fix, &[("there", &there)]);
+        let check = seen.fails(&["w1"], "events_endpoint", fix, &[("there", &there)]);
         assert_eq!(
             (&check["found"], &check["expected"]),
             (&json!(wrong), &json!(there))
@@ -42,7 +43,7 @@ fn wrong_port_of_events() {
     look_at(&engine, &["--kv-events", &format!("w1={there}")]).green();
 }
 
-/// Nobody listens at ports this low.
+/// No process listens at ports this low.
 const NOBODY: &str = "tcp://127.0.0.1:1";
 
 #[test]
@@ -52,7 +53,7 @@ fn the_engine_connects_where_it_should_listen() {
     let front = EngineFront::of(&engine, FalseAnnouncer(json!({"endpoint": NOBODY})));
     let fix = "set \"endpoint\": \"tcp://*:{port}\" in the engine's --kv-events-config: an address without a star is \
                connected to, not listened at";
-    look_at_url(&front.url(), &[]).names(&["w1"], "events_endpoint", fix, &[("port", "1")]);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "events_endpoint", fix, &[("port", "1")]);
 }
 
 #[test]
@@ -61,21 +62,21 @@ fn the_port_of_events_is_closed_to_the_router() {
     let engine = engine(&[]);
     let front = EngineFront::of(&engine, FalseAnnouncer(json!({"endpoint": "tcp://*:1"})));
     let fix = "open port {port} of the engine's machine to the router (for a container: docker run -p {port}:{port})";
-    look_at_url(&front.url(), &[]).names(&["w1"], "events_endpoint", fix, &[("port", "1")]);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "events_endpoint", fix, &[("port", "1")]);
 }
 
 #[test]
 #[contract("G28")]
 fn the_engine_announces_an_address_of_its_own_network() {
     let engine = engine(&[]);
-    let there = place(&engine, "kv_events");
-    // Its port is open at one address of this machine only.
+    let there = endpoint_of(&engine, "kv_events");
+    // Its port is open only at one address of this machine.
     let front = EngineFront::of(
         &engine,
         FalseAnnouncer(json!({"endpoint": there.replace("127.0.0.1", "127.0.0.2")})),
     );
     let fix = "set workers[0].kv_events.endpoint: \"{there}\": the engine announces an address of its own network";
-    look_at_url(&front.url(), &[]).names(&["w1"], "events_endpoint", fix, &[("there", &there)]);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "events_endpoint", fix, &[("there", &there)]);
     look_with_url(
         &front.url(),
         &format!("kv_events: {{endpoint: \"{there}\"}}"),
@@ -95,7 +96,7 @@ fn the_engines_socket_file_is_in_another_container() {
     let fix = "let the router see the engine's {there}, or set \"endpoint\": \"tcp://*:5557\" in the engine's \
                --kv-events-config";
     let values = [("there", "ipc:///nowhere/kv-events")];
-    look_at_url(&front.url(), &[]).names(&["w1"], "events_endpoint", fix, &values);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "events_endpoint", fix, &values);
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn events_are_published_on_all_interfaces() {
         "--replay",
         "tcp://0.0.0.0:0",
     ]);
-    let there = place(&open, "kv_events");
+    let there = endpoint_of(&open, "kv_events");
     let port = there.rsplit(':').next().expect("a port");
     let fix = "set \"endpoint\": \"ipc:///tmp/{name}.events\", \"replay_endpoint\": \"ipc:///tmp/{name}.replay\" in the \
                engine's --kv-events-config, or close port {port} to other machines";

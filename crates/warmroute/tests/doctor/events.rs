@@ -1,4 +1,4 @@
-//! Events that are off, come under another topic, or say what cannot be used.
+//! Events that are off, have another topic, or are unusable.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 use crate::{
     front::{EngineFront, FrontBehavior},
     harness::Program,
-    look::{DoctorRun, engine, look_at, look_at_url, look_with, place},
+    look::{DoctorRun, endpoint_of, engine, look_at, look_at_url, look_with},
     relay::{MessageChange, TestRelay, replaced},
 };
 
-/// Its own flags, which turn events on.
+/// The engine's flags that turn events on.
 const ON: &str = "start the engine with --kv-events-config '{\"enable_kv_cache_events\": true, \"publisher\": \"zmq\", \
                   \"endpoint\": \"tcp://*:5557\", \"replay_endpoint\": \"tcp://*:5558\"}'";
 
 #[test]
 #[contract("G28", "V18")]
 fn the_engine_publishes_no_events() {
-    look_at(&engine(&["--no-kv-events"]), &[]).names(&["w1"], "events_enabled", ON, &[]);
+    look_at(&engine(&["--no-kv-events"]), &[]).fails(&["w1"], "events_enabled", ON, &[]);
 }
 
-/// Events are on, and their publisher is the one that publishes nothing, as releases before 0.12 have it.
+/// Events are on with the publisher that publishes nothing, as in releases before 0.12.
 struct NullPublisher;
 
 impl FrontBehavior for NullPublisher {
@@ -38,7 +38,7 @@ impl FrontBehavior for NullPublisher {
 fn the_engines_publisher_is_null() {
     let silent = engine(&["--no-kv-events"]);
     let front = EngineFront::of(&silent, NullPublisher);
-    look_at_url(&front.url(), &[]).names(&["w1"], "events_enabled", ON, &[]);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "events_enabled", ON, &[]);
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn the_engines_publisher_is_null() {
 fn the_router_follows_no_events() {
     let engine = engine(&[]);
     let fix = "set kv_events.enabled: true (leave out --no-kv-events)";
-    look_at(&engine, &["--no-kv-events"]).names(&["w1"], "events_enabled", fix, &[]);
+    look_at(&engine, &["--no-kv-events"]).fails(&["w1"], "events_enabled", fix, &[]);
     let fix = "set workers[0].kv_events.source: auto";
-    look_with(&engine, "kv_events: {source: none}", "").names(&["w1"], "events_enabled", fix, &[]);
+    look_with(&engine, "kv_events: {source: none}", "").fails(&["w1"], "events_enabled", fix, &[]);
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn wrong_topic() {
         "set {key}: \"{there}\", or set \"topic\": \"{here}\" in the engine's --kv-events-config";
     let values = |key, here| [("key", key), ("there", "kv@here"), ("here", here)];
     let wrong = look_with(&engine, "kv_events: {topic: \"kv@elsewhere\"}", "");
-    let check = wrong.names(
+    let check = wrong.fails(
         &["w1"],
         "events_arriving",
         fix,
@@ -67,7 +67,7 @@ fn wrong_topic() {
     );
     assert_eq!(check["found"], "\"kv@here\"");
     let wrong = look_with(&engine, "", "kv_events: {topic_filter: x}");
-    wrong.names(
+    wrong.fails(
         &["w1"],
         "events_arriving",
         fix,
@@ -76,19 +76,19 @@ fn wrong_topic() {
     look_with(&engine, "kv_events: {topic: \"kv@\"}", "").green();
 }
 
-/// Looks at an engine whose events come through a relay that changes them.
+/// Checks an engine whose events pass a relay that changes them.
 fn look_through(engine: &Program, change: MessageChange) -> DoctorRun {
     look_through_with(engine, change, "")
 }
 
 /// The same with these keys of the worker.
 fn look_through_with(engine: &Program, change: MessageChange, keys: &str) -> DoctorRun {
-    let relay = TestRelay::of(&place(engine, "kv_events"), change);
-    // Nothing else tells where it publishes: only the relay is known.
+    let relay = TestRelay::of(&endpoint_of(engine, "kv_events"), change);
+    // The engine announces no publisher, so only the relay is known.
     let endpoints = format!(
         "endpoint: \"{}\", replay_endpoint: \"{}\"",
         relay.endpoint,
-        place(engine, "replay")
+        endpoint_of(engine, "replay")
     );
     look_with(engine, &format!("kv_events: {{{endpoints}}}{keys}"), "")
 }
@@ -98,7 +98,7 @@ fn quiet(flags: &[&str]) -> Program {
     engine(&[&["--without", "/kv_event_sources"], flags].concat())
 }
 
-/// Topic, number and the batch with this text in place of that.
+/// Topic, number and batch, with `from` replaced by `to`.
 fn reworded(message: &[Vec<u8>], from: &str, to: &str) -> Vec<Vec<u8>> {
     vec![
         message[0].clone(),
@@ -108,7 +108,7 @@ fn reworded(message: &[Vec<u8>], from: &str, to: &str) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_relay_that_changes_nothing_is_as_good_as_its_engine() {
+fn a_relay_that_changes_nothing_passes_every_check() {
     look_through(&quiet(&[]), Some).green();
 }
 
@@ -119,7 +119,7 @@ fn blocks_are_announced_on_an_unknown_medium() {
     let fix =
         "set workers[0].allow_tiers: [device, host] if it cannot be read back, and report its name";
     assert_eq!(
-        look_through(&quiet(&[]), tape).names(&["w1"], "medium_known", fix, &[])["found"],
+        look_through(&quiet(&[]), tape).fails(&["w1"], "medium_known", fix, &[])["found"],
         "TAPE"
     );
     let known = look_through_with(&quiet(&[]), tape, ", allow_tiers: [device, host]");
@@ -138,7 +138,7 @@ fn a_hybrid_model_announces_only_groups_that_do_not_hold_every_token() {
     let fix = "set workers[0].kv_events.source: none: what it has cached is guessed then, until a release also announces \
                its groups of full attention";
     assert_eq!(
-        seen.names(&["w1"], "hybrid_groups", fix, &[])["found"],
+        seen.fails(&["w1"], "hybrid_groups", fix, &[])["found"],
         "mamba"
     );
 }
@@ -150,7 +150,7 @@ const HOUR: f64 = 3600.0;
 #[contract("G28")]
 fn the_engines_clock_is_wrong() {
     let seen = look_through(&quiet(&[]), |mut message| {
-        // An array whose first value is the time, eight bytes after their mark.
+        // An array whose first value is the time, eight bytes after its type byte.
         let batch = &mut message[2];
         assert_eq!(batch[1], 0xcb, "a time comes first");
         let ts = f64::from_be_bytes(batch[2..10].try_into().expect("eight bytes"));
@@ -158,7 +158,7 @@ fn the_engines_clock_is_wrong() {
         Some(message)
     });
     let fix = "synchronise the clocks of both machines by NTP: timedatectl set-ntp true";
-    let check = seen.names(&["w1"], "clock", fix, &[]);
+    let check = seen.fails(&["w1"], "clock", fix, &[]);
     assert!(
         check["message"]
             .as_str()
@@ -172,11 +172,11 @@ fn the_engines_clock_is_wrong() {
 fn batches_are_lost_on_the_way() {
     static BATCHES: AtomicU64 = AtomicU64::new(0);
     let seen = look_through(&quiet(&[]), |message| {
-        // The second one, which continues the first.
+        // Loses the second batch, which continues the first.
         (BATCHES.fetch_add(1, Ordering::SeqCst) != 1).then_some(message)
     });
     let fix = "set \"hwm\": 1000000 in the engine's --kv-events-config, and look for a slow network between";
-    assert_eq!(seen.names(&["w1"], "sequence", fix, &[])["found"], "1");
+    assert_eq!(seen.fails(&["w1"], "sequence", fix, &[])["found"], "1");
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Workers that do not go together.
+//! Workers that contradict each other.
 
 use contract_id::contract;
 
 use crate::{
     harness::Program,
-    look::{doctor, engine, look_with_file, place},
+    look::{doctor, endpoint_of, engine, look_with_file},
     tokens::tiny_qwen,
 };
 
@@ -17,8 +17,8 @@ fn one_engine_is_two_workers() {
     for second in [&here, &named] {
         let (one, two) = (format!("w1={here}"), format!("w2={second}"));
         let seen = doctor(&["-w", &one, "-w", &two]);
-        let found = seen.alike(&["w1", "w2"], "identity_unique", fix);
-        // Each names the other's address, in the other's words.
+        let found = seen.fixes(&["w1", "w2"], "identity_unique", fix);
+        // Each check names the other worker's address as that one is configured.
         assert_eq!(
             found,
             [fix.replace("{url}", second), fix.replace("{url}", &here)]
@@ -29,13 +29,13 @@ fn one_engine_is_two_workers() {
 #[test]
 #[contract("G28")]
 fn one_publisher_is_followed_for_two_workers() {
-    // Neither tells where it publishes, and both entries have the same line.
+    // Neither engine announces a publisher, and both entries have the same endpoint.
     let flags = ["--without", "/kv_event_sources"];
     let (one, two) = (engine(&flags), engine(&flags));
     let endpoints = format!(
         "kv_events: {{endpoint: \"{}\", replay_endpoint: \"{}\"}}",
-        place(&one, "kv_events"),
-        place(&one, "replay")
+        endpoint_of(&one, "kv_events"),
+        endpoint_of(&one, "replay")
     );
     let entry = |name: &str, engine: &Program| {
         format!(
@@ -49,7 +49,7 @@ fn one_publisher_is_followed_for_two_workers() {
         entry("w2", &two)
     ));
     let fix = "set workers[{at}].kv_events.endpoint to the publisher of {url}, or leave one of the two out";
-    let found = seen.alike(&["w1", "w2"], "identity_unique", fix);
+    let found = seen.fixes(&["w1", "w2"], "identity_unique", fix);
     let printed =
         |at: usize, url: String| fix.replace("{at}", &at.to_string()).replace("{url}", &url);
     assert_eq!(found, [printed(0, one.url()), printed(1, two.url())]);
@@ -62,7 +62,7 @@ fn two_models_are_served_under_one_name() {
     let (first, second) = (format!("w1={}", one.url()), format!("w2={}", two.url()));
     let fix = "start both with the same model, or serve one of them as another name than {model} (--served-model-name)";
     let seen = doctor(&["-w", &first, "-w", &second]);
-    seen.names(&["w1", "w2"], "model_agrees", fix, &[("model", "sim")]);
+    seen.fails(&["w1", "w2"], "model_agrees", fix, &[("model", "sim")]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A web server in front of an engine, which passes everything on and changes what a test wants changed.
+//! A proxy in front of an engine that forwards everything, with the changes of a test.
 
 use std::{
     io::{Read, Write},
@@ -14,17 +14,17 @@ use serde_json::Value;
 
 use crate::harness::{Program, json_reply};
 
-/// A request on its way to the engine.
+/// A request to the engine.
 pub(crate) struct FrontRequest {
     pub(crate) path: String,
-    /// Null where there is none.
+    /// Null for a request without a JSON body.
     pub(crate) body: Value,
 }
 
-/// What a front does with requests and replies.
+/// Changes to requests and replies.
 pub(crate) trait FrontBehavior: Send + Sync + 'static {
-    /// Changes a request; a reply given here goes out instead of the engine's.
-    fn ask(&self, _asked: &mut FrontRequest) -> Option<Vec<u8>> {
+    /// Changes a request; a returned reply replaces the engine's.
+    fn ask(&self, _request: &mut FrontRequest) -> Option<Vec<u8>> {
         None
     }
 
@@ -39,10 +39,10 @@ pub(crate) struct EngineFront {
 }
 
 impl EngineFront {
-    pub(crate) fn of(engine: &Program, manners: impl FrontBehavior) -> Self {
+    pub(crate) fn of(engine: &Program, behavior: impl FrontBehavior) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
-        let (engine, manners) = (engine.data(), Arc::new(manners));
+        let (engine, behavior) = (engine.data(), Arc::new(behavior));
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);
         std::thread::spawn(move || {
@@ -50,8 +50,8 @@ impl EngineFront {
                 if stopped.load(Ordering::SeqCst) {
                     break;
                 }
-                let (engine, manners) = (engine.clone(), Arc::clone(&manners));
-                std::thread::spawn(move || serve(stream, &engine, &*manners));
+                let (engine, behavior) = (engine.clone(), Arc::clone(&behavior));
+                std::thread::spawn(move || serve(stream, &engine, &*behavior));
             }
         });
         Self { address, stop }
@@ -70,8 +70,8 @@ impl Drop for EngineFront {
     }
 }
 
-/// One request per connection: a reply says that it is the last one.
-fn serve(mut client: TcpStream, engine: &str, manners: &dyn FrontBehavior) -> Option<()> {
+/// Serves one request per connection: every reply closes it.
+fn serve(mut client: TcpStream, engine: &str, behavior: &dyn FrontBehavior) -> Option<()> {
     client
         .set_read_timeout(Some(Duration::from_secs(30)))
         .ok()?;
@@ -79,11 +79,11 @@ fn serve(mut client: TcpStream, engine: &str, manners: &dyn FrontBehavior) -> Op
     let mut lines = head.split("\r\n");
     let mut first = lines.next()?.split(' ');
     let (method, path) = (first.next()?, first.next()?.to_owned());
-    let mut asked = FrontRequest {
+    let mut incoming = FrontRequest {
         path,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     };
-    if let Some(reply) = manners.ask(&mut asked) {
+    if let Some(reply) = behavior.ask(&mut incoming) {
         return client.write_all(&reply).ok();
     }
     let kept = |line: &&str| {
@@ -98,13 +98,13 @@ fn serve(mut client: TcpStream, engine: &str, manners: &dyn FrontBehavior) -> Op
         .filter(kept)
         .map(|line| format!("{line}\r\n"))
         .collect();
-    let body = if asked.body.is_null() {
+    let body = if incoming.body.is_null() {
         String::new()
     } else {
-        asked.body.to_string()
+        incoming.body.to_string()
     };
     let length = body.len();
-    let path = &asked.path;
+    let path = &incoming.path;
     let request = format!(
         "{method} {path} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     );
@@ -113,17 +113,17 @@ fn serve(mut client: TcpStream, engine: &str, manners: &dyn FrontBehavior) -> Op
     let (head, body) = read_message(&mut upstream)?;
     let reply = match serde_json::from_slice::<Value>(&body) {
         Ok(mut json) => {
-            manners.reply(path, &mut json);
+            behavior.reply(path, &mut json);
             let status = head.split("\r\n").next()?.split_once(' ')?.1.to_owned();
             json_reply(&status, "connection: close\r\n", &json.to_string())
         }
-        // Metrics, and the empty body of a health check.
+        // Replies that are not JSON: metrics, and the empty body of a health check.
         Err(_) => [head.as_bytes(), b"\r\n\r\n", &body].concat(),
     };
     client.write_all(&reply).ok()
 }
 
-/// A head without the empty line that ends it, and a body as long as the head says, or up to the end.
+/// Reads a head without its empty line, and a body of the announced length or up to the end.
 fn read_message(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 8192];

@@ -1,4 +1,4 @@
-//! Running the doctor, and what its report must say.
+//! Runs the doctor and asserts its report.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use crate::harness::Program;
 
-/// What the manual says of misconfigurations.
+/// The manual's table of misconfigurations.
 const MANUAL: &str = include_str!("../../../../docs/doctor.md");
 
-/// A report and the exit code that came with it.
+/// A report and its exit code.
 #[derive(Debug)]
 pub(crate) struct DoctorRun {
     pub(crate) code: Option<i32>,
@@ -27,43 +27,43 @@ pub(crate) fn doctor(args: &[&str]) -> DoctorRun {
     }
 }
 
-/// A quick engine.
+/// An engine that answers quickly.
 pub(crate) fn engine(flags: &[&str]) -> Program {
     Program::engine(&[&["--speed", "20"], flags].concat())
 }
 
-/// Where an engine publishes or answers replays: `what` is `kv_events` or `replay`.
-pub(crate) fn place(engine: &Program, what: &str) -> String {
+/// The endpoint of an engine's publisher (`kv_events`) or of its replay socket (`replay`).
+pub(crate) fn endpoint_of(engine: &Program, what: &str) -> String {
     engine.ready[what][0]
         .as_str()
-        .expect("the engine says where it publishes")
+        .expect("the engine reports its publisher")
         .to_owned()
 }
 
-/// Looks at the worker `w1` at `url`, with further arguments.
+/// Checks the worker `w1` at `url`, with further arguments.
 pub(crate) fn look_at_url(url: &str, args: &[&str]) -> DoctorRun {
     let worker = format!("w1={url}");
     doctor(&[&["-w", &worker], args].concat())
 }
 
-/// The same of a running engine.
+/// The same for a running engine.
 pub(crate) fn look_at(engine: &Program, args: &[&str]) -> DoctorRun {
     look_at_url(&engine.url(), args)
 }
 
-/// Looks at the worker `w1` at `url` with these keys of its own and these sections of configuration.
+/// Checks the worker `w1` at `url` with these worker keys and these sections of configuration.
 pub(crate) fn look_with_url(url: &str, keys: &str, sections: &str) -> DoctorRun {
     look_with_file(&format!(
         "{sections}\nworkers:\n  - {{name: w1, url: \"{url}\", {keys}}}\n"
     ))
 }
 
-/// The same of a running engine.
+/// The same for a running engine.
 pub(crate) fn look_with(engine: &Program, keys: &str, sections: &str) -> DoctorRun {
     look_with_url(&engine.url(), keys, sections)
 }
 
-/// Looks with a configuration file of this text.
+/// Checks a configuration file of this text.
 pub(crate) fn look_with_file(yaml: &str) -> DoctorRun {
     let dir = tempfile::tempdir().expect("a directory");
     doctor(&["-c", &write(dir.path(), "warmroute.yaml", yaml)])
@@ -76,7 +76,7 @@ pub(crate) fn write(dir: &Path, name: &str, text: &str) -> String {
 }
 
 impl DoctorRun {
-    /// Every check of the report: whose it is, and the check.
+    /// Every check of the report with its owner: a worker's name or `router`.
     fn checks(&self) -> Vec<(&str, &Value)> {
         let router = self.report["checks"]
             .as_array()
@@ -98,7 +98,7 @@ impl DoctorRun {
         router.chain(workers).collect()
     }
 
-    /// Those with this status, as `owner id`.
+    /// The checks with this status, as `owner id`.
     pub(crate) fn with(&self, status: &str) -> Vec<String> {
         let checks = self
             .checks()
@@ -109,7 +109,7 @@ impl DoctorRun {
             .collect()
     }
 
-    /// The one check of that id at the worker of that name.
+    /// The only check with that id of that owner.
     pub(crate) fn check(&self, owner: &str, id: &str) -> &Value {
         let found = self
             .checks()
@@ -120,7 +120,7 @@ impl DoctorRun {
             .1
     }
 
-    /// Asserts that nothing failed and nothing is worth a look, and that it says so.
+    /// Asserts that nothing failed and nothing warns, and that the summary confirms it.
     pub(crate) fn green(self) -> Self {
         assert_eq!(self.with("fail"), [""; 0], "{}", self.report);
         assert_eq!(self.with("warn"), [""; 0], "{}", self.report);
@@ -128,9 +128,9 @@ impl DoctorRun {
         self
     }
 
-    /// Asserts that exactly this check failed at `w1`, that nothing else is worth a look, and that its fix has all of
-    /// `words`. Answers the check.
-    pub(crate) fn only(&self, id: &str, words: &[&str]) -> &Value {
+    /// Asserts that only this check failed at `w1`, that nothing warns, and that its fix contains
+    /// all of `words`. Returns the check.
+    pub(crate) fn fails_only(&self, id: &str, words: &[&str]) -> &Value {
         assert_eq!(self.with("fail"), [format!("w1 {id}")], "{:#}", self.report);
         assert_eq!(self.with("warn"), [""; 0], "{:#}", self.report);
         assert_eq!((self.code, &self.report["ok"]), (Some(1), &json!(false)));
@@ -144,9 +144,10 @@ impl DoctorRun {
         check
     }
 
-    /// Asserts that the check `id` failed for `owners` and nothing else is to be said of anything, that each prints just
-    /// this fix, and that the manual's table has it. In the table a fix has its `{names}` where `values` stand here.
-    pub(crate) fn names(
+    /// Asserts that the check `id` failed for `owners` and that no other check fails or warns, that
+    /// each prints exactly this fix, and that the manual's table has it. The table has `{names}`
+    /// where `values` are filled in here.
+    pub(crate) fn fails(
         &self,
         owners: &[&str],
         id: &str,
@@ -159,10 +160,10 @@ impl DoctorRun {
             "{:#}",
             self.report
         );
-        self.says("fail", owners, id, fix, values)
+        self.reports("fail", owners, id, fix, values)
     }
 
-    /// The same of something that is only worth a look.
+    /// The same for a warning.
     pub(crate) fn warns(
         &self,
         owner: &str,
@@ -176,7 +177,7 @@ impl DoctorRun {
             "{:#}",
             self.report
         );
-        self.says("warn", &[owner], id, fix, values)
+        self.reports("warn", &[owner], id, fix, values)
     }
 
     /// Exit code 78: the router would not start.
@@ -187,13 +188,13 @@ impl DoctorRun {
             "{:#}",
             self.report
         );
-        self.says("fail", &["router"], "config", fix, values)
+        self.reports("fail", &["router"], "config", fix, values)
     }
 
-    /// Asserts that the check `id` failed for `owners` and nothing else is to be said of anything, and that the manual has
-    /// this fix. Answers what each of them printed.
-    pub(crate) fn alike(&self, owners: &[&str], id: &str, fix: &str) -> Vec<String> {
-        self.is_all("fail", owners, id, fix);
+    /// Asserts that the check `id` failed for `owners` and that no other check fails or warns, and
+    /// that the manual has this fix. Returns the fix that each owner got.
+    pub(crate) fn fixes(&self, owners: &[&str], id: &str, fix: &str) -> Vec<String> {
+        self.assert_all("fail", owners, id, fix);
         let fix = |owner: &&str| {
             self.check(owner, id)["fix"]
                 .as_str()
@@ -203,7 +204,7 @@ impl DoctorRun {
         owners.iter().map(fix).collect()
     }
 
-    fn says(
+    fn reports(
         &self,
         status: &str,
         owners: &[&str],
@@ -211,7 +212,7 @@ impl DoctorRun {
         fix: &str,
         values: &[(&str, &str)],
     ) -> &Value {
-        self.is_all(status, owners, id, fix);
+        self.assert_all(status, owners, id, fix);
         let printed = values.iter().fold(fix.to_owned(), |fix, (name, value)| {
             fix.replace(&format!("{{{name}}}"), value)
         });
@@ -221,14 +222,14 @@ impl DoctorRun {
         self.check(owners[0], id)
     }
 
-    fn is_all(&self, status: &str, owners: &[&str], id: &str, fix: &str) {
-        for (said, wanted) in [("fail", status == "fail"), ("warn", status == "warn")] {
+    fn assert_all(&self, status: &str, owners: &[&str], id: &str, fix: &str) {
+        for (known, wanted) in [("fail", status == "fail"), ("warn", status == "warn")] {
             let expected: Vec<String> = if wanted {
                 owners.iter().map(|owner| format!("{owner} {id}")).collect()
             } else {
                 Vec::new()
             };
-            assert_eq!(self.with(said), expected, "{said}: {:#}", self.report);
+            assert_eq!(self.with(known), expected, "{known}: {:#}", self.report);
         }
         let row = format!("| {status} | `{id}` | `` {fix} `` |");
         assert!(MANUAL.contains(&row), "docs/doctor.md lists no {row}");

@@ -1,7 +1,8 @@
-//! `warmroute doctor` names what is wrong between router and engines, exactly that, and the way to mend it.
+//! `warmroute doctor` reports exactly the problem between router and engines, with its fix.
 //!
-//! Every misconfiguration here is made of real processes: the program's own engine, and where that is too well behaved a
-//! [`front`] that changes what it says over HTTP or a [`relay`] that changes what it publishes.
+//! Every misconfiguration here consists of real processes: the program's own engine, and where that
+//! cannot misbehave, a [`front`] that changes its HTTP replies or a [`relay`] that changes its
+//! events.
 
 #![allow(
     clippy::unwrap_used,

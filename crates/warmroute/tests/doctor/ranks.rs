@@ -1,11 +1,11 @@
-//! Data-parallel ranks that are miscounted or misplaced.
+//! Data-parallel ranks with a wrong count or wrong endpoints.
 
 use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
     front::{EngineFront, FrontBehavior},
-    look::{engine, look_at, look_at_url, look_with, place},
+    look::{endpoint_of, engine, look_at, look_at_url, look_with},
 };
 
 #[test]
@@ -13,28 +13,28 @@ use crate::{
 fn ranks_miscounted() {
     let (one, two) = (engine(&[]), engine(&["--dp-size", "2"]));
     let fix = "set workers[0].dp_ranks: {there}, or leave it at auto, or start the engine with --data-parallel-size {here}";
-    look_with(&one, "dp_ranks: 2", "").names(
+    look_with(&one, "dp_ranks: 2", "").fails(
         &["w1"],
         "dp_ranks",
         fix,
         &[("there", "1"), ("here", "2")],
     );
     let seen = look_with(&two, "dp_ranks: 1", "");
-    let check = seen.names(&["w1"], "dp_ranks", fix, &[("there", "2"), ("here", "1")]);
+    let check = seen.fails(&["w1"], "dp_ranks", fix, &[("there", "2"), ("here", "1")]);
     assert_eq!(
         (&check["found"], &check["expected"]),
         (&json!("2"), &json!("1"))
     );
-    // With its endpoint spelled out the second rank's port would be guessed at.
+    // With an explicit endpoint, the port of the second rank would be a guess.
     let spelled = format!(
         "dp_ranks: 2, kv_events: {{endpoint: \"{}\"}}",
-        place(&one, "kv_events")
+        endpoint_of(&one, "kv_events")
     );
-    look_with(&one, &spelled, "").names(&["w1"], "dp_ranks", fix, &[("there", "1"), ("here", "2")]);
+    look_with(&one, &spelled, "").fails(&["w1"], "dp_ranks", fix, &[("there", "1"), ("here", "2")]);
     look_with(&two, "dp_ranks: 2", "").green();
 }
 
-/// Announces each rank's publisher as the other one's.
+/// Announces each rank's publisher as that of the other.
 struct SwappedRanks;
 
 impl FrontBehavior for SwappedRanks {
@@ -53,5 +53,5 @@ fn ranks_publish_in_each_others_place() {
     let front = EngineFront::of(&engine, SwappedRanks);
     let fix = "let each rank publish on the port of rank 0 plus its number, and name rank 0's in \
                workers[0].kv_events.endpoint, or leave that at auto";
-    look_at_url(&front.url(), &[]).names(&["w1"], "dp_offset", fix, &[]);
+    look_at_url(&front.url(), &[]).fails(&["w1"], "dp_offset", fix, &[]);
 }

@@ -1,14 +1,14 @@
-//! A publisher that says what an engine's says, changed as a test wants it.
+//! A publisher that repeats an engine's events with the changes of a test.
 
 use std::{thread::JoinHandle, time::Duration};
 
 use tokio::sync::oneshot;
 use zmtp::{Limits, Pub, PubSettings, Sub, SubEvent};
 
-/// What becomes of a message: topic, number, batch. `None`: it is lost.
+/// Changes a message: topic, number, batch. `None`: the message is lost.
 pub(crate) type MessageChange = fn(Vec<Vec<u8>>) -> Option<Vec<Vec<u8>>>;
 
-/// The relay. Dropping it ends it.
+/// The relay. Dropping it stops it.
 pub(crate) struct TestRelay {
     pub(crate) endpoint: String,
     stop: Option<oneshot::Sender<()>>,
@@ -36,7 +36,8 @@ impl TestRelay {
                 let passing = async {
                     loop {
                         match sub.next().await {
-                            // The subscription is on its way; the engine says nothing before it is asked something.
+                            // The subscription may not be active yet; the engine publishes nothing
+                            // before its first request.
                             SubEvent::Connected { .. } => drop(ready.send(endpoint.to_string())),
                             SubEvent::Message { frames, .. } => {
                                 let frames = frames.iter().map(|frame| frame.to_vec()).collect();
@@ -67,14 +68,14 @@ impl TestRelay {
 
 impl Drop for TestRelay {
     fn drop(&mut self) {
-        // Whether it still runs or not.
+        // The thread may have ended already.
         let _ = self.stop.take().map(|stop| stop.send(()));
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// The batch with every `from` replaced: a msgpack string has its length in its first byte, and nothing counts bytes
-/// beyond that.
+/// The batch with every `from` replaced. A msgpack string has its length in its first byte, and no
+/// other length covers it.
 pub(crate) fn replaced(batch: &[u8], from: &str, to: &str) -> Vec<u8> {
     let (from, to) = (short_text(from), short_text(to));
     let mut out = Vec::new();
@@ -91,7 +92,7 @@ pub(crate) fn replaced(batch: &[u8], from: &str, to: &str) -> Vec<u8> {
     out
 }
 
-/// A msgpack text of up to 31 bytes.
+/// A msgpack string of up to 31 bytes.
 pub(crate) fn short_text(text: &str) -> Vec<u8> {
     let length = u8::try_from(text.len()).expect("a short text");
     assert!(length < 32, "{text}");

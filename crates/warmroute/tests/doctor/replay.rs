@@ -1,14 +1,14 @@
-//! Replays that are off, or asked for in a wrong place.
+//! Replays that are off or requested at a wrong endpoint.
 
 use contract_id::contract;
 
-use crate::look::{engine, look_at, look_with, place};
+use crate::look::{endpoint_of, engine, look_at, look_with};
 
 #[test]
 #[contract("G28")]
 fn the_engine_offers_no_replay() {
     let engine = engine(&["--no-replay"]);
-    let there = place(&engine, "kv_events");
+    let there = endpoint_of(&engine, "kv_events");
     let events: u16 = there
         .rsplit(':')
         .next()
@@ -16,7 +16,7 @@ fn the_engine_offers_no_replay() {
         .expect("a port");
     let fix = "start the engine with \"replay_endpoint\": \"tcp://*:{port}\" in the engine's --kv-events-config, or set \
                workers[0].kv_events.replay_endpoint to where it is";
-    look_at(&engine, &[]).names(
+    look_at(&engine, &[]).fails(
         &["w1"],
         "replay",
         fix,
@@ -26,23 +26,23 @@ fn the_engine_offers_no_replay() {
 
 #[test]
 #[contract("G28")]
-fn the_router_asks_for_no_replay() {
+fn the_router_requests_no_replay() {
     let engine = engine(&[]);
-    look_with(&engine, "", "kv_events: {replay: false}").names(
+    look_with(&engine, "", "kv_events: {replay: false}").fails(
         &["w1"],
         "replay",
         "set kv_events.replay: true",
         &[],
     );
     let fix = "set workers[0].kv_events.replay_endpoint: auto";
-    look_with(&engine, "kv_events: {replay_endpoint: none}", "").names(&["w1"], "replay", fix, &[]);
+    look_with(&engine, "kv_events: {replay_endpoint: none}", "").fails(&["w1"], "replay", fix, &[]);
 }
 
 #[test]
 #[contract("G28")]
-fn replays_are_asked_for_at_a_wrong_port() {
+fn replays_are_requested_at_a_wrong_port() {
     let engine = engine(&[]);
-    let there = place(&engine, "replay");
+    let there = endpoint_of(&engine, "replay");
     let fix = "set workers[0].kv_events.replay_endpoint: \"{there}\", or leave it at auto: that is what the engine announces";
     let http = format!("tcp://{}", engine.data());
     for wrong in ["tcp://127.0.0.1:1", &http] {
@@ -51,7 +51,7 @@ fn replays_are_asked_for_at_a_wrong_port() {
             &format!("kv_events: {{replay_endpoint: \"{wrong}\"}}"),
             "",
         );
-        seen.names(&["w1"], "replay", fix, &[("there", &there)]);
+        seen.fails(&["w1"], "replay", fix, &[("there", &there)]);
     }
     look_with(
         &engine,
@@ -63,21 +63,21 @@ fn replays_are_asked_for_at_a_wrong_port() {
 
 #[test]
 #[contract("G28")]
-fn replays_are_asked_for_where_a_further_rank_publishes() {
+fn replays_are_requested_where_another_rank_publishes() {
     let engine = engine(&["--dp-size", "2"]);
-    // The default ports are neighbours, and each rank takes the next one of both.
+    // The default ports are adjacent, and each rank takes the next one of both.
     let second = engine.ready["kv_events"][1]
         .as_str()
         .expect("there are two ranks")
         .to_owned();
-    let there = place(&engine, "replay");
+    let there = endpoint_of(&engine, "replay");
     let fix = "set workers[0].kv_events.replay_endpoint: \"{there}\", or leave it at auto: that is what the engine announces";
     let seen = look_with(
         &engine,
         &format!("kv_events: {{replay_endpoint: \"{second}\"}}"),
         "",
     );
-    let check = seen.names(&["w1"], "replay", fix, &[("there", &there)]);
+    let check = seen.fails(&["w1"], "replay", fix, &[("there", &there)]);
     let message = check["message"].as_str().unwrap_or_default();
     assert!(
         message.contains("is where rank 1 publishes its events"),

@@ -1,4 +1,4 @@
-//! The report's shape and order, for programs and for people.
+//! The report's shape and order, as JSON and as text.
 
 use serde_json::{Value, json};
 
@@ -140,7 +140,7 @@ fn without_probes_no_request_reaches_the_engine() {
 }
 
 #[test]
-fn people_read_what_failed_with_its_fix_and_a_summary() {
+fn the_text_report_shows_failures_with_their_fix_and_a_summary() {
     let engine = engine(&["--block-size", "32"]);
     let worker = format!("w1={}", engine.url());
     let args = ["doctor", "-w", &worker, "--block-size", "16"];
@@ -172,7 +172,7 @@ fn people_read_what_failed_with_its_fix_and_a_summary() {
 }
 
 #[test]
-fn the_admin_listener_gives_the_same_report_one_look_at_a_time() {
+fn the_admin_listener_gives_the_same_report_one_run_at_a_time() {
     let engine = engine(&[]);
     let router = Program::serve(&[format!("w1={}", engine.url())], &[]).ready(1);
     let quiet = RawClient::get(&router.admin(), "/admin/doctor").json();
@@ -187,8 +187,8 @@ fn the_admin_listener_gives_the_same_report_one_look_at_a_time() {
     }
     .green();
     assert_eq!(probed.check("w1", "hash_alias")["status"], "ok");
-    let asked = engine.stats()["requests"].as_u64().expect("a count");
-    assert!(asked > 0);
+    let first_requests = engine.stats()["requests"].as_u64().expect("a count");
+    assert!(first_requests > 0);
     assert_eq!(
         RawClient::get(&router.admin(), "/admin/doctor?probe=perhaps").status,
         400
@@ -197,8 +197,8 @@ fn the_admin_listener_gives_the_same_report_one_look_at_a_time() {
     engine.fault("hang", 100);
     let mut first = RawClient::connect(&router.admin());
     first.send("GET", "/admin/doctor?probe=true", &[], b"");
-    eventually("the first look to be under way", || {
-        (engine.stats()["requests"].as_u64()? > asked).then_some(())
+    eventually("the first run to be in progress", || {
+        (engine.stats()["requests"].as_u64()? > first_requests).then_some(())
     });
     let second = RawClient::get(&router.admin(), "/admin/doctor");
     assert_eq!(
@@ -206,7 +206,7 @@ fn the_admin_listener_gives_the_same_report_one_look_at_a_time() {
         (409, &json!("conflict"))
     );
     drop(first);
-    eventually("its turn to be over", || {
+    eventually("its report to be complete", || {
         (RawClient::get(&router.admin(), "/admin/doctor").status == 200).then_some(())
     });
 }

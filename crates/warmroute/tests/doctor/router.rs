@@ -1,4 +1,4 @@
-//! The router's own settings and the process that it runs in.
+//! The router's own settings and the limits of its process.
 
 use std::{process::Command, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::look::{DoctorRun, doctor, engine, look_with, write};
 
 #[test]
 #[contract("G28")]
-fn everyone_is_served_without_a_key() {
+fn all_clients_are_served_without_a_key() {
     let engine = engine(&[]);
     let fix = "require a key (--api-key KEY or WARMROUTE_API_KEY), or set server.listen: \"127.0.0.1:8080\"";
     let open = "server: {listen: \"0.0.0.0:8080\", insecure_open: true}";
@@ -59,7 +59,7 @@ fn fewer_open_files_than_clients_need() {
         report,
     };
     let fix = "raise the limit (ulimit -n {needed}), or set server.max_connections: {fitting}";
-    let check = seen.names(
+    let check = seen.fails(
         &["router"],
         "limits_fd",
         fix,
@@ -92,7 +92,7 @@ fn a_time_limit_makes_another_one_pointless() {
         ),
     ] {
         let values = [("short", short), ("than", than), ("long", long), ("is", is)];
-        look_with(&engine, "", sections).names(&["router"], "timers", fix, &values);
+        look_with(&engine, "", sections).fails(&["router"], "timers", fix, &values);
     }
     let values = [
         ("short", "health_checks.timeout"),
@@ -106,7 +106,7 @@ fn a_time_limit_makes_another_one_pointless() {
 
 #[test]
 #[contract("G28")]
-fn nobody_looks_whether_workers_are_well() {
+fn health_checks_of_workers_are_off() {
     let seen = look_with(&engine(&[]), "", "health_checks: {enabled: false}");
     seen.warns("router", "timers", "set health_checks.enabled: true", &[]);
 }

@@ -1,11 +1,11 @@
-//! Tokenizers and templates that are not the engine's.
+//! Tokenizers and templates that differ from the engine's.
 
 use std::path::Path;
 
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::look::{DoctorRun, engine, look_at, look_with, place, write};
+use crate::look::{DoctorRun, endpoint_of, engine, look_at, look_with, write};
 
 /// A directory with the tokenizer of another model than the engine's built-in one.
 pub(crate) fn tiny_qwen() -> String {
@@ -23,7 +23,7 @@ fn tokenizer_of_another_model() {
     let engine_of = |flags: &[&str]| engine(flags);
     let other = format!("sim={}", tiny_qwen());
     let seen = look_at(&engine_of(&[]), &["--tokenizer", &other]);
-    let check = seen.names(&["w1"], "tokenizer", OTHER, &[("model", "sim")]);
+    let check = seen.fails(&["w1"], "tokenizer", OTHER, &[("model", "sim")]);
     assert!(
         check["message"]
             .as_str()
@@ -31,16 +31,16 @@ fn tokenizer_of_another_model() {
         "{check}"
     );
     assert_eq!(seen.check("w1", "chat_template")["status"], "skip");
-    // The same directory on both sides is the right one.
+    // The same directory on both sides is correct.
     look_at(&engine_of(&["--tokenizer", &tiny_qwen()]), &[]).green();
 }
 
 #[test]
 #[contract("G28")]
-fn the_engine_is_to_tokenise_and_cannot() {
+fn the_engine_has_to_tokenize_and_cannot() {
     let engine = engine(&["--without", "/tokenize"]);
     let seen = look_with(&engine, "", "models: {defaults: {tokenizer: engine}}");
-    let check = seen.names(&["w1"], "tokenizer", OTHER, &[("model", "sim")]);
+    let check = seen.fails(&["w1"], "tokenizer", OTHER, &[("model", "sim")]);
     assert!(
         check["message"]
             .as_str()
@@ -73,7 +73,7 @@ fn special_tokens_are_added_on_one_side_only() {
     let fix = "set models.entries[\"{model}\"].tokenizer to the directory of the model that the engine serves, or use \
                --tokenizer {model}=DIR with its tokenizer_config.json";
     let ours = format!("sim={}", dir.path().display());
-    look_at(&engine(&[]), &["--tokenizer", &ours]).names(
+    look_at(&engine(&[]), &["--tokenizer", &ours]).fails(
         &["w1"],
         "special_tokens",
         fix,
@@ -92,26 +92,30 @@ fn altered_template() {
     let seen = look_at(&altered, &[]);
     let fix = "set models.entries[\"{model}\"].chat_template to the file that the engine was started with \
                (--chat-template), or start the engine without it";
-    let check = seen.names(&["w1"], "chat_template", fix, &[("model", "sim")]);
+    let check = seen.fails(&["w1"], "chat_template", fix, &[("model", "sim")]);
     assert!(
         check["message"]
             .as_str()
             .is_some_and(|message| message.contains("a user message")),
         "{check}"
     );
-    // Once the router knows it, they agree; an engine with its own template then differs.
+    // With the same template the router agrees; an engine with another one then differs.
     let known = format!("models: {{defaults: {{chat_template: \"{file}\"}}}}");
     look_with(&altered, "", &known).green();
     let fix = "start the engine with --chat-template {file}, or set models.entries[\"{model}\"].chat_template to the \
                engine's own";
     let values = [("file", file.as_str()), ("model", "sim")];
-    look_with(&engine(&[]), "", &known).names(&["w1"], "chat_template", fix, &values);
+    look_with(&engine(&[]), "", &known).fails(&["w1"], "chat_template", fix, &values);
 }
 
-/// An engine without these routes, looked at with its publisher and replay socket spelled out.
+/// An engine without these routes, checked with explicit endpoints of its publisher and replay
+/// socket.
 fn look_at_older(flags: &[&str], without: &str, keys: &str) -> DoctorRun {
     let engine = engine(&[&["--without", without], flags].concat());
-    let (events, replay) = (place(&engine, "kv_events"), place(&engine, "replay"));
+    let (events, replay) = (
+        endpoint_of(&engine, "kv_events"),
+        endpoint_of(&engine, "replay"),
+    );
     let keys =
         format!("{keys} kv_events: {{endpoint: \"{events}\", replay_endpoint: \"{replay}\"}}");
     look_with(&engine, &keys, "")
@@ -119,9 +123,9 @@ fn look_at_older(flags: &[&str], without: &str, keys: &str) -> DoctorRun {
 
 #[test]
 #[contract("G28")]
-fn engines_that_tell_less_are_as_healthy() {
+fn engines_with_fewer_endpoints_pass_too() {
     for flags in [
-        // Chats only; with ids in the replies, with ids by /tokenize, with neither.
+        // Chats only; with ids in the replies, with ids from `/tokenize`, with neither.
         &["--without", "/v1/completions"][..],
         &["--without", "/v1/completions", "--no-token-ids"],
         &["--without", "/v1/completions,/tokenize", "--no-token-ids"],
@@ -146,7 +150,7 @@ fn engines_that_tell_less_are_as_healthy() {
 
 #[test]
 #[contract("G28")]
-fn one_wrong_setting_is_one_failure_also_of_an_engine_that_tells_less() {
+fn one_wrong_setting_is_one_failure_on_an_engine_with_fewer_endpoints_too() {
     let other = format!("sim={}", tiny_qwen());
     for without in ["/tokenize", "/v1/completions,/tokenize"] {
         for flags in [
@@ -154,15 +158,15 @@ fn one_wrong_setting_is_one_failure_also_of_an_engine_that_tells_less() {
             &["--without", without, "--no-token-ids"],
         ] {
             let seen = look_at(&engine(flags), &["--tokenizer", &other]);
-            seen.only("tokenizer", &["models.entries[\"sim\"].tokenizer"]);
+            seen.fails_only("tokenizer", &["models.entries[\"sim\"].tokenizer"]);
         }
     }
-    look_at_older(&["--block-size", "128"], "/metrics", "block_size: 16,").only(
+    look_at_older(&["--block-size", "128"], "/metrics", "block_size: 16,").fails_only(
         "block_size",
         &["--block-size 16", "workers[0].block_size: 128"],
     );
     let off = ["--no-prefix-caching", "--details-on-hits-only"];
-    look_at(&engine(&off), &[]).only("prefix_caching", &["--enable-prefix-caching"]);
+    look_at(&engine(&off), &[]).fails_only("prefix_caching", &["--enable-prefix-caching"]);
     let blind = look_at(
         &engine(&[&off[..], &["--without", "/metrics"]].concat()),
         &[],
@@ -170,7 +174,7 @@ fn one_wrong_setting_is_one_failure_also_of_an_engine_that_tells_less() {
     assert_eq!(
         blind.with("fail"),
         ["w1 events_arriving"],
-        "nobody tells why"
+        "no reason is given"
     );
     let fix = blind.check("w1", "events_arriving")["fix"].to_string();
     assert!(fix.contains("--enable-prefix-caching"), "{fix}");

@@ -1,10 +1,10 @@
-//! Authorities, and certificates that they vouch for, as files.
+//! Certificate authorities and the certificates that they sign, as files.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-/// Somebody who vouches for others.
+/// A certificate authority.
 pub struct TestAuthority(CertifiedIssuer<'static, KeyPair>);
 
 impl TestAuthority {
@@ -14,19 +14,19 @@ impl TestAuthority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
-    /// Its own certificate.
+    /// The certificate of the authority.
     pub fn pem(&self) -> String {
         self.0.pem()
     }
 
-    /// Writes a certificate for this machine's loopback address and its key to `cert.pem` and `key.pem`.
-    pub fn vouch(&self, folder: &Path) {
+    /// Writes a certificate for the loopback address and its key to `cert.pem` and `key.pem`.
+    pub fn write_certificate(&self, folder: &Path) {
         let key = KeyPair::generate().unwrap();
         let own = CertificateParams::new(vec!["127.0.0.1".to_owned()])
             .unwrap()
             .signed_by(&key, &self.0)
             .unwrap();
-        // Both at once, as far as a reader that looks every other second can tell.
+        // A reader that polls every two seconds sees both change at once.
         fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
         fs::write(folder.join("cert.pem"), own.pem()).unwrap();
         fs::set_permissions(folder.join("key.pem"), fs::Permissions::from_mode(0o600)).unwrap();

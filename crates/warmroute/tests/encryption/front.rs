@@ -1,4 +1,4 @@
-//! An encrypted way to a plain server, and a client for encrypted ones.
+//! A TLS front for a plain server, and a client for TLS listeners.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -11,14 +11,14 @@ use tokio::{io::copy_bidirectional, runtime::Runtime};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Carries what comes encrypted to a plain server, for as long as it lives.
+/// Forwards decrypted connections to a plain server while it lives.
 pub struct TlsFront {
     pub port: u16,
     _runtime: Runtime,
 }
 
 impl TlsFront {
-    /// With the certificate in `folder`.
+    /// Uses the certificate in `folder`.
     pub fn before(server: &str, folder: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -49,7 +49,7 @@ impl TlsFront {
                 let server = server.clone();
                 tokio::spawn(async move {
                     let mut upstream = net::connect(&server, SOON).await.unwrap();
-                    // Its end, of whatever kind, is the connection's.
+                    // Any end of the copy ends the connection.
                     let _ = copy_bidirectional(&mut client, &mut upstream).await;
                 });
             }
@@ -61,12 +61,12 @@ impl TlsFront {
     }
 }
 
-/// Whom a client believes.
-pub fn believing(authority: &str) -> TrustRoots {
+/// The trust roots of a client that trusts `authority`.
+pub fn trust_roots(authority: &str) -> TrustRoots {
     TrustRoots::with_authorities(authority.as_bytes()).unwrap()
 }
 
-/// Asks an encrypted listener for `path`.
+/// Fetches `path` from a TLS listener.
 pub fn get(address: &str, path: &str, trust: &TrustRoots) -> Result<FetchedReply, FetchError> {
     let url: WorkerUrl = format!("https://{address}").parse().unwrap();
     let url = url.believing(trust.clone());

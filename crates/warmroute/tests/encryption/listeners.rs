@@ -1,4 +1,4 @@
-//! Encrypted listeners, several of them, and one for probes.
+//! TLS listeners, additional listeners and the probe listener.
 
 use std::{
     io::{Read, Write},
@@ -10,7 +10,7 @@ use contract_id::contract;
 
 use super::{
     certificates::TestAuthority,
-    front::{believing, get},
+    front::{get, trust_roots},
     harness::{Program, RawClient, RouterQueries as _, eventually},
 };
 
@@ -25,10 +25,10 @@ fn tls(folder: &Path, more: &str) -> String {
 
 #[test]
 #[contract("S78")]
-fn both_listeners_are_encrypted_and_follow_their_certificate() {
+fn both_listeners_are_encrypted_and_reload_their_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (TestAuthority::new(), TestAuthority::new());
-    first.vouch(folder.path());
+    first.write_certificate(folder.path());
     let engine = Program::engine(&[]);
     let tls = tls(folder.path(), "");
     let router = Program::serve_with(
@@ -36,7 +36,7 @@ fn both_listeners_are_encrypted_and_follow_their_certificate() {
         &[engine.url()],
         &[],
     );
-    let (old, new) = (believing(&first.pem()), believing(&second.pem()));
+    let (old, new) = (trust_roots(&first.pem()), trust_roots(&second.pem()));
     eventually("the worker is ready", || {
         let ready = get(&router.data(), "/readyz", &old).unwrap();
         (ready.status == 200).then_some(())
@@ -47,35 +47,35 @@ fn both_listeners_are_encrypted_and_follow_their_certificate() {
     );
     assert!(
         get(&router.data(), "/livez", &new).is_err(),
-        "nobody vouches for it there yet"
+        "its authority has not signed the certificate yet"
     );
 
-    second.vouch(folder.path());
+    second.write_certificate(folder.path());
     eventually("the new certificate is shown", || {
         get(&router.data(), "/livez", &new).ok()
     });
-    eventually("to operators, too", || {
+    eventually("the new certificate at the admin listener", || {
         get(&router.admin(), "/admin/workers", &new).ok()
     });
     assert!(get(&router.data(), "/livez", &old).is_err());
 
     std::fs::write(folder.path().join("cert.pem"), "no certificate").unwrap();
-    eventually("what is of no use is told", || {
+    eventually("the unusable certificate is reported", || {
         router.stderr().contains("stays in force").then_some(())
     });
     assert_eq!(get(&router.data(), "/livez", &new).unwrap().status, 200);
 }
 
 #[test]
-fn clients_without_a_certificate_are_let_in_only_where_none_is_asked_for() {
+fn clients_without_a_certificate_are_accepted_only_where_none_is_required() {
     let folder = tempfile::tempdir().unwrap();
     let authority = TestAuthority::new();
-    authority.vouch(folder.path());
+    authority.write_certificate(folder.path());
     let ca = folder.path().join("ca.pem");
     std::fs::write(&ca, authority.pem()).unwrap();
     let strict = tls(folder.path(), &format!(", client_ca: {}", ca.display()));
     let router = Program::serve_with(&format!("server: {{{strict}}}\nworkers: []\n"), &[], &[]);
-    assert!(get(&router.data(), "/livez", &believing(&authority.pem())).is_err());
+    assert!(get(&router.data(), "/livez", &trust_roots(&authority.pem())).is_err());
     assert_eq!(
         RawClient::get(&router.admin(), "/admin/workers").status,
         200
@@ -84,10 +84,10 @@ fn clients_without_a_certificate_are_let_in_only_where_none_is_asked_for() {
 
 #[test]
 #[contract("S78")]
-fn a_key_that_others_can_read_is_warned_of_and_one_that_is_none_refused() {
+fn a_key_readable_by_others_causes_a_warning_and_an_invalid_one_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
-    TestAuthority::new().vouch(folder.path());
+    TestAuthority::new().write_certificate(folder.path());
     let key = folder.path().join("key.pem");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
     let config = format!("server: {{{}}}\nworkers: []\n", tls(folder.path(), ""));
@@ -115,7 +115,7 @@ fn a_key_that_others_can_read_is_warned_of_and_one_that_is_none_refused() {
 }
 
 #[test]
-fn requests_come_in_at_every_address_and_probes_at_their_own() {
+fn requests_are_served_at_every_address_and_probes_at_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("router.sock");
     let engine = Program::engine(&[]);
@@ -155,7 +155,7 @@ fn requests_come_in_at_every_address_and_probes_at_their_own() {
 }
 
 #[test]
-fn a_draining_router_is_alive_and_not_ready_where_it_is_probed() {
+fn a_draining_router_is_live_but_not_ready_on_the_probe_listener() {
     let engine = Program::engine(&["--itl-ms", "20"]);
     let router = Program::serve_with(
         "server: {probe_listen: \"127.0.0.1:0\"}\n",

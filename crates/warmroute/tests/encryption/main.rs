@@ -1,4 +1,4 @@
-//! Encryption towards workers and clients, and the listeners beside the first one.
+//! Encryption towards workers and clients, and additional listeners.
 
 #![allow(
     clippy::unwrap_used,

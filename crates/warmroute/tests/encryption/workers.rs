@@ -8,7 +8,7 @@ use super::{
     harness::{Program, RawClient, RouterQueries as _, SimControls as _, chat, eventually},
 };
 
-/// An engine, an encrypted front before it, and the folder with its certificates.
+/// An engine, a TLS front before it, and the folder with its certificates.
 struct EncryptedWorker {
     engine: Program,
     front: TlsFront,
@@ -19,7 +19,7 @@ impl EncryptedWorker {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = TestAuthority::new();
-        authority.vouch(folder.path());
+        authority.write_certificate(folder.path());
         std::fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
         let engine = Program::engine(&["--speed", "20"]);
         let front = TlsFront::before(&engine.data(), folder.path());
@@ -44,7 +44,7 @@ impl EncryptedWorker {
     }
 }
 
-fn asked(router: &Program) -> u16 {
+fn chat_status(router: &Program) -> u16 {
     RawClient::post(
         &router.data(),
         "/v1/chat/completions",
@@ -55,11 +55,11 @@ fn asked(router: &Program) -> u16 {
 
 #[test]
 #[contract("S78")]
-fn an_encrypted_worker_is_used_where_its_authority_is_believed() {
+fn an_encrypted_worker_is_used_where_its_authority_is_trusted() {
     let encrypted = EncryptedWorker::start();
     let router = encrypted.router("tls: {ca: CA}").ready(1);
     for _ in 0..3 {
-        assert_eq!(asked(&router), 200);
+        assert_eq!(chat_status(&router), 200);
     }
     let health = RawClient::get(&router.data(), "/health").json();
     assert_eq!(
@@ -77,10 +77,10 @@ fn an_encrypted_worker_is_used_where_its_authority_is_believed() {
 
 #[test]
 #[contract("S78")]
-fn a_worker_that_cannot_prove_who_it_is_is_told_nothing() {
+fn a_worker_with_an_untrusted_certificate_gets_no_request() {
     let encrypted = EncryptedWorker::start();
     let router = encrypted.router("tls: {}");
-    let error = eventually("the refusal is told", || {
+    let error = eventually("the refusal is reported", || {
         router.workers()[0]["last_error"]
             .as_str()
             .map(str::to_owned)
@@ -89,18 +89,18 @@ fn a_worker_that_cannot_prove_who_it_is_is_told_nothing() {
         error.contains("could not prove who it is") && error.contains("tls.ca"),
         "{error}"
     );
-    assert_eq!(asked(&router), 503);
+    assert_eq!(chat_status(&router), 503);
     assert_eq!(encrypted.engine.stats()["requests"], 0);
 }
 
 #[test]
 #[contract("S78")]
-fn a_worker_that_is_believed_blindly_makes_the_router_degraded_for_good() {
+fn a_worker_without_verification_keeps_the_router_degraded() {
     let encrypted = EncryptedWorker::start();
     let router = encrypted
         .router("tls: {insecure_skip_verify: true}")
         .ready(1);
-    assert_eq!(asked(&router), 200);
+    assert_eq!(chat_status(&router), 200);
     let health = RawClient::get(&router.data(), "/health").json();
     assert_eq!(
         (&health["status"], &health["degraded"]),

@@ -1,4 +1,4 @@
-//! Clients that read slowly, or not at all.
+//! Clients that read slowly or not at all.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::{
 
 #[test]
 #[contract("F37")]
-fn a_client_that_stops_reading_holds_the_engine_back_and_not_its_bytes() {
+fn a_client_that_stops_reading_slows_the_engine_and_buffers_nothing() {
     let event = [b"data: ".as_slice(), &[b'x'; 8000], b"\n\n"].concat();
     let scripted = ScriptedFleet::one(
         ScriptedReply::Endless([stream_head(), chunk(&event)].concat(), chunk(&event)),
         "",
     );
     let engine = &scripted.engines[0];
-    // The first one pays for what is set up once.
+    // The first request pays for one-time initialization.
     RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 1))).read_until("data: ");
     scripted.router.settled();
     let before = scripted.router.resident();
@@ -32,7 +32,7 @@ fn a_client_that_stops_reading_holds_the_engine_back_and_not_its_bytes() {
     clients
         .iter_mut()
         .for_each(|client| drop(client.read_until("data: ")));
-    // Until the engine cannot write any more: every buffer on the way is full.
+    // Waits until the engine cannot write any more: every buffer on the path is full.
     let mut last = 0;
     eventually("the engine to be held back", || {
         std::thread::sleep(Duration::from_millis(200));
@@ -46,12 +46,12 @@ fn a_client_that_stops_reading_holds_the_engine_back_and_not_its_bytes() {
         taken / 1024,
         grown / 1024
     );
-    // 256 KiB for each, and as much again for what else moves in a process.
+    // 256 KiB for each stream, and as much again for other allocations of the process.
     assert!(
         grown < 2 << 20,
         "the router grew by {grown} bytes for 4 streams that stand still"
     );
-    // They read on where they stopped.
+    // The clients continue where they stopped.
     for client in &mut clients {
         let chunk = client.chunk().expect("the stream goes on");
         assert!(!chunk.is_empty());

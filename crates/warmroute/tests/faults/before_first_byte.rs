@@ -1,4 +1,5 @@
-//! Engines that fail before the client has seen a byte: another one answers, or the client is told.
+//! Engines that fail before the client has received a byte: another engine answers, or the client
+//! gets an error.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ fn an_engine_that_dies_before_its_head_is_replaced_by_another() {
     let fleet = SimulatedRouter::start(2, FAST, "");
     let normal = text_of(&fleet.post(&chat("sim", "hi", 8)));
     for body in [chat("sim", "hi", 8), streamed(chat("sim", "hi", 8))] {
-        // Round robin takes the engines in turn: whichever is first now fails once.
+        // Round robin uses the engines in turn; the one whose turn is first fails once.
         fleet.engines[0].fault("reset", 1);
         let replies: Vec<_> = (0..2).map(|_| fleet.post(&body)).collect();
         assert!(
@@ -80,7 +81,7 @@ fn an_engine_that_refuses_connections_costs_no_request() {
 
 #[test]
 #[contract("F5", "I6")]
-fn an_engine_that_never_answers_is_a_504_and_holds_up_nobody_else() {
+fn an_engine_that_never_answers_gives_504_and_delays_no_other_request() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "request: {timeout: 700ms}");
     scripted.engines[0].once(ScriptedReply::Silence);
     let mut waiting = RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1));
@@ -102,7 +103,7 @@ fn an_engine_that_never_answers_is_a_504_and_holds_up_nobody_else() {
 
 #[test]
 #[contract("F8")]
-fn a_head_that_drips_for_too_long_is_a_504() {
+fn a_head_that_arrives_too_slowly_gives_504() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "request: {timeout: 700ms}");
     let drips = fine().iter().map(|byte| vec![*byte]).collect();
     scripted.engines[0].once(ScriptedReply::Pieces(drips, Duration::from_millis(50)));

@@ -1,4 +1,5 @@
-//! Requests that the router refuses, each with its status, its code, and a connection that stays in step.
+//! Requests that the router refuses, each with its status and code, on a connection that stays
+//! usable.
 
 use crate::{
     fleet::{CHAT, ScriptedFleet, fine},
@@ -17,7 +18,7 @@ fn refused(reply: &RawReply, status: u16, code: &str) {
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_told_by_status_code_and_field() {
+fn an_invalid_request_is_refused_with_its_status_code_and_field() {
     let scripted = ScriptedFleet::one(
         ScriptedReply::whole(fine()),
         "server: {max_body_bytes: 1MiB}",
@@ -117,7 +118,7 @@ fn what_is_wrong_with_a_request_is_told_by_status_code_and_field() {
 }
 
 #[test]
-fn a_body_over_the_limit_is_refused_as_soon_as_that_is_known() {
+fn a_body_over_the_limit_is_refused_as_soon_as_its_size_is_known() {
     let scripted = ScriptedFleet::one(
         ScriptedReply::whole(fine()),
         "server: {max_body_bytes: 1MiB}",
@@ -153,7 +154,7 @@ fn a_body_over_the_limit_is_refused_as_soon_as_that_is_known() {
 }
 
 #[test]
-fn a_key_is_asked_for_where_one_is_configured() {
+fn a_key_is_required_where_one_is_configured() {
     let engine = crate::harness::ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = Program::serve(&[engine.url()], &["--api-key", "right"]).ready(1);
     let ask = |headers: &[(&str, &str)]| {

@@ -1,4 +1,4 @@
-//! The router's own end, with requests running.
+//! The shutdown of the router while requests run.
 
 use contract_id::contract;
 
@@ -36,7 +36,7 @@ fn a_stream_that_runs_at_sigterm_is_completed() {
 }
 
 #[test]
-fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_code_says_so() {
+fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_sets_the_exit_code() {
     let fleet = SimulatedRouter::start(1, SLOW, "server: {drain_grace: 0s, drain_timeout: 400ms}");
     let data = fleet.router.data();
     let mut stream = RawClient::chat(&data, &streamed(chat("sim", "hi", 5000)));
@@ -47,11 +47,11 @@ fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_cod
         (stats["running"] == 2).then_some(())
     });
     fleet.router.signal("TERM");
-    let told = Stopwatch::start();
+    let signalled = Stopwatch::start();
     let stream = stream.body(begun);
     eprintln!(
         "a drain of 400 ms cut its stream after {} ms",
-        told.elapsed().as_millis()
+        signalled.elapsed().as_millis()
     );
     assert!(!stream.clean && !stream.text().contains("[DONE]"));
     assert!(
@@ -74,14 +74,13 @@ fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_cod
 
 #[test]
 #[contract("F72")]
-fn for_a_while_after_sigterm_new_connections_are_served_and_told_to_go_elsewhere_while_readiness_says_no()
- {
+fn during_the_drain_grace_new_connections_are_served_and_closed_while_readiness_fails() {
     let fleet = SimulatedRouter::start(1, &["--no-kv-events"], "server: {drain_grace: 1500ms}");
     let data = fleet.router.data();
     let mut idle = RawClient::connect(&data);
     assert_eq!(RawClient::get(&data, "/readyz").status, 200);
     fleet.router.signal("TERM");
-    eventually("readiness to say no", || {
+    eventually("readiness to fail", || {
         let reply = RawClient::get(&data, "/readyz");
         (reply.status == 503 && reply.json()["status"] == "draining").then_some(())
     });
@@ -101,7 +100,7 @@ fn for_a_while_after_sigterm_new_connections_are_served_and_told_to_go_elsewhere
 }
 
 #[test]
-fn an_interrupt_from_a_terminal_waits_for_nobody_who_balances_load() {
+fn an_interrupt_from_a_terminal_skips_the_drain_grace() {
     let fleet = SimulatedRouter::start(1, &["--no-kv-events"], "server: {drain_grace: 300s}");
     fleet.router.signal("INT");
     let ended = fleet.router.wait();

@@ -1,4 +1,4 @@
-//! Engines behind a router, as the tests of this folder need them.
+//! Engines behind a router, for the tests of this folder.
 
 use serde_json::Value;
 
@@ -9,12 +9,12 @@ use crate::harness::{
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
-/// The reply of a scripted engine that is well.
+/// The reply of a healthy scripted engine.
 pub(crate) fn fine() -> Vec<u8> {
     json_reply("200 OK", "", r#"{"id":"fine"}"#)
 }
 
-/// Scripted engines behind a router that takes them in turn.
+/// Scripted engines behind a router with round robin.
 pub(crate) struct ScriptedFleet {
     pub(crate) engines: Vec<ScriptedEngine>,
     pub(crate) router: Program,
@@ -38,13 +38,13 @@ impl ScriptedFleet {
         RawClient::post(&self.router.data(), CHAT, body.to_string().as_bytes())
     }
 
-    /// Requests that reached an engine.
+    /// Requests that reached any engine.
     pub(crate) fn requests(&self) -> u64 {
         self.engines.iter().map(ScriptedEngine::requests).sum()
     }
 }
 
-/// Simulated engines behind a router that takes them in turn.
+/// Simulated engines behind a router with round robin.
 pub(crate) struct SimulatedRouter {
     pub(crate) engines: Vec<Program>,
     pub(crate) router: Program,
@@ -62,7 +62,7 @@ impl SimulatedRouter {
         RawClient::post(&self.router.data(), CHAT, body.to_string().as_bytes())
     }
 
-    /// The same fault for the next request at every engine.
+    /// Injects the same fault into the next request at every engine.
     pub(crate) fn fault(&self, fault: &str) {
         self.engines
             .iter()

@@ -1,4 +1,4 @@
-//! Clients that leave: the engine sees it, and nothing stays held.
+//! Clients that disconnect: the engine sees it, and no state remains.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::{
     },
 };
 
-/// Generous, for machines that do many things at once; the promise is 100 ms, and the figure is printed.
+/// A generous bound for busy machines; the promise is 100 ms, and the figure is printed.
 const BOUND: Duration = Duration::from_secs(1);
 
-/// Hangs up and measures until the engine sees it.
+/// Disconnects and measures the time until the engine sees it.
 fn hang_up(client: RawClient, engine: &ScriptedEngine) -> Duration {
     let left = Stopwatch::start();
     drop(client);
@@ -53,7 +53,7 @@ fn the_engine_sees_a_client_leave_before_the_first_byte() {
     let delays = (0..5).map(|_| {
         let client = RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 1)));
         engine.next_request();
-        // Time for the engine's head to reach the router, which waits for an event.
+        // Gives the engine's head time to reach the router, which waits for an event.
         std::thread::sleep(Duration::from_millis(20));
         hang_up(client, engine)
     });
@@ -126,7 +126,7 @@ fn a_generation_stops_when_its_client_leaves() {
 
 #[test]
 #[contract("F31", "F32")]
-fn a_client_that_leaves_while_it_still_sends_costs_nothing() {
+fn a_client_that_leaves_while_it_sends_reaches_no_engine() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let mut in_head = RawClient::connect(&scripted.router.data());
     in_head.send_bytes(b"POST /v1/chat/comp");
@@ -149,7 +149,7 @@ fn a_client_that_leaves_while_it_still_sends_costs_nothing() {
 
 #[test]
 #[contract("F38", "I6")]
-fn a_client_that_ends_its_side_is_gone_unless_it_may_still_wait_for_its_answer() {
+fn a_half_closed_client_counts_as_gone_unless_half_close_is_configured() {
     let engines = &["--no-kv-events", "--itl-ms", "20"];
     let ask = |fleet: &SimulatedRouter, body: Value| {
         let mut client = RawClient::chat(&fleet.router.data(), &body);
@@ -175,7 +175,7 @@ fn a_client_that_ends_its_side_is_gone_unless_it_may_still_wait_for_its_answer()
         stream.text()
     );
     assert_eq!(patient.engines[0].stats()["aborted"], 0);
-    // Who left for good is found out by the next event of its stream.
+    // The next event of its stream reveals a client that closed completely.
     drop(ask(&patient, streamed(chat("sim", "hi", 20_000))));
     eventually("it is aborted", || {
         (patient.engines[0].stats()["aborted"] == 1).then_some(())

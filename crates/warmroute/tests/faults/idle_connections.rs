@@ -1,4 +1,4 @@
-//! Connections to engines that nobody uses.
+//! Idle connections to engines.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     harness::{RawClient, RouterQueries as _, ScriptedReply, chat, eventually},
 };
 
-/// Open connections of this machine to a port of it.
+/// Open connections of this machine to one of its own ports.
 fn connections_to(port: u16) -> usize {
     let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel lists its connections");
     let remote = format!(":{port:04X}");
@@ -22,7 +22,7 @@ fn connections_to(port: u16) -> usize {
 
 #[test]
 #[contract("I7")]
-fn connections_that_nobody_uses_are_closed_without_another_request() {
+fn idle_connections_are_closed_without_another_request() {
     let scripted = ScriptedFleet::one(ScriptedReply::Late(Duration::from_millis(500), fine()), "");
     let port: u16 = scripted.engines[0]
         .address()

@@ -1,4 +1,4 @@
-//! kill -9 of an engine under load, and its return.
+//! kill -9 of an engine under load, and its restart.
 
 use contract_id::contract;
 use serde_json::Value;
@@ -22,15 +22,15 @@ const ENGINE: &[&str] = &[
     "64",
 ];
 
-/// What became of one request.
+/// The outcome of one request.
 enum RequestFate {
-    /// A whole answer.
+    /// A complete reply.
     Whole(String),
-    /// Cut after it had started, with the error event and no clean end.
+    /// Cut after the first bytes, with the error event and without a clean end.
     Cut(String),
 }
 
-fn fate(reply: &RawReply, streams: bool) -> RequestFate {
+fn outcome(reply: &RawReply, streams: bool) -> RequestFate {
     let text = reply.text();
     assert_eq!(
         reply.status, 200,
@@ -55,7 +55,7 @@ fn fate(reply: &RawReply, streams: bool) -> RequestFate {
 
 #[test]
 #[contract("F1", "F2", "I2", "I3", "I4", "I5")]
-fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer() {
+fn killing_one_of_three_engines_loses_no_request_without_a_started_reply() {
     let mut fleet = SimulatedRouter::start(3, ENGINE, "");
     let data = fleet.router.data();
     let body = |number: usize, round: usize| {
@@ -75,7 +75,7 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
                     let mut fates = Vec::new();
                     for round in 0.. {
                         let reply = RawClient::chat(data, &body(number, round)).reply();
-                        fates.push((number, round, fate(&reply, number.is_multiple_of(2))));
+                        fates.push((number, round, outcome(&reply, number.is_multiple_of(2))));
                         if stop.load(std::sync::atomic::Ordering::SeqCst) {
                             break;
                         }
@@ -98,7 +98,7 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
             .collect()
     });
     fleet.router.settled();
-    eventually("the dead engine's cache to be forgotten", || {
+    eventually("the dead engine's blocks to be removed", || {
         let dead = fleet.engines[1].data();
         let worker = fleet
             .router
@@ -115,21 +115,21 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
         .count();
     let cut = fates
         .iter()
-        .filter(|(_, _, fate)| matches!(fate, RequestFate::Cut(_)))
+        .filter(|(_, _, outcome)| matches!(outcome, RequestFate::Cut(_)))
         .count();
     eprintln!(
         "{} requests by {CLIENTS} clients, one of three engines killed: {cut} cut, {retried} answered by another, 0 lost",
         fates.len()
     );
     executions_are_within_attempts(&receipts, &fleet);
-    // Every answer is what the same question gets from an engine that lives; a cut one is the start of it.
-    for (number, round, fate) in fates
+    // Every reply equals that of a live engine for the same request; a cut one is a prefix of it.
+    for (number, round, outcome) in fates
         .iter()
-        .filter(|(_, round, fate)| *round == 0 || matches!(fate, RequestFate::Cut(_)))
+        .filter(|(_, round, outcome)| *round == 0 || matches!(outcome, RequestFate::Cut(_)))
     {
         let again =
             text_of(&RawClient::chat(&fleet.engines[0].data(), &body(*number, *round)).reply());
-        match fate {
+        match outcome {
             RequestFate::Whole(text) => assert_eq!(*text, again),
             RequestFate::Cut(text) => assert!(
                 again.starts_with(&**text),
@@ -139,7 +139,8 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
     }
 }
 
-/// What the engines that live ran is not more than the router's receipts say; nobody else has asked them anything.
+/// The live engines executed no more attempts than the receipts list; only the router sent them
+/// requests.
 fn executions_are_within_attempts(receipts: &[Value], fleet: &SimulatedRouter) {
     for engine in [&fleet.engines[0], &fleet.engines[2]] {
         let name = engine.data();
@@ -177,7 +178,7 @@ fn executions_are_within_attempts(receipts: &[Value], fleet: &SimulatedRouter) {
 fn an_engine_that_comes_back_on_its_port_is_used_again() {
     let mut fleet = SimulatedRouter::start(2, &["--no-kv-events", "--speed", "20"], "");
     let port = port_of(&fleet.engines[0].data());
-    returns(
+    measure_return(
         &mut fleet,
         &["--no-kv-events", "--speed", "20", "--port", &port],
     );
@@ -197,11 +198,11 @@ fn an_engine_whose_events_come_back_is_used_again() {
         engines: vec![engine, other],
         router,
     };
-    returns(&mut fleet, &[flags.as_slice(), &["--port", &port]].concat());
+    measure_return(&mut fleet, &[flags.as_slice(), &["--port", &port]].concat());
 }
 
-/// Kills the first engine, starts it again with these flags, and measures until a request goes there.
-fn returns(fleet: &mut SimulatedRouter, flags: &[&str]) {
+/// Kills the first engine, restarts it with these flags, and measures until it gets a request.
+fn measure_return(fleet: &mut SimulatedRouter, flags: &[&str]) {
     let address = fleet.engines[0].data();
     fleet.engines[0].kill();
     eventually("the router to notice", || {
@@ -213,7 +214,7 @@ fn returns(fleet: &mut SimulatedRouter, flags: &[&str]) {
             .any(|worker| worker["state"] == "down")
             .then_some(())
     });
-    // The one that died keeps the port reserved.
+    // The killed engine's handle keeps the port reserved.
     let _dead = std::mem::replace(&mut fleet.engines[0], Program::engine(flags));
     let back = Stopwatch::start();
     let took = eventually("it to be used again", || {

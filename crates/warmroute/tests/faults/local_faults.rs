@@ -1,4 +1,4 @@
-//! The router itself cannot open a connection: no worker is blamed for it.
+//! The router itself cannot open a connection; no worker is blamed.
 
 use std::{collections::BTreeSet, process::Command, time::Duration};
 
@@ -9,19 +9,19 @@ use crate::{
     harness::{RawClient, RouterQueries as _, ScriptedReply, chat, eventually, json_reply},
 };
 
-/// Sets how many descriptors a process may have open from now on.
+/// Limits how many descriptors a process may open from now on.
 fn limit_descriptors(pid: u32, limit: u64) {
     let status = Command::new("prlimit")
         .args(["--pid", &pid.to_string(), &format!("--nofile={limit}:")])
         .status();
-    assert!(status.expect("prlimit is there").success());
+    assert!(status.expect("prlimit is installed").success());
 }
 
-/// The lowest number that a process has no descriptor of, now and for a while.
+/// The lowest free descriptor number of a process, stable for a while.
 fn lowest_free_descriptor(pid: u32) -> u64 {
     let free_now = || {
         std::thread::sleep(Duration::from_millis(50));
-        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process is there");
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process runs");
         let open: BTreeSet<u64> = open
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -30,7 +30,7 @@ fn lowest_free_descriptor(pid: u32) -> u64 {
             .find(|number| !open.contains(number))
             .expect("some number is free")
     };
-    // A check that is just being made has one of its own.
+    // A health check in progress holds a descriptor.
     (0..5).map(|_| free_now()).min().expect("there are five")
 }
 
@@ -45,8 +45,8 @@ fn states(scripted: &ScriptedFleet) -> Vec<String> {
 
 #[test]
 #[contract("F77")]
-fn a_router_without_descriptors_blames_no_worker_and_says_so() {
-    // Every request needs a connection of its own, and every worker is checked all the time.
+fn a_router_without_descriptors_blames_no_worker_and_reports_it() {
+    // Every request needs its own connection, and every worker is checked continuously.
     let reply = || {
         ScriptedReply::Cut(json_reply(
             "200 OK",

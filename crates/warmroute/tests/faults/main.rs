@@ -1,4 +1,5 @@
-//! What clients see when something goes wrong: their own requests, engines, connections, the router's end.
+//! Errors that clients see: from their own requests, engines, connections and the router's
+//! shutdown.
 
 #![allow(
     clippy::unwrap_used,

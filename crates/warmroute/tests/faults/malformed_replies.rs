@@ -1,4 +1,4 @@
-//! Replies that are not what HTTP allows, or say what they are not.
+//! Replies that violate HTTP or contradict themselves.
 
 use contract_id::contract;
 
@@ -7,7 +7,7 @@ use crate::{
     harness::{RawClient, RouterQueries as _, ScriptedReply, chat, chunk, json_reply},
 };
 
-/// What a scripted engine's bytes become, and a good reply after them.
+/// Sends `bytes` as the engine's reply and a good reply after it; returns what the client gets.
 fn first_of(bytes: &[u8]) -> crate::harness::RawReply {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "retry: {max_attempts: 1}");
     scripted.engines[0].once(ScriptedReply::Cut(bytes.to_vec()));
@@ -15,8 +15,9 @@ fn first_of(bytes: &[u8]) -> crate::harness::RawReply {
     let body = chat("m", "hi", 1).to_string();
     client.send("POST", crate::fleet::CHAT, &[], body.as_bytes());
     let reply = client.reply();
-    // Whatever came, the next request of the same client gets its own reply.
-    // The engine may be closing the connection it kept, and one attempt is all there is: then the next one does.
+    // The next request of the same client gets its own reply in any case. The engine may be closing
+    // the connection that it kept, and only one attempt is allowed; then the request after that one
+    // succeeds.
     let mut next = || {
         client.send("POST", crate::fleet::CHAT, &[], body.as_bytes());
         client.reply()
@@ -45,7 +46,7 @@ fn is_502(bytes: &[u8]) {
 
 #[test]
 #[contract("F9", "F10")]
-fn a_plain_reply_that_ends_early_is_a_502_and_never_a_part_of_it() {
+fn a_plain_reply_that_ends_early_gives_502_and_no_part_of_it() {
     is_502(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 40\r\n\r\n{\"id\":\"part");
     is_502(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n4\r\n{\"id\r\n");
     is_502(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n40\r\n{\"id");
@@ -90,7 +91,7 @@ fn a_long_plain_reply_that_ends_early_ends_uncleanly() {
 
 #[test]
 #[contract("F26", "F27")]
-fn a_head_that_http_does_not_allow_is_a_502_and_nothing_of_it_is_reflected() {
+fn a_head_that_violates_http_gives_502_and_nothing_of_it_is_reflected() {
     is_502(b"not http at all\r\n\r\n");
     is_502(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x");
     is_502(b"HTTP/1.1 200 OK\r\ncontent-length: -2\r\n\r\n{}");
@@ -113,7 +114,7 @@ fn a_head_that_http_does_not_allow_is_a_502_and_nothing_of_it_is_reflected() {
 
 #[test]
 #[contract("F24")]
-fn interim_replies_are_not_taken_for_the_answer() {
+fn interim_replies_are_not_taken_for_the_reply() {
     let interim =
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n".to_vec();
     let reply = first_of(&[interim, json_reply("200 OK", "", r#"{"id":"final"}"#)].concat());
@@ -126,14 +127,14 @@ fn interim_replies_are_not_taken_for_the_answer() {
 
 #[test]
 #[contract("F25")]
-fn a_switch_of_protocols_is_a_502() {
+fn a_switch_of_protocols_gives_502() {
     is_502(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nraw bytes");
     is_502(b"HTTP/1.1 302 Found\r\nlocation: http://10.0.0.7/\r\ncontent-length: 0\r\n\r\n");
 }
 
 #[test]
 #[contract("F11")]
-fn bytes_after_the_end_of_a_reply_reach_nobody() {
+fn bytes_after_the_end_of_a_reply_reach_no_client() {
     let smuggled = json_reply("200 OK", "", r#"{"id":"smuggled"}"#);
     let reply = first_of(&[json_reply("200 OK", "", r#"{"id":"1"}"#), smuggled].concat());
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Streams that go wrong after their first byte: what came stands, one error event follows, and no clean end.
+//! Streams that fail after their first byte: the sent part stands, one error event follows, and
+//! there is no clean end.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::{
     },
 };
 
-/// Splits a cut stream into the engine's events and our code, after checking that it ends as a cut one must.
+/// Splits a cut stream into the engine's events and our code, after checking its end.
 fn cut(reply: &RawReply) -> (Vec<String>, String) {
     let text = reply.text();
     assert!(!reply.clean, "a cut stream has no clean end: {text}");
@@ -92,8 +93,8 @@ fn a_stream_cut_inside_an_event_shows_no_part_of_it() {
 }
 
 #[test]
-fn a_stream_cut_after_the_start_of_an_event_went_out_ends_with_an_event_of_its_own() {
-    // The start is let go after 50 ms; the cut comes later.
+fn a_stream_cut_after_part_of_an_event_was_sent_ends_with_a_separate_error_event() {
+    // The partial event is sent after 50 ms; the cut comes later.
     let pieces = vec![
         [stream_head(), chunk(b"data: 1\n\ndata: {\"half")].concat(),
         Vec::new(),
@@ -139,7 +140,7 @@ fn a_stream_that_stalls_is_cut_at_the_idle_limit() {
 
 #[test]
 #[contract("F7")]
-fn a_stream_that_drips_passes_until_the_cap_on_the_whole() {
+fn a_slow_stream_passes_until_its_maximum_duration() {
     let drips = std::iter::once(stream_head())
         .chain((0..200).map(|_| chunk(b"data: 1\n\n")))
         .collect();
@@ -154,7 +155,7 @@ fn a_stream_that_drips_passes_until_the_cap_on_the_whole() {
 }
 
 #[test]
-fn a_stream_that_ends_cleanly_without_done_is_passed_as_it_is() {
+fn a_stream_that_ends_cleanly_without_done_passes_unchanged() {
     let fleet = SimulatedRouter::start(1, &["--no-kv-events", "--speed", "20"], "");
     fleet.fault("no_done");
     let reply = fleet.post(&streamed(chat("sim", "hi", 3)));
@@ -164,7 +165,7 @@ fn a_stream_that_ends_cleanly_without_done_is_passed_as_it_is() {
 
 #[test]
 #[contract("F21")]
-fn an_error_that_the_engine_reports_in_its_stream_is_passed_and_counted_as_its_failure() {
+fn an_error_event_of_the_engine_is_passed_on_and_counted_as_its_failure() {
     let fleet = SimulatedRouter::start(1, &["--no-kv-events", "--speed", "20"], "");
     fleet.fault("error_mid:2");
     let reply = fleet.post(&streamed(chat("sim", "hi", 20)));

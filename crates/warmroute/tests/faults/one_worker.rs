@@ -1,4 +1,4 @@
-//! A fleet of one: what may be tried again is tried there.
+//! A fleet of one worker: a retry goes to that worker.
 
 use contract_id::contract;
 
@@ -9,7 +9,7 @@ use crate::{
 
 #[test]
 #[contract("CH10")]
-fn a_503_is_tried_again_there_after_a_pause() {
+fn a_503_is_retried_on_the_only_worker_after_a_pause() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     scripted.engines[0].once(ScriptedReply::whole(json_reply(
         "503 Full",
@@ -30,7 +30,7 @@ fn a_503_is_tried_again_there_after_a_pause() {
 
 #[test]
 #[contract("CH10", "I4")]
-fn a_reset_is_tried_again_there_and_three_are_told() {
+fn a_reset_is_retried_on_the_only_worker_and_three_resets_are_reported() {
     let fleet = SimulatedRouter::start(1, &["--no-kv-events", "--speed", "20"], "");
     fleet.engines[0].fault("reset", 2);
     let reply = fleet.post(&chat("sim", "hi", 2));
@@ -48,7 +48,7 @@ fn a_reset_is_tried_again_there_and_three_are_told() {
 }
 
 #[test]
-fn a_429_and_a_500_are_not() {
+fn a_429_and_a_500_are_not_retried_on_the_only_worker() {
     for status in ["429 Slow down", "500 Oops"] {
         let scripted = ScriptedFleet::one(ScriptedReply::whole(json_reply(status, "", "{}")), "");
         assert_eq!(

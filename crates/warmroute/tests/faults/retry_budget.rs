@@ -1,4 +1,5 @@
-//! What the retry budget bounds: retries on engines that all fail, and never those on one that answers.
+//! The scope of the retry budget: retries on engines that all fail, and never those on an engine
+//! that answers.
 
 use std::{thread::JoinHandle, time::Duration};
 
@@ -13,12 +14,12 @@ use crate::{
     },
 };
 
-/// Resets a request after `pause`, with nothing answered.
+/// Resets a request after `pause` without any reply.
 fn reset_after(pause: Duration) -> ScriptedReply {
     ScriptedReply::CutAfter(vec![Vec::new()], pause)
 }
 
-/// Sends so many requests at once, each on a connection of its own.
+/// Sends `count` requests at once, each on its own connection.
 fn send_at_once(address: &str, count: usize) -> Vec<JoinHandle<RawReply>> {
     let ask = |number: usize| {
         let address = address.to_owned();
@@ -29,22 +30,22 @@ fn send_at_once(address: &str, count: usize) -> Vec<JoinHandle<RawReply>> {
     (0..count).map(ask).collect()
 }
 
-fn replies(asking: Vec<JoinHandle<RawReply>>) -> Vec<RawReply> {
-    asking
+fn replies(threads: Vec<JoinHandle<RawReply>>) -> Vec<RawReply> {
+    threads
         .into_iter()
-        .map(|asking| asking.join().expect("every request is answered"))
+        .map(|threads| threads.join().expect("every request is answered"))
         .collect()
 }
 
 #[test]
 #[contract("F4")]
-fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again() {
+fn a_hundred_requests_reset_at_once_by_two_engines_are_not_all_retried() {
     // One attempt of each engine is reset before the others, so that every retry after those two
     // goes to an engine that has failed lately. Retries wait until all first attempts are over.
     let (first, later) = ([PieceGate::new(), PieceGate::new()], PieceGate::new());
     let resets = |engine: usize| ScriptedReply::CutGated(first[engine].clone());
     let scripted = ScriptedFleet::start(&[resets(0), resets(1)], "");
-    let asking = send_at_once(&scripted.router.data(), 100);
+    let threads = send_at_once(&scripted.router.data(), 100);
     eventually("all hundred to be in flight", || {
         (scripted.requests() == 100).then_some(())
     });
@@ -59,12 +60,12 @@ fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again
     }
     (0..100).for_each(|_| first.iter().for_each(PieceGate::open));
     let sends = eventually("each to be answered or sent again", || {
-        let answered = asking.iter().filter(|asking| asking.is_finished()).count();
+        let answered = threads.iter().filter(|thread| thread.is_finished()).count();
         let sends = scripted.requests();
         (answered as u64 + sends == 200).then_some(sends)
     });
     (0..1_000).for_each(|_| later.open());
-    let replies = replies(asking);
+    let replies = replies(threads);
     let codes: Vec<_> = replies
         .iter()
         .map(|reply| (reply.status, reply.error_code()))
@@ -86,7 +87,7 @@ fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again
 
 #[test]
 #[contract("F2")]
-fn one_engine_that_resets_everything_beside_one_that_answers_costs_no_request() {
+fn an_engine_that_resets_everything_beside_a_healthy_one_costs_no_request() {
     let scripted = ScriptedFleet::start(
         &[
             reset_after(Duration::from_secs(2)),
@@ -117,9 +118,9 @@ fn a_request_whose_two_engines_die_waits_for_a_worker() {
     eventually("both engines to have it", || {
         (scripted.requests() == 2).then_some(())
     });
-    // Their ports refuse from now on, and the second one's reset comes after that.
+    // Their ports refuse from now on, and the reset of the second one comes later.
     scripted.engines.clear();
-    let asked = std::thread::spawn(move || client.reply());
+    let waiting = std::thread::spawn(move || client.reply());
     eventually("the request to wait", || {
         (scripted.router.metric("warmroute_queued", "") > 0.0).then_some(())
     });
@@ -134,7 +135,7 @@ fn a_request_whose_two_engines_die_waits_for_a_worker() {
             .as_bytes(),
     );
     assert_eq!(admin.reply().status, 201);
-    let reply = asked.join().expect("it is answered");
+    let reply = waiting.join().expect("it is answered");
     assert_eq!(
         (reply.status, reply.text().as_str()),
         (200, r#"{"id":"fine"}"#)

@@ -1,4 +1,4 @@
-//! Replies of engines with an error status, and `Retry-After`.
+//! Engine replies with an error status, and `Retry-After`.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn retry_after(reply: &RawReply) -> Option<u64> {
 
 #[test]
 #[contract("F12")]
-fn an_engines_500_is_one_attempt_and_keeps_its_status_but_not_its_words() {
+fn an_engines_500_is_one_attempt_and_keeps_its_status_but_not_its_message() {
     let page = b"HTTP/1.1 500 Oops\r\ncontent-type: text/html\r\ncontent-length: 20\r\n\r\n<h1>host 10.0.0.7</h1>";
     let scripted = ScriptedFleet::start(
         &[
@@ -51,13 +51,16 @@ fn an_engines_500_is_one_attempt_and_keeps_its_status_but_not_its_words() {
 
 #[test]
 #[contract("F13")]
-fn a_503_goes_to_another_worker_and_the_longest_wait_is_told_when_all_are_loading() {
+fn a_503_goes_to_another_worker_and_gives_the_longest_retry_after_when_all_are_loading() {
     let loading = |seconds: u32| status("503 Loading", &format!("retry-after: {seconds}\r\n"));
     let scripted = ScriptedFleet::start(&[loading(7), ScriptedReply::whole(fine())], "");
     for _ in 0..4 {
         assert_eq!(scripted.post(&chat("m", "hi", 1)).status, 200);
     }
-    assert!(scripted.engines[0].requests() >= 1, "it was asked at all");
+    assert!(
+        scripted.engines[0].requests() >= 1,
+        "it got a request at all"
+    );
     scripted.engines[1].script(loading(3));
     let reply = scripted.post(&chat("m", "hi", 1));
     assert_eq!(
@@ -89,7 +92,10 @@ fn a_429_goes_to_another_worker_and_is_passed_on_with_a_bounded_wait_when_all_th
     for _ in 0..4 {
         assert_eq!(scripted.post(&chat("m", "hi", 1)).status, 200);
     }
-    assert!(scripted.engines[0].requests() >= 1, "it was asked at all");
+    assert!(
+        scripted.engines[0].requests() >= 1,
+        "it got a request at all"
+    );
     for (head, least, most) in [
         ("retry-after: 3\r\n", 3, 3),
         ("retry-after: 99999999\r\n", 60, 60),
@@ -109,12 +115,12 @@ fn a_429_goes_to_another_worker_and_is_passed_on_with_a_bounded_wait_when_all_th
 }
 
 #[test]
-fn a_fleet_that_refuses_everything_is_not_asked_three_times_as_often() {
+fn a_fleet_that_refuses_everything_does_not_get_three_times_the_requests() {
     all_refuse(0);
 }
 
 #[test]
-fn places_kept_for_others_give_no_room_for_more_retries() {
+fn reservations_do_not_enlarge_the_retry_budget() {
     all_refuse(300);
 }
 
@@ -139,7 +145,7 @@ fn all_refuse(reservations: usize) {
         "30 requests to a fleet of 503s became {} attempts",
         scripted.requests()
     );
-    // A fifth of the requests in flight may be retries at one time, so that there are two rounds of six.
+    // At any time a fifth of the requests in flight may be retries, so there are two rounds of six.
     assert!(
         scripted.requests() <= 50,
         "{} attempts for 30 requests",
@@ -155,7 +161,7 @@ fn all_refuse(reservations: usize) {
 
 #[test]
 #[contract("F4")]
-fn when_all_engines_refuse_the_answer_is_503_with_a_wait_and_the_router_is_not_ready() {
+fn when_all_engines_refuse_the_reply_is_503_with_retry_after_and_the_router_is_not_ready() {
     let scripted = ScriptedFleet::start(&[ScriptedReply::Silence, ScriptedReply::Silence], "");
     let ScriptedFleet { engines, router } = scripted;
     drop(engines);
@@ -169,7 +175,7 @@ fn when_all_engines_refuse_the_answer_is_503_with_a_wait_and_the_router_is_not_r
     });
     assert_eq!(reply.error_code(), "no_worker");
     assert!((1..=60).contains(&retry_after(&reply).unwrap()));
-    // One that reset a connection while it went is found to be gone by the look that follows.
+    // A worker that reset a connection while it stopped is found down by the following check.
     eventually("the router to be not ready", || {
         let ready = RawClient::get(&router.data(), "/readyz");
         (ready.status == 503 && ready.json()["reasons"][0] == "no usable worker").then_some(())

@@ -1,4 +1,4 @@
-//! Requests for a generation, and what can be read from their replies.
+//! Generation requests and the content of their replies.
 
 use serde_json::{Value, json};
 
@@ -11,18 +11,18 @@ pub fn chat(model: &str, text: &str, max_tokens: u32) -> Value {
     })
 }
 
-/// The same, as a stream.
+/// The same as a stream.
 pub fn streamed(mut chat: Value) -> Value {
     chat["stream"] = json!(true);
     chat
 }
 
-/// A chat with a prompt of about so many words.
+/// A chat with a prompt of about `words` words.
 pub fn long_chat(model: &str, words: usize, max_tokens: u32) -> Value {
     chat(model, &"word ".repeat(words), max_tokens)
 }
 
-/// The data of each event of a stream that has line feeds for ends.
+/// The data of each event of a stream with line feeds as line ends.
 pub fn events_of(reply: &RawReply) -> Vec<String> {
     let text = reply.text();
     text.split("\n\n")

@@ -1,4 +1,4 @@
-//! What the router and the simulated engines say about themselves.
+//! The state of the router and of the simulated engines.
 
 use serde_json::{Value, json};
 
@@ -7,24 +7,25 @@ use super::{Program, RawClient, RawReply, eventually};
 /// Faults of a simulated engine.
 pub type FaultSpec<'a> = &'a str;
 
-/// Questions to a router.
+/// Queries to a router.
 pub trait RouterQueries {
     /// Waits until this many workers are ready.
     fn ready(self, workers: usize) -> Self;
-    /// Waits until so many event streams at least are live, and all there are, and the workers that have one for each rank
-    /// are known by their events: the router's view of a worker follows its streams' states a moment later.
+    /// Waits until all event streams are live, at least `streams`, and until every worker with a
+    /// stream for each rank has events as its cache source: the router's view of a worker follows
+    /// its streams' states a moment later.
     fn follows_events(&self, streams: usize);
     /// The workers' objects.
     fn workers(&self) -> Vec<Value>;
     /// The receipts, newest first.
     fn receipts(&self) -> Vec<Value>;
-    /// The receipt of the request with this id, once it is settled.
+    /// The settled receipt of the request with this id.
     fn receipt(&self, request_id: &str) -> Value;
-    /// The receipt of the request that got this reply, once it is settled.
+    /// The settled receipt of the request that got this reply.
     fn receipt_of(&self, reply: &RawReply) -> Value;
     /// The sum of a metric over the label sets that contain `labels`.
     fn metric(&self, name: &str, labels: &str) -> f64;
-    /// Waits until nothing of any request is held: load, leases, bodies, streams.
+    /// Waits until the router holds no state of any request: load, leases, bodies, streams.
     fn settled(&self);
     /// Resident memory, in bytes.
     fn resident(&self) -> u64;
@@ -110,7 +111,7 @@ impl RouterQueries for Program {
     }
 
     fn settled(&self) {
-        eventually("every lease to be given back", || {
+        eventually("every lease to be freed", || {
             let load = |worker: &Value| {
                 let load = &worker["load"];
                 ["in_flight", "queued_prefill_tokens", "decode_blocks"]
@@ -133,7 +134,7 @@ impl RouterQueries for Program {
         let line = status
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:"))
-            .expect("its memory is told");
+            .expect("its memory is listed");
         let kib: u64 = line
             .trim()
             .trim_end_matches(" kB")
@@ -143,10 +144,10 @@ impl RouterQueries for Program {
     }
 }
 
-/// Questions and orders to a simulated engine.
+/// Queries and commands to a simulated engine.
 pub trait SimControls {
     fn stats(&self) -> Value;
-    /// The next so many generation requests go wrong in this way.
+    /// Makes the next `count` generation requests fail in this way.
     fn fault(&self, fault: FaultSpec<'_>, count: u64);
 }
 

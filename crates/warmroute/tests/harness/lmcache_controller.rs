@@ -1,4 +1,5 @@
-//! A stand-in for LMCache's controller: answers what it is told to in the form of LMCache 0.5.6, and shows what it was asked.
+//! A stand-in for LMCache's controller: answers as configured, in the format of LMCache 0.5.6, and
+//! records its queries.
 
 use std::{
     collections::HashMap,
@@ -17,20 +18,20 @@ use test_programs::ReservedPort;
 
 use super::{Stopwatch, eventually, json_reply};
 
-/// How a path is answered.
+/// The behaviour of a path.
 #[derive(Clone, Debug)]
 pub enum ControllerBehavior {
-    /// As LMCache does.
+    /// Answers as LMCache does.
     Well,
-    /// With these bytes of a body.
+    /// Answers with this body.
     Saying(&'static str),
-    /// With an error of the server's.
+    /// Answers with a server error.
     Failing,
-    /// Not at all.
+    /// Never answers.
     Hanging,
 }
 
-/// One question.
+/// One query.
 #[derive(Clone, Debug)]
 pub struct ControllerQuery {
     pub path: String,
@@ -50,10 +51,10 @@ pub struct LmcacheController {
 struct ControllerState {
     /// Chunks by instance.
     held: Mutex<HashMap<String, u64>>,
-    /// Beginnings of prompts by instance.
+    /// Prompt prefixes by instance.
     prompts: Mutex<Vec<(String, Vec<u64>)>>,
-    manners: Mutex<HashMap<String, ControllerBehavior>>,
-    asked: Mutex<Vec<ControllerQuery>>,
+    behaviors: Mutex<HashMap<String, ControllerBehavior>>,
+    queries: Mutex<Vec<ControllerQuery>>,
     stop: AtomicBool,
 }
 
@@ -62,7 +63,7 @@ impl LmcacheController {
         Self::at(Arc::new(ReservedPort::new()))
     }
 
-    /// Where another one was before, once that is gone.
+    /// Starts at the port of an earlier controller, once that is gone.
     pub fn at(port: Arc<ReservedPort>) -> Self {
         let address = port.address();
         let listener = eventually("the port to be free", || TcpListener::bind(&address).ok());
@@ -88,7 +89,7 @@ impl LmcacheController {
         format!("http://{}", self.address)
     }
 
-    /// An instance holds so many chunks.
+    /// Sets the number of chunks that an instance holds.
     pub fn holds(&self, instance: &str, chunks: u64) {
         self.state
             .held
@@ -97,7 +98,7 @@ impl LmcacheController {
             .insert(instance.to_owned(), chunks);
     }
 
-    /// An instance holds prompts that begin with these tokens, that far.
+    /// Makes an instance hold prompts that begin with these tokens, up to their end.
     pub fn holds_prompt(&self, instance: &str, tokens: &[u64]) {
         self.state
             .prompts
@@ -106,19 +107,19 @@ impl LmcacheController {
             .push((instance.to_owned(), tokens.to_vec()));
     }
 
-    /// From now on this path is answered in this way.
-    pub fn answers(&self, path: &str, manner: ControllerBehavior) {
+    /// Sets the behaviour of this path from now on.
+    pub fn answers(&self, path: &str, behavior: ControllerBehavior) {
         self.state
-            .manners
+            .behaviors
             .lock()
             .unwrap()
-            .insert(path.to_owned(), manner);
+            .insert(path.to_owned(), behavior);
     }
 
-    /// What was asked so far at this path.
-    pub fn asked(&self, path: &str) -> Vec<ControllerQuery> {
+    /// The queries so far at this path.
+    pub fn queries(&self, path: &str) -> Vec<ControllerQuery> {
         self.state
-            .asked
+            .queries
             .lock()
             .unwrap()
             .iter()
@@ -143,15 +144,15 @@ impl ControllerState {
             return;
         };
         let path = question.path.clone();
-        self.asked.lock().unwrap().push(question.clone());
-        let manner = self
-            .manners
+        self.queries.lock().unwrap().push(question.clone());
+        let behavior = self
+            .behaviors
             .lock()
             .unwrap()
             .get(&path)
             .cloned()
             .unwrap_or(ControllerBehavior::Well);
-        let reply = match manner {
+        let reply = match behavior {
             ControllerBehavior::Well if path == "/controller/workers" => {
                 json_reply("200 OK", "", &self.workers().to_string())
             }
@@ -164,7 +165,7 @@ impl ControllerState {
                 json_reply("500 Internal Server Error", "", r#"{"detail":"broken"}"#)
             }
             ControllerBehavior::Hanging => {
-                // Until the other side gives up, which no test waits a minute for.
+                // Waits until the other side gives up; no test waits a minute for that.
                 let _ = reader
                     .get_ref()
                     .set_read_timeout(Some(Duration::from_secs(60)));
@@ -185,8 +186,8 @@ impl ControllerState {
         json!({"total_count": workers.len(), "workers": workers})
     }
 
-    fn layout(&self, asked: &Value) -> Value {
-        let asked: Vec<u64> = asked["tokens"]
+    fn layout(&self, query: &Value) -> Value {
+        let query: Vec<u64> = query["tokens"]
             .as_array()
             .unwrap()
             .iter()
@@ -194,7 +195,7 @@ impl ControllerState {
             .collect();
         let mut layout = serde_json::Map::new();
         for (instance, known) in self.prompts.lock().unwrap().iter() {
-            let matched = asked
+            let matched = query
                 .iter()
                 .zip(known)
                 .take_while(|(left, right)| left == right)
@@ -207,7 +208,7 @@ impl ControllerState {
     }
 }
 
-/// `None` where nobody asks.
+/// `None` if the connection ends without a query.
 fn read(reader: &mut BufReader<TcpStream>) -> Option<ControllerQuery> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|read| *read > 0)?;

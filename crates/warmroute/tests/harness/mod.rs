@@ -1,6 +1,7 @@
-//! What the end-to-end tests share: the real program as child processes, a scripted engine, and a raw HTTP client.
+//! Shared parts of the end-to-end tests: the real program as child processes, a scripted engine,
+//! and a raw HTTP client.
 //!
-//! Everything binds to loopback on free ports and ends with the value that owns it.
+//! Everything binds to loopback on free ports and ends with its owner.
 #![allow(
     clippy::unwrap_used,
     dead_code,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A whole page.
+/// A complete page.
 #[derive(Debug)]
 pub struct Page {
     /// The type of each family, by name.
@@ -14,14 +14,14 @@ pub struct Page {
 #[derive(Debug)]
 pub struct MetricSample {
     pub family: String,
-    /// With its suffix.
+    /// The name with its suffix.
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub value: f64,
 }
 
 impl Page {
-    /// Reads a page, and refuses what a strict scraper would.
+    /// Parses a page and panics where a strict scraper would refuse it.
     pub fn read(text: &str) -> Self {
         let body = text
             .strip_suffix("# EOF\n")
@@ -74,14 +74,14 @@ impl Page {
         Self { families, samples }
     }
 
-    /// The samples of this name.
+    /// The samples with this name.
     pub fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a MetricSample> {
         self.samples
             .iter()
             .filter(move |sample| sample.name == name)
     }
 
-    /// The value of the one series with exactly these labels.
+    /// The value of the only series with exactly these labels.
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let want: BTreeMap<String, String> = labels
             .iter()
@@ -96,7 +96,7 @@ impl Page {
 
 impl MetricSample {
     fn read(line: &str, family: &str) -> Self {
-        // An exemplar stands behind the value.
+        // An exemplar follows the value.
         let line = line.split(" # ").next().expect("a split has a first part");
         let (series, value) = line.rsplit_once(' ').expect("a value");
         let (name, labels) = match series.split_once('{') {

@@ -12,25 +12,25 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 use test_programs::{ReservedPort, limit};
 
-/// Longest time to the ready line.
+/// Longest time until the ready line.
 const START: Duration = Duration::from_secs(120);
-/// Longest time to the end of a program that ends by itself; a drain may take its 30 s.
+/// Longest time until a program exits by itself; a drain may take its 30 s.
 const END: Duration = Duration::from_secs(180);
 
 /// A running `warmroute`. Dropping it kills the process and waits for it.
 pub struct Program {
     child: Child,
-    /// Its ready line.
+    /// The ready line.
     pub ready: Value,
     stderr: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
-    /// Its configuration, which it looks at while it runs.
+    /// The configuration file, which the program watches.
     file: Option<NamedTempFile>,
-    /// Its port, where it may be started again after [`Program::kill`].
+    /// The port, which stays reserved for a restart after [`Program::kill`].
     port: Option<ReservedPort>,
 }
 
-/// A `warmroute` that has ended by itself.
+/// A `warmroute` that has exited by itself.
 #[derive(Debug)]
 pub struct FinishedProgram {
     pub code: Option<i32>,
@@ -54,12 +54,12 @@ fn command(args: &[&str]) -> Command {
 }
 
 impl Program {
-    /// Starts it and waits for its ready line.
+    /// Starts the program and waits for its ready line.
     pub fn start(args: &[&str]) -> Self {
         Self::start_with_env(args, &[])
     }
 
-    /// The same, with variables of its own.
+    /// The same with environment variables.
     pub fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut child = command(args)
             .envs(env.iter().copied())
@@ -91,8 +91,8 @@ impl Program {
         }
     }
 
-    /// A simulated engine on free ports; later flags override. Its port stays reserved while this value lives, also after
-    /// [`Program::kill`]: another one may be started on it.
+    /// A simulated engine on free ports; later flags override. Its port stays reserved while this
+    /// value lives, also after [`Program::kill`], so another engine may be started on it.
     pub fn engine(flags: &[&str]) -> Self {
         let mut args = vec!["engine"];
         for (flag, free) in [
@@ -120,7 +120,7 @@ impl Program {
         Self::serve_with_env(workers, flags, &[])
     }
 
-    /// The same, with variables of its own.
+    /// The same with environment variables.
     pub fn serve_with_env(workers: &[String], flags: &[&str], env: &[(&str, &str)]) -> Self {
         let mut args = vec!["serve", "--log-format", "json"];
         for flag in ["--listen", "--admin-listen"] {
@@ -135,7 +135,7 @@ impl Program {
         Self::start_with_env(&args, env)
     }
 
-    /// The same, with a configuration file of this text.
+    /// The same with a configuration file of this text.
     pub fn serve_with(yaml: &str, workers: &[String], flags: &[&str]) -> Self {
         let file = NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), yaml).expect("it can be written");
@@ -144,13 +144,13 @@ impl Program {
         program.keeping(file)
     }
 
-    /// The same, and the file stays for as long as it runs.
+    /// The same; the file lives as long as the program.
     pub fn keeping(mut self, file: NamedTempFile) -> Self {
         self.file = Some(file);
         self
     }
 
-    /// Writes another text into its configuration file.
+    /// Overwrites its configuration file.
     pub fn configure(&self, yaml: &str) {
         let file = self
             .file
@@ -159,12 +159,12 @@ impl Program {
         std::fs::write(file.path(), yaml).expect("it can be written");
     }
 
-    /// Runs it to its end.
+    /// Runs the program to its end.
     pub fn finish(args: &[&str]) -> FinishedProgram {
         Self::finish_with_env(args, &[])
     }
 
-    /// The same, with variables of its own.
+    /// The same with environment variables.
     pub fn finish_with_env(args: &[&str], env: &[(&str, &str)]) -> FinishedProgram {
         let output = limit::output(command(args).envs(env.iter().copied()), END);
         FinishedProgram {
@@ -174,7 +174,7 @@ impl Program {
         }
     }
 
-    /// `host:port` of its data listener.
+    /// `host:port` of the data listener.
     pub fn data(&self) -> String {
         self.ready["data"]
             .as_str()
@@ -182,7 +182,7 @@ impl Program {
             .to_owned()
     }
 
-    /// `host:port` of its admin listener.
+    /// `host:port` of the admin listener.
     pub fn admin(&self) -> String {
         self.ready["admin"]
             .as_str()
@@ -190,7 +190,7 @@ impl Program {
             .to_owned()
     }
 
-    /// Its URL as a worker.
+    /// The URL of this engine as a worker.
     pub fn url(&self) -> String {
         format!("http://{}", self.data())
     }
@@ -217,7 +217,7 @@ impl Program {
         assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the program has exited by itself.
     pub fn wait(mut self) -> FinishedProgram {
         let code = limit::wait(
             &mut self.child,

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client that shows every byte of a reply's body, and how the reply ended.
+//! An HTTP/1.1 client that exposes every byte of a reply's body and how the reply ended.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-/// One connection. Dropping it hangs up.
+/// One connection. Dropping it closes it.
 pub struct RawClient {
     stream: BufReader<TcpStream>,
 }
@@ -17,7 +17,7 @@ pub struct RawClient {
 #[derive(Debug)]
 pub struct RawReply {
     pub status: u16,
-    /// In the order they came; values as bytes, since they need not be text.
+    /// In the received order; values as bytes, since they need not be text.
     pub headers: Vec<(String, Vec<u8>)>,
     pub body: Vec<u8>,
     /// Whether the body ended as its framing announced.
@@ -41,7 +41,7 @@ impl RawReply {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// `error.code` of one of our errors, after checking that the rest of it has the documented shape.
+    /// `error.code` of a router error, after checking the documented shape of the rest.
     pub fn error_code(&self) -> String {
         let body = self.json();
         let error = &body["error"];
@@ -96,7 +96,7 @@ impl RawClient {
         client.reply()
     }
 
-    /// Sends a chat, and does not wait for its reply.
+    /// Sends a chat without waiting for its reply.
     pub fn chat(address: &str, body: &Value) -> Self {
         let mut client = Self::connect(address);
         client.send(
@@ -127,12 +127,12 @@ impl RawClient {
             .expect("the request can be written");
     }
 
-    /// Sends what the other side takes; false if it closed.
+    /// Sends as much as the other side accepts; false if it closed.
     pub fn offer_bytes(&mut self, bytes: &[u8]) -> bool {
         self.stream.get_mut().write_all(bytes).is_ok()
     }
 
-    /// Says that nothing more will be sent, and goes on reading.
+    /// Closes the sending side and keeps reading.
     pub fn half_close(&mut self) {
         self.stream
             .get_mut()
@@ -182,7 +182,7 @@ impl RawClient {
         line
     }
 
-    /// Reads a whole reply.
+    /// Reads a complete reply.
     pub fn reply(&mut self) -> RawReply {
         let head = self.head();
         self.body(head)
@@ -217,12 +217,12 @@ impl RawClient {
         reply
     }
 
-    /// Reads so many bytes and keeps none; how many came before the connection ended.
+    /// Reads and discards this many bytes; returns how many arrived before the connection ended.
     pub fn skip(&mut self, bytes: u64) -> u64 {
         std::io::copy(&mut (&mut self.stream).take(bytes), &mut std::io::sink()).unwrap_or(0)
     }
 
-    /// One chunk of a chunked body; empty at its end, `None` if the connection ended before that.
+    /// One chunk of a chunked body; empty at its end, `None` if the connection ended earlier.
     pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let mut line = String::new();
         self.stream.read_line(&mut line).ok().filter(|n| *n > 0)?;

@@ -1,15 +1,15 @@
 //! The bytes of an engine's reply.
 
-/// How the end of a reply's body is told.
+/// The framing of a reply's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     Length,
     Chunked,
-    /// The connection closes.
+    /// The connection closes at the end.
     Close,
 }
 
-/// A whole JSON reply. `head` is more header lines, each with its CRLF.
+/// A complete JSON reply. `head` has more header lines, each with its CRLF.
 pub fn json_reply(status: &str, head: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{head}content-length: {}\r\n\r\n{body}", body.len())
         .into_bytes()
@@ -25,7 +25,7 @@ pub fn chunk(data: &[u8]) -> Vec<u8> {
     [format!("{:x}\r\n", data.len()).as_bytes(), data, b"\r\n"].concat()
 }
 
-/// A whole chunked body of these pieces, of which none may be empty.
+/// A complete chunked body of these pieces; none may be empty.
 pub fn chunked(pieces: &[&[u8]]) -> Vec<u8> {
     pieces
         .iter()
@@ -34,7 +34,7 @@ pub fn chunked(pieces: &[&[u8]]) -> Vec<u8> {
         .collect()
 }
 
-/// A whole event stream, each piece a chunk.
+/// A complete event stream, each piece a chunk.
 pub fn stream_reply(pieces: &[&[u8]]) -> Vec<u8> {
     [stream_head(), chunked(pieces)].concat()
 }

@@ -1,4 +1,4 @@
-//! A router before simulated engines, and requests with what router and engine say about their caches.
+//! A router before simulated engines, and requests with the cache figures of router and engine.
 
 use std::path::PathBuf;
 
@@ -6,32 +6,34 @@ use serde_json::{Value, json};
 
 use super::{Program, RawClient, RawReply, RouterQueries, SimControls, eventually};
 
-/// Tokens are computed in debug builds too, however long they take. What follows may go on with keys of this section.
+/// Tokens are computed in debug builds too, however long that takes. Further keys of this section
+/// may follow.
 const CONFIG: &str = "routing:\n  tokenize_budget: 60s\n";
 
-/// Engines `a`, `b`, ... on free ports and a router that has seen them all. Dropping it ends everything.
+/// Engines `a`, `b`, ... on free ports and a router that sees all of them as ready. Dropping it
+/// stops everything.
 pub struct RoutedFleet {
     pub router: Program,
     pub engines: Vec<Program>,
-    /// Holds the configuration, for what a test wants to put beside it.
+    /// The folder of the configuration, for further files of a test.
     pub dir: tempfile::TempDir,
     flags: Vec<String>,
 }
 
 impl RoutedFleet {
-    /// One engine per list of flags.
+    /// Starts one engine per list of flags.
     pub fn start(engines: &[&[&str]]) -> Self {
         Self::with(engines, "", &[])
     }
 
-    /// The same, with more keys of section `routing`, each on lines of its own behind two spaces.
+    /// The same with more keys of section `routing`, each on its own line after two spaces.
     pub fn with_routing(engines: &[&[&str]], keys: &str) -> Self {
-        // The section that every file begins with goes on.
+        // Continues the section that every file begins with.
         assert!(keys.starts_with("  "), "{keys}");
         Self::with(engines, keys, &[])
     }
 
-    /// The same, with more sections of configuration and more flags of `serve`.
+    /// The same with more sections of configuration and more flags of `serve`.
     pub fn with(engines: &[&[&str]], config: &str, flags: &[&str]) -> Self {
         let fast = |flags: &&[&str]| {
             let speed: &[&str] = if flags.contains(&"--speed") {
@@ -58,20 +60,20 @@ impl RoutedFleet {
         }
     }
 
-    /// Another router of the same configuration in its place.
+    /// Replaces the router by another one with the same configuration.
     pub fn restart_router(&mut self) {
         self.router.kill();
         self.router = serve(&self.engines, &self.flags);
     }
 
-    /// Asks for a chat completion.
+    /// Sends a chat completion.
     pub fn chat(&self, messages: &[Value], headers: &[(&str, &str)]) -> RoutedReply {
         let body =
             json!({"model": "sim", "messages": messages, "max_tokens": 20, "ignore_eos": true});
         self.ask("/v1/chat/completions", &body, headers)
     }
 
-    /// Asks for a completion with these fields.
+    /// Sends a completion with these fields.
     pub fn completion(&self, fields: Value, headers: &[(&str, &str)]) -> RoutedReply {
         let mut body = json!({"model": "sim", "max_tokens": 4, "ignore_eos": true});
         for (key, value) in fields.as_object().expect("fields are an object") {
@@ -80,7 +82,7 @@ impl RoutedFleet {
         self.ask("/v1/completions", &body, headers)
     }
 
-    /// Sends a request, and waits until the router knows what it left in the engines' caches.
+    /// Sends a request, and waits until the router has applied the resulting cache events.
     pub fn ask(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> RoutedReply {
         let mut client = RawClient::connect(&self.router.data());
         client.send("POST", path, headers, body.to_string().as_bytes());
@@ -91,7 +93,7 @@ impl RoutedFleet {
 
     /// Waits until every published batch of events has been applied.
     pub fn caught_up(&self) {
-        eventually("the router to have seen all events", || {
+        eventually("the router to have applied all events", || {
             let streams = self.streams();
             self.engines
                 .iter()
@@ -114,7 +116,7 @@ impl RoutedFleet {
         RawClient::get(&self.router.admin(), &format!("/admin/workers/{name}")).json()
     }
 
-    /// The receipt of a reply, settled.
+    /// The settled receipt of a reply.
     pub fn receipt(&self, turn: &RoutedReply) -> Value {
         eventually("the receipt to be settled", || {
             let path = format!("/admin/decisions/{}", turn.decision);
@@ -170,7 +172,7 @@ pub struct RoutedReply {
     pub decision: String,
     /// `x-warmroute-predicted-cached-tokens`.
     pub predicted: u64,
-    /// What the engine's usage says.
+    /// The cached tokens in the engine's usage.
     pub cached: u64,
     pub prompt_tokens: u64,
     pub text: String,
@@ -213,7 +215,7 @@ pub fn says(role: &str, text: &str) -> Value {
     json!({"role": role, "content": text})
 }
 
-/// So many words that no other `topic` has.
+/// `count` words that no other `topic` has.
 pub fn words(topic: &str, count: usize) -> String {
     (0..count).map(|n| format!("{topic}{n} ")).collect()
 }

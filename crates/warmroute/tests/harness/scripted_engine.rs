@@ -1,6 +1,6 @@
-//! An engine that answers what it is told to, byte for byte, and shows what it was sent.
+//! An engine that sends scripted replies byte for byte and records its requests.
 //!
-//! It lists one model, `m`, and has no events; requests for a generation get the scripted reply.
+//! It lists one model, `m`, and has no events; generation requests get the scripted reply.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,30 +16,31 @@ use std::{
 
 use super::{Stopwatch, json_reply};
 
-/// What is done with one generation request.
+/// The reply to one generation request.
 #[derive(Clone, Debug)]
 pub enum ScriptedReply {
-    /// These pieces, each in a write of its own with a pause between; the connection stays open.
+    /// Writes each piece separately with a pause between; the connection stays open.
     Pieces(Vec<Vec<u8>>, Duration),
-    /// These pieces, each when the gate lets it through; the connection stays open.
+    /// Writes each piece when the gate opens; the connection stays open.
     Gated(Vec<Vec<u8>>, PieceGate),
-    /// These bytes, and then the connection is closed.
+    /// Writes these bytes and closes the connection.
     Cut(Vec<u8>),
-    /// Nothing; the connection is closed when the gate opens.
+    /// Closes the connection without a reply when the gate opens.
     CutGated(PieceGate),
-    /// These pieces as above, and then the connection is closed.
+    /// Writes gated pieces and closes the connection.
     CutAfter(Vec<Vec<u8>>, Duration),
-    /// These bytes before the request's body is read, which is a good while later and to no purpose.
+    /// Writes these bytes before it reads the request's body, which it reads much later and
+    /// discards.
     Early(Vec<u8>),
-    /// Nothing, until the other side closes.
+    /// Writes nothing until the other side closes.
     Silence,
-    /// These bytes, then nothing until the other side closes.
+    /// Writes these bytes, then nothing until the other side closes.
     Stall(Vec<u8>),
-    /// After a pause these bytes.
+    /// Writes these bytes after a pause.
     Late(Duration, Vec<u8>),
-    /// The first bytes, then the second ones again and again until the other side closes.
+    /// Writes the first bytes, then repeats the second ones until the other side closes.
     Endless(Vec<u8>, Vec<u8>),
-    /// The first bytes, then the second ones so many times; the connection stays open.
+    /// Writes the first bytes, then the second ones this many times; the connection stays open.
     Repeated(Vec<u8>, Vec<u8>, usize),
 }
 
@@ -59,7 +60,7 @@ impl PieceGate {
     }
 
     fn pass(&self) {
-        // Whoever never opens it has failed already.
+        // A gate without an owner belongs to a test that has failed already.
         let _ = self.1.lock().unwrap().recv_timeout(Duration::from_secs(60));
     }
 }
@@ -70,7 +71,7 @@ impl ScriptedReply {
     }
 }
 
-/// One generation request as it came.
+/// One generation request as received.
 #[derive(Clone, Debug)]
 pub struct SeenRequest {
     pub head: Vec<u8>,
@@ -86,7 +87,7 @@ impl SeenRequest {
             .unwrap_or_default()
     }
 
-    /// Header names, in lower case, and values.
+    /// Header names in lower case, and values.
     pub fn headers(&self) -> Vec<(String, Vec<u8>)> {
         let field = |line: &[u8]| {
             let colon = line.iter().position(|byte| *byte == b':')?;
@@ -113,7 +114,7 @@ pub struct ScriptedEngine {
     address: String,
     script: Arc<EngineScript>,
     seen: Receiver<SeenRequest>,
-    /// Says when the other side closed while a reply was withheld.
+    /// Reports when the other side closed while a reply was withheld.
     pub hung_up: Receiver<Stopwatch>,
 }
 
@@ -122,13 +123,13 @@ struct EngineScript {
     next: Mutex<VecDeque<ScriptedReply>>,
     always: Mutex<Option<ScriptedReply>>,
     requests: AtomicU64,
-    /// Whatever else it was asked.
+    /// Requests other than generation requests.
     questions: AtomicU64,
-    /// Bytes of endless replies that the other side took.
+    /// Bytes of endless replies that the other side accepted.
     taken: AtomicU64,
-    /// It takes messages itself.
+    /// Whether it supports messages natively.
     native: AtomicBool,
-    /// What paths are answered with that are not for requests, beside the usual ones.
+    /// Extra replies of paths that are not for generation, beside the default ones.
     side: Mutex<HashMap<String, Vec<u8>>>,
     stop: AtomicBool,
 }
@@ -137,7 +138,8 @@ impl EngineScript {
     fn reply(&self) -> ScriptedReply {
         let next = self.next.lock().unwrap().pop_front();
         let reply = next.or_else(|| self.always.lock().unwrap().clone());
-        // Counted last: a test that changes the script after a count does not change this reply.
+        // Counted last, so that a test that changes the script after a count does not change this
+        // reply.
         self.requests.fetch_add(1, Ordering::SeqCst);
         reply.unwrap_or(ScriptedReply::Silence)
     }
@@ -153,7 +155,7 @@ impl EngineScript {
 }
 
 impl ScriptedEngine {
-    /// An engine that gives `reply` always.
+    /// An engine that always sends `reply`.
     pub fn start(reply: ScriptedReply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -190,8 +192,8 @@ impl ScriptedEngine {
         }
     }
 
-    /// The same, and it has a `/v1/messages`.
-    pub fn speaking_messages(reply: ScriptedReply) -> Self {
+    /// The same with a `/v1/messages`.
+    pub fn with_native_messages(reply: ScriptedReply) -> Self {
         let engine = Self::start(reply);
         engine.script.native.store(true, Ordering::SeqCst);
         engine
@@ -205,7 +207,7 @@ impl ScriptedEngine {
         format!("http://{}", self.address)
     }
 
-    /// From now on this path is answered with this, whoever asks for it. Its questions count as requests that were seen.
+    /// Answers this path with this reply to every request from now on. Its requests count as seen.
     pub fn answer(&self, path: &str, status: &str, body: &str) {
         self.script
             .side
@@ -214,45 +216,45 @@ impl ScriptedEngine {
             .insert(path.to_owned(), json_reply(status, "", body));
     }
 
-    /// From now on this reply.
+    /// Sends this reply from now on.
     pub fn script(&self, reply: ScriptedReply) {
         *self.script.always.lock().unwrap() = Some(reply);
     }
 
-    /// This reply for one request more, before what comes always.
+    /// Sends this reply to one more request before the permanent one.
     pub fn once(&self, reply: ScriptedReply) {
         self.script.next.lock().unwrap().push_back(reply);
     }
 
-    /// The next generation request that came.
+    /// The next generation request that arrived.
     pub fn next_request(&self) -> SeenRequest {
         self.seen
             .recv_timeout(Duration::from_secs(20))
             .expect("a request reaches the engine")
     }
 
-    /// Forgets what was seen and what was to be answered once.
+    /// Forgets the seen requests and the one-time replies.
     pub fn forget(&self) {
         self.script.next.lock().unwrap().clear();
         while self.seen.try_recv().is_ok() {}
     }
 
-    /// Generation requests so far.
+    /// Number of generation requests so far.
     pub fn requests(&self) -> u64 {
         self.script.requests.load(Ordering::SeqCst)
     }
 
-    /// Whatever else it was asked so far.
+    /// Number of other requests so far.
     pub fn questions(&self) -> u64 {
         self.script.questions.load(Ordering::SeqCst)
     }
 
-    /// Bytes of endless replies that the other side took so far.
+    /// Bytes of endless replies that the other side accepted so far.
     pub fn taken(&self) -> u64 {
         self.script.taken.load(Ordering::SeqCst)
     }
 
-    /// When the other side gave up a reply that was withheld.
+    /// The moment when the other side gave up on a withheld reply.
     pub fn hang_up(&self) -> Stopwatch {
         self.hung_up
             .recv_timeout(Duration::from_secs(20))
@@ -301,7 +303,7 @@ impl EngineConnection {
             } else {
                 None
             };
-            // Asked by the router before any request, to find out whether there is a `/tokenize`: not scripted.
+            // The router probes for a `/tokenize` before any request; that is not scripted.
             if question.as_deref() == Some(br#"{"model":"m","prompt":"warm"}"#) {
                 self.script.questions.fetch_add(1, Ordering::SeqCst);
                 if self.write(&side_route(&head)).is_none() {
@@ -309,7 +311,7 @@ impl EngineConnection {
                 }
                 continue;
             }
-            // As asked by the router before any request, to find out whether there is a `/v1/messages`.
+            // The router probes for a `/v1/messages` before any request.
             let messages = if head.starts_with(b"POST /v1/messages ") {
                 self.read_body(&head)
             } else {
@@ -336,7 +338,8 @@ impl EngineConnection {
                     body: Vec::new(),
                 });
                 let _ = self.write(bytes);
-                // Closing with unread bytes would take the answer back: it gets its time, and the rest is read.
+                // Closing with unread bytes would discard the reply, so the rest is read after a
+                // delay.
                 std::thread::sleep(Duration::from_millis(200));
                 let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
                 return;
@@ -448,7 +451,7 @@ impl EngineConnection {
     }
 }
 
-/// What probes ask for.
+/// The replies to probes.
 fn side_route(head: &[u8]) -> Vec<u8> {
     let line = String::from_utf8_lossy(head);
     match line.split(' ').nth(1).unwrap_or_default() {
@@ -457,7 +460,7 @@ fn side_route(head: &[u8]) -> Vec<u8> {
             let list = r#"{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"t"}]}"#;
             json_reply("200 OK", "", list)
         }
-        // As a bootstrap server of Mooncake's, which names the engines behind it.
+        // Like a bootstrap server of Mooncake, which names the engines behind it.
         "/query" => json_reply(
             "200 OK",
             "",

@@ -1,10 +1,11 @@
-//! Whether a JSON value has a documented shape.
+//! Checks whether a JSON value has a documented shape.
 
 use serde_json::Value;
 
-/// Checks `value` against a template of the same structure whose leaves are type words: `string`, `int`, `number`,
-/// `bool`, `null`, `time`, `hex` (16 digits), `numbers` (an object of numbers), or several with `|`. An array has the
-/// shape of its elements. All keys must be there, in the template's order; more keys are allowed.
+/// Checks `value` against a template of the same structure whose leaves are type words: `string`,
+/// `int`, `number`, `bool`, `null`, `time`, `hex` (16 digits), `numbers` (an object of numbers), or
+/// several with `|`. An array has the shape of its elements. All keys must be there, in the
+/// template's order; more keys are allowed.
 pub fn assert_shape(value: &Value, template: &Value) {
     check(value, template, "$");
 }

@@ -1,9 +1,9 @@
-//! Real time, for deadlines and for the figures that tests print.
+//! Real time, for deadlines and for printed figures.
 #![allow(clippy::disallowed_methods, reason = "a test's deadline is real time")]
 
 use std::time::{Duration, Instant};
 
-/// How long something took.
+/// A time measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
@@ -16,13 +16,13 @@ impl Stopwatch {
         self.0.elapsed()
     }
 
-    /// From this moment to `later`.
+    /// The time from this moment to `later`.
     pub fn until(self, later: Self) -> Duration {
         later.0.saturating_duration_since(self.0)
     }
 }
 
-/// Waits until `check` gives a value, or fails with what was waited for.
+/// Waits until `check` returns a value; fails with the name of the expected event.
 pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let waiting = Stopwatch::start();
     loop {

@@ -1,4 +1,4 @@
-//! A router that is fed by another router's stream knows what that one knows.
+//! A router that is fed by another router's stream has the same index.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ fn get(router: &Program, path: &str) -> Value {
     RawClient::get(&router.admin(), path).json()
 }
 
-/// What a router holds, without what differs by where it was learnt.
+/// A router's index, without the fields that depend on its source.
 fn digest(router: &Program) -> Value {
     get(router, "/admin/kv-index/digest")
 }
@@ -27,8 +27,8 @@ fn traffic(routed: &RoutedFleet, topics: &[&str]) {
     routed.caught_up();
 }
 
-/// A second router in front of the same engines, fed by the first one's stream alone.
-fn fed(routed: &RoutedFleet) -> Program {
+/// A second router in front of the same engines, fed only by the stream of the first.
+fn fed_router(routed: &RoutedFleet) -> Program {
     let worker = |name: &str, engine: &Program| {
         format!(
             "  - {{name: {name}, url: \"{}\", kv_events: {{endpoint: \
@@ -50,15 +50,15 @@ fn fed(routed: &RoutedFleet) -> Program {
 
 #[test]
 #[contract("CK43", "MC9", "V41")]
-fn a_router_that_follows_another_one_s_stream_holds_the_same_blocks() {
+fn a_router_that_follows_another_routers_stream_indexes_the_same_blocks() {
     let routed = RoutedFleet::start(&[
         &["--kv-blocks", "48", "--host-blocks", "1000"],
         &["--kv-blocks", "64"],
     ]);
     traffic(&routed, &["before", "the", "second", "router"]);
-    let second = fed(&routed);
+    let second = fed_router(&routed);
     let same = || (digest(&routed.router) == digest(&second)).then_some(());
-    eventually("the standing state to be the same", same);
+    eventually("the snapshots to be the same", same);
     assert!(
         digest(&second)["targets"].as_array().unwrap().len() > 2,
         "two workers, and host memory: {}",
@@ -75,7 +75,7 @@ fn a_router_that_follows_another_one_s_stream_holds_the_same_blocks() {
             "{stream}"
         );
     }
-    // It decides by them, and is right.
+    // Its decisions use those blocks, and its predictions are correct.
     let body = json!({"model": "sim", "prompt": words("it", 150), "max_tokens": 4});
     let reply = RawClient::post(
         &second.data(),
@@ -99,7 +99,7 @@ fn a_router_that_follows_another_one_s_stream_holds_the_same_blocks() {
 
 #[test]
 #[contract("CK42", "CK43", "CK77", "CK78")]
-fn the_view_of_prefixes_is_fed_by_another_router_s_stream() {
+fn the_prefix_view_is_fed_by_another_routers_stream() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     traffic(&routed, &["one", "two"]);
     let blocks = |worker: &str| {
@@ -142,7 +142,7 @@ fn the_view_of_prefixes_is_fed_by_another_router_s_stream() {
         json!({"success": true, "entries_before_clear": all, "cleared_entries": all})
     );
     traffic(&routed, &["three"]);
-    eventually("what comes afterwards", || {
+    eventually("the following events", || {
         (held()["backends"][0]["held"]["gpu_hot"].as_u64()? > 0).then_some(())
     });
 }

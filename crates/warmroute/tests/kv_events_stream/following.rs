@@ -1,4 +1,4 @@
-//! The loop closed: an index that reads the stream has what the router's has.
+//! An index that reads the stream equals the router's.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::{
 /// Worker, rank, tier, blocks and digest.
 type BlockRow = (String, u64, String, u64, String);
 
-/// Another index, fed by nothing but the stream.
+/// A second index, fed only by the stream.
 struct IndexReader {
     subscriber: Subscriber,
     index: KvIndex,
@@ -114,7 +114,7 @@ impl IndexReader {
         rows.collect()
     }
 
-    /// Waits until it has what the router has; returns how many blocks that are.
+    /// Waits until it equals the router's; returns the number of blocks.
     fn agrees(&mut self, routed: &RoutedFleet) -> u64 {
         eventually("both indexes to have the same content", || {
             let rows = digest(routed);
@@ -149,7 +149,7 @@ fn complete(routed: &RoutedFleet, worker: &str, topic: &str) {
 
 #[test]
 #[contract("MC8", "MC9", "MC13")]
-fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and_reconnects() {
+fn an_index_fed_by_the_stream_stays_equal_through_evictions_restarts_and_reconnects() {
     let small: &[&str] = &["--kv-blocks", "64"];
     let tiered: &[&str] = &["--kv-blocks", "64", "--host-blocks", "100"];
     let ports = [ReservedPort::new(), ReservedPort::new()];
@@ -176,7 +176,7 @@ fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and
     complete(&routed, "b", "seven");
     from_now.agrees(&routed);
 
-    // Engine a dies, and comes back on its ports with an empty cache.
+    // Engine a dies, and restarts on its ports with an empty cache.
     let port = routed.engines[0]
         .data()
         .rsplit(':')
@@ -185,7 +185,7 @@ fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and
         .to_owned();
     routed.engines[0].kill();
     let again = Program::engine(&[small, &sockets, &["--speed", "20", "--port", &port]].concat());
-    // The one that died keeps the port reserved.
+    // The killed engine's handle keeps the port reserved.
     let _dead = std::mem::replace(&mut routed.engines[0], again);
     eventually("the engine to be used again", || {
         let body =

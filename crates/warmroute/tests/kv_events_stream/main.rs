@@ -1,5 +1,5 @@
-//! `GET /v1/kv_events` of the running program: what is told, to whom, and that whoever reads along knows what the router
-//! knows.
+//! `GET /v1/kv_events` of the running program: its events, its access rules, and that a reader's
+//! index equals the router's.
 
 #![allow(
     clippy::unwrap_used,

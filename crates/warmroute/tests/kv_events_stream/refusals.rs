@@ -1,4 +1,4 @@
-//! Who is not let in, and why.
+//! Refused subscriptions and their reasons.
 
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use crate::{
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
-fn a_wish_that_means_nothing_is_refused_with_what_would() {
+fn an_invalid_parameter_is_refused_with_the_accepted_values() {
     let routed = RoutedFleet::start(&[&[]]);
     for (query, status, code, param, says) in [
         (
@@ -62,7 +62,7 @@ fn a_wish_that_means_nothing_is_refused_with_what_would() {
 }
 
 #[test]
-fn so_many_subscribers_and_no_more_until_one_leaves() {
+fn subscribers_over_the_limit_are_refused_until_one_leaves() {
     let routed = RoutedFleet::start(&[&[]]);
     let mut subscribers: Vec<RawClient> = (0..64).map(|_| connected(&routed.router, "")).collect();
     let reply = RawClient::get(&routed.router.admin(), "/v1/kv_events");
@@ -70,7 +70,7 @@ fn so_many_subscribers_and_no_more_until_one_leaves() {
     assert!(reply.header("retry-after").is_some());
     assert!(reply.text().contains("64 subscribers"), "{}", reply.text());
     subscribers.pop();
-    eventually("the place of the one that left", || {
+    eventually("the place of the client that left", || {
         let mut client = RawClient::connect(&routed.router.admin());
         client.send("GET", "/v1/kv_events", &[], b"");
         (client.head().status == 200).then_some(())
@@ -78,7 +78,7 @@ fn so_many_subscribers_and_no_more_until_one_leaves() {
 }
 
 #[test]
-fn where_a_token_is_asked_for_it_opens_the_stream_and_the_salts() {
+fn a_required_token_gives_access_to_the_stream_and_the_salts() {
     let engine = Program::engine(&["--speed", "20"]);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");
@@ -98,15 +98,18 @@ fn where_a_token_is_asked_for_it_opens_the_stream_and_the_salts() {
         );
         (reply.status == 200).then_some(())
     });
-    let told = |query: &str| {
+    let stream_text = |query: &str| {
         let mut client = RawClient::connect(&router.admin());
         let path = format!("/v1/kv_events?format=rfc1527&snapshot=true{query}");
         client.send("GET", &path, &[("authorization", &bearer)], b"");
         client.read_until("snapshot_end").text()
     };
     let plain = "\"additional_salt\":\"between-us\"";
-    eventually("the salt to be told", || {
-        told("&salts=plain").contains(plain).then_some(())
+    eventually("the salt to be sent", || {
+        stream_text("&salts=plain").contains(plain).then_some(())
     });
-    assert!(told("").contains("\"additional_salt\":\"") && !told("").contains("between-us"));
+    assert!(
+        stream_text("").contains("\"additional_salt\":\"")
+            && !stream_text("").contains("between-us")
+    );
 }

@@ -1,4 +1,4 @@
-//! What events look like, and what the standing state is.
+//! The shape of events and of the snapshot.
 
 use std::collections::BTreeSet;
 
@@ -33,13 +33,13 @@ fn blocks_of(routed: &RoutedFleet, worker: &str) -> usize {
 
 #[test]
 #[contract("CK43", "CK44")]
-fn a_request_s_blocks_come_as_events_that_say_where_and_how_many_tokens() {
+fn events_of_a_requests_blocks_have_their_place_and_token_count() {
     let routed = RoutedFleet::start(&[&[]]);
     let subscriber = Subscriber::new(&routed.router, "");
     complete(&routed, "a", "told");
     let blocks = blocks_of(&routed, "a");
     assert!(blocks > 3);
-    let events = eventually("every block to be told", || {
+    let events = eventually("every block to be announced", || {
         let events = subscriber.events();
         (events.len() >= blocks).then_some(events)
     });
@@ -59,7 +59,7 @@ fn a_request_s_blocks_come_as_events_that_say_where_and_how_many_tokens() {
     assert_eq!(events.len(), blocks);
 }
 
-/// An engine whose blocks move to host memory, and one whose do not.
+/// One engine whose blocks move to host memory, and one whose blocks do not.
 fn two_tiers() -> RoutedFleet {
     let routed = RoutedFleet::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"], &[]]);
     for topic in ["one", "two", "three", "four"] {
@@ -82,18 +82,18 @@ fn fields(of: &Value, names: &[&str]) -> Vec<String> {
 
 #[test]
 #[contract("MC8", "MC9")]
-fn the_standing_state_in_envelopes_is_what_the_dump_says() {
+fn the_snapshot_in_envelopes_equals_the_dump() {
     let routed = two_tiers();
     let events =
         Subscriber::new(&routed.router, "?snapshot=true&format=rfc1527").until("snapshot_end");
     let end = events.last().unwrap();
     assert_eq!((&*end.name, &end.id), ("snapshot_end", &None));
-    let mut told = BTreeSet::new();
+    let mut announced = BTreeSet::new();
     let stored: Vec<&SubscriberEvent> = events
         .iter()
         .filter(|event| event.name == "cache_created")
         .collect();
-    assert_eq!(stored.len(), events.len() - 1, "nothing but what is there");
+    assert_eq!(stored.len(), events.len() - 1, "only existing blocks");
     for SubscriberEvent { data, .. } in &stored {
         assert_eq!(
             (&data["event_type"], &data["tenant_id"]),
@@ -113,17 +113,17 @@ fn the_standing_state_in_envelopes_is_what_the_dump_says() {
                 "tier": medium, "depth": data["base_block_idx"].as_u64().unwrap() + at as u64,
                 "hash": hex(hash.as_u64().unwrap()), "parent": parent.map(hex),
             });
-            assert!(told.insert(row.to_string()), "told twice: {row}");
+            assert!(announced.insert(row.to_string()), "announced twice: {row}");
             parent = hash.as_u64();
         }
     }
     let rows: BTreeSet<String> = dump(&routed).iter().map(Value::to_string).collect();
-    assert_eq!(told, rows);
+    assert_eq!(announced, rows);
     assert_eq!(end.data["blocks"], rows.len());
 }
 
 #[test]
-fn the_standing_state_block_by_block_is_what_the_dump_says() {
+fn the_snapshot_block_by_block_equals_the_dump() {
     let routed = two_tiers();
     let events = Subscriber::new(&routed.router, "?snapshot=true").until("snapshot_end");
     let of_kind = |kind: &str| -> BTreeSet<Vec<String>> {
@@ -140,14 +140,14 @@ fn the_standing_state_block_by_block_is_what_the_dump_says() {
             .collect()
     };
     assert_eq!(of_kind("cache_created"), held(false));
-    // What is in host memory alone was moved there.
+    // Blocks only in host memory were moved there.
     let moved: BTreeSet<_> = held(false).difference(&held(true)).cloned().collect();
     assert!(!moved.is_empty());
     assert_eq!(of_kind("cache_offloaded"), moved);
 }
 
 #[test]
-fn of_one_worker_only_that_worker_s_blocks_are_told() {
+fn a_stream_of_one_worker_has_only_that_workers_blocks() {
     let routed = RoutedFleet::start(&[&[], &[]]);
     complete(&routed, "a", "before");
     complete(&routed, "b", "before");
@@ -156,7 +156,7 @@ fn of_one_worker_only_that_worker_s_blocks_are_told() {
     complete(&routed, "a", "after");
     complete(&routed, "b", "after");
     let blocks = blocks_of(&routed, "b");
-    let events = eventually("every block of the worker to be told", || {
+    let events = eventually("every block of the worker to be announced", || {
         let events = subscriber.events();
         (events.len() > blocks).then_some(events)
     });
@@ -170,7 +170,7 @@ fn of_one_worker_only_that_worker_s_blocks_are_told() {
 }
 
 #[test]
-fn an_emptied_cache_is_purged_and_one_that_is_full_is_evicted_from() {
+fn a_cleared_cache_sends_a_purge_and_a_full_one_sends_evictions() {
     let routed = RoutedFleet::start(&[&["--kv-blocks", "48"]]);
     let subscriber = Subscriber::new(&routed.router, "");
     for topic in ["one", "two", "three", "four"] {
@@ -183,7 +183,7 @@ fn an_emptied_cache_is_purged_and_one_that_is_full_is_evicted_from() {
     );
     let reset = RawClient::post(&routed.engines[0].data(), "/reset_prefix_cache", b"");
     assert_eq!(reset.status, 200);
-    // The engine says so with the events of its next step.
+    // The engine announces the reset with the events of its next step.
     complete(&routed, "a", "five");
     subscriber.until("cache_purged");
 }

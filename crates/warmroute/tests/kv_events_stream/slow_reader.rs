@@ -8,8 +8,8 @@ use crate::{
 };
 
 #[test]
-fn a_reader_that_stops_is_cut_and_nothing_grows_for_it() {
-    // Blocks of one token, and room for one prompt: each request stores and evicts thousands.
+fn a_reader_that_stops_is_cut_and_memory_stays_bounded() {
+    // Blocks of one token and room for one prompt: each request stores and evicts thousands.
     let routed = RoutedFleet::start(&[&[
         "--block-size",
         "1",
@@ -28,15 +28,15 @@ fn a_reader_that_stops_is_cut_and_nothing_grows_for_it() {
     let before = routed.router.resident();
     let stopped = connected(&routed.router, "");
     let awake = Subscriber::new(&routed.router, "?format=rfc1527");
-    // 16 MiB of changes are kept, and some megabytes wait in sockets.
+    // The router keeps 16 MiB of changes, and some megabytes wait in sockets.
     (0..150).for_each(fill);
     let grown = routed.router.resident().saturating_sub(before);
     assert!(grown < 96 << 20, "{grown} bytes for one that does not read");
-    assert_eq!(awake.ended(), None, "who reads is not cut");
+    assert_eq!(awake.ended(), None, "an active reader is not cut");
     assert!(awake.events().iter().all(|event| event.name != "lagged"));
     let late = Subscriber::reading(stopped);
-    let clean = eventually("the end of the one that stopped", || late.ended());
-    // After half a minute without reading, as on a slow machine, there is nobody to tell.
+    let clean = eventually("the end of the stalled subscriber", || late.ended());
+    // After half a minute without reading, as on a slow machine, the subscriber is already gone.
     let last = late.events().pop().unwrap();
     assert_eq!(last.name == "lagged", clean, "{last:?}");
     assert!(!clean || last.data["lost"].as_u64() > Some(0), "{last:?}");

@@ -9,15 +9,15 @@ use serde_json::Value;
 
 use crate::harness::{Program, RawClient, eventually};
 
-/// What a subscriber has been sent so far.
+/// The bytes that a subscriber has received so far.
 #[derive(Debug, Default)]
 struct SentEvents {
     text: String,
-    /// Whether the reply has ended, and how.
+    /// Whether the reply has ended, and whether cleanly.
     ended: Option<bool>,
 }
 
-/// One subscriber that reads all it is sent. It ends with the router.
+/// A subscriber that reads everything. It ends with the router.
 pub(crate) struct Subscriber {
     sent: Arc<Mutex<SentEvents>>,
 }
@@ -31,18 +31,18 @@ pub(crate) struct SubscriberEvent {
 }
 
 impl Subscriber {
-    /// Subscribes, and returns when that is accepted.
+    /// Subscribes, and returns when the subscription is accepted.
     pub(crate) fn new(router: &Program, query: &str) -> Self {
         Self::reading(connected(router, query))
     }
 
-    /// Reads on from here.
+    /// Reads the rest of this reply.
     pub(crate) fn reading(mut client: RawClient) -> Self {
         let sent = Arc::new(Mutex::new(SentEvents::default()));
         let into = Arc::clone(&sent);
         thread::spawn(move || {
             loop {
-                // A connection that was cut reads as an error inside a chunk.
+                // A cut connection reads as an error inside a chunk.
                 let chunk =
                     std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client.chunk()))
                         .unwrap_or(None);
@@ -61,7 +61,7 @@ impl Subscriber {
         Self { sent }
     }
 
-    /// All whole events so far.
+    /// All complete events so far.
     pub(crate) fn events(&self) -> Vec<SubscriberEvent> {
         let sent = self.sent.lock().unwrap();
         let whole = sent.text.rfind("\n\n").map_or("", |end| &sent.text[..end]);
@@ -72,7 +72,7 @@ impl Subscriber {
             .collect()
     }
 
-    /// All events, once there is one of this name.
+    /// All events, once one has this name.
     pub(crate) fn until(&self, name: &str) -> Vec<SubscriberEvent> {
         eventually(&format!("an event {name}"), || {
             let events = self.events();
@@ -83,7 +83,7 @@ impl Subscriber {
         })
     }
 
-    /// Whether the reply has ended, and if so as its framing announced.
+    /// Whether the reply has ended, and if so, whether as its framing announced.
     pub(crate) fn ended(&self) -> Option<bool> {
         self.sent.lock().unwrap().ended
     }
@@ -106,7 +106,7 @@ impl SubscriberEvent {
     }
 }
 
-/// A subscription of which nothing but the head is read.
+/// A subscription of which only the head is read.
 pub(crate) fn connected(router: &Program, query: &str) -> RawClient {
     let mut client = RawClient::connect(&router.admin());
     client.send("GET", &format!("/v1/kv_events{query}"), &[], b"");

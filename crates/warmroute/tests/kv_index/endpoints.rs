@@ -27,14 +27,14 @@ fn stats(routed: &RoutedFleet) -> Value {
 }
 
 fn until_entries(routed: &RoutedFleet, entries: u64) {
-    eventually("the view to follow", || {
+    eventually("the prefix view to follow", || {
         (stats(routed)["index"]["entry_count"] == entries).then_some(())
     });
 }
 
 #[test]
 #[contract("CK76")]
-fn the_stats_have_the_documented_keys_and_types_and_true_figures() {
+fn the_stats_have_the_documented_keys_and_types_and_correct_figures() {
     let stream = PrefixStream::start();
     let routed = routed(
         &stream,
@@ -80,13 +80,13 @@ fn the_stats_have_the_documented_keys_and_types_and_true_figures() {
     stream.say("cache_created", &held, 4_000);
     stream.say("cache_created", "something else", 7);
     until_entries(&routed, 2);
-    let asked = |system: &str| {
+    let send = |system: &str| {
         routed
             .chat(&[says("system", system), says("user", "hi")], &[])
             .worker
     };
-    assert_eq!(asked(&held), "b");
-    asked(&unknown);
+    assert_eq!(send(&held), "b");
+    send(&unknown);
     let after = stats(&routed);
     assert_shape(&after, &template);
     assert_eq!(
@@ -134,7 +134,7 @@ fn the_stats_have_the_documented_keys_and_types_and_true_figures() {
 
 #[test]
 #[contract("CK77")]
-fn each_backend_is_told_of_with_its_connection_its_events_and_what_it_holds_by_tier() {
+fn each_backend_is_listed_with_its_connection_its_events_and_its_entries_by_tier() {
     let stream = PrefixStream::start();
     let routed = routed(&stream, "  storage_offloading: {enabled: true}\n");
     let backends = || get(&routed.router, "/admin/kv-index/backends");
@@ -143,13 +143,13 @@ fn each_backend_is_told_of_with_its_connection_its_events_and_what_it_holds_by_t
         ("cache_created", "two"),
         ("cache_created", "three"),
         ("cache_offloaded", "one"),
-        // By default it is taken for an offload.
+        // The default role of this backend is offload.
         ("cache_evicted", "two"),
         ("cache_purged", "four"),
     ] {
         stream.say(kind, prompt, 100);
     }
-    let body = eventually("the events to be told", || {
+    let body = eventually("the events to be reported", || {
         let body = backends();
         (body["backends"][0]["events"]["received"] == 6).then_some(body)
     });
@@ -173,7 +173,7 @@ fn each_backend_is_told_of_with_its_connection_its_events_and_what_it_holds_by_t
     assert_eq!(
         backend["events"],
         json!({"received": 6, "processed": 5, "dropped": 0, "index_created": 3, "index_evicted": 1}),
-        "nobody held the last one"
+        "no target held the last one"
     );
     assert_eq!(backend["held"], json!({"gpu_hot": 1, "storage_warm": 2}));
     let connection = &backend["connection"];
@@ -186,7 +186,7 @@ fn each_backend_is_told_of_with_its_connection_its_events_and_what_it_holds_by_t
 
 #[test]
 #[contract("CK78", "CK84", "A10")]
-fn a_clear_says_how_many_entries_went_and_events_fill_the_index_again() {
+fn a_clear_reports_the_removed_entries_and_events_refill_the_index() {
     let stream = PrefixStream::start();
     let routed = routed(&stream, "");
     let clear = || RawClient::post(&routed.router.admin(), "/admin/kv-index/clear", b"").json();

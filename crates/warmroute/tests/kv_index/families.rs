@@ -20,7 +20,7 @@ const STATUSES: [&str; 6] = [
     "quarantined",
 ];
 const TYPES: [&str; 5] = ["created", "evicted", "offloaded", "reloaded", "purged"];
-/// Counters with the label `backend` alone.
+/// Counters with `backend` as their only label.
 const BY_BACKEND: [&str; 4] = [
     "continuum_kv_event_received_total",
     "continuum_kv_event_processed_total",
@@ -28,7 +28,7 @@ const BY_BACKEND: [&str; 4] = [
     "continuum_kv_consumer_reconnects_total",
 ];
 
-/// The five types of one backend's events, in the order of [`TYPES`].
+/// One backend's events of all five types, in the order of [`TYPES`].
 fn events(page: &Page, backend: &str) -> [f64; 5] {
     TYPES.map(|kind| {
         page.value(
@@ -42,7 +42,7 @@ fn of(page: &Page, name: &str, backend: &str) -> f64 {
     page.value(name, &[("backend", backend)])
 }
 
-/// The one status that a backend's stream has.
+/// The current status of a backend's stream.
 fn status(page: &Page, backend: &str) -> String {
     let value = |status: &str| {
         page.value(
@@ -64,7 +64,7 @@ fn status(page: &Page, backend: &str) -> String {
 
 #[test]
 #[contract("CK70", "CK71", "CK72")]
-fn every_combination_is_there_and_0_before_anything_happens() {
+fn every_label_combination_is_present_and_0_at_the_start() {
     let stream = PrefixStream::start();
     let routed = routed(&stream, "");
     let page = page(&routed.router);
@@ -117,7 +117,7 @@ fn every_combination_is_there_and_0_before_anything_happens() {
 
 #[test]
 #[contract("CK49", "CK55", "CK70", "CK71")]
-fn events_of_a_stream_of_prefixes_are_counted_by_backend_and_by_what_they_did() {
+fn events_of_a_prefix_stream_are_counted_by_backend_and_effect() {
     let stream = PrefixStream::start();
     let routed = routed(
         &stream,
@@ -131,7 +131,7 @@ fn events_of_a_stream_of_prefixes_are_counted_by_backend_and_by_what_they_did() 
         ("cache_evicted", "two"),
         ("cache_created", "three"),
         ("cache_purged", "one"),
-        // Nobody holds it: it came, and there was nothing to do.
+        // No target holds it, so the event has no effect.
         ("cache_evicted", "two"),
     ] {
         stream.say(kind, prompt, 100);
@@ -145,7 +145,7 @@ fn events_of_a_stream_of_prefixes_are_counted_by_backend_and_by_what_they_did() 
     assert_eq!(
         seen.value("continuum_kv_index_entries", &[]),
         1.0,
-        "the third is left"
+        "the third entry is left"
     );
     assert_eq!(
         (
@@ -155,26 +155,26 @@ fn events_of_a_stream_of_prefixes_are_counted_by_backend_and_by_what_they_did() 
         ([0.0; 5], 0.0)
     );
 
-    // More than a message may have.
+    // More than the size limit of a message.
     stream.say("cache_created", "four", 100);
     stream.say_raw(&format!(
         "event: cache_created\ndata: {}\n\n",
         "x".repeat((1 << 20) + 1)
     ));
-    let seen = eventually("the long one to be let go", || {
+    let seen = eventually("the long request to be cancelled", || {
         let page = page(&routed.router);
         (of(&page, "continuum_kv_event_dropped_total", "b") == 1.0).then_some(page)
     });
     assert_eq!(
         of(&seen, "continuum_kv_event_received_total", "b"),
         10.0,
-        "those that were let go came, too"
+        "dropped events are counted as received too"
     );
 }
 
 #[test]
 #[contract("CK70", "CK71", "CK72")]
-fn a_stream_that_goes_and_comes_back_shows_in_connected_status_and_reconnects() {
+fn a_lost_and_restored_stream_shows_in_connected_status_and_reconnects() {
     let stream = PrefixStream::start();
     let routed = routed(&stream, "");
     stream.go_away();
@@ -204,7 +204,7 @@ fn a_stream_that_goes_and_comes_back_shows_in_connected_status_and_reconnects() 
 
 #[test]
 #[contract("CK70", "CK71")]
-fn the_same_families_move_for_engines_that_publish_blocks_over_zmq() {
+fn the_same_families_count_engines_that_publish_blocks_over_zmq() {
     let mut routed = RoutedFleet::start(&[&[], &[]]);
     let messages = [says("user", &words("zmq", 80))];
     let first = routed.chat(&messages, &[]);
@@ -217,14 +217,14 @@ fn the_same_families_move_for_engines_that_publish_blocks_over_zmq() {
         .into_iter()
         .filter(|stream| stream["worker"] == worker)
         .collect();
-    let told = |count: &str| of_stream[0]["counts"][count].as_f64().unwrap();
+    let count_of = |count: &str| of_stream[0]["counts"][count].as_f64().unwrap();
     assert_eq!(
         of(&seen, "continuum_kv_event_received_total", worker),
-        told("events")
+        count_of("events")
     );
     assert_eq!(
         of(&seen, "continuum_kv_event_processed_total", worker),
-        told("applied")
+        count_of("applied")
     );
     let stored = seen.value(
         "warmroute_kv_events_total",
@@ -239,7 +239,7 @@ fn the_same_families_move_for_engines_that_publish_blocks_over_zmq() {
     assert_eq!(of(&seen, "continuum_kv_consumer_connected", worker), 1.0);
     let memberships = seen.value("warmroute_index_memberships", &[]);
     assert!(memberships > 0.0 && seen.value("continuum_kv_index_entries", &[]) == memberships);
-    // The first prompt was nowhere; most of the second was where it went.
+    // The first prompt was cached nowhere; most of the second was cached at its target.
     let decided = |decision| {
         seen.value(
             "continuum_kv_index_routing_decisions_total",
@@ -257,7 +257,7 @@ fn the_same_families_move_for_engines_that_publish_blocks_over_zmq() {
     );
     assert!(seen.value("continuum_kv_index_overlap_score_sum", &[]) > 0.8);
 
-    // Its events end with it.
+    // The events of a backend end with it.
     let killed = if worker == "a" { 0 } else { 1 };
     routed.engines[killed].kill();
     eventually("the loss to show", || {
@@ -268,7 +268,7 @@ fn the_same_families_move_for_engines_that_publish_blocks_over_zmq() {
 
 #[test]
 #[contract("CK63", "CK71")]
-fn a_decision_by_what_a_stream_said_counts_the_query_the_decision_and_the_overlap() {
+fn a_decision_by_the_prefix_view_counts_the_query_the_decision_and_the_overlap() {
     let stream = PrefixStream::start();
     let routed = routed(&stream, "");
     let prompt = words("held", 60);

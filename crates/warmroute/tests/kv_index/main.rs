@@ -1,4 +1,5 @@
-//! The index of KV events as operators see it: its metric families, its admin endpoints, and that nothing depends on it.
+//! The index of KV events for operators: its metric families, its admin endpoints, and that no
+//! request depends on it.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! The index is an aid: its keys have usual values, its loss breaks nothing, and it is chosen at the start.
+//! The index is optional: its keys have defaults, its loss breaks nothing, and it is selected at
+//! start.
 
 use contract_id::contract;
 use serde_json::json;
@@ -10,8 +11,8 @@ use crate::{
     routed,
 };
 
-/// Sends a request that goes by the index, and says where it went.
-fn asked(routed: &RoutedFleet, system: &str) -> String {
+/// Sends a request that is routed by the index; returns its worker.
+fn worker_for(routed: &RoutedFleet, system: &str) -> String {
     let body = json!({"model": "sim", "messages": [says("system", system), says("user", "hi")], "max_tokens": 1});
     let reply = RawClient::chat(&routed.router.data(), &body).reply();
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -20,7 +21,7 @@ fn asked(routed: &RoutedFleet, system: &str) -> String {
 
 #[test]
 #[contract("CH28", "CK40", "CK41", "CK42", "CK54", "CK56", "CK59", "CK60", "CK62")]
-fn every_documented_key_has_its_documented_usual_value() {
+fn every_documented_key_has_its_documented_default() {
     let usual = RoutedFleet::start(&[&[]]);
     let config = get(&usual.router, "/admin/config");
     let index = &config["kv_cache_index"];
@@ -59,10 +60,10 @@ fn every_documented_key_has_its_documented_usual_value() {
 
 #[test]
 #[contract("CH28", "CK65")]
-fn without_the_index_or_with_its_streams_gone_requests_are_routed_all_the_same() {
+fn requests_are_routed_without_the_index_and_without_its_streams() {
     let off = RoutedFleet::with(&[&[], &[]], "prefix_routing: {enabled: true}\n", &[]);
     let prompt = words("any", 60);
-    let home = asked(&off, &prompt);
+    let home = worker_for(&off, &prompt);
     let stats = get(&off.router, "/admin/kv-index/stats");
     assert_eq!(
         (&stats["enabled"], &stats["event_sources"]),
@@ -77,29 +78,29 @@ fn without_the_index_or_with_its_streams_gone_requests_are_routed_all_the_same()
         (refused.status, refused.error_code().as_str()),
         (400, "invalid_request")
     );
-    assert_eq!(asked(&off, &prompt), home);
+    assert_eq!(worker_for(&off, &prompt), home);
 
     let stream = PrefixStream::start();
     let on = routed(&stream, "  entry_ttl_seconds: 1\n");
     stream.say("cache_created", &prompt, 4_000);
-    eventually("the router to go by the stream", || {
-        (asked(&on, &prompt) == "b").then_some(())
+    eventually("the router to use the stream", || {
+        (worker_for(&on, &prompt) == "b").then_some(())
     });
     drop(stream);
-    // What it said is believed for a second more; then it is as if nobody had said anything. No request fails meanwhile.
+    // Its entries stay valid for a second more; then the view is empty. No request fails meanwhile.
     let forgotten = || {
-        asked(&on, &prompt);
+        worker_for(&on, &prompt);
         (get(&on.router, "/admin/kv-index/stats")["index"]["entry_count"] == 0).then_some(())
     };
-    eventually("what the stream said to be over", forgotten);
-    eventually("the ring to decide", || {
-        (asked(&on, &prompt) == home).then_some(())
+    eventually("the entries of the stream to expire", forgotten);
+    eventually("the decision by the ring", || {
+        (worker_for(&on, &prompt) == home).then_some(())
     });
 }
 
 #[test]
 #[contract("CH28")]
-fn another_backend_is_taken_at_the_next_start_and_a_reload_says_so() {
+fn another_backend_takes_effect_at_the_next_start_and_a_reload_reports_it() {
     let stream = PrefixStream::start();
     let routed = routed(&stream, "");
     let file = routed.path("warmroute.yaml");
@@ -114,21 +115,24 @@ fn another_backend_is_taken_at_the_next_start_and_a_reload_says_so() {
         changed + "response_cache: {redis: {url: \"redis://127.0.0.1:1\"}}\n",
     )
     .unwrap();
-    let told = RawClient::post(
+    let reloaded = RawClient::post(
         &routed.router.admin(),
         "/admin/reload",
         b"{\"dry_run\": true}",
     )
     .json();
-    let needed = told["restart_needed"]
+    let needed = reloaded["restart_needed"]
         .as_array()
-        .unwrap_or_else(|| panic!("{told}"));
-    assert!(needed.contains(&json!("kv_cache_index.backend")), "{told}");
-    let told = RawClient::post(&routed.router.admin(), "/admin/reload", b"").json();
-    assert_eq!(told["problems"], json!([]), "{told}");
+        .unwrap_or_else(|| panic!("{reloaded}"));
+    assert!(
+        needed.contains(&json!("kv_cache_index.backend")),
+        "{reloaded}"
+    );
+    let reloaded = RawClient::post(&routed.router.admin(), "/admin/reload", b"").json();
+    assert_eq!(reloaded["problems"], json!([]), "{reloaded}");
     assert_eq!(
         get(&routed.router, "/admin/kv-index/stats")["config"]["backend"],
         "memory"
     );
-    asked(&routed, "and goes on");
+    worker_for(&routed, "and goes on");
 }

@@ -1,4 +1,4 @@
-//! What the manual says of sizes.
+//! The manual's rules of sizing.
 
 use contract_id::contract;
 

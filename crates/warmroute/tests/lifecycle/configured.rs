@@ -1,4 +1,4 @@
-//! A router with a configuration file that stays.
+//! A router with a permanent configuration file.
 
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ impl ConfiguredFleet {
         self.folder.path().join("warmroute.yaml")
     }
 
-    /// Writes the file as an editor does: another one is put in its place.
+    /// Replaces the file by another one, as an editor does.
     pub(crate) fn write(&self, yaml: &str) {
         let beside = self.folder.path().join("new.yaml");
         std::fs::write(&beside, yaml).unwrap();
@@ -74,7 +74,7 @@ impl ConfiguredFleet {
         RawClient::get(&self.router.admin(), path).json()
     }
 
-    /// The value of a key that is in force, such as `/routing/policy`.
+    /// The value of a key in the configuration in force, such as `/routing/policy`.
     pub(crate) fn in_force(&self, pointer: &str) -> Value {
         self.get("/admin/config")
             .pointer(pointer)
@@ -82,7 +82,7 @@ impl ConfiguredFleet {
             .unwrap_or(Value::Null)
     }
 
-    /// What came of a reload that somebody asked for.
+    /// Requests a reload; returns its status and result.
     pub(crate) fn reload(&self, dry_run: bool) -> (u16, Value) {
         let reply = self.post("/admin/reload", &json!({"dry_run": dry_run}));
         (reply.status, reply.json())
@@ -98,7 +98,7 @@ impl ConfiguredFleet {
             .collect()
     }
 
-    /// Waits until exactly these workers are there and ready.
+    /// Waits until exactly these workers exist and are ready.
     pub(crate) fn until_ready(&self, names: &[&str]) {
         let want: Vec<_> = names
             .iter()

@@ -1,4 +1,4 @@
-//! Workers that are found.
+//! Discovered workers.
 
 use std::{
     net::UdpSocket,
@@ -15,15 +15,12 @@ use crate::{
 
 #[test]
 #[contract("F85")]
-fn workers_in_a_file_come_and_go_with_it_and_an_empty_or_broken_list_is_not_believed() {
+fn workers_follow_their_file_and_an_empty_or_broken_list_is_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("engines.yaml");
     let yaml = format!("discovery: {{file: \"{}\"}}\n", list.display());
     let it = ConfiguredFleet::start(2, |_| yaml.clone(), &[]);
-    assert!(
-        it.states().is_empty(),
-        "a file that is not there yet lists nobody"
-    );
+    assert!(it.states().is_empty(), "a missing file lists no worker");
     let urls = it.urls();
     std::fs::write(
         &list,
@@ -47,13 +44,13 @@ fn workers_in_a_file_come_and_go_with_it_and_an_empty_or_broken_list_is_not_beli
     }
     assert!(
         it.router.stderr().contains("ulr"),
-        "the log says what is wrong: {}",
+        "the log names the problem: {}",
         it.router.stderr()
     );
 }
 
 #[test]
-fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_goes_on() {
+fn a_discovered_worker_with_a_configured_name_is_skipped_and_the_rest_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("engines.yaml");
     let yaml = |urls: &[String]| {
@@ -87,7 +84,7 @@ fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_go
     assert_eq!(
         url_of("b"),
         (json!(urls[1]), json!(2.0)),
-        "of two that are found, the first"
+        "of two discovered workers, the first"
     );
     let log = it.router.stderr();
     assert_eq!(
@@ -96,7 +93,7 @@ fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_go
         "{log}"
     );
 
-    // While it lasts, changes are taken over and leases end.
+    // During a conflict, changes still take effect and leases still end.
     found(3);
     eventually("its weight", || (url_of("b").1 == 3.0).then_some(()));
     let leased = json!({"url": urls[2], "lease_ttl": "1s"}).to_string();
@@ -111,13 +108,13 @@ fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_go
             .matches("`a` is the name of another worker")
             .count(),
         1,
-        "said once"
+        "logged once"
     );
     assert_eq!(it.reload(false).0, 200);
 
-    // Its name is free when the file has it no more.
+    // The name is free once the file no longer has it.
     it.write(&format!("discovery: {{file: \"{}\"}}\n", list.display()));
-    eventually("the one that was found", || {
+    eventually("the discovered worker", || {
         let workers = it.router.workers();
         workers
             .iter()
@@ -126,7 +123,7 @@ fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_go
     });
 }
 
-/// A name server that knows one name, which stands for as many addresses as it is told.
+/// A name server with one name and a variable list of addresses.
 fn name_server(addresses: Arc<Mutex<Vec<[u8; 4]>>>) -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
@@ -152,8 +149,8 @@ fn name_server(addresses: Arc<Mutex<Vec<[u8; 4]>>>) -> String {
 
 #[test]
 #[contract("F30")]
-fn every_address_behind_a_name_is_a_worker_and_a_name_server_that_fails_changes_nothing() {
-    // Two engines at one port of two addresses of this machine.
+fn every_address_of_a_dns_name_is_a_worker_and_a_failing_name_server_changes_nothing() {
+    // Two engines at the same port of two loopback addresses.
     let one = Program::engine(&["--no-kv-events", "--host", "127.0.0.1"]);
     let port = one.data().rsplit_once(':').unwrap().1.to_owned();
     let two = Program::engine(&["--no-kv-events", "--host", "127.0.0.2", "--port", &port]);
@@ -183,16 +180,16 @@ fn every_address_behind_a_name_is_a_worker_and_a_name_server_that_fails_changes_
 
 #[test]
 #[contract("S40")]
-fn a_name_that_comes_to_lead_to_a_metadata_service_is_not_connected_to() {
+fn a_dns_name_that_changes_to_a_metadata_service_is_not_connected_to() {
     let known = Arc::new(Mutex::new(vec![[169, 254, 169, 254]]));
     let server = name_server(Arc::clone(&known));
     let yaml = format!(
         "discovery: {{dns: [{{host: engines.test, port: 80, server: \"{server}\", interval: 200ms}}]}}\nhealth_checks: {{timeout: 2s}}\n"
     );
     let it = ConfiguredFleet::start(0, |_| yaml.clone(), &[]);
-    let told = eventually("the worker to be refused", || {
+    let refusal = eventually("the worker to be refused", || {
         let workers = it.router.workers();
         Some(workers.first()?["last_error"].as_str()?.to_owned())
     });
-    assert!(told.contains("metadata"), "{told}");
+    assert!(refusal.contains("metadata"), "{refusal}");
 }

@@ -1,4 +1,4 @@
-//! Clients that go on asking, at a steady pace, and keep a list of what went wrong.
+//! Clients that send requests at a steady rate and record failures.
 
 use std::{
     io::{Read, Write},
@@ -15,25 +15,29 @@ use serde_json::json;
 
 use crate::harness::{Stopwatch, chat, streamed};
 
-/// Clients that ask until they are stopped.
+/// Clients that send requests until they are stopped.
 pub(crate) struct RequestLoad {
     stop: Arc<AtomicBool>,
-    asked: Arc<AtomicU64>,
+    requests: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl RequestLoad {
-    /// So many clients, each with a request every `every`: half of them streams, each on a connection of its own.
+    /// Starts `clients` clients, each with one request per `every`: half of them streams, each on
+    /// its own connection.
     pub(crate) fn start(address: &str, clients: u64, every: Duration) -> Self {
-        let (stop, asked) = (
+        let (stop, requests) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
         );
         let failures: Arc<Mutex<Vec<String>>> = Arc::default();
         let threads = (0..clients).map(|client| {
-            let (stop, asked, failures) =
-                (Arc::clone(&stop), Arc::clone(&asked), Arc::clone(&failures));
+            let (stop, requests, failures) = (
+                Arc::clone(&stop),
+                Arc::clone(&requests),
+                Arc::clone(&failures),
+            );
             let address = address.to_owned();
             std::thread::spawn(move || {
                 let mut number = 0;
@@ -44,7 +48,7 @@ impl RequestLoad {
                         let mut failures = failures.lock().unwrap();
                         failures.push(format!("request {number} of client {client}: {error}"));
                     }
-                    asked.fetch_add(1, Ordering::Relaxed);
+                    requests.fetch_add(1, Ordering::Relaxed);
                     let due = every * u32::try_from(number).unwrap();
                     std::thread::sleep(due.saturating_sub(begun.elapsed()));
                 }
@@ -53,35 +57,35 @@ impl RequestLoad {
         Self {
             threads: threads.collect(),
             stop,
-            asked,
+            requests,
             failures,
         }
     }
 
-    /// Requests that were answered, or were not.
-    pub(crate) fn asked(&self) -> u64 {
-        self.asked.load(Ordering::Relaxed)
+    /// Requests sent so far, answered or not.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
-    /// Stops asking; every request must have been answered whole. Returns how many there were.
+    /// Stops the clients; every request must have a complete reply. Returns the number of requests.
     pub(crate) fn end_without_failure(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
             thread.join().unwrap();
         }
         let failures = self.failures.lock().unwrap();
-        let asked = self.asked.load(Ordering::Relaxed);
+        let requests = self.requests.load(Ordering::Relaxed);
         assert!(
             failures.is_empty(),
-            "{} of {asked} requests failed: {:#?}",
+            "{} of {requests} requests failed: {:#?}",
             failures.len(),
             &failures[..failures.len().min(5)]
         );
-        asked
+        requests
     }
 }
 
-/// One request; an error says how it was not answered whole.
+/// Sends one request; an error says why its reply was incomplete.
 fn ask(address: &str, number: u64) -> Result<(), String> {
     let stream = number.is_multiple_of(2);
     let mut body = chat("sim", &format!("question {number}"), 5);

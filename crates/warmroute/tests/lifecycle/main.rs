@@ -1,4 +1,4 @@
-//! A router that goes on while everything around it changes: its configuration, its workers, its own process.
+//! A router that keeps serving while its configuration, its workers and its own process change.
 
 #![allow(
     clippy::unwrap_used,

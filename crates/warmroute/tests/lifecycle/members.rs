@@ -1,4 +1,4 @@
-//! Workers that operators add, replace and take out.
+//! Workers that operators add, replace and remove.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn one(urls: &[String]) -> String {
 }
 
 #[test]
-fn a_worker_is_added_used_replaced_and_taken_out() {
+fn a_worker_is_added_used_replaced_and_removed() {
     let it = ConfiguredFleet::start(3, one, &[]);
     it.until_ready(&["a"]);
     let urls = it.urls();
@@ -58,14 +58,14 @@ fn a_worker_is_added_used_replaced_and_taken_out() {
     assert_eq!(new.status, 201, "{}", new.text());
     it.until_ready(&["a", "b", "c"]);
 
-    // A worker of the file can be taken out, too; it stays out over a reload.
+    // A configured worker can be removed too; it stays removed over a reload.
     for name in ["a", "c"] {
         let removed = it.call("DELETE", &format!("/admin/workers/{name}"), b"");
-        let told = removed.json();
+        let result = removed.json();
         assert_eq!(
-            (removed.status, &told["name"], &told["safe_to_remove"]),
+            (removed.status, &result["name"], &result["safe_to_remove"]),
             (200, &json!(name), &json!(true)),
-            "{told}"
+            "{result}"
         );
     }
     it.until_ready(&["b"]);
@@ -75,7 +75,7 @@ fn a_worker_is_added_used_replaced_and_taken_out() {
     assert_eq!(
         (again.status, &again.json()["state"]),
         (200, &json!("removed")),
-        "a repeated call is as good"
+        "a repeated call has the same result"
     );
     let unknown = it.call("DELETE", "/admin/workers/nobody", b"");
     assert_eq!(
@@ -92,7 +92,7 @@ fn a_worker_is_added_used_replaced_and_taken_out() {
 #[test]
 #[contract("S38")]
 #[contract("S39")]
-fn what_is_no_worker_is_refused_with_what_is_wrong_and_nothing_changes() {
+fn an_invalid_worker_is_refused_with_its_problem_and_nothing_changes() {
     let it = ConfiguredFleet::start(1, one, &[]);
     for (body, status, code, says) in [
         (json!({"name": "b"}), 400, "invalid_request", "url"),
@@ -159,14 +159,14 @@ fn what_is_no_worker_is_refused_with_what_is_wrong_and_nothing_changes() {
 
 #[test]
 #[contract("DY38")]
-fn a_worker_with_a_lease_goes_unless_it_renews_it() {
+fn a_worker_with_a_lease_is_removed_unless_it_renews_it() {
     let it = ConfiguredFleet::start(2, one, &[]);
     let urls = it.urls();
     let lease = |ttl: &str| {
         let body = json!({"url": urls[1], "lease_ttl": ttl}).to_string();
         it.call("PUT", "/admin/workers/b", body.as_bytes()).status
     };
-    // However long it takes to become ready, its lease lasts.
+    // The lease is long enough for the worker to become ready.
     assert_eq!(lease("10m"), 201);
     it.until_ready(&["a", "b"]);
     let ttl = Duration::from_secs(2);
@@ -189,7 +189,7 @@ fn a_worker_with_a_lease_goes_unless_it_renews_it() {
                 "{states:?}"
             );
         } else {
-            // The machine stood still for longer than the lease, which may have ended.
+            // The machine stalled for longer than the lease, which may have ended.
             lease("10m");
             it.until_ready(&["a", "b"]);
         }
@@ -200,7 +200,7 @@ fn a_worker_with_a_lease_goes_unless_it_renews_it() {
 }
 
 #[test]
-fn what_operators_added_and_took_out_is_there_after_a_restart_where_a_state_file_is_kept() {
+fn changes_by_operators_survive_a_restart_with_a_state_file() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state.json");
     let flags = ["--state-file", state.to_str().unwrap()];
@@ -225,7 +225,7 @@ fn what_operators_added_and_took_out_is_there_after_a_restart_where_a_state_file
     assert_eq!(
         std::fs::metadata(&state).unwrap().permissions().mode() & 0o777,
         0o600,
-        "there are keys in it"
+        "the file contains keys"
     );
 
     let ConfiguredFleet {
@@ -243,7 +243,7 @@ fn what_operators_added_and_took_out_is_there_after_a_restart_where_a_state_file
     };
     again.until_ready(&["b"]);
     assert_eq!(again.in_force("/workers/0/api_key"), "***");
-    // Who was taken out can be taken in again.
+    // A removed worker can be added again.
     let back = again.call(
         "PUT",
         "/admin/workers/a",
@@ -272,7 +272,7 @@ fn what_operators_added_and_took_out_is_there_after_a_restart_where_a_state_file
 
 #[test]
 #[contract("F98")]
-fn a_drained_worker_ends_what_it_has_says_what_would_be_lost_and_can_be_resumed() {
+fn a_drained_worker_finishes_its_requests_reports_its_warm_tokens_and_can_be_resumed() {
     let engines = (0..2).map(|_| Program::engine(&[])).collect();
     let two = |urls: &[String]| {
         format!(
@@ -299,14 +299,14 @@ fn a_drained_worker_ends_what_it_has_says_what_would_be_lost_and_can_be_resumed(
     let begun = client.read_until("content");
 
     let drained = || it.call("POST", "/admin/workers/a/drain", b"").json();
-    let told = drained();
-    assert_eq!(told["state"], "draining");
+    let result = drained();
+    assert_eq!(result["state"], "draining");
     assert_eq!(
-        (&told["in_flight"], &told["safe_to_remove"]),
+        (&result["in_flight"], &result["safe_to_remove"]),
         (&json!(1), &json!(false)),
-        "{told}"
+        "{result}"
     );
-    // A repeated call is as good; blocks are known when their events have come.
+    // A repeated call has no further effect; the blocks are known once their events have arrived.
     eventually("its blocks to be known", || {
         (drained()["warm_tokens_lost"].as_u64()? >= 100).then_some(())
     });
@@ -322,7 +322,7 @@ fn a_drained_worker_ends_what_it_has_says_what_would_be_lost_and_can_be_resumed(
         long.as_bytes(),
     );
     assert_eq!(pinned.status, 503, "{}", pinned.text());
-    assert!(client.body(begun).clean, "what ran goes on");
+    assert!(client.body(begun).clean, "the running stream continues");
     eventually("it to be safe to remove", || {
         (drained()["safe_to_remove"] == true).then_some(())
     });
@@ -344,7 +344,7 @@ fn a_drained_worker_ends_what_it_has_says_what_would_be_lost_and_can_be_resumed(
 }
 
 #[test]
-fn what_operators_say_of_a_worker_goes_before_what_the_file_and_discovery_say() {
+fn operators_override_the_file_and_discovery() {
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("engines.yaml");
     let yaml =
@@ -365,7 +365,7 @@ fn what_operators_say_of_a_worker_goes_before_what_the_file_and_discovery_say() 
     std::fs::write(&list, format!("- {{name: b, url: \"{}\"}}\n", urls[1])).unwrap();
     it.until_ready(&["a"]);
 
-    // Whom operators named stays theirs when discovery finds another one of that name.
+    // A worker that operators added keeps its entry when discovery finds another one of that name.
     let post = it.post("/admin/workers", &json!({"name": "e", "url": urls[2]}));
     assert_eq!(post.status, 201, "{}", post.text());
     std::fs::write(
@@ -384,7 +384,7 @@ fn what_operators_say_of_a_worker_goes_before_what_the_file_and_discovery_say() 
             .any(|it| it["name"] == "e" && it["url"] == json!(urls[2]))
     );
 
-    // An own one in the place of the file's, for a while.
+    // An operator's worker temporarily replaces the configured one.
     let put = it.call(
         "PUT",
         "/admin/workers/a",
@@ -398,7 +398,7 @@ fn what_operators_say_of_a_worker_goes_before_what_the_file_and_discovery_say() 
         "{}",
         put.text()
     );
-    eventually("the file's own to be back", || {
+    eventually("the configured worker to be back", || {
         let back =
             it.router.workers().iter().any(|it| {
                 it["name"] == "a" && it["url"] == json!(urls[0]) && it["state"] == "ready"

@@ -21,7 +21,7 @@ fn two(urls: &[String], rest: &str) -> String {
 /// The flag of `open`.
 const O_NONBLOCK: i32 = if cfg!(target_os = "linux") { 0o4000 } else { 4 };
 
-/// The degraded parts that `/health` names, and the metric of the configuration.
+/// The degraded parts in `/health`, and the metric of the configuration.
 fn degraded(it: &ConfiguredFleet) -> (Value, f64) {
     let health = RawClient::get(&it.router.data(), "/health").json();
     (
@@ -32,7 +32,7 @@ fn degraded(it: &ConfiguredFleet) -> (Value, f64) {
 
 #[test]
 #[contract("F68", "I10")]
-fn a_changed_file_is_taken_over_and_one_with_a_problem_changes_nothing() {
+fn a_changed_file_takes_effect_and_an_invalid_one_changes_nothing() {
     let it = ConfiguredFleet::start(2, |urls| two(urls, "routing: {policy: round_robin}\n"), &[]);
     it.until_ready(&["a", "b"]);
     let urls = it.urls();
@@ -64,7 +64,7 @@ fn a_changed_file_is_taken_over_and_one_with_a_problem_changes_nothing() {
         "the log names the key"
     );
     std::fs::remove_file(it.path()).unwrap();
-    eventually("the log to tell", || {
+    eventually("the log to report it", || {
         it.router
             .stderr()
             .contains("configuration file is gone")
@@ -72,48 +72,53 @@ fn a_changed_file_is_taken_over_and_one_with_a_problem_changes_nothing() {
     });
     assert_eq!(it.in_force("/routing/policy"), "least_loaded");
     it.until_ready(&["a", "b"]);
-    assert_eq!(degraded(&it), (json!(["config"]), 1.0), "it is gone");
+    assert_eq!(
+        degraded(&it),
+        (json!(["config"]), 1.0),
+        "the degradation is gone"
+    );
     it.write(&two(&urls, "routing: {policy: random}\n"));
-    eventually("the file that is there again", || {
+    eventually("the file that exists again", || {
         (it.in_force("/routing/policy") == "random").then_some(())
     });
-    eventually("the router to be whole again", || {
+    eventually("the router to recover", || {
         (degraded(&it) == (json!([]), 0.0)).then_some(())
     });
 }
 
 #[test]
 #[contract("V43")]
-fn a_reload_on_request_says_what_changed_what_needs_a_restart_and_what_is_wrong() {
-    // The file is looked at once a second, too: what follows goes by who is faster only in the history.
+fn a_reload_on_request_reports_changes_needed_restarts_and_problems() {
+    // The router also checks the file once a second: the assertions below depend on the order of
+    // the two only in the history.
     let it = ConfiguredFleet::start(2, |urls| two(urls, ""), &[]);
     let template = json!({"applied": "bool", "changed": ["string"], "restart_needed": ["string"], "problems": [{}]});
     let urls = it.urls();
     let changed = "routing: {policy: random}\nserver: {runtime_threads: 3}\n";
     it.write(&two(&urls, changed));
-    let (status, told) = it.reload(true);
-    assert_eq!((status, &told["applied"]), (200, &json!(false)));
-    assert_shape(&told, &template);
-    assert_eq!(told["restart_needed"], json!(["server.runtime_threads"]));
-    let (status, told) = it.reload(false);
-    assert_eq!((status, &told["applied"]), (200, &json!(true)));
+    let (status, result) = it.reload(true);
+    assert_eq!((status, &result["applied"]), (200, &json!(false)));
+    assert_shape(&result, &template);
+    assert_eq!(result["restart_needed"], json!(["server.runtime_threads"]));
+    let (status, result) = it.reload(false);
+    assert_eq!((status, &result["applied"]), (200, &json!(true)));
     eventually("the policy", || {
         (it.in_force("/routing/policy") == "random").then_some(())
     });
     assert_eq!(
         it.in_force("/server/runtime_threads"),
         "auto",
-        "what needs a restart is not said to be in force"
+        "a key that needs a restart is not reported as in force"
     );
 
     it.write(&two(
         &urls,
         "routing: {policy: random}\nretry: {max_atempts: 2}\n",
     ));
-    let (status, told) = it.reload(false);
-    assert_eq!((status, &told["applied"]), (400, &json!(false)));
-    assert_shape(&told, &template);
-    let problem = &told["problems"][0];
+    let (status, result) = it.reload(false);
+    assert_eq!((status, &result["applied"]), (400, &json!(false)));
+    assert_shape(&result, &template);
+    let problem = &result["problems"][0];
     assert_eq!(
         (&problem["path"], &problem["line"], &problem["nearest"]),
         (
@@ -137,10 +142,10 @@ fn a_reload_on_request_says_what_changed_what_needs_a_restart_and_what_is_wrong(
 }
 
 #[test]
-fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
+fn a_hanging_file_delays_only_the_changes_that_wait_for_it() {
     let it = ConfiguredFleet::start(2, |urls| two(urls, "server: {runtime_threads: 2}\n"), &[]);
     it.until_ready(&["a", "b"]);
-    // A pipe that nobody writes to: whoever opens it waits.
+    // A pipe without a writer: opening it blocks.
     let pipe = it.folder.path().join("pipe");
     let made = std::process::Command::new("mkfifo")
         .arg(&pipe)
@@ -148,7 +153,7 @@ fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
         .expect("mkfifo is there");
     assert!(made.success());
     std::fs::rename(&pipe, it.path()).unwrap();
-    let asked = |(method, path): (&str, &str)| {
+    let send_change = |(method, path): (&str, &str)| {
         let mut client = RawClient::connect(&it.router.admin());
         client.send(method, path, &[], b"");
         client
@@ -158,8 +163,8 @@ fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
         ("DELETE", "/admin/workers/b"),
         ("GET", "/admin/config/history"),
     ];
-    let reload = asked(changes[0]);
-    // A pipe can be opened for writing without waiting once it is being read. Nothing is written.
+    let reload = send_change(changes[0]);
+    // A pipe with a reader opens for writing without blocking. Nothing is written.
     let _writer = eventually("the file to be read", || {
         let mut options = std::fs::OpenOptions::new();
         options
@@ -173,7 +178,7 @@ fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
         .cycle()
         .skip(1)
         .take(8)
-        .map(asked)
+        .map(send_change)
         .collect();
     std::thread::sleep(Duration::from_secs(2));
     for _ in 0..4 {
@@ -183,15 +188,15 @@ fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
     assert_eq!(
         it.in_force("/server/runtime_threads"),
         2,
-        "what is in force can be asked for"
+        "the configuration in force is readable"
     );
-    assert_eq!(it.states().len(), 2, "and nothing has changed yet");
+    assert_eq!(it.states().len(), 2, "nothing has changed yet");
     drop((reload, waiting));
 }
 
 #[test]
 #[contract("V43")]
-fn changes_are_remembered_and_an_earlier_configuration_can_be_taken_again() {
+fn changes_are_recorded_and_an_earlier_configuration_can_be_restored() {
     let it = ConfiguredFleet::start(2, |urls| two(urls, "routing: {policy: random}\n"), &[]);
     let history = || {
         it.get("/admin/config/history")["history"]
@@ -242,7 +247,7 @@ fn changes_are_remembered_and_an_earlier_configuration_can_be_taken_again() {
 
 #[test]
 #[contract("F69")]
-fn a_worker_that_a_reload_takes_out_ends_its_streams_and_then_goes() {
+fn a_worker_removed_by_a_reload_first_finishes_its_streams() {
     let slow = |urls: &[String]| two(urls, "routing: {policy: round_robin}\n");
     let it = ConfiguredFleet::start(2, slow, &[]);
     it.until_ready(&["a", "b"]);
@@ -284,17 +289,17 @@ fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_on
     for number in 0..1000 {
         let (text, policy) = draw.configuration(&urls);
         it.write(&text);
-        let (status, told) = it.reload(false);
+        let (status, result) = it.reload(false);
         match policy {
             Some(policy) => {
                 assert_eq!(
-                    (status, &told["problems"]),
+                    (status, &result["problems"]),
                     (200, &json!([])),
-                    "reload {number}: {told} of\n{text}"
+                    "reload {number}: {result} of\n{text}"
                 );
                 (in_force, last_valid) = (json!(policy), text);
             }
-            None => assert_eq!(status, 400, "reload {number}: {told} of\n{text}"),
+            None => assert_eq!(status, 400, "reload {number}: {result} of\n{text}"),
         }
         if number % 20 == 0 && !in_force.is_null() {
             assert_eq!(it.in_force("/routing/policy"), in_force, "reload {number}");
@@ -305,24 +310,24 @@ fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_on
         in_force,
         "after the last reload"
     );
-    // All of it, not its policy alone: taken again, it changes nothing.
+    // The whole configuration is in force, not only its policy: applying it again changes nothing.
     it.write(&last_valid);
-    let (status, told) = it.reload(true);
+    let (status, result) = it.reload(true);
     assert_eq!(
-        (status, &told["changed"], &told["restart_needed"]),
+        (status, &result["changed"], &result["restart_needed"]),
         (200, &json!([]), &json!([])),
-        "{told}"
+        "{result}"
     );
-    let asked = load.end_without_failure();
+    let requests = load.end_without_failure();
     eprintln!(
-        "1000 reloads, {asked} requests, resident {before} -> {} bytes",
+        "1000 reloads, {requests} requests, resident {before} -> {} bytes",
         it.router.resident()
     );
     let history = it.get("/admin/config/history");
     assert_eq!(
         history["history"].as_array().unwrap().len(),
         100,
-        "what is remembered has a bound"
+        "the history is bounded"
     );
     it.router.settled();
 }
@@ -344,12 +349,12 @@ fn a_reload_that_replaces_every_worker_of_a_model_costs_no_request() {
         it.write(&only(name, url));
         assert_eq!(it.reload(false).0, 200);
         it.until_ready(&[name]);
-        let asked = load.asked();
+        let requests = load.requests();
         eventually("requests to go on", || {
-            (load.asked() > asked + 20).then_some(())
+            (load.requests() > requests + 20).then_some(())
         });
     }
-    // One after the other, before the one before was checked.
+    // Each reload follows before the previous worker was checked.
     for round in 0..6 {
         let (name, url) = if round % 2 == 0 {
             ("b", &urls[1])
@@ -360,8 +365,8 @@ fn a_reload_that_replaces_every_worker_of_a_model_costs_no_request() {
         assert_eq!(it.reload(false).0, 200);
     }
     it.until_ready(&["a"]);
-    let asked = load.end_without_failure();
-    eprintln!("{asked} requests over 12 replacements of the only worker");
+    let requests = load.end_without_failure();
+    eprintln!("{requests} requests over 12 replacements of the only worker");
     it.router.settled();
 }
 
@@ -377,7 +382,8 @@ impl ConfigGenerator {
         choices[(self.0 >> 33) as usize % choices.len()]
     }
 
-    /// A configuration and its policy; without one it is invalid. Worker `a` is in all of them, `b` and `c` come and go.
+    /// A configuration and its policy; without a policy it is invalid. Worker `a` is in all of
+    /// them; `b` and `c` vary.
     fn configuration(&mut self, urls: &[String]) -> (String, Option<&'static str>) {
         let mut text = String::from("workers:\n");
         let mut worker = |draw: &mut Self, name: &str, url: &str| {

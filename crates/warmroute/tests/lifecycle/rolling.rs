@@ -13,7 +13,7 @@ use crate::{
 
 #[test]
 #[contract("V38")]
-fn every_engine_is_replaced_and_no_request_is_answered_with_503_while_requests_may_wait() {
+fn every_engine_is_replaced_and_no_request_gets_503_while_requests_may_wait() {
     let yaml = |urls: &[String]| {
         let workers: Vec<String> = urls
             .iter()
@@ -51,13 +51,13 @@ fn every_engine_is_replaced_and_no_request_is_answered_with_503_while_requests_m
         if n == 0 {
             it.until_ready(&["new-0", "old-1"]);
         }
-        let asked = load.asked();
+        let requests = load.requests();
         eventually("requests to go on", || {
-            (load.asked() > asked + 20).then_some(())
+            (load.requests() > requests + 20).then_some(())
         });
     }
     it.until_ready(&["new-0", "new-1"]);
-    // And all at once: requests wait until one is back.
+    // Then all at once: requests wait until one engine is back.
     it.call("DELETE", "/admin/workers/new-0", b"");
     it.engines[1].kill();
     let last = Program::engine(&["--no-kv-events", "--startup-delay", "500ms"]);
@@ -70,10 +70,10 @@ fn every_engine_is_replaced_and_no_request_is_answered_with_503_while_requests_m
         201
     );
     it.engines.push(last);
-    let asked = load.asked();
+    let requests = load.requests();
     eventually("requests to go on", || {
-        (load.asked() > asked + 50).then_some(())
+        (load.requests() > requests + 50).then_some(())
     });
-    let asked = load.end_without_failure();
-    eprintln!("{asked} requests over the replacement of all engines");
+    let requests = load.end_without_failure();
+    eprintln!("{requests} requests over the replacement of all engines");
 }

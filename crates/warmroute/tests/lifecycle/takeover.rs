@@ -1,4 +1,4 @@
-//! The router's own process is replaced.
+//! Replacement of the router's own process.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     load::RequestLoad,
 };
 
-/// The flags of every process in a row: fixed places, so that the next one has the same.
+/// The flags of every process in a row: fixed ports, so that the next one has the same.
 struct FixedPorts {
     data: String,
     admin: String,
@@ -47,14 +47,14 @@ fn a_hundred_restarts_under_load_refuse_no_connection_and_cut_no_stream() {
             (places.data.clone(), places.admin.clone())
         );
         ended.push(std::mem::replace(&mut running, next));
-        // A few at a time may be at their end.
+        // A few processes at a time may be ending.
         if ended.len() > 5 {
             let finished = ended.remove(0).wait();
             assert_eq!(finished.code, Some(0), "{}", finished.stderr);
         }
     }
-    let asked = load.end_without_failure();
-    eprintln!("100 restarts, {asked} requests");
+    let requests = load.end_without_failure();
+    eprintln!("100 restarts, {requests} requests");
     for program in ended {
         let finished = program.wait();
         assert_eq!(finished.code, Some(0), "{}", finished.stderr);
@@ -83,13 +83,13 @@ fn a_stream_that_runs_when_the_process_is_replaced_is_completed_by_the_old_one()
         reply.text()
     );
     assert_eq!(old.wait().code, Some(0));
-    eventually("the new one to be alone", || {
+    eventually("the new worker to be alone", || {
         (RawClient::get(&places.data, "/readyz").status == 200).then_some(())
     });
 }
 
 #[test]
-fn without_a_running_process_a_takeover_is_a_start_and_without_the_word_a_taken_port_is_an_error() {
+fn a_takeover_without_a_process_is_a_start_and_a_taken_port_without_takeover_an_error() {
     let engine = Program::engine(&["--no-kv-events"]);
     let first = Program::serve(&[format!("a={}", engine.url())], &["--takeover"]).ready(1);
     let places = FixedPorts {
@@ -115,7 +115,7 @@ fn without_a_running_process_a_takeover_is_a_start_and_without_the_word_a_taken_
 }
 
 #[test]
-fn who_asks_for_the_sockets_and_does_not_serve_changes_nothing() {
+fn a_process_that_takes_the_sockets_and_does_not_serve_changes_nothing() {
     let engine = Program::engine(&["--no-kv-events"]);
     let router = Program::serve(&[format!("a={}", engine.url())], &[]).ready(1);
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Connections that do nothing, and whom they must not keep out.
+//! Connections that do nothing must not keep clients or operators out.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -14,7 +14,7 @@ use crate::{
     harness::{RawClient, RouterQueries as _, ScriptedReply, chat, streamed},
 };
 
-/// Both listeners take them all or fewer.
+/// Silent connections of a test: no fewer than either listener accepts.
 const SILENT: usize = 300;
 
 fn silent(address: &str, count: usize) -> Vec<RawClient> {
@@ -22,7 +22,7 @@ fn silent(address: &str, count: usize) -> Vec<RawClient> {
 }
 
 /// A connection that sends these bytes and nothing more.
-fn sends(address: &str, bytes: &[u8]) -> TcpStream {
+fn connect_and_send(address: &str, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))
@@ -31,7 +31,7 @@ fn sends(address: &str, bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// Whether the router closes the connection, and not only sends nothing for a long time.
+/// Whether the router closes the connection, as opposed to sending nothing for a long time.
 fn is_closed(mut stream: TcpStream) -> bool {
     let read = stream.read_to_end(&mut Vec::new());
     !matches!(read, Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
@@ -63,7 +63,7 @@ fn silent_connections_keep_no_operator_out() {
 
 #[test]
 #[contract("S33")]
-fn the_longest_idle_connection_yields_and_no_running_request() {
+fn the_longest_idle_connection_is_closed_and_no_running_request() {
     let fleet = SimulatedRouter::start(
         1,
         &["--no-kv-events", "--itl-ms", "20"],
@@ -72,9 +72,9 @@ fn the_longest_idle_connection_yields_and_no_running_request() {
     let data = fleet.router.data();
     let mut stream = RawClient::chat(&data, &streamed(chat("sim", "hi", 20_000)));
     stream.read_until("data: ");
-    let kept = sends(&data, b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n");
+    let kept = connect_and_send(&data, b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n");
     let _silent = silent(&data, 32);
-    assert!(is_closed(kept), "it was among the longest idle ones");
+    assert!(is_closed(kept), "it was among the longest idle connections");
     for _ in 0..32 {
         assert_eq!(RawClient::get(&data, "/livez").status, 200);
         assert!(
@@ -88,29 +88,29 @@ fn the_longest_idle_connection_yields_and_no_running_request() {
 
 #[test]
 #[contract("S33")]
-fn a_connection_without_a_request_leaves_after_the_time_for_a_head() {
+fn a_connection_without_a_request_is_closed_after_the_head_timeout() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "server: {head_timeout: 1s}\n");
     let data = scripted.router.data();
     let mut used = RawClient::connect(&data);
     used.send("GET", "/livez", &[], b"");
     assert_eq!(used.reply().status, 200);
-    assert!(is_closed(sends(&data, b"")), "it sent nothing");
+    assert!(is_closed(connect_and_send(&data, b"")), "it sent nothing");
     assert!(
-        is_closed(sends(&data, b"GET /livez HT")),
-        "its head stopped"
+        is_closed(connect_and_send(&data, b"GET /livez HT")),
+        "its head was incomplete"
     );
     std::thread::sleep(Duration::from_secs(1));
     used.send("GET", "/livez", &[], b"");
     assert_eq!(
         used.reply().status,
         200,
-        "one that carried a request may rest for longer"
+        "a connection that carried a request may idle longer"
     );
 }
 
 #[test]
 #[contract("S33")]
-fn a_kept_connection_outlives_the_time_for_a_head_where_clients_may_half_close() {
+fn a_kept_connection_outlives_the_head_timeout_with_half_close() {
     let scripted = ScriptedFleet::one(
         ScriptedReply::whole(fine()),
         "server: {head_timeout: 1s, half_close: true}\n",
@@ -123,7 +123,7 @@ fn a_kept_connection_outlives_the_time_for_a_head_where_clients_may_half_close()
     }
 }
 
-/// A router whose soft limit of open files is low, as a shell starts it.
+/// A router with a low soft limit of open files, as a shell sets it.
 struct RouterWithLowLimit {
     router: Child,
     ready: serde_json::Value,
@@ -162,7 +162,7 @@ impl RouterWithLowLimit {
         }
     }
 
-    /// The soft and the hard limit that the router runs with.
+    /// The soft and the hard limit of the router's process.
     fn limits(&self) -> (u64, u64) {
         let text = std::fs::read_to_string(format!("/proc/{}/limits", self.router.id())).unwrap();
         let line = text

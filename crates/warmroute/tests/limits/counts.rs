@@ -1,4 +1,4 @@
-//! How many things one request may ask for.
+//! Per-request count limits.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn many(count: usize) -> Value {
     json!(vec!["x"; count])
 }
 
-/// Routes, bodies with so many of something, and the field that is named.
+/// Routes, bodies with this many items, and the field that the error names.
 fn cases(choices: usize, prompts: usize, stops: usize) -> Vec<(&'static str, Value, &'static str)> {
     let message = || json!([{"role": "user", "content": "hi"}]);
     vec![
@@ -89,7 +89,7 @@ fn are_refused(scripted: &ScriptedFleet, cases: Vec<(&str, Value, &str)>) {
 
 fn are_taken(scripted: &ScriptedFleet, cases: Vec<(&str, Value, &str)>) {
     for (path, body, field) in cases {
-        // The engine says the same to everybody: what counts is that it was asked.
+        // The engine's reply does not matter, only that the request reached it.
         let before = scripted.requests();
         ask(scripted, path, &body);
         assert_eq!(scripted.requests(), before + 1, "{path} {field}");
@@ -98,7 +98,7 @@ fn are_taken(scripted: &ScriptedFleet, cases: Vec<(&str, Value, &str)>) {
 
 #[test]
 #[contract("S61", "S72")]
-fn a_request_may_ask_for_128_choices_2048_prompts_and_64_texts_to_stop_at() {
+fn a_request_may_have_128_choices_2048_prompts_and_64_stop_sequences() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     are_refused(&scripted, cases(129, 2049, 65));
     are_taken(&scripted, cases(128, 2048, 64));
@@ -106,7 +106,7 @@ fn a_request_may_ask_for_128_choices_2048_prompts_and_64_texts_to_stop_at() {
 }
 
 #[test]
-fn each_of_these_limits_can_be_set_and_switched_off() {
+fn each_count_limit_can_be_set_and_switched_off() {
     let scripted = ScriptedFleet::one(
         ScriptedReply::whole(fine()),
         "server: {max_choices: 2, max_prompts: 3, max_stop: 4}\n",

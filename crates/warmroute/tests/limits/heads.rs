@@ -1,4 +1,4 @@
-//! Requests that are refused by their head, and what becomes of the bytes that follow it.
+//! Requests that are refused by their head, and the handling of the bytes that follow it.
 
 use contract_id::contract;
 
@@ -20,7 +20,7 @@ fn fields(count: usize) -> String {
 
 #[test]
 #[contract("S34")]
-fn heads_beyond_the_limits_are_refused_by_their_own_status() {
+fn heads_over_a_limit_are_refused_with_its_own_status() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let data = scripted.router.data();
     let body = chat("m", "hi", 1).to_string();
@@ -36,7 +36,7 @@ fn heads_beyond_the_limits_are_refused_by_their_own_status() {
         );
         client.reply().status
     };
-    // Host and length are fields, too.
+    // Host and content-length are fields too.
     assert_eq!(
         (status(&fields(98)), status(&fields(99))),
         (200, 431),
@@ -58,7 +58,7 @@ fn heads_beyond_the_limits_are_refused_by_their_own_status() {
 
 #[test]
 #[contract("S35")]
-fn who_asks_before_sending_is_asked_for_the_body_only_if_it_will_be_read() {
+fn a_client_that_expects_100_gets_it_only_if_its_body_will_be_read() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let yaml = "server: {max_body_bytes: 1MiB}\n";
     let router = Program::serve_with(yaml, &[engine.url()], &["--api-key", "right"]).ready(1);
@@ -85,7 +85,7 @@ fn who_asks_before_sending_is_asked_for_the_body_only_if_it_will_be_read() {
         );
         assert!(
             client.is_closed(),
-            "what follows could be the body or a request"
+            "the following bytes could be the body or a request"
         );
     }
     let body = chat("m", "hi", 1).to_string();
@@ -125,11 +125,11 @@ fn the_body_of_a_refused_request_never_becomes_the_next_request() {
             };
             let mut client = RawClient::connect(&router.data());
             client.send_bytes(head(&format!("{fields}{announced}\r\n")).as_bytes());
-            // It may be closed before all of it is out.
+            // The connection may be closed before all of it is sent.
             let _ = client.offer_bytes(&sent) && client.offer_bytes(after);
             let reply = client.reply();
             assert_eq!(reply.status, status, "{fields:?} {framing} {padding}");
-            // The next reply on the connection is that to the next request, or there is none.
+            // The next reply on the connection belongs to the next request, or there is none.
             if reply.header("connection") != Some("close") {
                 let next = client.reply();
                 assert_eq!(
@@ -151,7 +151,7 @@ fn the_body_of_a_refused_request_never_becomes_the_next_request() {
 
 #[test]
 #[contract("S26")]
-fn a_head_that_two_servers_could_read_in_two_ways_is_refused() {
+fn an_ambiguous_head_is_refused() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let body = chat("m", "hi", 1).to_string();
     for line in [

@@ -1,4 +1,4 @@
-//! How many bytes of bodies are held at once, and for how long a body may come.
+//! The body budget and the deadline of a body.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::{
 };
 
 const MIB: usize = 1 << 20;
-/// All bodies may have 2 MiB together, those of one address 1.75 MiB, and its bodies above 128 KiB 1.5 MiB.
+/// All bodies may have 2 MiB together, those of one address 1.75 MiB, and its bodies above 128 KiB
+/// 1.5 MiB.
 const SMALL_LIMITS: &str =
     "server: {max_body_bytes: 1MiB, max_held_bytes: 2MiB, body_timeout: 10m}\n";
 
@@ -18,7 +19,7 @@ fn head(framing: &str) -> Vec<u8> {
     format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n").into_bytes()
 }
 
-/// A connection that announces so many bytes and sends that many of them.
+/// A connection that announces `announced` bytes and sends `sent` of them.
 fn sending(data: &str, announced: usize, sent: usize) -> RawClient {
     let mut client = RawClient::connect(data);
     client.send_bytes(&head(&format!("content-length: {announced}")));
@@ -44,13 +45,13 @@ fn is_refused(client: &mut RawClient) {
     );
 }
 
-/// Bodies of 2 bytes to 100 KB are read, and what is a chat is answered.
+/// Bodies of 2 bytes to 100 KB are read, and valid chats are answered.
 fn small_bodies_are_served(scripted: &ScriptedFleet) {
     let data = scripted.router.data();
     assert_eq!(
         RawClient::post(&data, CHAT, b"{}").status,
         400,
-        "it was read"
+        "the body was read"
     );
     for padding in [0, 10_000, 100_000] {
         let body = format!("{}{}", chat("m", "hi", 1), " ".repeat(padding));
@@ -64,7 +65,7 @@ fn small_bodies_are_served(scripted: &ScriptedFleet) {
 
 #[test]
 #[contract("F76", "S33")]
-fn bodies_that_are_announced_and_do_not_come_take_no_room() {
+fn announced_bodies_that_do_not_arrive_take_no_budget() {
     let scripted = ScriptedFleet::one(
         ScriptedReply::whole(fine()),
         "server: {max_body_bytes: 32MiB, max_held_bytes: 64MiB}\n",
@@ -77,7 +78,7 @@ fn bodies_that_are_announced_and_do_not_come_take_no_room() {
     small_bodies_are_served(&scripted);
     assert!(
         held(&scripted) <= (2 * MIB) as f64,
-        "what came, and little of what was announced: {}",
+        "the received bytes, and little of the announced ones: {}",
         held(&scripted)
     );
     drop(silent);
@@ -91,12 +92,12 @@ fn large_bodies_leave_room_for_small_ones() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), limits);
     let data = scripted.router.data();
     let first = sending(&data, 8 * MIB, 8 * MIB - 1);
-    eventually("the first to be held", || {
+    eventually("the first body to be held", || {
         (held(&scripted) == (8 * MIB - 1) as f64).then_some(())
     });
     is_refused(&mut sending(&data, 5 * MIB, 0));
     let second = sending(&data, 4 * MIB, 4 * MIB - 1);
-    eventually("the second to be held", || {
+    eventually("the second body to be held", || {
         (held(&scripted) == (12 * MIB - 2) as f64).then_some(())
     });
     is_refused(&mut sending(&data, 2 * MIB, 0));
@@ -111,14 +112,14 @@ fn large_bodies_leave_room_for_small_ones() {
 
 #[test]
 #[contract("F76", "I7")]
-fn bodies_beyond_what_may_be_held_are_refused_before_they_are_sent() {
+fn bodies_over_the_budget_are_refused_before_they_are_sent() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), SMALL_LIMITS);
     let data = scripted.router.data();
     let mut large = vec![sending(&data, MIB, MIB - 1)];
     eventually("it to be held", || {
         (held(&scripted) == (MIB - 1) as f64).then_some(())
     });
-    // One that waits to be asked for its body is not asked.
+    // A client that expects a 100 gets none.
     let waits = |length: usize| {
         let mut waits = RawClient::connect(&data);
         waits.send_bytes(&head(&format!(
@@ -131,7 +132,7 @@ fn bodies_beyond_what_may_be_held_are_refused_before_they_are_sent() {
         .map(|_| sending(&data, 128 << 10, (128 << 10) - 1))
         .collect();
     let full = MIB - 1 + 6 * ((128 << 10) - 1);
-    eventually("the small ones to be held", || {
+    eventually("the small bodies to be held", || {
         (held(&scripted) == full as f64).then_some(())
     });
     is_refused(&mut waits(20));
@@ -142,7 +143,7 @@ fn bodies_beyond_what_may_be_held_are_refused_before_they_are_sent() {
     assert_eq!(
         RawClient::get(&data, "/v1/models").status,
         200,
-        "what has no body is served"
+        "a request without a body is served"
     );
     assert_eq!(held(&scripted), full as f64);
     assert_eq!(
@@ -162,7 +163,7 @@ fn bodies_beyond_what_may_be_held_are_refused_before_they_are_sent() {
 
 #[test]
 #[contract("F76")]
-fn bodies_of_untold_length_count_as_they_grow() {
+fn bodies_of_unknown_length_count_as_they_grow() {
     let scripted = ScriptedFleet::one(
         ScriptedReply::whole(fine()),
         "server: {max_body_bytes: 1MiB, max_held_bytes: 1MiB}\n",
@@ -176,7 +177,7 @@ fn bodies_of_untold_length_count_as_they_grow() {
         client
     };
     let first = [grown(&data), grown(&data)];
-    eventually("both to count", || {
+    eventually("both to be counted", || {
         (held(&scripted) == (800 << 10) as f64).then_some(())
     });
     is_refused(&mut grown(&data));
@@ -186,11 +187,11 @@ fn bodies_of_untold_length_count_as_they_grow() {
 
 #[test]
 #[contract("S33")]
-fn a_body_that_drips_ends_at_its_deadline() {
+fn a_body_that_arrives_too_slowly_ends_at_its_deadline() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "server: {body_timeout: 1s}\n");
     let data = scripted.router.data();
     let mut dripping: Vec<_> = (0..8).map(|_| sending(&data, MIB, 200 << 10)).collect();
-    // Fast enough for the least rate for minutes.
+    // Fast enough for the minimum rate for minutes.
     eventually("the deadline", || {
         let taken = dripping
             .iter_mut()

@@ -1,4 +1,4 @@
-//! Replies much larger than what is kept of any.
+//! Replies much larger than any buffer.
 
 use contract_id::contract;
 
@@ -9,7 +9,7 @@ use crate::{
 
 const MIB: usize = 1 << 20;
 
-/// A plain reply of so many mebibytes.
+/// A plain reply of `mebibytes` mebibytes.
 fn of(mebibytes: usize) -> ScriptedReply {
     let length = mebibytes * MIB;
     let head = format!(
@@ -22,7 +22,7 @@ fn of(mebibytes: usize) -> ScriptedReply {
 #[contract("F22")]
 fn a_plain_reply_of_400_mebibytes_passes_and_the_router_hardly_grows() {
     let scripted = ScriptedFleet::one(of(4), "");
-    // The first one pays for what is set up once.
+    // The first request pays for one-time initialization.
     assert_eq!(scripted.post(&chat("m", "hi", 1)).body.len(), 4 * MIB);
     scripted.router.settled();
     let before = scripted.router.resident();

@@ -1,4 +1,5 @@
-//! Clients that leave at the worst moments: every request has one outcome, and nothing stays held.
+//! Clients that disconnect at the worst moments: every request has one outcome, and no state
+//! remains.
 
 use contract_id::contract;
 
@@ -30,17 +31,17 @@ fn a_client_that_leaves_at_the_last_byte_has_one_outcome_and_never_two() {
     for number in 0..150 {
         let mut client = RawClient::chat(&data, &streamed(chat("m", "hi", 1)));
         match number % 5 {
-            // With all of the reply unread.
+            // With the whole reply unread.
             0 => drop(client.head()),
-            // With the last event read, and what ends the body not.
+            // With the last event read and the end of the body unread.
             1 => drop(client.read_until("[DONE]")),
             2 => drop(client.read_until("stop")),
-            // As soon as the request is out, which is about when the reply comes.
+            // As soon as the request is sent, at about the time of the reply.
             3 => {}
             _ => assert!(client.reply().clean),
         }
     }
-    // A connection that is closed before its request was looked at carried none.
+    // A connection that closed before its request was read carried no request.
     let accepted = || scripted.router.metric(OUTCOMES, ROUTE);
     eventually("the requests to have their outcomes", || {
         (accepted() >= 120.0).then_some(())
@@ -57,7 +58,7 @@ fn a_client_that_leaves_at_the_last_byte_has_one_outcome_and_never_two() {
     assert_eq!(ok + gone, accepted());
     assert!(
         (120.0..=150.0).contains(&accepted()) && ok >= 30.0,
-        "those that read to the end"
+        "the clients that read to the end"
     );
     let receipts = scripted.router.receipts();
     assert!(receipts.iter().all(|receipt| {

@@ -1,4 +1,4 @@
-//! Limits that hold whatever clients and engines do, and what is refused at them: counts, bytes, memory, patience.
+//! Limits that hold against any client or engine: counts, bytes, memory and time.
 
 #![allow(
     clippy::unwrap_used,

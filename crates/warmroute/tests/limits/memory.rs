@@ -1,4 +1,4 @@
-//! What is given up as the process comes near its memory budget.
+//! The resources that the router gives up as the process nears its memory budget.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -9,10 +9,10 @@ use crate::{
     harness::{Program, RawClient, RouterQueries as _, chat, eventually, streamed},
 };
 
-/// Permille of the budget that are in use in the middle of each stage.
+/// The middle of each stage, in permille of the budget.
 const MIDDLE: [u64; 5] = [400, 850, 925, 965, 1100];
 
-/// A router whose budget follows what it uses, as a test wants it.
+/// A router whose budget a test sets relative to its memory use.
 struct PressuredRouter {
     router: Program,
     engine: Program,
@@ -37,7 +37,7 @@ impl PressuredRouter {
         self.router.metric("warmroute_memory_stage", "")
     }
 
-    /// Sets the budget so that the memory in use is in the middle of a stage, while the router runs.
+    /// Sets the budget of the running router so that its memory use is in the middle of a stage.
     fn press(&self, stage: usize) {
         eventually("the stage", || {
             let budget = self.router.resident() * 1000 / MIDDLE[stage];
@@ -55,9 +55,10 @@ impl PressuredRouter {
         });
     }
 
-    /// What `act` gives while the router is in this stage from beginning to end. The memory in use moves by itself too.
+    /// The result of an `act` that ran entirely in this stage. The memory use also changes by
+    /// itself.
     fn within<T>(&self, stage: usize, act: impl Fn() -> T) -> T {
-        eventually("a stage that lasts", || {
+        eventually("a stage without a change", || {
             self.press(stage);
             let result = act();
             (self.stage() == stage as f64).then_some(result)
@@ -69,7 +70,7 @@ impl PressuredRouter {
         RawClient::post(&self.router.data(), CHAT, body.as_bytes())
     }
 
-    /// Asks whether a body of so many bytes may be sent.
+    /// Announces a body of this many bytes with `Expect: 100-continue`.
     fn announced(&self, bytes: usize) -> crate::harness::RawReply {
         let mut client = RawClient::connect(&self.router.data());
         let head = format!(
@@ -91,7 +92,7 @@ impl PressuredRouter {
 
 #[test]
 #[contract("F75", "I10", "I13")]
-fn short_of_memory_large_bodies_then_requests_then_connections_are_refused_and_no_running_stream() {
+fn memory_pressure_refuses_large_bodies_then_requests_then_connections_and_cuts_no_stream() {
     let pressed = PressuredRouter::start();
     let mut stream = RawClient::chat(&pressed.router.data(), &streamed(chat("sim", "hi", 20_000)));
     stream.read_until("data: ");
@@ -145,7 +146,7 @@ fn short_of_memory_large_bodies_then_requests_then_connections_are_refused_and_n
     let waits = std::thread::spawn(move || answered.send(RawClient::get(&data, "/livez").status));
     assert!(
         answer.recv_timeout(Duration::from_millis(500)).is_err(),
-        "nobody is accepted"
+        "no connection is accepted"
     );
     runs();
 
@@ -153,7 +154,7 @@ fn short_of_memory_large_bodies_then_requests_then_connections_are_refused_and_n
     assert_eq!(
         answer.recv_timeout(Duration::from_secs(20)),
         Ok(200),
-        "who waited in front of the door is let in"
+        "a connection that waited is accepted"
     );
     waits.join().unwrap().unwrap();
     assert_eq!(

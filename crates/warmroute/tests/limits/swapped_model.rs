@@ -1,4 +1,4 @@
-//! An engine that comes back on its port with another model.
+//! An engine that restarts on its port with another model.
 
 use contract_id::contract;
 use serde_json::Value;
@@ -49,8 +49,7 @@ fn predicted(reply: &RawReply) -> u64 {
 
 #[test]
 #[contract("F29")]
-fn an_engine_that_comes_back_with_another_model_answers_for_that_one_only_and_its_cache_is_forgotten()
- {
+fn an_engine_that_returns_with_another_model_serves_only_that_one_and_its_cache_is_dropped() {
     let reserved = ReservedPort::new();
     let port = reserved.number().to_string();
     let mut before = engine(&port, "first");
@@ -58,13 +57,13 @@ fn an_engine_that_comes_back_with_another_model_answers_for_that_one_only_and_it
     assert_eq!(predicted(&ask(&router, "first")), 0);
     assert!(
         predicted(&ask(&router, "first")) > 300,
-        "its prompt is known there"
+        "the worker holds its prompt"
     );
 
     before.kill();
     let now = engine(&port, "second");
     eventually("the new model to be listed", || {
-        // Whatever is answered meanwhile, it is no reply of the other model.
+        // No reply in the meantime comes from the other model.
         let meanwhile = ask(&router, "first");
         assert!(
             matches!(meanwhile.status, 404 | 502 | 503),

@@ -23,14 +23,14 @@ fn ask(scripted: &ScriptedFleet) -> RawReply {
 
 #[test]
 #[contract("F14")]
-fn a_worker_that_throttles_is_left_alone_while_another_is_there() {
+fn a_throttling_worker_gets_no_request_while_another_is_available() {
     let scripted = ScriptedFleet::start(&[throttled(60), ScriptedReply::whole(fine())], "");
     let first = &scripted.engines[0];
-    eventually("it to be asked", || {
+    eventually("it to get a request", || {
         assert_eq!(
             ask(&scripted).status,
             200,
-            "another one takes the request at once"
+            "another worker takes the request at once"
         );
         (first.requests() == 1).then_some(())
     });
@@ -60,14 +60,14 @@ fn a_worker_that_throttles_is_left_alone_while_another_is_there() {
 
 #[test]
 #[contract("F14")]
-fn a_worker_that_throttled_is_used_again_when_its_time_is_over() {
+fn a_throttling_worker_is_used_again_after_its_cooldown() {
     let scripted = ScriptedFleet::start(
         &[ScriptedReply::whole(fine()), ScriptedReply::whole(fine())],
         "",
     );
     let first = &scripted.engines[0];
     first.once(throttled(1));
-    eventually("it to be asked", || {
+    eventually("it to get a request", || {
         assert_eq!(ask(&scripted).status, 200);
         (first.requests() == 1).then_some(())
     });
@@ -79,12 +79,12 @@ fn a_worker_that_throttled_is_used_again_when_its_time_is_over() {
 
 #[test]
 #[contract("F14")]
-fn the_only_worker_is_asked_although_it_throttled() {
+fn the_only_worker_gets_requests_during_its_cooldown() {
     let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     scripted.engines[0].once(throttled(60));
     assert_eq!(ask(&scripted).status, 429);
     assert_eq!(ask(&scripted).status, 200);
-    // The only one that a request may go to is one, too.
+    // A worker that is the only one allowed for a request counts as the only one.
     let scripted = ScriptedFleet::start(&[throttled(60), ScriptedReply::whole(fine())], "");
     let first = &scripted.engines[0];
     let pinned = || {
@@ -104,7 +104,7 @@ fn the_only_worker_is_asked_although_it_throttled() {
 
 #[test]
 #[contract("F14")]
-fn when_all_throttle_the_client_is_told_the_longest_wait() {
+fn when_all_workers_throttle_the_client_gets_the_longest_retry_after() {
     let scripted = ScriptedFleet::start(&[throttled(3), throttled(9), throttled(5)], "");
     for _ in 0..3 {
         let reply = ask(&scripted);
@@ -115,7 +115,7 @@ fn when_all_throttle_the_client_is_told_the_longest_wait() {
     }
     assert!(
         scripted.requests() >= 9,
-        "each of them asked all three: {}",
+        "each request reached all three: {}",
         scripted.requests()
     );
 }

@@ -1,4 +1,4 @@
-//! Streams that end properly and never said that they were whole.
+//! Streams that end cleanly without a finish reason or `[DONE]`.
 
 use contract_id::contract;
 
@@ -30,7 +30,7 @@ fn counted(scripted: &ScriptedFleet) -> f64 {
 
 #[test]
 #[contract("F20", "I5")]
-fn a_stream_without_an_ending_passes_as_it_is_and_is_counted() {
+fn a_stream_without_an_ending_passes_unchanged_and_is_counted() {
     let scripted = ScriptedFleet::one(stream(&[TOKEN, TOKEN]), "");
     let reply = ask(&scripted);
     assert!(reply.clean);
@@ -55,15 +55,15 @@ fn a_stream_without_an_ending_passes_as_it_is_and_is_counted() {
         scripted.engines[0].script(whole);
         assert!(ask(&scripted).clean);
     }
-    assert_eq!(counted(&scripted), 2.0, "either word will do");
+    assert_eq!(counted(&scripted), 2.0, "either end marker suffices");
 }
 
 #[test]
 #[contract("F20", "F1")]
-fn a_worker_whose_streams_have_no_ending_is_left_out_for_a_while() {
+fn a_worker_whose_streams_have_no_ending_is_ejected_for_a_while() {
     let whole = stream(&[TOKEN, LAST, DONE]);
     let scripted = ScriptedFleet::start(&[stream(&[TOKEN]), whole], "");
-    eventually("it to be left out", || {
+    eventually("it to be ejected", || {
         assert_eq!(ask(&scripted).status, 200);
         let ejected = |worker: &serde_json::Value| worker["state"] == "ejected";
         scripted.router.workers().iter().any(ejected).then_some(())
@@ -73,7 +73,7 @@ fn a_worker_whose_streams_have_no_ending_is_left_out_for_a_while() {
 
 #[test]
 #[contract("F20", "I5")]
-fn where_it_is_asked_for_such_a_stream_ends_with_the_error_and_uncleanly() {
+fn where_configured_a_stream_without_an_ending_ends_with_the_error_and_uncleanly() {
     let strict = "request: {strict_stream_completion: true}\n";
     let scripted = ScriptedFleet::one(stream(&[TOKEN, TOKEN]), strict);
     let reply = ask(&scripted);
@@ -92,7 +92,7 @@ fn where_it_is_asked_for_such_a_stream_ends_with_the_error_and_uncleanly() {
         "upstream_error"
     );
     assert_eq!(counted(&scripted), 1.0);
-    // One that never began is no answer at all.
+    // A stream without any content counts as no reply.
     scripted.engines[0].script(stream(&[]));
     let reply = ask(&scripted);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! `/admin/parity` in its documented shape, with true figures.
+//! `/admin/parity` in its documented shape, with correct figures.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn figures() -> serde_json::Map<String, Value> {
 }
 
 #[test]
-fn a_conversation_is_predicted_to_the_token_and_the_report_says_so() {
+fn a_conversation_is_predicted_to_the_token_and_the_report_shows_it() {
     let routed = RoutedFleet::with(
         &[&[], &["--dp-size", "2"]],
         "parity: {min_joined: 4}\n",
@@ -49,7 +49,7 @@ fn a_conversation_is_predicted_to_the_token_and_the_report_says_so() {
         messages.push(says("user", &words(&format!("turn{n}of"), 20)));
         let turn = routed.chat(&messages, &[("x-warmroute-worker", "a")]);
         messages.push(says("assistant", &turn.text));
-        // Settled: counted.
+        // The receipt is settled, so the request is counted.
         routed.receipt(&turn);
         turns.push(turn);
     }
@@ -88,5 +88,5 @@ fn a_conversation_is_predicted_to_the_token_and_the_report_says_so() {
         .of("warmroute_parity_exact_ratio")
         .filter(|sample| sample.labels["worker"] == "b")
         .count();
-    assert_eq!(of_b, 0, "nothing is known of b");
+    assert_eq!(of_b, 0, "b holds no block");
 }

@@ -1,4 +1,4 @@
-//! Which requests are judged: those whose tokens are known exactly, once each, when they ended well.
+//! The requests that parity compares: those with exact tokens and a successful end, each once.
 
 use std::cell::Cell;
 
@@ -9,14 +9,14 @@ use crate::harness::{
     stream_head, stream_reply,
 };
 
-/// The engine is asked for nothing but what a test sends: its script would be off by that.
+/// Only the test sends requests to the engine; any other would advance its script.
 const CONFIG: &str = "
 parity: {min_joined: 4}
 retry: {base_delay: 1ms}
 models: {defaults: {tokenizer: none}}
 ";
 
-/// A completion whose usage tells so many cached tokens.
+/// A completion whose usage reports `cached` cached tokens.
 fn fine(cached: u32) -> String {
     json!({
         "choices": [{"index": 0, "text": "x", "finish_reason": "stop"}],
@@ -30,7 +30,7 @@ fn fine(cached: u32) -> String {
 struct ScriptedParity {
     router: Program,
     engine: ScriptedEngine,
-    asked: Cell<u32>,
+    next_id: Cell<u32>,
 }
 
 impl ScriptedParity {
@@ -41,23 +41,23 @@ impl ScriptedParity {
         Self {
             router,
             engine,
-            asked: Cell::new(0),
+            next_id: Cell::new(0),
         }
     }
 
-    /// Sends a completion with a prompt of token ids and these fields; its status.
+    /// Sends a completion with a prompt of token ids and these fields; returns its status.
     fn ask(&self, fields: &Value) -> u16 {
-        self.ask_and(fields, |client| client.reply().status)
+        self.ask_with(fields, |client| client.reply().status)
     }
 
-    /// The same, and does this with the connection.
-    fn ask_and<R>(&self, fields: &Value, act: impl FnOnce(&mut RawClient) -> R) -> R {
+    /// The same; `act` reads the reply from the connection.
+    fn ask_with<R>(&self, fields: &Value, act: impl FnOnce(&mut RawClient) -> R) -> R {
         let mut body =
             json!({"model": "m", "prompt": (0..64).collect::<Vec<u32>>(), "max_tokens": 1});
         for (key, value) in fields.as_object().expect("fields") {
             body[key] = value.clone();
         }
-        let id = format!("asked-{}", self.asked.replace(self.asked.get() + 1));
+        let id = format!("asked-{}", self.next_id.replace(self.next_id.get() + 1));
         let mut client = RawClient::connect(&self.router.data());
         client.send(
             "POST",
@@ -67,7 +67,7 @@ impl ScriptedParity {
         );
         let result = act(&mut client);
         drop(client);
-        // Settled: judged, if it can be.
+        // The receipt is settled, so the request is compared if it can be.
         self.router.receipt(&id);
         result
     }
@@ -83,20 +83,20 @@ impl ScriptedParity {
 }
 
 #[test]
-fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
+fn incomparable_requests_are_not_joined() {
     let scripted = ScriptedParity::start();
     scripted.ask(&json!({}));
     assert_eq!(scripted.row()["requests"], 1);
-    // Known by its text; several choices; several prompts.
+    // Matched by text; several choices; several prompts.
     scripted.ask(&json!({"prompt": "some text that no tokenizer is known for"}));
     scripted.ask(&json!({"n": 2}));
     scripted.ask(&json!({"prompt": ["one", "two"]}));
-    // Cut off in front by the engine; computed without a look at its cache.
+    // Truncated at the front by the engine; computed without its cache.
     scripted.ask(&json!({"truncate_prompt_tokens": 32}));
     scripted.ask(&json!({"prompt_logprobs": 1}));
     scripted.ask(&json!({"echo": true, "logprobs": 1}));
     assert_eq!(scripted.row()["requests"], 1);
-    // The engine refused it, failed it, or said in band that it went wrong.
+    // The engine refused it, failed, or reported an error in the stream.
     for reply in ["400 Bad", "500 Oops"] {
         scripted
             .engine
@@ -115,7 +115,7 @@ fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
     scripted.engine.once(ScriptedReply::Stall(
         [stream_head(), chunk(token.as_bytes())].concat(),
     ));
-    scripted.ask_and(&json!({"stream": true}), |client| {
+    scripted.ask_with(&json!({"stream": true}), |client| {
         client.read_until("cached_tokens")
     });
     assert_eq!(scripted.row()["requests"], 1);
@@ -123,7 +123,7 @@ fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
 }
 
 #[test]
-fn requests_that_look_like_those_are_judged() {
+fn requests_that_only_resemble_incomparable_ones_are_joined() {
     let scripted = ScriptedParity::start();
     for fields in [
         json!({"logprobs": 1}),
@@ -137,7 +137,7 @@ fn requests_that_look_like_those_are_judged() {
 }
 
 #[test]
-fn the_totals_count_every_reply_that_tells_whether_it_is_judged_or_not() {
+fn the_totals_count_every_reply_with_usage_whether_joined_or_not() {
     let scripted = ScriptedParity::start();
     scripted
         .engine
@@ -149,7 +149,7 @@ fn the_totals_count_every_reply_that_tells_whether_it_is_judged_or_not() {
 }
 
 #[test]
-fn an_engine_that_leaves_out_zeros_is_joined_all_the_same() {
+fn replies_of_an_engine_that_omits_zeros_are_joined_too() {
     let scripted = ScriptedParity::start();
     scripted
         .engine
@@ -174,7 +174,7 @@ fn an_engine_that_leaves_out_zeros_is_joined_all_the_same() {
 }
 
 #[test]
-fn a_streams_usage_counts_wherever_it_comes_and_a_request_counts_once() {
+fn the_usage_of_a_stream_counts_at_any_position_and_a_request_counts_once() {
     let scripted = ScriptedParity::start();
     let token = r#"{"choices":[{"index":0,"text":"x","finish_reason":null}],"usage":null}"#;
     let (token, last) = (
@@ -203,7 +203,7 @@ fn a_streams_usage_counts_wherever_it_comes_and_a_request_counts_once() {
         (&json!(1), &json!(1), &json!(48)),
         "{row}"
     );
-    // Without usage it is counted and not joined.
+    // Without usage it is counted but not joined.
     scripted.engine.once(ScriptedReply::whole(stream_reply(&[
         token.as_bytes(),
         b"data: [DONE]\n\n",
@@ -218,9 +218,9 @@ fn a_streams_usage_counts_wherever_it_comes_and_a_request_counts_once() {
 }
 
 #[test]
-fn a_worker_without_events_drifts_and_stays_what_it_is() {
+fn a_worker_without_events_drifts_and_stays_predicted() {
     let scripted = ScriptedParity::start();
-    // The router expects the prompt to be cached from the second time on; this engine caches nothing.
+    // The router predicts hits from the second request on; this engine caches nothing.
     (0..5).for_each(|_| assert_eq!(scripted.ask(&json!({})), 200));
     let row = scripted.row();
     assert_eq!(row["state"], "drifting", "{row}");

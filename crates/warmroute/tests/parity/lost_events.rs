@@ -1,4 +1,4 @@
-//! Events that never arrive: the drift is real, and fetching them anew repairs it.
+//! Events that never arrive: the drift is real, and a replay repairs it.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn completion(routed: &RoutedFleet, topic: &str) -> RoutedReply {
     routed.completion(json!({"prompt": words(topic, 60)}), &[])
 }
 
-/// `corrupt:N`: the next so many batches of events are unreadable.
+/// `corrupt:N`: the next N batches of events are unreadable.
 fn disturb(routed: &RoutedFleet, action: &str) {
     let body = json!({"action": action}).to_string();
     assert_eq!(
@@ -24,8 +24,9 @@ fn disturb(routed: &RoutedFleet, action: &str) {
     );
 }
 
-/// Somebody else's requests push everything out of the engine's cache, and the events that say so are unreadable.
-fn evict_unnoticed(routed: &RoutedFleet, round: usize) {
+/// Direct requests push everything out of the engine's cache, and the events about it are
+/// unreadable.
+fn evict_silently(routed: &RoutedFleet, round: usize) {
     disturb(routed, "corrupt:1000");
     for filler in 0..4 {
         let prompt = words(&format!("filler{round}x{filler}y"), 60);
@@ -44,7 +45,7 @@ fn evict_unnoticed(routed: &RoutedFleet, round: usize) {
     disturb(routed, "corrupt:0");
 }
 
-/// Until the worker is in this state, or for twenty rounds.
+/// Repeats `round` until the worker is in this state, at most twenty times.
 fn until(routed: &RoutedFleet, state: &str, mut round: impl FnMut(usize)) {
     for n in 0..20 {
         round(n);
@@ -55,9 +56,9 @@ fn until(routed: &RoutedFleet, state: &str, mut round: impl FnMut(usize)) {
     panic!("not {state}: {}", parity(routed));
 }
 
-/// A change of state is acted on right after it was found.
+/// The cache source follows a change of state with a short delay.
 fn cache_source_is(routed: &RoutedFleet, source: &str) {
-    eventually("the change to be acted on", || {
+    eventually("the change to take effect", || {
         (routed.worker("a")["cache_source"] == source).then_some(())
     });
 }
@@ -68,7 +69,7 @@ fn downgraded(config: &str) -> RoutedFleet {
     let kept = completion(&routed, "kept");
     assert_eq!(kept.predicted, kept.cached);
     until(&routed, "downgraded", |round| {
-        evict_unnoticed(&routed, round);
+        evict_silently(&routed, round);
         completion(&routed, "kept");
     });
     let row = parity(&routed);
@@ -84,8 +85,8 @@ fn downgraded(config: &str) -> RoutedFleet {
 }
 
 #[test]
-fn a_stream_that_lost_removals_is_believed_again_once_it_was_fetched_anew() {
-    // The replay has what the live stream spoiled.
+fn a_stream_that_lost_removals_is_trusted_again_after_a_replay() {
+    // The replay has the batches that were corrupt on the live stream.
     let routed = downgraded("");
     until(&routed, "ok", |_| drop(completion(&routed, "kept")));
     cache_source_is(&routed, "events");
@@ -96,7 +97,7 @@ fn a_stream_that_lost_removals_is_believed_again_once_it_was_fetched_anew() {
 
 #[test]
 #[contract("F62")]
-fn events_that_stay_wrong_are_not_believed_however_right_our_own_predictions_are() {
+fn events_that_stay_wrong_are_not_trusted_even_while_predictions_are_right() {
     let routed = downgraded("kv_events: {replay: false}\n");
     disturb(&routed, "corrupt:1000");
     completion(&routed, "unsaid");
@@ -112,7 +113,7 @@ fn events_that_stay_wrong_are_not_believed_however_right_our_own_predictions_are
         parity(&routed)
     );
     disturb(&routed, "corrupt:0");
-    // Of what it stores from now on it tells the truth.
+    // Events of later blocks are correct again.
     until(&routed, "ok", |round| {
         completion(&routed, &format!("fresh{round}"));
         completion(&routed, &format!("fresh{round}"));

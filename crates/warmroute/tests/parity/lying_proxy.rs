@@ -1,4 +1,4 @@
-//! An engine's HTTP side with another opinion of its cache: what passes through it tells a share of the cached tokens.
+//! A proxy before an engine that reports only a share of its cached tokens.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -11,7 +11,7 @@ use std::{
 
 use crate::harness::RawClient;
 
-/// Dropping it closes its listener.
+/// The proxy. Dropping it closes its listener.
 pub(crate) struct LyingProxy {
     address: String,
     shared: Arc<LyingProxyState>,
@@ -24,7 +24,7 @@ struct LyingProxyState {
 }
 
 impl LyingProxy {
-    /// In front of the engine at this address; it tells the truth at first.
+    /// A proxy in front of the engine at this address; it is truthful at first.
     pub(crate) fn before(engine: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -50,8 +50,8 @@ impl LyingProxy {
         format!("http://{}", self.address)
     }
 
-    /// From now on it tells this percentage of the cached tokens.
-    pub(crate) fn tells(&self, percent: u64) {
+    /// Reports this percentage of the cached tokens from now on.
+    pub(crate) fn report_share(&self, percent: u64) {
         self.shared.percent.store(percent, Ordering::SeqCst);
     }
 }
@@ -70,7 +70,7 @@ fn while_open(mut client: BufReader<TcpStream>, shared: &LyingProxyState) {
         engine.send_bytes(&request);
         let reply = engine.reply();
         let percent = shared.percent.load(Ordering::SeqCst);
-        let body = bent(&reply.text(), percent);
+        let body = with_share(&reply.text(), percent);
         let mut head = format!(
             "HTTP/1.1 {} X\r\ncontent-length: {}\r\n",
             reply.status,
@@ -114,7 +114,7 @@ fn read_request(client: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     Some(request)
 }
 
-fn bent(body: &str, percent: u64) -> String {
+fn with_share(body: &str, percent: u64) -> String {
     const KEY: &str = "\"cached_tokens\":";
     let Some((before, after)) = body.split_once(KEY) else {
         return body.to_owned();

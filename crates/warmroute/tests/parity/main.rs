@@ -1,4 +1,4 @@
-//! What was predicted is compared with what came of it, shown, and acted on.
+//! Predicted cached tokens are compared with the engine's, reported, and acted on.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! A worker whose predictions do not hold is reported, then known by our own decisions, then believed again.
+//! A worker with wrong predictions is reported, then predicted from our own decisions, then trusted
+//! again.
 
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ routing: {tokenize_budget: 60s}
 parity: {window: 60s, min_joined: 12}
 ";
 
-/// One engine, its liar, and a router that knows the engine by the liar's address.
+/// One engine, its lying proxy, and a router that uses the proxy's address.
 struct LyingProxyFixture {
     router: Program,
     engine: Program,
@@ -40,14 +41,14 @@ impl LyingProxyFixture {
     }
 
     fn caught_up(&self) {
-        eventually("the router to have seen all events", || {
+        eventually("the router to have applied all events", || {
             let (stream, stats) = (self.stream(), self.engine.stats());
             let same = stream["last_seq"] == stats["last_seq"];
             (stats["running"] == 0 && stream["state"] == "live" && same).then_some(())
         });
     }
 
-    /// One chat, the same each time; its receipt.
+    /// Sends one chat, always the same; returns its receipt.
     fn chat(&self) -> Value {
         let messages = [says("user", &words("same", 100))];
         let body =
@@ -73,7 +74,7 @@ impl LyingProxyFixture {
         RawClient::get(&self.router.admin(), "/admin/parity").json()["workers"][0].clone()
     }
 
-    /// Asks until the worker is in this state; the states on the way there.
+    /// Sends chats until the worker is in this state; returns the states on the way.
     fn ask_until(&self, state: &str) -> Vec<String> {
         let mut path = Vec::new();
         for _ in 0..100 {
@@ -89,11 +90,11 @@ impl LyingProxyFixture {
         panic!("{state} is not reached: {path:?}, {}", self.parity());
     }
 
-    /// The source of knowledge, in what operators see and in the receipt of one more chat. A change of state is acted on
-    /// right after it was found.
-    fn is_known_by(&self, source: &str) {
+    /// Asserts the cache source in the worker list and in the receipt of one more chat. It follows
+    /// a change of state with a short delay.
+    fn assert_cache_source(&self, source: &str) {
         let seen = || self.router.workers()[0]["cache_source"] == source;
-        eventually("the change to be acted on", || seen().then_some(()));
+        eventually("the change to take effect", || seen().then_some(()));
         assert_eq!(self.chat()["candidates"][0]["cache_source"], source);
         assert!(seen());
     }
@@ -104,24 +105,24 @@ impl LyingProxyFixture {
 }
 
 #[test]
-fn usage_that_lies_costs_a_worker_its_trust_and_the_truth_gives_it_back() {
+fn false_usage_costs_a_worker_its_trust_and_correct_usage_restores_it() {
     let lied = LyingProxyFixture::start();
     let truth = lied.ask_until("ok");
     assert_eq!(truth, ["no_data", "ok"]);
-    lied.is_known_by("events");
+    lied.assert_cache_source("events");
 
-    lied.liar.tells(90);
+    lied.liar.report_share(90);
     assert_eq!(
         lied.ask_until("drifting").last().map(String::as_str),
         Some("drifting")
     );
-    // Drift is reported and nothing else.
-    lied.is_known_by("events");
+    // The router reports the drift and does nothing else.
+    lied.assert_cache_source("events");
     assert_eq!(lied.router.workers()[0]["parity"], "drifting");
 
-    lied.liar.tells(50);
+    lied.liar.report_share(50);
     lied.ask_until("downgraded");
-    lied.is_known_by("predicted");
+    lied.assert_cache_source("predicted");
     let row = lied.parity();
     assert!(
         row["reason"]
@@ -146,18 +147,19 @@ fn usage_that_lies_costs_a_worker_its_trust_and_the_truth_gives_it_back() {
     );
     assert!(over >= 12.0, "{over}");
     assert!(page.value("warmroute_parity_exact_ratio", &[("worker", "a")]) < 1.0);
-    let said = |line: &str| line.contains("\"WARN\"") && line.contains("\"state\":\"downgraded\"");
-    eventually("the log to say so", || {
-        lied.router.stderr().lines().any(said).then_some(())
+    let is_warning =
+        |line: &str| line.contains("\"WARN\"") && line.contains("\"state\":\"downgraded\"");
+    eventually("the log to report it", || {
+        lied.router.stderr().lines().any(is_warning).then_some(())
     });
 
-    lied.liar.tells(100);
+    lied.liar.report_share(100);
     let path = lied.ask_until("ok");
     assert!(
         path.ends_with(&["recovering".to_owned(), "ok".to_owned()]),
         "{path:?}"
     );
-    lied.is_known_by("events");
+    lied.assert_cache_source("events");
     assert_eq!(lied.router.workers()[0]["parity"], "ok");
     assert_eq!(lied.parity()["reason"], Value::Null);
     assert_eq!(lied.chat()["outcome"]["drift_tokens"], 0);

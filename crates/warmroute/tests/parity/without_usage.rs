@@ -1,17 +1,17 @@
-//! Engines whose replies do not tell cached tokens: their counters do.
+//! Engines whose replies lack cached tokens: their counters replace them.
 
 use serde_json::{Value, json};
 
 use crate::harness::{RawClient, RoutedFleet, Stopwatch, eventually, words};
 
-/// What was predicted before that is judged apart.
-fn known_by_events(routed: &RoutedFleet) {
-    eventually("the stream to be believed", || {
+/// Waits until events are the cache source: earlier predictions count separately.
+fn wait_for_trusted_events(routed: &RoutedFleet) {
+    eventually("the stream to be trusted", || {
         (routed.worker("a")["cache_source"] == "events").then_some(())
     });
 }
 
-/// Ten completions, each prompt twice.
+/// Ten completions, each prompt sent twice.
 fn ask(routed: &RoutedFleet, topic: &str, fields: &Value) {
     for n in 0..10 {
         let prompt = words(&format!("{topic}{}of", n / 2), 60);
@@ -31,7 +31,7 @@ fn ask(routed: &RoutedFleet, topic: &str, fields: &Value) {
     }
 }
 
-/// The row, once it is as wanted. Counters are read every 5 s.
+/// The parity row, once it satisfies `wanted`. Counters are read every 5 s.
 fn row(routed: &RoutedFleet, wanted: impl Fn(&Value) -> bool) -> Value {
     let waiting = Stopwatch::start();
     loop {
@@ -46,9 +46,9 @@ fn row(routed: &RoutedFleet, wanted: impl Fn(&Value) -> bool) -> Value {
 }
 
 #[test]
-fn replies_that_do_not_tell_are_judged_by_the_engines_own_counters() {
+fn replies_without_cached_tokens_are_compared_by_the_engines_counters() {
     let routed = RoutedFleet::with(&[&["--no-usage-details"]], "parity: {min_joined: 5}\n", &[]);
-    known_by_events(&routed);
+    wait_for_trusted_events(&routed);
     ask(&routed, "topic", &json!({}));
     let row = row(&routed, |row| row["state"] != "no_data");
     assert_eq!(
@@ -65,9 +65,9 @@ fn replies_that_do_not_tell_are_judged_by_the_engines_own_counters() {
 }
 
 #[test]
-fn requests_of_ours_that_cannot_be_judged_are_not_taken_for_somebody_elses() {
+fn our_incomparable_requests_are_not_taken_for_foreign_ones() {
     let routed = RoutedFleet::with(&[&["--no-usage-details"]], "parity: {min_joined: 5}\n", &[]);
-    known_by_events(&routed);
+    wait_for_trusted_events(&routed);
     ask(&routed, "unjudged", &json!({"prompt_logprobs": 1}));
     ask(&routed, "beside", &json!({}));
     let reason = |row: &Value, part: &str| {

@@ -1,4 +1,4 @@
-//! Engines that meet by themselves: both legs go out at once.
+//! Engines that connect to each other: both legs are sent at once.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ fn body(seen: &SeenRequest) -> Value {
 
 #[test]
 fn sglang_gets_one_room_for_both_legs() {
-    let scripted = ScriptedPools::start("sglang", ScriptedReply::whole(whole("{}")), late_yes());
+    let scripted =
+        ScriptedPools::start("sglang", ScriptedReply::whole(whole("{}")), delayed_reply());
     let reply = scripted.ask("r", &streamed(chat("m", "hi", 4)).to_string());
     let (prefill, decode) = (
         body(&scripted.prefill.next_request()),
@@ -55,7 +56,7 @@ fn sglang_gets_one_room_for_both_legs() {
 }
 
 #[test]
-fn no_two_requests_meet_in_one_room() {
+fn no_two_requests_share_a_bootstrap_room() {
     let scripted = ScriptedPools::start("sglang", ScriptedReply::whole(whole("{}")), yes());
     let rooms: Vec<Value> = (0..3)
         .map(|n| {
@@ -70,15 +71,15 @@ fn no_two_requests_meet_in_one_room() {
 }
 
 #[test]
-fn a_decode_worker_whose_prompt_will_not_come_is_hung_up_on_and_asked_for_all_of_it() {
+fn a_decode_worker_whose_prefill_failed_is_disconnected_and_gets_the_whole_request() {
     for connector in ["sglang", "mooncake"] {
-        // By then the decode worker has its part.
+        // The decode worker has its leg by then.
         let busy =
             ScriptedReply::Late(Duration::from_millis(300), json_reply("503 Busy", "", "{}"));
         let scripted = ScriptedPools::start(connector, busy, yes());
         scripted.decode.once(ScriptedReply::Silence);
-        let asked = chat("m", "hi", 4).to_string();
-        let reply = scripted.ask("r", &asked);
+        let request = chat("m", "hi", 4).to_string();
+        let reply = scripted.ask("r", &request);
         assert_eq!(
             (
                 reply.status,
@@ -87,11 +88,11 @@ fn a_decode_worker_whose_prompt_will_not_come_is_hung_up_on_and_asked_for_all_of
             (200, Some("yes"))
         );
         scripted.decode.hang_up();
-        assert_ne!(scripted.decode.next_request().body, asked.as_bytes());
+        assert_ne!(scripted.decode.next_request().body, request.as_bytes());
         assert_eq!(
             scripted.decode.next_request().body,
-            asked.as_bytes(),
-            "without a word of the prefill"
+            request.as_bytes(),
+            "without prefill fields"
         );
         let receipt = scripted.router.receipt("r");
         assert_eq!(
@@ -104,7 +105,7 @@ fn a_decode_worker_whose_prompt_will_not_come_is_hung_up_on_and_asked_for_all_of
 }
 
 #[test]
-fn both_legs_are_under_way_before_either_answers_and_end_with_their_client() {
+fn both_legs_run_before_either_answers_and_end_with_their_client() {
     for connector in ["sglang", "mooncake"] {
         let scripted =
             ScriptedPools::start(connector, ScriptedReply::Silence, ScriptedReply::Silence);
@@ -119,8 +120,12 @@ fn both_legs_are_under_way_before_either_answers_and_end_with_their_client() {
 }
 
 #[test]
-fn mooncake_s_engines_meet_by_a_transfer_id_and_the_name_that_the_bootstrap_server_tells_once() {
-    let scripted = ScriptedPools::start("mooncake", ScriptedReply::whole(whole("{}")), late_yes());
+fn mooncake_engines_share_a_transfer_id_and_an_engine_id_that_is_fetched_once() {
+    let scripted = ScriptedPools::start(
+        "mooncake",
+        ScriptedReply::whole(whole("{}")),
+        delayed_reply(),
+    );
     let mut questions = Vec::new();
     for n in 0..2 {
         let reply = scripted.ask(&format!("r{n}"), &chat("m", "hi", 4).to_string());
@@ -170,8 +175,8 @@ fn whole(body: &str) -> Vec<u8> {
     json_reply("200 OK", "", body)
 }
 
-/// Long enough after its request for a prefill that answers at once to be seen to have ended.
-fn late_yes() -> ScriptedReply {
+/// Late enough that a prefill that answers at once has ended before.
+fn delayed_reply() -> ScriptedReply {
     let ScriptedReply::Pieces(pieces, _) = yes() else {
         unreachable!("a whole reply")
     };

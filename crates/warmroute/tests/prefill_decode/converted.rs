@@ -13,7 +13,7 @@ const SEED: &str =
 
 #[test]
 #[contract("V1", "V2", "V46")]
-fn the_posts_file_is_converted_starts_splits_requests_and_scores_by_events() {
+fn a_vllm_router_file_is_converted_starts_splits_requests_and_scores_by_events() {
     let engine =
         |role: &str| Program::engine(&["--speed", "20", "--block-size", "16", "--role", role]);
     let (prefill, decode) = (engine("prefill"), [engine("decode"), engine("decode")]);
@@ -80,7 +80,7 @@ fn the_posts_file_is_converted_starts_splits_requests_and_scores_by_events() {
         let again = ask(&format!("again{n}"));
         assert_eq!(
             again["winner"]["worker"], winner,
-            "the longest prefix that events tell of"
+            "the longest prefix by events"
         );
         let row = &again["candidates"][0];
         assert_eq!(

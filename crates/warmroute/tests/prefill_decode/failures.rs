@@ -1,4 +1,5 @@
-//! What goes wrong with either leg: the request goes on where it can, visibly, and nothing stays held.
+//! Failures of either leg: the request continues where possible, the receipt shows the failure, and
+//! no state remains.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -11,13 +12,13 @@ use crate::{
     pools::{ScriptedPools, SimulatedPools, rewrites, serve, worker, yes},
 };
 
-fn asked(topic: &str) -> Value {
+fn topic_chat(topic: &str) -> Value {
     chat("sim", &words(topic, 80), 6)
 }
 
 #[test]
 #[contract("DY26", "F88")]
-fn a_prefill_that_fails_leaves_the_prompt_to_the_decode_worker_and_says_so() {
+fn a_failed_prefill_leaves_the_prompt_to_the_decode_worker_and_is_reported() {
     let pools = SimulatedPools::start(
         1,
         1,
@@ -28,7 +29,7 @@ fn a_prefill_that_fails_leaves_the_prompt_to_the_decode_worker_and_says_so() {
         .enumerate()
     {
         pools.prefill[0].fault(fault, 1);
-        let (reply, receipt) = pools.ask(&format!("r{n}"), &asked(fault));
+        let (reply, receipt) = pools.ask(&format!("r{n}"), &topic_chat(fault));
         assert_eq!(reply.status, 200, "{fault}: {}", reply.text());
         assert_eq!(rewrites(&reply, &receipt), [""; 0], "{fault}");
         let prefill = &receipt["prefill"];
@@ -55,10 +56,10 @@ fn a_prefill_that_fails_leaves_the_prompt_to_the_decode_worker_and_says_so() {
 
 #[test]
 #[contract("DY26")]
-fn a_named_prefill_worker_that_fails_does_not_cost_the_request_either() {
+fn a_failed_pinned_prefill_worker_does_not_cost_the_request_either() {
     let pools = SimulatedPools::start(2, 1, "");
     for (id, body) in [
-        ("r", asked("named")),
+        ("r", topic_chat("named")),
         ("batch", json!({"model": "sim", "prompt": ["one", "two"]})),
     ] {
         pools.prefill[1].fault("500", 1);
@@ -76,7 +77,7 @@ fn a_prefill_worker_that_is_gone_costs_one_connect_and_then_nothing() {
     let mut pools = SimulatedPools::start(1, 1, "health_checks: {interval: 1h}\n");
     pools.prefill[0].kill();
     let reasons: Vec<Value> = (0..3)
-        .map(|n| pools.ask(&format!("r{n}"), &asked("gone")).1["prefill"]["reason"].clone())
+        .map(|n| pools.ask(&format!("r{n}"), &topic_chat("gone")).1["prefill"]["reason"].clone())
         .collect();
     assert!(
         reasons
@@ -90,7 +91,7 @@ fn a_prefill_worker_that_is_gone_costs_one_connect_and_then_nothing() {
 
 #[test]
 #[contract("DY26")]
-fn a_reply_that_hands_nothing_over_is_a_failed_prefill_and_the_client_s_body_goes_out_as_it_came() {
+fn a_reply_without_transfer_parameters_is_a_failed_prefill_and_the_body_is_sent_unchanged() {
     let scripted = ScriptedPools::start("nixl", yes(), yes());
     let body = "{\"model\": \"m\",  \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\":2}";
     for (n, reply) in [
@@ -121,14 +122,14 @@ fn a_reply_that_hands_nothing_over_is_a_failed_prefill_and_the_client_s_body_goe
 }
 
 #[test]
-fn a_request_that_the_prefill_worker_refuses_is_the_decode_workers_to_refuse() {
+fn a_request_that_the_prefill_worker_refuses_goes_to_the_decode_worker() {
     let pools = SimulatedPools::start(1, 1, "");
     let reply = pools.ask_with("r", &chat("sim", &words("long", 60), 10_000_000), &[]);
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert_eq!(
         pools.router.workers()[0]["state"],
         "ready",
-        "and nobody is blamed"
+        "no worker is blamed"
     );
     pools.router.settled();
 }
@@ -142,14 +143,14 @@ fn a_decode_worker_that_fails_is_replaced_and_the_prompt_handed_over_again() {
             .decode
             .iter()
             .for_each(|engine| engine.fault("none", 1));
-        let (_, before) = pools.ask(&format!("before{n}"), &asked(fault));
+        let (_, before) = pools.ask(&format!("before{n}"), &topic_chat(fault));
         let failing = if before["winner"]["worker"] == "d1" {
             0
         } else {
             1
         };
         pools.decode[failing].fault(fault, 1);
-        let (reply, receipt) = pools.ask(&format!("r{n}"), &asked(fault));
+        let (reply, receipt) = pools.ask(&format!("r{n}"), &topic_chat(fault));
         assert_eq!(reply.status, 200, "{fault}: {}", reply.text());
         let attempts = receipt["attempts"].as_array().expect("attempts");
         assert_eq!(attempts.len(), 2, "{fault}: {receipt:#}");
@@ -165,7 +166,7 @@ fn a_decode_worker_that_fails_is_replaced_and_the_prompt_handed_over_again() {
 
 #[test]
 #[contract("F34", "DY25")]
-fn a_client_that_leaves_during_the_prefill_ends_it_and_the_decode_worker_never_hears_of_it() {
+fn a_client_that_leaves_during_the_prefill_ends_it_and_the_decode_worker_gets_no_request() {
     let scripted = ScriptedPools::start("nixl", ScriptedReply::Silence, yes());
     for body in [chat("m", "hi", 2), streamed(chat("m", "hi", 2))] {
         let client = RawClient::chat(&scripted.router.data(), &body);
@@ -192,7 +193,7 @@ fn a_client_that_leaves_during_the_prefill_ends_it_and_the_decode_worker_never_h
 
 #[test]
 #[contract("F35", "DY25")]
-fn a_client_that_leaves_during_the_reply_ends_that_and_both_loads_are_free() {
+fn a_client_that_leaves_during_the_reply_ends_it_and_frees_both_loads() {
     let offered = ScriptedReply::whole(json_reply(
         "200 OK",
         "",
@@ -209,7 +210,7 @@ fn a_client_that_leaves_during_the_reply_ends_that_and_both_loads_are_free() {
 
 #[test]
 #[contract("S43")]
-fn what_engines_say_to_each_other_is_not_a_clients_to_say() {
+fn a_client_may_not_send_kv_transfer_fields() {
     let scripted = ScriptedPools::start("nixl", yes(), yes());
     let fields = [
         (
@@ -237,7 +238,7 @@ fn what_engines_say_to_each_other_is_not_a_clients_to_say() {
 
 #[test]
 #[contract("DY26")]
-fn where_nobody_generates_prefill_workers_are_no_help() {
+fn prefill_workers_alone_serve_no_request() {
     let engine = ScriptedEngine::start(yes());
     let router = serve(&worker("p", &engine.url(), "prefill", ""), "").ready(1);
     let reply = RawClient::post(

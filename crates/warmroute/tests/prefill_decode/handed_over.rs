@@ -1,4 +1,5 @@
-//! NIXL: the prompt is computed there, the reply generated here, and nobody can tell but by the receipt.
+//! NIXL: one engine computes the prompt, another generates the reply, and only the receipt shows
+//! it.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -11,17 +12,17 @@ use crate::{
     pools::{CHAT, ScriptedPools, SimulatedPools, rewrites, yes},
 };
 
-fn asked(topic: &str, tokens: u32) -> Value {
+fn topic_chat(topic: &str, tokens: u32) -> Value {
     chat("sim", &words(topic, 120), tokens)
 }
 
 #[test]
 #[contract("V39", "DY25")]
-fn the_reply_is_that_of_an_engine_which_did_all_of_it_alone() {
+fn the_reply_equals_that_of_a_single_engine() {
     let pools = SimulatedPools::start(1, 1, "");
     let alone = Program::engine(&["--speed", "20"]);
     let completion = json!({"model": "sim", "prompt": words("story", 120), "max_tokens": 12});
-    for (n, body) in [asked("chat", 12), completion].into_iter().enumerate() {
+    for (n, body) in [topic_chat("chat", 12), completion].into_iter().enumerate() {
         let path = if n == 0 { CHAT } else { "/v1/completions" };
         let want = RawClient::post(&alone.data(), path, body.to_string().as_bytes()).json();
         let (reply, receipt) = pools.ask(&format!("r{n}"), &body);
@@ -32,7 +33,7 @@ fn the_reply_is_that_of_an_engine_which_did_all_of_it_alone() {
         assert_eq!(
             got["usage"]["prompt_tokens_details"]["cached_tokens"],
             tokens - 1,
-            "all but one came from there"
+            "all but one came from the prefill worker"
         );
         assert_eq!(reply.header("x-warmroute-worker"), Some("d1"));
         assert_eq!(rewrites(&reply, &receipt), ["token_ids", "kv_transfer"]);
@@ -52,7 +53,7 @@ fn the_reply_is_that_of_an_engine_which_did_all_of_it_alone() {
         assert_eq!(
             receipt["outcome"]["drift_tokens"],
             Value::Null,
-            "the worker's own cache had no say"
+            "the worker's own cache did not matter"
         );
     }
     assert_eq!(
@@ -70,14 +71,14 @@ fn the_reply_is_that_of_an_engine_which_did_all_of_it_alone() {
 #[contract("V39")]
 fn a_streams_first_token_is_the_decode_workers_and_its_options_do_not_reach_the_prefill() {
     let pools = SimulatedPools::start(1, 1, "");
-    let mut body = streamed(asked("stream", 10));
+    let mut body = streamed(topic_chat("stream", 10));
     body["stream_options"] = json!({"include_usage": true});
     let reply = pools.ask_with("s", &body, &[]);
     let alone = Program::engine(&["--speed", "20"]);
     let want = RawClient::post(
         &alone.data(),
         CHAT,
-        streamed(asked("stream", 10)).to_string().as_bytes(),
+        streamed(topic_chat("stream", 10)).to_string().as_bytes(),
     );
     assert_eq!(text_of(&reply), text_of(&want));
     assert!(reply.text().contains("\"usage\""), "{}", reply.text());
@@ -95,7 +96,7 @@ fn a_streams_first_token_is_the_decode_workers_and_its_options_do_not_reach_the_
 
 #[test]
 #[contract("V39")]
-fn both_bodies_are_the_clients_bytes_but_for_what_is_spliced() {
+fn both_bodies_are_the_clients_bytes_except_for_spliced_members() {
     let params =
         r#"{"remote_engine_id" : "e", "remote_block_ids":[ 1,2 ],"do_remote_prefill":true}"#;
     let offered =
@@ -126,14 +127,16 @@ fn both_bodies_are_the_clients_bytes_but_for_what_is_spliced() {
         "{sent}"
     );
     let decode = scripted.decode.next_request();
-    let whole = body.strip_suffix(" }").expect("as it stands above");
+    let whole = body
+        .strip_suffix(" }")
+        .expect("the body ends as written above");
     let want = format!("{whole},\"kv_transfer_params\":{params},\"prompt_token_ids\":[7, 8] }}");
     assert_eq!(String::from_utf8(decode.body).expect("text"), want);
     assert_eq!(prefill.header("x-request-id").as_deref(), Some("r"));
 }
 
 #[test]
-fn an_engine_that_does_not_tell_ids_has_only_its_parameters_handed_on() {
+fn an_engine_without_token_ids_hands_over_only_its_parameters() {
     let offered =
         r#"{"kv_transfer_params":{"remote_host":"h"},"prompt_token_ids":null,"choices":[]}"#;
     let scripted = ScriptedPools::start(
@@ -157,7 +160,7 @@ fn an_engine_that_does_not_tell_ids_has_only_its_parameters_handed_on() {
 #[contract("DY25")]
 fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
     let pools = SimulatedPools::start(2, 2, "");
-    let (_, first) = pools.ask("first", &asked("again", 4));
+    let (_, first) = pools.ask("first", &topic_chat("again", 4));
     for side in [
         &first["prefill"]["target"]["worker"],
         &first["winner"]["worker"],
@@ -165,7 +168,7 @@ fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
         pools.warm(side.as_str().expect("a name"));
     }
     for n in 0..3 {
-        let (_, again) = pools.ask(&format!("again{n}"), &asked("again", 4));
+        let (_, again) = pools.ask(&format!("again{n}"), &topic_chat("again", 4));
         assert_eq!(again["prefill"]["target"], first["prefill"]["target"]);
         assert_eq!(again["winner"], first["winner"]);
         assert_eq!(again["candidates"][0]["cache_source"], "events");
@@ -174,7 +177,8 @@ fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
             "{again:#}"
         );
     }
-    // What a prefill worker reports as cached is held against what was predicted for it, and nothing else is.
+    // Parity compares the cached tokens of a prefill worker only with the prediction for that
+    // worker.
     let rows = RawClient::get(&pools.router.admin(), "/admin/parity").json();
     let judged: u64 = rows["workers"]
         .as_array()
@@ -188,7 +192,7 @@ fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
 
 #[test]
 #[contract("DY25")]
-fn a_prompt_under_way_is_the_prefill_workers_load_and_not_the_decode_workers() {
+fn a_running_prefill_counts_as_load_of_the_prefill_worker_only() {
     let scripted = ScriptedPools::start("nixl", ScriptedReply::Silence, yes());
     let client = RawClient::chat(&scripted.router.data(), &chat("m", &words("load", 200), 4));
     scripted.prefill.next_request();
@@ -217,7 +221,7 @@ fn a_prompt_under_way_is_the_prefill_workers_load_and_not_the_decode_workers() {
         load("d")
     );
     drop(client);
-    eventually("the load to be given back", || {
+    eventually("the load to be freed", || {
         (scripted.router.metric("warmroute_leases", "") == 0.0).then_some(())
     });
     scripted.router.settled();
@@ -227,10 +231,10 @@ fn a_prompt_under_way_is_the_prefill_workers_load_and_not_the_decode_workers() {
 #[contract("V40")]
 fn a_tail_under_the_threshold_stays_with_the_decode_worker() {
     let pools = SimulatedPools::start(1, 1, "disaggregation: {uncached_token_threshold: 64}\n");
-    let (_, first) = pools.ask("first", &asked("warm", 4));
+    let (_, first) = pools.ask("first", &topic_chat("warm", 4));
     assert_eq!(first["prefill"]["skipped"], false);
     pools.warm("d1");
-    let (reply, again) = pools.ask("again", &asked("warm", 4));
+    let (reply, again) = pools.ask("again", &topic_chat("warm", 4));
     assert_eq!(
         again["prefill"],
         json!({"target": null, "skipped": true, "reason": "under_threshold", "ms": null})
@@ -240,6 +244,6 @@ fn a_tail_under_the_threshold_stays_with_the_decode_worker() {
     assert_eq!(pools.counted("under_threshold"), 1.0);
     assert_eq!(
         again["outcome"]["drift_tokens"], 0,
-        "this prediction is held against the reply: {again:#}"
+        "this prediction is compared with the reply: {again:#}"
     );
 }

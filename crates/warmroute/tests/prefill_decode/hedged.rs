@@ -1,4 +1,4 @@
-//! A second decode worker, asked because the first takes its time, where prompts are computed elsewhere.
+//! Hedges to a second decode worker, with prompts computed by prefill workers.
 
 use serde_json::Value;
 
@@ -7,28 +7,28 @@ use crate::{
     pools::{CHAT, serve, worker},
 };
 
-/// What is expected of a worker's cache for this prompt, by a decision that is not carried out.
+/// The predicted cached tokens of a worker for this prompt, from a dry run.
 fn expected_at(router: &Program, name: &str, body: &Value) -> Value {
     let headers = [("x-warmroute-worker", name)];
-    let told = RawClient::post_with(
+    let dry_run = RawClient::post_with(
         &router.data(),
         "/v1/route",
         &headers,
         body.to_string().as_bytes(),
     )
     .json();
-    let rows = told["candidates"]
+    let rows = dry_run["candidates"]
         .as_array()
-        .unwrap_or_else(|| panic!("no candidates: {told}"));
+        .unwrap_or_else(|| panic!("no candidates: {dry_run}"));
     let row = rows
         .iter()
         .find(|row| row["target"]["worker"] == name)
-        .unwrap_or_else(|| panic!("no {name}: {told}"));
+        .unwrap_or_else(|| panic!("no {name}: {dry_run}"));
     row["predicted_cached_tokens"].clone()
 }
 
 #[test]
-fn a_second_that_would_need_a_prefill_is_not_asked_and_nothing_is_expected_of_its_cache() {
+fn a_hedge_that_would_need_a_prefill_is_not_sent_and_adds_no_speculative_entry() {
     let engine = |role: &str| Program::engine(&["--speed", "20", "--role", role, "--no-kv-events"]);
     let (prefill, decode) = (engine("prefill"), [engine("decode"), engine("decode")]);
     let workers = worker("p1", &prefill.url(), "prefill", "")
@@ -36,10 +36,16 @@ fn a_second_that_would_need_a_prefill_is_not_asked_and_nothing_is_expected_of_it
         + &worker("d2", &decode[1].url(), "decode", "");
     let config = "request: {hedge_after: 100ms, timeout: 2s}\ndisaggregation: {uncached_token_threshold: 64}\n";
     let router = serve(&workers, config).ready(3);
-    let asked = chat("sim", &words("hedged", 120), 4);
+    let request = chat("sim", &words("hedged", 120), 4);
     let ask = |id: &str| {
         let headers = [("x-request-id", id)];
-        RawClient::post_with(&router.data(), CHAT, &headers, asked.to_string().as_bytes()).status
+        RawClient::post_with(
+            &router.data(),
+            CHAT,
+            &headers,
+            request.to_string().as_bytes(),
+        )
+        .status
     };
     assert_eq!(ask("first"), 200);
     let first = router.receipt("first");
@@ -50,23 +56,23 @@ fn a_second_that_would_need_a_prefill_is_not_asked_and_nothing_is_expected_of_it
         ("d2", 1, "d1")
     };
     assert!(
-        expected_at(&router, slow, &asked).as_u64() > Some(0),
-        "it has the prompt"
+        expected_at(&router, slow, &request).as_u64() > Some(0),
+        "it holds the prompt"
     );
-    assert_eq!(expected_at(&router, other, &asked), 0);
+    assert_eq!(expected_at(&router, other, &request), 0);
 
     decode[at].fault("hang", 1);
     assert_eq!(
         ask("slow"),
         504,
-        "whoever has the prompt hangs, and nobody else is asked"
+        "the worker with the prompt hangs, and no other gets the request"
     );
     let receipt = router.receipt("slow");
     assert_eq!(receipt["prefill"]["reason"], "under_threshold", "{receipt}");
     assert_eq!(
-        expected_at(&router, other, &asked),
+        expected_at(&router, other, &request),
         0,
-        "nobody was sent anything"
+        "no request was sent to it"
     );
     assert_eq!(decode[1 - at].stats()["executions"], 0);
     router.settled();

@@ -14,7 +14,7 @@ pub(crate) fn worker(name: &str, url: &str, role: &str, more: &str) -> String {
     format!("  - {{name: {name}, url: \"{url}\", role: {role}{more}}}\n")
 }
 
-/// Simulated engines and the router before them: `p1`, `p2`, ... compute prompts, `d1`, `d2`, ... generate.
+/// Simulated engines behind a router: `p1`, `p2`, ... prefill, `d1`, `d2`, ... decode.
 pub(crate) struct SimulatedPools {
     pub(crate) router: Program,
     pub(crate) prefill: Vec<Program>,
@@ -22,7 +22,7 @@ pub(crate) struct SimulatedPools {
 }
 
 impl SimulatedPools {
-    /// So many of each; `config` are more sections.
+    /// Starts this many of each; `config` has more sections.
     pub(crate) fn start(prefill: usize, decode: usize, config: &str) -> Self {
         let engines = |role: &str, count: usize| -> Vec<Program> {
             (0..count)
@@ -46,7 +46,7 @@ impl SimulatedPools {
         }
     }
 
-    /// Sends a request under this id, with these headers besides.
+    /// Sends a request with this id and these headers.
     pub(crate) fn ask_with(&self, id: &str, body: &Value, headers: &[(&str, &str)]) -> RawReply {
         let path = if body["messages"].is_null() {
             "/v1/completions"
@@ -65,13 +65,13 @@ impl SimulatedPools {
         )
     }
 
-    /// Sends a request under this id; its receipt, once it is settled.
+    /// Sends a request with this id; returns the reply and its settled receipt.
     pub(crate) fn ask(&self, id: &str, body: &Value) -> (RawReply, Value) {
         let reply = self.ask_with(id, body, &[]);
         (reply, self.router.receipt(id))
     }
 
-    /// Waits until the router has heard of blocks at this worker, and has all that was sent before.
+    /// Waits until the router has blocks of this worker and has applied all earlier events.
     pub(crate) fn warm(&self, name: &str) {
         eventually("the worker's events to arrive", || {
             let workers = self.router.workers();
@@ -84,14 +84,15 @@ impl SimulatedPools {
         });
     }
 
-    /// What the counter of prefills says of this result.
+    /// The counter of prefills with this result.
     pub(crate) fn counted(&self, result: &str) -> f64 {
         self.router
             .metric("warmroute_prefill_total", &format!("result=\"{result}\""))
     }
 }
 
-/// A router before these workers. `config` are more sections; indented lines at its start belong to `routing`.
+/// A router before these workers. `config` has more sections; its leading indented lines belong to
+/// `routing`.
 pub(crate) fn serve(workers: &str, config: &str) -> Program {
     Program::serve_with(
         &format!("workers:\n{workers}routing:\n  tokenize_budget: 60s\n{config}"),
@@ -100,7 +101,7 @@ pub(crate) fn serve(workers: &str, config: &str) -> Program {
     )
 }
 
-/// Scripted engines, one of each role, and the router before them.
+/// Scripted engines, one of each role, behind a router.
 pub(crate) struct ScriptedPools {
     pub(crate) router: Program,
     pub(crate) prefill: ScriptedEngine,
@@ -160,7 +161,7 @@ impl ScriptedPools {
     }
 }
 
-/// What `x-warmroute-rewrites` and the receipt list: the same.
+/// The rewrites in `x-warmroute-rewrites` and in the receipt, which must be equal.
 pub(crate) fn rewrites(reply: &RawReply, receipt: &Value) -> Vec<String> {
     let listed: Vec<String> = reply
         .header("x-warmroute-rewrites")

@@ -1,4 +1,4 @@
-//! Who belongs to which pool, and when.
+//! The members of each pool over time.
 
 use std::net::TcpListener;
 
@@ -10,13 +10,13 @@ use crate::{
     pools::{CHAT, SimulatedPools, serve, worker},
 };
 
-fn asked(topic: &str) -> Value {
+fn topic_chat(topic: &str) -> Value {
     chat("sim", &words(topic, 80), 6)
 }
 
 #[test]
 #[contract("DY25", "DY26")]
-fn the_pool_is_there_as_soon_as_its_first_worker_is_and_gone_with_its_last() {
+fn a_pool_exists_from_its_first_worker_until_its_last() {
     let (unified, other) = (
         Program::engine(&["--speed", "20"]),
         Program::engine(&["--model", "other"]),
@@ -38,7 +38,7 @@ fn the_pool_is_there_as_soon_as_its_first_worker_is_and_gone_with_its_last() {
             &router.data(),
             CHAT,
             &headers,
-            asked(id).to_string().as_bytes(),
+            topic_chat(id).to_string().as_bytes(),
         );
         assert_eq!(reply.status, 200, "{}", reply.text());
         router.receipt(id)["prefill"].clone()
@@ -60,14 +60,14 @@ fn the_pool_is_there_as_soon_as_its_first_worker_is_and_gone_with_its_last() {
 
 #[test]
 #[contract("DY25")]
-fn each_pool_has_a_policy_of_its_own_and_a_request_that_names_one_means_its_reply() {
+fn each_pool_has_its_own_policy_and_a_request_sets_that_of_the_decode_leg() {
     let pools = SimulatedPools::start(
         2,
         2,
         "  prefill_policy: round_robin\n  decode_policy: kv_aware\n",
     );
     let ask = |id: &str, headers: &[(&str, &str)]| {
-        assert_eq!(pools.ask_with(id, &asked("same"), headers).status, 200);
+        assert_eq!(pools.ask_with(id, &topic_chat("same"), headers).status, 200);
         pools.router.receipt(id)
     };
     let receipts: Vec<Value> = (0..3).map(|n| ask(&format!("r{n}"), &[])).collect();
@@ -94,13 +94,13 @@ fn each_pool_has_a_policy_of_its_own_and_a_request_that_names_one_means_its_repl
 }
 
 #[test]
-fn a_worker_asked_for_by_name_is_asked_in_its_own_role() {
+fn a_pinned_worker_is_used_in_its_own_role() {
     let pools = SimulatedPools::start(2, 2, "");
     for (n, name) in ["p2", "d2", "p1", "d1/0"].into_iter().enumerate() {
         let id = format!("r{n}");
         assert_eq!(
             pools
-                .ask_with(&id, &asked("pinned"), &[("x-warmroute-worker", name)])
+                .ask_with(&id, &topic_chat("pinned"), &[("x-warmroute-worker", name)])
                 .status,
             200
         );
@@ -116,16 +116,16 @@ fn a_worker_asked_for_by_name_is_asked_in_its_own_role() {
 }
 
 #[test]
-fn switched_off_nothing_is_split_and_prefill_workers_get_nothing() {
+fn when_switched_off_no_request_is_split_and_prefill_workers_get_none() {
     let pools = SimulatedPools::start(1, 1, "disaggregation: {mode: off}\n");
-    let (reply, receipt) = pools.ask("r", &asked("off"));
+    let (reply, receipt) = pools.ask("r", &topic_chat("off"));
     assert_eq!((reply.status, &receipt["prefill"]), (200, &Value::Null));
     assert_eq!(receipt["excluded"][0]["reason"], "role");
     assert_eq!(pools.prefill[0].stats()["executions"], 0);
 }
 
 #[test]
-fn several_prompts_at_once_stay_together() {
+fn a_request_with_several_prompts_is_not_split() {
     let pools = SimulatedPools::start(1, 1, "");
     let body =
         json!({"model": "sim", "prompt": [words("one", 40), words("two", 40)], "max_tokens": 4});
@@ -135,10 +135,10 @@ fn several_prompts_at_once_stay_together() {
 }
 
 #[test]
-fn who_asks_for_a_place_is_told_of_both_legs_and_holds_both() {
+fn a_reservation_names_both_legs_and_holds_both() {
     let pools = SimulatedPools::start(1, 1, "");
     let route = |fields: Value| {
-        let mut body = asked("route");
+        let mut body = topic_chat("route");
         body.as_object_mut()
             .expect("an object")
             .remove("max_tokens");

@@ -1,4 +1,4 @@
-//! A backend's stream of events that name whole prefixes, on a port of its own. It can go away and come back.
+//! A backend's event stream of whole prefixes, on its own port. It can go away and come back.
 #![allow(
     clippy::unwrap_used,
     dead_code,
@@ -30,7 +30,7 @@ struct PrefixStreamState {
 enum Presence {
     #[default]
     Here,
-    /// Whoever connects is cut off at once: the port stays, or somebody else might have it meanwhile.
+    /// Cuts off every connection at once; the port stays bound, so that no other process takes it.
     Away,
     Over,
 }
@@ -43,10 +43,11 @@ impl PrefixStream {
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                // Locked before the router can know that it is connected: whoever speaks then finds the connection.
+                // Locked before the router can see the connection, so that a following `say` finds
+                // it.
                 let mut state = shared.lock().unwrap();
                 match state.presence {
-                    Presence::Here => state.open.extend(greeted(stream)),
+                    Presence::Here => state.open.extend(accept_stream(stream)),
                     Presence::Away => {}
                     Presence::Over => break,
                 }
@@ -59,7 +60,7 @@ impl PrefixStream {
         format!("http://{}/v1/kv_events", self.address)
     }
 
-    /// Ends its connections, and takes none.
+    /// Closes its connections and accepts none.
     pub fn go_away(&self) {
         self.leave(Presence::Away);
     }
@@ -68,7 +69,7 @@ impl PrefixStream {
         self.state.lock().unwrap().presence = Presence::Here;
     }
 
-    /// Says that something happened to a chat's system prompt for model `sim`. Needs a connection.
+    /// Sends an event about a chat's system prompt for model `sim`. Needs a connection.
     pub fn say(&self, kind: &str, system: &str, tokens: u32) {
         let key = Anchor::System(system.into()).key("sim", 1024);
         let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -101,8 +102,8 @@ impl Drop for PrefixStream {
     }
 }
 
-/// The connection, its request read and its reply begun.
-fn greeted(mut stream: TcpStream) -> Option<TcpStream> {
+/// The connection after its request was read and its reply begun.
+fn accept_stream(mut stream: TcpStream) -> Option<TcpStream> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     while !lines.next()?.ok()?.is_empty() {}
     stream

@@ -1,4 +1,4 @@
-//! The two alerts fire while what they tell of is so, and not otherwise.
+//! Both alerts fire while their condition holds, and not otherwise.
 
 use contract_id::contract;
 
@@ -13,7 +13,7 @@ use crate::{
 const FALLBACK: &str = "WarmrouteCacheFallback";
 const CONSUMER: &str = "WarmrouteKvConsumerDisconnected";
 
-/// The shipped rules, which fire at once.
+/// The shipped rules without `for`, so that they fire at once.
 fn without_waits() -> String {
     let lines = ALERTS.lines().map(|line| {
         let indent = &line[..line.len() - line.trim_start().len()];
@@ -27,7 +27,7 @@ fn without_waits() -> String {
 }
 
 fn until_firing(prometheus: &Prometheus, expected: &[(&str, &str)]) {
-    patiently(&format!("{expected:?} to be what fires"), || {
+    patiently(&format!("the firing alerts to be {expected:?}"), || {
         let firing = prometheus.firing();
         let firing: Vec<(&str, &str)> = firing
             .iter()
@@ -37,7 +37,7 @@ fn until_firing(prometheus: &Prometheus, expected: &[(&str, &str)]) {
     });
 }
 
-/// The backends that a query gives a sample of.
+/// The backends with a sample in the result of a query.
 fn backends(prometheus: &Prometheus, query: &str) -> Vec<String> {
     prometheus
         .query(query)

@@ -1,4 +1,4 @@
-//! The queries that operators of a router with these caches know, to the letter.
+//! The known queries of operators of a router with these caches, verbatim.
 
 /// Share of requests whose owner was above its cap.
 pub(crate) const OVERFLOW_RATE: &str = r#"rate(continuum_prefix_routing_requests_total{strategy="overflow"}[5m])
@@ -22,7 +22,7 @@ pub(crate) const OVERLAP_P50: &str =
 /// An alert.
 pub(crate) const CONSUMER_GONE: &str = "continuum_kv_consumer_connected == 0";
 
-/// All eleven.
+/// All eleven queries.
 pub(crate) const ALL: [&str; 11] = [
     OVERFLOW_RATE,
     BACKEND_LOAD,
@@ -37,11 +37,12 @@ pub(crate) const ALL: [&str; 11] = [
     CONSUMER_GONE,
 ];
 
-/// Queries whose families the router does not have yet: they are about the response cache. Empty it once it does; the tests
-/// then switch the cache on and hold these queries against the traffic too.
+/// Queries whose families the router does not have yet: those of the response cache. Empty this
+/// list once it has them; the tests then switch the cache on and check these queries against the
+/// traffic too.
 pub(crate) const WITHOUT_FAMILIES_YET: &[&str] = &[];
 
-/// Whether the router has a response cache whose families can be asked for.
+/// Whether the router has the families of the response cache.
 pub(crate) fn has_response_cache() -> bool {
     WITHOUT_FAMILIES_YET.is_empty()
 }

@@ -1,4 +1,4 @@
-//! The eleven queries against traffic whose figures are known.
+//! The eleven queries against traffic with known figures.
 
 use contract_id::contract;
 
@@ -10,34 +10,34 @@ use crate::{
     traffic::{SentRequests, TrafficFixture},
 };
 
-/// What a query gave, and what it is held against.
+/// The result of a query and its expectation.
 struct QueryAnswers<'a> {
     prometheus: &'a Prometheus,
     time: f64,
     sent: &'a SentRequests,
-    /// By the router's own page: `get`s that took up to so many seconds, of those since some time before the first scrape
-    /// and since some time after it. What Prometheus counts lies between.
+    /// By the router's own page: `get`s of up to this many seconds, counted from before the first
+    /// scrape and from after it. Prometheus counts a value in between.
     gets: [Vec<(f64, f64)>; 2],
-    /// The bound of the bucket of the slowest `get` since the router began.
+    /// The bound of the bucket of the slowest `get` since the router started.
     slowest_get: f64,
 }
 
 #[test]
 #[contract("CK66", "CK67", "CK69", "CK70", "CK71", "CK72")]
-fn the_eleven_queries_run_unchanged_and_say_what_the_traffic_was() {
+fn the_eleven_queries_run_unchanged_and_match_the_traffic() {
     test_programs::require!(RedisServer, Prometheus);
     let redis = RedisServer::start();
     let scene = TrafficFixture::start(&redis);
     let begun = gets_by_time(&page(&scene));
     let prometheus = Prometheus::scraping(&scene.router().admin(), "");
-    // Before any traffic: everything is there, and 0.
+    // Before any traffic, every family is present with 0.
     prometheus.scraped(2);
     before_any_traffic(&prometheus);
     let before = gets_by_time(&page(&scene));
 
     let mut sent = scene.traffic();
     let held = scene.two_in_flight(&mut sent);
-    patiently("what is in flight", || {
+    patiently("the requests in flight", || {
         let load: Vec<f64> = prometheus
             .query(queries::BACKEND_LOAD)
             .iter()
@@ -87,7 +87,7 @@ fn the_eleven_queries_run_unchanged_and_say_what_the_traffic_was() {
     );
 }
 
-/// Every query that is no alert gives data at once; a ratio of nothing is no number yet.
+/// Every query that is no alert gives data at once; a ratio without data is NaN.
 fn before_any_traffic(prometheus: &Prometheus) {
     for query in queries::ALL {
         let found = prometheus.query(query);
@@ -100,7 +100,7 @@ fn before_any_traffic(prometheus: &Prometheus) {
             assert!(found.is_empty(), "nothing is wrong: {found:?}");
         } else {
             assert!(!found.is_empty(), "no data for\n{query}");
-            // Redis was asked whether it is there.
+            // The router has checked whether Redis is up.
             let zero = query != queries::REDIS_GET_P99;
             assert!(
                 !zero
@@ -124,8 +124,8 @@ impl QueryAnswers<'_> {
         found[0].clone()
     }
 
-    /// The counter is exact, and its rate over five minutes is that of so many events: Prometheus prolongs it by up to the
-    /// time since the last scrape.
+    /// The counter is exact, and its rate over five minutes is that of this many events: Prometheus
+    /// extrapolates it by up to the time since the last scrape.
     fn counted(&self, series: &str, times: usize) {
         let times = times as f64;
         assert_eq!(self.one(series).value, times, "{series}: {:?}", self.sent);
@@ -147,7 +147,8 @@ impl QueryAnswers<'_> {
                 times,
             );
         }
-        // Both sides of the division carry the label, so the query divides the overflows by themselves.
+        // Both sides of the division have the label, so the query divides the overflows by
+        // themselves.
         let overflow = self.one(queries::OVERFLOW_RATE);
         assert_eq!(
             (overflow.label("strategy"), overflow.value),
@@ -177,7 +178,8 @@ impl QueryAnswers<'_> {
                 .last();
             below.map_or(0.0, |(bound, _)| *bound)
         });
-        // `rate` prolongs each bucket towards the first scrape by itself: a slow `get` before it weighs more than one.
+        // `rate` extrapolates each bucket towards the first scrape separately: a slow `get` before
+        // it weighs more than one.
         let range = (ranges[0].min(ranges[1]), self.slowest_get);
         assert!(range.0 <= p99 && p99 <= range.1, "{p99} lies in {range:?}");
         let mut errors: Vec<(String, f64)> = self
@@ -236,7 +238,7 @@ impl QueryAnswers<'_> {
                 times,
             );
         }
-        // As with overflows: what is divided by has the same labels.
+        // As with overflows, the divisor has the same labels.
         let hits = self.one(queries::CACHE_HIT_RATE);
         assert_eq!((hits.label("result"), hits.value), ("hit", 1.0));
         let skips = self.one(queries::CACHE_BYPASS_RATE).value * 300.0;
@@ -252,7 +254,7 @@ fn page(scene: &TrafficFixture) -> Page {
     Page::read(&RawClient::get(&scene.router().admin(), "/metrics").text())
 }
 
-/// The buckets of the time that `get`s took.
+/// The buckets of the duration of `get`s.
 fn gets_by_time(page: &Page) -> Vec<(f64, f64)> {
     let buckets = page.of("continuum_cache_redis_latency_seconds_bucket");
     let of_get = buckets.filter(|sample| sample.labels["operation"] == "get");
@@ -266,7 +268,7 @@ fn gets_by_time(page: &Page) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// The median that a histogram of tenths gives.
+/// The median from a histogram with buckets of tenths.
 fn tenths_median(values: &[f64]) -> f64 {
     let rank = values.len() as f64 / 2.0;
     let mut below = 0.0;

@@ -1,4 +1,4 @@
-//! A real Prometheus, as a child process on a free port, and questions to it.
+//! A real Prometheus as a child process on a free port, and queries to it.
 
 use std::{
     fs,
@@ -14,12 +14,12 @@ use test_programs::{ReservedPort, limit};
 
 use crate::harness::{RawClient, Stopwatch};
 
-/// Longer than anything here takes; only a broken test waits it out.
+/// Longer than anything here takes; only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Between two scrapes, and between two looks at the rules.
+/// Interval of scrapes and of rule evaluations.
 const INTERVAL: &str = "1s";
 
-/// Waits until `check` gives a value, or fails with what was waited for.
+/// Waits until `check` returns a value; fails with the name of the expected event.
 pub(crate) fn patiently<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
     let waiting = Stopwatch::start();
     loop {
@@ -34,7 +34,7 @@ pub(crate) fn patiently<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// One series of an answer.
+/// One series of a result.
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     labels: Value,
@@ -47,7 +47,7 @@ impl Series {
     }
 }
 
-/// It scrapes one router. Killed when dropped, with all that it stored.
+/// Scrapes one router. Dropping it kills the process and deletes its data.
 pub(crate) struct Prometheus {
     child: Child,
     address: String,
@@ -56,7 +56,7 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes `target`, and evaluates the rules of this text.
+    /// Scrapes `target` and evaluates the rules of this text.
     pub(crate) fn scraping(target: &str, rules: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str| folder.path().join(name);
@@ -84,24 +84,24 @@ impl Prometheus {
         );
     }
 
-    /// What it answers to a query, as of now.
+    /// The result of a query at the current time.
     pub(crate) fn query(&self, query: &str) -> Vec<Series> {
         self.ask(&format!("query={}", encoded(query)))
     }
 
-    /// The same as of a time that an earlier answer gave.
+    /// The result at the time of an earlier result.
     pub(crate) fn query_at(&self, query: &str, time: f64) -> Vec<Series> {
         self.ask(&format!("query={}&time={time:.3}", encoded(query)))
     }
 
-    /// The one number that a query gives; `None`: it gives nothing.
+    /// The only number in a query's result; `None` if the result is empty.
     pub(crate) fn number(&self, query: &str) -> Option<f64> {
         let found = self.query(query);
         assert!(found.len() < 2, "{query} gives one series: {found:?}");
         found.first().map(|series| series.value)
     }
 
-    /// Its clock.
+    /// The clock of Prometheus.
     pub(crate) fn time(&self) -> f64 {
         let answer = RawClient::get(&self.address, "/api/v1/query?query=time()").json();
         answer["data"]["result"][1]
@@ -110,7 +110,7 @@ impl Prometheus {
             .expect("a time")
     }
 
-    /// Waits until it has scraped the target so often, without a failure at the end.
+    /// Waits until it has scraped the target this often, with the last scrape successful.
     pub(crate) fn scraped(&self, times: u32) {
         patiently("scrapes", || {
             self.number("sum_over_time(up[5m])")
@@ -118,7 +118,7 @@ impl Prometheus {
         });
     }
 
-    /// The alerts that fire: their names, with the backend that each is about.
+    /// The firing alerts: their names and backends.
     pub(crate) fn firing(&self) -> Vec<(String, String)> {
         let alerts = RawClient::get(&self.address, "/api/v1/alerts").json();
         let alerts = alerts["data"]["alerts"]
@@ -137,7 +137,7 @@ impl Prometheus {
             .collect()
     }
 
-    /// What `promtool query instant` prints.
+    /// The output of `promtool query instant`.
     pub(crate) fn promtool(&self, query: &str) -> String {
         let url = format!("http://{}", self.address);
         let output = limit::output(
@@ -206,7 +206,7 @@ fn spawn(folder: &TempDir, address: &str) -> Child {
         .unwrap()
 }
 
-/// False: it has ended.
+/// False if the process has ended.
 fn is_ready(child: &mut Child, address: &str) -> bool {
     let waiting = Stopwatch::start();
     while waiting.elapsed() < PATIENCE {
@@ -225,7 +225,7 @@ fn is_ready(child: &mut Child, address: &str) -> bool {
     false
 }
 
-/// As a query stands in a URL.
+/// A query, encoded for a URL.
 fn encoded(text: &str) -> String {
     let one = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' => {

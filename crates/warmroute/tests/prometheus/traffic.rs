@@ -1,5 +1,5 @@
-//! A router with every tier switched on, and requests whose placement the replies tell, so that what Prometheus is to say of
-//! them is known.
+//! A router with every tier switched on, and requests whose replies tell their placement, so that
+//! the expected query results are known.
 
 use serde_json::{Value, json};
 
@@ -10,36 +10,36 @@ use crate::{
     redis_server::RedisServer,
 };
 
-/// Tokens that are more than any prompt here has.
+/// More tokens than any prompt here has.
 const ALL_OF_IT: u32 = 4_000;
 
-/// Engines `a` and `b`; `b` has a stream of prefixes beside its own events.
+/// Engines `a` and `b`; `b` has a prefix stream beside its own events.
 pub(crate) struct TrafficFixture {
     routed: RoutedFleet,
     pub(crate) stream: PrefixStream,
 }
 
-/// What was sent, by where it went.
+/// The sent requests by their placement.
 #[derive(Debug, Default)]
 pub(crate) struct SentRequests {
-    /// To the owner of the prompt's beginning.
+    /// Sent to the owner of the prefix.
     pub(crate) owner: usize,
-    /// To another, because the owner was full.
+    /// Sent to another engine because the owner was full.
     pub(crate) overflow: usize,
-    /// Without a beginning to go by.
+    /// Sent without a prefix to hash.
     pub(crate) keyless: usize,
-    /// Where the streams said that the prompt is cached: the shares of the prompts that are.
+    /// Sent to the engine with the cached prompt: the cached shares of the prompts.
     pub(crate) overlaps: Vec<f64>,
-    /// Different beginnings whose holders were asked for.
+    /// Different prefixes that were looked up.
     pub(crate) beginnings: usize,
-    /// Answered by the response cache, looked up there in vain, and not looked up.
+    /// Answered by the response cache, looked up without a hit, and not looked up.
     pub(crate) hits: usize,
     pub(crate) misses: usize,
     pub(crate) skips: usize,
 }
 
 impl SentRequests {
-    /// Placed by the ring, or by the fallback.
+    /// Placed by the ring or by the fallback.
     pub(crate) fn not_by_cache(&self) -> usize {
         self.owner + self.overflow + self.keyless
     }
@@ -71,7 +71,7 @@ impl TrafficFixture {
         &self.routed.router
     }
 
-    /// Everything that the queries are about.
+    /// Sends all traffic that the queries cover.
     pub(crate) fn traffic(&self) -> SentRequests {
         let mut sent = SentRequests::default();
         let [whole, part] = self.homes_on_a(&mut sent);
@@ -100,7 +100,7 @@ impl TrafficFixture {
         sent
     }
 
-    /// Two requests that go on until they are dropped.
+    /// Two requests that run until they are dropped.
     pub(crate) fn two_in_flight(&self, sent: &mut SentRequests) -> [RawClient; 2] {
         sent.keyless += 2;
         sent.skips += 2;
@@ -135,7 +135,7 @@ impl TrafficFixture {
         panic!("a ring with two owners gives one of them next to nothing");
     }
 
-    /// More at once than one owner takes.
+    /// Sends more requests at once than one owner takes.
     fn burst(&self, system: &str, sent: &mut SentRequests) {
         let mut body = chat(system, 0.7);
         body["max_tokens"] = 300.into();
@@ -155,9 +155,9 @@ impl TrafficFixture {
         assert!(sent.overflow > 0, "{sent:?}");
     }
 
-    /// Asks until the router goes by what the stream said, and then so many times more.
+    /// Sends requests until the router uses the announced prefix, and then `times` more.
     fn cached_on_b(&self, system: &str, overlap: f64, times: usize, sent: &mut SentRequests) {
-        eventually("the router to go by the stream", || {
+        eventually("the router to use the stream", || {
             sent.skips += 1;
             if self.chat(system).worker == "b" {
                 return Some(());
@@ -172,7 +172,7 @@ impl TrafficFixture {
         sent.overlaps.extend(vec![overlap; times + 1]);
     }
 
-    /// A request that may be answered from the response cache, three times.
+    /// Sends a request that the response cache may answer three times.
     fn repeated(&self, sent: &mut SentRequests) {
         let body = chat("You repeat yourself.", 0.0);
         for expected in ["MISS", "HIT", "HIT"] {

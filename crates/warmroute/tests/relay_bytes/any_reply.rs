@@ -1,4 +1,4 @@
-//! Any reply of an engine: JSON, anything else, or an event stream, well formed or not.
+//! Generates engine replies: JSON, other content, or an event stream, well formed or not.
 
 use proptest::prelude::*;
 

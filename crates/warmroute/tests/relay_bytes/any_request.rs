@@ -1,4 +1,5 @@
-//! Any valid body of a chat request, as text: key order, spelling, spaces and unknown fields are free.
+//! Generates valid bodies of chat requests as text: key order, spelling, spaces and unknown fields
+//! vary.
 
 use proptest::prelude::*;
 
@@ -60,7 +61,7 @@ fn message() -> impl Strategy<Value = String> {
     })
 }
 
-/// A key that routing does not read: the same one may come twice.
+/// A key that routing does not read; it may occur twice.
 fn unknown_key() -> impl Strategy<Value = String> {
     string().prop_map(|text| format!("\"x-{}", &text[1..]))
 }
@@ -92,7 +93,8 @@ fn value() -> impl Strategy<Value = String> {
     })
 }
 
-/// A string with its quotes: plain characters of any script, every form of escape, lone surrogates too.
+/// A string with its quotes: plain characters of any script, every form of escape, lone surrogates
+/// too.
 fn string() -> impl Strategy<Value = String> {
     let plain = any::<char>().prop_filter_map("escaped in strings", |letter| {
         (!letter.is_ascii_control() && !matches!(letter, '"' | '\\')).then(|| letter.to_string())

@@ -1,4 +1,4 @@
-//! Several requests on one connection, and clients of an older kind.
+//! Several requests on one connection, and HTTP/1.0 clients.
 
 use crate::{
     CHAT, RoutedEngine,
@@ -115,7 +115,7 @@ fn head_is_answered_like_get_without_the_body() {
             "{path}: {length:?}"
         );
     }
-    // Nothing of a body came in between: the connection is still in step.
+    // No body bytes came in between: the connection is still in step.
     client.send("HEAD", "/nowhere", &[], b"");
     assert_eq!(client.head().status, 404);
     client.send("HEAD", CHAT, &[], b"");
@@ -125,7 +125,7 @@ fn head_is_answered_like_get_without_the_body() {
 }
 
 #[test]
-fn a_connection_lives_on_after_an_error_of_ours() {
+fn a_connection_stays_open_after_an_error_of_the_router() {
     let pair = RoutedEngine::start();
     let mut client = RawClient::connect(&pair.router.data());
     for body in [

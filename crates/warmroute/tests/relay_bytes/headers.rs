@@ -1,4 +1,4 @@
-//! Which header fields cross, and which stay behind.
+//! The header fields that are forwarded and those that are not.
 
 use contract_id::contract;
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -19,7 +19,7 @@ fn posted(pair: &RoutedEngine, headers: &[(&str, &str)]) -> RawReply {
 
 #[test]
 #[contract("S27", "S28")]
-fn credentials_connection_fields_and_our_own_stay_behind() {
+fn credentials_connection_fields_and_router_headers_are_not_forwarded() {
     let pair = RoutedEngine::start();
     let stays = [
         ("Authorization", "Bearer secret"),
@@ -61,7 +61,7 @@ fn credentials_connection_fields_and_our_own_stay_behind() {
 }
 
 #[test]
-fn a_request_id_goes_both_ways_and_is_made_where_the_clients_is_unusable() {
+fn a_request_id_goes_both_ways_and_is_generated_where_the_clients_is_unusable() {
     let pair = RoutedEngine::start();
     let reply = posted(&pair, &[("X-Request-ID", "mine-1")]);
     assert_eq!(reply.header("x-request-id"), Some("mine-1"));
@@ -82,7 +82,7 @@ fn a_request_id_goes_both_ways_and_is_made_where_the_clients_is_unusable() {
 
 #[test]
 #[contract("S30")]
-fn of_the_engines_head_only_its_message_crosses() {
+fn connection_server_and_router_headers_of_the_engine_are_not_forwarded() {
     let pair = RoutedEngine::start();
     let head = "x-engine: a\r\nX-Engine: b\r\nserver: uvicorn\r\nset-cookie: a=b\r\nx-powered-by: py\r\n\
                 x-warmroute-worker: forged\r\nx-request-id: theirs\r\nconnection: x-hop\r\nx-hop: 1\r\n\
@@ -116,10 +116,10 @@ fn of_the_engines_head_only_its_message_crosses() {
 
 #[test]
 #[contract("I12")]
-fn custom_fields_cross_in_order_with_their_bytes() {
+fn custom_headers_are_forwarded_in_order_byte_for_byte() {
     let pair = RoutedEngine::start();
     let body = chat("m", "hi", 1).to_string();
-    // Visible ASCII and the bytes that are text of some other kind; spaces and tabs inside only.
+    // Visible ASCII and the bytes of other encodings; spaces and tabs only inside.
     let byte = prop_oneof![8 => 0x21..0x7fu8, 2 => 0x80..=0xffu8];
     let inner = prop_oneof![6 => byte.clone(), 1 => Just(b' '), 1 => Just(b'\t')];
     let value = (byte.clone(), prop::collection::vec(inner, 0..30), byte)
@@ -142,7 +142,7 @@ fn custom_fields_cross_in_order_with_their_bytes() {
         }
         client.send_bytes(&[&head, b"\r\n".as_slice(), body.as_bytes()].concat());
         prop_assert_eq!(client.reply().status, 200);
-        // Fields of one name keep their order; that of different names means nothing.
+        // Fields of one name keep their order; the order of different names does not matter.
         let sorted = |fields: Vec<(String, Vec<u8>)>| {
             let mut fields: Vec<_> = fields
                 .into_iter()

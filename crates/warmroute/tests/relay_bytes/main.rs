@@ -1,4 +1,5 @@
-//! The bytes of both directions, over sockets: what the client sends is what the engine gets, and the other way round.
+//! The bytes of both directions over sockets: the engine gets the client's bytes, and the client
+//! the engine's.
 
 #![allow(
     clippy::unwrap_used,
@@ -44,8 +45,8 @@ impl RoutedEngine {
         }
     }
 
-    /// The connection of the case before, so that a request or reply that is misread spoils the next one; a fresh one
-    /// after a case that failed.
+    /// The connection of the previous case, so that a misread request or reply spoils the next one;
+    /// a new one after a case that failed.
     fn client(&self) -> RawClient {
         self.engine.forget();
         self.idle

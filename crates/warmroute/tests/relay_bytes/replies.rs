@@ -1,4 +1,4 @@
-//! The engine's bytes at the client.
+//! Engine replies reach the client byte for byte.
 
 use contract_id::contract;
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -18,7 +18,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// An engine's reply of this body, in these pieces.
+/// An engine's reply with this body in these pieces.
 fn scripted(kind: &str, body: &[u8], framing: Framing, cuts: &Cuts) -> ScriptedReply {
     let kind = if kind.is_empty() {
         String::new()
@@ -140,7 +140,7 @@ fn a_plain_reply_of_many_mebibytes_passes_unchanged() {
             reply.body.len(),
             reply.clean
         );
-        // A length that is known is told.
+        // A known length is announced.
         let length = reply.header("content-length").map(str::to_owned);
         assert_eq!(
             length,
@@ -150,11 +150,11 @@ fn a_plain_reply_of_many_mebibytes_passes_unchanged() {
 }
 
 #[test]
-fn complete_events_are_passed_on_before_the_next_one_comes() {
+fn complete_events_are_forwarded_before_the_next_one_arrives() {
     let pair = RoutedEngine::start();
     let head =
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
-    // Nothing follows: what arrives arrived without waiting for more.
+    // No further event follows, so a received event did not wait for more.
     let sent = [
         head.as_slice(),
         &crate::harness::chunk(b"data: 1\n\ndata: 2\n\ndata: to"),
@@ -164,7 +164,7 @@ fn complete_events_are_passed_on_before_the_next_one_comes() {
     let mut client = RawClient::chat(&pair.router.data(), &streamed(chat("m", "hi", 9)));
     let reply = client.read_until("data: 2\n\n");
     assert_eq!(reply.text(), "data: 1\n\ndata: 2\n\n");
-    // The start of an event is held for a moment only.
+    // The router holds the start of an event only briefly.
     assert_eq!(client.chunk().unwrap(), b"data: to");
 }
 

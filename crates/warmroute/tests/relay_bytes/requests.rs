@@ -1,4 +1,4 @@
-//! The client's bytes at the engine.
+//! Client requests reach the engine byte for byte.
 
 use contract_id::contract;
 use proptest::{prelude::*, test_runner::TestRunner};
@@ -9,7 +9,7 @@ use crate::{
     wire_form,
 };
 
-/// How a request is sent.
+/// The way a request is sent.
 fn sending() -> impl Strategy<Value = (wire_form::Cuts, bool, bool)> {
     (wire_form::cuts(), any::<bool>(), any::<bool>())
 }
@@ -64,7 +64,7 @@ fn any_body_reaches_the_engine_byte_for_byte_however_it_is_cut_and_framed() {
 }
 
 #[test]
-fn the_query_of_a_request_goes_with_it() {
+fn the_query_of_a_request_is_forwarded() {
     let pair = RoutedEngine::start();
     let body = br#"{"model":"m","messages":[]}"#;
     assert_eq!(

@@ -1,4 +1,4 @@
-//! How bytes are cut and framed on their way: nothing of it may show on the other side.
+//! Splits and frames bytes for the wire; the other side must not see any of it.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use proptest::prelude::*;
 
 use crate::harness::{Framing, chunk};
 
-/// Where a body is cut, and how long the pauses between its pieces are.
+/// The cuts of a body and the pauses between its pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct Cuts {
-    /// Each in 0..=1 of what is left.
+    /// Each in 0..=1 of the rest.
     shares: Vec<f64>,
     pub(crate) pause: Duration,
 }
 
 pub(crate) fn cuts() -> impl Strategy<Value = Cuts> {
     let shares = prop::collection::vec(prop_oneof![Just(0.0), 0.0..0.1f64, 0.0..1.0f64], 0..10);
-    // The longest is beyond the time for which the relay keeps the start of an event.
+    // The longest pause exceeds the time for which the relay holds the start of an event.
     let pause =
         prop_oneof![4 => Just(0u64), 4 => Just(1), 1 => Just(70)].prop_map(Duration::from_millis);
     (shares, pause).prop_map(|(shares, pause)| Cuts { shares, pause })
 }
 
 impl Cuts {
-    /// In one piece.
+    /// One piece.
     pub(crate) fn none() -> Self {
         Self {
             shares: Vec::new(),
@@ -53,7 +53,7 @@ impl Cuts {
         pieces
     }
 
-    /// A message body in pieces, framed; the head lines that say how, and the writes that send it.
+    /// A framed message body in pieces: the head lines of the framing, and the writes that send it.
     pub(crate) fn framed(&self, framing: Framing, body: &[u8]) -> (String, Vec<Vec<u8>>) {
         let pieces = self.pieces(body);
         match framing {

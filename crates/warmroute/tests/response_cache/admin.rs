@@ -1,4 +1,4 @@
-//! What operators see of the cache, and how they empty it.
+//! The operators' view of the cache, and the clear operation.
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ fn shape(redis: Option<Value>) -> Value {
 
 #[test]
 #[contract("CK74", "CK68")]
-fn the_stats_have_the_documented_keys_and_the_counts_of_what_was_asked() {
+fn the_stats_have_the_documented_keys_and_the_counts_of_the_requests() {
     let cached = CachedRouter::start(", ttl: 10m, capacity: 50");
     for temperature in [0, 0, 0, 1] {
         cached.status(&with(question("why?"), "temperature", json!(temperature)));
@@ -98,7 +98,7 @@ fn the_stats_have_the_documented_keys_and_the_counts_of_what_was_asked() {
 
 #[test]
 #[contract("CH22")]
-fn the_program_has_the_stores_that_are_features_of_its_build() {
+fn the_program_has_the_stores_that_its_build_features_select() {
     let cached = CachedRouter::start("");
     let built = "features=\"nats,redis-cache,s3-cache\"";
     assert_eq!(cached.router.metric("warmroute_build_info", built), 1.0);
@@ -106,7 +106,7 @@ fn the_program_has_the_stores_that_are_features_of_its_build() {
 
 #[test]
 #[contract("CK75")]
-fn all_of_it_is_cleared_on_request_and_on_no_other() {
+fn the_whole_cache_is_cleared_by_clear_all_only() {
     let cached = CachedRouter::start("");
     let invalidate = |body: &str| {
         RawClient::post(
@@ -133,7 +133,7 @@ fn all_of_it_is_cleared_on_request_and_on_no_other() {
         assert_eq!(refused.status, 400, "{body}");
         assert!(
             refused.text().contains(r#"{\"clear_all\": true}"#),
-            "it names what is accepted: {}",
+            "it names the accepted value: {}",
             refused.text()
         );
     }
@@ -144,7 +144,7 @@ fn all_of_it_is_cleared_on_request_and_on_no_other() {
         json!({"success": true, "action": "clear_all", "cleared_entries": 2})
     );
     assert_eq!(cached.status(&question("a")), "MISS not_found");
-    eventually("the new reply to be kept", || {
+    eventually("the new reply to be stored", || {
         (cached.stats()["entries"] == 1).then_some(())
     });
     assert_eq!(
@@ -159,7 +159,7 @@ fn all_of_it_is_cleared_on_request_and_on_no_other() {
 
 #[test]
 #[contract("CK74", "CK69", "CH21", "CK34")]
-fn with_redis_the_stats_tell_of_its_connections_and_clearing_leaves_others_keys_alone() {
+fn with_redis_the_stats_show_its_connections_and_a_clear_keeps_foreign_keys() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     redis.ask(&["SET", "somebody:else", "1"]);

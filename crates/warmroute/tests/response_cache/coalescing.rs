@@ -1,4 +1,4 @@
-//! Requests that would all miss are sent once.
+//! Of equal simultaneous misses only one request is sent.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use crate::{
 
 #[test]
 #[contract("CK26", "B6")]
-fn of_many_that_miss_together_one_is_sent() {
+fn of_many_simultaneous_misses_one_is_sent() {
     let late = ScriptedReply::Late(Duration::from_millis(500), json_reply("200 OK", "", FINE));
-    // Also where requests are not joined otherwise, and do not ask for a repeatable answer themselves.
+    // This also holds where coalescing is off otherwise and for requests without a repeatable
+    // reply.
     let cached = CachedRouter::with(
         "response_cache: {enabled: true}\ncache: {enable_deduplication: false}\n",
         late,
@@ -31,20 +32,20 @@ fn of_many_that_miss_together_one_is_sent() {
             .all(|reply| reply.status == 200 && reply.text() == FINE)
     );
     assert_eq!(cached.engine.requests(), 1);
-    let said = |what: &str| {
+    let count_of = |what: &str| {
         replies
             .iter()
             .filter(|reply| reply.header("x-cache") == Some(what))
             .count()
     };
-    assert_eq!((said("MISS"), said("HIT")), (1, 15));
+    assert_eq!((count_of("MISS"), count_of("HIT")), (1, 15));
     assert_eq!(cached.status(&body), "HIT stored");
     cached.router.settled();
 }
 
 #[test]
 #[contract("S48", "CK75")]
-fn what_was_asked_before_a_clearing_does_not_answer_after_it() {
+fn a_request_from_before_a_clear_answers_none_after_it() {
     let cached = CachedRouter::with(
         "response_cache: {enabled: true}\n",
         ScriptedReply::Late(
@@ -61,10 +62,10 @@ fn what_was_asked_before_a_clearing_does_not_answer_after_it() {
     );
     assert_eq!(cleared.json()["success"], json!(true));
     cached.engine.script(crate::fine());
-    // Neither the reply on its way is joined, nor is it kept when it comes.
+    // The reply in flight is neither joined nor stored when it arrives.
     assert_eq!(cached.ask(&question("why?")).text(), FINE);
     assert!(early.reply().text().contains("old"));
-    eventually("everything to be kept that will be", || {
+    eventually("all cacheable replies to be stored", || {
         (cached.ask(&question("why?")).text() == FINE).then_some(())
     });
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Which requests the cache answers.
+//! The requests that the cache answers.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 
 #[test]
 #[contract("CK22", "CK24", "CK26", "CH19")]
-fn a_question_that_was_answered_reaches_no_engine_again() {
+fn an_equal_request_reaches_no_engine_again() {
     let cached = CachedRouter::start("");
     assert_eq!(cached.status(&question("why?")), "MISS not_found");
     let again = cached.ask(&question("why?"));
@@ -43,7 +43,11 @@ fn a_question_that_was_answered_reaches_no_engine_again() {
         (&json!("ok"), &json!(200))
     );
     assert!(receipt["timing_us"]["cache"].as_f64() > Some(0.0));
-    assert_eq!(again.header("x-warmroute-worker"), None, "nobody was asked");
+    assert_eq!(
+        again.header("x-warmroute-worker"),
+        None,
+        "no worker was called"
+    );
     cached.router.settled();
 }
 
@@ -51,7 +55,7 @@ fn a_question_that_was_answered_reaches_no_engine_again() {
 #[contract("CK24", "A7", "CH19")]
 fn only_a_temperature_of_zero_or_none_is_looked_up() {
     let cached = CachedRouter::start("");
-    for (temperature, says) in [
+    for (temperature, expected) in [
         (json!(0), "MISS not_found"),
         (json!(0.0), "HIT stored"),
         (json!(0.7), "BYPASS temperature"),
@@ -60,11 +64,11 @@ fn only_a_temperature_of_zero_or_none_is_looked_up() {
         (json!(null), "MISS not_found"),
     ] {
         let body = with(question("why?"), "temperature", temperature.clone());
-        // 0 and 0.0 are one number and may be one request or two: what counts is that both are looked up.
-        let said = cached.status(&body);
+        // 0 and 0.0 are one number and may be one request or two; both must be looked up.
+        let found = cached.status(&body);
         assert!(
-            said == says || (temperature == json!(0.0) && said == "MISS not_found"),
-            "{temperature}: {said}"
+            found == expected || (temperature == json!(0.0) && found == "MISS not_found"),
+            "{temperature}: {found}"
         );
     }
     let absent = without(question("why?"), "temperature");
@@ -82,7 +86,7 @@ fn only_a_temperature_of_zero_or_none_is_looked_up() {
 
 #[test]
 #[contract("CK22", "CH14", "CK26")]
-fn a_cache_that_is_off_says_so_and_keeps_nothing() {
+fn a_disabled_cache_reports_it_and_stores_nothing() {
     let plain = CachedRouter::with("cache: {enable_deduplication: false}\n", fine());
     assert_eq!(
         [
@@ -95,7 +99,7 @@ fn a_cache_that_is_off_says_so_and_keeps_nothing() {
         (plain.engine.requests(), plain.stats()["enabled"].clone()),
         (2, json!(false))
     );
-    // What a chat completion has, other routes have not.
+    // Other routes lack the fields of a chat completion.
     let embeddings = RawClient::post(
         &plain.router.data(),
         "/v1/embeddings",
@@ -106,7 +110,7 @@ fn a_cache_that_is_off_says_so_and_keeps_nothing() {
 
 #[test]
 #[contract("S47", "CH19")]
-fn a_client_may_ask_for_nothing_kept_or_for_a_new_reply() {
+fn a_client_may_forbid_storing_or_require_a_new_reply() {
     let cached = CachedRouter::start("");
     let ask =
         |control: &str| status(&cached.ask_as(&question("why?"), &[("cache-control", control)]));
@@ -115,7 +119,7 @@ fn a_client_may_ask_for_nothing_kept_or_for_a_new_reply() {
         ["BYPASS no_store", "MISS not_found"]
     );
     assert_eq!(cached.status(&question("why?")), "HIT stored");
-    // A new one takes the place of the old.
+    // A new reply replaces the old one.
     assert_eq!(
         [
             ask("max-age=60, No-Cache"),
@@ -152,21 +156,21 @@ fn the_least_recently_used_reply_makes_room() {
 
 #[test]
 #[contract("CK23")]
-fn a_reply_answers_for_its_time_however_often_it_is_asked_for() {
+fn hits_do_not_extend_the_ttl_of_a_reply() {
     let ttl = Duration::from_secs(1);
     let cached = CachedRouter::start(", ttl: 1s");
-    let asked = Stopwatch::start();
+    let since = Stopwatch::start();
     assert_eq!(cached.status(&question("a")), "MISS not_found");
-    // No sooner than its time is over, and a hit does not make it longer.
-    eventually("its time to be over", || {
+    // The entry does not expire before its TTL, and a hit does not extend it.
+    eventually("its TTL to be over", || {
         (cached.status(&question("a")) == "MISS not_found").then_some(())
     });
-    assert!(asked.elapsed() >= ttl, "{:?}", asked.elapsed());
+    assert!(since.elapsed() >= ttl, "{:?}", since.elapsed());
 }
 
 #[test]
 #[contract("CK22")]
-fn other_numbers_are_in_force_at_once_and_another_backend_after_a_restart() {
+fn new_limits_take_effect_at_once_and_another_backend_after_a_restart() {
     let cached = CachedRouter::start("");
     cached.status(&question("a"));
     let reload = |section: &str| {
@@ -193,9 +197,12 @@ fn other_numbers_are_in_force_at_once_and_another_backend_after_a_restart() {
     );
     assert_eq!(reload("enabled: false")["applied"], json!(true));
     assert_eq!(cached.status(&question("while it is off")), "BYPASS off");
-    let told = reload("enabled: true, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}");
-    let needed = told["restart_needed"].as_array().expect("a list");
-    assert!(needed.contains(&json!("response_cache.backend")), "{told}");
+    let reloaded = reload("enabled: true, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}");
+    let needed = reloaded["restart_needed"].as_array().expect("a list");
+    assert!(
+        needed.contains(&json!("response_cache.backend")),
+        "{reloaded}"
+    );
     assert_eq!(
         [cached.status(&question("a")), cached.status(&question("a"))],
         ["MISS not_found", "HIT stored"]

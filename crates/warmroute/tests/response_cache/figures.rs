@@ -1,4 +1,4 @@
-//! What the cache brings and costs, measured. Not a test: it passes whatever it prints.
+//! Measures the benefit and the cost of the cache. Not a test: it passes whatever it prints.
 //!
 //! ```sh
 //! CACHE_PLOT=docs/benchmarks/cache.svg cargo test -p warmroute --test response_cache figures -- --ignored --nocapture
@@ -17,7 +17,7 @@ use crate::{
 const REQUESTS: usize = 600;
 const QUESTIONS: usize = 120;
 
-/// A question about one of a few documents; some are asked far more often than others.
+/// Questions about a few documents; some are far more frequent than others.
 fn workload() -> Vec<Value> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut draw = || {
@@ -31,17 +31,17 @@ fn workload() -> Vec<Value> {
         let messages = json!([{"role": "system", "content": document}, {"role": "user", "content": format!("Question {n}?")}]);
         json!({"model": "sim", "messages": messages, "temperature": 0, "max_tokens": 24, "stream": true})
     };
-    // The k-th question about as often as 1/k of the first.
+    // The k-th question is about 1/k as frequent as the first.
     let weights: Vec<f64> = (1..=QUESTIONS).map(|k| 1.0 / k as f64).collect();
     let all: f64 = weights.iter().sum();
-    let mut asked = || {
+    let mut pick = || {
         let mut left = draw() * all;
         weights.iter().position(|weight| {
             left -= weight;
             left <= 0.0
         })
     };
-    (0..REQUESTS).map(|_| body(asked().unwrap_or(0))).collect()
+    (0..REQUESTS).map(|_| body(pick().unwrap_or(0))).collect()
 }
 
 fn timed(address: &str, bodies: &[Value]) -> (Vec<f64>, usize) {
@@ -64,7 +64,7 @@ fn timed(address: &str, bodies: &[Value]) -> (Vec<f64>, usize) {
     (took, hits)
 }
 
-/// The value that so many percent are not above.
+/// The percentile: `percent` of the values are not above it.
 fn at(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() - 1) * percent / 100]
 }
@@ -140,7 +140,8 @@ fn a_hit_in_memory() {
             at(&stage, 90)
         );
     }
-    // Processor time of the whole router, beside a request that is refused as soon as its body is read.
+    // CPU time of the whole router, compared with a request that is refused as soon as its body is
+    // read.
     let body = question("why?").to_string();
     cached.ask(&question("why?"));
     let spent = |path: &str, body: &[u8]| {
@@ -178,7 +179,7 @@ fn processor_time(program: &Program) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Shares of requests by the time they took, on a logarithmic axis.
+/// Shares of requests by their duration, on a logarithmic axis.
 fn plot(rows: &[(&str, Vec<f64>, usize)]) -> String {
     const WIDTH: f64 = 640.0;
     const HEIGHT: f64 = 320.0;

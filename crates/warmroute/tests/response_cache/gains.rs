@@ -1,5 +1,5 @@
-//! The four gains that the document of the cache expects, shown on simulated engines. `--nocapture` prints our figures
-//! beside its own; `docs/benchmarks/cache.md` has them.
+//! The four gains that the document of the cache expects, shown on simulated engines. `--nocapture`
+//! prints our figures beside the document's; `docs/benchmarks/cache.md` has them.
 
 use std::{collections::HashMap, fmt::Write as _};
 
@@ -13,11 +13,12 @@ use crate::{
     redis_server::RedisServer,
 };
 
-/// Requests of applications that have a system prompt of 512 tokens each, in the layout of Mooncake's traces.
+/// Requests of applications with a system prompt of 512 tokens each, in the layout of Mooncake's
+/// traces.
 fn shared_prompts(apps: u64, requests: u64) -> String {
     let mut trace = String::new();
     for n in 0..requests {
-        // Any order that is always the same and follows no application for long.
+        // Any fixed order that does not stay with one application for long.
         let app = n.wrapping_mul(2_654_435_761) % 4_294_967_291 % apps;
         let line = json!({"timestamp": n * 40, "input_length": 640, "output_length": 16, "hash_ids": [app, apps + n]});
         writeln!(trace, "{line}").expect("a string takes it");
@@ -27,7 +28,7 @@ fn shared_prompts(apps: u64, requests: u64) -> String {
 
 #[test]
 #[contract("CK85")]
-fn a_shared_system_prompt_comes_a_fifth_sooner_than_by_turns() {
+fn a_shared_system_prompt_has_a_fifth_less_ttft_than_under_round_robin() {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), shared_prompts(96, 4_000)).expect("it can be written");
     let path = file.path().to_str().expect("its name is text");
@@ -52,8 +53,8 @@ fn a_shared_system_prompt_comes_a_fifth_sooner_than_by_turns() {
         "warm",
     ]);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
-    let told: Value = serde_json::from_str(&run.stdout).expect("one JSON object");
-    let mean: HashMap<&str, f64> = told["cells"]
+    let report: Value = serde_json::from_str(&run.stdout).expect("one JSON object");
+    let mean: HashMap<&str, f64> = report["cells"]
         .as_array()
         .expect("a list")
         .iter()
@@ -112,7 +113,7 @@ fn the_same_questions_about_the_same_document_reach_an_engine_once() {
 
 #[test]
 #[contract("CK85")]
-fn hot_prefixes_meet_a_warm_engine() {
+fn hot_prefixes_reach_a_warm_engine() {
     let engines: Vec<_> = (0..4)
         .map(|_| Program::engine(&["--speed", "20"]))
         .collect();
@@ -136,9 +137,9 @@ fn hot_prefixes_meet_a_warm_engine() {
             reply
                 .pointer(pointer)
                 .and_then(Value::as_u64)
-                .expect("usage tells it")
+                .expect("usage reports it")
         };
-        // Nearly all of the prompt is the prefix.
+        // Nearly the whole prompt is the prefix.
         let cached = tokens("/usage/prompt_tokens_details/cached_tokens");
         warm += usize::from(cached * 10 >= tokens("/usage/prompt_tokens") * 8);
     }
@@ -181,6 +182,6 @@ fn no_request_fails_when_redis_does() {
     assert_eq!(
         cached.status(&question("question 1")),
         "HIT stored",
-        "memory stands in"
+        "the fallback to memory is active"
     );
 }

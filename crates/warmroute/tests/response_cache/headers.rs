@@ -1,4 +1,4 @@
-//! What replies say of the cache, and in whose words.
+//! The cache headers of replies, in our format and that of vllm-router.
 
 use contract_id::contract;
 
@@ -6,34 +6,34 @@ use crate::{CachedRouter, cache_headers, fine, question};
 
 #[test]
 #[contract("V42", "CK26")]
-fn the_other_routers_headers_tell_of_hits_too() {
+fn headers_of_vllm_router_report_hits_too() {
     let cached = CachedRouter::with(
         "response_cache: {enabled: true}\ncompat: {headers: [vllm-router]}\n",
         fine(),
     );
     let [first, again] = [cached.ask(&question("why?")), cached.ask(&question("why?"))];
-    let said = |reply: &crate::RawReply, name| reply.header(name).map(str::to_owned);
+    let header = |reply: &crate::RawReply, name| reply.header(name).map(str::to_owned);
     assert_eq!(
-        said(&first, "x-vllm-router-cache-status").as_deref(),
+        header(&first, "x-vllm-router-cache-status").as_deref(),
         Some("MISS")
     );
     assert_eq!(
-        said(&again, "x-vllm-router-cache-status").as_deref(),
+        header(&again, "x-vllm-router-cache-status").as_deref(),
         Some("HIT")
     );
     assert_eq!(
-        said(&again, "x-vllm-router-method").as_deref(),
+        header(&again, "x-vllm-router-method").as_deref(),
         Some("cache-hit")
     );
 }
 
 #[test]
 #[contract("CK26", "CH19", "S56")]
-fn what_the_cache_did_is_told_also_where_routing_is_not() {
+fn the_cache_status_is_reported_even_where_routing_is_not() {
     let config = "response_cache: {enabled: true}\ncompat: {expose_routing_headers: false}\n";
     let cached = CachedRouter::with(config, fine());
-    let told: Vec<_> = (0..2)
+    let statuses: Vec<_> = (0..2)
         .map(|_| cache_headers(&cached.ask(&question("why?"))))
         .collect();
-    assert_eq!(told, ["MISS -", "HIT -"]);
+    assert_eq!(statuses, ["MISS -", "HIT -"]);
 }

@@ -1,4 +1,5 @@
-//! Repeated work is answered without an engine: what is kept, for whom, for how long, and what no client ever sees of it.
+//! Repeated requests are answered without an engine: which replies are cached, for which tenant,
+//! for how long, and what clients never see.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -26,14 +27,14 @@ use serde_json::{Value, json};
 
 const FINE: &str = r#"{"id":"fine","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
-/// A router with a cache, before one engine.
+/// A router with a cache before one engine.
 struct CachedRouter {
     router: Program,
     engine: ScriptedEngine,
 }
 
 impl CachedRouter {
-    /// `cache`: what stands in the section beside `enabled`.
+    /// `cache`: the keys of the section beside `enabled`.
     fn start(cache: &str) -> Self {
         Self::with(
             &format!("response_cache: {{enabled: true{cache}}}\n"),
@@ -60,7 +61,7 @@ impl CachedRouter {
         )
     }
 
-    /// What the reply to this says of the cache, in both headers.
+    /// The cache status of the reply to this body, from both headers.
     fn status(&self, body: &Value) -> String {
         status(&self.ask(body))
     }
@@ -95,13 +96,13 @@ fn event(data: &str) -> Vec<u8> {
 }
 
 /// A chunk of a chat; `finish` as JSON.
-fn said(text: &str, finish: &str) -> Vec<u8> {
+fn chat_chunk(text: &str, finish: &str) -> Vec<u8> {
     event(&format!(
         r#"{{"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{{"index":0,"delta":{{"content":"{text}"}},"finish_reason":{finish}}}]}}"#
     ))
 }
 
-/// A question that may be answered from the cache.
+/// A request that the cache may answer.
 fn question(text: &str) -> Value {
     let mut body = chat("m", text, 4);
     body["temperature"] = json!(0);

@@ -1,4 +1,4 @@
-//! What is answered once and never again.
+//! Replies that are never cached.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    CachedRouter, DONE, FINE, cache_headers, event, fine,
+    CachedRouter, DONE, FINE, cache_headers, chat_chunk, event, fine,
     harness::{
         RawClient, RouterQueries as _, ScriptedReply, chunk, chunked, json_reply, stream_head,
         stream_reply,
     },
-    question, said, with,
+    question, with,
 };
 
-/// Asked twice, the engine is asked twice.
-fn never_kept(what: &str, reply: ScriptedReply, streamed: bool) {
+/// Asserts that two equal requests both reach the engine.
+fn assert_never_cached(what: &str, reply: ScriptedReply, streamed: bool) {
     let cached = CachedRouter::with("response_cache: {enabled: true}\n", reply);
     let body = with(question("why?"), "stream", json!(streamed));
-    for asked in 1..=2 {
+    for count in 1..=2 {
         let reply = cached.ask(&body);
         assert_eq!(
             cache_headers(&reply),
@@ -26,7 +26,7 @@ fn never_kept(what: &str, reply: ScriptedReply, streamed: bool) {
             "{what}: {}",
             reply.text()
         );
-        assert_eq!(cached.engine.requests(), asked, "{what}");
+        assert_eq!(cached.engine.requests(), count, "{what}");
     }
     cached.router.settled();
     assert_eq!(cached.stats()["entries"], 0, "{what}");
@@ -38,7 +38,7 @@ fn whole(reply: &str) -> ScriptedReply {
 
 #[test]
 #[contract("CH15", "S47")]
-fn replies_that_ended_in_an_error_and_bodies_that_are_none() {
+fn replies_with_an_error_and_malformed_bodies_are_not_cached() {
     for (what, reply) in [
         ("an error at the end", FINE.replace("\"stop\"", "\"error\"")),
         ("an aborted one", FINE.replace("\"stop\"", "\"abort\"")),
@@ -52,18 +52,18 @@ fn replies_that_ended_in_an_error_and_bodies_that_are_none() {
         ("an error object", r#"{"error":{"message":"no","type":"server_error"}}"#.to_owned()),
         ("no JSON", "yes".to_owned()),
     ] {
-        never_kept(what, whole(&reply), false);
+        assert_never_cached(what, whole(&reply), false);
     }
     let tools = FINE.replace(
         "\"content\":\"yes\"",
         r#""content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":"}}]"#,
     );
-    never_kept("arguments that were cut", whole(&tools), false);
+    assert_never_cached("arguments that were cut", whole(&tools), false);
 }
 
 #[test]
 #[contract("CH15", "S47")]
-fn any_status_but_200() {
+fn statuses_other_than_200_are_not_cached() {
     for status in [
         "400 Bad Request",
         "404 Not Found",
@@ -72,34 +72,34 @@ fn any_status_but_200() {
         let body = r#"{"error":{"message":"no"}}"#;
         let config = "response_cache: {enabled: true}\nretry: {max_attempts: 1}\n";
         let cached = CachedRouter::with(config, ScriptedReply::whole(json_reply(status, "", body)));
-        for asked in 1..=2 {
+        for count in 1..=2 {
             let reply = cached.ask(&question("why?"));
             assert_eq!(
                 (cache_headers(&reply).as_str(), reply.status.to_string()),
                 ("MISS not_found", status[..3].to_owned())
             );
-            assert_eq!(cached.engine.requests(), asked, "{status}");
+            assert_eq!(cached.engine.requests(), count, "{status}");
         }
     }
 }
 
 #[test]
 #[contract("CK25", "CK23")]
-fn replies_that_are_longer_than_configured() {
+fn replies_over_the_configured_size_are_not_cached() {
     let cached = CachedRouter::start(", max_response_size: 100, max_stream_buffer_size: 100");
     let long = with(question("why?"), "stream", json!(true));
-    for asked in 1..=2 {
+    for count in 1..=2 {
         assert_eq!(
             cache_headers(&cached.ask(&question("why?"))),
             "MISS not_found"
         );
-        assert_eq!(cached.engine.requests(), asked);
+        assert_eq!(cached.engine.requests(), count);
     }
     cached.engine.script(ScriptedReply::whole(stream_reply(&[
-        &said(&"x".repeat(90), "\"stop\""),
+        &chat_chunk(&"x".repeat(90), "\"stop\""),
         DONE,
     ])));
-    for asked in 3..=4 {
+    for count in 3..=4 {
         let reply = cached.ask(&long);
         assert!(
             reply.clean && reply.text().contains("[DONE]"),
@@ -108,15 +108,19 @@ fn replies_that_are_longer_than_configured() {
         );
         assert_eq!(
             (cache_headers(&reply).as_str(), cached.engine.requests()),
-            ("MISS not_found", asked)
+            ("MISS not_found", count)
         );
     }
 }
 
 #[test]
 #[contract("CH16", "F19", "F20", "F21", "S47")]
-fn streams_that_were_not_whole_and_right() {
-    let (yes, end, done) = (said("yes", "null"), said("", "\"stop\""), DONE.to_vec());
+fn incomplete_or_failed_streams_are_not_cached() {
+    let (yes, end, done) = (
+        chat_chunk("yes", "null"),
+        chat_chunk("", "\"stop\""),
+        DONE.to_vec(),
+    );
     let error = event(r#"{"error":{"message":"no"}}"#);
     for (what, pieces) in [
         ("no end", vec![&yes, &end]),
@@ -126,9 +130,9 @@ fn streams_that_were_not_whole_and_right() {
         ("something after the end", vec![&yes, &end, &done, &yes]),
     ] {
         let pieces: Vec<&[u8]> = pieces.into_iter().map(Vec::as_slice).collect();
-        never_kept(what, ScriptedReply::whole(stream_reply(&pieces)), true);
+        assert_never_cached(what, ScriptedReply::whole(stream_reply(&pieces)), true);
     }
-    never_kept(
+    assert_never_cached(
         "a cut",
         ScriptedReply::Cut([stream_head(), chunk(&yes)].concat()),
         true,
@@ -137,12 +141,12 @@ fn streams_that_were_not_whole_and_right() {
 
 #[test]
 #[contract("CH16", "F35")]
-fn a_stream_whose_client_left() {
+fn a_stream_whose_client_left_is_not_cached() {
     let stream = ScriptedReply::Pieces(
         vec![
             stream_head(),
-            chunk(&said("yes", "null")),
-            chunk(&said("", "\"stop\"")),
+            chunk(&chat_chunk("yes", "null")),
+            chunk(&chat_chunk("", "\"stop\"")),
             chunked(&[DONE]),
         ],
         Duration::from_millis(200),

@@ -1,11 +1,11 @@
-//! The four documented profiles start from their text as it is.
+//! The four documented profiles start with their text unchanged.
 
 use contract_id::contract;
 use serde_json::json;
 
 use crate::harness::{Program, RawClient, RouterQueries as _, eventually};
 
-/// Tiers 1; 1 and 2; 1 to 3; all.
+/// Tier 1; 1 and 2; 1 to 3; all.
 const PROFILES: [&str; 4] = ["line0736", "line0747", "line0762", "line0782"];
 
 fn profile(line: &str) -> String {
@@ -25,7 +25,7 @@ fn profile(line: &str) -> String {
 
 #[test]
 #[contract("CK83", "CK84", "CK36", "CK38", "F41")]
-fn each_starts_as_written_and_serves_with_redis_out_of_reach() {
+fn each_profile_starts_as_written_and_serves_with_redis_out_of_reach() {
     let engines: Vec<_> = (0..2)
         .map(|_| Program::engine(&["--no-kv-events"]))
         .collect();
@@ -62,7 +62,7 @@ fn each_starts_as_written_and_serves_with_redis_out_of_reach() {
         if redis {
             assert_eq!(stats["redis"]["fallback_active"], json!(true));
             let health = || RawClient::get(&router.data(), "/health").json()["degraded"].clone();
-            eventually("its health to say so", || {
+            eventually("its health to report it", || {
                 health().to_string().contains("redis").then_some(())
             });
         }

@@ -1,4 +1,4 @@
-//! Questions that mean the same (`response_cache.semantic`).
+//! Questions with the same meaning (`response_cache.semantic`).
 
 use contract_id::contract;
 use serde_json::{Value, json};
@@ -11,34 +11,34 @@ use crate::{
 
 const SEMANTIC: &str = "response_cache: {enabled: true, semantic: {enabled: true, embedding_model: m, timeout: 300ms}}\n";
 
-/// An engine that says of every text that it has this direction, until told otherwise.
-fn meaning(config: &str) -> CachedRouter {
+/// An engine that gives every text this embedding until it is changed.
+fn router_with_embeddings(config: &str) -> CachedRouter {
     let cached = CachedRouter::with(config, fine());
-    points(&cached, &[1.0, 0.0]);
+    set_embedding(&cached, &[1.0, 0.0]);
     cached
 }
 
-fn points(cached: &CachedRouter, direction: &[f32]) {
+fn set_embedding(cached: &CachedRouter, direction: &[f32]) {
     let vector = json!({"data": [{"index": 0, "embedding": direction}]});
     cached
         .engine
         .answer("/v1/embeddings", "200 OK", &vector.to_string());
 }
 
-/// Asks what has no answer yet, and waits until others may be answered with it.
+/// Sends a request without a cached reply, and waits until its reply can answer others.
 fn first(cached: &CachedRouter, text: &str) {
     assert_eq!(cached.status(&question(text)), "MISS not_found");
-    eventually("the reply to be kept", || {
+    eventually("the reply to be stored", || {
         (cached.stats()["semantic_entries"] == 1).then_some(())
     });
 }
 
 #[test]
 #[contract("V35", "V44")]
-fn a_question_that_means_the_same_is_answered_by_the_other_s_reply() {
-    let cached = meaning(&format!("{SEMANTIC}compat: {{headers: [vllm-router]}}\n"));
+fn a_question_with_the_same_meaning_gets_the_cached_reply() {
+    let cached = router_with_embeddings(&format!("{SEMANTIC}compat: {{headers: [vllm-router]}}\n"));
     first(&cached, "How tall is K2?");
-    points(&cached, &[1.0, 0.1]);
+    set_embedding(&cached, &[1.0, 0.1]);
     let near = cached.ask(&question("What is the height of K2?"));
     assert_eq!(
         (status(&near).as_str(), near.text().as_str()),
@@ -58,7 +58,7 @@ fn a_question_that_means_the_same_is_answered_by_the_other_s_reply() {
             .metric("vllm_router_cache_similarity_count", ""),
         1.0
     );
-    // The same words again are an exact hit, for which no meaning is asked.
+    // The same text again is an exact hit, which needs no embedding.
     let same = cached.ask(&question("How tall is K2?"));
     assert_eq!(
         (
@@ -67,7 +67,7 @@ fn a_question_that_means_the_same_is_answered_by_the_other_s_reply() {
         ),
         ("HIT stored", None)
     );
-    points(&cached, &[0.0, 1.0]);
+    set_embedding(&cached, &[0.0, 1.0]);
     assert_eq!(
         cached.status(&question("Why is the sky blue?")),
         "MISS not_found"
@@ -77,31 +77,31 @@ fn a_question_that_means_the_same_is_answered_by_the_other_s_reply() {
 
 #[test]
 #[contract("V44", "CK28", "S45")]
-fn only_the_words_of_the_last_question_may_differ() {
-    let cached = meaning(SEMANTIC);
+fn only_the_text_of_the_last_question_may_differ() {
+    let cached = router_with_embeddings(SEMANTIC);
     first(&cached, "How tall is K2?");
-    let asked = question("What is the height of K2?");
-    let mut after = asked.clone();
-    after["messages"] = json!([{"role": "system", "content": "In feet."}, asked["messages"][0]]);
+    let original = question("What is the height of K2?");
+    let mut after = original.clone();
+    after["messages"] = json!([{"role": "system", "content": "In feet."}, original["messages"][0]]);
     for (what, body) in [
         (
             "other parameters",
-            with(asked.clone(), "max_tokens", json!(5)),
+            with(original.clone(), "max_tokens", json!(5)),
         ),
         ("another conversation", after),
         (
             "another salt",
-            with(asked.clone(), "cache_salt", json!("b")),
+            with(original.clone(), "cache_salt", json!("b")),
         ),
     ] {
         assert_eq!(cached.status(&body), "MISS not_found", "{what}");
     }
     assert_eq!(
-        status(&cached.ask_as(&asked, &[("authorization", "Bearer b")])),
+        status(&cached.ask_as(&original, &[("authorization", "Bearer b")])),
         "MISS not_found",
         "another caller"
     );
-    assert_eq!(cached.status(&asked), "HIT similar");
+    assert_eq!(cached.status(&original), "HIT similar");
     let streamed = cached.ask(&with(question("K2's height?"), "stream", json!(true)));
     assert_eq!(
         (status(&streamed).as_str(), streamed.header("content-type")),
@@ -111,14 +111,14 @@ fn only_the_words_of_the_last_question_may_differ() {
 
 #[test]
 #[contract("V44", "CK75")]
-fn it_is_off_unless_asked_for_and_emptied_with_the_rest() {
-    let off = meaning("response_cache: {enabled: true}\n");
+fn similarity_is_off_unless_configured_and_cleared_with_the_rest() {
+    let off = router_with_embeddings("response_cache: {enabled: true}\n");
     off.status(&question("How tall is K2?"));
     assert_eq!(
         off.status(&question("What is the height of K2?")),
         "MISS not_found"
     );
-    let cached = meaning(SEMANTIC);
+    let cached = router_with_embeddings(SEMANTIC);
     first(&cached, "How tall is K2?");
     assert_eq!(
         cached.status(&question("What is the height of K2?")),
@@ -138,8 +138,8 @@ fn it_is_off_unless_asked_for_and_emptied_with_the_rest() {
 
 #[test]
 #[contract("V44", "CK65")]
-fn whatever_is_wrong_with_the_model_of_meanings_is_a_miss_and_nothing_else() {
-    let cached = meaning(SEMANTIC);
+fn any_failure_of_the_embedding_model_is_only_a_miss() {
+    let cached = router_with_embeddings(SEMANTIC);
     first(&cached, "How tall is K2?");
     for (status, body) in [
         ("500 Oops", "{}".to_owned()),

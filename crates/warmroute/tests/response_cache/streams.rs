@@ -1,15 +1,16 @@
-//! A stream is kept as the object that its chunks make, and answers streams and whole requests alike.
+//! A stream is cached as the object that its chunks form, and answers streams and plain requests
+//! alike.
 
 use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    CachedRouter, DONE, FINE,
+    CachedRouter, DONE, FINE, chat_chunk,
     harness::{
         PieceGate, Program, RawClient, RawReply, RouterQueries as _, ScriptedReply,
         SimControls as _, chat, chunk, events_of, stream_head, stream_reply, text_of,
     },
-    question, said, status, with,
+    question, status, with,
 };
 
 fn streamed(body: Value) -> Value {
@@ -36,7 +37,7 @@ fn parsed(reply: &RawReply) -> Vec<Value> {
 
 #[test]
 #[contract("CK29", "CH16", "CH18", "B3")]
-fn a_stream_of_a_real_engine_is_replayed_and_answers_whole_requests_where_it_tells_its_usage() {
+fn a_stream_of_a_real_engine_is_replayed_and_answers_plain_requests_if_it_has_usage() {
     let engine = Program::engine(&["--no-kv-events"]);
     let router =
         Program::serve_with("response_cache: {enabled: true}\n", &[engine.url()], &[]).ready(1);
@@ -66,7 +67,7 @@ fn a_stream_of_a_real_engine_is_replayed_and_answers_whole_requests_where_it_tel
     let plain = parsed(&ask(&streamed(body.clone())));
     assert!(
         plain.iter().all(|chunk| chunk["usage"].is_null()),
-        "usage only where it is asked for"
+        "usage only where it is requested"
     );
     let whole = ask(&body);
     assert_eq!(
@@ -84,8 +85,12 @@ fn a_stream_of_a_real_engine_is_replayed_and_answers_whole_requests_where_it_tel
 
 #[test]
 #[contract("B3", "CH18")]
-fn an_entry_without_usage_answers_nobody_who_asks_for_it() {
-    let stream = stream_reply(&[&said("yes", "null"), &said("", "\"stop\""), DONE]);
+fn an_entry_without_usage_does_not_answer_a_request_for_usage() {
+    let stream = stream_reply(&[
+        &chat_chunk("yes", "null"),
+        &chat_chunk("", "\"stop\""),
+        DONE,
+    ]);
     let cached = CachedRouter::with(
         "response_cache: {enabled: true}\n",
         ScriptedReply::whole(stream),
@@ -96,7 +101,7 @@ fn an_entry_without_usage_answers_nobody_who_asks_for_it() {
     assert_eq!(cached.status(&with_usage(body.clone())), "MISS not_found");
     cached.engine.script(crate::fine());
     assert_eq!(cached.status(&body), "MISS not_found");
-    // The whole reply has it, and took the place of the other one.
+    // The plain reply has usage, and replaced the other entry.
     assert_eq!(
         [
             cached.status(&with_usage(body.clone())),
@@ -109,7 +114,7 @@ fn an_entry_without_usage_answers_nobody_who_asks_for_it() {
 
 #[test]
 #[contract("CH18", "B3")]
-fn a_whole_reply_answers_streams() {
+fn a_plain_reply_answers_streams() {
     let cached = CachedRouter::start("");
     cached.status(&question("why?"));
     let replayed = cached.ask(&with_usage(question("why?")));
@@ -146,9 +151,9 @@ fn a_whole_reply_answers_streams() {
 
 #[test]
 #[contract("CH17")]
-fn every_event_goes_out_before_the_next_one_is_there() {
+fn every_event_is_forwarded_before_the_next_one_exists() {
     let pieces: Vec<Vec<u8>> = (0..4)
-        .map(|n| chunk(&said(&n.to_string(), "null")))
+        .map(|n| chunk(&chat_chunk(&n.to_string(), "null")))
         .collect();
     let stream = [vec![stream_head()], pieces].concat();
     let gate = PieceGate::new();
@@ -160,7 +165,7 @@ fn every_event_goes_out_before_the_next_one_is_there() {
     // The engine's head; the router's own waits for the first event.
     gate.open();
     for n in 0..4 {
-        // The engine has sent no more than this one.
+        // The engine has sent only this event.
         gate.open();
         if n == 0 {
             client.head();
@@ -173,11 +178,11 @@ fn every_event_goes_out_before_the_next_one_is_there() {
 
 #[test]
 #[contract("CH27", "S44")]
-fn messages_are_kept_as_messages_and_their_streams_are_not() {
+fn messages_are_cached_as_messages_and_their_streams_are_not_cached() {
     let message = r#"{"id":"msg","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"yes"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":3,"output_tokens":1}}"#;
-    let engine = crate::ScriptedEngine::speaking_messages(ScriptedReply::whole(crate::json_reply(
-        "200 OK", "", message,
-    )));
+    let engine = crate::ScriptedEngine::with_native_messages(ScriptedReply::whole(
+        crate::json_reply("200 OK", "", message),
+    ));
     let config = "response_cache: {enabled: true}\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
     let cached = CachedRouter { router, engine };
@@ -201,7 +206,7 @@ fn messages_are_kept_as_messages_and_their_streams_are_not() {
         ask("/v1/messages", &streamed(body.clone())).header("x-warmroute-cache-reason"),
         Some("stream")
     );
-    // A chat completion of the same text is another request, in the same cache.
+    // A chat completion with the same text is another request in the same cache.
     cached.engine.script(crate::fine());
     let [first, again] = [cached.ask(&body), cached.ask(&body)];
     assert_eq!(
@@ -216,7 +221,7 @@ fn messages_are_kept_as_messages_and_their_streams_are_not() {
 
 #[test]
 #[contract("CK29", "B3")]
-fn completions_have_a_form_of_their_own() {
+fn completions_are_cached_in_their_own_format() {
     let engine = Program::engine(&["--no-kv-events"]);
     let router =
         Program::serve_with("response_cache: {enabled: true}\n", &[engine.url()], &[]).ready(1);
@@ -251,7 +256,7 @@ fn completions_have_a_form_of_their_own() {
 
 #[test]
 #[contract("S21")]
-fn a_hit_leaves_the_connection_for_the_next_request() {
+fn a_hit_keeps_the_connection_open_for_the_next_request() {
     let cached = CachedRouter::start("");
     cached.status(&question("why?"));
     let body = question("why?").to_string();

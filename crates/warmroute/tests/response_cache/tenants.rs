@@ -1,4 +1,4 @@
-//! Nobody gets another's reply, or learns that there is one.
+//! No tenant gets another tenant's reply or learns that it exists.
 
 use contract_id::contract;
 use serde_json::json;
@@ -9,9 +9,9 @@ use crate::{
     question, status, with,
 };
 
-/// Questions that one tenant asked.
+/// Questions of one tenant.
 const QUESTIONS: usize = 500;
-/// Requests of others for the same.
+/// Requests of other tenants for the same questions.
 const PROBES: usize = 50_000;
 
 fn answer(client: &mut RawClient, bearer: &str, question: usize) -> RawReply {
@@ -25,8 +25,8 @@ fn answer(client: &mut RawClient, bearer: &str, question: usize) -> RawReply {
     client.reply()
 }
 
-/// What of a reply does not depend on which request it is.
-fn told(reply: &RawReply) -> (u16, Vec<(String, Vec<u8>)>, String) {
+/// The parts of a reply that do not depend on the request's identity.
+fn visible_parts(reply: &RawReply) -> (u16, Vec<(String, Vec<u8>)>, String) {
     let own = |name: &str| {
         matches!(
             name,
@@ -44,7 +44,7 @@ fn told(reply: &RawReply) -> (u16, Vec<(String, Vec<u8>)>, String) {
 
 #[test]
 #[contract("CK28", "S45", "G18")]
-fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_asked() {
+fn fifty_thousand_probes_of_other_tenants_find_nothing_and_look_like_new_questions() {
     let cached = CachedRouter::start(", capacity: 100000");
     let mut owner = RawClient::connect(&cached.router.data());
     for question in 0..QUESTIONS {
@@ -61,7 +61,7 @@ fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_a
         "the positive control: {known} of {QUESTIONS}"
     );
     assert_eq!(cached.engine.requests(), QUESTIONS as u64);
-    // Half of the probes are for what the owner asked, half for what nobody did; each of another caller.
+    // Half of the probes repeat the owner's questions, half are new; each has another caller.
     let clients: Vec<_> = (0..4)
         .map(|client| {
             let address = cached.router.data();
@@ -69,11 +69,11 @@ fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_a
                 let mut socket = RawClient::connect(&address);
                 let mut seen = [Vec::new(), Vec::new()];
                 for probe in 0..PROBES / 4 {
-                    let (asked, caller) = (probe % 2, format!("Bearer b{client}-{probe}"));
-                    let question = probe / 2 % QUESTIONS + asked * 1_000_000;
-                    let told = told(&answer(&mut socket, &caller, question));
-                    if !seen[asked].contains(&told) {
-                        seen[asked].push(told);
+                    let (kind, caller) = (probe % 2, format!("Bearer b{client}-{probe}"));
+                    let question = probe / 2 % QUESTIONS + kind * 1_000_000;
+                    let visible_parts = visible_parts(&answer(&mut socket, &caller, question));
+                    if !seen[kind].contains(&visible_parts) {
+                        seen[kind].push(visible_parts);
                     }
                 }
                 seen
@@ -81,14 +81,14 @@ fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_a
         })
         .collect();
     for client in clients {
-        let [asked_before, never_asked] = client.join().expect("it ran to its end");
-        assert_eq!(asked_before, never_asked, "no reply tells them apart");
+        let [repeated, unseen] = client.join().expect("the client ran to its end");
+        assert_eq!(repeated, unseen, "no reply distinguishes them");
         assert!(
-            asked_before
+            repeated
                 .iter()
                 .all(|(status, _, text)| (*status, text.as_str()) == (200, FINE))
         );
-        assert!(asked_before.iter().all(|(_, headers, _)| {
+        assert!(repeated.iter().all(|(_, headers, _)| {
             headers
                 .iter()
                 .any(|(name, value)| name == "x-cache" && value == b"MISS")
@@ -104,7 +104,7 @@ fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_a
 
 #[test]
 #[contract("CK28", "S44", "S45")]
-fn a_salt_of_the_client_s_own_keeps_its_replies_apart_too() {
+fn a_salt_of_the_client_keeps_its_replies_apart_too() {
     let cached = CachedRouter::start("");
     let salted = |salt: &str| with(question("why?"), "cache_salt", json!(salt));
     assert_eq!(cached.status(&salted("a")), "MISS not_found");
@@ -116,7 +116,7 @@ fn a_salt_of_the_client_s_own_keeps_its_replies_apart_too() {
 
 #[test]
 #[contract("S45", "S49")]
-fn a_key_that_only_the_engine_can_check_is_never_answered_with_another_s_reply() {
+fn a_key_that_only_the_engine_can_check_never_gets_another_tenants_reply() {
     let cached = CachedRouter::start("");
     let as_caller = |key: &str| status(&cached.ask_as(&question("why?"), &[("x-api-key", key)]));
     assert_eq!(
@@ -129,7 +129,7 @@ fn a_key_that_only_the_engine_can_check_is_never_answered_with_another_s_reply()
     );
     let with_cookie = cached.ask_as(&question("why?"), &[("cookie", "session=a")]);
     assert_eq!(status(&with_cookie), "MISS not_found");
-    // In flight likewise.
+    // The same holds for requests in flight.
     cached.engine.script(crate::ScriptedReply::Late(
         std::time::Duration::from_millis(400),
         crate::json_reply("200 OK", "", FINE),

@@ -1,4 +1,4 @@
-//! Whatever becomes of Redis: no client gets an error, few wait, and none twice.
+//! Failures of Redis: no client gets an error, few requests wait, and none waits twice.
 
 use std::{
     io::{Read, Write},
@@ -22,15 +22,15 @@ use crate::{
     status, without,
 };
 
-/// Clients that ask all the time.
+/// Clients that send requests continuously.
 const CLIENTS: usize = 8;
-/// Connections of the pool, of which the cache has half.
+/// Connections of the pool; the cache has half of them.
 const POOL: u32 = 8;
-/// Lookups that may go unanswered in time: one per connection, and those of all clients where a busy machine stands still,
-/// twice. Without a limit nearly every one of the hundreds of requests would be among them.
+/// Lookups that may time out: one per connection, plus twice those of all clients for stalls of a
+/// busy machine. Without a limit nearly all of the hundreds of requests would time out.
 const FEW: f64 = 24.0;
 
-/// A lookup waits longer than a busy machine usually stands still, and not as long as a command.
+/// The lookup timeout is longer than a usual stall of a busy machine, and shorter than a command's.
 fn in_redis(url: &str) -> CachedRouter {
     let redis = format!(
         "redis: {{url: \"{url}\", pool_size: {POOL}, connect_timeout_ms: 500, command_timeout_ms: 500}}"
@@ -43,37 +43,42 @@ impl CachedRouter {
         self.stats()["redis"]["fallback_active"] == true
     }
 
-    fn until_shared(&self) {
+    fn wait_for_redis(&self) {
         eventually("Redis to be in use", || (!self.in_fallback()).then_some(()));
     }
 
-    fn until_alone(&self) {
-        eventually("memory to stand in", || self.in_fallback().then_some(()));
+    fn wait_for_fallback(&self) {
+        eventually("the fallback to memory", || {
+            self.in_fallback().then_some(())
+        });
     }
 
-    /// Lookups that were not waited for to their end.
+    /// Lookups that timed out.
     fn abandoned(&self) -> f64 {
         self.router
             .metric("warmroute_cache_lookups_abandoned_total", "")
     }
 }
 
-/// Clients that ask new and old questions until they are stopped.
+/// Clients that send new and repeated questions until they are stopped.
 struct FaultLoad {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Vec<Duration>>>,
-    asked: Arc<AtomicU64>,
+    answered: Arc<AtomicU64>,
 }
 
 impl FaultLoad {
     fn on(cached: &CachedRouter) -> Self {
-        let (stop, asked) = (
+        let (stop, answered) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
         );
         let client = |client: usize| {
-            let (address, stop, asked) =
-                (cached.router.data(), Arc::clone(&stop), Arc::clone(&asked));
+            let (address, stop, answered) = (
+                cached.router.data(),
+                Arc::clone(&stop),
+                Arc::clone(&answered),
+            );
             std::thread::spawn(move || {
                 let mut socket = RawClient::connect(&address);
                 let mut took = Vec::new();
@@ -81,14 +86,14 @@ impl FaultLoad {
                     if stop.load(Ordering::SeqCst) {
                         break;
                     }
-                    // Every question twice.
+                    // Every question is sent twice.
                     let body = question(&format!("{client} asks {}", turn / 2)).to_string();
                     let watch = Stopwatch::start();
                     socket.send("POST", "/v1/chat/completions", &[], body.as_bytes());
                     let reply = socket.reply();
                     took.push(watch.elapsed());
                     assert_eq!(reply.status, 200, "{}", reply.text());
-                    asked.fetch_add(1, Ordering::SeqCst);
+                    answered.fetch_add(1, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 took
@@ -98,19 +103,19 @@ impl FaultLoad {
         Self {
             stop,
             clients,
-            asked,
+            answered,
         }
     }
 
-    /// Lets so many more requests be answered.
-    fn go_on(&self, requests: u64) {
-        let until = self.asked.load(Ordering::SeqCst) + requests;
+    /// Waits until `requests` more requests are answered.
+    fn wait_for_requests(&self, requests: u64) {
+        let until = self.answered.load(Ordering::SeqCst) + requests;
         eventually("requests to be answered", || {
-            (self.asked.load(Ordering::SeqCst) >= until).then_some(())
+            (self.answered.load(Ordering::SeqCst) >= until).then_some(())
         });
     }
 
-    /// Every request was answered; how long each took.
+    /// Stops the clients; every request was answered. Returns their durations.
     fn end(self) -> Vec<Duration> {
         self.stop.store(true, Ordering::SeqCst);
         let mut took: Vec<_> = self
@@ -140,17 +145,17 @@ fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back
     test_programs::require!(RedisServer);
     let mut redis = RedisServer::start();
     let cached = in_redis(&redis.url());
-    cached.until_shared();
+    cached.wait_for_redis();
     let load = FaultLoad::on(&cached);
-    load.go_on(200);
+    load.wait_for_requests(200);
     redis.kill();
-    load.go_on(400);
-    cached.until_alone();
+    load.wait_for_requests(400);
+    cached.wait_for_fallback();
     assert_eq!(
         cached.router.metric("continuum_cache_fallback_active", ""),
         1.0
     );
-    // Memory answers meanwhile.
+    // Memory answers in the meantime.
     assert_eq!(
         [
             cached.status(&question("now")),
@@ -159,47 +164,47 @@ fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back
         ["MISS not_found", "HIT stored"]
     );
     redis.start_again();
-    cached.until_shared();
+    cached.wait_for_redis();
     assert_eq!(
         cached.router.metric("continuum_cache_fallback_active", ""),
         0.0
     );
-    load.go_on(200);
+    load.wait_for_requests(200);
     shown("killed", &load.end());
     assert!(cached.abandoned() <= FEW, "{} waited", cached.abandoned());
     cached.status(&question("later"));
     assert_eq!(cached.status(&question("later")), "HIT stored");
     assert!(
         !redis.ask(&["KEYS", "cr:resp:*"]).is_empty(),
-        "it holds replies again"
+        "Redis holds replies again"
     );
     cached.router.settled();
 }
 
 #[test]
 #[contract("F43", "CK81", "G6")]
-fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
+fn a_hanging_redis_delays_few_requests_once_and_then_none() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let cached = in_redis(&redis.url());
-    cached.until_shared();
+    cached.wait_for_redis();
     let load = FaultLoad::on(&cached);
-    load.go_on(200);
+    load.wait_for_requests(200);
     redis.pause();
-    load.go_on(800);
-    cached.until_alone();
+    load.wait_for_requests(800);
+    cached.wait_for_fallback();
     let waited = cached.abandoned();
     assert!(waited <= FEW, "{waited} waited");
     eventually(
-        "nobody to wait for a server that is known to be away",
+        "no lookup to wait for a server that is known to be away",
         || {
             let before = cached.abandoned();
-            load.go_on(400);
+            load.wait_for_requests(400);
             (cached.abandoned() == before).then_some(())
         },
     );
     redis.resume();
-    cached.until_shared();
+    cached.wait_for_redis();
     shown("paused", &load.end());
     assert!(
         cached
@@ -211,17 +216,17 @@ fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
 
 #[test]
 #[contract("F44", "G6")]
-fn redis_that_is_slow_is_not_waited_for_again_and_again() {
+fn a_slow_redis_does_not_delay_requests_repeatedly() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let proxy = RedisProxy::before(&redis);
     let cached = in_redis(&proxy.url());
-    cached.until_shared();
+    cached.wait_for_redis();
     let load = FaultLoad::on(&cached);
-    load.go_on(200);
-    // Below the time limit of a command, and above what a request waits.
+    load.wait_for_requests(200);
+    // Below the time limit of a command, and above the longest wait of a request.
     proxy.delay_ms.store(350, Ordering::SeqCst);
-    load.go_on(1_000);
+    load.wait_for_requests(1_000);
     let waited = cached.abandoned();
     shown("slow", &load.end());
     assert!(
@@ -229,7 +234,7 @@ fn redis_that_is_slow_is_not_waited_for_again_and_again() {
         "{waited} waited"
     );
     proxy.delay_ms.store(0, Ordering::SeqCst);
-    eventually("Redis to be asked again", || {
+    eventually("Redis to be used again", || {
         cached.status(&question("after"));
         (cached.status(&question("after")) == "HIT stored" && redis.ask(&["DBSIZE"])[0] != "0")
             .then_some(())
@@ -238,13 +243,13 @@ fn redis_that_is_slow_is_not_waited_for_again_and_again() {
 
 #[test]
 #[contract("F45", "CK36")]
-fn a_server_that_talks_nonsense_is_as_good_as_none() {
-    for nonsense in [
+fn a_server_with_malformed_replies_counts_as_absent() {
+    for reply_bytes in [
         &b"HTTP/1.1 200 OK\r\n\r\n"[..],
         b"$1073741824\r\n",
         b"*-5\r\n",
     ] {
-        let cached = in_redis(&says(nonsense));
+        let cached = in_redis(&server_that_sends(reply_bytes));
         for text in ["a", "b"] {
             let first = cached.ask(&question(text));
             assert_eq!(
@@ -257,8 +262,8 @@ fn a_server_that_talks_nonsense_is_as_good_as_none() {
 
 #[test]
 #[contract("F45", "CK65")]
-fn a_server_that_says_yes_to_everything_costs_hits_and_no_request() {
-    let cached = in_redis(&says(b"+PONG\r\n+PONG\r\n"));
+fn a_server_that_answers_ok_to_everything_costs_hits_and_no_request() {
+    let cached = in_redis(&server_that_sends(b"+PONG\r\n+PONG\r\n"));
     for text in ["a", "a", "b", "b"] {
         assert_eq!(cached.ask(&question(text)).status, 200);
     }
@@ -270,16 +275,16 @@ fn a_server_that_says_yes_to_everything_costs_hits_and_no_request() {
     );
 }
 
-/// The URL of a server that answers this, whatever it is asked.
-fn says(nonsense: &'static [u8]) -> String {
+/// The URL of a server that sends this reply to everything.
+fn server_that_sends(reply_bytes: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("redis://{}", listener.local_addr().expect("an address"));
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten().take(1_000) {
             std::thread::spawn(move || {
-                let mut asked = [0; 4_096];
-                while stream.read(&mut asked).is_ok_and(|count| count > 0)
-                    && stream.write_all(nonsense).is_ok()
+                let mut buffer = [0; 4_096];
+                while stream.read(&mut buffer).is_ok_and(|count| count > 0)
+                    && stream.write_all(reply_bytes).is_ok()
                 {}
             });
         }
@@ -289,7 +294,7 @@ fn says(nonsense: &'static [u8]) -> String {
 
 #[test]
 #[contract("F46", "S46", "CK34")]
-fn what_another_writer_changed_is_never_answered_with() {
+fn an_entry_changed_by_another_writer_is_never_served() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let config = format!(
@@ -297,14 +302,14 @@ fn what_another_writer_changed_is_never_answered_with() {
         redis.url()
     );
     let cached = CachedRouter::start(&config);
-    cached.until_shared();
+    cached.wait_for_redis();
     for text in ["a", "b"] {
         cached.status(&question(text));
     }
     let stored = || redis.ask(&["KEYS", "cr:resp:*"]);
-    eventually("both to be there", || (stored().len() == 2).then_some(()));
+    eventually("both to be stored", || (stored().len() == 2).then_some(()));
     let keys = stored();
-    // One reply in the place of the other, and text in the middle of it.
+    // One reply in the place of another, and garbage in the middle of it.
     redis.ask(&["COPY", &keys[0], &keys[1], "REPLACE"]);
     redis.ask(&["SETRANGE", &keys[0], "60", "forged"]);
     for text in ["a", "b"] {
@@ -325,26 +330,26 @@ fn what_another_writer_changed_is_never_answered_with() {
             .metric("warmroute_cache_auth_failures_total", ""),
         2.0
     );
-    // A router with another key believes nothing of it.
+    // A router with another key trusts no entry.
     let other = CachedRouter::start(&config.replace("of these", "of other"));
-    other.until_shared();
+    other.wait_for_redis();
     assert_eq!(other.status(&question("a")), "MISS not_found");
 }
 
 #[test]
 #[contract("S46", "CK34")]
-fn a_reply_that_another_writer_gave_a_longer_life_ends_when_it_was_to() {
+fn a_reply_whose_ttl_another_writer_extended_expires_on_time() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let cached = CachedRouter::start(&format!(
         ", ttl: 1s, backend: redis, redis: {{url: \"{}\"}}",
         redis.url()
     ));
-    cached.until_shared();
+    cached.wait_for_redis();
     cached.status(&question("why?"));
     assert_eq!(cached.status(&question("why?")), "HIT stored");
     let stored = || redis.ask(&["KEYS", "cr:resp:*"]);
-    eventually("it to be there", || (stored().len() == 1).then_some(()));
+    eventually("it to be stored", || (stored().len() == 1).then_some(()));
     let keys = stored();
     assert_eq!(redis.ask(&["PERSIST", &keys[0]]), ["1"]);
     std::thread::sleep(Duration::from_millis(2_200));
@@ -357,11 +362,11 @@ fn routers_share_replies_through_one_server() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     let (one, other) = (in_redis(&redis.url()), in_redis(&redis.url()));
-    one.until_shared();
-    other.until_shared();
+    one.wait_for_redis();
+    other.wait_for_redis();
     assert_eq!(one.status(&question("why?")), "MISS not_found");
-    // Who asks another router may be sooner than what this one writes.
-    eventually("the reply to be there", || {
+    // Another router may read before this one has written.
+    eventually("the reply to be stored", || {
         (redis.ask(&["KEYS", "cr:resp:*"]).len() == 1).then_some(())
     });
     assert_eq!(other.status(&question("why?")), "HIT stored");
@@ -374,7 +379,7 @@ fn without_a_fallback_requests_go_on_uncached_while_redis_is_away() {
     let config =
         ", backend: redis, redis: {url: \"redis://127.0.0.1:1\", fallback_to_memory: false}";
     let cached = CachedRouter::start(config);
-    // No request joins a finished one that does not ask for a repeatable answer.
+    // A finished request without a repeatable reply is not joined.
     let body: Value = without(question("why?"), "temperature");
     assert_eq!(
         [cached.status(&body), cached.status(&body)],
@@ -383,7 +388,7 @@ fn without_a_fallback_requests_go_on_uncached_while_redis_is_away() {
     assert_eq!(cached.stats()["requests"]["skip"], json!(2));
 }
 
-/// Stands between a router and Redis, and takes its time.
+/// A slow proxy between a router and Redis.
 struct RedisProxy {
     address: String,
     delay_ms: Arc<AtomicU64>,

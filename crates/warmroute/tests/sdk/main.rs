@@ -1,4 +1,5 @@
-//! What the official SDKs of OpenAI and Anthropic see of engine and router, and that the router adds nothing to it.
+//! The official SDKs of OpenAI and Anthropic against engine and router; the router adds no
+//! difference.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,13 +14,13 @@ mod same_bytes;
 
 use harness::{Program, RouterQueries as _};
 
-/// An engine that speaks OpenAI's APIs, one that speaks Anthropic's API too, and a router before each.
+/// An engine with the OpenAI APIs, one with the Anthropic API too, and a router before each.
 struct SdkBench {
     engine: Program,
     native: Program,
     router: Program,
     native_router: Program,
-    /// Before the first engine, with a cache.
+    /// A router with a cache before the first engine.
     cached_router: Program,
 }
 

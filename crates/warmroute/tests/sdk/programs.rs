@@ -1,4 +1,5 @@
-//! The programs of `tests/sdk`, which need Python or Node and the SDKs. Without them the tests are skipped.
+//! The programs of `tests/sdk`, which need Python or Node and the SDKs. Without them the tests are
+//! skipped.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -7,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::{SdkBench, harness::Program};
 
-/// A program that runs longer hangs.
+/// A program that runs longer counts as hanging.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What the programs are told to check.
+/// The targets that the programs check.
 fn targets(bench: &SdkBench) -> Value {
     let target = |name: &str, program: &Program, engine: &Program, apis: &[&str]| json!({"name": name, "url": program.url(), "engine": engine.url(), "apis": apis});
     let all = [
@@ -57,15 +58,19 @@ fn program(name: &str) -> PathBuf {
 
 fn passes(mut checks: Command) {
     let output = test_programs::limit::output(&mut checks, LIMIT);
-    let said = String::from_utf8_lossy(&output.stdout);
+    let output_text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
-        "{said}\n{}",
+        "{output_text}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        said.lines().filter(|line| line.starts_with("ok ")).count() > 20,
-        "too little was checked: {said}"
+        output_text
+            .lines()
+            .filter(|line| line.starts_with("ok "))
+            .count()
+            > 20,
+        "too few checks ran: {output_text}"
     );
 }
 
@@ -75,7 +80,7 @@ fn the_sdks_for_python_work() {
     test_programs::require!(PythonSdks);
     let bench = SdkBench::start();
     let mut checks = Command::new(test_programs::python());
-    // Nothing is written beside the sources.
+    // No file is written beside the sources.
     checks
         .arg("-B")
         .arg(program("python/main.py"))
@@ -88,7 +93,7 @@ fn the_sdks_for_python_work() {
 fn the_sdks_for_node_work() {
     test_programs::require!(NodeSdks);
     let bench = SdkBench::start();
-    let folder = test_programs::node_folder().expect("it was there when it was required");
+    let folder = test_programs::node_folder().expect("`require` has found it");
     let mut checks = Command::new("node");
     checks
         .arg(program("node/main.mjs"))

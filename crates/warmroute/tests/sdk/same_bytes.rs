@@ -1,6 +1,7 @@
-//! Where nothing is to be translated, a reply through the router is the engine's, byte for byte.
+//! Without translation, a reply through the router equals the engine's byte for byte.
 //!
-//! The engine's ids are a function of the request's `x-request-id`. Its times are not: `created` is masked.
+//! The engine's ids are a function of the request's `x-request-id`. Its times are not: `created` is
+//! masked.
 
 use serde_json::{Value, json};
 
@@ -9,7 +10,7 @@ use super::{
     harness::{Program, RawClient, RawReply},
 };
 
-/// Requests of every kind that the router carries, by what is special about them.
+/// Requests of every kind that the router forwards, each with its distinguishing feature.
 fn requests() -> Vec<(&'static str, &'static str, Value)> {
     const CHAT: &str = "/v1/chat/completions";
     const COMPLETIONS: &str = "/v1/completions";
@@ -86,13 +87,13 @@ fn requests() -> Vec<(&'static str, &'static str, Value)> {
     ]
 }
 
-/// Requests for messages and responses, which only the engine that has messages is asked for.
+/// Requests for messages and responses, which only the engine with messages gets.
 fn native_requests() -> Vec<(&'static str, &'static str, Value)> {
-    let said = json!([{"role": "user", "content": "get_time please"}]);
+    let messages = json!([{"role": "user", "content": "get_time please"}]);
     let tool = json!({"name": "get_time", "input_schema": {"type": "object", "properties": {"zone": {"type": "string"}}}});
     let message = |more: Value| {
         merged(
-            json!({"model": "sim", "max_tokens": 40, "messages": said}),
+            json!({"model": "sim", "max_tokens": 40, "messages": messages}),
             more,
         )
     };
@@ -159,7 +160,7 @@ fn equal(engine: &Program, router: &Program, requests: Vec<(&'static str, &'stat
                     body.as_bytes(),
                 )
             };
-            // The first request leaves its blocks in the cache, where the later ones find them.
+            // The first request fills the cache, so that the later ones find its blocks.
             let [_, direct, routed] =
                 [engine.data(), engine.data(), router.data()].map(|at| ask(&at));
             assert_eq!(

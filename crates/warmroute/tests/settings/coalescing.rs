@@ -1,4 +1,4 @@
-//! Requests that are alike, and ask for a repeatable answer, are sent once.
+//! Equal requests for a repeatable reply are sent once.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl CoalescingFixture {
         )
     }
 
-    /// Waits until so many have joined.
+    /// Waits until `count` requests have joined.
     fn joined(&self, count: f64) {
         eventually("requests to join", || {
             (self.count("joined") == count).then_some(())
@@ -59,7 +59,7 @@ impl CoalescingFixture {
 
 #[test]
 #[contract("CH11", "S45")]
-fn requests_in_flight_that_are_alike_reach_the_engine_once() {
+fn equal_requests_in_flight_reach_the_engine_once() {
     let fleet = fleet(
         ScriptedReply::Late(Duration::from_millis(400), json_reply("200 OK", "", FINE)),
         "",
@@ -121,7 +121,7 @@ fn requests_in_flight_that_are_alike_reach_the_engine_once() {
 
 #[test]
 #[contract("CH11", "B6")]
-fn only_requests_that_ask_for_a_repeatable_answer_are_joined() {
+fn only_requests_for_a_repeatable_reply_are_coalesced() {
     let fleet = fleet(fine(), "");
     let mut warm = repeatable();
     warm["temperature"] = json!(0.7);
@@ -140,7 +140,7 @@ fn only_requests_that_ask_for_a_repeatable_answer_are_joined() {
     assert_eq!(fleet.ask(&seeded).header("x-cache"), Some("HIT"));
     seeded["seed"] = json!(8);
     assert_eq!(fleet.ask(&seeded).header("x-cache"), Some("BYPASS"));
-    // Who asks for a worker, or for something fresh, means it.
+    // A pin or a request for a fresh reply prevents a join.
     let body = repeatable().to_string();
     fleet.ask(&repeatable());
     for header in [("x-warmroute-worker", "w"), ("cache-control", "no-cache")] {
@@ -160,7 +160,7 @@ fn only_requests_that_ask_for_a_repeatable_answer_are_joined() {
 
 #[test]
 #[contract("CH11", "B6")]
-fn a_finished_reply_answers_for_its_time_and_then_no_more() {
+fn a_finished_reply_answers_until_its_ttl_is_over() {
     let kept = fleet(fine(), "cache: {deduplication_ttl: 300ms}\n");
     kept.ask(&repeatable());
     assert_eq!(
@@ -170,7 +170,7 @@ fn a_finished_reply_answers_for_its_time_and_then_no_more() {
         ),
         (Some("HIT"), 1.0)
     );
-    eventually("the reply to be forgotten", || {
+    eventually("the reply to be removed", || {
         (kept.ask(&repeatable()).header("x-cache") == Some("BYPASS")).then_some(())
     });
     let never = fleet(fine(), "cache: {deduplication_ttl: 0}\n");
@@ -211,7 +211,7 @@ fn errors_are_never_shared() {
     );
     fleet.engine.script(fine());
     assert_eq!(fleet.ask(&repeatable()).header("x-cache"), Some("BYPASS"));
-    // A reply that broke off, or that says of itself that it failed, is not kept either.
+    // A reply that broke off or reports an error is not kept either.
     let failed = FINE.replace("\"stop\"", "\"error\"");
     for (number, reply) in [
         ScriptedReply::Cut([stream_head(), chunk(b"data: {\"x\":1}\n\n")].concat()),
@@ -239,8 +239,8 @@ fn errors_are_never_shared() {
 
 #[test]
 #[contract("F40", "CH11", "B6")]
-fn the_followers_get_their_answer_when_the_first_client_leaves() {
-    // Before the head.
+fn the_followers_get_their_reply_when_the_leader_leaves() {
+    // The leader leaves before the head.
     let fleet = fleet(
         ScriptedReply::Late(Duration::from_millis(500), json_reply("200 OK", "", FINE)),
         "",
@@ -252,7 +252,7 @@ fn the_followers_get_their_answer_when_the_first_client_leaves() {
     drop(first);
     assert_eq!(second.reply().text(), FINE);
     assert_eq!(fleet.engine.requests(), 1);
-    // In the middle of a stream.
+    // The leader leaves in the middle of a stream.
     let events: Vec<Vec<u8>> = (0..6)
         .map(|n| chunk(format!("data: {{\"n\":{n}}}\n\n").as_bytes()))
         .collect();
@@ -278,7 +278,7 @@ fn the_followers_get_their_answer_when_the_first_client_leaves() {
 
 #[test]
 #[contract("F40", "I6")]
-fn the_engine_is_let_go_when_the_last_client_leaves() {
+fn the_upstream_request_is_cancelled_when_the_last_client_leaves() {
     let fleet = fleet(ScriptedReply::Silence, "");
     let first = fleet.start(&repeatable());
     fleet.engine.next_request();
@@ -288,7 +288,7 @@ fn the_engine_is_let_go_when_the_last_client_leaves() {
     drop(second);
     fleet.engine.hang_up();
     fleet.router.settled();
-    // And the next one asks anew.
+    // The next request is sent anew.
     fleet.engine.script(fine());
     assert_eq!(fleet.ask(&repeatable()).header("x-cache"), Some("BYPASS"));
 }
@@ -318,7 +318,7 @@ fn a_stream_is_joined_late_from_its_start_and_byte_for_byte() {
         (late.text().as_str(), late.header("x-cache")),
         (text, Some("HIT"))
     );
-    // A finished one is replayed, and a whole reply is something else.
+    // A finished stream is replayed; a plain reply is a different request.
     let again = fleet.ask(&streamed(repeatable()));
     assert_eq!(
         (again.text().as_str(), again.header("content-type")),
@@ -333,7 +333,7 @@ fn a_stream_is_joined_late_from_its_start_and_byte_for_byte() {
 
 #[test]
 #[contract("CH11")]
-fn a_follower_that_reads_nothing_holds_up_nobody() {
+fn a_follower_that_reads_nothing_delays_no_other_client() {
     let piece = vec![b'x'; 64 << 10];
     let body = piece.repeat(320); // 20 MiB: longer than what can be joined
     let head = format!(

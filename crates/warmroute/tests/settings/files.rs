@@ -1,4 +1,4 @@
-//! The configuration file itself: started from, checked, and what it says that has no effect yet.
+//! The configuration file: start, check, and its keys without effect.
 
 use contract_id::contract;
 
@@ -33,7 +33,7 @@ fn the_starter_file_is_printed_or_written_and_passes_the_check() {
         (check.code, check.stdout.as_str(), check.stderr.as_str()),
         (Some(0), "ok\n", "")
     );
-    // Nobody's work is written over.
+    // An existing file is not overwritten.
     std::fs::write(&path, "workers: []\n").expect("it can be written");
     let again = Program::finish(&["config", "init", &path]);
     assert_eq!(again.code, Some(1));
@@ -46,7 +46,7 @@ fn the_starter_file_is_printed_or_written_and_passes_the_check() {
 
 #[test]
 #[contract("CH31")]
-fn what_has_no_effect_yet_is_told_once_and_stops_nothing() {
+fn keys_without_effect_are_reported_once_and_do_not_stop_the_start() {
     let folder = folder();
     let path = folder.path().join("w.yaml").display().to_string();
     std::fs::write(&path, IDLE).expect("it can be written");
@@ -63,19 +63,23 @@ fn what_has_no_effect_yet_is_told_once_and_stops_nothing() {
         "line 3, column 22: model_aggregation.max_cache_entries: known, not active in this version"
     ));
     let json = Program::finish(&["config", "check", "--json", &path]);
-    let told: serde_json::Value = serde_json::from_str(&json.stdout).expect("one object");
+    let reported: serde_json::Value = serde_json::from_str(&json.stdout).expect("one object");
     assert_eq!(
-        (json.code, &told["ok"], &told["problems"]),
+        (json.code, &reported["ok"], &reported["problems"]),
         (Some(0), &true.into(), &serde_json::json!([]))
     );
     assert_eq!(
-        (&told["warnings"][0]["path"], &told["warnings"][0]["line"]),
+        (
+            &reported["warnings"][0]["path"],
+            &reported["warnings"][0]["line"]
+        ),
         (&"model_aggregation.max_cache_entries".into(), &3.into())
     );
     let router = Program::serve_with(IDLE, &[], &[]);
-    let told = "known, not active in this version: model_aggregation.max_cache_entries (line 3)";
+    let reported =
+        "known, not active in this version: model_aggregation.max_cache_entries (line 3)";
     crate::harness::eventually("the line on stderr", || {
-        router.stderr().contains(told).then_some(())
+        router.stderr().contains(reported).then_some(())
     });
     assert_eq!(
         router.stderr().matches("known, not active").count(),
@@ -87,7 +91,7 @@ fn what_has_no_effect_yet_is_told_once_and_stops_nothing() {
 
 #[test]
 #[contract("V46")]
-fn the_other_routers_file_is_answered_with_the_command_that_converts_it_and_that_works() {
+fn a_file_of_another_router_is_refused_with_a_working_convert_command() {
     let seed = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../tests/fixtures/seed-configs/vllm-router-decode-policy-under-mode.yaml"
@@ -174,7 +178,7 @@ fn flags_of_other_routers_are_converted_from_the_command_line_and_from_a_file() 
         Program::finish(&["config", "check", &path("c.yaml")]).stdout,
         "ok\n"
     );
-    // That router has no flags that matter, and nothing at all is no command line.
+    // That router has no relevant flags, and an empty command line is refused.
     assert_eq!(
         Program::finish(&["config", "convert", "--from", "continuum", "--", "--x"]).code,
         Some(2)

@@ -1,4 +1,4 @@
-//! Which headers of a reply tell of its routing.
+//! The reply headers about routing.
 
 use contract_id::contract;
 
@@ -31,7 +31,7 @@ fn reply_to(model: &str, config: &str) -> RawReply {
     reply
 }
 
-/// The headers that begin so, without that beginning.
+/// The headers with this prefix, without the prefix.
 fn named<'a>(reply: &'a RawReply, prefix: &str) -> Vec<&'a str> {
     reply
         .headers
@@ -42,7 +42,7 @@ fn named<'a>(reply: &'a RawReply, prefix: &str) -> Vec<&'a str> {
 
 #[test]
 #[contract("V42")]
-fn the_other_routers_headers_stand_beside_ours_when_asked_for() {
+fn headers_of_vllm_router_accompany_ours_where_configured() {
     let usual = reply("");
     assert!(named(&usual, "x-vllm-router-").is_empty(), "{usual:?}");
     assert!(
@@ -63,14 +63,14 @@ fn the_other_routers_headers_stand_beside_ours_when_asked_for() {
 
 #[test]
 #[contract("V42")]
-fn routing_is_not_told_where_that_is_switched_off() {
+fn routing_headers_can_be_switched_off() {
     let silent = reply("compat: {headers: [vllm-router], expose_routing_headers: false}\n");
     assert!(
         named(&silent, "x-vllm-router-").is_empty() && named(&silent, "x-warmroute-").is_empty(),
         "{silent:?}"
     );
     assert!(silent.header("x-request-id").is_some());
-    // That the request was changed is told in any case.
+    // A rewrite of the request is reported in any case.
     let config = "compat: {headers: [vllm-router], expose_routing_headers: false}\nmodels: {aliases: {nick: m}}\n";
     let changed = reply_to("nick", config);
     assert!(named(&changed, "x-vllm-router-").is_empty(), "{changed:?}");

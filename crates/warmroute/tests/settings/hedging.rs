@@ -1,4 +1,4 @@
-//! A second worker is asked where the first takes its time.
+//! A second worker gets the request when the first is slow.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn fine(name: &str) -> ScriptedReply {
     ScriptedReply::whole(json_reply("200 OK", "", &format!(r#"{{"id":"{name}"}}"#)))
 }
 
-/// Two workers that take turns; the one whose turn is next does this.
+/// Two workers under round robin; the next in turn sends `slow`.
 fn pair(slow: ScriptedReply, config: &str) -> HedgingPair {
     let (one, other) = (
         ScriptedEngine::start(fine("slow")),
@@ -38,7 +38,7 @@ fn pair(slow: ScriptedReply, config: &str) -> HedgingPair {
         slow: one,
         quick: other,
     };
-    // Until it is the slow one's turn.
+    // Sends requests until it is the slow worker's turn.
     while pair.ask(&chat("m", "hi", 1)).header("x-warmroute-worker") != Some("quick") {}
     pair.slow.forget();
     pair.quick.forget();
@@ -69,7 +69,7 @@ impl HedgingPair {
 }
 
 #[test]
-fn the_first_to_answer_counts_and_the_other_is_let_go() {
+fn the_first_attempt_to_answer_wins_and_the_other_is_cancelled() {
     let pair = pair(ScriptedReply::Silence, "");
     let reply = pair.ask(&chat("m", "hi", 1));
     assert_eq!(
@@ -84,7 +84,7 @@ fn the_first_to_answer_counts_and_the_other_is_let_go() {
         json!([["slow", null, "cancelled"], ["quick", null, "ok"]])
     );
     assert_eq!(pair.count("second"), 1.0);
-    // Being slow is no failure.
+    // Slowness is not a failure.
     let states: Vec<_> = pair
         .router
         .workers()
@@ -96,7 +96,7 @@ fn the_first_to_answer_counts_and_the_other_is_let_go() {
 }
 
 #[test]
-fn the_one_asked_first_may_still_win() {
+fn the_first_attempt_may_still_win() {
     let pair = pair(
         ScriptedReply::Late(
             Duration::from_millis(500),
@@ -123,7 +123,7 @@ fn the_one_asked_first_may_still_win() {
 }
 
 #[test]
-fn a_stream_is_taken_from_who_sends_the_first_event() {
+fn a_stream_is_taken_from_the_worker_that_sends_the_first_event() {
     let pair = pair(ScriptedReply::Silence, "");
     pair.quick.script(ScriptedReply::whole(stream_reply(&[
         b"data: {\"q\":1}\n\n",
@@ -136,7 +136,7 @@ fn a_stream_is_taken_from_who_sends_the_first_event() {
 }
 
 #[test]
-fn one_that_fails_leaves_it_to_the_other_and_both_failing_is_told() {
+fn a_failed_attempt_leaves_the_other_and_two_failures_are_reported() {
     let broken = |after: u64| {
         ScriptedReply::Late(
             Duration::from_millis(after),
@@ -172,7 +172,7 @@ fn one_that_fails_leaves_it_to_the_other_and_both_failing_is_told() {
 }
 
 #[test]
-fn who_asks_for_a_worker_gets_that_one_however_long_it_takes() {
+fn a_pinned_request_gets_its_worker_however_long_it_takes() {
     let pair = pair(
         ScriptedReply::Late(
             Duration::from_millis(500),
@@ -202,7 +202,7 @@ fn who_asks_for_a_worker_gets_that_one_however_long_it_takes() {
 
 #[test]
 #[contract("I6")]
-fn a_client_that_leaves_lets_both_go() {
+fn a_client_that_leaves_cancels_both_attempts() {
     let pair = pair(ScriptedReply::Silence, "");
     pair.quick.script(ScriptedReply::Silence);
     let client = RawClient::chat(&pair.router.data(), &chat("m", "hi", 1));
@@ -215,11 +215,11 @@ fn a_client_that_leaves_lets_both_go() {
 }
 
 #[test]
-fn a_worker_that_needs_other_words_does_not_stand_in_the_way_of_one_that_takes_the_same() {
+fn a_worker_of_another_dialect_does_not_block_a_hedge_to_one_of_the_same_dialect() {
     let slow = ScriptedEngine::start(ScriptedReply::Silence);
     let (quick, native) = (
         ScriptedEngine::start(fine("quick")),
-        ScriptedEngine::speaking_messages(fine("native")),
+        ScriptedEngine::with_native_messages(fine("native")),
     );
     let config = "routing: {policy: round_robin}\nrequest: {hedge_after: 150ms, timeout: 5s}\n";
     let workers = [
@@ -240,7 +240,7 @@ fn a_worker_that_needs_other_words_does_not_stand_in_the_way_of_one_that_takes_t
 }
 
 #[test]
-fn what_was_rewritten_is_told_whoever_answers_first() {
+fn rewrites_are_reported_whichever_attempt_wins() {
     let pair = pair(ScriptedReply::Silence, "");
     let chat = r#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}"#;
     pair.quick
@@ -263,7 +263,7 @@ fn what_was_rewritten_is_told_whoever_answers_first() {
 }
 
 #[test]
-fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
+fn a_priority_sent_only_to_the_first_worker_is_not_reported_for_the_hedge() {
     let engines = [
         ScriptedEngine::start(ScriptedReply::Silence),
         ScriptedEngine::start(fine("quick")),
@@ -284,8 +284,8 @@ fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
     );
     let router = Program::serve_with(&config, &[], &[]).ready(2);
     let body = chat("m", "hi", 1);
-    let (mut told, mut beside) = (0, 0);
-    while beside == 0 {
+    let (mut rewritten, mut hedged) = (0, 0);
+    while hedged == 0 {
         let reply = RawClient::chat(&router.data(), &body).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
         let as_it_came = engines[1].next_request().body == body.to_string().into_bytes();
@@ -293,15 +293,15 @@ fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
             reply.header("x-warmroute-rewrites"),
             (!as_it_came).then_some("priority")
         );
-        told += u32::from(!as_it_came);
-        beside = engines[0].requests();
-        assert!(told < 10, "the slow one has its turn");
+        rewritten += u32::from(!as_it_came);
+        hedged = engines[0].requests();
+        assert!(rewritten < 10, "the slow one has its turn");
     }
 }
 
 #[test]
 #[contract("F14")]
-fn a_second_that_throttles_is_left_alone_as_a_first_is() {
+fn a_throttling_hedge_target_gets_a_cooldown_too() {
     let pair = pair(
         ScriptedReply::Late(
             Duration::from_millis(600),

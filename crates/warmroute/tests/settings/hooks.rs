@@ -1,4 +1,4 @@
-//! Services that are asked before a request is routed.
+//! Hooks that are called before a request is routed.
 
 use contract_id::contract;
 use serde_json::Value;
@@ -14,7 +14,7 @@ struct HookFixture {
     hook: ScriptedEngine,
 }
 
-/// A router whose hook answers this, with more keys of the hook, each behind a comma.
+/// A router whose hook sends this reply, with more keys of the hook, each after a comma.
 fn guarded(answer: ScriptedReply, keys: &str) -> HookFixture {
     let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
         "200 OK",
@@ -57,7 +57,7 @@ fn says(body: &str) -> ScriptedReply {
 
 #[test]
 #[contract("V44", "V42")]
-fn a_hook_gets_the_request_and_lets_it_go_on_as_it_came() {
+fn a_hook_gets_the_request_and_lets_it_pass_unchanged() {
     let guarded = guarded(says(r#"{"action":"allow"}"#), "");
     let reply = guarded.ask("m");
     assert_eq!(
@@ -67,9 +67,9 @@ fn a_hook_gets_the_request_and_lets_it_go_on_as_it_came() {
         reply.text()
     );
     assert_eq!(reply.header("x-warmroute-rewrites"), None);
-    let asked = guarded.hook.next_request();
-    assert_eq!(asked.line(), "POST /check HTTP/1.1");
-    let question: Value = serde_json::from_slice(&asked.body).expect("JSON");
+    let call = guarded.hook.next_request();
+    assert_eq!(call.line(), "POST /check HTTP/1.1");
+    let question: Value = serde_json::from_slice(&call.body).expect("JSON");
     assert_eq!(
         question["request_id"].as_str(),
         reply.header("x-request-id")
@@ -88,7 +88,7 @@ fn a_hook_gets_the_request_and_lets_it_go_on_as_it_came() {
 
 #[test]
 #[contract("V44")]
-fn a_rejected_request_reaches_nobody_and_says_why() {
+fn a_rejected_request_reaches_no_engine_and_gets_the_reason() {
     let guarded = guarded(
         says(r#"{"action":"reject","status":451,"message":"not here"}"#),
         "",
@@ -113,7 +113,7 @@ fn a_rejected_request_reaches_nobody_and_says_why() {
 
 #[test]
 #[contract("V44")]
-fn a_rejection_is_told_in_the_words_of_the_configuration_where_it_has_some() {
+fn a_rejection_uses_the_configured_text_where_there_is_one() {
     let guarded = guarded(
         says(r#"{"action":"reject","message":"inner"}"#),
         ", on_reject: {status: 422, message: \"house rules\"}",
@@ -129,13 +129,13 @@ fn a_rejection_is_told_in_the_words_of_the_configuration_where_it_has_some() {
 
 #[test]
 #[contract("V44")]
-fn a_transformed_body_is_what_the_engine_gets_and_the_reply_says_so() {
+fn a_transformed_body_goes_to_the_engine_and_the_reply_reports_it() {
     let other = r#"{"model":"m", "messages":[{"role":"user","content":"[name]"}], "x" : 1}"#;
     let guarded = guarded(
         says(&format!(r#"{{"action":"transform","body":{other}}}"#)),
         "",
     );
-    // The name that the client uses means nothing to the workers; the hook's does.
+    // The client's model name is unknown to the workers; the hook's is known.
     let reply = guarded.ask("public-name");
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.header("x-warmroute-rewrites"), Some("hook"));
@@ -148,7 +148,7 @@ fn a_transformed_body_is_what_the_engine_gets_and_the_reply_says_so() {
 
 #[test]
 #[contract("F95", "V44")]
-fn without_a_usable_answer_the_request_goes_on_or_not_as_configured() {
+fn without_a_usable_hook_reply_the_request_continues_or_fails_as_configured() {
     let huge = format!(
         r#"{{"action":"transform","body":{{"model":"m","x":"{}"}}}}"#,
         "y".repeat(100 << 10)
@@ -197,7 +197,7 @@ fn without_a_usable_answer_the_request_goes_on_or_not_as_configured() {
 
 #[test]
 #[contract("V44")]
-fn a_hook_is_asked_only_about_its_models_and_only_about_generations() {
+fn a_hook_is_called_only_for_its_models_and_only_for_generations() {
     let guarded = guarded(says(r#"{"action":"reject"}"#), ", models: [\"gpt-*\"]");
     assert_eq!(guarded.ask("m").status, 200);
     assert_eq!(guarded.ask("gpt-4").status, 403);
@@ -209,7 +209,7 @@ fn a_hook_is_asked_only_about_its_models_and_only_about_generations() {
 
 #[test]
 #[contract("V44")]
-fn a_client_that_leaves_ends_the_question_too() {
+fn a_client_that_leaves_ends_the_hook_call_too() {
     let guarded = guarded(ScriptedReply::Silence, ", timeout: 60s");
     let client = RawClient::chat(&guarded.router.data(), &chat("m", "hi", 1));
     guarded.hook.next_request();
@@ -220,7 +220,7 @@ fn a_client_that_leaves_ends_the_question_too() {
 
 #[test]
 #[contract("S39", "F95")]
-fn a_hook_at_an_address_of_secrets_is_not_asked() {
+fn a_hook_at_a_metadata_address_is_not_called() {
     let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
     let config =
         "pre_routing_hooks: [{name: meta, url: \"http://169.254.169.254/latest\", timeout: 1h}]\n";
@@ -230,7 +230,7 @@ fn a_hook_at_an_address_of_secrets_is_not_asked() {
         "/v1/chat/completions",
         chat("m", "hi", 1).to_string().as_bytes(),
     );
-    // Refused, not waited for: the answer would take an hour.
+    // The call is refused, not awaited: its timeout is an hour.
     assert_eq!(reply.status, 503);
     eventually("the reason in the log", || {
         router.stderr().contains("metadata").then_some(())

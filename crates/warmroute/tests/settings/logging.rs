@@ -1,4 +1,4 @@
-//! The log: which level, in which form.
+//! The log's level and format.
 
 use contract_id::contract;
 
@@ -6,13 +6,13 @@ use crate::harness::{Program, RawClient, eventually};
 
 const WORKER: &str = "workers: [\"http://127.0.0.1:1\"]\n";
 
-/// A router with this section, as soon as it has logged that it listens, if it does.
+/// A router with this section, once it has logged that it listens, if it does.
 fn router(logging: &str) -> Program {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), format!("{WORKER}logging: {{{logging}}}\n"))
         .expect("it can be written");
     let path = file.path().to_str().expect("its name is text");
-    // Without the flag that other tests set: the file alone decides.
+    // Omits the flag of other tests: the file alone decides.
     Program::start(&[
         "serve",
         "--listen",
@@ -37,7 +37,7 @@ fn listening(router: &Program) -> String {
 
 #[test]
 #[contract("CH29")]
-fn off_a_terminal_a_line_is_one_json_object_unless_pretty_is_asked_for() {
+fn off_a_terminal_a_line_is_one_json_object_unless_pretty_is_configured() {
     for logging in [
         "",
         "format: json",

@@ -1,4 +1,4 @@
-//! What configuration makes of the program and of requests, on real sockets.
+//! The effects of configuration on the program and on requests, over real sockets.
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -1,4 +1,4 @@
-//! How often workers are asked for their lists of models.
+//! How often workers are queried for their model lists.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::harness::{
     Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, Stopwatch, eventually,
 };
 
-/// Checks hardly ever come by themselves, and ask for nothing beside health and list.
+/// Periodic checks are rare, and query only health and list.
 const QUIET: &str = "health_checks: {interval: 1h}\nkv_events: {enabled: false}\n";
 
 fn fleet(config: &str) -> (Program, Vec<ScriptedEngine>) {
@@ -36,10 +36,10 @@ fn list(router: &Program) -> usize {
 
 #[test]
 #[contract("CH12", "CH11")]
-fn a_hundred_clients_at_the_end_of_the_lists_time_ask_each_worker_once() {
+fn a_hundred_clients_at_the_expiry_of_the_list_cause_one_query_per_worker() {
     let config = "cache: {model_cache_ttl: 1s}\nmodel_aggregation: {cache_ttl: 1s, background_refresh: {enabled: false}}\n";
     let (router, engines) = fleet(config);
-    // Everything that is asked once at the start is over, and so is the list's time.
+    // The initial queries are over, and the list has expired.
     std::thread::sleep(Duration::from_millis(1500));
     let before: Vec<_> = engines.iter().map(ScriptedEngine::questions).collect();
     let rounds_before = rounds(&router);
@@ -61,7 +61,8 @@ fn a_hundred_clients_at_the_end_of_the_lists_time_ask_each_worker_once() {
         engines.iter().map(ScriptedEngine::questions),
         rounds(&router) - rounds_before,
     );
-    // One for them all; a slow machine may need several times of the list for a hundred clients.
+    // One query for all clients; a slow machine may need several periods of the list for a hundred
+    // clients.
     let most = 2.0 + 2.0 * watch.elapsed().as_secs_f64();
     assert!(
         (1.0..=most).contains(&rounds),
@@ -69,18 +70,18 @@ fn a_hundred_clients_at_the_end_of_the_lists_time_ask_each_worker_once() {
         watch.elapsed()
     );
     for (before, after) in before.into_iter().zip(after) {
-        // A look at such a worker asks for its health and for its list.
-        let asked = after - before;
+        // A check of such a worker queries its health and its list.
+        let queries = after - before;
         assert!(
-            asked as f64 <= 2.0 * rounds && asked >= 1,
-            "{asked} questions in {rounds} rounds"
+            queries as f64 <= 2.0 * rounds && queries >= 1,
+            "{queries} queries in {rounds} rounds"
         );
     }
 }
 
 #[test]
 #[contract("CH12", "CH13", "B5")]
-fn the_list_is_renewed_in_the_background_and_workers_lists_are_reused_for_their_own_time() {
+fn the_list_is_renewed_in_the_background_and_workers_lists_have_their_own_ttl() {
     let config =
         "model_aggregation: {cache_ttl: 400ms, background_refresh: {check_interval: 50ms}}\n";
     let (router, engines) = fleet(config);
@@ -95,8 +96,8 @@ fn the_list_is_renewed_in_the_background_and_workers_lists_are_reused_for_their_
 
 #[test]
 #[contract("CH12")]
-fn an_old_list_answers_at_once_while_a_worker_that_hangs_is_asked() {
-    // A check may hang for longer than the list is waited for: it takes nobody out meanwhile.
+fn an_expired_list_answers_at_once_while_a_worker_hangs() {
+    // A check may hang for longer than the list is awaited, and ejects no worker meanwhile.
     let config = "health_checks: {interval: 1h, timeout: 1m}\nkv_events: {enabled: false}\ncache: {model_cache_ttl: 100ms}\nmodel_aggregation: {cache_ttl: 1h, soft_ttl_ratio: 0, background_refresh: {enabled: false}}\n";
     let (well, hangs) = (
         ScriptedEngine::start(ScriptedReply::Silence),
@@ -106,12 +107,12 @@ fn an_old_list_answers_at_once_while_a_worker_that_hangs_is_asked() {
         .map(|url| format!("  - {{type: generic, url: \"{url}\"}}\n"))
         .concat();
     let router = Program::serve_with(&format!("{config}workers:\n{workers}"), &[], &[]).ready(2);
-    // The workers' own lists get old.
+    // The workers' own lists expire.
     std::thread::sleep(Duration::from_millis(200));
     hangs.signal("STOP");
     let before = well.questions();
     assert_eq!(list(&router), 2);
-    eventually("the workers to be asked", || {
+    eventually("the workers to be queried", || {
         (well.questions() > before).then_some(())
     });
     let took = [(); 4].map(|()| {
@@ -119,7 +120,8 @@ fn an_old_list_answers_at_once_while_a_worker_that_hangs_is_asked() {
         assert_eq!(list(&router), 2);
         watch.elapsed()
     });
-    // Whoever waits for a renewal waits 2 s: each of these would have. A busy machine may be slow in some of them.
+    // A client that waits for a renewal waits 2 s, and each of these would have. A busy machine may
+    // delay some of them.
     assert!(
         took.iter().any(|took| *took < Duration::from_millis(1900)),
         "the lists took {took:?}"

@@ -1,4 +1,4 @@
-//! Other names of models, and models that take the place of others.
+//! Aliases of models, and fallback models.
 
 use contract_id::contract;
 use serde_json::json;
@@ -57,7 +57,7 @@ fn an_alias_gets_the_model_it_stands_for_and_the_receipt_names_both() {
     assert_eq!(
         reply.json()["model"],
         "small",
-        "the engine's own word stays"
+        "the engine's own name stays"
     );
     let receipt = router.receipt_of(&reply);
     assert_eq!(
@@ -77,7 +77,7 @@ fn an_alias_gets_the_model_it_stands_for_and_the_receipt_names_both() {
         RawClient::get(&router.data(), "/v1/models/gpt-4o").json()["id"],
         "gpt-4o"
     );
-    // One by its own name goes as it came.
+    // A request with the model's own name is forwarded unchanged.
     let own = ask(&router, "small");
     assert_eq!(
         (own.status, own.header("x-warmroute-rewrites")),
@@ -112,7 +112,7 @@ fn only_the_models_name_changes_in_the_body() {
 
 #[test]
 #[contract("V44")]
-fn a_rule_falls_back_along_its_chain_while_nobody_can_serve_the_model_before() {
+fn a_rule_falls_back_along_its_chain_while_no_worker_serves_the_model_before() {
     let (router, mut engines) = fleet();
     let first = ask(&router, "claude-4");
     assert_eq!(

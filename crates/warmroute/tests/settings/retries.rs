@@ -1,4 +1,4 @@
-//! How often a request is sent, by both keys that limit it.
+//! How often a request is sent, by the two keys that limit it.
 
 use contract_id::contract;
 
@@ -6,8 +6,8 @@ use crate::harness::{
     Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, chat, json_reply,
 };
 
-/// Sends until the client was told that all workers are full.
-fn sends(config: &str) -> u64 {
+/// Sends one request to workers that are all full; returns the number of attempts.
+fn count_attempts(config: &str) -> u64 {
     let full = || ScriptedReply::whole(json_reply("503 Full", "", "{}"));
     let engines: Vec<_> = (0..5).map(|_| ScriptedEngine::start(full())).collect();
     let workers: Vec<_> = engines
@@ -30,7 +30,7 @@ fn sends(config: &str) -> u64 {
 
 #[test]
 #[contract("CH9", "CH10", "B2")]
-fn a_request_is_sent_as_often_as_the_smaller_of_both_keys_says() {
+fn the_smaller_of_both_keys_limits_how_often_a_request_is_sent() {
     for (config, count) in [
         ("", 3),
         ("request: {max_retries: 0}\n", 1),
@@ -39,6 +39,6 @@ fn a_request_is_sent_as_often_as_the_smaller_of_both_keys_says() {
         ("retry: {max_attempts: 2}\n", 2),
         ("request: {max_retries: 3}\nretry: {max_attempts: 9}\n", 4),
     ] {
-        assert_eq!(sends(config), count, "{config}");
+        assert_eq!(count_attempts(config), count, "{config}");
     }
 }

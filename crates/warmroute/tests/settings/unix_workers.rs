@@ -1,4 +1,4 @@
-//! Workers behind Unix sockets, beside others.
+//! Workers behind Unix sockets beside TCP workers.
 
 use contract_id::contract;
 
@@ -37,7 +37,7 @@ fn workers_behind_unix_sockets_and_ports_serve_side_by_side() {
             .all(|name| served.iter().any(|worker| worker == name)),
         "{served:?}"
     );
-    // All of the API goes there, whoever is asked by name.
+    // The whole API works there, with a pinned worker too.
     let pinned = [("x-warmroute-worker", "local")];
     let body = chat("sim", "hi", 2).to_string();
     let reply = RawClient::post_with(
@@ -52,7 +52,7 @@ fn workers_behind_unix_sockets_and_ports_serve_side_by_side() {
         "{}",
         reply.text()
     );
-    // One whose socket is gone is left out, and the other serves on.
+    // A worker whose socket is gone is excluded, and the other one keeps serving.
     drop(behind_socket);
     for _ in 0..4 {
         let reply = RawClient::chat(&router.data(), &chat("sim", "again", 2)).reply();

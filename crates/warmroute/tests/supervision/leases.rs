@@ -1,4 +1,4 @@
-//! What has a lease survives a pause of the router.
+//! State with a lease survives a pause of the router.
 
 use std::{thread::sleep, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::harness::{Program, RawClient, RawReply, RouterQueries as _, chat, eve
 
 /// Longer than a lease of three seconds.
 const PAUSE: Duration = Duration::from_secs(6);
-/// Two looks at what is over, and less than what is left of a lease.
+/// Two checks for expired leases, and less than the rest of a lease.
 const LOOKS: Duration = Duration::from_millis(1500);
 
 fn call(address: &str, method: &str, path: &str, body: &str) -> RawReply {
@@ -35,7 +35,7 @@ fn pause(router: &Program) {
 
 #[test]
 #[contract("F65")]
-fn a_worker_whose_lease_ran_out_while_the_router_stood_still_may_renew_it() {
+fn a_worker_whose_lease_expired_while_the_router_was_paused_may_renew_it() {
     let engines = [
         Program::engine(&["--no-kv-events"]),
         Program::engine(&["--no-kv-events"]),
@@ -50,7 +50,7 @@ fn a_worker_whose_lease_ran_out_while_the_router_stood_still_may_renew_it() {
     assert_eq!(
         renew(),
         200,
-        "it is renewed, not made anew; {}",
+        "it is renewed, not created again; {}",
         router.stderr()
     );
     let stalled = router.metric("warmroute_scheduler_stall_seconds_total", "");
@@ -58,14 +58,14 @@ fn a_worker_whose_lease_ran_out_while_the_router_stood_still_may_renew_it() {
     eventually("the stall to be logged", || {
         router.stderr().contains("stood still").then_some(())
     });
-    eventually("the lease to end when nobody renews it", || {
+    eventually("the lease to end without a renewal", || {
         (names(&router) == ["a"]).then_some(())
     });
 }
 
 #[test]
 #[contract("F65")]
-fn a_reservation_survives_a_pause_that_is_longer_than_its_life() {
+fn a_reservation_survives_a_pause_longer_than_its_ttl() {
     let engine = Program::engine(&["--no-kv-events"]);
     let router =
         Program::serve_with("routing: {reservation_ttl: 3s}", &[engine.url()], &[]).ready(1);
@@ -83,7 +83,7 @@ fn a_reservation_survives_a_pause_that_is_longer_than_its_life() {
         "",
     );
     assert_eq!(computed.status, 200, "{}", computed.text());
-    eventually("it to end when nobody calls", || {
+    eventually("it to end without a call", || {
         (router.metric("warmroute_leases", "") == 0.0).then_some(())
     });
     let late = call(&router.data(), "DELETE", "/v1/route/mine", "");
@@ -95,18 +95,18 @@ fn a_reservation_survives_a_pause_that_is_longer_than_its_life() {
 
 #[test]
 #[contract("F65")]
-fn time_outs_that_a_pause_caused_are_not_held_against_a_worker() {
+fn timeouts_caused_by_a_pause_do_not_count_against_a_worker() {
     let engine = Program::engine(&["--no-kv-events", "--overhead-ms", "2000"]);
     let yaml = "request: {timeout: 4s}\nretry: {max_attempts: 1}\n";
     let router = Program::serve_with(yaml, &[engine.url()], &[]).ready(1);
     let mut clients: Vec<_> = (0..12)
         .map(|_| RawClient::chat(&router.data(), &chat("sim", "hi", 1)))
         .collect();
-    eventually("all to be on their way", || {
+    eventually("all requests to be in flight", || {
         (router.metric("warmroute_leases", "") == 12.0).then_some(())
     });
     pause(&router);
-    // They may time out, once.
+    // The requests may time out once.
     for client in &mut clients {
         assert!(matches!(client.reply().status, 200 | 504));
     }

@@ -1,4 +1,4 @@
-//! The log never stops the router.
+//! The log never blocks the router.
 
 use std::{
     io::{BufRead, BufReader},
@@ -12,7 +12,7 @@ use crate::harness::{Program, RawClient, RouterQueries as _, chat, eventually};
 
 const LOGGED: &str = "logging: {requests: true, format: json}\nserver: {drain_grace: 0s, probe_listen: \"127.0.0.1:0\"}\n";
 
-/// A router whose log goes into a pipe that nobody reads.
+/// A router whose log goes into a pipe without a reader.
 struct UnreadLog {
     child: Child,
     ready: Value,
@@ -72,14 +72,14 @@ impl Drop for UnreadLog {
 
 #[test]
 #[contract("F67")]
-fn a_log_that_nobody_reads_stops_nothing_and_what_it_loses_is_counted() {
+fn an_unread_log_stops_nothing_and_its_lost_lines_are_counted() {
     let engine = Program::engine(&["--no-kv-events", "--speed", "1000"]);
     let mut router = UnreadLog::serve(&engine.url());
     eventually("the worker to be known", || {
         (RawClient::get(router.at("data"), "/readyz").status == 200).then_some(())
     });
     let body = chat("sim", "hi", 1).to_string();
-    // Each request leaves a line, most of which are its id.
+    // Each request writes a line that consists mostly of its id.
     let id = "r".repeat(128);
     let mut client = RawClient::connect(router.at("data"));
     let lost = (0..40_000).any(|n| {
@@ -122,14 +122,14 @@ fn a_log_that_nobody_reads_stops_nothing_and_what_it_loses_is_counted() {
         .args(["-TERM", &router.child.id().to_string()])
         .status();
     assert!(sent.unwrap().success());
-    let code = eventually("the router to end, whatever becomes of its log", || {
+    let code = eventually("the router to end despite its log", || {
         router.child.try_wait().unwrap()
     });
     assert_eq!(code.code(), Some(0));
 }
 
 #[test]
-fn lines_come_whole_in_order_and_to_the_last_one() {
+fn log_lines_are_complete_in_order_and_none_is_lost_at_exit() {
     let engine = Program::engine(&["--no-kv-events", "--speed", "1000"]);
     let router = Program::serve_with(LOGGED, &[engine.url()], &[]).ready(1);
     let mut client = RawClient::connect(&router.data());
@@ -156,7 +156,7 @@ fn lines_come_whole_in_order_and_to_the_last_one() {
     let place = |found: &dyn Fn(&Value) -> bool| lines.iter().position(found);
     let listening =
         place(&|line| line["fields"]["message"] == "listening").expect("the start is logged");
-    let told = place(&|line| {
+    let stopping = place(&|line| {
         line["fields"]["message"]
             .as_str()
             .is_some_and(|text| text.starts_with("told to stop"))
@@ -171,7 +171,7 @@ fn lines_come_whole_in_order_and_to_the_last_one() {
         requests.is_sorted() && requests[0] > listening,
         "{requests:?}"
     );
-    assert!(told.expect("the end is logged") > requests[199]);
+    assert!(stopping.expect("the end is logged") > requests[199]);
     let last = ended.stderr.lines().last().unwrap_or_default();
     assert!(
         ended.stderr.ends_with('\n') && last.contains("draining"),

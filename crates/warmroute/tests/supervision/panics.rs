@@ -1,4 +1,5 @@
-//! A panic costs one request, or one attempt of one task, and a router that cannot accept any more ends and says so.
+//! A panic costs one request, or one attempt of one task; a router that can no longer accept exits
+//! with an error.
 
 use contract_id::contract;
 use serde_json::json;
@@ -7,7 +8,7 @@ use crate::harness::{
     Program, RawClient, RawReply, RouterQueries as _, chat, eventually, streamed,
 };
 
-/// Tasks that run in any router. What serves Redis, LMCache, NATS or a decision log runs where those are configured.
+/// Tasks of every router. Those for Redis, LMCache, NATS or a decision log run only if configured.
 const TASKS: &[&str] = &[
     "accept",
     "admin_accept",
@@ -27,7 +28,7 @@ const TASKS: &[&str] = &[
     "worker",
 ];
 
-/// A router with this configuration, into which these panics are injected.
+/// A router with this configuration and these injected panics.
 fn panicking(rules: &str, yaml: &str, workers: &[String], flags: &[&str]) -> Program {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), yaml).unwrap();
@@ -76,15 +77,15 @@ fn a_panic_costs_one_request_or_one_attempt_of_one_task() {
     let yaml = "response_cache: {enabled: true}\nserver: {drain_grace: 0s, probe_listen: \"127.0.0.1:0\"}\n";
     let urls: Vec<_> = engines.iter().map(Program::url).collect();
     let router = panicking("every=200ms", yaml, &urls, &[]);
-    let (mut failed, mut asked) = (0.0, 0.0);
+    let (mut failed, mut sent) = (0.0, 0.0);
     eventually("each task to have panicked", || {
         let reply = ask_or_be_cut_off(&router);
-        asked += 1.0;
+        sent += 1.0;
         let lost = reply
             .as_ref()
             .is_none_or(|reply| reply.status == 500 || !reply.clean);
         failed += f64::from(u8::from(lost));
-        // Until a worker is known there is nobody to ask.
+        // A request before the first worker is known gets 503.
         assert!(lost || reply.is_some_and(|reply| matches!(reply.status, 200 | 503)));
         TASKS
             .iter()
@@ -94,11 +95,11 @@ fn a_panic_costs_one_request_or_one_attempt_of_one_task() {
     let router = router.ready(2);
     let panicked = router.metric("warmroute_panics_total", "");
     assert!(
-        failed <= panicked && failed < asked,
-        "{failed} of {asked} requests failed of {panicked} panics"
+        failed <= panicked && failed < sent,
+        "{failed} of {sent} requests failed of {panicked} panics"
     );
 
-    // All of it works still: what looks at the file, what supervises workers, what follows streams.
+    // All tasks still work: file watching, worker supervision, event streams.
     router.configure(&format!("{yaml}routing: {{policy: least_loaded}}\n"));
     eventually("the file to be read again", || {
         let in_force = RawClient::get(&router.admin(), "/admin/config").json();
@@ -112,7 +113,7 @@ fn a_panic_costs_one_request_or_one_attempt_of_one_task() {
             .any(|stream| stream["state"] == "live")
             .then_some(())
     });
-    eventually("nothing to be left of any request", || {
+    eventually("no state of any request to be left", || {
         (router.metric("warmroute_leases", "") == 0.0).then_some(())
     });
     router.signal("TERM");
@@ -120,7 +121,7 @@ fn a_panic_costs_one_request_or_one_attempt_of_one_task() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
-/// The reply to a request; `None` where the connection ended before its head was out.
+/// The reply to a request; `None` if the connection ended before its head.
 fn ask_or_be_cut_off(router: &Program) -> Option<RawReply> {
     let address = router.data();
     std::panic::catch_unwind(move || RawClient::chat(&address, &chat("sim", "hi", 2)).reply()).ok()
@@ -143,35 +144,35 @@ fn a_panic_while_a_reply_goes_out_is_counted_and_ends_that_reply_alone() {
         (router.metric("warmroute_panics_total", "") >= 1.0).then_some(())
     });
     router.settled();
-    eventually("the engine to be let go of", || {
+    eventually("the upstream request to be cancelled", || {
         (router.metric("warmroute_leases", "") == 0.0).then_some(())
     });
 }
 
 #[test]
 #[contract("F97")]
-fn a_router_that_cannot_accept_any_more_says_so_and_exits_with_1() {
+fn a_router_that_cannot_accept_connections_reports_it_and_exits_with_1() {
     let engine = Program::engine(&["--no-kv-events", "--itl-ms", "20"]);
     let yaml = "server: {drain_grace: 0s, drain_timeout: 2s, probe_listen: \"127.0.0.1:0\"}\n";
     let router = panicking("accept:every=500ms", yaml, &[engine.url()], &[]);
-    // Connections wait while nobody accepts, and those that were accepted live on.
+    // Connections wait while the listener does not accept; accepted ones stay alive.
     let mut stream = eventually("a stream to run", || {
         let mut client = RawClient::chat(&router.data(), &streamed(chat("sim", "hi", 5000)));
         (client.head().status == 200).then_some(client)
     });
     let probe = router.ready["probe"].as_str().unwrap().to_owned();
-    eventually("the probes to say so", || {
-        let said = ["/livez", "/readyz"].map(|path| {
+    eventually("the probes to report it", || {
+        let failed_probes = ["/livez", "/readyz"].map(|path| {
             let reply = RawClient::get(&probe, path);
             reply.status == 503
                 && reply.json()
                     == json!({"status": "failed", "reasons": ["the data listener cannot accept connections"]})
         });
-        (said == [true, true]).then_some(())
+        (failed_probes == [true, true]).then_some(())
     });
     assert!(
         stream.chunk().is_some_and(|chunk| !chunk.is_empty()),
-        "what was accepted goes on"
+        "accepted connections stay open"
     );
     let ended = router.wait();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);

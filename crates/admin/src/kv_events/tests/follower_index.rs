@@ -212,7 +212,7 @@ async fn follow_through(before: Vec<FollowerStep>, after: Vec<FollowerStep>) {
 }
 
 /// A state of several pieces, of which the first is read.
-async fn begun(
+async fn partly_read(
     index: &Arc<KvIndex>,
 ) -> (Pin<Box<impl Stream<Item = String> + use<>>>, EnvelopeReader) {
     index.apply(target(0), &stored(0, 0..30_000, Tier::Device));
@@ -232,9 +232,9 @@ async fn begun(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_while_the_state_is_read_is_told_once() {
+async fn blocks_stored_during_the_initial_state_are_sent_once() {
     let index = index();
-    let (mut events, mut reader) = begun(&index).await;
+    let (mut events, mut reader) = partly_read(&index).await;
     index.apply(target(1), &stored(1, 0..500, Tier::Device));
     reader.read(&all_of(&mut events).await.0);
     assert_eq!(reader.index.digest(), index.digest());
@@ -244,9 +244,9 @@ async fn what_comes_while_the_state_is_read_is_told_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_while_the_state_is_read_is_gone_whether_it_was_told_or_not() {
+async fn blocks_removed_during_the_initial_state_are_absent_at_the_follower() {
     let index = index();
-    let (mut events, mut reader) = begun(&index).await;
+    let (mut events, mut reader) = partly_read(&index).await;
     index.apply(target(0), &removed(0, 0..100, Tier::Device));
     index.apply(target(0), &removed(0, 29_000..30_000, Tier::Device));
     reader.read(&all_of(&mut events).await.0);
@@ -258,7 +258,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
     #[test]
     #[contract("MC13")]
-    fn another_index_that_reads_along_has_the_same_content(before in steps(0.7), after in steps(1.0)) {
+    fn a_following_index_has_the_same_content(before in steps(0.7), after in steps(1.0)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(follow_through(before, after));
     }

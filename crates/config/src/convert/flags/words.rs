@@ -39,7 +39,7 @@ mod tests {
     use super::words;
 
     #[test]
-    fn a_command_is_taken_apart_as_in_a_shell() {
+    fn a_command_is_split_as_in_a_shell() {
         let text = "# start\npython -m r \\\n  --a 'x y' --b=\"1 \\\" 2\"\t--c\\ d # done\n";
         assert_eq!(
             words(text),

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_conversation_is_forgotten_first() {
+    fn the_oldest_conversation_is_evicted_first() {
         let store = ResponseStore::default();
         for number in 0..=MOST_ENTRIES {
             store.put(&number.to_string(), vec![json!(number)]);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_used_twice_stands_for_the_later_conversation() {
+    fn a_reused_id_refers_to_the_later_conversation() {
         let store = ResponseStore::default();
         store.put("a", vec![json!(1)]);
         store.put("a", vec![json!(2)]);

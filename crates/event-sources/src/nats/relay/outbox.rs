@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_is_said_first_and_then_everything_in_order() {
+    fn state_messages_come_first_then_batches_in_order() {
         let mut outbox = Outbox::new(1_000);
         outbox.push(OutboxItem::Note(EngineLinkNote::Connected));
         outbox.push(batch(0));
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(
             outbox.announced_state(),
             EngineLinkNote::Disconnected,
-            "nobody knows yet"
+            "the state is not known yet"
         );
         assert_eq!(
             popped(&mut outbox),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_outbox_lets_the_oldest_messages_go_and_keeps_the_restart_between_them() {
+    fn a_full_outbox_drops_the_oldest_messages_and_keeps_the_restart_marker() {
         let mut outbox = Outbox::new(500);
         outbox.push(OutboxItem::Note(EngineLinkNote::Connected));
         popped(&mut outbox);
@@ -166,7 +166,7 @@ mod tests {
         for seq in 0..4 {
             outbox.push(batch(seq));
         }
-        // The old life's messages are dropped, and the new life is announced.
+        // The messages from before the restart are dropped; the restart is announced.
         assert_eq!(
             popped(&mut outbox),
             [

@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     #[contract("F20")]
-    fn each_dialect_has_its_own_word_for_whole() {
+    fn each_dialect_has_its_own_end_marker() {
         for (dialect, last) in [
             (
                 Dialect::Chat,
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     #[contract("F20")]
-    fn words_of_the_generated_text_end_nothing() {
+    fn end_markers_in_the_generated_text_are_ignored() {
         for (dialect, data) in [
             (
                 Dialect::Chat,

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_of_no_known_form_is_refused() {
+    fn a_prompt_of_an_unknown_form_is_rejected() {
         for prompt in [
             "5",
             "true",
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_or_of_another_form_is_refused_by_its_name() {
+    fn a_field_out_of_range_or_of_another_form_is_rejected_by_name() {
         let long = format!("\"request_id\":\"{}\"", "a".repeat(129));
         for (field, code, param) in [
             (

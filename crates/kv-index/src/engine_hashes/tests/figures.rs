@@ -1,5 +1,5 @@
-//! Cost of engine hashes, printed by
-//! `cargo test --release -p kv-index --lib engine_hashes::tests::figures -- --ignored --nocapture`.
+//! Prints the cost of engine hashes: `cargo test --release -p kv-index --lib
+//! engine_hashes::tests::figures -- --ignored --nocapture`.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ fn measure(what: &str, work: impl FnOnce()) {
 
 #[test]
 #[ignore = "prints figures of this machine"]
-fn what_names_cost() {
+fn cost_of_engine_hashes() {
     for of_run in [16, 128, 1024] {
         let mut names = names(0..2);
         names.table = HashIndex::new(BLOCKS);
@@ -42,7 +42,7 @@ fn what_names_cost() {
             });
         }
         println!("{:.1} bytes a block", names.bytes() as f64 / BLOCKS as f64);
-        // In another order than announced.
+        // In an order other than the announced one.
         let order: Vec<_> = (0..runs.len()).map(|at| at * 7919 % runs.len()).collect();
         measure("resolved", || {
             let mut found = 0;

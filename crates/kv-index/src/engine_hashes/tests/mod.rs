@@ -1,4 +1,4 @@
-//! Sharing of engine hashes between members, and their meaning.
+//! Sharing of engine hashes between the members of a hash group, and their resolution.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
@@ -15,7 +15,7 @@ fn size(tokens: u64) -> BlockSize {
     BlockSize::new(tokens).unwrap()
 }
 
-/// Hash over content: no two engines use one of them for different content.
+/// Returns a content hash: no two engines use it for different content.
 fn long(number: u64) -> EngineHash {
     EngineHash(number << 40)
 }
@@ -24,7 +24,7 @@ fn longs(numbers: Range<u64>) -> Vec<EngineHash> {
     numbers.map(long).collect()
 }
 
-/// Hashes of an engine that numbers its blocks.
+/// Returns hashes of an engine that numbers its blocks.
 fn counted(numbers: Range<u64>) -> Vec<EngineHash> {
     numbers.map(EngineHash).collect()
 }
@@ -33,7 +33,7 @@ fn spot(run: u32, at: u32) -> BlockRef {
     BlockRef { run, at }
 }
 
-/// A table with these members of one model.
+/// Returns a table with these members of one model.
 fn names(members: Range<u32>) -> EngineHashTable {
     let mut names = EngineHashTable::new(7, 1 << 20);
     for member in members {
@@ -42,17 +42,17 @@ fn names(members: Range<u32>) -> EngineHashTable {
     names
 }
 
-/// An announcement of blocks of 16 tokens that contradicts and moves nothing.
-fn say(names: &mut EngineHashTable, member: u32, said: &[EngineHash], run: u32, at: u32) {
+/// Announces blocks of 16 tokens; the announcement contradicts and moves nothing.
+fn announce(names: &mut EngineHashTable, member: u32, said: &[EngineHash], run: u32, at: u32) {
     assert_eq!(
         names.announce(member, size(16), said, run, at),
         Ok(AnnounceOutcome::default())
     );
 }
 
-/// An announcement that the group refuses; the member, which holds `held`, is split off, and then
-/// it is accepted.
-fn say_and_part(
+/// Announces hashes that the group refuses. The member, which holds `held`, is split off; then the
+/// announcement is accepted.
+fn announce_and_split(
     names: &mut EngineHashTable,
     member: u32,
     said: &[EngineHash],
@@ -62,7 +62,7 @@ fn say_and_part(
 ) {
     let refused = names.announce(member, size(16), said, run, at).unwrap_err();
     names.split_group(member, held.iter().cloned(), refused);
-    say(names, member, said, run, at);
+    announce(names, member, said, run, at);
 }
 
 fn resolve(names: &EngineHashTable, member: u32, name: EngineHash) -> Option<(BlockRef, bool)> {
@@ -80,28 +80,28 @@ fn family(names: &EngineHashTable, member: u32) -> u32 {
 }
 
 #[test]
-fn a_name_stands_for_the_block_it_was_announced_for() {
+fn an_engine_hash_resolves_to_its_announced_block() {
     let mut names = names(0..1);
-    say(&mut names, 0, &longs(1..4), 9, 100);
+    announce(&mut names, 0, &longs(1..4), 9, 100);
     assert_eq!(resolve(&names, 0, long(2)), Some((spot(9, 101), true)));
     assert_eq!(resolve(&names, 0, long(4)), None);
     assert_eq!(
         names.resolve(0, long(2), size(32)),
         None,
-        "names are kept per block size"
+        "hashes are kept per block size"
     );
     assert_eq!(resolve(&names, 1, long(2)), None, "nobody");
 }
 
 #[test]
 #[contract("DY18")]
-fn members_that_say_the_same_share_their_names() {
+fn members_with_equal_announcements_share_their_hashes() {
     let mut names = names(0..1);
-    say(&mut names, 0, &longs(0..1000), 0, 0);
+    announce(&mut names, 0, &longs(0..1000), 0, 0);
     let bytes = names.bytes();
     for member in 1..20 {
         names.join(member, QWEN);
-        say(&mut names, member, &longs(0..1000), 0, 0);
+        announce(&mut names, member, &longs(0..1000), 0, 0);
     }
     assert!(
         names.bytes() < bytes + 20 * 1024,
@@ -113,46 +113,46 @@ fn members_that_say_the_same_share_their_names() {
 
 #[test]
 #[contract("V9")]
-fn what_another_member_announced_is_proven_only_by_a_long_name_in_common() {
+fn a_shared_announcement_is_proven_only_by_a_common_long_hash() {
     let mut names = names(0..3);
-    say(&mut names, 0, &longs(1..9), 0, 0);
-    say(&mut names, 0, &counted(1..9), 1, 0);
+    announce(&mut names, 0, &longs(1..9), 0, 0);
+    announce(&mut names, 0, &counted(1..9), 1, 0);
     assert_eq!(
         resolve(&names, 1, long(1)),
         Some((spot(0, 0), false)),
         "it announced nothing"
     );
-    say(&mut names, 1, &counted(1..2), 1, 0);
+    announce(&mut names, 1, &counted(1..2), 1, 0);
     assert_eq!(
         resolve(&names, 1, long(1)),
         Some((spot(0, 0), false)),
-        "two engines may count alike"
+        "two engines may number their blocks alike"
     );
-    say(&mut names, 1, &longs(3..4), 0, 2);
+    announce(&mut names, 1, &longs(3..4), 0, 2);
     assert_eq!(resolve(&names, 1, long(1)), Some((spot(0, 0), true)));
     assert_eq!(
         resolve(&names, 0, long(1)),
         Some((spot(0, 0), true)),
-        "its own words"
+        "its own announcement"
     );
     assert_eq!(resolve(&names, 2, long(1)), Some((spot(0, 0), false)));
 }
 
 #[test]
-fn saying_again_what_it_said_itself_proves_nothing() {
+fn a_repeated_announcement_of_the_same_member_proves_nothing() {
     let mut names = names(0..2);
-    say(&mut names, 0, &longs(1..3), 0, 0);
-    say(&mut names, 1, &longs(11..13), 1, 0);
-    say(&mut names, 1, &longs(11..13), 1, 0);
+    announce(&mut names, 0, &longs(1..3), 0, 0);
+    announce(&mut names, 1, &longs(11..13), 1, 0);
+    announce(&mut names, 1, &longs(11..13), 1, 0);
     assert_eq!(resolve(&names, 1, long(1)), Some((spot(0, 0), false)));
 }
 
 #[test]
 #[contract("DY18")]
-fn engines_that_count_their_blocks_part_at_the_first_number_that_means_something_else() {
+fn engines_with_numbered_blocks_split_at_the_first_contradicting_number() {
     let mut names = names(0..2);
-    say(&mut names, 0, &counted(1..5), 0, 0);
-    say(&mut names, 1, &counted(1..3), 0, 0);
+    announce(&mut names, 0, &counted(1..5), 0, 0);
+    announce(&mut names, 1, &counted(1..3), 0, 0);
     let refused = names
         .announce(1, size(16), &counted(9..10), 0, 2)
         .unwrap_err();
@@ -162,7 +162,7 @@ fn engines_that_count_their_blocks_part_at_the_first_number_that_means_something
             name: EngineHash(9),
             spot: spot(0, 2)
         },
-        "the block has another name"
+        "the block has another hash"
     );
     let refused = names
         .announce(1, size(16), &counted(3..5), 1, 0)
@@ -173,23 +173,23 @@ fn engines_that_count_their_blocks_part_at_the_first_number_that_means_something
             name: EngineHash(3),
             spot: spot(1, 0)
         },
-        "the name has another block"
+        "the hash has another block"
     );
     names.split_group(1, [(0, 0..2)], refused);
-    say(&mut names, 1, &counted(3..5), 1, 0);
+    announce(&mut names, 1, &counted(3..5), 1, 0);
     assert_eq!(resolve(&names, 0, EngineHash(3)), Some((spot(0, 2), true)));
     assert_eq!(resolve(&names, 1, EngineHash(3)), Some((spot(1, 0), true)));
     assert_eq!(
         resolve(&names, 1, EngineHash(2)),
         Some((spot(0, 1), false)),
-        "what it held came along"
+        "its held blocks move with it"
     );
 }
 
 #[test]
-fn a_refused_announcement_leaves_nothing_behind() {
+fn a_refused_announcement_changes_nothing() {
     let mut names = names(0..2);
-    say(&mut names, 0, &counted(1..40), 0, 0);
+    announce(&mut names, 0, &counted(1..40), 0, 0);
     let before = names.table.bytes();
     let mut said = counted(100..130);
     said.push(EngineHash(20));
@@ -197,7 +197,7 @@ fn a_refused_announcement_leaves_nothing_behind() {
     assert_eq!(resolve(&names, 1, EngineHash(100)), None);
     assert_eq!(names.names_of(1).count(), 0);
     assert_eq!(names.table.bytes(), before);
-    // A hash twice within one announcement is a contradiction too.
+    // A hash that occurs twice in one announcement is also a contradiction.
     assert!(
         names
             .announce(1, size(16), &[EngineHash(100), EngineHash(100)], 1, 0)
@@ -207,46 +207,46 @@ fn a_refused_announcement_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_member_that_parts_joins_those_who_speak_like_it() {
+fn a_split_member_joins_a_group_that_agrees_with_it() {
     let mut names = names(0..4);
-    say(&mut names, 0, &longs(1..9), 0, 0);
-    say_and_part(&mut names, 1, &longs(101..109), 0, 0, &[]);
-    say_and_part(&mut names, 2, &longs(101..105), 0, 0, &[]);
+    announce(&mut names, 0, &longs(1..9), 0, 0);
+    announce_and_split(&mut names, 1, &longs(101..109), 0, 0, &[]);
+    announce_and_split(&mut names, 2, &longs(101..105), 0, 0, &[]);
     assert_eq!(family(&names, 1), family(&names, 2));
     assert_eq!(
         resolve(&names, 2, long(108)),
         Some((spot(0, 7), true)),
-        "they have a long name in common"
+        "they have a long hash in common"
     );
-    // The next one agrees with them about this block, but not about its held blocks.
-    say(&mut names, 3, &longs(201..202), 1, 0);
-    say(&mut names, 1, &longs(301..302), 1, 0);
-    say_and_part(&mut names, 3, &longs(101..103), 0, 0, &[(1, 0..1)]);
+    // The next member agrees with the group about this block, but not about its held blocks.
+    announce(&mut names, 3, &longs(201..202), 1, 0);
+    announce(&mut names, 1, &longs(301..302), 1, 0);
+    announce_and_split(&mut names, 3, &longs(101..103), 0, 0, &[(1, 0..1)]);
     assert_ne!(family(&names, 1), family(&names, 3));
     assert_eq!(resolve(&names, 3, long(201)), Some((spot(1, 0), true)));
 }
 
 #[test]
-fn whoever_parts_again_is_alone_and_never_refused() {
+fn a_member_that_splits_twice_is_alone_and_never_refused() {
     let mut names = names(0..3);
-    say(&mut names, 0, &counted(1..9), 0, 0);
-    say_and_part(&mut names, 1, &counted(101..109), 0, 0, &[]);
-    say_and_part(&mut names, 2, &counted(101..102), 0, 0, &[]);
+    announce(&mut names, 0, &counted(1..9), 0, 0);
+    announce_and_split(&mut names, 1, &counted(101..109), 0, 0, &[]);
+    announce_and_split(&mut names, 2, &counted(101..102), 0, 0, &[]);
     assert_eq!(family(&names, 1), family(&names, 2));
-    say_and_part(&mut names, 2, &counted(1..2), 0, 1, &[(0, 0..1)]);
+    announce_and_split(&mut names, 2, &counted(1..2), 0, 1, &[(0, 0..1)]);
     assert!(family(&names, 2) != family(&names, 1) && family(&names, 2) != family(&names, 0));
     assert_eq!(
         resolve(&names, 2, EngineHash(101)),
         Some((spot(0, 0), false)),
-        "what it held came along"
+        "its held blocks move with it"
     );
     assert_eq!(resolve(&names, 2, EngineHash(1)), Some((spot(0, 1), false)));
 }
 
 #[test]
-fn a_name_that_a_member_alone_uses_again_moves_and_the_old_block_is_told() {
+fn a_hash_reused_by_its_only_member_moves_and_the_old_block_is_reported() {
     let mut names = names(0..1);
-    say(&mut names, 0, &counted(1..4), 0, 0);
+    announce(&mut names, 0, &counted(1..4), 0, 0);
     let announced = names.announce(0, size(16), &counted(2..4), 1, 5).unwrap();
     assert_eq!(announced.moved, [spot(0, 1), spot(0, 2)]);
     assert_eq!(resolve(&names, 0, EngineHash(2)), Some((spot(1, 5), true)));
@@ -254,10 +254,10 @@ fn a_name_that_a_member_alone_uses_again_moves_and_the_old_block_is_told() {
 }
 
 #[test]
-fn a_copy_is_known_by_either_of_its_names_and_a_name_of_zero_is_a_name() {
+fn both_hashes_of_a_copy_resolve_and_zero_is_a_valid_hash() {
     let mut names = names(0..1);
-    say(&mut names, 0, &counted(0..2), 0, 0);
-    say(&mut names, 0, &counted(10..12), 0, 0);
+    announce(&mut names, 0, &counted(0..2), 0, 0);
+    announce(&mut names, 0, &counted(10..12), 0, 0);
     for (name, at) in [(0, 0), (1, 1), (10, 0), (11, 1)] {
         assert_eq!(
             resolve(&names, 0, EngineHash(name)),
@@ -269,29 +269,29 @@ fn a_copy_is_known_by_either_of_its_names_and_a_name_of_zero_is_a_name() {
 }
 
 #[test]
-fn the_names_of_one_block_are_bounded() {
+fn the_hashes_of_one_block_are_bounded() {
     let mut names = names(0..1);
     for name in 1..1000 {
-        say(&mut names, 0, &counted(name..name + 1), 0, 0);
+        announce(&mut names, 0, &counted(name..name + 1), 0, 0);
     }
     let known = (1..1000).filter(|name| resolve(&names, 0, EngineHash(*name)).is_some());
     assert_eq!(
         known.collect::<Vec<_>>(),
         [1, 993, 994, 995, 996, 997, 998, 999],
-        "the first and the newest"
+        "the first and the newest hash stay"
     );
 }
 
 #[test]
-fn a_cleared_member_starts_again_and_others_keep_what_they_share() {
+fn a_cleared_member_starts_empty_and_others_keep_the_shared_hashes() {
     let mut names = names(0..2);
-    say(&mut names, 0, &counted(1..4), 0, 0);
-    say(&mut names, 1, &counted(1..2), 0, 0);
+    announce(&mut names, 0, &counted(1..4), 0, 0);
+    announce(&mut names, 1, &counted(1..2), 0, 0);
     names.clear(0);
     assert_eq!(
         resolve(&names, 0, EngineHash(1)),
         Some((spot(0, 0), false)),
-        "another's word now, its own or not"
+        "now another member's announcement, whether it made the same one or not"
     );
     names.leave(1);
     assert_eq!(resolve(&names, 1, EngineHash(1)), None);
@@ -299,15 +299,15 @@ fn a_cleared_member_starts_again_and_others_keep_what_they_share() {
     assert_eq!(
         resolve(&names, 0, EngineHash(1)),
         None,
-        "nobody is left who said so"
+        "no member is left that announced it"
     );
 }
 
 #[test]
-fn names_of_a_family_that_ended_are_freed_slice_by_slice() {
+fn hashes_of_an_ended_group_are_freed_in_slices() {
     let mut names = names(0..1);
     let blocks = u64::from(RUN_BLOCKS);
-    say(&mut names, 0, &longs(0..blocks), 0, 0);
+    announce(&mut names, 0, &longs(0..blocks), 0, 0);
     let full = names.bytes();
     names.leave(0);
     assert_eq!(names.bytes(), full);
@@ -324,13 +324,13 @@ fn names_of_a_family_that_ended_are_freed_slice_by_slice() {
 }
 
 #[test]
-fn names_of_a_family_that_ended_go_as_new_ones_come() {
+fn hashes_of_an_ended_group_are_freed_as_new_ones_arrive() {
     let mut names = names(0..2);
     for round in 0..20 {
         names.leave(0);
         names.join(0, QWEN + 1);
         let said = longs(round * 1000..(round + 1) * 1000);
-        say(&mut names, 0, &said, 0, 0);
+        announce(&mut names, 0, &said, 0, 0);
     }
     assert!(
         names.run_hashes.bytes() + names.table.bytes() < 200 << 10,
@@ -340,23 +340,23 @@ fn names_of_a_family_that_ended_go_as_new_ones_come() {
 }
 
 #[test]
-fn a_run_number_used_again_has_no_names() {
+fn a_reused_run_number_has_no_hashes() {
     let mut names = names(0..1);
-    say(&mut names, 0, &longs(1..9), 3, 0);
+    announce(&mut names, 0, &longs(1..9), 3, 0);
     names.forget(3, 4..8);
     assert_eq!(resolve(&names, 0, long(4)), Some((spot(3, 3), true)));
     assert_eq!(resolve(&names, 0, long(5)), None);
     names.forget(3, 0..4);
     assert_eq!(names.names_of(3).count(), 0);
-    say(&mut names, 0, &longs(101..103), 3, 0);
+    announce(&mut names, 0, &longs(101..103), 3, 0);
     assert_eq!(resolve(&names, 0, long(101)), Some((spot(3, 0), true)));
     assert_eq!(resolve(&names, 0, long(1)), None);
 }
 
 #[test]
-fn a_removal_finds_a_name_in_every_size_the_member_announced() {
+fn a_removal_finds_a_hash_in_every_block_size_of_the_member() {
     let mut names = names(0..2);
-    say(&mut names, 0, &longs(1..40), 0, 0);
+    announce(&mut names, 0, &longs(1..40), 0, 0);
     names.announce(0, size(256), &longs(1..3), 1, 0).unwrap();
     let mut found = Vec::new();
     names.resolve_any(0, &[long(39), long(99), long(2)], |at, size, resolved| {
@@ -395,9 +395,9 @@ fn a_member_may_announce_eight_block_sizes() {
 }
 
 #[test]
-fn a_name_no_longer_needed_goes_unless_others_may_need_it() {
+fn an_unused_hash_is_freed_unless_other_members_may_need_it() {
     let mut names = names(0..1);
-    say(&mut names, 0, &counted(1..3), 0, 0);
+    announce(&mut names, 0, &counted(1..3), 0, 0);
     names.remove_hash(0, EngineHash(1), size(16));
     assert_eq!(resolve(&names, 0, EngineHash(1)), None);
     names.join(1, QWEN);
@@ -406,12 +406,12 @@ fn a_name_no_longer_needed_goes_unless_others_may_need_it() {
 }
 
 #[test]
-fn members_and_names_come_back_as_they_were() {
+fn members_and_hashes_survive_a_restore() {
     let mut before = names(0..4);
-    say(&mut before, 0, &longs(0..100), 0, 0);
-    say(&mut before, 1, &longs(0..50), 0, 0);
-    say_and_part(&mut before, 2, &counted(1..9), 0, 0, &[]);
-    say(&mut before, 2, &counted(11..13), 0, 0);
+    announce(&mut before, 0, &longs(0..100), 0, 0);
+    announce(&mut before, 1, &longs(0..50), 0, 0);
+    announce_and_split(&mut before, 2, &counted(1..9), 0, 0, &[]);
+    announce(&mut before, 2, &counted(11..13), 0, 0);
     before.forget(0, 30..40);
     let mut after = EngineHashTable::new(8, 1 << 20);
     let mut families: Vec<GroupMembership> = Vec::new();
@@ -440,12 +440,12 @@ fn members_and_names_come_back_as_they_were() {
     assert_eq!(
         resolve(&after, 1, long(70)),
         Some((spot(0, 70), true)),
-        "it was proven"
+        "the hash was proven"
     );
     assert_eq!(
         resolve(&after, 0, long(70)),
         Some((spot(0, 70), false)),
-        "nobody knows any more who said so"
+        "the announcing member is not known any more"
     );
     assert_eq!(family(&after, 3), family(&after, 0));
 }

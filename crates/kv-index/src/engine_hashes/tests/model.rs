@@ -1,4 +1,4 @@
-//! Engine hashes compared with plain maps, under any order of announcements and removals.
+//! Compares engine hashes with plain maps, under any order of announcements and removals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,8 +42,8 @@ enum HashStep {
     Tidy,
 }
 
-/// Few hashes, so that they collide: numbers, including zero, and long ones. Eight in all, as many
-/// as a block may have.
+/// Draws few hashes, so that they collide: numbers, including zero, and long ones. Eight in all,
+/// the most that a block may have.
 fn name() -> impl Strategy<Value = EngineHash> {
     prop_oneof![(0_u64..4).prop_map(EngineHash), (1_u64..5).prop_map(long)]
 }
@@ -61,7 +61,7 @@ fn step() -> impl Strategy<Value = HashStep> {
             }
         },
     );
-    // Content with a hash of its own, as of engines that hash it: members agree on it.
+    // Content with a content hash: members agree on it.
     let agreed = (member(), 0..RUNS - 1, 0..RUN, 1..4_u32).prop_map(|(member, run, at, count)| {
         let names = (at..RUN.min(at + count))
             .map(|at| long(u64::from(100 + run * 10 + at)))
@@ -92,7 +92,7 @@ fn size_of_run(run: u32) -> BlockSize {
 #[derive(Default)]
 struct HashModel {
     families: BTreeMap<u32, GroupNames>,
-    /// All announcements of each member, ever.
+    /// All announcements of each member, in its whole life.
     words: BTreeMap<u32, BTreeSet<(BlockName, BlockRef)>>,
     /// The announcements of each member since it joined, and so the blocks that it holds.
     own: BTreeMap<u32, BTreeSet<(BlockName, BlockRef)>>,
@@ -199,7 +199,7 @@ fn announce(
             }
             Err(refused) => refused,
         };
-        prop_assert!(parted < 2, "parted twice, and still refused");
+        prop_assert!(parted < 2, "split twice, and still refused");
         let held = model.held(member);
         names.split_group(
             member,
@@ -223,7 +223,7 @@ fn announce(
             let other = there.insert(name, spot);
             prop_assert!(
                 other.is_none_or(|other| other == spot),
-                "it joined a family that contradicts it"
+                "it joined a group that contradicts it"
             );
         }
     }
@@ -339,7 +339,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
     #[contract("V9", "DY18")]
-    fn names_are_what_a_map_per_family_would_be(steps in prop::collection::vec(step(), 1..60)) {
+    fn hashes_equal_a_plain_map_per_group(steps in prop::collection::vec(step(), 1..60)) {
         let mut names = EngineHashTable::new(7, 0);
         let mut model = HashModel::default();
         for member in 0..MEMBERS {

@@ -1,4 +1,4 @@
-//! Whole lookups during whole changes.
+//! Complete lookups during complete changes.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     writer::{FreedBlocks, RunHolder, RunNamespace, TreeWriter},
 };
 
-/// A small structure, and its writer.
+/// A small structure and its writer.
 struct Small {
     core: Arc<SharedIndex>,
     writer: TreeWriter,
@@ -92,7 +92,7 @@ fn look<const N: usize>(core: &SharedIndex, chain: &[SequenceHash]) -> [u32; N] 
 }
 
 #[test]
-fn a_chain_that_is_being_stored_is_credited_to_its_holder_only() {
+fn a_chain_during_its_store_is_credited_to_its_holder_only() {
     check(3, || {
         let mut small = Small::new();
         small.store(0, None, &chain(2, 1));
@@ -110,7 +110,7 @@ fn a_chain_that_is_being_stored_is_credited_to_its_holder_only() {
 }
 
 #[test]
-fn blocks_that_stay_are_found_while_their_array_moves_and_its_lines_serve_another_chain() {
+fn unchanged_blocks_are_found_while_their_array_moves_and_its_lines_are_reused() {
     check(2, || {
         let mut small = Small::new();
         let run = small.store(0, None, &chain(1, 8)).run;
@@ -132,7 +132,7 @@ fn blocks_that_stay_are_found_while_their_array_moves_and_its_lines_serve_anothe
 }
 
 #[test]
-fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_serve_another_chain() {
+fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_are_reused() {
     check(1, || {
         let mut small = Small::new();
         let root = small.store(0, None, &chain(1, 1)).run;
@@ -143,7 +143,8 @@ fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_serve_
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
-            // The last block is unknown; the one before it is searched only once the root is found.
+            // The last block is unknown; the search for the one before it starts when the root is
+            // found.
             let asked = [chain(1, 1), chain(2, 1), chain(4, 1)].concat();
             assert_eq!(look(&core, &asked), [2, 1, 0]);
         });
@@ -154,7 +155,7 @@ fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_serve_
 }
 
 #[test]
-fn a_run_that_changes_hands_is_credited_to_one_or_the_other() {
+fn a_run_that_changes_holders_is_credited_to_one_of_them() {
     check(1, || {
         let mut small = Small::new();
         let spot = small.store(0, None, &chain(1, 1));
@@ -166,13 +167,13 @@ fn a_run_that_changes_hands_is_credited_to_one_or_the_other() {
         });
         small.uncover(0, spot.run, 1);
         let again = small.store(1, None, &chain(1, 1));
-        assert_eq!(again.run, spot.run, "the number is used again");
+        assert_eq!(again.run, spot.run, "the number is reused");
         reader.join().unwrap();
     });
 }
 
 #[test]
-fn a_run_whose_number_array_and_lines_serve_another_chain_is_credited_to_nobody_for_it() {
+fn a_run_whose_number_array_and_lines_are_reused_is_credited_to_no_target() {
     check(0, || {
         let mut small = Small::new();
         let spot = small.store(0, None, &chain(1, 2));
@@ -185,7 +186,7 @@ fn a_run_whose_number_array_and_lines_serve_another_chain_is_credited_to_nobody_
         });
         small.uncover(0, spot.run, 2);
         let again = small.store(1, None, &chain(2, 1));
-        assert_eq!(again.run, spot.run, "the number is used again");
+        assert_eq!(again.run, spot.run, "the number is reused");
         reader.join().unwrap();
     });
 }
@@ -212,7 +213,7 @@ fn all_runs_of_an_answer_are_of_one_moment() {
 }
 
 #[test]
-fn holders_that_stay_are_credited_while_another_makes_an_area_necessary_and_leaves() {
+fn unchanged_holders_are_credited_while_another_needs_an_area_and_leaves() {
     check(2, || {
         let mut small = Small::new();
         let run = small.store(0, None, &chain(1, 1)).run;
@@ -231,7 +232,7 @@ fn holders_that_stay_are_credited_while_another_makes_an_area_necessary_and_leav
 }
 
 #[test]
-fn holders_that_stay_are_credited_while_their_area_moves_and_its_lines_serve_another_chain() {
+fn unchanged_holders_are_credited_while_their_area_moves_and_its_lines_are_reused() {
     check(2, || {
         let mut small = Small::new();
         let run = small.store(0, None, &chain(1, 2)).run;

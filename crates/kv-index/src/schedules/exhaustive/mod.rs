@@ -13,23 +13,23 @@
 //! | release fence in `RunHeads::begin` | all runs of an answer are of one moment |
 //! | release store in `RunHeads::end` | all runs of an answer are of one moment |
 //! | acquire load in `RunHeads::read` | all runs of an answer are of one moment |
-//! | acquire fence in `RunHeads::read` | holders that stay, while another needs an area |
+//! | acquire fence in `RunHeads::read` | unchanged holders, while another needs an area |
 //! | acquire fence in `SharedIndex::block_at` | blocks behind a branch |
-//! | acquire fence in `SharedIndex::attempt` | holders that stay, while another needs an area |
-//! | release fence in `Extents::take` | lines that one thread frees and another takes |
-//! | release fence in `Extents::give` | a key that stays |
+//! | acquire fence in `SharedIndex::attempt` | unchanged holders, while another needs an area |
+//! | release fence in `Extents::take` | lines freed by one thread and taken by another |
+//! | release fence in `Extents::give` | an unchanged key |
 //! | release store in `RunHeads::add` | a head in a new slab |
-//! | release store of the directory | a key that stays |
-//! | acquire load in `BlockTable::state` | a key that stays |
-//! | acquire load at the beginning of `BlockTable::find` | a key that stays |
-//! | acquire fences in `BlockTable::peek` and `BlockTable::find` | a key that stays |
+//! | release store of the directory | an unchanged key |
+//! | acquire load in `BlockTable::state` | an unchanged key |
+//! | acquire load at the beginning of `BlockTable::find` | an unchanged key |
+//! | acquire fences in `BlockTable::peek` and `BlockTable::find` | an unchanged key |
 //!
-//! According to the models, these could be relaxed: loads and stores of slots in the table and of
-//! their counts, the second load of the directory in `BlockTable::find`, loads of slabs,
-//! `SharedIndex::width`, `SharedIndex::doubts`. They stay: each makes a step of the argument local
-//! (the target of an entry is present), and is free on processors that keep stores in order. The
-//! pointer of a chunk is a separate case: its release and acquire prevent a race with the zeroing
-//! of the words, which are no atomics then.
+//! The models pass with these relaxed: loads and stores of slots in the table and of their counts,
+//! the second load of the directory in `BlockTable::find`, loads of slabs, `SharedIndex::width`,
+//! `SharedIndex::doubts`. They stay: each makes a step of the argument local (the target of an
+//! entry is present), and is free on processors that keep stores in order. The pointer of a chunk
+//! is a separate case: its release and acquire prevent a race with the zeroing of the words, which
+//! are no atomics then.
 
 mod lookups;
 mod pieces;

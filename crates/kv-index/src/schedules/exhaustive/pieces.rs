@@ -69,7 +69,7 @@ impl SmallRun {
 }
 
 #[test]
-fn lines_that_one_thread_frees_and_another_takes_are_not_taken_for_what_they_were() {
+fn lines_freed_by_one_thread_and_taken_by_another_are_not_read_as_their_old_content() {
     check(3, || {
         let small = SmallRun::new();
         let (lines, heads, old) = (
@@ -104,10 +104,10 @@ fn lines_that_one_thread_frees_and_another_takes_are_not_taken_for_what_they_wer
 }
 
 #[test]
-fn a_head_in_a_new_slab_says_what_was_written_there_and_not_what_the_lines_were_before() {
+fn a_head_in_a_new_slab_has_the_written_value_and_not_old_words() {
     check(3, || {
         let mut small = SmallRun::new();
-        // Free lines are in lists: the words of this one now look like a head of an even version.
+        // Free lines form lists: the words of this line now look like a head of an even version.
         let [other, between, line, _behind] = [(); 4].map(|()| small.line_of(0));
         small.extents.give(&small.lines, other, 1);
         small.extents.give(&small.lines, line, 1);
@@ -128,7 +128,7 @@ fn a_head_in_a_new_slab_says_what_was_written_there_and_not_what_the_lines_were_
     });
 }
 
-/// A table, and its writer's data.
+/// A table and its writer's data.
 struct SmallTable {
     lines: Arc<LineChunks>,
     table: Arc<BlockTable>,
@@ -213,7 +213,7 @@ fn assert_found(table: &BlockTable, lines: &LineChunks, at: u32) {
 }
 
 #[test]
-fn a_key_that_stays_is_found_while_its_segment_grows_and_its_lines_serve_another_purpose() {
+fn an_unchanged_key_is_found_while_its_segment_grows_and_its_lines_are_reused() {
     check(2, || {
         let mut small = SmallTable::new();
         let next = small.fill_up();
@@ -227,7 +227,7 @@ fn a_key_that_stays_is_found_while_its_segment_grows_and_its_lines_serve_another
 }
 
 #[test]
-fn a_key_that_stays_is_found_while_others_come_and_go_in_its_line() {
+fn an_unchanged_key_is_found_while_others_change_in_its_line() {
     check(2, || {
         let mut small = SmallTable::new();
         (0..3).for_each(|at| small.insert(at));

@@ -1,11 +1,11 @@
-//! A snapshot with any damage to its bytes is refused as a whole.
+//! A snapshot with any damaged byte is refused as a whole.
 
 use std::io::{self, Read};
 
 use super::*;
 
 #[test]
-fn every_single_flipped_bit_is_noticed() {
+fn every_flipped_bit_is_detected() {
     let file = written(&small(), HashScheme::default());
     for bit in 0..file.len() * 8 {
         let mut flipped = file.clone();
@@ -21,7 +21,7 @@ fn every_single_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn every_truncation_is_noticed_and_named() {
+fn every_truncation_is_detected_and_named() {
     let file = written(&small(), HashScheme::default());
     for length in 0..file.len() {
         let error = loaded(&file[..length]).unwrap_err();
@@ -33,7 +33,7 @@ fn every_truncation_is_noticed_and_named() {
 }
 
 #[test]
-fn bytes_behind_the_end_are_noticed() {
+fn bytes_behind_the_end_are_detected() {
     let mut file = written(&small(), HashScheme::default());
     file.push(0);
     let message = loaded(&file).unwrap_err().to_string();
@@ -73,7 +73,7 @@ fn several_pages() -> Vec<u8> {
 }
 
 #[test]
-fn a_page_in_another_ones_place_is_noticed() {
+fn a_swapped_page_is_detected() {
     let file = several_pages();
     let starts = pages(&file);
     assert!(starts.len() > 5);
@@ -94,7 +94,7 @@ fn a_page_in_another_ones_place_is_noticed() {
 }
 
 #[test]
-fn a_missing_page_is_noticed() {
+fn a_missing_page_is_detected() {
     let file = several_pages();
     let starts = pages(&file);
     let without = [&file[..starts[2]], &file[starts[3]..]].concat();
@@ -105,7 +105,7 @@ fn a_missing_page_is_noticed() {
 }
 
 #[test]
-fn a_snapshot_that_was_never_finished_is_refused() {
+fn an_unfinished_snapshot_is_refused() {
     let mut file = Vec::new();
     let mut writer = SnapshotWriter::new(&mut file, HashScheme::default()).unwrap();
     for _ in 0..1000 {
@@ -124,7 +124,7 @@ fn a_snapshot_that_was_never_finished_is_refused() {
 }
 
 #[test]
-fn a_failing_read_is_not_called_damage() {
+fn a_read_error_is_not_reported_as_damage() {
     struct FailingReader;
 
     impl Read for FailingReader {
@@ -149,7 +149,7 @@ fn a_failing_read_is_not_called_damage() {
 }
 
 #[test]
-fn a_failing_write_is_reported() {
+fn a_write_error_is_reported() {
     let mut full = [0; 100];
     let mut to = &mut full[..];
     let mut writer = SnapshotWriter::new(&mut to, HashScheme::default()).unwrap();

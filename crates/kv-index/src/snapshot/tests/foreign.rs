@@ -3,7 +3,7 @@
 use super::{page::VERSION, *};
 
 #[test]
-fn another_release_is_refused_by_its_version() {
+fn a_snapshot_of_another_format_version_is_refused() {
     let file = written(&small(), HashScheme::default());
     for found in [0, VERSION + 1, u32::MAX] {
         let mut other = file.clone();
@@ -43,7 +43,7 @@ fn hashes_of_another_scheme_are_refused_and_both_schemes_named() {
 }
 
 #[test]
-fn another_kind_of_file_is_refused() {
+fn a_file_of_another_kind_is_refused() {
     let error = loaded(b"kv_events: {enabled: true}\n").unwrap_err();
     assert!(
         matches!(error, SnapshotError::NotASnapshot { found } if &found == b"kv_event"),
@@ -73,7 +73,7 @@ fn a_snapshot_beyond_the_limit_is_refused() {
 /// The layout is a promise to later releases: if this fails, the format has changed, and its
 /// version must too.
 #[test]
-fn the_layout_of_version_1_stays() {
+fn the_layout_of_version_1_is_unchanged() {
     let file = written(&small(), HashScheme::default());
     let hex: String = file.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Snapshots with right checksums and wrong content.
+//! Snapshots with correct checksums and wrong content.
 
 use proptest::{collection::vec, prelude::*};
 
@@ -9,7 +9,7 @@ use super::{
 
 type SpoilFn = fn(&mut SampleContent);
 
-/// The words that name the contradiction, and the function that causes it.
+/// The expected error text of each contradiction, and the function that causes it.
 const CONTRADICTIONS: [(&str, SpoilFn); 22] = [
     ("namespace 1 a second time", |it| it.spaces[1].number = 1),
     ("namespace 0 equals an earlier one", |it| {
@@ -75,7 +75,7 @@ const CONTRADICTIONS: [(&str, SpoilFn); 22] = [
 ];
 
 #[test]
-fn records_that_contradict_each_other_are_refused() {
+fn contradicting_records_are_refused() {
     for (words, spoil) in CONTRADICTIONS {
         let mut sample = small();
         spoil(&mut sample);
@@ -91,7 +91,7 @@ fn records_that_contradict_each_other_are_refused() {
     }
 }
 
-/// A snapshot of these records, each with right checksums.
+/// Returns a snapshot of these records, each with correct checksums.
 fn forged(records: &[&[u8]]) -> Vec<u8> {
     let mut file = Vec::new();
     let mut pages = PageWriter::new(&mut file).unwrap();
@@ -124,14 +124,14 @@ fn lengths_beyond_their_page_are_refused_before_anything_is_allocated() {
         message.contains("a field of 4294967295 bytes, expected at most the 1 left of its page"),
         "{message}"
     );
-    // Slot, worker, rank, no model, four thousand million block sizes.
+    // Slot, worker, rank, no model, four billion block sizes.
     let target = [&[kind::TARGET][..], &ZERO, &ZERO, &ZERO, &[0], &MANY, &ONE].concat();
     let message = refusal(&[HEAD, &target]);
     assert!(
         message.contains("a field of 4 bytes, expected at most the 0 left of its page"),
         "{message}"
     );
-    // A whole namespace, and a run in it that starts a chain.
+    // A complete namespace, and a run in it that starts a chain.
     let space = [&[kind::SPACE][..], &ZERO, &ONE, &[0], &ONE, b"m", &[0, 0]].concat();
     let run = |count: u32| {
         [
@@ -173,7 +173,7 @@ fn lengths_beyond_their_page_are_refused_before_anything_is_allocated() {
 }
 
 #[test]
-fn a_page_of_gigabytes_takes_no_more_memory_than_the_bytes_that_came() {
+fn a_page_of_gigabytes_allocates_only_the_received_bytes() {
     let mut file = forged(&[HEAD]);
     let length = u32::MAX.to_le_bytes();
     let check = xxhash_rust::xxh3::xxh3_64_with_seed(&length, 12).to_le_bytes();
@@ -194,7 +194,7 @@ fn a_page_of_gigabytes_takes_no_more_memory_than_the_bytes_that_came() {
 }
 
 #[test]
-fn records_that_cannot_be_are_refused() {
+fn impossible_records_are_refused() {
     let end = [&[kind::END][..], &[0; 48]].concat();
     let wrong_counts = [&[kind::END][..], &[1; 48]].concat();
     let namespace = |identity: u8, tokens: [u8; 4], model: &[u8]| {
@@ -248,7 +248,7 @@ fn records_that_cannot_be_are_refused() {
     }
     assert!(
         loaded(&forged(&[HEAD, &end])).is_ok(),
-        "the parts of these cases are right by themselves"
+        "the parts of these cases are valid by themselves"
     );
     let blocks_before_runs = [&[kind::HOLDERS][..], &ZERO, &ONE, &[0], &ONE, &ZERO].concat();
     let target = [&[kind::TARGET][..], &ZERO, &ZERO, &ZERO, &[0], &ZERO, &[0]].concat();
@@ -259,7 +259,7 @@ fn records_that_cannot_be_are_refused() {
     );
 }
 
-/// A snapshot whose first page is empty.
+/// Returns a snapshot whose first page is empty.
 fn empty_page() -> Vec<u8> {
     let mut file = forged(&[]);
     file.truncate(12);
@@ -301,9 +301,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn records_changed_anywhere_are_refused_or_still_agree(changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+    fn changed_records_are_refused_or_still_consistent(changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
         let file = written(&small(), HashScheme::default());
-        // Between the head of the only page and the last checksum.
+        // The position lies between the head of the only page and the last checksum.
         let mut records = file[28..file.len() - 8].to_vec();
         for (place, value) in changes {
             *place.get_mut(&mut records) = value;

@@ -1,4 +1,4 @@
-//! Promises of a snapshot: it is equal after reading, and anything else is refused.
+//! A snapshot is equal after reading; any other file is refused.
 
 mod damage;
 mod foreign;
@@ -98,8 +98,8 @@ fn size(tokens: u64) -> BlockSize {
     BlockSize::new(tokens).unwrap()
 }
 
-/// Two namespaces, two targets, a chain of two runs with a hole in the held blocks, and one of
-/// everything else.
+/// Returns two namespaces, two targets, a chain of two runs with a hole in the held blocks, and one
+/// of each other record.
 fn small() -> SampleContent {
     let namespace = |salt: Option<&str>| Namespace {
         model: "qwen".into(),

@@ -6,19 +6,19 @@ use super::*;
 
 const TIERS: usize = Tier::ALL.len();
 
-/// Random properties of a run, before its numbers are fitted to the rest.
+/// Random properties of a run, before its numbers are adjusted to the others.
 #[derive(Clone, Debug)]
 struct RunDraft {
     parent: Option<(usize, u32)>,
     hashes: Vec<u64>,
-    /// Per target and tier the held blocks, as bits of 64 that repeat.
+    /// The held blocks per target and tier, as 64 bits that repeat.
     held: Vec<[u64; TIERS]>,
     names: Vec<(usize, u32, u32)>,
 }
 
 fn draft() -> impl Strategy<Value = RunDraft> {
     let length = prop_oneof![20 => 1..70_usize, 1 => Just(MAX_RUN_BLOCKS)];
-    // The hashes of a long run need not all be random.
+    // Not all hashes of a long run need to be random.
     let hashes = (length, any::<u64>())
         .prop_map(|(length, seed)| (0..length as u64).map(|i| seed ^ i << 32).collect());
     (
@@ -173,7 +173,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_written_is_read_again(sample in sample()) {
+    fn a_written_snapshot_reads_back_equal(sample in sample()) {
         let content = loaded(&written(&sample, HashScheme::default())).unwrap();
         prop_assert_eq!(content.spaces(), &sample.spaces);
         prop_assert_eq!(content.targets(), &sample.targets);
@@ -183,7 +183,7 @@ proptest! {
 }
 
 #[test]
-fn holders_come_back_in_order_however_they_were_written() {
+fn holders_are_read_in_order_whatever_order_they_were_written_in() {
     let mut shuffled = small();
     shuffled.runs[0].holders.reverse();
     let content = loaded(&written(&shuffled, HashScheme::default())).unwrap();
@@ -194,7 +194,7 @@ fn holders_come_back_in_order_however_they_were_written() {
 }
 
 #[test]
-fn a_run_held_by_more_targets_than_fit_a_page_comes_back() {
+fn a_run_with_more_holders_than_fit_a_page_reads_back_equal() {
     let mut sample = small();
     for slot in 100..20_100 {
         let target = Target {
@@ -219,7 +219,7 @@ fn a_run_held_by_more_targets_than_fit_a_page_comes_back() {
 }
 
 #[test]
-fn each_stretch_of_names_comes_with_its_own_names() {
+fn each_range_of_named_blocks_reads_back_with_its_own_hashes() {
     let content = loaded(&written(&small(), HashScheme::default())).unwrap();
     let run = content.runs().next().unwrap();
     let named: Vec<_> = run
@@ -236,7 +236,7 @@ fn each_stretch_of_names_comes_with_its_own_names() {
 }
 
 #[test]
-fn an_index_without_content_comes_back_empty() {
+fn an_empty_index_reads_back_empty() {
     let content = loaded(&written(&SampleContent::default(), HashScheme::default())).unwrap();
     assert_eq!(
         (
@@ -249,7 +249,7 @@ fn an_index_without_content_comes_back_empty() {
 }
 
 #[test]
-fn a_salt_of_megabytes_comes_back() {
+fn a_salt_of_megabytes_reads_back_equal() {
     let mut sample = small();
     sample.spaces[0].namespace.salt = Some("x".repeat(3 << 20).into());
     assert_eq!(
@@ -261,7 +261,7 @@ fn a_salt_of_megabytes_comes_back() {
 }
 
 #[test]
-fn what_would_not_come_back_is_not_written() {
+fn a_record_that_could_not_be_read_is_not_written() {
     let mut sample = small();
     let run = &mut sample.runs[0];
     let refusal = |run: &OwnRun| {
