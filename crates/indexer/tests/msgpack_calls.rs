@@ -73,7 +73,7 @@ async fn a_publisher_is_registered_and_queried_in_msgpack() {
     fixture
         .until(
             "/query",
-            &fixture::query(&[300_000; 8], &json!({})),
+            &desk::query(&[300_000; 8], &json!({})),
             &json!({"default": {"i": on_gpu(8)}}),
         )
         .await;

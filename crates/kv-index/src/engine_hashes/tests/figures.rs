@@ -37,7 +37,7 @@ fn cost_of_engine_hashes() {
         for (member, what) in [(0, "announced first"), (1, "announced by another")] {
             measure(what, || {
                 for (said, run) in runs.iter().zip(0..) {
-                    say(&mut names, member, said, run, 0);
+                    announce(&mut names, member, said, run, 0);
                 }
             });
         }
@@ -55,7 +55,7 @@ fn cost_of_engine_hashes() {
             for run in &order {
                 let number = u32::try_from(*run).unwrap();
                 names.forget(number, 0..RUN_BLOCKS);
-                say(&mut names, 0, &runs[*run], number, 0);
+                announce(&mut names, 0, &runs[*run], number, 0);
             }
         });
         measure("carried along when parting", || {
