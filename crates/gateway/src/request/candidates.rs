@@ -206,3 +206,138 @@ fn is_above(usage: Option<f64>, threshold: Option<f64>) -> bool {
         .zip(threshold)
         .is_some_and(|(usage, threshold)| usage > threshold)
 }
+
+#[cfg(test)]
+mod tests {
+    use fleet::{EngineKind, MessagesMode};
+    use kv_blocks::Role;
+
+    use super::{super::test_support, *};
+    use crate::request::{decide::RoutingFacts, overrides::HeaderOverrides, translate::ApiSupport};
+
+    /// The names of the candidates, and the exclusions with their reasons, of both pools.
+    fn sorted(
+        model: &ModelView,
+        facts: &RoutingFacts,
+        failed: &[Pin],
+    ) -> [(Vec<String>, Vec<(String, ExcludeReason)>); 2] {
+        let overrides = HeaderOverrides::default();
+        let placement = PlacementRequest {
+            overrides: &overrides,
+            facts,
+            failed,
+            same_body_as: None,
+            may_wait: false,
+        };
+        let pools = CandidatePools::of(model, &placement, Some(0.9));
+        [pools.decode, pools.prefill].map(names)
+    }
+
+    fn names(pool: CandidatePool) -> (Vec<String>, Vec<(String, ExcludeReason)>) {
+        let candidates = pool.candidates.iter().map(|it| it.name.to_string());
+        let excluded = pool
+            .excluded
+            .iter()
+            .map(|it| (it.name.to_string(), it.reason));
+        (candidates.collect(), excluded.collect())
+    }
+
+    fn full(number: u32) -> WorkerView {
+        let mut worker = test_support::worker(number);
+        worker.load.kv_usage_ratio = Some(0.95);
+        worker
+    }
+
+    fn prefill(worker: WorkerView) -> WorkerView {
+        WorkerView {
+            role: Role::Prefill,
+            ..worker
+        }
+    }
+
+    #[test]
+    fn a_worker_that_failed_the_request_or_has_another_api_is_excluded_with_the_reason() {
+        let anthropic = WorkerView {
+            engine: EngineKind::Anthropic,
+            messages: MessagesMode::Native,
+            ..test_support::worker(3)
+        };
+        let model = test_support::model(vec![
+            test_support::worker(1),
+            test_support::worker(2),
+            anthropic,
+        ]);
+        let failed = [Pin {
+            worker: WorkerId(2),
+            rank: None,
+        }];
+        let facts = RoutingFacts {
+            spoken: ApiSupport::Openai,
+            ..test_support::facts()
+        };
+        let [decode, _] = sorted(&model, &facts, &failed);
+        assert_eq!(decode.0, ["w1"]);
+        assert_eq!(
+            decode.1,
+            [
+                ("w2".to_owned(), ExcludeReason::FailedBefore),
+                ("w3".to_owned(), ExcludeReason::Dialect)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_prefill_worker_is_in_its_own_pool_and_only_there_excluded_as_busy() {
+        // A full decode worker stays a candidate: the router holds the request for it.
+        let model = test_support::model(vec![
+            full(1),
+            prefill(test_support::worker(2)),
+            prefill(full(3)),
+        ]);
+        let [decode, prefill] = sorted(&model, &test_support::facts(), &[]);
+        assert_eq!(decode.0, ["w1"]);
+        assert_eq!(decode.1, [("w2".to_owned(), ExcludeReason::Role)]);
+        assert_eq!(prefill.0, ["w2"]);
+        assert_eq!(prefill.1, [("w3".to_owned(), ExcludeReason::Busy)]);
+    }
+
+    #[test]
+    fn a_cooldown_counts_only_while_another_worker_is_eligible() {
+        let pool = |workers| {
+            let facts = test_support::facts();
+            let overrides = HeaderOverrides::default();
+            let placement = PlacementRequest {
+                overrides: &overrides,
+                facts: &facts,
+                failed: &[],
+                same_body_as: None,
+                may_wait: false,
+            };
+            CandidatePools::of(&test_support::model(workers), &placement, None).decode
+        };
+        let cools = |worker| worker == WorkerId(1);
+        let mut two = pool(vec![test_support::worker(1), test_support::worker(2)]);
+        two.exclude_in_cooldown(cools, None, None);
+        assert_eq!(
+            names(two),
+            (
+                vec!["w2".to_owned()],
+                vec![("w1".to_owned(), ExcludeReason::Busy)]
+            )
+        );
+        let mut one = pool(vec![test_support::worker(1)]);
+        one.exclude_in_cooldown(cools, None, None);
+        assert_eq!(names(one).0, ["w1"]);
+        // Busy workers are no alternative, nor are those that a pin rules out.
+        let mut beside_full = pool(vec![test_support::worker(1), full(2)]);
+        beside_full.exclude_in_cooldown(cools, None, Some(0.9));
+        assert_eq!(names(beside_full).0, ["w1", "w2"]);
+        let pin = Pin {
+            worker: WorkerId(1),
+            rank: None,
+        };
+        let mut pinned = pool(vec![test_support::worker(1), test_support::worker(2)]);
+        pinned.exclude_in_cooldown(cools, Some(pin), None);
+        assert_eq!(names(pinned).0, ["w1", "w2"]);
+    }
+}

@@ -454,7 +454,9 @@ fn retry_after(headers: &HeaderMap) -> Option<u32> {
 mod tests {
     use contract_id::contract;
 
-    use super::*;
+    use proxy::{FakeReply, FakeUpstream};
+
+    use super::{super::test_support, *};
 
     #[test]
     #[contract("F15")]
@@ -468,5 +470,129 @@ mod tests {
         assert_eq!(with("99999999"), Some(60));
         assert_eq!(with("Wed, 21 Oct 2026 07:28:00 GMT"), None);
         assert_eq!(with("-1"), None);
+    }
+
+    /// One attempt at a worker that replies by the script.
+    async fn attempt(reply: FakeReply) -> (Result<CommittedReply, AttemptFailure>, usize) {
+        let upstream = Arc::new(FakeUpstream::default());
+        let to = test_support::attempt_target(1);
+        upstream.script(to.worker.id, reply);
+        let dispatcher = test_support::dispatcher(&upstream);
+        let call = test_support::call(r#"{"model":"m"}"#);
+        let deadline = dispatcher.clock.now() + dispatcher.limits.request;
+        let body = call.body.bytes().clone();
+        let result = dispatcher.attempt(&call, body, &to, deadline).await;
+        (result, upstream.released())
+    }
+
+    #[tokio::test]
+    #[contract("F1", "F2", "F3")]
+    async fn each_failure_before_a_reply_has_its_class_and_its_cause() {
+        use AttemptClass::{C0, C1, C2};
+        use proxy::NotSent::{Refused, Unreachable};
+        let not_sent = |why| FakeReply::failure(SendFailure::NotSent(why));
+        let cases = [
+            (not_sent(Refused), Some(C0), Some(FailureKind::Refused)),
+            (
+                not_sent(Unreachable),
+                Some(C0),
+                Some(FailureKind::ConnectTimeout),
+            ),
+            (
+                FakeReply::failure(SendFailure::NoHead),
+                Some(C1),
+                Some(FailureKind::ResetBeforeHead),
+            ),
+            (
+                FakeReply::failure(SendFailure::Protocol),
+                None,
+                Some(FailureKind::Protocol),
+            ),
+            (FakeReply::json(429, "{}"), Some(C2), None),
+            (
+                FakeReply::json(502, "{}"),
+                Some(C2),
+                Some(FailureKind::Status),
+            ),
+            (
+                FakeReply::json(503, "{}"),
+                Some(C2),
+                Some(FailureKind::Unavailable),
+            ),
+            (
+                FakeReply::json(504, "{}"),
+                Some(C2),
+                Some(FailureKind::Status),
+            ),
+            (FakeReply::json(500, "{}"), None, Some(FailureKind::Status)),
+            (
+                FakeReply::json(301, "{}"),
+                None,
+                Some(FailureKind::Protocol),
+            ),
+        ];
+        for (number, (reply, class, kind)) in cases.into_iter().enumerate() {
+            let (result, _) = attempt(reply).await;
+            let failure = result.expect_err("nothing is worth committing to");
+            assert_eq!(
+                (failure.class, failure.kind),
+                (class, kind),
+                "case {number}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_whole_reply_and_a_clients_error_are_committed_to_and_free_their_connection() {
+        for status in [200, 400, 404, 422] {
+            let (result, released) = attempt(FakeReply::json(status, r#"{"a":1}"#)).await;
+            let CommittedReply { head, content } = result.expect("a reply");
+            assert_eq!((head.status.as_u16(), released), (status, 1));
+            assert!(matches!(content, BodyContent::Whole(bytes) if bytes == r#"{"a":1}"#));
+        }
+    }
+
+    #[tokio::test]
+    #[contract("F18")]
+    async fn a_stream_is_committed_to_at_its_first_bytes_and_not_at_its_head() {
+        let (result, released) = attempt(FakeReply::events([Ok("data: a\n\n".into())])).await;
+        let content = result.expect("a reply").content;
+        assert!(matches!(
+            content,
+            BodyContent::Begun { first, kind: BodyKind::Events, .. } if first == "data: a\n\n"
+        ));
+        assert_eq!(released, 0);
+        let (result, _) = attempt(FakeReply::events([Err("reset")])).await;
+        let failure = result.expect_err("no event came");
+        assert_eq!(failure.class, Some(AttemptClass::C1));
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_ends_early_is_a_failure_that_no_retry_follows() {
+        let broken = [Ok(Bytes::from_static(b"{\"a\"")), Err("reset")];
+        let (result, released) = attempt(FakeReply::pieces(http::Response::new(()), broken)).await;
+        let failure = result.expect_err("half a reply");
+        assert_eq!((failure.class, released), (None, 0));
+    }
+
+    #[tokio::test]
+    async fn a_reply_too_long_to_be_buffered_is_relayed_from_its_first_mebibyte_on() {
+        let piece = Bytes::from(vec![b' '; HELD_REPLY]);
+        let pieces = [Ok(piece), Ok(Bytes::from_static(b"x")), Ok("rest".into())];
+        let (result, _) = attempt(FakeReply::pieces(http::Response::new(()), pieces)).await;
+        let content = result.expect("a reply").content;
+        assert!(matches!(
+            content,
+            BodyContent::Begun { first, kind: BodyKind::Opaque, .. } if first.len() == HELD_REPLY + 1
+        ));
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[contract("F6")]
+    async fn a_worker_that_sends_no_byte_in_time_is_a_timeout_that_no_retry_follows() {
+        let late = FakeReply::json(200, "{}").after(Duration::from_secs(3600));
+        let failure = attempt(late).await.0.expect_err("it is late");
+        assert_eq!(failure.class, None);
+        assert_eq!(failure.kind, Some(FailureKind::FirstByteTimeout));
     }
 }

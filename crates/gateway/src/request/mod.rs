@@ -42,12 +42,15 @@ pub(crate) mod reply_body;
 pub(crate) mod reply_cache;
 pub(crate) mod reply_headers;
 mod retry_state;
+mod retry_step;
 mod route_api;
 mod routed_request;
 mod routing_notes;
 pub(crate) mod selection;
 pub(crate) mod send;
 mod session;
+#[cfg(test)]
+mod test_support;
 mod tokenize_api;
 pub(crate) mod translate;
 

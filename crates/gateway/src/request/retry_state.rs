@@ -8,6 +8,7 @@ use routing::{Pin, receipt::AttemptClass};
 use super::{
     dispatch::{AttemptFailure, FinalError},
     queue_wait::{QueueStage, WaitRecord},
+    retry_step::{FailedStep, PermitUse, RetryStep, UntriedWorkers},
 };
 use crate::retry::{Retries, RetryPermit};
 
@@ -76,11 +77,7 @@ impl RetryState {
         failed: FailedAttempt,
         wait: &mut WaitRecord,
     ) -> bool {
-        let RetryStage {
-            retries,
-            queue,
-            model,
-        } = stage;
+        let RetryStage { retries, queue, .. } = stage;
         let FailedAttempt {
             worker,
             pinned,
@@ -114,45 +111,53 @@ impl RetryState {
             }
         }
         self.excluded.push(Pin { worker, rank: None });
-        let workers = || {
-            model
-                .candidates
-                .iter()
-                .map(|candidate| candidate.target.worker)
-        };
-        let untried = || {
-            workers().filter(|worker| !self.excluded.iter().any(|tried| tried.worker == *worker))
-        };
-        if !pinned && untried().next().is_some() {
-            let free = match class {
-                AttemptClass::C0 => true,
-                AttemptClass::C1 => untried().any(|worker| !queue.fleet.failed_lately(worker)),
-                _ => false,
-            };
-            if !free {
-                self.permit = retries.permit();
-            }
-            return free || self.permit.is_some();
-        }
-        // A request of which nothing was sent counts as new: it also waits for a worker to appear
-        // or return, where that is allowed.
         let may_wait = queue.clock.now().since(failed_at) < queue.limits.no_worker;
-        if class == AttemptClass::C0 && may_wait {
-            self.waits_for_anybody = true;
-            self.excluded.clear();
-            return true;
-        }
-        let alone = pinned || workers().all(|other| other == worker);
-        let retriable = match class {
-            AttemptClass::C1 => alone || may_wait,
-            _ => alone && status == Some(503),
+        let failed = FailedStep {
+            class,
+            status,
+            pinned,
+            untried: self.untried(stage),
+            only_worker: stage.workers().all(|other| other == worker),
+            may_wait,
         };
-        if !retriable {
-            return false;
+        match failed.next() {
+            RetryStep::GiveUp => false,
+            RetryStep::Elsewhere(PermitUse::Free) => true,
+            RetryStep::Elsewhere(_) => {
+                self.permit = retries.permit();
+                self.permit.is_some()
+            }
+            RetryStep::WaitForWorker => {
+                self.waits_for_anybody = true;
+                self.excluded.clear();
+                true
+            }
+            RetryStep::Again(permit) => {
+                self.prepare_repeat(stage, permit, wait).await && {
+                    // Meanwhile the worker may turn out to be gone.
+                    self.waits_for_anybody = may_wait;
+                    self.excluded.clear();
+                    true
+                }
+            }
         }
+    }
+
+    /// Gets the permit of a retry at a worker that has failed the request, and pauses before it.
+    async fn prepare_repeat(
+        &mut self,
+        stage: RetryStage<'_>,
+        permit: PermitUse,
+        wait: &mut WaitRecord,
+    ) -> bool {
+        let RetryStage {
+            retries,
+            queue,
+            model,
+        } = stage;
         self.permit = retries.permit();
         if self.permit.is_none() {
-            if class != AttemptClass::C1 || !may_wait || pinned {
+            if permit != PermitUse::WaitedFor {
                 return false;
             }
             match queue.wait_until_retriable(retries, &model.id, wait).await {
@@ -161,13 +166,19 @@ impl RetryState {
             }
         }
         self.again_there += 1;
-        if !stage.pause(self.again_there - 1, wait.deadline()).await {
-            return false;
+        stage.pause(self.again_there - 1, wait.deadline()).await
+    }
+
+    fn untried(&self, stage: RetryStage<'_>) -> UntriedWorkers {
+        let tried = |worker| self.excluded.iter().any(|pin| pin.worker == worker);
+        let mut untried = stage.workers().filter(|worker| !tried(*worker)).peekable();
+        if untried.peek().is_none() {
+            UntriedWorkers::None
+        } else if untried.any(|worker| !stage.queue.fleet.failed_lately(worker)) {
+            UntriedWorkers::SomeHealthy
+        } else {
+            UntriedWorkers::AllFailedLately
         }
-        // Meanwhile the worker may turn out to be gone.
-        self.waits_for_anybody = may_wait;
-        self.excluded.clear();
-        true
     }
 }
 
@@ -189,6 +200,14 @@ pub(super) struct FailedAttempt {
 }
 
 impl RetryStage<'_> {
+    /// Returns the model's workers, one item for each rank.
+    fn workers(&self) -> impl Iterator<Item = WorkerId> {
+        self.model
+            .candidates
+            .iter()
+            .map(|candidate| candidate.target.worker)
+    }
+
     /// Waits before retry `n` (from 0) at the worker that failed; `false`: the time left is too
     /// short.
     async fn pause(self, n: u32, deadline: Moment) -> bool {

@@ -1,0 +1,149 @@
+//! Workers, models and requests of tests.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use fleet::{
+    CacheSource, EngineKind, EngineLoad, MessagesMode, ModelArtefacts, ModelCandidate, ModelView,
+    RankView, WorkerState, WorkerView,
+};
+use http::{HeaderMap, uri::PathAndQuery};
+use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, WorkerId};
+use net::{Clock, server::PeerAddress};
+use proxy::{AbortSwitch, FakeUpstream};
+use routing::ReplyMode;
+use tokenization::TokenizedPrompt;
+
+use super::{
+    accept::AcceptedRequest,
+    affinity::AffinityKeys,
+    attempt_limits::{AttemptLimits, StreamLimits},
+    body_budget::BodyBudget,
+    buffered_body::BufferedBody,
+    decide::RoutingFacts,
+    dispatch::{AttemptTarget, Dispatcher},
+    overrides::HeaderOverrides,
+    prefill::Handover,
+    translate::ApiSupport,
+};
+
+/// A ready vLLM worker with this number, named `wN`.
+pub(super) fn worker(number: u32) -> WorkerView {
+    let rank = RankView {
+        cache: CacheSource::Predicted,
+        replay: false,
+        stream: None,
+    };
+    WorkerView {
+        id: WorkerId(number),
+        name: format!("w{number}").into(),
+        url: format!("http://127.0.0.1:{}", 9000 + number)
+            .parse()
+            .expect("a URL"),
+        verified: true,
+        engine: EngineKind::Vllm,
+        version: None,
+        state: WorkerState::Ready,
+        since: time::OffsetDateTime::UNIX_EPOCH,
+        models: Vec::new(),
+        loras: Vec::new(),
+        namespace_model: None,
+        messages: MessagesMode::Translate,
+        role: Role::Unified,
+        bootstrap_port: None,
+        weight: 1.0,
+        block_size: BlockSize::new(16).expect("a size"),
+        block_size_known: true,
+        ranks: vec![rank],
+        api_key: None,
+        num_blocks: None,
+        allow_tiers: Vec::new(),
+        load: EngineLoad::default(),
+        ended: 0,
+        last_error: None,
+    }
+}
+
+pub(super) fn target(worker: &WorkerView) -> Target {
+    Target {
+        worker: worker.id,
+        rank: DpRank(0),
+    }
+}
+
+/// A model that these workers serve.
+pub(super) fn model(workers: Vec<WorkerView>) -> ModelView {
+    let candidate = |worker: WorkerView| ModelCandidate {
+        target: target(&worker),
+        worker: Arc::new(worker),
+        namespace_model: "m".into(),
+        lora: None,
+    };
+    ModelView {
+        id: "m".into(),
+        candidates: workers.into_iter().map(candidate).collect(),
+        unusable: Vec::new(),
+        panic: false,
+        split: false,
+        artefacts: Arc::new(ModelArtefacts::default()),
+        max_model_len: None,
+    }
+}
+
+/// An accepted chat with this body.
+pub(super) fn call(body: &'static str) -> AcceptedRequest {
+    let budget = BodyBudget::new(prometheus_client::metrics::gauge::Gauge::default());
+    AcceptedRequest {
+        request_id: "r1".into(),
+        received: Moment::START,
+        target: PathAndQuery::from_static("/v1/chat/completions"),
+        headers: HeaderMap::new(),
+        body: BufferedBody::new(
+            Bytes::from_static(body.as_bytes()),
+            budget.empty(PeerAddress::Local),
+        ),
+        overrides: HeaderOverrides::default(),
+    }
+}
+
+/// The facts of a request without a known prompt.
+pub(super) fn facts() -> RoutingFacts {
+    RoutingFacts {
+        prompt: TokenizedPrompt::without_blocks(0),
+        affinity: AffinityKeys::default(),
+        salt: None,
+        expected_output_tokens: None,
+        answer: ReplyMode::Whole,
+        pin: None,
+        handover: Handover::Possible,
+        spoken: ApiSupport::All,
+    }
+}
+
+pub(super) const LIMITS: AttemptLimits = AttemptLimits {
+    request: Duration::from_secs(10),
+    connect: Duration::from_secs(1),
+    stream: StreamLimits {
+        idle: Duration::from_secs(5),
+        total: Duration::from_secs(60),
+        strict: false,
+    },
+};
+
+/// A dispatcher to scripted workers.
+pub(super) fn dispatcher(upstream: &Arc<FakeUpstream>) -> Dispatcher {
+    Dispatcher {
+        upstream: Arc::<FakeUpstream>::clone(upstream),
+        abort: Arc::<AbortSwitch>::default(),
+        clock: Clock::system(),
+        limits: LIMITS,
+    }
+}
+
+pub(super) fn attempt_target(number: u32) -> AttemptTarget {
+    let worker = worker(number);
+    AttemptTarget {
+        target: target(&worker),
+        worker: Arc::new(worker),
+    }
+}
