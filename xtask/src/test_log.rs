@@ -18,7 +18,7 @@ pub(crate) const SKIPPED_RESULT: &str = "skipped";
 pub(crate) struct TestResult {
     /// The package's name in the file system's spelling is not in the output: this is the library's, `event_sources`.
     pub(crate) library: String,
-    /// `src/lib.rs` or `tests/wire.rs`.
+    /// `src/lib.rs` or `tests/suite/main.rs`.
     pub(crate) program: String,
     /// `module::tests::a_name`.
     pub(crate) name: String,
@@ -79,7 +79,7 @@ fn skipped_test(line: &str) -> Option<&str> {
 }
 
 /// `test a::b ... ok`. What a program under test printed may stand before the line, or before its result.
-fn result(line: &str) -> Option<(&str, String)> {
+pub(crate) fn result(line: &str) -> Option<(&str, String)> {
     let (before, result) = line.split_once(" ... ")?;
     let before = before.strip_suffix(" - should panic").unwrap_or(before);
     let (before, name) = before.rsplit_once(' ')?;
