@@ -1,12 +1,11 @@
 //! Where Redis is, and who uses it.
 
-mod sources;
-
 use std::time::Duration;
 
 use config::{KvCacheIndexSection, RedisSection};
 use contract_id::contract;
-use sources::{lines, load_all, problem, settings};
+
+use crate::sources::{lines, load_all, problem, settings};
 
 const SHARED: &str = "kv_cache_index: {enabled: true, backend: redis}\n";
 

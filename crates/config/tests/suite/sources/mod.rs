@@ -1,7 +1,5 @@
 //! Loads settings from a text, variables and flags, with a URL check that is enough for tests.
 
-#![allow(dead_code, reason = "each test program uses its part")]
-
 use config::{ConfigSource, Override, Problem, Settings};
 
 /// Takes `http(s)://host:port` and gives the rest, and `unix://PATH`; refuses everything else.

@@ -1,19 +1,20 @@
 //! What a configuration of another router becomes.
 
-mod sources;
-
 use std::time::Duration;
 
 use config::{Connector, LmcacheMode, Problem, TokenizerSetting, convert_vllm_router};
 use contract_id::contract;
 use kv_blocks::{BlockSize, Role};
 use proptest::prelude::*;
-use sources::{lines, load, settings};
+
+use crate::sources::{self, lines, load, settings};
 
 /// The seed's file, with the decode policy in both places where it is seen.
 const SEEDS: [&str; 2] = [
-    include_str!("../../../tests/fixtures/seed-configs/vllm-router-decode-policy-at-top.yaml"),
-    include_str!("../../../tests/fixtures/seed-configs/vllm-router-decode-policy-under-mode.yaml"),
+    include_str!("../../../../tests/fixtures/seed-configs/vllm-router-decode-policy-at-top.yaml"),
+    include_str!(
+        "../../../../tests/fixtures/seed-configs/vllm-router-decode-policy-under-mode.yaml"
+    ),
 ];
 
 /// A smallest file, to which tests add what they are about.

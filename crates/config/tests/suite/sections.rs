@@ -1,12 +1,11 @@
 //! What sections mean that name models, hooks, lists and logs.
 
-mod sources;
-
 use std::time::Duration;
 
 use config::{LogFormat, LogLevel};
 use contract_id::contract;
-use sources::settings;
+
+use crate::sources::{self, settings};
 
 #[test]
 #[contract("A13")]

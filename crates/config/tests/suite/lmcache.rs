@@ -1,12 +1,11 @@
 //! What `routing.lmcache` means, and which policy cannot be had without it.
 
-mod sources;
-
 use std::time::Duration;
 
 use config::{ConfigChanges, LmcacheMode, Settings};
 use contract_id::contract;
-use sources::{problem, settings};
+
+use crate::sources::{problem, settings};
 
 const WORKERS: &str = "workers: [{name: a, url: \"http://h:1\"}, {name: b, url: \"http://h:2/base\"}, {url: \"http://h:3\"}]\n";
 

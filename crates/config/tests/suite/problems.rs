@@ -1,9 +1,8 @@
 //! What a wrong configuration is answered with.
 
-mod sources;
-
 use contract_id::contract;
-use sources::{lines, load_all, only, problem, problems, settings};
+
+use crate::sources::{self, lines, load_all, only, problem, problems, settings};
 
 #[test]
 fn a_mistyped_key_is_named_with_its_place_and_the_nearest_known_one() {

@@ -1,10 +1,9 @@
 //! What a running program takes over of other settings.
 
-mod sources;
-
 use config::ConfigChanges;
 use contract_id::contract;
-use sources::settings;
+
+use crate::sources::settings;
 
 const WORKERS: &str =
     "workers: [{name: a, url: 'http://h:1', api_key: one}, {name: b, url: 'http://h:2'}]\n";

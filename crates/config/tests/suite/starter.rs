@@ -1,8 +1,6 @@
 //! The file that a newcomer starts from.
 
-mod sources;
-
-use sources::{lines, load};
+use crate::sources::{self, lines, load};
 
 #[test]
 fn the_starter_file_is_right_as_it_stands() {

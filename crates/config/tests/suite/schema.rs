@@ -1,9 +1,8 @@
 //! The table, its pages, and the effective configuration agree.
 
-mod sources;
-
 use serde_json::Value as Json;
-use sources::settings;
+
+use crate::sources::settings;
 
 #[test]
 fn the_effective_configuration_reads_back_as_itself() {

@@ -1,14 +1,13 @@
 //! Where replies are kept, how many and for how long.
 
-mod sources;
-
 use std::time::Duration;
 
 use config::{
     AbsentTemperature, CacheBackend, ConfigChanges, L1Kind, ResponseCacheSection, Secret,
 };
 use contract_id::contract;
-use sources::{lines, load_all, problem, problems, settings};
+
+use crate::sources::{lines, load_all, problem, problems, settings};
 
 const STORE: &str = "endpoint: \"http://s3:9000\", bucket: replies";
 

@@ -1,14 +1,13 @@
 //! What command lines of other routers, and files of Continuum Router, become.
 
-mod sources;
-
 use std::time::Duration;
 
 use config::{LogFormat, LogLevel, SourceRouter, convert_command, convert_continuum};
 use contract_id::contract;
 use kv_blocks::Role;
 use proptest::prelude::*;
-use sources::{lines, load_all, settings};
+
+use crate::sources::{lines, load_all, settings};
 
 fn converted(router: SourceRouter, command: &str) -> String {
     convert_command(router, "flags", command)

@@ -1,12 +1,11 @@
 //! Where KV events come from, and the view of prefixes.
 
-mod sources;
-
 use std::time::Duration;
 
 use config::{EventSource, Offloading, PrefixHashKind};
 use contract_id::contract;
-use sources::{lines, load_all, problem, settings};
+
+use crate::sources::{lines, load_all, problem, settings};
 
 #[test]
 #[contract("CK40", "CK54", "CK56")]

@@ -1,9 +1,8 @@
 //! Whatever the text is, there are settings or problems.
 
-mod sources;
-
 use proptest::prelude::*;
-use sources::{load, load_all, problems};
+
+use crate::sources::{load, load_all, problems};
 
 #[test]
 fn bombs_end_in_a_problem() {

@@ -1,9 +1,8 @@
 //! Every configuration that the reference documents print, as it stands there.
 
-mod sources;
-
 use contract_id::contract;
-use sources::{lines, load_all, only};
+
+use crate::sources::{lines, load_all, only};
 
 const FOLDER: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

@@ -1,6 +1,6 @@
 //! Encryption in the configuration: what belongs together, and what may be reached from elsewhere.
 
-mod sources;
+use crate::sources;
 
 fn problems(text: &str) -> Vec<String> {
     sources::problems(text)

@@ -1,7 +1,5 @@
 //! What a right configuration means.
 
-mod sources;
-
 use std::{num::NonZeroU32, time::Duration};
 
 use config::{
@@ -10,7 +8,8 @@ use config::{
 };
 use contract_id::contract;
 use kv_blocks::Tier;
-use sources::{lines, load_all, settings};
+
+use crate::sources::{self, lines, load_all, settings};
 
 fn listen(text: &str) -> ListenSetting {
     text.parse().expect("an address")
