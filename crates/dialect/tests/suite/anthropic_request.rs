@@ -1,10 +1,5 @@
 //! Requests for messages in the words of a chat completion.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a set-up that does not work is a failed test"
-)]
-
 use dialect::{Anchor, Dialect, PromptPart, ViewError, messages_to_chat, view};
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,10 +1,5 @@
 //! Which replies are kept, as what object, and what stream a kept object becomes.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a set-up that does not work is a failed test"
-)]
-
 mod captured;
 mod generated;
 mod joined;

@@ -1,10 +1,5 @@
 //! Replies of chat workers in the words of messages: whole ones and streams.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a set-up that does not work is a failed test"
-)]
-
 use contract_id::contract;
 use dialect::{
     ChunkOutcome, MessageStream, SseEvent, SseSplitter, error_from_chat, message_from_chat,

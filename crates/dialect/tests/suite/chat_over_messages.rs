@@ -1,10 +1,5 @@
 //! Chats asked of workers that have messages only, and their replies.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a set-up that does not work is a failed test"
-)]
-
 use contract_id::contract;
 use dialect::{
     ChatStream, ChunkOutcome, CompletionOptions, chat_from_message, chat_to_messages,
