@@ -1,5 +1,4 @@
 //! An engine with a clock that the test turns.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,11 +1,9 @@
 //! Sequences that get all their blocks at once, and prompts that are known by the names of their blocks.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use engine_model::{Allocation, CacheEvent, EngineSettings, NamedRequest, RequestId, SubmitError};
 use kv_blocks::EngineHash;
-use support::{BLOCK, EngineBench, settings};
+
+use crate::support::{BLOCK, EngineBench, settings};
 
 fn reserving(device_blocks: u32) -> EngineBench {
     EngineBench::new(EngineSettings {

@@ -1,12 +1,10 @@
 //! What is reused, and what is announced about it.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use engine_model::CacheEvent;
 use kv_blocks::Tier;
 use proptest::prelude::*;
-use support::{
+
+use crate::support::{
     BLOCK, EngineBench, adapted, believed, request, salted, settings, tokens, transferred,
 };
 

@@ -1,7 +1,4 @@
 //! Who runs when, and how long it takes.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use std::time::Duration;
 
@@ -10,7 +7,8 @@ use engine_model::{
     RequestId, Scheduling, SubmitError,
 };
 use kv_blocks::Moment;
-use support::{EngineBench, request, settings, tokens};
+
+use crate::support::{EngineBench, request, settings, tokens};
 
 #[test]
 fn a_request_gets_its_tokens_one_a_step_and_ends_with_its_reason() {
