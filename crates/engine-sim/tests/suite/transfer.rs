@@ -1,11 +1,9 @@
 //! A prompt computed by one engine and generated from by another.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use contract_id::contract;
 use serde_json::{Value, json};
-use support::{chat, engine, post, stats};
+
+use crate::support::{chat, engine, post, stats};
 
 /// As a router asks for a prefill.
 fn prefill(mut body: Value) -> Value {

@@ -1,10 +1,8 @@
 //! Calls of tools, JSON by schema, thoughts, stop strings, choices and log probabilities in chats.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use serde_json::{Value, json};
-use support::{chat, chunks, engine, joined, post, streamed};
+
+use crate::support::{chat, chunks, engine, joined, post, streamed};
 
 fn weather() -> Value {
     json!({"type": "function", "function": {

@@ -1,10 +1,8 @@
 //! The other APIs: responses, messages, scores.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use serde_json::{Value, json};
-use support::{chunks, engine, post};
+
+use crate::support::{chunks, engine, post};
 
 fn types(events: &[Value]) -> Vec<&str> {
     let mut types: Vec<&str> = events

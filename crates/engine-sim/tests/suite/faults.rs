@@ -1,7 +1,4 @@
 //! What goes wrong when a test asks for it, and what happens when a client leaves.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use std::time::Duration;
 
@@ -10,7 +7,10 @@ use engine_sim::RunningEngine;
 use http::Method;
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
-use support::{chat, engine, eventually, fault, get, open, post, request, send, stats, streamed};
+
+use crate::support::{
+    self, chat, engine, eventually, fault, get, open, post, request, send, stats, streamed,
+};
 
 async fn faulty(
     kind: &str,

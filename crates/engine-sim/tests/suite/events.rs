@@ -1,7 +1,4 @@
 //! KV events over real sockets: what is published, replayed and disturbed.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,8 +11,9 @@ use kv_events::{
     vllm,
 };
 use serde_json::{Value, json};
-use support::{chat, engine, eventually, get, long_text, post, request, send, stats};
 use zmtp::{Dealer, Limits, Sub, SubEvent};
+
+use crate::support::{chat, engine, eventually, get, long_text, post, request, send, stats};
 
 /// A reader of one rank's live stream.
 struct LiveReader {

@@ -1,10 +1,8 @@
 //! What an engine can be started without, as a real one can be misconfigured.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use serde_json::{Value, json};
-use support::{chat, engine, get, long_text, post, stats, streamed};
+
+use crate::support::{chat, engine, get, long_text, post, stats, streamed};
 
 #[tokio::test]
 async fn without_prefix_caching_nothing_is_found_or_published_and_the_metrics_say_so() {

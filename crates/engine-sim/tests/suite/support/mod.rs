@@ -1,5 +1,4 @@
 //! A started engine and a plain HTTP client.
-#![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::{future::Future, time::Duration};
 

@@ -1,11 +1,9 @@
 //! Chat, completions and the smaller endpoints, in vLLM's shapes.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
-
-mod support;
 
 use http::Method;
 use serde_json::{Value, json};
-use support::{chat, engine, get, long_text, post, request, send, stats, streamed};
+
+use crate::support::{chat, engine, get, long_text, post, request, send, stats, streamed};
 
 #[tokio::test]
 async fn a_chat_reply_has_vllms_shape_and_always_tells_cached_tokens() {
