@@ -1,12 +1,9 @@
 //! What registered publishers announce is what queries find, each in its own dimensions.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod desk;
-
 use contract_id::contract;
-use desk::{IndexerFixture, StoredSequence, TestPublisher, engine, on_gpu, query};
 use serde_json::{Value, json};
+
+use crate::desk::{IndexerFixture, StoredSequence, TestPublisher, engine, on_gpu, query};
 
 const PROMPT: [u32; 13] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
 

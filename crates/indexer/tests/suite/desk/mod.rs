@@ -1,8 +1,5 @@
 //! An indexer that is called without a socket, and publishers of real events for it.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{sync::Arc, time::Duration};
 
 use axum::{

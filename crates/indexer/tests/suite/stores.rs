@@ -1,12 +1,9 @@
 //! A store beside several engines: its blocks count for each, under its medium.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod desk;
-
 use contract_id::contract;
-use desk::{IndexerFixture, StoreChange, StoredSequence, TestPublisher, engine, query};
 use serde_json::{Value, json};
+
+use crate::desk::{IndexerFixture, StoreChange, StoredSequence, TestPublisher, engine, query};
 
 /// What engines call their first block: a digest, which no two blocks have in common by chance.
 const NAME: u64 = 0xea06_fc71_a5ee_6e88;

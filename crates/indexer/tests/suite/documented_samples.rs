@@ -1,15 +1,12 @@
 //! Each body of the API's document is taken as it stands there, and answered as it says.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod desk;
-
 use std::fs;
 
 use contract_id::contract;
-use desk::{IndexerFixture, StoredSequence, TestPublisher};
 use kv_blocks::{BlockSize, HashScheme};
 use serde_json::{Value, json};
+
+use crate::desk::{IndexerFixture, StoredSequence, TestPublisher};
 
 fn sample(name: &str) -> Value {
     let path = concat!(

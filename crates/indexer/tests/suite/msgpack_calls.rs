@@ -1,13 +1,10 @@
 //! The same calls in msgpack, as some clients speak nothing else.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod desk;
-
 use contract_id::contract;
-use desk::{CallReply, IndexerFixture, StoredSequence, TestPublisher, on_gpu};
 use rmp::encode;
 use serde_json::{Value, json};
+
+use crate::desk::{self, CallReply, IndexerFixture, StoredSequence, TestPublisher, on_gpu};
 
 enum MsgpackPart<'a> {
     Text(&'a str),

@@ -1,13 +1,10 @@
 //! What is wrong with a call is said in one shape, and nothing else comes of it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod desk;
-
 use axum::{body::Body, http::Request};
 use contract_id::contract;
-use desk::{IndexerFixture, StoredSequence, TestPublisher, engine, query};
 use serde_json::{Value, json};
+
+use crate::desk::{IndexerFixture, StoredSequence, TestPublisher, engine, query};
 
 #[tokio::test]
 #[contract("MC1", "MC3", "MC5")]
