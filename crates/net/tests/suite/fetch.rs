@@ -1,8 +1,4 @@
 //! The one-shot client against a scripted server.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test fails by panicking, in its own helpers too"
-)]
 
 use std::time::Duration;
 

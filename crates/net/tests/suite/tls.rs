@@ -1,5 +1,4 @@
 //! Who is believed, on both sides of an encrypted connection.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 

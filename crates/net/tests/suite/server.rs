@@ -1,7 +1,5 @@
 //! Who gets a place among the connections of a listener, and who yields it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use contract_id::contract;

@@ -1,8 +1,4 @@
 //! Listening and connecting, over loopback and unix sockets.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test fails by panicking, in its own helpers too"
-)]
 
 use std::{io::ErrorKind, time::Duration};
 
