@@ -1,14 +1,13 @@
 //! Load is counted at the decision and freed exactly once.
 
-mod fleet;
-
-use fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens, with_prefix};
 use kv_blocks::WorkerId;
 use proptest::prelude::*;
 use routing::{
     Affinity, Dispatch, Pin, Policy, ReplyMode, ReservationId, Router, RoutingSettings, TargetLoad,
     WaitBudget,
 };
+
+use crate::fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens, with_prefix};
 
 const PATIENT: WaitBudget = WaitBudget {
     limit: std::time::Duration::from_secs(30),

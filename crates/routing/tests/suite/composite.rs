@@ -1,13 +1,12 @@
 //! Policies `composite` and `continuum`: who decides, by what, and what they fall back to.
 
-mod fleet;
-
 use std::sync::Arc;
 
 use contract_id::contract;
-use fleet::{TestFleet, TestRequest, ask, at_ms, tokens, with_prefix};
 use kv_blocks::{Moment, Tier};
 use routing::{Decision, Method, Policy, PrefixHolder, RoutingSettings};
+
+use crate::fleet::{TestFleet, TestRequest, ask, at_ms, tokens, with_prefix};
 
 const NOW: Moment = Moment::START;
 

@@ -2,19 +2,18 @@
 //!
 //! Everything runs in virtual time from fixed seeds: same code, same figures.
 
-mod fleet;
-
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap},
     time::Duration,
 };
 
-use fleet::{BLOCK, TestFleet, TestRequest, ask, target};
 use kv_blocks::{
     EngineHash, HashScheme, IndexUpdate, Moment, RemovedBlocks, SequenceHash, StoredBlocks, Tier,
 };
 use routing::{Policy, ReservationId};
+
+use crate::fleet::{self, BLOCK, TestFleet, TestRequest, ask, target};
 
 const WORKERS: u32 = 4;
 const CACHE_BLOCKS: usize = 1000;

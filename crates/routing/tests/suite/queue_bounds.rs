@@ -1,20 +1,19 @@
 //! What one call may do to the queue, and what one model's queue may do to another's.
 
-mod fleet;
-
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
 use contract_id::contract;
-use fleet::{TestFleet, TestRequest, ask, at_ms, candidate, target, tokens};
 use kv_blocks::Moment;
 use proptest::prelude::*;
 use routing::{
     Candidate, Dispatch, Policy, QueueSettings, ReleasedRequest, ReplyMode, Router,
     RoutingSettings, Ticket, WaitBudget, WaitReason,
 };
+
+use crate::fleet::{TestFleet, TestRequest, ask, at_ms, candidate, target, tokens};
 
 const PATIENT: WaitBudget = WaitBudget {
     limit: Duration::from_secs(30),

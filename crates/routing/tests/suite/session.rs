@@ -1,16 +1,15 @@
 //! Sessions: where they go, when they leave, and what is remembered of them.
 
-mod fleet;
-
 use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
-use fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, candidate, target, tokens};
 use kv_blocks::{Moment, WorkerId};
 use proptest::prelude::*;
 use routing::{
     Method, Pin, Policy, PromptGrowth, RoutingSettings, SessionKeys, SessionMode, SessionState,
 };
+
+use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, candidate, target, tokens};
 
 fn hard(workers: u32, policy: Policy) -> TestFleet {
     TestFleet::new(

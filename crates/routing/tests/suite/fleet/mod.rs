@@ -1,7 +1,5 @@
 //! A router, an index and a few workers, with short words for what tests do to them.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
-
 use std::{sync::Arc, time::Duration};
 
 use kv_blocks::{

@@ -1,13 +1,12 @@
 //! What knowledge of caches did for a decision, and how that is counted.
 
-mod fleet;
-
 use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
-use fleet::{TestFleet, TestRequest, ask, tokens, with_prefix};
 use kv_blocks::{Moment, Tier, WorkerId};
 use routing::{CacheUse, Decision, KvDecisionCounters, Pin, Policy, PrefixHolder};
+
+use crate::fleet::{TestFleet, TestRequest, ask, tokens, with_prefix};
 
 const NOW: Moment = Moment::START;
 

@@ -1,15 +1,14 @@
 //! `prefix_hash`: equal prompt beginnings to one target, until it is full.
 
-mod fleet;
-
 use std::collections::{BTreeMap, HashMap};
 
 use contract_id::contract;
-use fleet::{TestFleet, TestRandom, TestRequest, ask, target, tokens, with_prefix};
 use kv_blocks::{DpRank, Moment, WorkerId};
 use proptest::prelude::*;
 use routing::{Method, Pin, Policy, ReservationId, RingSettings, RoutingSettings};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, target, tokens, with_prefix};
 
 const NOW: Moment = Moment::START;
 

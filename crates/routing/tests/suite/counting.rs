@@ -1,13 +1,12 @@
 //! Policies that count: requests, turns, milliseconds and matched tokens.
 
-mod fleet;
-
 use std::time::Duration;
 
-use fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, target, tokens};
 use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{CacheAwareSettings, CostUnit, Overrides, Pin, Policy, ReplyMode, RoutingSettings};
+
+use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, target, tokens};
 
 const NOW: Moment = Moment::START;
 

@@ -1,14 +1,13 @@
 //! `rendezvous_hash` and `consistent_hash`: a session stays where it is.
 
-mod fleet;
-
 use std::{collections::HashMap, sync::Arc};
 
 use contract_id::contract;
-use fleet::{TestFleet, TestRandom, TestRequest, ask, in_session, target, with_prefix};
 use kv_blocks::Moment;
 use routing::{Affinity, Policy, RingSettings, RoutingSettings};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, in_session, target, with_prefix};
 
 const NOW: Moment = Moment::START;
 const BOTH: [Policy; 2] = [Policy::RendezvousHash, Policy::ConsistentHash];

@@ -1,10 +1,7 @@
 //! The receipt's shape, and how long receipts are kept.
 
-mod fleet;
-
 use std::sync::Arc;
 
-use fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens};
 use kv_blocks::{Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
@@ -16,6 +13,8 @@ use routing::{
     },
 };
 use serde_json::{Value, json};
+
+use crate::fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens};
 
 fn receipt(id: u64, verdict: RouterAnswer) -> Receipt {
     Receipt {

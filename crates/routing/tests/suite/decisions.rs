@@ -1,12 +1,11 @@
 //! What every decision promises, whatever the policy.
 
-mod fleet;
-
 use std::collections::HashSet;
 
-use fleet::{BLOCK, TestFleet, TestRequest, ask, candidate, target, tokens};
 use kv_blocks::{DpRank, Moment, Tier, WorkerId};
 use routing::{Dispatch, ExcludeReason, Method, Overrides, Pin, Policy, RoutingSettings, Tiers};
+
+use crate::fleet::{BLOCK, TestFleet, TestRequest, ask, candidate, target, tokens};
 
 const NOW: Moment = Moment::START;
 

@@ -1,13 +1,12 @@
 //! Policy `lmcache_aware`: who decides, by what, and what it falls back to.
 
-mod fleet;
-
 use contract_id::contract;
-use fleet::{TestFleet, TestRequest, ask};
 use kv_blocks::Moment;
 use routing::{
     Decision, LmcacheFacts, LmcacheSettings, Method, Overrides, Policy, RoutingSettings,
 };
+
+use crate::fleet::{TestFleet, TestRequest, ask};
 
 const NOW: Moment = Moment::START;
 

@@ -1,19 +1,18 @@
 //! Who is held, who goes next, and that nobody is lost.
 
-mod fleet;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens};
 use kv_blocks::{Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
     Dispatch, Overrides, Pin, Policy, QueueSettings, ReleasedRequest, ReservationId,
     RoutingSettings, TargetLoad, Ticket, WaitBudget,
 };
+
+use crate::fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens};
 
 const PATIENT: WaitBudget = WaitBudget {
     limit: Duration::from_secs(30),

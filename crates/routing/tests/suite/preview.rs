@@ -1,15 +1,14 @@
 //! Asking who would get a request gives the answer that sending it then gives, and leaves no trace.
 
-mod fleet;
-
 use contract_id::contract;
-use fleet::{
-    BLOCK, TestFleet, TestRequest, ask, at_ms, candidate, in_session, target, tokens, with_prefix,
-};
 use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
     Affinity, CacheSource, Decision, Overrides, Pin, Policy, Rates, ReplyMode, TargetLoad,
+};
+
+use crate::fleet::{
+    BLOCK, TestFleet, TestRequest, ask, at_ms, candidate, in_session, target, tokens, with_prefix,
 };
 
 /// One step in the life of a fleet.

@@ -1,16 +1,15 @@
 //! What `dynamo_cost` promises: blocks to compute, weighted, and blocks to hold.
 
-mod fleet;
-
 use std::collections::HashMap;
 
 use contract_id::contract;
-use fleet::{BLOCK, TestFleet, TestRequest, ask, target, tokens};
 use kv_blocks::{Moment, Tier, WorkerId};
 use routing::{
     CostUnit, Decision, DynamoSettings, Overrides, Pin, Plan, Policy, ReservationId,
     RoutingSettings, ScoredCandidate,
 };
+
+use crate::fleet::{BLOCK, TestFleet, TestRequest, ask, target, tokens};
 
 const NOW: Moment = Moment::START;
 

@@ -1,15 +1,14 @@
 //! What each policy promises.
 
-mod fleet;
-
 use std::collections::HashSet;
 
 use contract_id::contract;
-use fleet::{BLOCK, TestFleet, TestRequest, ask, at_ms, target, tokens};
 use kv_blocks::{HashScheme, Moment, SequenceHash, Tier, WorkerId};
 use routing::{
     Affinity, CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings,
 };
+
+use crate::fleet::{self, BLOCK, TestFleet, TestRequest, ask, at_ms, target, tokens};
 
 const NOW: Moment = Moment::START;
 

@@ -1,16 +1,15 @@
 //! Two pools for one request: who computes its prompt and who generates, what each of them counts, and that all of it is
 //! freed.
 
-mod fleet;
-
 use contract_id::contract;
-use fleet::{PrefillWorkers, TestFleet, TestRandom, ask, at_ms, candidate, target, tokens};
 use kv_blocks::{DpRank, Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
     Decision, ExcludeReason, ExcludedTarget, Pin, Plan, Policy, PrefillSkip, ReplyMode,
     RoutingSettings, TargetLoad,
 };
+
+use crate::fleet::{PrefillWorkers, TestFleet, TestRandom, ask, at_ms, candidate, target, tokens};
 
 const NOW: Moment = Moment::START;
 
