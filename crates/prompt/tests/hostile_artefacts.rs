@@ -1,4 +1,5 @@
 //! A model's own files are data of strangers: whatever they say, loading and rendering stay within memory and time.
+//! A program of its own, since it measures the memory of its process.
 
 #![allow(
     clippy::disallowed_methods,

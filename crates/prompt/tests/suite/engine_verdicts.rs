@@ -1,12 +1,11 @@
 //! Unusual requests, on which a real vLLM 0.32.0 was asked for its verdict: what it accepted has its ids here, what it
 //! refused is refused here; what only an engine can say is handed on to one, and counted.
 
-mod recorded;
-
 use dialect::{PromptPart, RawJson, TokenizeView, detokenize_view, tokenize_view};
 use prompt::{ChatRequest, PromptError, PromptModel};
-use recorded::{ids, tiny_qwen};
 use serde_json::Value;
+
+use crate::recorded::{self, ids, tiny_qwen};
 
 fn lines(route: &str) -> Vec<Value> {
     let all = recorded::lines("tokenize-edges-tiny-qwen.jsonl");

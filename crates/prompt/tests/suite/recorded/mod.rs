@@ -1,23 +1,18 @@
 //! What a real vLLM 0.32.0 answered, and the files of the model that it served.
-#![allow(
-    dead_code,
-    unreachable_pub,
-    reason = "each test binary uses its own part"
-)]
 
 use std::path::PathBuf;
 
 use prompt::{Artefacts, PromptModel};
 use serde_json::Value;
 
-pub fn fixture(name: &str) -> Vec<u8> {
+pub(crate) fn fixture(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/fixtures/vllm-real")
         .join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-pub fn tiny_qwen() -> PromptModel {
+pub(crate) fn tiny_qwen() -> PromptModel {
     PromptModel::load(Artefacts {
         tokenizer_json: &fixture("tiny-qwen/tokenizer.json"),
         tokenizer_config: Some(&fixture("tiny-qwen/tokenizer_config.json")),
@@ -26,7 +21,7 @@ pub fn tiny_qwen() -> PromptModel {
     .expect("the fixture is a model's own files")
 }
 
-pub fn lines(file: &str) -> Vec<Value> {
+pub(crate) fn lines(file: &str) -> Vec<Value> {
     let text = String::from_utf8(fixture(file)).expect("the fixture is text");
     text.lines()
         .map(|line| serde_json::from_str(line).expect("each line is json"))
@@ -34,6 +29,6 @@ pub fn lines(file: &str) -> Vec<Value> {
 }
 
 /// The token ids of an accepted request.
-pub fn ids(reply: &Value) -> Vec<u32> {
+pub(crate) fn ids(reply: &Value) -> Vec<u32> {
     serde_json::from_value(reply["tokens"].clone()).expect("an accepted request has ids")
 }

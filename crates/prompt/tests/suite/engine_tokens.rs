@@ -1,10 +1,9 @@
 //! Token ids equal to those that a real vLLM 0.32.0 returned, on every recorded line.
 
-mod recorded;
-
 use prompt::ChatRequest;
-use recorded::{ids, tiny_qwen};
 use serde_json::Value;
+
+use crate::recorded::{self, ids, tiny_qwen};
 
 /// Every recorded line of a kind; the engine accepted them all, so that what it refuses has a file of its own.
 fn lines(kind: &str) -> Vec<Value> {
