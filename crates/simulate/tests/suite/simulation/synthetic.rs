@@ -11,7 +11,7 @@ fn text(name: &str) -> String {
 }
 
 fn trace(name: &str) -> Trace {
-    crate::read(&text(name))
+    super::read(&text(name))
 }
 
 /// FNV-1a: enough to tell two texts apart.
@@ -38,7 +38,7 @@ fn the_same_name_gives_the_same_bytes_everywhere_and_another_seed_does_not() {
 fn it_is_read_as_any_other_trace_in_the_order_of_arrival() {
     for kind in KINDS {
         let text = text(kind.name);
-        let trace = crate::read(&text);
+        let trace = super::read(&text);
         assert_eq!(trace.requests.len(), text.lines().count(), "{}", kind.name);
         let times: Vec<u64> = text
             .lines()
@@ -132,7 +132,7 @@ fn what_would_fill_the_memory_is_refused() {
 
 #[test]
 fn the_manual_has_every_parameter_with_its_default_range_and_meaning() {
-    let manual = include_str!("../../../../docs/simulate.md");
+    let manual = include_str!("../../../../../docs/simulate.md");
     for kind in KINDS {
         assert!(
             manual.contains(&format!("`synthetic:{}`: {}.", kind.name, kind.doc)),

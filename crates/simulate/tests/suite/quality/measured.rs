@@ -6,7 +6,7 @@ use std::{sync::Mutex, thread};
 use routing::RoutingSettings;
 use simulate::{Cell, CellReport, TracePace, run};
 
-use crate::{
+use super::{
     figure::CellFigure,
     workloads::{FleetSize, QualityWorkload},
 };

@@ -1,6 +1,5 @@
 //! The simulation as a whole: times that can be worked out by hand, figures that another simulator agrees with, and events
 //! that come late or never.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod agreement;
 mod by_hand;

@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, fs, path::PathBuf};
 
-use crate::{
+use super::{
     figure::CellFigure,
     measured::{CellMeasurement, OVERALL},
 };
@@ -112,7 +112,13 @@ fn row(line: &str) -> GoldenRow {
 }
 
 fn file() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "quality", "golden.csv"]
-        .iter()
-        .collect()
+    [
+        env!("CARGO_MANIFEST_DIR"),
+        "tests",
+        "suite",
+        "quality",
+        "golden.csv",
+    ]
+    .iter()
+    .collect()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use routing::Policy;
 use simulate::{Cell, run};
 
-use crate::{cell, line, read};
+use super::{cell, line, read};
 
 /// A prompt, something else, and the prompt's next turn a second later. By turns the next turn would go to the engine that
 /// knows nothing of it: only who has heard of the cache sends it back.

@@ -4,7 +4,7 @@ use engine_model::Profile;
 use routing::Policy;
 use simulate::{CellReport, run};
 
-use crate::{cell, line, read};
+use super::{cell, line, read};
 
 /// Constants of the profile 8b-h200, in ms.
 const OVERHEAD: f64 = 14.1;

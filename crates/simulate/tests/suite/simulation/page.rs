@@ -3,7 +3,7 @@
 use routing::Policy;
 use simulate::{CellReport, SimulationReport, TraceSummary, html, run};
 
-use crate::{cell, line, read};
+use super::{cell, line, read};
 
 fn report(file: &str) -> SimulationReport {
     let trace = read(&[line(0, &[1, 2], 3), line(500, &[1, 2, 3], 3)].join("\n"));

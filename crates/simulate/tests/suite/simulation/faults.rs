@@ -5,7 +5,7 @@ use std::time::Duration;
 use routing::{CacheSource, Policy};
 use simulate::{FaultPlan, LostView, SlowEngine, run, run_in_detail};
 
-use crate::{cell, line, read};
+use super::{cell, line, read};
 
 #[test]
 fn a_slow_engine_takes_so_many_times_as_long_for_everything() {

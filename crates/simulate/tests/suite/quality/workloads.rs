@@ -7,7 +7,7 @@ use kv_blocks::BlockSize;
 use ruzstd::decoding::StreamingDecoder;
 use simulate::{Synthetic, Trace};
 
-const RECORDED: &[u8] = include_bytes!("../../../../tests/fixtures/traces/mixed-1000.jsonl.zst");
+const RECORDED: &[u8] = include_bytes!("../../../../../tests/fixtures/traces/mixed-1000.jsonl.zst");
 
 /// Near saturation a run's figures say more about its history than about the router.
 const STEADY: [FleetSize; 4] = [fleet(4, 0.3), fleet(4, 0.55), fleet(8, 0.3), fleet(8, 0.55)];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use routing::RoutingSettings;
 use simulate::{Cell, FaultPlan, LostView, RequestReport, SlowEngine, TracePace, run_in_detail};
 
-use crate::workloads::{self, QualityWorkload};
+use super::workloads::{self, QualityWorkload};
 
 const WORKERS: u32 = 4;
 const LOADS: [f64; 2] = [0.3, 0.55];

@@ -8,7 +8,7 @@ use simulate::{
     Cell, FitError, FitResult, ServedRequest, Synthetic, Trace, TracePace, fit, run_in_detail,
 };
 
-use crate::cell;
+use super::cell;
 
 const ENGINES: u32 = 4;
 

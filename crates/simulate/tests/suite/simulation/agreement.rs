@@ -3,9 +3,10 @@
 use routing::Policy;
 use simulate::{CellReport, TracePace, infinite_hit_ratio, run};
 
-use crate::{cell, read};
+use super::{cell, read};
 
-const CONVERSATION: &str = include_str!("../../../../tests/fixtures/traces/conversation-300.jsonl");
+const CONVERSATION: &str =
+    include_str!("../../../../../tests/fixtures/traces/conversation-300.jsonl");
 
 fn report(policy: Policy, workers: u32, seed: u64) -> CellReport {
     let trace = read(CONVERSATION);

@@ -1,8 +1,7 @@
 //! How well the router routes, held against what it reached before: a change that loses 2 % fails here and names the cell.
 //!
-//! `golden.csv` is written anew by `WARMROUTE_WRITE_GOLDEN=1 cargo test -p simulate --test quality`;
+//! `golden.csv` is written anew by `WARMROUTE_WRITE_GOLDEN=1 cargo test -p simulate --test suite quality::`;
 //! `docs/benchmarks/routing.md` says when that is right.
-#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
 mod faults;
 mod figure;
@@ -12,7 +11,7 @@ mod workloads;
 
 use routing::RoutingSettings;
 
-use crate::{
+use self::{
     figure::CellFigure,
     golden::{Golden, GoldenRow},
     measured::{CellMeasurement, measured, overall},
