@@ -1,7 +1,5 @@
 //! The codec alone: recorded bytes, any split, any rubbish.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use bytes::{Bytes, BytesMut};
 use proptest::{collection::vec, prelude::*};
 use zmtp::{

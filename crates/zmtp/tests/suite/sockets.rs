@@ -1,7 +1,5 @@
 //! The sockets against each other and against scripted peers, over loopback and unix sockets.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::time::Duration;
 
 use bytes::Bytes;

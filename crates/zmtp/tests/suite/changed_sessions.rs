@@ -1,13 +1,11 @@
 //! Recorded sessions with changes: whatever a peer sends is survived, and how it is cut does not matter.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-#[path = "../../../fuzz/checks/mutation.rs"]
+#[path = "../../../../fuzz/checks/mutation.rs"]
 mod mutation;
-#[path = "../../kv-index/tests/oracle/random.rs"]
+#[path = "../../../kv-index/tests/oracle/random.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod random;
-#[path = "../../../fuzz/checks/zmtp_session.rs"]
+#[path = "../../../../fuzz/checks/zmtp_session.rs"]
 mod zmtp_session;
 
 #[test]

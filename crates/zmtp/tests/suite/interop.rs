@@ -1,8 +1,6 @@
 //! Against libzmq, through the binding that the Python in `WARMROUTE_TEST_PYTHON`, or else `python3`, has. Without the
 //! binding the tests are skipped.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},

@@ -1,7 +1,5 @@
 //! Peers of a bound socket that send nothing, or never the end of a message.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::time::Duration;
 
 use contract_id::contract;
