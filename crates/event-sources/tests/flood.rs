@@ -2,9 +2,11 @@
 //!
 //! `FLOOD_SECONDS=60 cargo test --release -p event-sources --test flood -- --ignored --nocapture` measures; the short form
 //! only holds what is promised: the publisher never waits, memory is bounded, and the stream is soon up to date again.
+//! A program of its own, since it measures the memory of its process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "the suite uses the rest")]
 mod engine;
 #[path = "../../kv-index/tests/soak/memory.rs"]
 mod memory;
