@@ -1,4 +1,5 @@
 //! Prompts that never come twice do not take more memory than was allowed. `examples/soak` is the same for longer.
+//! A program of its own, since it measures the memory of its process.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 

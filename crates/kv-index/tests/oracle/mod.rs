@@ -10,13 +10,12 @@
 //! - [`reduce`]: the few steps that a failure needs.
 //! - [`readers`]: lookups beside one writer.
 //!
-//! Not here: blocks that a target holds more than once, which `tests/against_a_model.rs` and `tests/copies.rs` are about.
+//! Not here: blocks that a target holds more than once, which `against_a_model.rs` and `copies.rs` in `tests/suite` are about.
 //! No target stores again what it holds on its device, except by announcing a prompt from its root once more, which
 //! counts nothing twice.
 //!
 //! **Invariant**: a trial depends on its seed and its steps alone.
 
-#![allow(dead_code, reason = "each program that includes this uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
 pub(crate) mod random;

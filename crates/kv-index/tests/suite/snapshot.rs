@@ -1,10 +1,5 @@
 //! What is saved comes back, and nothing else does.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-#[path = "oracle/mod.rs"]
-mod oracle;
-
 use std::{
     io::{self, Write},
     sync::Arc,
@@ -16,7 +11,8 @@ use kv_blocks::{
     RemovedBlocks, SequenceHash, StoredBlocks, Target, Tier, WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex, LoadSummary, SnapshotError, TierBlocks, UpdateOutcome};
-use oracle::{setup::Setup, step::OracleStep, trial::Trial, whole};
+
+use crate::oracle::{setup::Setup, step::OracleStep, trial::Trial, whole};
 
 const NOW: Moment = Moment::START;
 

@@ -1,15 +1,12 @@
 //! A target whose cache is gone: nothing of it is credited at once, and its blocks are forgotten in slices.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use std::{collections::BTreeSet, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::Tier;
 use kv_index::{ChangeFeed, ChangeKind, KvIndex};
-use sequence::*;
+
+use crate::sequence::*;
 
 /// Namespaces, each with a chain of its own: more runs than one slice of a sweep looks at.
 const CHAINS: u32 = 3000;

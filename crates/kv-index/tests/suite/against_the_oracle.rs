@@ -1,15 +1,16 @@
 //! The index against the oracle: every answer, under random operations.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-#[path = "oracle/mod.rs"]
-mod oracle;
-
 use std::sync::Arc;
 
 use contract_id::contract;
 use kv_blocks::Tier;
-use oracle::{
+use proptest::{
+    collection::vec,
+    prelude::*,
+    test_runner::{Config, FileFailurePersistence},
+};
+
+use crate::oracle::{
     random::SplitMix64,
     readers::{Length, race},
     reduce::{list, report},
@@ -17,11 +18,6 @@ use oracle::{
     step::OracleStep,
     trial::Trial,
     world::{Extent, TargetNo},
-};
-use proptest::{
-    collection::vec,
-    prelude::*,
-    test_runner::{Config, FileFailurePersistence},
 };
 
 /// Plays trials of `steps` steps each.

@@ -1,15 +1,12 @@
 //! The feed of changes: whoever follows it, and dumps first, ends with what the index has.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use std::{collections::BTreeSet, sync::Arc};
 
 use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Target, Tier};
 use kv_index::{BlockChange, ChangeFeed, ChangeKind, IndexSettings, KvIndex};
 use proptest::prelude::*;
-use sequence::*;
+
+use crate::sequence::*;
 
 /// Who holds what, as a follower knows it: target, tier, salt and block.
 type FollowedBlocks = BTreeSet<(Target, Tier, Option<Arc<str>>, u64)>;

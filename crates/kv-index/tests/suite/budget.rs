@@ -1,15 +1,12 @@
 //! Memory: what is given back, and what goes where it is scarce.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::{EngineHash, HashScheme, IndexUpdate, StoredBlocks, Tier, WorkerId};
 use kv_index::{IndexSettings, IndexStats, KvIndex};
-use sequence::*;
+
+use crate::sequence::*;
 
 const SMALL: u64 = 64 << 10;
 

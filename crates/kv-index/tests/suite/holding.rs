@@ -1,9 +1,5 @@
 //! What the index credits, and what it refuses to.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use std::{collections::HashMap, sync::Arc};
 
 use contract_id::contract;
@@ -11,7 +7,8 @@ use kv_blocks::{
     BlockSize, EngineHash, HashScheme, IndexUpdate, Namespace, PromptIdentity, StoredBlocks, Tier,
 };
 use kv_index::{DumpCursor, KvIndex, TierBlocks, UpdateOutcome};
-use sequence::*;
+
+use crate::sequence::*;
 
 #[test]
 #[contract("V9", "DY18")]

@@ -1,8 +1,5 @@
 //! One sequence of tokens 0, 1, 2 and so on, what engines call its blocks, and an index to tell of it.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
 use std::sync::Arc;
 
 use kv_blocks::{

@@ -1,16 +1,13 @@
 //! The answer in the form that a router reads.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::{Namespace, SequenceHash, StoredBlocks, Target, Tier, WorkerId};
 use kv_index::{KvIndex, Matches, Overlap, TargetSlot};
 use proptest::{collection::vec, prelude::*};
-use sequence::*;
+
+use crate::sequence::*;
 
 #[test]
 fn slots_are_given_out_in_order_and_again_once_their_worker_is_gone() {

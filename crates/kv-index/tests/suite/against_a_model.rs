@@ -1,7 +1,5 @@
 //! Against the plainest thing that could be right: sets of prefixes per target, and a count of each one's copies.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

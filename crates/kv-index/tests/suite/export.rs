@@ -1,15 +1,12 @@
 //! The standing state in pieces: whoever applies them has the same content, whatever holes there are.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use std::sync::Arc;
 
 use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Target, Tier};
 use kv_index::{BlockChange, ChangeKind, ExportCursor, ExportedBlocks, IndexSettings, KvIndex};
 use proptest::prelude::*;
-use sequence::*;
+
+use crate::sequence::*;
 
 fn standing(index: &KvIndex, wanted: &dyn Fn(Target) -> bool) -> Vec<ExportedBlocks> {
     let mut place = ExportCursor::default();

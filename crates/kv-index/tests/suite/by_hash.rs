@@ -1,14 +1,11 @@
 //! Streams that name blocks by their rolling hashes, which may be wrong.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use contract_id::contract;
 use kv_blocks::{IndexUpdate, SequenceHash, StoredBlocks, Tier};
 use kv_index::{KvIndex, Overlap, UpdateOutcome};
 use proptest::{collection::vec, prelude::*};
-use sequence::*;
+
+use crate::sequence::*;
 
 const DEVICE: Tier = Tier::Device;
 

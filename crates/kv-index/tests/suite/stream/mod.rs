@@ -1,8 +1,5 @@
 //! One target's stream, with every block of one token: what the index credits beside what a set and a counter would.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

@@ -1,9 +1,5 @@
 //! Copies: a block stored twice is removed twice, and a block reported twice is not.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod stream;
-
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Range,
@@ -11,7 +7,8 @@ use std::{
 
 use contract_id::contract;
 use proptest::{collection::vec, prelude::*};
-use stream::{BlockPath, IndexStream};
+
+use crate::stream::{self, BlockPath, IndexStream};
 
 #[test]
 #[contract("V12", "V17")]

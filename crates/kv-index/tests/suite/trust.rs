@@ -1,14 +1,11 @@
 //! A target that is not trusted goes by predictions; what it announces stands beside them.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod stream;
-
 use std::{sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, Tier};
 use kv_index::TierBlocks;
-use stream::{IndexStream, TARGET, chain, namespace};
+
+use crate::stream::{IndexStream, TARGET, chain, namespace};
 
 const TTL: Duration = Duration::from_secs(100);
 const PROMPT: [u32; 6] = [1, 2, 3, 4, 5, 6];

@@ -1,15 +1,12 @@
 //! What is expected of a target: until when, how much of it, and what ends it.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use std::time::Duration;
 
 use contract_id::contract;
 use kv_blocks::{IndexUpdate, WorkerId};
 use kv_index::{IndexSettings, TierBlocks};
-use sequence::*;
+
+use crate::sequence::*;
 
 #[test]
 #[contract("V14", "V15")]

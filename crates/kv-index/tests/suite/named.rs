@@ -1,15 +1,12 @@
 //! Blocks of which only the names are said: placeholders of an offload tier, or of a store beside the engines.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
-mod sequence;
-
 use std::sync::Arc;
 
 use contract_id::contract;
 use kv_blocks::{EngineHash, HashScheme, IndexUpdate, NamedBlocks, Tier};
 use kv_index::{IndexSettings, KvIndex, UpdateOutcome};
-use sequence::*;
+
+use crate::sequence::*;
 
 fn named(names: impl IntoIterator<Item = u64>, tier: Tier) -> IndexUpdate {
     IndexUpdate::Named(NamedBlocks {

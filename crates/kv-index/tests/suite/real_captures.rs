@@ -1,7 +1,5 @@
 //! A captured session of a real vLLM 0.32: what the index holds is what the frames say.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
