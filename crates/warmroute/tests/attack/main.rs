@@ -9,7 +9,8 @@
 //! the end, and each part of the attack really took place. The ratio of the two p99 is printed, and checked where
 //! `ATTACK_MAX_RATIO` gives a bound (`tests/attack/run` does): a shared machine times nothing reliably in half a minute.
 //!
-//! `ATTACK_SECONDS` sets the length (30 by default).
+//! `ATTACK_SECONDS` sets the length (30 by default). A program of its own, since it gives its threads cores and raises its
+//! limit of descriptors.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,6 +25,7 @@
 )]
 
 #[path = "../harness/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the suite uses the rest")]
 mod harness;
 
 mod attackers;

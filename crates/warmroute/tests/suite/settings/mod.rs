@@ -1,0 +1,12 @@
+//! What configuration makes of the program and of requests, on real sockets.
+
+mod coalescing;
+mod files;
+mod headers;
+mod hedging;
+mod hooks;
+mod logging;
+mod model_lists;
+mod model_names;
+mod retries;
+mod unix_workers;
