@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{status_table, test_log, tests_in_sources};
+use crate::{status_table, test_log, tests_in_sources, undeclared_modules};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusMode {
@@ -17,13 +17,18 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
     let text = fs::read_to_string(log)
         .map_err(|error| format!("the test log {} cannot be read: {error}", log.display()))?;
     let results = test_log::read(&text);
-    let tests = tests_in_sources::find(root)?;
+    let sources = tests_in_sources::sources(root)?;
+    let tests = tests_in_sources::find(&sources)?;
     let unknown: Vec<_> = tests
         .iter()
         .flat_map(tests_in_sources::ContractTest::unknown_ids)
         .collect();
     if !unknown.is_empty() {
         return Err(unknown.join("\n"));
+    }
+    let undeclared = undeclared_modules::find(&sources);
+    if !undeclared.is_empty() {
+        return Err(undeclared.join("\n"));
     }
     let not_run = status_table::not_run(&tests, &results);
     if let Some(first) = not_run.first() {

@@ -13,6 +13,7 @@ mod rust_tokens;
 mod status_table;
 mod test_log;
 mod tests_in_sources;
+mod undeclared_modules;
 
 use std::{
     env,

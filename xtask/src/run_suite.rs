@@ -3,7 +3,7 @@
 //!
 //! It forwards the program's output, in whole lines. If a test runs for too long, it prints its
 //! name and kills the program with all its descendants, so that a hang fails the run and does not
-//! block it. It appends the program's duration to a file.
+//! block it. It appends the durations of the program and of each of its tests to a file.
 #![allow(
     clippy::disallowed_methods,
     reason = "the limits of a test run are real time"
@@ -12,6 +12,7 @@
 mod descendants;
 mod output;
 mod slow_tests;
+mod test_durations;
 
 use std::{
     env,
@@ -24,9 +25,12 @@ use std::{
 
 use output::{NextLine, Output};
 use slow_tests::SlowTests;
+use test_durations::TestDurations;
 
 /// Interval between two checks of the limits.
 const LOOK: Duration = Duration::from_millis(200);
+/// Several times what the longest suite takes on two cores. A hanging test meets its own limit.
+const SUITE_LIMIT: Duration = Duration::from_secs(3600);
 /// Time to wait for the output pipes after the program's end: a process that outlives it may hold
 /// them.
 const LAST_OUTPUT: Duration = Duration::from_secs(5);
@@ -47,7 +51,7 @@ impl Suite {
             program: Vec::new(),
             durations: None,
             test_limit: Duration::from_secs(300),
-            suite_limit: Duration::from_secs(900),
+            suite_limit: SUITE_LIMIT,
         };
         while let [flag, value, rest @ ..] = args
             && flag.starts_with("--")
@@ -85,8 +89,9 @@ impl Suite {
                 return ExitCode::FAILURE;
             }
         };
-        let result = self.watch(&mut child, started);
-        self.note_duration(&name, started.elapsed());
+        let mut tests = TestDurations::default();
+        let result = self.watch(&mut child, started, &mut tests);
+        self.note_durations(&name, started.elapsed(), &tests);
         match result {
             Ok(status) if status.code().is_none() => {
                 eprintln!("run-suite: {name} ended with {status}");
@@ -105,14 +110,21 @@ impl Suite {
     }
 
     /// Forwards output until the program ends; the error names what ran for too long.
-    fn watch(&self, child: &mut Child, started: Instant) -> Result<ExitStatus, String> {
+    fn watch(
+        &self,
+        child: &mut Child,
+        started: Instant,
+        tests: &mut TestDurations,
+    ) -> Result<ExitStatus, String> {
         let output = Output::of(child);
         let mut slow = SlowTests::default();
         let mut ended: Option<(ExitStatus, Instant)> = None;
         loop {
             match output.next(LOOK) {
                 NextLine::Line(line) => {
-                    slow.read(&line.text(), Instant::now());
+                    let (text, now) = (line.text(), Instant::now());
+                    slow.read(&text, now);
+                    tests.read(&text, now);
                     line.pass_on();
                 }
                 NextLine::Nothing => {}
@@ -171,18 +183,25 @@ impl Suite {
         format!("{package} {program}")
     }
 
-    /// Records test programs only: `rustdoc` starts one program per example, whose duration is not
+    /// Records one line for the program, and one for each of its tests with the test's name in a
+    /// third column.
+    ///
+    /// Only for test programs: `rustdoc` starts one program per example, whose duration is not
     /// useful.
-    fn note_duration(&self, name: &str, duration: Duration) {
+    fn note_durations(&self, name: &str, duration: Duration, tests: &TestDurations) {
         let in_deps = Path::new(&self.program[0])
             .parent()
             .is_some_and(|folder| folder.ends_with("deps"));
         let Some(file) = self.durations.as_ref().filter(|_| in_deps) else {
             return;
         };
-        let line = format!("{:.1}\t{name}\n", duration.as_secs_f64());
+        let mut lines = format!("{:.1}\t{name}\n", duration.as_secs_f64());
+        let threads = test_durations::threads(&self.program[1..]);
+        for (test, duration) in tests.by_name(threads) {
+            lines += &format!("{:.1}\t{name}\t{test}\n", duration.as_secs_f64());
+        }
         let opened = OpenOptions::new().append(true).create(true).open(file);
-        if let Err(error) = opened.and_then(|mut opened| opened.write_all(line.as_bytes())) {
+        if let Err(error) = opened.and_then(|mut opened| opened.write_all(lines.as_bytes())) {
             eprintln!("run-suite: {} cannot be written: {error}", file.display());
         }
     }
@@ -206,7 +225,7 @@ mod tests {
         let suite = suite.expect("known flags");
         assert_eq!(
             (suite.test_limit, suite.suite_limit.as_secs()),
-            (Duration::from_secs(7), 900)
+            (Duration::from_secs(7), 3600)
         );
         assert_eq!(suite.durations, Some(PathBuf::from("d")));
         assert_eq!(suite.program, ["deps/lifecycle-12ab", "--exact", "a"]);

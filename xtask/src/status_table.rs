@@ -79,12 +79,13 @@ fn result_of<'r>(test: &ContractTest, results: &'r [TestResult]) -> &'r str {
         .chain([test.inner.as_str()])
         .collect::<Vec<_>>()
         .join("::");
-    // A module may be mounted under another path than its file's; the last segments are still the
+    // A module of a library may be mounted under another path than its file's; the last segments are still the
     // same.
     let end = format!("::{}", test.inner);
     let row = ours.iter().find(|row| row.name == exact).or_else(|| {
-        ours.iter()
-            .find(|row| row.name == test.inner || row.name.ends_with(&end))
+        ours.iter().find(|row| {
+            inside.starts_with("src/") && (row.name == test.inner || row.name.ends_with(&end))
+        })
     });
     row.map_or(NOT_RUN, |row| row.result.as_str())
 }
@@ -94,10 +95,9 @@ fn may_contain(program: &str, file: &str) -> bool {
     if program.starts_with("src/") || file.starts_with("src/") {
         return program.starts_with("src/") && file.starts_with("src/");
     }
-    // A file in a folder of `tests/` may belong to the program of that folder, or be shared by
-    // several.
-    let in_folder = file.trim_start_matches("tests/").contains('/');
-    program == file || in_folder
+    // `tests/suite/main.rs` has modules in its folder.
+    let folder = program.strip_suffix("main.rs");
+    program == file || folder.is_some_and(|folder| file.starts_with(folder))
 }
 
 /// Returns the module path of a file.
@@ -109,7 +109,7 @@ fn modules_of(file: &str) -> Vec<&str> {
             .filter(|part| !matches!(*part, "lib" | "main" | "mod"))
             .collect();
     }
-    // `tests/wire.rs` and `tests/wire/main.rs` are roots; `tests/wire/parts.rs` is the module
+    // `tests/wire.rs` and `tests/suite/main.rs` are roots; `tests/suite/parts.rs` is the module
     // `parts`.
     let parts = file.trim_start_matches("tests/").split('/').skip(1);
     parts
@@ -187,20 +187,25 @@ mod tests {
                 &["V10", "V9"],
             ),
             test("crates/net/tests/wire.rs", "b", &["CH2"]),
-            test("crates/net/tests/all/parts.rs", "c", &["V9"]),
+            test("crates/net/tests/suite/parts.rs", "c", &["V9"]),
+            test("crates/net/tests/suite/parts/small.rs", "b", &["V11"]),
+            test("crates/net/tests/suite/faults/mod.rs", "b", &["V12"]),
+            test("crates/net/tests/suite/missing.rs", "b", &["V13"]),
             test("crates/net/src/lib.rs", "d", &["A1"]),
         ];
         let results = [
             row("event_sources", "src/lib.rs", "zmq::tests::a", "ok"),
             row("net", "tests/other.rs", "b", "failed"),
             row("net", "tests/wire.rs", "b", "ok"),
-            row("net", "tests/all/main.rs", "parts::c", "ignored, slow"),
+            row("net", "tests/suite/main.rs", "parts::c", "ignored, slow"),
+            row("net", "tests/suite/main.rs", "parts::small::b", "failed"),
+            row("net", "tests/suite/main.rs", "faults::b", "ok"),
         ];
         let lost: Vec<_> = not_run(&tests, &results)
             .into_iter()
             .map(ContractTest::name)
             .collect();
-        assert_eq!(lost, ["d"]);
+        assert_eq!(lost, ["b", "d"]);
         let table = table(&tests, &results);
         let rows: Vec<_> = table
             .lines()
@@ -213,8 +218,11 @@ mod tests {
                 "| A1 | crates/net/src/lib.rs::d | not run |",
                 "| CH2 | crates/net/tests/wire.rs::b | ok |",
                 "| V9 | crates/event-sources/src/zmq/mod.rs::a | ok |",
-                "| V9 | crates/net/tests/all/parts.rs::c | ignored, slow |",
+                "| V9 | crates/net/tests/suite/parts.rs::c | ignored, slow |",
                 "| V10 | crates/event-sources/src/zmq/mod.rs::a | ok |",
+                "| V11 | crates/net/tests/suite/parts/small.rs::b | failed |",
+                "| V12 | crates/net/tests/suite/faults/mod.rs::b | ok |",
+                "| V13 | crates/net/tests/suite/missing.rs::b | not run |",
             ]
         );
     }

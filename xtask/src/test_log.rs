@@ -18,7 +18,7 @@ pub(crate) const SKIPPED_RESULT: &str = "skipped";
 pub(crate) struct TestResult {
     /// The library's name, `event_sources`: the package's own spelling is not in the output.
     pub(crate) library: String,
-    /// `src/lib.rs` or `tests/wire.rs`.
+    /// `src/lib.rs` or `tests/suite/main.rs`.
     pub(crate) program: String,
     /// `module::tests::a_name`.
     pub(crate) name: String,
@@ -80,7 +80,7 @@ fn skipped_test(line: &str) -> Option<&str> {
 }
 
 /// `test a::b ... ok`. Output of a program under test may precede the line, or its result.
-fn result(line: &str) -> Option<(&str, String)> {
+pub(crate) fn result(line: &str) -> Option<(&str, String)> {
     let (before, result) = line.split_once(" ... ")?;
     let before = before.strip_suffix(" - should panic").unwrap_or(before);
     let (before, name) = before.rsplit_once(' ')?;

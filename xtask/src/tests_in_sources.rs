@@ -1,6 +1,7 @@
 //! The tests that carry contract ids, read from the sources.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -53,14 +54,13 @@ impl ContractTest {
     }
 }
 
-/// Finds all tests with ids, in the order of their files.
-pub(crate) fn find(root: &Path) -> Result<Vec<ContractTest>, String> {
+/// The repository's Rust files: their texts by path, relative to it.
+pub(crate) fn sources(root: &Path) -> Result<BTreeMap<String, String>, String> {
     let mut files = Vec::new();
     for folder in ["crates", "xtask"] {
         rust_files(&root.join(folder), &mut files);
     }
-    files.sort();
-    let mut found = Vec::new();
+    let mut sources = BTreeMap::new();
     for path in files {
         let name = path
             .strip_prefix(root)
@@ -69,7 +69,16 @@ pub(crate) fn find(root: &Path) -> Result<Vec<ContractTest>, String> {
             .replace('\\', "/");
         let text =
             fs::read_to_string(&path).map_err(|error| format!("{name} cannot be read: {error}"))?;
-        found.extend(in_file(&name, &text)?);
+        sources.insert(name, text);
+    }
+    Ok(sources)
+}
+
+/// All tests that carry ids, in the order of their files.
+pub(crate) fn find(sources: &BTreeMap<String, String>) -> Result<Vec<ContractTest>, String> {
+    let mut found = Vec::new();
+    for (file, text) in sources {
+        found.extend(in_file(file, text)?);
     }
     Ok(found)
 }

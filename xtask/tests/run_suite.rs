@@ -77,27 +77,32 @@ fn a_program_that_runs_for_too_long_is_killed_and_its_slow_tests_are_named() {
 }
 
 #[test]
-fn the_duration_of_a_test_program_is_recorded() {
+fn the_durations_of_a_test_program_and_of_its_tests_are_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder
         .path()
         .join("deps")
         .join("lifecycle-0123456789abcdef");
     std::fs::create_dir(folder.path().join("deps")).expect("a folder");
-    std::fs::copy(Path::new("/bin/true"), &program).expect("the program is copied");
+    std::fs::copy(Path::new("/bin/echo"), &program).expect("a program that prints its argument");
     let durations = folder.path().join("durations");
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command
         .args(["run-suite", "--durations"])
         .arg(&durations)
-        .arg(&program);
+        .arg(&program)
+        .arg("running 1 test\ntest queue::a_test ... ok");
     let output = limit::output(&mut command, Duration::from_secs(60));
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let line = std::fs::read_to_string(&durations).expect("the durations file exists");
-    let (seconds, name) = line.trim_end().split_once('\t').expect("two columns");
-    assert!(
-        seconds.parse::<f64>().is_ok_and(|seconds| seconds < 60.0),
-        "{line}"
-    );
-    assert_eq!(name, "xtask lifecycle");
+    let lines = std::fs::read_to_string(&durations).expect("the durations file exists");
+    let names: Vec<_> = lines
+        .lines()
+        .map(|line| {
+            let (seconds, name) = line.split_once('\t').expect("two columns");
+            let seconds = seconds.parse::<f64>();
+            assert!(seconds.is_ok_and(|seconds| seconds < 60.0), "{line}");
+            name
+        })
+        .collect();
+    assert_eq!(names, ["xtask lifecycle", "xtask lifecycle\tqueue::a_test"]);
 }

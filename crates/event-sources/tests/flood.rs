@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[allow(dead_code, reason = "the suite uses the rest")]
 mod engine;
 #[path = "../../kv-index/tests/soak/memory.rs"]
 mod memory;

@@ -2,7 +2,7 @@
 //!
 //! Engines do not pass messages to the template unchanged: fields are dropped, renamed, defaulted
 //! and parsed first. This module does what vLLM 0.32 does, including its rejections; recordings of
-//! it verify the facts (`tests/engine_tokens.rs`, `tests/engine_verdicts.rs`). A feature that only
+//! it verify the facts (`tests/suite/engine_tokens.rs`, `tests/suite/engine_verdicts.rs`). A feature that only
 //! the engine can evaluate (images, a client's own template) is an error, never a guess.
 
 mod field;

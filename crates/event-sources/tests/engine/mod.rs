@@ -1,8 +1,5 @@
 //! A scripted engine: a PUB socket and a ROUTER that answers replay requests from a history.
 
-#![allow(dead_code, reason = "each test file uses its part")]
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use std::{sync::Arc, time::Duration};
 
 use event_sources::{

@@ -15,6 +15,7 @@
 #[path = "../flags/mod.rs"]
 mod flags;
 #[path = "../../tests/oracle/mod.rs"]
+#[allow(dead_code, reason = "the tests use the rest")]
 mod oracle;
 
 use std::{

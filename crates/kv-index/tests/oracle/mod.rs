@@ -16,7 +16,6 @@
 //!
 //! **Invariant**: a trial depends only on its seed and its steps.
 
-#![allow(dead_code, reason = "each program that includes this uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
 pub(crate) mod random;

@@ -11,7 +11,8 @@
 //! is printed, and checked if `ATTACK_MAX_RATIO` gives a bound (`tests/attack/run` sets it): a
 //! shared machine measures nothing reliably in half a minute.
 //!
-//! `ATTACK_SECONDS` sets the length (30 by default).
+//! `ATTACK_SECONDS` sets the length (30 by default). A program of its own, since it gives its threads cores and raises its
+//! limit of descriptors.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,6 +27,7 @@
 )]
 
 #[path = "../harness/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the suite uses the rest")]
 mod harness;
 
 mod attackers;

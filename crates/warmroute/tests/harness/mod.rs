@@ -2,13 +2,7 @@
 //! and a raw HTTP client.
 //!
 //! Everything binds to loopback on free ports and ends with its owner.
-#![allow(
-    clippy::unwrap_used,
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "each test binary uses its own part of the harness"
-)]
+#![allow(unreachable_pub, reason = "a module of test programs")]
 
 mod chat;
 mod fleet_state;
@@ -23,9 +17,9 @@ mod shape;
 mod stopwatch;
 
 pub use chat::{chat, events_of, long_chat, streamed, text_of};
-pub use fleet_state::{FaultSpec, RouterQueries, SimControls};
-pub use lmcache_controller::{ControllerBehavior, ControllerQuery, LmcacheController};
-pub use open_metrics::{MetricSample, Page};
+pub use fleet_state::{RouterQueries, SimControls};
+pub use lmcache_controller::{ControllerBehavior, LmcacheController};
+pub use open_metrics::Page;
 pub use program::{FinishedProgram, Program};
 pub use raw_http::{RawClient, RawReply};
 pub use reply_bytes::{Framing, chunk, chunked, json_reply, stream_head, stream_reply};

@@ -1,0 +1,13 @@
+//! The integration tests of the crate, linked once, as one program.
+
+#![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
+
+mod support;
+
+mod apis;
+mod events;
+mod faults;
+mod replies;
+mod switches;
+mod tools;
+mod transfer;

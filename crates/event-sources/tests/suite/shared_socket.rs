@@ -1,0 +1,416 @@
+//! One bound socket that several publishers connect to, each with its topic.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use event_sources::{
+    Codec, Endpoint, EventDefaults, FanOut, PodTopic, PublisherInfo, PublisherLookup, SharedSpec,
+    SourceHandle, SourceSpec, ZmqSource,
+};
+use kv_blocks::{DpRank, Target, WorkerId};
+use kv_events::{frames::encode_live, vllm};
+use kv_index::{IndexSettings, KvIndex};
+use net::Clock;
+use parking_lot::RwLock;
+use zmtp::{Pub, PubSettings};
+
+use crate::{
+    engine::{self, any, cleared, removed, stored},
+    holdings::{self, PATIENCE, held, namespace, until, until_held},
+};
+
+fn target(worker: u32, rank: u32) -> Target {
+    Target {
+        worker: WorkerId(worker),
+        rank: DpRank(rank),
+    }
+}
+
+/// Pods by name; tests change them while the socket is followed.
+type Pods = Arc<RwLock<BTreeMap<String, u32>>>;
+
+struct SharedSocketFixture {
+    source: SourceHandle,
+    index: Arc<KvIndex>,
+    endpoint: Endpoint,
+    pods: Pods,
+}
+
+impl SharedSocketFixture {
+    /// Binds a socket with the pods `a` and `b`, workers 1 and 2.
+    async fn bind(change: impl FnOnce(&mut SharedSpec)) -> Self {
+        let (probe, endpoint) = engine::publisher(&any()).await;
+        drop(probe);
+        let pods: Pods = Arc::new(RwLock::new(
+            [("a".to_owned(), 1), ("b".to_owned(), 2)].into(),
+        ));
+        let known = Arc::clone(&pods);
+        let route = PublisherLookup::new(move |topic| {
+            let topic = PodTopic::parse(topic)?;
+            let id = WorkerId(*known.read().get(topic.pod)?);
+            Some(PublisherInfo {
+                id,
+                worker: topic.pod.into(),
+                model: topic.model.into(),
+                defaults: EventDefaults::default(),
+            })
+        });
+        let mut spec = SharedSpec::new("pods", endpoint.clone());
+        change(&mut spec);
+        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        let source = ZmqSource::spawn_shared(spec, route, Arc::clone(&index), Clock::system());
+        until(&source, "the bound socket", |report| report.state == "live").await;
+        Self {
+            source,
+            index,
+            endpoint,
+            pods,
+        }
+    }
+
+    async fn publisher(&self) -> Pub {
+        let publisher = Pub::connect(&self.endpoint, PubSettings::default()).unwrap();
+        let mut subscribers = publisher.watch_subscribers();
+        tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count > 0))
+            .await
+            .unwrap()
+            .unwrap();
+        publisher
+    }
+
+    async fn until_held(&self, target: Target, blocks: &[u32]) {
+        let blocks: Vec<_> = blocks.iter().map(|n| (*n, "device")).collect();
+        until_held(&self.source, &self.index, target, &blocks).await;
+    }
+}
+
+/// Returns a batch of this rank that stores block `n`.
+fn of_rank(rank: u32, n: u32) -> Vec<u8> {
+    let event = vllm::WireEvent::Stored(vllm::WireStored {
+        hashes: vec![(100 + u64::from(n)).into()],
+        tokens: vec![n; 4],
+        block_size: 4,
+        medium: Some("GPU".into()),
+        ..vllm::WireStored::default()
+    });
+    vllm::encode(
+        1.0,
+        Some(rank),
+        &[event],
+        vllm::EventLayout::Array,
+        vllm::HashForm::Int,
+    )
+}
+
+#[tokio::test]
+async fn the_topic_selects_the_target_of_a_message() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    let (a, b) = (socket.publisher().await, socket.publisher().await);
+    // Each stream has its own numbers: the other's are no gap and no duplicate.
+    for seq in 0..3_u32 {
+        a.send(&encode_live(b"kv@a@m", seq.into(), &stored(seq)));
+        b.send(&encode_live(b"kv@b@m", (seq + 40).into(), &stored(seq + 5)));
+    }
+    socket.until_held(target(1, 0), &[0, 1, 2]).await;
+    socket.until_held(target(2, 0), &[5, 6, 7]).await;
+    a.send(&encode_live(b"kv@a@m", 3, &cleared()));
+    socket.until_held(target(1, 0), &[]).await;
+    b.send(&encode_live(b"kv@b@m", 43, &removed(6)));
+    socket.until_held(target(2, 0), &[5, 7]).await;
+
+    let reports = socket.source.reports();
+    let rows: Vec<_> = reports
+        .iter()
+        .map(|row| {
+            (
+                row.worker.as_ref(),
+                row.dp_rank,
+                row.last_seq,
+                row.counts.gaps,
+            )
+        })
+        .collect();
+    assert_eq!(rows, [("a", 0, Some(3), 0), ("b", 0, Some(43), 0)]);
+    let all = socket.source.report();
+    assert_eq!(
+        (all.worker.as_ref(), all.source, all.counts.batches),
+        ("pods", "zmq", 8)
+    );
+    assert_eq!(socket.source.counters().removed, 1);
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+async fn ranks_that_share_a_topic_are_numbered_separately() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    let (first, second) = (socket.publisher().await, socket.publisher().await);
+    for seq in 0..2_u32 {
+        first.send(&encode_live(b"kv@a@m", seq.into(), &of_rank(0, seq)));
+        second.send(&encode_live(b"kv@a@m", seq.into(), &of_rank(1, seq + 4)));
+    }
+    socket.until_held(target(1, 0), &[0, 1]).await;
+    socket.until_held(target(1, 1), &[4, 5]).await;
+    let report = socket.source.report();
+    assert_eq!(
+        (
+            report.counts.duplicates,
+            report.counts.restarts,
+            report.counts.gaps
+        ),
+        (0, 0, 0)
+    );
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+async fn unknown_topics_are_counted_and_dropped_until_their_worker_is_known() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    let publisher = socket.publisher().await;
+    publisher.send(&encode_live(b"kv@c@m", 0, &stored(1)));
+    publisher.send(&encode_live(b"kv@nonsense", 0, &stored(1)));
+    // The subscription already filters other topics.
+    publisher.send(&encode_live(b"load", 0, &stored(1)));
+    let report = until(&socket.source, "two drops", |report| {
+        report.counts.dropped == 2
+    })
+    .await;
+    assert!(report.last_error.unwrap().contains("no known worker's"));
+    publisher.send(&encode_live(
+        &[b"kv@a@", &[b'm'; 2_000][..]].concat(),
+        0,
+        &stored(1),
+    ));
+    let report = until(&socket.source, "a third", |report| {
+        report.counts.dropped == 3
+    })
+    .await;
+    assert!(
+        report
+            .last_error
+            .unwrap()
+            .contains("2005 bytes: expected 1024 at most")
+    );
+    assert_eq!(socket.source.reports(), []);
+
+    socket.pods.write().insert("c".to_owned(), 3);
+    publisher.send(&encode_live(b"kv@c@m", 1, &stored(2)));
+    socket.until_held(target(3, 0), &[2]).await;
+    // A topic whose worker is removed is not followed any more.
+    socket.pods.write().remove("c");
+    socket.until_held(target(3, 0), &[]).await;
+    assert_eq!(socket.source.reports(), []);
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+async fn messages_of_two_frames_are_read_and_of_one_frame_are_counted() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    let publisher = socket.publisher().await;
+    publisher.send(&[b"kv@a@m".to_vec(), stored(1)]);
+    publisher.send(&[b"kv@a@m".to_vec()]);
+    publisher.send(&[b"kv@a@m".to_vec(), stored(2)]);
+    socket.until_held(target(1, 0), &[1, 2]).await;
+    let report = socket.source.report();
+    assert_eq!(
+        (
+            report.counts.batches,
+            report.counts.decode_errors,
+            report.counts.gaps
+        ),
+        (2, 1, 0)
+    );
+    assert_eq!(socket.source.reports()[0].last_seq, None);
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+async fn after_a_publishers_restart_only_its_new_connection_is_followed() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    let old = socket.publisher().await;
+    old.send(&encode_live(b"kv@a@m", 0, &stored(1)));
+    old.send(&encode_live(b"kv@a@m", 1, &stored(2)));
+    socket.until_held(target(1, 0), &[1, 2]).await;
+    let new = socket.publisher().await;
+    new.send(&encode_live(b"kv@a@m", 0, &stored(5)));
+    socket.until_held(target(1, 0), &[5]).await;
+    old.send(&encode_live(b"kv@a@m", 2, &stored(3)));
+    let report = until(&socket.source, "the drop", |report| {
+        report.counts.dropped == 1
+    })
+    .await;
+    assert_eq!(
+        (
+            report.counts.restarts,
+            held(&socket.index, target(1, 0)).len()
+        ),
+        (1, 1)
+    );
+    drop(new);
+    let lost = |socket: &SharedSocketFixture| socket.source.reports()[0].state == "connecting";
+    until(&socket.source, "the loss", |_| lost(&socket)).await;
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_restarts_under_another_topic_replaces_its_old_stream() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    socket.pods.write().insert("a-new-address".to_owned(), 1);
+    let old = socket.publisher().await;
+    old.send(&encode_live(b"kv@a@m", 7, &stored(1)));
+    socket.until_held(target(1, 0), &[1]).await;
+    let new = socket.publisher().await;
+    new.send(&encode_live(b"kv@a-new-address@m", 0, &stored(5)));
+    socket.until_held(target(1, 0), &[5]).await;
+    // The old stream is ignored from now on.
+    old.send(&encode_live(b"kv@a@m", 8, &stored(2)));
+    until(&socket.source, "the drop", |report| {
+        report.counts.dropped == 1
+    })
+    .await;
+    socket.until_held(target(1, 0), &[5]).await;
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+async fn only_the_publisher_that_sends_garbage_is_quarantined() {
+    let socket = SharedSocketFixture::bind(|_| {}).await;
+    let (bad, good) = (socket.publisher().await, socket.publisher().await);
+    bad.send(&encode_live(b"kv@a@m", 0, &stored(1)));
+    socket.until_held(target(1, 0), &[1]).await;
+    for seq in 1..=120 {
+        bad.send(&encode_live(b"kv@a@m", seq, b"garbage"));
+    }
+    good.send(&encode_live(b"kv@b@m", 0, &stored(2)));
+    socket.until_held(target(2, 0), &[2]).await;
+    socket.until_held(target(1, 0), &[]).await;
+    until(&socket.source, "the rest", |report| {
+        report.counts.dropped == 20
+    })
+    .await;
+    let states: Vec<_> = socket
+        .source
+        .reports()
+        .iter()
+        .map(|report| report.state)
+        .collect();
+    assert_eq!(states, ["quarantined", "live"]);
+    socket.source.stop().await;
+}
+
+#[tokio::test]
+async fn streams_beyond_the_limit_are_not_followed() {
+    let socket = SharedSocketFixture::bind(|spec| spec.max_streams = 2).await;
+    let publisher = socket.publisher().await;
+    for rank in 0..4 {
+        publisher.send(&encode_live(b"kv@a@m", 0, &of_rank(rank, rank)));
+    }
+    let report = until(&socket.source, "two drops", |report| {
+        report.counts.dropped == 2
+    })
+    .await;
+    assert!(
+        report
+            .last_error
+            .unwrap()
+            .contains("2 streams are followed already")
+    );
+    assert_eq!(socket.source.reports().len(), 2);
+    socket.source.stop().await;
+}
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = format!(
+        "{}/../../tests/fixtures/kv_events/{name}.msgpack",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    std::fs::read(path).unwrap()
+}
+
+/// The master of a shared store announces that it also holds a block that an engine announced.
+#[tokio::test]
+#[contract_id::contract("MC10")]
+async fn the_blocks_of_a_store_count_for_every_target_that_shares_it() {
+    let index = Arc::new(KvIndex::new(IndexSettings::default()));
+    let (engines, store) = ([target(1, 0), target(2, 0)], target(9, 0));
+    // The fixture's key as an engine hash.
+    let names =
+        kv_events::standard::decode_msgpack(&fixture("mooncake_master_stored_u64_key")).unwrap();
+    let kv_events::standard::StandardChange::Stored { seq_hashes, .. } =
+        &names[0].as_ref().unwrap().change
+    else {
+        panic!("{names:?}")
+    };
+    let fan_out = Arc::new(FanOut::new(Arc::clone(&index)));
+    for engine in engines {
+        index.register(engine, "m".into());
+        let stored = kv_blocks::StoredBlocks {
+            hashes: vec![kv_blocks::EngineHash(seq_hashes[0])],
+            parent: None,
+            tokens: vec![1; 4],
+            block_size: kv_blocks::BlockSize::new(4).unwrap(),
+            lora: None,
+            salt: None,
+            tier: kv_blocks::Tier::Device,
+        };
+        index.apply(engine, &kv_blocks::IndexUpdate::Stored(stored));
+        fan_out.add(engine);
+    }
+    let (master, endpoint) = engine::publisher(&any()).await;
+    let mut spec = SourceSpec::new(store, "store", "m", endpoint);
+    spec.settings.format = Codec::Mooncake;
+    let source = ZmqSource::spawn_into(spec, Arc::clone(&fan_out) as _, Clock::system());
+    let mut subscribers = master.watch_subscribers();
+    tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count > 0))
+        .await
+        .unwrap()
+        .unwrap();
+
+    master.send(&encode_live(
+        b"",
+        0,
+        &fixture("mooncake_master_stored_u64_key"),
+    ));
+    let present = |engine: Target| {
+        let found = index.lookup(
+            &namespace("m"),
+            &[holdings::plain(1)],
+            kv_blocks::Moment::START,
+        );
+        found
+            .iter()
+            .find(|overlap| overlap.target == engine)
+            .map(|overlap| overlap.present)
+    };
+    until(&source, "the host's copies", |_| {
+        engines
+            .iter()
+            .all(|engine| present(*engine) == Some([1, 1, 0, 0]))
+    })
+    .await;
+    // An object that is no engine's block and a malformed batch do not stop the stream. A skipped
+    // number is a gap.
+    master.send(&encode_live(
+        b"",
+        1,
+        &fixture("mooncake_master_stored_opaque_key"),
+    ));
+    master.send(&encode_live(b"", 2, b"garbage"));
+    until(&source, "the garbage", |report| report.last_seq == Some(2)).await;
+    assert!(fan_out.remove(engines[0]), "one member is left");
+    master.send(&encode_live(b"", 5, &fixture("mooncake_master_removed")));
+    until(&source, "the removal", |_| {
+        present(engines[1]) == Some([1, 0, 0, 0])
+    })
+    .await;
+    let report = until(&source, "its count", |report| report.last_seq == Some(5)).await;
+    assert_eq!(
+        (
+            report.counts.batches,
+            report.counts.gaps,
+            report.counts.decode_errors
+        ),
+        (4, 1, 1)
+    );
+    assert_eq!(present(engines[0]), Some([1, 1, 0, 0]), "its updates stop");
+    assert_eq!(present(store), None, "the store itself is not a worker");
+    source.stop().await;
+}

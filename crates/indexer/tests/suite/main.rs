@@ -1,0 +1,11 @@
+//! The integration tests of the crate, linked once, as one program.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod desk;
+
+mod bad_calls;
+mod documented_samples;
+mod msgpack_calls;
+mod publishers;
+mod stores;

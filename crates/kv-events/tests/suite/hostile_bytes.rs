@@ -1,0 +1,199 @@
+//! Any bytes: no panic, no loss of neighbouring events, and an encoded batch decodes to the same.
+
+#[path = "../../../../fuzz/checks/continuum.rs"]
+mod continuum;
+#[path = "../../../../fuzz/checks/frames.rs"]
+mod frames;
+#[path = "../../../../fuzz/checks/mutation.rs"]
+mod mutation;
+#[path = "../../../../fuzz/checks/sequencer.rs"]
+mod sequencer;
+#[path = "../../../../fuzz/checks/standard.rs"]
+mod standard;
+#[path = "../../../../fuzz/checks/trtllm.rs"]
+mod trtllm;
+#[path = "../../../../fuzz/checks/vllm_payload.rs"]
+mod vllm_payload;
+
+use contract_id::contract;
+use kv_blocks::EngineHash;
+use kv_events::vllm::{
+    BlockRemoved, BlockStored, EventLayout, ExtraKey, HashForm, VllmEvent, WireEvent, WireHash,
+    WireRemoved, WireStored, WireTokens, decode, encode, to_update,
+};
+use proptest::{collection::vec, option, prelude::*};
+
+use crate::random;
+
+fn stored() -> impl Strategy<Value = WireEvent> {
+    let keys = option::of("[a-z]{1,8}");
+    (
+        vec(any::<[u8; 32]>(), 1..6),
+        option::of(any::<[u8; 32]>()),
+        1..9_u32,
+        option::of("[a-zA-Z_]{1,9}"),
+        keys,
+    )
+        .prop_map(|(hashes, parent, block_size, medium, salt)| {
+            let count = u32::try_from(hashes.len()).unwrap();
+            let extra_keys = salt.map(|salt| {
+                let mut blocks = vec![None; hashes.len()];
+                blocks[0] = Some(vec![salt]);
+                blocks
+            });
+            WireEvent::Stored(WireStored {
+                hashes: hashes.into_iter().map(WireHash).collect(),
+                parent: parent.map(WireHash),
+                tokens: (0..count * block_size)
+                    .map(|at| at.wrapping_mul(2_654_435_761))
+                    .collect(),
+                block_size,
+                lora_id: None,
+                lora_name: None,
+                medium,
+                extra_keys,
+            })
+        })
+}
+
+fn event() -> impl Strategy<Value = WireEvent> {
+    let removed =
+        (vec(any::<u64>(), 0..5), option::of("[A-Z]{1,6}")).prop_map(|(hashes, medium)| {
+            WireEvent::Removed(WireRemoved {
+                hashes: hashes.into_iter().map(WireHash::from).collect(),
+                medium,
+            })
+        });
+    prop_oneof![stored(), removed, Just(WireEvent::Cleared)]
+}
+
+fn shape() -> impl Strategy<Value = EventLayout> {
+    prop_oneof![Just(EventLayout::Map), Just(EventLayout::Array)]
+}
+
+fn hash_form() -> impl Strategy<Value = HashForm> {
+    prop_oneof![Just(HashForm::Int), Just(HashForm::Bytes)]
+}
+
+/// Returns the expected decoding of an event.
+fn expected(event: &WireEvent) -> VllmEvent {
+    let engine = |hash: &WireHash| EngineHash(hash.low());
+    match event {
+        WireEvent::Stored(event) => VllmEvent::Stored(Box::new(BlockStored {
+            block_hashes: event.hashes.iter().map(engine).collect(),
+            parent_block_hash: event.parent.as_ref().map(engine),
+            token_ids: WireTokens::Flat(event.tokens.clone()),
+            block_size: event.block_size,
+            medium: event.medium.as_deref().map(Into::into),
+            extra_keys: event.extra_keys.as_ref().map(|blocks| {
+                let text = |key: &String| ExtraKey::Text(key.as_str().into());
+                blocks
+                    .iter()
+                    .map(|keys| keys.iter().flatten().map(text).collect())
+                    .collect()
+            }),
+            group_idx: Some(0),
+            kv_cache_spec_kind: Some("full_attention".into()),
+            ..BlockStored::default()
+        })),
+        WireEvent::Removed(event) => VllmEvent::Removed(Box::new(BlockRemoved {
+            block_hashes: event.hashes.iter().map(engine).collect(),
+            medium: event.medium.as_deref().map(Into::into),
+            group_idx: Some(0),
+            ..BlockRemoved::default()
+        })),
+        WireEvent::Cleared => VllmEvent::Cleared,
+    }
+}
+
+fn read_all(bytes: &[u8]) {
+    if let Ok(batch) = decode(bytes) {
+        for event in batch.events.into_iter().flatten() {
+            let _ = to_update(&event);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_handled(bytes in vec(any::<u8>(), 0..300)) {
+        read_all(&bytes);
+    }
+
+    #[test]
+    #[contract("F58")]
+    fn any_bytes_behind_a_plausible_beginning_are_handled(
+        map in any::<bool>(),
+        bytes in vec(prop_oneof![any::<u8>(), 0x80..0xa0_u8, 0xc0..0xe0_u8], 0..200),
+    ) {
+        let mut batch = vec![0x92, 0x00, 0x91];
+        batch.extend(if map { &b"\x8b\xa4type\xabBlockStored\xa9token_ids"[..] } else { &b"\x9c\xabBlockStored"[..] });
+        batch.extend(bytes);
+        read_all(&batch);
+    }
+
+    #[test]
+    fn a_damaged_batch_is_handled(
+        events in vec(event(), 0..4), shape in shape(), form in hash_form(),
+        at in any::<prop::sample::Index>(), byte in any::<u8>(),
+    ) {
+        let mut bytes = encode(1.5, Some(2), &events, shape, form);
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        read_all(&bytes);
+    }
+
+    #[test]
+    fn an_encoded_batch_decodes_to_the_same(
+        events in vec(event(), 0..6), shape in shape(), form in hash_form(), rank in option::of(any::<u32>()),
+    ) {
+        let batch = decode(&encode(1.5, rank, &events, shape, form)).unwrap();
+        prop_assert_eq!(batch.ts, Some(1.5));
+        prop_assert_eq!(batch.dp_rank, rank);
+        let decoded: Vec<VllmEvent> = batch.events.into_iter().map(Result::unwrap).collect();
+        prop_assert_eq!(decoded, events.iter().map(expected).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_truncated_batch_is_an_error(
+        events in vec(event(), 1..4), shape in shape(), form in hash_form(), cut in any::<prop::sample::Index>(),
+    ) {
+        let bytes = encode(1.5, None, &events, shape, form);
+        prop_assert!(decode(&bytes[..cut.index(bytes.len())]).is_err());
+    }
+}
+
+const PAYLOADS: &str = "tests/fixtures/kv_events";
+
+#[test]
+fn mutated_payloads_of_engines_are_handled() {
+    mutation::survives(&[PAYLOADS], vllm_payload::check);
+}
+
+#[test]
+fn mutated_payloads_of_the_standard_are_handled() {
+    mutation::survives(&[PAYLOADS], standard::check_msgpack);
+    mutation::survives(&["fuzz/seeds/standard_json"], standard::check_json);
+}
+
+#[test]
+fn mutated_answers_to_polls_are_handled() {
+    mutation::survives(&["fuzz/seeds/trtllm"], trtllm::check);
+}
+
+#[test]
+fn mutated_prefix_events_are_handled() {
+    mutation::survives(&["fuzz/seeds/continuum"], continuum::check);
+}
+
+#[test]
+fn mutated_messages_are_handled() {
+    mutation::survives(&["fuzz/seeds/frames"], frames::check);
+}
+
+#[test]
+fn any_sequence_of_stream_inputs_is_handled() {
+    mutation::survives(&["fuzz/seeds/sequencer"], sequencer::check);
+}

@@ -1,0 +1,197 @@
+//! Admission of connections to a listener, and which ones close to make room.
+
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use contract_id::contract;
+use futures::{TestConnection, admitted, is_pending};
+use net::server::{Acceptor, ClientStream, ConnectionTable, PeerAddress};
+use tokio::{io::AsyncReadExt, net::TcpStream};
+
+const ONE: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 1));
+const OTHER: PeerAddress = PeerAddress::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// Scripted connections, and futures that are polled once.
+mod futures {
+    use std::{
+        pin::pin,
+        sync::Arc,
+        task::{Context, Poll, Waker},
+    };
+
+    use net::server::{ConnectionSlot, ConnectionTable, PeerAddress};
+    use tokio::task::JoinHandle;
+
+    /// A connection that closes on request.
+    pub(crate) struct TestConnection {
+        pub(crate) slot: Arc<ConnectionSlot>,
+        task: JoinHandle<()>,
+    }
+
+    impl TestConnection {
+        fn new(slot: ConnectionSlot) -> Self {
+            let slot = Arc::new(slot);
+            let own = Arc::downgrade(&slot);
+            // The place is free when its last owner is dropped: this task or the test.
+            let task = tokio::spawn(async move {
+                if let Some(slot) = own.upgrade() {
+                    slot.must_close().await;
+                }
+            });
+            Self { slot, task }
+        }
+
+        /// Waits for the request to close, and closes.
+        pub(crate) async fn closes(self) {
+            self.task.await.unwrap();
+        }
+
+        pub(crate) fn is_asked_to_close(&self) -> bool {
+            self.task.is_finished()
+        }
+    }
+
+    /// Takes a place that must be free at once.
+    pub(crate) async fn admitted(
+        table: &Arc<ConnectionTable>,
+        peer: PeerAddress,
+    ) -> TestConnection {
+        let slot = table.admit(peer).await.unwrap();
+        let connection = TestConnection::new(slot);
+        tokio::task::yield_now().await;
+        connection
+    }
+
+    pub(crate) fn is_pending(future: impl Future) -> bool {
+        matches!(
+            pin!(future).poll(&mut Context::from_waker(Waker::noop())),
+            Poll::Pending
+        )
+    }
+}
+
+async fn filled(
+    table: &Arc<ConnectionTable>,
+    peer: PeerAddress,
+    count: usize,
+) -> Vec<TestConnection> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(admitted(table, peer).await);
+    }
+    all
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn the_longest_idle_connection_closes_and_never_one_with_a_request() {
+    let table = ConnectionTable::new(4);
+    let mut all = filled(&table, ONE, 4).await;
+    all[0].slot.set_busy();
+    all[1].slot.set_busy();
+    all[1].slot.set_idle();
+    let second = table.admit(OTHER);
+    let (third, _) = tokio::join!(second, all.remove(2).closes());
+    let third = third.unwrap();
+    third.set_busy();
+    let (fourth, _) = tokio::join!(table.admit(OTHER), all.remove(2).closes());
+    fourth.as_ref().unwrap().set_busy();
+    let (fifth, _) = tokio::join!(table.admit(OTHER), all.remove(1).closes());
+    fifth.as_ref().unwrap().set_busy();
+    assert!(is_pending(table.has_room()), "all have requests");
+    assert!(is_pending(table.admit(OTHER)));
+    assert!(!all[0].is_asked_to_close());
+    all[0].slot.set_idle();
+    assert!(!is_pending(table.has_room()));
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn a_connection_whose_request_arrives_before_the_close_stays() {
+    let table = ConnectionTable::new(2);
+    let (first, second) = (
+        table.admit(ONE).await.unwrap(),
+        table.admit(ONE).await.unwrap(),
+    );
+    let newcomer = table.admit(OTHER);
+    tokio::pin!(newcomer);
+    assert!(is_pending(newcomer.as_mut()));
+    first.set_busy();
+    assert!(is_pending(first.must_close()), "its request is in progress");
+    assert!(is_pending(newcomer.as_mut()));
+    second.must_close().await;
+    drop(second);
+    assert!(newcomer.await.is_some());
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn one_address_cannot_take_all_places() {
+    let table = ConnectionTable::new(16);
+    let all = filled(&table, ONE, 16).await;
+    let mut turns = Vec::new();
+    for connection in &all[..14] {
+        turns.push(connection.slot.acquire_request_slot().await.unwrap());
+        connection.slot.set_busy();
+    }
+    // Two more connections have waiting requests.
+    assert!(
+        is_pending(all[14].slot.acquire_request_slot())
+            && is_pending(all[15].slot.acquire_request_slot())
+    );
+    let mut others = Vec::new();
+    let mut all = all;
+    for waits in all.split_off(14) {
+        let (slot, ()) = tokio::join!(table.admit(OTHER), waits.closes());
+        let slot = slot.unwrap();
+        assert!(
+            !is_pending(slot.acquire_request_slot()),
+            "the other address is not delayed"
+        );
+        slot.set_busy();
+        others.push(slot);
+    }
+    drop(others.pop());
+    let again = table.admit(ONE).await.unwrap();
+    assert!(is_pending(again.acquire_request_slot()));
+    turns.pop();
+    assert!(again.acquire_request_slot().await.is_some());
+}
+
+#[tokio::test]
+async fn an_address_at_its_share_takes_no_place_of_another() {
+    let table = ConnectionTable::new(16);
+    let busy = filled(&table, ONE, 14).await;
+    busy.iter()
+        .for_each(|connection| connection.slot.set_busy());
+    let idle = filled(&table, OTHER, 2).await;
+    assert!(table.admit(ONE).await.is_none());
+    assert!(
+        idle.iter()
+            .all(|connection| !connection.is_asked_to_close())
+    );
+    // An address with most of the places does not keep its idle ones either.
+    busy[3].slot.set_idle();
+    let mut busy = busy;
+    let (slot, ()) = tokio::join!(table.admit(OTHER), busy.remove(3).closes());
+    assert!(slot.is_some());
+}
+
+#[tokio::test]
+#[contract("S33")]
+async fn a_silent_connection_closes_after_the_head_timeout() {
+    let listener = net::listen(&net::ListenAddr::tcp("127.0.0.1", 0))
+        .await
+        .unwrap();
+    let address = listener.address().to_string();
+    let mut acceptor = Acceptor::new(listener, 4);
+    let (client, (stream, slot)) = tokio::join!(TcpStream::connect(address), acceptor.next());
+    let (mut stream, exchange) = ClientStream::new(
+        stream,
+        slot,
+        Duration::from_millis(50),
+        Duration::from_secs(60),
+    );
+    let error = stream.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    drop((client, exchange));
+}

@@ -1,0 +1,9 @@
+//! The integration tests of the crate, linked once, as one program.
+
+mod recorded;
+
+mod engine_tokens;
+mod engine_verdicts;
+mod hostile_input;
+mod template_families;
+mod two_libraries;

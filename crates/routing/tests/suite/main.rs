@@ -1,0 +1,22 @@
+//! The integration tests of the crate, linked once, as one program.
+
+mod fleet;
+
+mod cache_use;
+mod chat;
+mod composite;
+mod counting;
+mod decisions;
+mod dynamo;
+mod lmcache;
+mod load;
+mod policies;
+mod pools;
+mod prefix_hash;
+mod preview;
+mod queue;
+mod queue_bounds;
+mod receipts;
+mod scoring;
+mod session;
+mod session_hash;

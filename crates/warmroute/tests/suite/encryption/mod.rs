@@ -1,0 +1,8 @@
+//! Encryption towards workers and clients, and additional listeners.
+
+#![allow(unreachable_pub, reason = "modules of a test")]
+
+mod certificates;
+mod front;
+mod listeners;
+mod workers;

@@ -1,0 +1,32 @@
+//! The index of KV events for operators: its metric families, its admin endpoints, and that no
+//! request depends on it.
+
+mod endpoints;
+mod families;
+mod optional;
+mod sizing;
+
+use serde_json::Value;
+
+use crate::{
+    harness::{Page, Program, RawClient, RoutedFleet},
+    prefix_stream::PrefixStream,
+};
+
+/// Two engines, `b` with a stream of prefixes beside its own events.
+pub(crate) fn routed(stream: &PrefixStream, more: &str) -> RoutedFleet {
+    let config = format!(
+        "prefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
+         endpoint: \"{}\", reconnect_interval_ms: 100}}\n{more}",
+        stream.url()
+    );
+    RoutedFleet::with(&[&[], &[]], &config, &[])
+}
+
+pub(crate) fn page(router: &Program) -> Page {
+    Page::read(&RawClient::get(&router.admin(), "/metrics").text())
+}
+
+pub(crate) fn get(router: &Program, path: &str) -> Value {
+    RawClient::get(&router.admin(), path).json()
+}

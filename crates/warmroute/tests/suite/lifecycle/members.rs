@@ -1,0 +1,405 @@
+//! Workers that operators add, replace and remove.
+
+use std::time::Duration;
+
+use contract_id::contract;
+use serde_json::{Value, json};
+
+use super::configured::ConfiguredFleet;
+use crate::harness::{
+    Program, RawClient, RouterQueries as _, SimControls as _, Stopwatch, chat, eventually, streamed,
+};
+
+fn one(urls: &[String]) -> String {
+    format!("workers: [{{name: a, url: \"{}\"}}]\n", urls[0])
+}
+
+#[test]
+fn a_worker_is_added_used_replaced_and_removed() {
+    let it = ConfiguredFleet::start(3, one, &[]);
+    it.until_ready(&["a"]);
+    let urls = it.urls();
+    let added = it.post(
+        "/admin/workers",
+        &json!({"name": "b", "url": urls[1], "weight": 2.0}),
+    );
+    assert_eq!(added.status, 201, "{}", added.text());
+    assert_eq!(
+        (&added.json()["name"], &added.json()["weight"]),
+        (&json!("b"), &json!(2.0))
+    );
+    it.until_ready(&["a", "b"]);
+    let again = it.post("/admin/workers", &json!({"name": "b", "url": urls[2]}));
+    assert_eq!(
+        (again.status, again.error_code().as_str()),
+        (409, "worker_exists")
+    );
+
+    let replaced = it.call(
+        "PUT",
+        "/admin/workers/b",
+        json!({"url": urls[2]}).to_string().as_bytes(),
+    );
+    assert_eq!(
+        (replaced.status, &replaced.json()["url"]),
+        (200, &json!(urls[2])),
+        "{}",
+        replaced.text()
+    );
+    it.until_ready(&["a", "b"]);
+    let new = it.call(
+        "PUT",
+        "/admin/workers/c",
+        json!({"url": urls[1]}).to_string().as_bytes(),
+    );
+    assert_eq!(new.status, 201, "{}", new.text());
+    it.until_ready(&["a", "b", "c"]);
+
+    // A configured worker can be removed too; it stays removed over a reload.
+    for name in ["a", "c"] {
+        let removed = it.call("DELETE", &format!("/admin/workers/{name}"), b"");
+        let result = removed.json();
+        assert_eq!(
+            (removed.status, &result["name"], &result["safe_to_remove"]),
+            (200, &json!(name), &json!(true)),
+            "{result}"
+        );
+    }
+    it.until_ready(&["b"]);
+    assert_eq!(it.reload(false).0, 200);
+    it.until_ready(&["b"]);
+    let again = it.call("DELETE", "/admin/workers/c", b"");
+    assert_eq!(
+        (again.status, &again.json()["state"]),
+        (200, &json!("removed")),
+        "a repeated call has the same result"
+    );
+    let unknown = it.call("DELETE", "/admin/workers/nobody", b"");
+    assert_eq!(
+        (unknown.status, unknown.error_code().as_str()),
+        (404, "worker_not_found")
+    );
+    let served = RawClient::chat(&it.router.data(), &chat("sim", "hi", 3)).reply();
+    assert_eq!(
+        (served.status, served.header("x-warmroute-worker")),
+        (200, Some("b"))
+    );
+}
+
+#[test]
+#[contract("S38")]
+#[contract("S39")]
+fn an_invalid_worker_is_refused_with_its_problem_and_nothing_changes() {
+    let it = ConfiguredFleet::start(1, one, &[]);
+    for (body, status, code, says) in [
+        (json!({"name": "b"}), 400, "invalid_request", "url"),
+        (
+            json!({"name": "b", "url": "http://user:pw@h:1"}),
+            400,
+            "invalid_request",
+            "user name or password",
+        ),
+        (
+            json!({"name": "b", "url": "http://0x7f.1:80"}),
+            400,
+            "invalid_request",
+            "unusual spelling",
+        ),
+        (
+            json!({"name": "b", "url": "file:///etc/passwd"}),
+            400,
+            "invalid_request",
+            "not supported",
+        ),
+        (
+            json!({"name": "b", "url": "http://h:1", "wieght": 2}),
+            400,
+            "invalid_request",
+            "weight",
+        ),
+        (
+            json!({"name": "b/c", "url": "http://h:1"}),
+            400,
+            "invalid_request",
+            "name",
+        ),
+        (
+            json!({"url": "http://h:1", "lease_ttl": "soon"}),
+            400,
+            "invalid_request",
+            "lease_ttl",
+        ),
+        (
+            json!({"url": "http://169.254.169.254/x"}),
+            403,
+            "destination_forbidden",
+            "metadata",
+        ),
+        (
+            json!({"url": "http://h:1", "api_key": "${HOME}"}),
+            201,
+            "",
+            "",
+        ),
+    ] {
+        let reply = it.post("/admin/workers", &body);
+        assert_eq!(reply.status, status, "{body}: {}", reply.text());
+        if status != 201 {
+            assert_eq!(reply.error_code(), code, "{body}");
+            assert!(reply.text().contains(says), "{body}: {}", reply.text());
+        }
+        assert!(!reply.text().contains("user:pw"));
+    }
+    let names: Vec<String> = it.states().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["a", "h:1"]);
+}
+
+#[test]
+#[contract("DY38")]
+fn a_worker_with_a_lease_is_removed_unless_it_renews_it() {
+    let it = ConfiguredFleet::start(2, one, &[]);
+    let urls = it.urls();
+    let lease = |ttl: &str| {
+        let body = json!({"url": urls[1], "lease_ttl": ttl}).to_string();
+        it.call("PUT", "/admin/workers/b", body.as_bytes()).status
+    };
+    // The lease is long enough for the worker to become ready.
+    assert_eq!(lease("10m"), 201);
+    it.until_ready(&["a", "b"]);
+    let ttl = Duration::from_secs(2);
+    let (start, mut renewed) = (Stopwatch::start(), Stopwatch::start());
+    assert_eq!(lease("2s"), 200);
+    while start.elapsed() < 2 * ttl {
+        std::thread::sleep(ttl / 4);
+        let again = Stopwatch::start();
+        let (status, states) = (lease("2s"), it.states());
+        let in_time = renewed.elapsed() < ttl;
+        if in_time {
+            assert_eq!(
+                status,
+                200,
+                "renewed {:?} after the time before",
+                renewed.elapsed()
+            );
+            assert!(
+                states.contains(&("b".to_owned(), "ready".to_owned())),
+                "{states:?}"
+            );
+        } else {
+            // The machine stalled for longer than the lease, which may have ended.
+            lease("10m");
+            it.until_ready(&["a", "b"]);
+        }
+        renewed = again;
+    }
+    lease("2s");
+    it.until_ready(&["a"]);
+}
+
+#[test]
+fn changes_by_operators_survive_a_restart_with_a_state_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state.json");
+    let flags = ["--state-file", state.to_str().unwrap()];
+    let it = ConfiguredFleet::start(2, one, &flags);
+    it.until_ready(&["a"]);
+    let added = it.post(
+        "/admin/workers",
+        &json!({"name": "b", "url": it.urls()[1], "api_key": "sk-secret-of-b"}),
+    );
+    assert_eq!(added.status, 201);
+    let leased = it.call(
+        "PUT",
+        "/admin/workers/c",
+        json!({"url": it.urls()[1], "lease_ttl": 60})
+            .to_string()
+            .as_bytes(),
+    );
+    assert_eq!(leased.status, 201, "{}", leased.text());
+    it.call("DELETE", "/admin/workers/a", b"");
+    it.until_ready(&["b", "c"]);
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(
+        std::fs::metadata(&state).unwrap().permissions().mode() & 0o777,
+        0o600,
+        "the file contains keys"
+    );
+
+    let ConfiguredFleet {
+        router,
+        engines,
+        folder: kept,
+    } = it;
+    drop(router);
+    let path = kept.path().join("warmroute.yaml");
+    let again = Program::serve(&[], &["-c", path.to_str().unwrap(), flags[0], flags[1]]);
+    let again = ConfiguredFleet {
+        router: again,
+        engines,
+        folder: kept,
+    };
+    again.until_ready(&["b"]);
+    assert_eq!(again.in_force("/workers/0/api_key"), "***");
+    // A removed worker can be added again.
+    let back = again.call(
+        "PUT",
+        "/admin/workers/a",
+        json!({"url": again.urls()[0]}).to_string().as_bytes(),
+    );
+    assert_eq!(back.status, 201, "{}", back.text());
+    again.until_ready(&["a", "b"]);
+
+    std::fs::write(&state, "{").unwrap();
+    let refused = Program::finish(&[
+        "serve",
+        "-c",
+        again.path().to_str().unwrap(),
+        flags[0],
+        flags[1],
+        "--port",
+        "0",
+    ]);
+    assert_eq!(refused.code, Some(78));
+    assert!(
+        refused.stderr.contains("discovery.state_file"),
+        "{}",
+        refused.stderr
+    );
+}
+
+#[test]
+#[contract("F98")]
+fn a_drained_worker_finishes_its_requests_reports_its_warm_tokens_and_can_be_resumed() {
+    let engines = (0..2).map(|_| Program::engine(&[])).collect();
+    let two = |urls: &[String]| {
+        format!(
+            "workers: [{{name: a, url: \"{}\"}}, {{name: b, url: \"{}\"}}]\n",
+            urls[0], urls[1]
+        )
+    };
+    let it = ConfiguredFleet::before(engines, two, &[]);
+    it.until_ready(&["a", "b"]);
+    let pin = [
+        ("x-warmroute-worker", "a"),
+        ("content-type", "application/json"),
+    ];
+    let long = crate::harness::long_chat("sim", 200, 3).to_string();
+    RawClient::post_with(
+        &it.router.data(),
+        "/v1/chat/completions",
+        &pin,
+        long.as_bytes(),
+    );
+    let mut client = RawClient::connect(&it.router.data());
+    let body = streamed(chat("sim", "hi", 3000)).to_string();
+    client.send("POST", "/v1/chat/completions", &pin, body.as_bytes());
+    let begun = client.read_until("content");
+
+    let drained = || it.call("POST", "/admin/workers/a/drain", b"").json();
+    let result = drained();
+    assert_eq!(result["state"], "draining");
+    assert_eq!(
+        (&result["in_flight"], &result["safe_to_remove"]),
+        (&json!(1), &json!(false)),
+        "{result}"
+    );
+    // A repeated call has no further effect; the blocks are known once their events have arrived.
+    eventually("its blocks to be known", || {
+        (drained()["warm_tokens_lost"].as_u64()? >= 100).then_some(())
+    });
+    assert_eq!(drained()["state"], "draining");
+    for n in 0..4 {
+        let reply = RawClient::chat(&it.router.data(), &chat("sim", &format!("{n}"), 2)).reply();
+        assert_eq!(reply.header("x-warmroute-worker"), Some("b"));
+    }
+    let pinned = RawClient::post_with(
+        &it.router.data(),
+        "/v1/chat/completions",
+        &pin,
+        long.as_bytes(),
+    );
+    assert_eq!(pinned.status, 503, "{}", pinned.text());
+    assert!(client.body(begun).clean, "the running stream continues");
+    eventually("it to be safe to remove", || {
+        (drained()["safe_to_remove"] == true).then_some(())
+    });
+    let resumed: Value = it.call("POST", "/admin/workers/a/resume", b"").json();
+    assert_eq!(
+        (&resumed["state"], &resumed["safe_to_remove"]),
+        (&json!("ready"), &json!(false))
+    );
+    let reply = RawClient::post_with(
+        &it.router.data(),
+        "/v1/chat/completions",
+        &pin,
+        long.as_bytes(),
+    );
+    assert_eq!(reply.status, 200);
+    assert_eq!(it.call("POST", "/admin/workers/x/drain", b"").status, 404);
+    it.router.settled();
+    assert_eq!(it.engines[0].stats()["aborted"], 0);
+}
+
+#[test]
+fn operators_override_the_file_and_discovery() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("engines.yaml");
+    let yaml =
+        |urls: &[String]| format!("{}discovery: {{file: \"{}\"}}\n", one(urls), list.display());
+    let it = ConfiguredFleet::start(3, yaml, &[]);
+    let urls = it.urls();
+    std::fs::write(
+        &list,
+        format!(
+            "- {{name: b, url: \"{}\"}}\n- {{name: c, url: \"{}\"}}\n",
+            urls[1], urls[2]
+        ),
+    )
+    .unwrap();
+    it.until_ready(&["a", "b", "c"]);
+    assert_eq!(it.call("DELETE", "/admin/workers/b", b"").status, 200);
+    it.until_ready(&["a", "c"]);
+    std::fs::write(&list, format!("- {{name: b, url: \"{}\"}}\n", urls[1])).unwrap();
+    it.until_ready(&["a"]);
+
+    // A worker that operators added keeps its entry when discovery finds another one of that name.
+    let post = it.post("/admin/workers", &json!({"name": "e", "url": urls[2]}));
+    assert_eq!(post.status, 201, "{}", post.text());
+    std::fs::write(
+        &list,
+        format!(
+            "- {{name: d, url: \"{}\"}}\n- {{name: e, url: \"{}\"}}\n",
+            urls[1], urls[1]
+        ),
+    )
+    .unwrap();
+    it.until_ready(&["a", "d", "e"]);
+    assert!(
+        it.router
+            .workers()
+            .iter()
+            .any(|it| it["name"] == "e" && it["url"] == json!(urls[2]))
+    );
+
+    // An operator's worker temporarily replaces the configured one.
+    let put = it.call(
+        "PUT",
+        "/admin/workers/a",
+        json!({"url": urls[2], "lease_ttl": "1s"})
+            .to_string()
+            .as_bytes(),
+    );
+    assert_eq!(
+        (put.status, &put.json()["url"]),
+        (200, &json!(urls[2])),
+        "{}",
+        put.text()
+    );
+    eventually("the configured worker to be back", || {
+        let back =
+            it.router.workers().iter().any(|it| {
+                it["name"] == "a" && it["url"] == json!(urls[0]) && it["state"] == "ready"
+            });
+        back.then_some(())
+    });
+}

@@ -1,0 +1,12 @@
+//! Limits that hold against any client or engine: counts, bytes, memory and time.
+
+mod connections;
+mod counts;
+mod heads;
+mod held_bytes;
+mod large_reply;
+mod leaving;
+mod memory;
+mod swapped_model;
+mod throttled;
+mod unfinished;

@@ -1,0 +1,59 @@
+//! The integration tests of the crate, linked once, as one program.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+#[cfg(feature = "nats")]
+#[path = "../../../event-sources/tests/nats_server/mod.rs"]
+mod nats_server;
+mod prefix_stream;
+#[path = "../../../redis-store/tests/redis_server/mod.rs"]
+mod redis_server;
+
+mod admin_operations;
+mod admin_shapes;
+mod affinity;
+mod agreement;
+mod api_surface;
+mod config_convert;
+mod content_routing;
+mod decision_log;
+mod demo;
+mod doctor;
+mod dynamo_mode;
+mod encryption;
+mod events;
+#[cfg(feature = "nats")]
+mod events_relay;
+mod explain;
+mod faults;
+mod hostile_artefacts;
+mod indexer;
+mod indexer_examples;
+mod kv_events_stream;
+mod kv_index;
+mod lifecycle;
+mod limits;
+mod lmcache;
+mod model_routing;
+mod parity;
+mod prefill_decode;
+mod prometheus;
+mod queue;
+mod relay_bytes;
+mod response_cache;
+mod route_api;
+mod routing;
+mod sdk;
+mod sessions;
+mod settings;
+mod shared_prefixes;
+mod shared_tokens;
+mod simulate;
+mod startup;
+mod supervision;
+mod tokens;

@@ -1,0 +1,154 @@
+//! No tenant gets another tenant's reply or learns that it exists.
+
+use contract_id::contract;
+use serde_json::json;
+
+use super::{CachedRouter, FINE, question, status, with};
+use crate::harness::{RawClient, RawReply, RouterQueries as _};
+
+/// Questions of one tenant.
+const QUESTIONS: usize = 500;
+/// Requests of other tenants for the same questions.
+const PROBES: usize = 50_000;
+
+fn answer(client: &mut RawClient, bearer: &str, question: usize) -> RawReply {
+    let body = super::question(&format!("question {question}")).to_string();
+    client.send(
+        "POST",
+        "/v1/chat/completions",
+        &[("authorization", bearer)],
+        body.as_bytes(),
+    );
+    client.reply()
+}
+
+/// The parts of a reply that do not depend on the request's identity.
+fn visible_parts(reply: &RawReply) -> (u16, Vec<(String, Vec<u8>)>, String) {
+    let own = |name: &str| {
+        matches!(
+            name,
+            "x-request-id" | "x-warmroute-decision" | "date" | "age"
+        )
+    };
+    let headers = reply
+        .headers
+        .iter()
+        .filter(|(name, _)| !own(name))
+        .cloned()
+        .collect();
+    (reply.status, headers, reply.text())
+}
+
+#[test]
+#[contract("CK28", "S45", "G18")]
+fn fifty_thousand_probes_of_other_tenants_find_nothing_and_look_like_new_questions() {
+    let cached = CachedRouter::start(", capacity: 100000");
+    let mut owner = RawClient::connect(&cached.router.data());
+    for question in 0..QUESTIONS {
+        assert_eq!(
+            status(&answer(&mut owner, "Bearer a", question)),
+            "MISS not_found"
+        );
+    }
+    let known = (0..QUESTIONS)
+        .filter(|question| status(&answer(&mut owner, "Bearer a", *question)) == "HIT stored");
+    let known = known.count();
+    assert!(
+        known * 100 >= QUESTIONS * 99,
+        "the positive control: {known} of {QUESTIONS}"
+    );
+    assert_eq!(cached.engine.requests(), QUESTIONS as u64);
+    // Half of the probes repeat the owner's questions, half are new; each has another caller.
+    let clients: Vec<_> = (0..4)
+        .map(|client| {
+            let address = cached.router.data();
+            std::thread::spawn(move || {
+                let mut socket = RawClient::connect(&address);
+                let mut seen = [Vec::new(), Vec::new()];
+                for probe in 0..PROBES / 4 {
+                    let (kind, caller) = (probe % 2, format!("Bearer b{client}-{probe}"));
+                    let question = probe / 2 % QUESTIONS + kind * 1_000_000;
+                    let visible_parts = visible_parts(&answer(&mut socket, &caller, question));
+                    if !seen[kind].contains(&visible_parts) {
+                        seen[kind].push(visible_parts);
+                    }
+                }
+                seen
+            })
+        })
+        .collect();
+    for client in clients {
+        let [repeated, unseen] = client.join().expect("the client ran to its end");
+        assert_eq!(repeated, unseen, "no reply distinguishes them");
+        assert!(
+            repeated
+                .iter()
+                .all(|(status, _, text)| (*status, text.as_str()) == (200, FINE))
+        );
+        assert!(repeated.iter().all(|(_, headers, _)| {
+            headers
+                .iter()
+                .any(|(name, value)| name == "x-cache" && value == b"MISS")
+        }));
+    }
+    assert_eq!(
+        cached.engine.requests(),
+        (QUESTIONS + PROBES) as u64,
+        "every probe reached the engine"
+    );
+    cached.router.settled();
+}
+
+#[test]
+#[contract("CK28", "S44", "S45")]
+fn a_salt_of_the_client_keeps_its_replies_apart_too() {
+    let cached = CachedRouter::start("");
+    let salted = |salt: &str| with(question("why?"), "cache_salt", json!(salt));
+    assert_eq!(cached.status(&salted("a")), "MISS not_found");
+    assert_eq!(
+        [cached.status(&salted("b")), cached.status(&salted("a"))],
+        ["MISS not_found", "HIT stored"]
+    );
+}
+
+#[test]
+#[contract("S45", "S49")]
+fn a_key_that_only_the_engine_can_check_never_gets_another_tenants_reply() {
+    let cached = CachedRouter::start("");
+    let as_caller = |key: &str| status(&cached.ask_as(&question("why?"), &[("x-api-key", key)]));
+    assert_eq!(
+        [as_caller("right"), as_caller("right")],
+        ["MISS not_found", "HIT stored"]
+    );
+    assert_eq!(
+        [as_caller("wrong"), cached.status(&question("why?"))],
+        ["MISS not_found", "MISS not_found"]
+    );
+    let with_cookie = cached.ask_as(&question("why?"), &[("cookie", "session=a")]);
+    assert_eq!(status(&with_cookie), "MISS not_found");
+    // The same holds for requests in flight.
+    cached.engine.script(super::ScriptedReply::Late(
+        std::time::Duration::from_millis(400),
+        super::json_reply("200 OK", "", FINE),
+    ));
+    let body = question("how?").to_string();
+    let mut clients: Vec<_> = ["Bearer a", "Bearer b"]
+        .iter()
+        .map(|caller| {
+            let mut client = RawClient::connect(&cached.router.data());
+            client.send(
+                "POST",
+                "/v1/chat/completions",
+                &[("authorization", caller)],
+                body.as_bytes(),
+            );
+            client
+        })
+        .collect();
+    let replies: Vec<_> = clients
+        .iter_mut()
+        .map(|client| status(&client.reply()))
+        .collect();
+    assert_eq!(replies, ["MISS not_found", "MISS not_found"]);
+    assert_eq!(cached.engine.requests(), 6);
+}
