@@ -5,7 +5,9 @@ use event_sources::RelayNotice;
 use crate::{
     engine::{self, history, removed, stored},
     nats_server::NatsServer,
-    relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_told, until_true},
+    relayed::{
+        RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_reported, until_synced,
+    },
 };
 
 #[tokio::test(flavor = "multi_thread")]

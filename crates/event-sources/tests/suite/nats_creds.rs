@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::{
     engine::stored,
     nats_server::NatsServer,
-    relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_true},
+    relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_synced},
 };
 
 /// Returns a token with these claims about `of`, signed by `signer`.

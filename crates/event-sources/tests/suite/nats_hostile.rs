@@ -16,7 +16,9 @@ use tokio::{
 use crate::{
     engine::{PATIENCE, TestSource, history, stored},
     nats_server::NatsServer,
-    relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_told, until_true},
+    relayed::{
+        RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_reported, until_synced,
+    },
 };
 
 fn with(headers: &[(&str, &str)]) -> HeaderMap {

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     front::{EngineFront, FrontBehavior, FrontRequest},
-    look::{doctor, engine, look_at, look_at_url, look_with, look_with_url, place},
+    look::{doctor, endpoint_of, engine, look_at, look_at_url, look_with, look_with_url},
 };
 use crate::harness::{Program, ScriptedEngine, ScriptedReply, json_reply};
 

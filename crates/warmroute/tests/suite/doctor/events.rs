@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     front::{EngineFront, FrontBehavior},
-    look::{DoctorRun, engine, look_at, look_at_url, look_with, place},
+    look::{DoctorRun, endpoint_of, engine, look_at, look_at_url, look_with},
     relay::{MessageChange, TestRelay, replaced},
 };
 use crate::harness::Program;

@@ -3,7 +3,7 @@
 use contract_id::contract;
 
 use super::{
-    look::{doctor, engine, look_with_file, place},
+    look::{doctor, endpoint_of, engine, look_with_file},
     tokens::tiny_qwen,
 };
 use crate::harness::Program;

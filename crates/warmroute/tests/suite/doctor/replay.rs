@@ -2,7 +2,7 @@
 
 use contract_id::contract;
 
-use super::look::{engine, look_at, look_with, place};
+use super::look::{endpoint_of, engine, look_at, look_with};
 
 #[test]
 #[contract("G28")]

@@ -5,7 +5,7 @@ use std::path::Path;
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use super::look::{DoctorRun, engine, look_at, look_with, place, write};
+use super::look::{DoctorRun, endpoint_of, engine, look_at, look_with, write};
 
 /// A directory with the tokenizer of another model than the engine's built-in one.
 pub(crate) fn tiny_qwen() -> String {

@@ -10,7 +10,7 @@ use contract_id::contract;
 
 use super::{
     certificates::TestAuthority,
-    front::{believing, get},
+    front::{get, trust_roots},
 };
 use crate::harness::{self, Program, RawClient, RouterQueries as _, eventually};
 

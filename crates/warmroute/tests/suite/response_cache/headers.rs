@@ -12,7 +12,7 @@ fn headers_of_vllm_router_report_hits_too() {
         fine(),
     );
     let [first, again] = [cached.ask(&question("why?")), cached.ask(&question("why?"))];
-    let said = |reply: &super::RawReply, name| reply.header(name).map(str::to_owned);
+    let header = |reply: &super::RawReply, name| reply.header(name).map(str::to_owned);
     assert_eq!(
         header(&first, "x-vllm-router-cache-status").as_deref(),
         Some("MISS")

@@ -5,7 +5,7 @@ use std::time::Duration;
 use contract_id::contract;
 use serde_json::json;
 
-use super::{CachedRouter, DONE, FINE, cache_headers, event, fine, question, said, with};
+use super::{CachedRouter, DONE, FINE, cache_headers, chat_chunk, event, fine, question, with};
 use crate::harness::{
     RawClient, RouterQueries as _, ScriptedReply, chunk, chunked, json_reply, stream_head,
     stream_reply,

@@ -4,7 +4,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use super::{CachedRouter, DONE, FINE, question, said, status, with};
+use super::{CachedRouter, DONE, FINE, chat_chunk, question, status, with};
 use crate::harness::{
     PieceGate, Program, RawClient, RawReply, RouterQueries as _, ScriptedReply, SimControls as _,
     chat, chunk, events_of, stream_head, stream_reply, text_of,
@@ -177,9 +177,9 @@ fn every_event_is_forwarded_before_the_next_one_exists() {
 #[contract("CH27", "S44")]
 fn messages_are_cached_as_messages_and_their_streams_are_not_cached() {
     let message = r#"{"id":"msg","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"yes"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":3,"output_tokens":1}}"#;
-    let engine = super::ScriptedEngine::speaking_messages(ScriptedReply::whole(super::json_reply(
-        "200 OK", "", message,
-    )));
+    let engine = super::ScriptedEngine::with_native_messages(ScriptedReply::whole(
+        super::json_reply("200 OK", "", message),
+    ));
     let config = "response_cache: {enabled: true}\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
     let cached = CachedRouter { router, engine };
