@@ -7,12 +7,14 @@ use prometheus_client::registry::Registry;
 use prompt::PromptModel;
 
 use crate::{
-    FailureKind, FleetConfig, FleetParts, PrefixCacheCounters, PrefixViewService, Snapshot,
+    FailureKind, FleetConfig, FleetParts, FleetStartError, PrefixCacheCounters, PrefixViewService,
+    Snapshot,
     artefacts::ArtefactStore,
     backend_feeds::{BackendFeed, BackendFeeds},
     supervisor::AFTER_STALL,
     supervisors::Supervisors,
     telemetry::FleetCollector,
+    worker_machine::WorkerEvent,
     worker_table::{EjectionRule, WorkerTable},
 };
 
@@ -26,75 +28,49 @@ pub struct Fleet {
     supervisors: Supervisors,
 }
 
-/// The reason why a fleet cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum FleetStartError {
-    /// A worker's URL cannot be used. The configuration checks URLs with the same parser, so this
-    /// is the last guard.
-    #[error("worker {worker}: {error}")]
-    Url {
-        /// The worker's name.
-        worker: String,
-        /// The URL's error.
-        error: net::WorkerUrlError,
-    },
-    /// No trust roots can be loaded to check a worker's certificate.
-    #[error("worker {worker}: {error}")]
-    Trust {
-        /// The worker's name.
-        worker: String,
-        /// The error of the trust roots.
-        error: net::TrustError,
-    },
-    /// A prefix stream cannot be followed.
-    #[error("{0}")]
-    Prefixes(String),
-}
-
 impl Fleet {
     /// Starts one supervisor per worker and returns at once: no worker needs to be up. Call inside
     /// a tokio runtime.
     ///
     /// Metrics of the workers and their streams are registered in `registry`.
     pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, FleetStartError> {
-        let roster = parts.config;
-        let stale_after = roster.kv_events.stale_after;
+        let config = parts.config;
+        let stale_after = config.kv_events.stale_after;
         let kv_cache_index = parts.kv_cache_index;
         let prefixes = PrefixViewService::start(
             &kv_cache_index,
             parts.redis,
             parts.max_prefix_length,
-            &roster.workers,
+            &config.workers,
             stale_after,
             parts.clock,
             registry,
         );
         let prefixes = prefixes.map_err(FleetStartError::Prefixes)?;
-        let board = Arc::new(WorkerTable::new(
-            Vec::new(),
-            EjectionRule::of(&roster.circuit_breaker),
+        let worker_table = Arc::new(WorkerTable::new(
+            EjectionRule::of(&config.circuit_breaker),
             parts.index,
             parts.clock,
         ));
-        registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&board))));
+        registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&worker_table))));
         let artefacts = Arc::new(ArtefactStore::new(
             parts.models,
             parts.hub_cache,
             parts.clock,
         ));
-        let crew = Supervisors::new(
-            Arc::clone(&board),
+        let supervisors = Supervisors::new(
+            Arc::clone(&worker_table),
             Arc::clone(&artefacts),
             parts.on_verdict,
             parts.scheme,
         );
-        crew.apply(&roster)?;
+        supervisors.apply(&config)?;
         Ok(Self {
-            worker_table: board,
+            worker_table,
             artefacts,
             kv_cache_index,
             prefixes,
-            supervisors: crew,
+            supervisors,
         })
     }
 
@@ -107,8 +83,8 @@ impl Fleet {
     /// # Errors
     ///
     /// A URL cannot be used; nothing was changed then.
-    pub fn apply(&self, roster: &FleetConfig) -> Result<(), FleetStartError> {
-        self.supervisors.apply(roster)
+    pub fn apply(&self, config: &FleetConfig) -> Result<(), FleetStartError> {
+        self.supervisors.apply(config)
     }
 
     /// Sets whether a worker gets new requests; running ones go on either way. `None`: no worker
@@ -178,7 +154,7 @@ impl Fleet {
     /// A time-out that a stall of this process may have caused is not counted against the worker.
     pub fn report_failure(&self, worker: WorkerId, kind: FailureKind) {
         if kind.is_timeout() && self.worker_table.clock.resumed_within(AFTER_STALL) {
-            self.worker_table.request_check(worker);
+            self.request_recheck(worker);
             return;
         }
         self.worker_table.request_failed(worker, kind);
@@ -187,7 +163,7 @@ impl Fleet {
     /// Requests an early check of a worker that does not know a model that it listed. Cheap and
     /// non-blocking; unknown workers are ignored.
     pub fn request_recheck(&self, worker: WorkerId) {
-        self.worker_table.request_check(worker);
+        self.worker_table.on(worker, WorkerEvent::CheckRequested);
     }
 
     /// Records a request answered with a status below 500, and to its end where the head alone does

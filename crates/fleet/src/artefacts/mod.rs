@@ -21,6 +21,7 @@ use prompt::PromptModel;
 
 pub use files::ArtefactError;
 pub(crate) use files::Files;
+pub use hub::HubCache;
 pub(crate) use hub::find_in_hub;
 pub(crate) use store::ArtefactStore;
 

@@ -16,8 +16,8 @@ use prompt::{CancelFlag, LoadError, PromptModel};
 use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
-use super::{ArtefactError, Files, ModelArtefacts, TokenizerSource, files, find_in_hub};
-use crate::{HubCache, ServedModel, probe::ProbeClient};
+use super::{ArtefactError, Files, HubCache, ModelArtefacts, TokenizerSource, files, find_in_hub};
+use crate::{ServedModel, probe::ProbeClient};
 
 /// Time limit for fetching an engine's own tokenizer files.
 const ENGINE_FILES: Duration = Duration::from_secs(10);

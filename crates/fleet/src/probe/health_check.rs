@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::client::{ProbeClient, ProbeError, probe_error, unexpected};
 use crate::{
     engine::{EngineKind, health_method, health_paths, healthy_statuses},
-    health::CheckOutcome,
+    worker_machine::CheckOutcome,
 };
 
 /// Reply limit in bytes. A health reply's body is ignored; a model list may serve as one.

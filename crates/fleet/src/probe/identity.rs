@@ -13,7 +13,7 @@ use super::{
     metrics_text::{self, EngineMetrics, Scrape},
     model_list::{self, ModelList},
 };
-use crate::{EngineKind, MessagesMode, engine::list_is_optional, worker_check::CheckPace};
+use crate::{EngineKind, MessagesMode, engine::list_is_optional, worker_machine::CheckOutcome};
 
 const LARGEST_MODEL_LIST: usize = 4 << 20;
 const LARGEST_METRICS: usize = 16 << 20;
@@ -26,6 +26,16 @@ const LONGEST_VERSION: usize = 64;
 const SIDE_QUESTION: Duration = Duration::from_secs(3);
 /// The limit for a known worker that comes back: its earlier answers are good enough for a start.
 const SIDE_QUESTION_RETURNING: Duration = Duration::from_millis(100);
+
+/// The time that a check may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CheckPace {
+    /// Sends every request and waits for each answer.
+    Thorough,
+    /// For a known worker that comes back: it is used at once with its earlier facts, and checked
+    /// thoroughly afterwards.
+    Returning,
+}
 
 /// A worker's facts about itself.
 #[derive(Clone, Debug)]
@@ -69,6 +79,14 @@ impl EngineFacts {
 
     pub(crate) fn announced(&self) -> Option<&[EventEndpoint]> {
         self.announced.as_ref()?.as_deref()
+    }
+
+    /// Returns the number of data-parallel ranks that the engine announces or counts; at least 1.
+    pub(crate) fn ranks(&self) -> u32 {
+        let announced = self.announced().unwrap_or_default();
+        let announced = announced.iter().map(|stream| stream.rank + 1).max();
+        let counted = self.metrics().map_or(0, |metrics| metrics.ranks);
+        announced.unwrap_or(0).max(counted).max(1)
     }
 
     /// Returns how the worker takes messages; without an answer it gets chats, which all engines
@@ -169,7 +187,7 @@ pub(crate) async fn list_models(
         // A server without the route may still serve the models that the configuration names.
         StatusCode::NOT_FOUND => Ok(ModelList::default()),
         StatusCode::SERVICE_UNAVAILABLE => Err(ProbeError {
-            check: crate::health::CheckOutcome::Loading,
+            check: CheckOutcome::Loading,
             text: format!("answered {PATH} with 503: the engine is loading, wait"),
         }),
         status if status.is_client_error() && list_is_optional(engine) => Ok(ModelList::default()),
