@@ -92,7 +92,12 @@ impl CheckSchedule {
         };
         let requested = self.requested.then_some(LEAST_BETWEEN_CHECKS);
         let pauses = [usual, requested, self.recheck_interval];
-        Some(self.last + pauses.into_iter().flatten().min()?)
+        let pause = pauses.into_iter().flatten().min()?;
+        Some(match self.last_attempt {
+            LastAttempt::Made => self.last + pause,
+            // What this process lacks is not there at once.
+            LastAttempt::NotMade => self.last + pause.max(LEAST_BETWEEN_CHECKS),
+        })
     }
 
     /// Begins a check, and returns its reason.

@@ -345,6 +345,25 @@ fn a_check_that_cannot_be_made_is_logged_once() {
 }
 
 #[test]
+fn checks_that_cannot_be_made_are_not_tried_in_a_tight_loop() {
+    let mut scene = Scene::ready();
+    scene.on(WorkerEvent::RequestFailed {
+        kind: FailureKind::Status,
+        ejection: EjectionPermit::Granted,
+    });
+    scene.tick_after(SETTINGS.eject_for);
+    for _ in 0..3 {
+        scene.on(judged(CheckOutcome::NotMade));
+        assert_eq!(scene.machine.state(), WorkerState::Ejected);
+        scene.tick_after(seconds(0));
+        assert_eq!(scene.next_wake(), Some(Duration::from_millis(200)));
+        scene.tick_after(Duration::from_millis(200));
+    }
+    scene.on(judged(CheckOutcome::Passed));
+    assert_eq!(scene.machine.state(), WorkerState::Ready);
+}
+
+#[test]
 fn a_worker_that_failed_a_request_during_its_check_is_identified_anew() {
     let mut scene = Scene::ready();
     scene.tick_after(seconds(30));
