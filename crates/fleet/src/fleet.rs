@@ -1,16 +1,15 @@
 //! The handle of the fleet for the rest of the process.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use kv_blocks::{Target, WorkerId};
 use prometheus_client::registry::Registry;
 use prompt::PromptModel;
 
 use crate::{
-    FailureKind, FleetConfig, FleetParts, FleetStartError, PrefixCacheCounters, PrefixViewService,
-    Snapshot,
+    FailureKind, FleetConfig, FleetParts, FleetStartError, PrefixViewService, Snapshot,
     artefacts::ArtefactStore,
-    backend_feeds::{BackendFeed, BackendFeeds},
+    prefix_view::PrefixViewParts,
     supervisor::AFTER_STALL,
     supervisors::Supervisors,
     telemetry::FleetCollector,
@@ -35,18 +34,17 @@ impl Fleet {
     /// Metrics of the workers and their streams are registered in `registry`.
     pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, FleetStartError> {
         let config = parts.config;
-        let stale_after = config.kv_events.stale_after;
         let kv_cache_index = parts.kv_cache_index;
-        let prefixes = PrefixViewService::start(
-            &kv_cache_index,
-            parts.redis,
-            parts.max_prefix_length,
-            &config.workers,
-            stale_after,
-            parts.clock,
-            registry,
-        );
-        let prefixes = prefixes.map_err(FleetStartError::Prefixes)?;
+        let prefix_view = PrefixViewParts {
+            settings: &kv_cache_index,
+            redis: parts.redis,
+            max_prefix_length: parts.max_prefix_length,
+            workers: &config.workers,
+            stale_after: config.kv_events.stale_after,
+            clock: parts.clock,
+        };
+        let prefixes =
+            PrefixViewService::start(prefix_view, registry).map_err(FleetStartError::Prefixes)?;
         let worker_table = Arc::new(WorkerTable::new(
             EjectionRule::of(&config.circuit_breaker),
             parts.index,
@@ -190,41 +188,6 @@ impl Fleet {
         self.worker_table.trust(target, trusted);
     }
 
-    /// Returns the last read counters of the engines' own prefix caches (at most some 10 s old), by
-    /// target. Engines without such counters are left out.
-    pub fn prefix_cache_counters(&self) -> HashMap<Target, PrefixCacheCounters> {
-        let mut counters = HashMap::new();
-        self.worker_table.each(|entry| {
-            let worker = entry.view.id;
-            counters.extend(entry.prefix_cache.iter().map(|(rank, told)| {
-                (
-                    Target {
-                        worker,
-                        rank: *rank,
-                    },
-                    *told,
-                )
-            }));
-        });
-        counters
-    }
-
-    /// Returns how often the publisher of each event stream was found to be a new process, by
-    /// target.
-    pub fn stream_restarts(&self) -> HashMap<Target, u64> {
-        let mut restarts = HashMap::new();
-        self.worker_table.each(|entry| {
-            let resets = |target: Target| {
-                Some((
-                    target,
-                    entry.stream_of(target.rank)?.source.counters().resets,
-                ))
-            };
-            restarts.extend(entry.view.targets().filter_map(resets));
-        });
-        restarts
-    }
-
     /// Returns the configuration of the prefix view.
     pub fn kv_cache_index(&self) -> &config::KvCacheIndexSection {
         &self.kv_cache_index
@@ -233,40 +196,6 @@ impl Fleet {
     /// Returns the prefix view; `None`: the configuration disables it.
     pub fn prefixes(&self) -> Option<&PrefixViewService> {
         self.prefixes.as_ref()
-    }
-
-    /// Returns every event stream, as `GET /admin/streams` shows it: block streams in the order of
-    /// workers and ranks, then prefix streams.
-    pub fn streams(&self) -> Vec<event_sources::StreamReport> {
-        let mut reports = Vec::new();
-        self.worker_table.each(|entry| {
-            for stream in &entry.streams {
-                let before = reports.len();
-                reports.extend(stream.source.reports());
-                if reports.len() == before {
-                    // A stream without any message is listed too.
-                    reports.push(stream.source.report());
-                }
-            }
-        });
-        reports.extend(
-            self.prefixes
-                .iter()
-                .flat_map(PrefixViewService::streams)
-                .map(|stream| stream.report),
-        );
-        reports
-    }
-
-    /// Returns the event counters of each backend, of blocks and of prefixes together, in the order
-    /// of names.
-    pub fn feeds(&self) -> Vec<BackendFeed> {
-        let mut feeds = BackendFeeds::default();
-        self.worker_table.each(|entry| feeds.worker(entry));
-        self.prefixes
-            .iter()
-            .for_each(|prefixes| prefixes.feed(&mut feeds));
-        feeds.all()
     }
 
     /// Stops and awaits every supervisor and every stream. A second call returns at once.

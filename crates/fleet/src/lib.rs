@@ -25,6 +25,7 @@ mod model_report;
 mod prefix_view;
 mod probe;
 mod replacement;
+mod reports;
 mod request_record;
 mod settings;
 mod snapshot;

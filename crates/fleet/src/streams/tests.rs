@@ -256,6 +256,103 @@ async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
 }
 
 #[tokio::test]
+async fn each_kind_of_source_has_its_streams() {
+    let at = |text: &str| Some(text.to_owned());
+    let nats = |rank, endpoint: &str| WantedStream::Nats {
+        rank,
+        endpoint: endpoint.to_owned(),
+    };
+    let standard = |endpoint: &str| WantedStream::Standard {
+        endpoint: endpoint.to_owned(),
+    };
+    let polled = WantedStream::Polled {
+        endpoint: settings().url.to_string(),
+    };
+    for (source, endpoint, ranks, expected) in [
+        (EventSource::None, at("tcp://h:1"), 1, vec![]),
+        (EventSource::Poll, None, 2, vec![polled]),
+        (
+            EventSource::Sse,
+            at("http://h/e"),
+            2,
+            vec![standard("http://h/e")],
+        ),
+        (
+            EventSource::Ws,
+            at("ws://h/e"),
+            1,
+            vec![standard("ws://h/e")],
+        ),
+        (EventSource::Sse, None, 1, vec![]),
+        (
+            EventSource::Nats,
+            at("nats://h/s"),
+            1,
+            vec![nats(0, "nats://h/s")],
+        ),
+        (
+            EventSource::Nats,
+            at("nats://h/s"),
+            2,
+            vec![nats(0, "nats://h/s.0"), nats(1, "nats://h/s.1")],
+        ),
+        (EventSource::Nats, None, 1, vec![]),
+    ] {
+        let own = config::WorkerKvEvents {
+            source,
+            endpoint,
+            ..settings().own
+        };
+        let what = format!("{source:?} {:?} {ranks}", own.endpoint);
+        let mut settings = StreamSettings { own, ..settings() };
+        assert_eq!(search(&settings, ranks).find().await, expected, "{what}");
+        settings.all.enabled = false;
+        assert_eq!(search(&settings, ranks).find().await, [], "{what}");
+    }
+}
+
+#[tokio::test]
+async fn announced_publishers_are_followed_within_the_worker_s_ranks_and_with_its_own_topic() {
+    let announced = [0, 1, 2].map(|rank| EventEndpoint {
+        rank,
+        endpoint: format!("tcp://h:{}", 5000 + rank),
+        replay_endpoint: Some("tcp://h:6000".to_owned()),
+        topic: "told".to_owned(),
+    });
+    for (replay, replay_endpoint, topic, expected) in [
+        (
+            true,
+            ReplayEndpoint::Auto,
+            "",
+            (Some("tcp://h:6000"), "told"),
+        ),
+        (true, ReplayEndpoint::None, "own", (None, "own")),
+        (false, ReplayEndpoint::Auto, "own", (None, "own")),
+        (
+            true,
+            ReplayEndpoint::At("tcp://*:7000".to_owned()),
+            "",
+            (Some("tcp://127.0.0.1:7001"), "told"),
+        ),
+    ] {
+        let mut settings = settings();
+        settings.all.replay = replay;
+        settings.own.replay_endpoint = replay_endpoint;
+        settings.own.topic = topic.to_owned();
+        let search = StreamSearch {
+            announced: Some(&announced),
+            ..search(&settings, 2)
+        };
+        let mut found = search.find().await;
+        assert_eq!(found.len(), 2, "the third is no rank of it");
+        let last = found.pop().and_then(WantedStream::into_publisher);
+        let last = last.expect("a publisher");
+        assert_eq!(last.endpoint, "tcp://h:5001");
+        assert_eq!((last.replay_endpoint.as_deref(), &*last.topic), expected);
+    }
+}
+
+#[tokio::test]
 async fn each_rank_of_a_worker_that_connects_to_us_has_a_socket_of_its_own() {
     let endpoint = Some("tcp://0.0.0.0:5557".to_owned());
     let own = config::WorkerKvEvents {
