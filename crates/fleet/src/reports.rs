@@ -16,13 +16,13 @@ impl Fleet {
         let mut counters = HashMap::new();
         self.worker_table().each(|entry| {
             let worker = entry.view.id;
-            counters.extend(entry.prefix_cache.iter().map(|(rank, told)| {
+            counters.extend(entry.prefix_cache.iter().map(|(rank, known)| {
                 (
                     Target {
                         worker,
                         rank: *rank,
                     },
-                    *told,
+                    *known,
                 )
             }));
         });

@@ -116,18 +116,18 @@ impl EngineFacts {
 /// Requests every fact at once that is not configured. `before`: earlier answers, which stay valid
 /// where there are no new ones.
 pub(crate) async fn identify(
-    asker: &ProbeClient,
+    client: &ProbeClient,
     configured: ConfiguredIdentity,
     before: &EngineFacts,
     pace: CheckPace,
 ) -> Result<EngineIdentity, ProbeError> {
-    let side = asker.with_timeout(match pace {
+    let side = client.with_timeout(match pace {
         CheckPace::Thorough => SIDE_QUESTION,
         CheckPace::Returning => SIDE_QUESTION_RETURNING,
     });
     let ConfiguredIdentity { engine, messages } = configured;
     let (list, version, metrics, sources, messages) = tokio::join!(
-        list_models(asker, engine),
+        list_models(client, engine),
         side.ask("/version", LARGEST_VERSION),
         side.ask("/metrics", LARGEST_METRICS),
         side.ask("/kv_event_sources", LARGEST_SOURCES),
@@ -135,7 +135,7 @@ pub(crate) async fn identify(
     );
     let list = list?;
     // An engine behind a unix socket shares our machine.
-    let host = asker.url().host().unwrap_or("127.0.0.1");
+    let host = client.url().host().unwrap_or("127.0.0.1");
     let fresh = EngineFacts {
         version: version.map(|body| read_version(&body?)),
         metrics: metrics.map(|body| {
@@ -147,13 +147,13 @@ pub(crate) async fn identify(
     };
     let complete = fresh.complete();
     let scrape = fresh.metrics.as_ref().map(EngineMetrics::scrape);
-    let said = fresh.or(before);
+    let facts = fresh.or(before);
     let engine = engine.unwrap_or_else(|| {
         let owned = list.models.iter().any(|model| &*model.owned_by == "vllm");
-        let speaks_vllm = said.metrics().is_some_and(|metrics| metrics.is_vllm)
+        let speaks_vllm = facts.metrics().is_some_and(|metrics| metrics.is_vllm)
             || owned
-            || said.announced().is_some();
-        if speaks_vllm && said.version().is_some() {
+            || facts.announced().is_some();
+        if speaks_vllm && facts.version().is_some() {
             EngineKind::Vllm
         } else {
             EngineKind::Openai
@@ -162,7 +162,7 @@ pub(crate) async fn identify(
     Ok(EngineIdentity {
         engine,
         list,
-        facts: said,
+        facts,
         scrape,
         complete,
     })
@@ -170,11 +170,11 @@ pub(crate) async fn identify(
 
 /// Requests the model list alone.
 pub(crate) async fn list_models(
-    asker: &ProbeClient,
+    client: &ProbeClient,
     engine: Option<EngineKind>,
 ) -> Result<ModelList, ProbeError> {
     const PATH: &str = "/v1/models";
-    let reply = asker
+    let reply = client
         .get(PATH, LARGEST_MODEL_LIST)
         .await
         .map_err(|error| probe_error(&error))?;
@@ -196,8 +196,8 @@ pub(crate) async fn list_models(
 }
 
 /// Requests the engine's own load and counters.
-pub(crate) async fn scrape(asker: &ProbeClient) -> Option<Scrape> {
-    let body = asker
+pub(crate) async fn scrape(client: &ProbeClient) -> Option<Scrape> {
+    let body = client
         .with_timeout(SIDE_QUESTION)
         .get_ok("/metrics", LARGEST_METRICS)
         .await?;

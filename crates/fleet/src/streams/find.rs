@@ -105,13 +105,13 @@ impl StreamSearch<'_> {
             return Vec::new();
         };
         let of = |rank| {
-            let told = self
+            let known = self
                 .announced
-                .and_then(|announced| announced.iter().find(|told| told.rank == rank));
+                .and_then(|announced| announced.iter().find(|known| known.rank == rank));
             Some(EventEndpoint {
                 rank,
                 endpoint: event_endpoints::of_rank(&base, rank)?,
-                replay_endpoint: told.and_then(|told| told.replay_endpoint.clone()),
+                replay_endpoint: known.and_then(|known| known.replay_endpoint.clone()),
                 topic: String::new(),
             })
         };
