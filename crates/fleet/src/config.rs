@@ -12,15 +12,11 @@ use net::{Destinations, WorkerUrl};
 
 use crate::{
     EngineKind, FleetStartError, MessagesMode, TrustCache,
-    health::HealthSettings,
     probe::{HealthCheckPlan, ProbeClient},
     streams::StreamSettings,
-    worker_check::SupervisorConfig,
+    supervisor_config::SupervisorConfig,
+    worker_machine::{HealthSettings, PeriodicChecks},
 };
-
-/// Interval between reads of the engines' own load: a busy threshold uses figures that are at most
-/// 10 s old, however long a read takes.
-const SCRAPE_EVERY: Duration = Duration::from_secs(5);
 
 /// The workers and their rules: the part of a running fleet that [`crate::Fleet::apply`] can
 /// replace.
@@ -57,9 +53,31 @@ impl FleetConfig {
         scheme: HashScheme,
         mut number: impl FnMut(&config::WorkerEntry, &WorkerUrl) -> WorkerId,
     ) -> Result<Vec<SupervisorConfig>, FleetStartError> {
-        let mut urls = Vec::with_capacity(self.workers.len());
+        let urls = self.worker_urls()?;
+        let mut hosts: HashMap<Option<&str>, usize> = HashMap::new();
+        for url in &urls {
+            *hosts.entry(url.host()).or_default() += 1;
+        }
+        let configs = self.workers.iter().zip(&urls).map(|(worker, url)| {
+            let streams = StreamSettings {
+                own: worker.kv_events.clone(),
+                all: self.kv_events.clone(),
+                host_is_its_own: hosts.get(&url.host()) == Some(&1),
+                bound_alone: self.is_bound_alone(worker),
+                url: url.clone(),
+                api_key: worker.api_key.clone(),
+                block_size: worker.block_size,
+                scheme,
+            };
+            self.supervisor_config(number(worker, url), worker, streams)
+        });
+        Ok(configs.collect())
+    }
+
+    /// Returns the URL of every worker with its trust roots, in the order of the list.
+    fn worker_urls(&self) -> Result<Vec<WorkerUrl>, FleetStartError> {
         let mut trusts = TrustCache::default();
-        for worker in &self.workers {
+        let url_of = |worker: &config::WorkerEntry| {
             let url: WorkerUrl = worker.url.parse().map_err(|error| FleetStartError::Url {
                 worker: worker.name.clone(),
                 error,
@@ -71,43 +89,28 @@ impl FleetConfig {
             } else {
                 url
             };
-            let believing = trusts.attach(url, &worker.tls);
-            urls.push(believing.map_err(|error| FleetStartError::Trust {
-                worker: worker.name.clone(),
-                error,
-            })?);
-        }
-        let mut hosts: HashMap<Option<&str>, usize> = HashMap::new();
-        for url in &urls {
-            *hosts.entry(url.host()).or_default() += 1;
-        }
-        let orders = self.workers.iter().zip(&urls).map(|(worker, url)| {
-            let shared_host = hosts.get(&url.host()).is_some_and(|workers| *workers > 1);
-            self.orders_for(
-                number(worker, url),
-                worker,
-                scheme,
-                url.clone(),
-                shared_host,
-            )
-        });
-        Ok(orders.collect())
+            trusts
+                .attach(url, &worker.tls)
+                .map_err(|error| FleetStartError::Trust {
+                    worker: worker.name.clone(),
+                    error,
+                })
+        };
+        self.workers.iter().map(url_of).collect()
     }
 
-    fn orders_for(
+    fn supervisor_config(
         &self,
         id: WorkerId,
         worker: &config::WorkerEntry,
-        scheme: HashScheme,
-        url: WorkerUrl,
-        shared_host: bool,
+        streams: StreamSettings,
     ) -> SupervisorConfig {
         let checks = &self.health_checks;
         SupervisorConfig {
             id,
             name: worker.name.as_str().into(),
             client: ProbeClient::new(
-                url.clone(),
+                streams.url.clone(),
                 worker.engine.unwrap_or(EngineKind::Generic),
                 worker.api_key.as_ref(),
                 checks.timeout,
@@ -116,7 +119,11 @@ impl FleetConfig {
                 own: worker.health_check.clone(),
                 global_endpoint: checks.endpoint.clone(),
             },
-            checks_enabled: checks.enabled,
+            periodic_checks: if checks.enabled {
+                PeriodicChecks::Enabled
+            } else {
+                PeriodicChecks::Disabled
+            },
             engine: worker.engine,
             messages: match worker.engine {
                 Some(EngineKind::Anthropic) => Some(MessagesMode::Native),
@@ -125,24 +132,16 @@ impl FleetConfig {
             only_models: worker.models.iter().map(|id| id.as_str().into()).collect(),
             block_size: worker.block_size,
             dp_ranks: worker.dp_ranks.map(NonZeroU32::get),
-            streams: StreamSettings {
-                own: worker.kv_events.clone(),
-                all: self.kv_events.clone(),
-                host_is_its_own: !shared_host,
-                bound_alone: self
-                    .workers
-                    .iter()
-                    .filter(|other| bound_alike(worker, other))
-                    .count()
-                    <= 1,
-                url,
-                api_key: worker.api_key.clone(),
-                block_size: worker.block_size,
-                scheme,
-            },
+            streams,
             connect_timeout: self.connect_timeout,
-            scrape_every: SCRAPE_EVERY,
         }
+    }
+
+    /// Returns whether no other worker connects to the same socket of ours with topics that do not
+    /// distinguish the two.
+    fn is_bound_alone(&self, worker: &config::WorkerEntry) -> bool {
+        let same = |other: &&config::WorkerEntry| bound_alike(worker, other);
+        self.workers.iter().filter(same).count() <= 1
     }
 
     pub(crate) fn health_settings(&self) -> HealthSettings {
@@ -153,8 +152,8 @@ impl FleetConfig {
             healthy_threshold: checks.healthy_threshold.get(),
             warmup_interval: checks.warmup_check_interval,
             max_warmup: checks.max_warmup_duration,
-            knock_first: checks.recovery_interval,
-            knock_longest: checks.recovery_max_interval,
+            first_connect_pause: checks.recovery_interval,
+            longest_connect_pause: checks.recovery_max_interval,
             eject_after: breaker.consecutive_failures.get(),
             eject_for: breaker.ejection,
         }

@@ -1,18 +1,19 @@
 //! The handle of the fleet for the rest of the process.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use kv_blocks::{Target, WorkerId};
 use prometheus_client::registry::Registry;
 use prompt::PromptModel;
 
 use crate::{
-    FailureKind, FleetConfig, FleetParts, PrefixCacheCounters, PrefixViewService, Snapshot,
+    FailureKind, FleetConfig, FleetParts, FleetStartError, PrefixViewService, Snapshot,
     artefacts::ArtefactStore,
-    backend_feeds::{BackendFeed, BackendFeeds},
+    prefix_view::PrefixViewParts,
     supervisor::AFTER_STALL,
     supervisors::Supervisors,
     telemetry::FleetCollector,
+    worker_machine::WorkerEvent,
     worker_table::{EjectionRule, WorkerTable},
 };
 
@@ -26,75 +27,48 @@ pub struct Fleet {
     supervisors: Supervisors,
 }
 
-/// The reason why a fleet cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum FleetStartError {
-    /// A worker's URL cannot be used. The configuration checks URLs with the same parser, so this
-    /// is the last guard.
-    #[error("worker {worker}: {error}")]
-    Url {
-        /// The worker's name.
-        worker: String,
-        /// The URL's error.
-        error: net::WorkerUrlError,
-    },
-    /// No trust roots can be loaded to check a worker's certificate.
-    #[error("worker {worker}: {error}")]
-    Trust {
-        /// The worker's name.
-        worker: String,
-        /// The error of the trust roots.
-        error: net::TrustError,
-    },
-    /// A prefix stream cannot be followed.
-    #[error("{0}")]
-    Prefixes(String),
-}
-
 impl Fleet {
     /// Starts one supervisor per worker and returns at once: no worker needs to be up. Call inside
     /// a tokio runtime.
     ///
     /// Metrics of the workers and their streams are registered in `registry`.
     pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, FleetStartError> {
-        let roster = parts.config;
-        let stale_after = roster.kv_events.stale_after;
+        let config = parts.config;
         let kv_cache_index = parts.kv_cache_index;
-        let prefixes = PrefixViewService::start(
-            &kv_cache_index,
-            parts.redis,
-            parts.max_prefix_length,
-            &roster.workers,
-            stale_after,
-            parts.clock,
-            registry,
-        );
-        let prefixes = prefixes.map_err(FleetStartError::Prefixes)?;
-        let board = Arc::new(WorkerTable::new(
-            Vec::new(),
-            EjectionRule::of(&roster.circuit_breaker),
+        let prefix_view = PrefixViewParts {
+            settings: &kv_cache_index,
+            redis: parts.redis,
+            max_prefix_length: parts.max_prefix_length,
+            workers: &config.workers,
+            stale_after: config.kv_events.stale_after,
+            clock: parts.clock,
+        };
+        let prefixes =
+            PrefixViewService::start(prefix_view, registry).map_err(FleetStartError::Prefixes)?;
+        let worker_table = Arc::new(WorkerTable::new(
+            EjectionRule::of(&config.circuit_breaker),
             parts.index,
             parts.clock,
         ));
-        registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&board))));
+        registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&worker_table))));
         let artefacts = Arc::new(ArtefactStore::new(
             parts.models,
             parts.hub_cache,
             parts.clock,
         ));
-        let crew = Supervisors::new(
-            Arc::clone(&board),
+        let supervisors = Supervisors::new(
+            Arc::clone(&worker_table),
             Arc::clone(&artefacts),
             parts.on_verdict,
             parts.scheme,
         );
-        crew.apply(&roster)?;
+        supervisors.apply(&config)?;
         Ok(Self {
-            worker_table: board,
+            worker_table,
             artefacts,
             kv_cache_index,
             prefixes,
-            supervisors: crew,
+            supervisors,
         })
     }
 
@@ -107,8 +81,8 @@ impl Fleet {
     /// # Errors
     ///
     /// A URL cannot be used; nothing was changed then.
-    pub fn apply(&self, roster: &FleetConfig) -> Result<(), FleetStartError> {
-        self.supervisors.apply(roster)
+    pub fn apply(&self, config: &FleetConfig) -> Result<(), FleetStartError> {
+        self.supervisors.apply(config)
     }
 
     /// Sets whether a worker gets new requests; running ones go on either way. `None`: no worker
@@ -178,7 +152,7 @@ impl Fleet {
     /// A time-out that a stall of this process may have caused is not counted against the worker.
     pub fn report_failure(&self, worker: WorkerId, kind: FailureKind) {
         if kind.is_timeout() && self.worker_table.clock.resumed_within(AFTER_STALL) {
-            self.worker_table.request_check(worker);
+            self.request_recheck(worker);
             return;
         }
         self.worker_table.request_failed(worker, kind);
@@ -187,7 +161,7 @@ impl Fleet {
     /// Requests an early check of a worker that does not know a model that it listed. Cheap and
     /// non-blocking; unknown workers are ignored.
     pub fn request_recheck(&self, worker: WorkerId) {
-        self.worker_table.request_check(worker);
+        self.worker_table.on(worker, WorkerEvent::CheckRequested);
     }
 
     /// Records a request answered with a status below 500, and to its end where the head alone does
@@ -214,41 +188,6 @@ impl Fleet {
         self.worker_table.trust(target, trusted);
     }
 
-    /// Returns the last read counters of the engines' own prefix caches (at most some 10 s old), by
-    /// target. Engines without such counters are left out.
-    pub fn prefix_cache_counters(&self) -> HashMap<Target, PrefixCacheCounters> {
-        let mut counters = HashMap::new();
-        self.worker_table.each(|entry| {
-            let worker = entry.view.id;
-            counters.extend(entry.prefix_cache.iter().map(|(rank, told)| {
-                (
-                    Target {
-                        worker,
-                        rank: *rank,
-                    },
-                    *told,
-                )
-            }));
-        });
-        counters
-    }
-
-    /// Returns how often the publisher of each event stream was found to be a new process, by
-    /// target.
-    pub fn stream_restarts(&self) -> HashMap<Target, u64> {
-        let mut restarts = HashMap::new();
-        self.worker_table.each(|entry| {
-            let resets = |target: Target| {
-                Some((
-                    target,
-                    entry.stream_of(target.rank)?.source.counters().resets,
-                ))
-            };
-            restarts.extend(entry.view.targets().filter_map(resets));
-        });
-        restarts
-    }
-
     /// Returns the configuration of the prefix view.
     pub fn kv_cache_index(&self) -> &config::KvCacheIndexSection {
         &self.kv_cache_index
@@ -257,40 +196,6 @@ impl Fleet {
     /// Returns the prefix view; `None`: the configuration disables it.
     pub fn prefixes(&self) -> Option<&PrefixViewService> {
         self.prefixes.as_ref()
-    }
-
-    /// Returns every event stream, as `GET /admin/streams` shows it: block streams in the order of
-    /// workers and ranks, then prefix streams.
-    pub fn streams(&self) -> Vec<event_sources::StreamReport> {
-        let mut reports = Vec::new();
-        self.worker_table.each(|entry| {
-            for stream in &entry.streams {
-                let before = reports.len();
-                reports.extend(stream.source.reports());
-                if reports.len() == before {
-                    // A stream without any message is listed too.
-                    reports.push(stream.source.report());
-                }
-            }
-        });
-        reports.extend(
-            self.prefixes
-                .iter()
-                .flat_map(PrefixViewService::streams)
-                .map(|stream| stream.report),
-        );
-        reports
-    }
-
-    /// Returns the event counters of each backend, of blocks and of prefixes together, in the order
-    /// of names.
-    pub fn feeds(&self) -> Vec<BackendFeed> {
-        let mut feeds = BackendFeeds::default();
-        self.worker_table.each(|entry| feeds.worker(entry));
-        self.prefixes
-            .iter()
-            .for_each(|prefixes| prefixes.feed(&mut feeds));
-        feeds.all()
     }
 
     /// Stops and awaits every supervisor and every stream. A second call returns at once.

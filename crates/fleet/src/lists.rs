@@ -4,35 +4,35 @@ use std::time::Duration;
 
 use kv_blocks::{Moment, WorkerId};
 
-use crate::{Fleet, WorkerState, worker_table::WorkerTable};
+use crate::{Fleet, WorkerState, worker_machine::WorkerEvent, worker_table::WorkerTable};
 
 impl Fleet {
     /// Makes the supervisors check every ready worker whose list is older than `age`: one check
     /// each, however many callers wait. Resolves when all are checked, or after `limit`.
     pub async fn refresh_lists(&self, age: Duration, limit: Duration) {
-        let board = self.worker_table();
-        let now = board.clock.now();
-        let mut looks = board.looks.subscribe();
-        let due: Vec<WorkerId> = ready(board, |looked_at| looked_at + age <= now);
+        let table = self.worker_table();
+        let now = table.clock.now();
+        let mut checks = table.checks.subscribe();
+        let due: Vec<WorkerId> = ready(table, |checked_at| checked_at + age <= now);
         for id in &due {
-            board.request_check(*id);
+            table.on(*id, WorkerEvent::CheckRequested);
         }
         // A worker that went down meanwhile is skipped.
         let waits = || {
-            ready(board, |looked_at| looked_at < now)
+            ready(table, |checked_at| checked_at < now)
                 .iter()
                 .any(|id| due.contains(id))
         };
-        let all = async { while waits() && looks.changed().await.is_ok() {} };
+        let all = async { while waits() && checks.changed().await.is_ok() {} };
         let _ = tokio::time::timeout(limit, all).await;
     }
 }
 
 /// Returns ready workers whose last check time matches.
-fn ready(board: &WorkerTable, looked: impl Fn(Moment) -> bool) -> Vec<WorkerId> {
+fn ready(table: &WorkerTable, matches: impl Fn(Moment) -> bool) -> Vec<WorkerId> {
     let mut found = Vec::new();
-    board.each(|entry| {
-        if entry.view.state == WorkerState::Ready && looked(entry.looked_at) {
+    table.each(|entry| {
+        if entry.view.state == WorkerState::Ready && matches(entry.machine.last_check()) {
             found.push(entry.view.id);
         }
     });

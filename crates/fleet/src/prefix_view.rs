@@ -17,7 +17,7 @@ use supervision::supervise;
 use tokio::task::JoinHandle;
 
 pub use self::redis_pool::RedisPool;
-use self::store::PrefixViewStore;
+use self::store::{PrefixViewStore, SharedViewParts};
 use crate::backend_feeds::{BackendFeeds, is_connected};
 
 /// Interval between sweeps of expired prefixes.
@@ -32,49 +32,72 @@ pub struct PrefixViewService {
     sweeper: JoinHandle<()>,
 }
 
+/// Arguments of [`PrefixViewService::start`].
+pub(crate) struct PrefixViewParts<'a> {
+    pub(crate) settings: &'a KvCacheIndexSection,
+    /// The connections, where the view is in Redis.
+    pub(crate) redis: Option<Arc<RedisPool>>,
+    /// Bytes of a prompt that the key of its prefix covers.
+    pub(crate) max_prefix_length: usize,
+    pub(crate) workers: &'a [WorkerEntry],
+    /// See [`SourceSettings`].
+    pub(crate) stale_after: Duration,
+    pub(crate) clock: Clock,
+}
+
+impl PrefixViewParts<'_> {
+    /// Returns how a stream is followed.
+    fn stream_of(&self, source: &config::PrefixEventSource) -> Result<SseSpec, String> {
+        let endpoint = source
+            .endpoint
+            .parse::<SseEndpoint>()
+            .map_err(|error| error.to_string())?;
+        let key = api_key(self.workers, &source.backend_name, &endpoint);
+        let mut spec = SseSpec::new(source.backend_name.as_str(), endpoint);
+        if let Some(key) = key {
+            spec = spec.bearer(key).map_err(|error| error.to_string())?;
+        }
+        spec.reconnect_interval = source.reconnect_interval;
+        spec.settings = SourceSettings {
+            stale_after: self.stale_after,
+            ..SourceSettings::default()
+        };
+        Ok(spec)
+    }
+}
+
 impl PrefixViewService {
-    /// Follows every configured stream; `None` where the section is off. `stale_after`: see
-    /// [`SourceSettings`].
+    /// Follows every configured stream; `None` where the section is off.
     pub(crate) fn start(
-        settings: &KvCacheIndexSection,
-        redis: Option<Arc<RedisPool>>,
-        max_prefix_length: usize,
-        workers: &[WorkerEntry],
-        stale_after: Duration,
-        clock: Clock,
+        parts: PrefixViewParts<'_>,
         registry: &mut Registry,
     ) -> Result<Option<Self>, String> {
+        let (settings, clock) = (parts.settings, parts.clock);
         if !settings.enabled {
             return Ok(None);
         }
-        let names = workers
-            .iter()
-            .map(|worker| worker.name.as_str().into())
-            .collect();
-        let of_view = view_settings(settings, max_prefix_length);
+        let of_view = view_settings(settings, parts.max_prefix_length);
         let view = match &settings.redis {
             None => PrefixViewStore::in_memory(of_view, clock),
-            Some(_) => PrefixViewStore::in_redis(redis, of_view, names, clock, registry)?,
+            Some(_) => {
+                let names = parts.workers.iter().map(|worker| worker.name.as_str());
+                let shared = SharedViewParts {
+                    pool: parts.redis.clone(),
+                    settings: of_view,
+                    backends: names.map(Arc::from).collect(),
+                    clock,
+                };
+                PrefixViewStore::in_redis(shared, registry)?
+            }
         };
         let mut sources = Vec::new();
         for source in &settings.event_sources {
-            let said = |error: &dyn std::fmt::Display| {
+            let spec = parts.stream_of(source).map_err(|error| {
                 format!(
                     "kv_cache_index.event_sources of {}: {error}",
                     source.backend_name
                 )
-            };
-            let endpoint: SseEndpoint = source.endpoint.parse().map_err(|error| said(&error))?;
-            let key = api_key(workers, &source.backend_name, &endpoint);
-            let mut spec = SseSpec::new(source.backend_name.as_str(), endpoint);
-            if let Some(key) = key {
-                spec = spec.bearer(key).map_err(|error| said(&error))?;
-            }
-            spec.reconnect_interval = source.reconnect_interval;
-            spec.settings = SourceSettings {
-                stale_after,
-                ..SourceSettings::default()
-            };
+            })?;
             let kind = match source.prefix_hash_kind {
                 config::PrefixHashKind::PrefixKey => PrefixHashKind::PrefixKey,
                 config::PrefixHashKind::SequenceHash => PrefixHashKind::SequenceHash,

@@ -8,10 +8,7 @@ use std::time::Duration;
 
 use kv_blocks::Moment;
 
-use crate::{
-    WorkerState,
-    worker_record::{WorkerAdmission, WorkerRecord},
-};
+use crate::{WorkerState, worker_machine::WorkerAdmission, worker_record::WorkerRecord};
 
 /// Longest time that a worker serves after its removal from the configuration.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
@@ -19,7 +16,7 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 /// Returns the positions in `entries` of workers that served until their replacements were ready,
 /// and are no longer needed.
 pub(crate) fn no_longer_needed(entries: &[WorkerRecord], now: Moment) -> Vec<usize> {
-    let over = |entry: &WorkerRecord| match entry.admission {
+    let over = |entry: &WorkerRecord| match entry.machine.admission() {
         WorkerAdmission::UntilReplaced(until) => until <= now || !is_needed(entry, entries),
         WorkerAdmission::Open | WorkerAdmission::Closed => false,
     };
@@ -35,18 +32,21 @@ pub(crate) fn no_longer_needed(entries: &[WorkerRecord], now: Moment) -> Vec<usi
 /// was never ready.
 fn is_needed(entry: &WorkerRecord, entries: &[WorkerRecord]) -> bool {
     // A request can do without a prefill worker.
-    if entry.health.state() != WorkerState::Ready || entry.view.only_prefills() {
+    if entry.machine.health_state() != WorkerState::Ready || entry.view.only_prefills() {
         return false;
     }
     let stays = |other: &&WorkerRecord| {
-        other.admission == WorkerAdmission::Open && !other.view.only_prefills()
+        other.machine.admission() == WorkerAdmission::Open && !other.view.only_prefills()
     };
-    let is_expected = entries.iter().filter(stays).any(|other| !other.was_ready);
+    let is_expected = entries
+        .iter()
+        .filter(stays)
+        .any(|other| !other.machine.was_ready());
     let serving = |id: &str| {
         entries
             .iter()
             .filter(stays)
-            .any(|other| other.health.state() == WorkerState::Ready && lists(other, id))
+            .any(|other| other.machine.health_state() == WorkerState::Ready && lists(other, id))
     };
     let models = entry
         .view
@@ -70,48 +70,31 @@ mod tests {
     use net::Clock;
 
     use super::*;
-    use crate::{ServedModel, health::CheckOutcome};
+    use crate::worker_machine::{CheckOutcome, WorkerEvent};
 
     fn until() -> Moment {
         Moment::at(LONGEST)
     }
 
-    fn entry(
-        id: u32,
-        model: &str,
-        admission: WorkerAdmission,
-        checked: Option<CheckOutcome>,
-    ) -> WorkerRecord {
-        let mut entry = WorkerRecord::for_tests(WorkerId(id), &Clock::system());
-        let listed = ServedModel {
-            id: model.into(),
-            root: None,
-            max_model_len: None,
-            created: 0,
-            owned_by: "t".into(),
-        };
-        Arc::make_mut(&mut entry.view).models = vec![listed];
-        if let Some(check) = checked {
-            entry.health.record_check(Moment::START, check);
+    fn entry(id: u32, model: &str, checked: Option<CheckOutcome>) -> WorkerRecord {
+        let entry = WorkerRecord::for_tests(WorkerId(id), &Clock::system()).serving(model);
+        match checked {
+            Some(outcome) => entry.checked(outcome),
+            None => entry,
         }
-        entry.was_ready = checked == Some(CheckOutcome::Passed);
-        entry.admission = admission;
-        entry
+    }
+
+    fn removed(entry: WorkerRecord) -> WorkerRecord {
+        entry.decided(WorkerEvent::Remove { until: until() })
     }
 
     fn replaced(model: &str) -> WorkerRecord {
-        entry(
-            0,
-            model,
-            WorkerAdmission::UntilReplaced(until()),
-            Some(CheckOutcome::Passed),
-        )
+        removed(entry(0, model, Some(CheckOutcome::Passed)))
     }
 
     #[test]
     fn a_removed_worker_serves_until_its_replacement_is_ready_or_for_a_minute() {
-        let fleet =
-            |new: Option<CheckOutcome>| [replaced("m"), entry(1, "m", WorkerAdmission::Open, new)];
+        let fleet = |new: Option<CheckOutcome>| [replaced("m"), entry(1, "m", new)];
         for coming in [
             None,
             Some(CheckOutcome::Loading),
@@ -132,13 +115,8 @@ mod tests {
     #[test]
     fn a_removed_worker_without_replacement_or_failing_or_prefill_only_is_not_kept() {
         assert_eq!(no_longer_needed(&[replaced("m")], Moment::START), [0]);
-        let new = || entry(1, "m", WorkerAdmission::Open, None);
-        let failed = entry(
-            0,
-            "m",
-            WorkerAdmission::UntilReplaced(until()),
-            Some(CheckOutcome::Failed),
-        );
+        let new = || entry(1, "m", None);
+        let failed = removed(entry(0, "m", Some(CheckOutcome::Failed)));
         assert_eq!(no_longer_needed(&[failed, new()], Moment::START), [0]);
         let mut prefills = replaced("m");
         Arc::make_mut(&mut prefills.view).role = Role::Prefill;
@@ -147,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_ready_worker_of_another_model_is_a_replacement_if_no_other_is_expected() {
-        let other = |check| entry(1, "other", WorkerAdmission::Open, check);
+        let other = |check| entry(1, "other", check);
         assert!(no_longer_needed(&[replaced("m"), other(None)], Moment::START).is_empty());
         assert_eq!(
             no_longer_needed(

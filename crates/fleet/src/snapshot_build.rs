@@ -137,7 +137,7 @@ fn agreed_artefacts(listed: &[ListedWorker<'_>]) -> Arc<ModelArtefacts> {
 fn last_good(entry: &WorkerRecord) -> bool {
     match entry.view.state {
         WorkerState::Ejected => true,
-        WorkerState::Down => entry.was_ready && !entry.outage.refused,
+        WorkerState::Down => entry.machine.was_ready() && !entry.machine.is_refused(),
         WorkerState::Ready
         | WorkerState::Unknown
         | WorkerState::WarmingUp
@@ -191,22 +191,19 @@ mod tests {
     use net::Clock;
 
     use super::*;
-    use crate::{ServedModel, TokenizerSource};
+    use crate::{TokenizerSource, worker_machine::CheckOutcome};
 
-    /// A worker that serves `m`, in this role and state.
+    /// A worker that serves `m`, was ready once, and is now in this role and state.
     fn entry(id: u32, role: Role, state: WorkerState) -> WorkerRecord {
-        let mut entry = WorkerRecord::for_tests(WorkerId(id), &Clock::system());
+        let mut entry = WorkerRecord::for_tests(WorkerId(id), &Clock::system())
+            .serving("m")
+            .checked(CheckOutcome::Passed);
+        if state == WorkerState::Down {
+            entry = entry.checked(CheckOutcome::Failed);
+        }
+        assert_eq!(entry.view.state, state);
         let view = Arc::make_mut(&mut entry.view);
-        let model = ServedModel {
-            id: "m".into(),
-            root: None,
-            max_model_len: None,
-            created: 0,
-            owned_by: "t".into(),
-        };
-        (view.role, view.state, view.models, view.namespace_model) =
-            (role, state, vec![model], Some("m".into()));
-        entry.was_ready = true;
+        (view.role, view.namespace_model) = (role, Some("m".into()));
         entry
     }
 

@@ -2,19 +2,22 @@
 //! each kind.
 
 mod find;
+mod followed;
 mod open;
+mod settings;
+mod wanted;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use kv_blocks::{Moment, WorkerId};
+use kv_blocks::WorkerId;
 use tokio::sync::watch;
 use tracing::{error, warn};
 
-pub(crate) use self::find::{StreamSettings, WantedStream};
-use crate::{worker_record::FollowedStream, worker_table::WorkerTable};
-
-/// Pause before a stream that could not be started, or that ended by itself, is started again.
-const RETRY: Duration = Duration::from_secs(2);
+use self::open::StreamOwner;
+pub(crate) use self::{
+    find::StreamSearch, followed::FollowedStream, settings::StreamSettings, wanted::WantedStream,
+};
+use crate::{worker_machine::StreamCoverage, worker_table::WorkerTable};
 
 /// Returns an endpoint without its password, for logs.
 fn without_password(endpoint: &str) -> String {
@@ -28,131 +31,148 @@ fn without_password(endpoint: &str) -> String {
 }
 
 /// The running streams of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct WorkerStreams {
+    worker_table: Arc<WorkerTable>,
+    id: WorkerId,
+    name: Arc<str>,
     wanted: Vec<WantedStream>,
     model: Option<Arc<str>>,
     changes: Vec<watch::Receiver<u64>>,
     /// Whether a stream's task ended by itself.
     one_ended: bool,
-    /// When wanted streams that do not run are tried again.
-    retry_at: Option<Moment>,
     /// The last logged reasons why streams do not run.
     refusals: Vec<String>,
 }
 
 impl WorkerStreams {
+    /// Creates the streams of a worker, none of them wanted yet.
+    pub(crate) fn new(worker_table: Arc<WorkerTable>, id: WorkerId, name: Arc<str>) -> Self {
+        Self {
+            worker_table,
+            id,
+            name,
+            wanted: Vec::new(),
+            model: None,
+            changes: Vec::new(),
+            one_ended: false,
+            refusals: Vec::new(),
+        }
+    }
+
     /// Makes the running streams match `wanted`: streams that stay are left alone, since they
-    /// notice restarts themselves.
+    /// notice restarts themselves. `None`: nothing was to be changed.
     pub(crate) async fn run(
         &mut self,
-        board: &WorkerTable,
         settings: &StreamSettings,
-        worker: (WorkerId, &Arc<str>),
         model: &Arc<str>,
         wanted: Vec<WantedStream>,
-    ) {
+    ) -> Option<StreamCoverage> {
         if self.wanted == wanted && self.model.as_ref() == Some(model) {
-            return;
+            return None;
         }
-        let id = worker.0;
-        let followed = board
-            .with(id, |entry| entry.followed_targets(|_| true))
-            .unwrap_or_default();
-        self.stop(board, id).await;
         // A new stream replays its history from the beginning: on top of the old stream's blocks,
         // blocks would count twice, and blocks removed in between would stay.
-        board.forget_cache(followed);
+        self.stop_and_forget().await;
         self.wanted = wanted;
         self.model = Some(Arc::clone(model));
-        self.start_missing(board, settings, worker);
+        Some(self.start_missing(settings))
     }
 
     /// Starts the wanted streams that do not run. A stream that cannot start because another worker
-    /// follows the same publisher is tried again later: that worker may release it.
-    pub(crate) fn start_missing(
-        &mut self,
-        board: &WorkerTable,
-        settings: &StreamSettings,
-        worker: (WorkerId, &Arc<str>),
-    ) {
-        self.retry_at = None;
+    /// follows the same publisher is to be tried again later: that worker may release it.
+    pub(crate) fn start_missing(&mut self, settings: &StreamSettings) -> StreamCoverage {
         let Some(model) = self.model.clone() else {
-            return;
+            return StreamCoverage::Complete;
         };
-        let runs = |streams: &[FollowedStream], wanted: &WantedStream| {
-            streams
-                .iter()
-                .any(|stream| stream.ranks == wanted.ranks() && !stream.source.ended())
+        let owner = StreamOwner {
+            worker_table: &self.worker_table,
+            settings,
+            id: self.id,
+            name: &self.name,
+            model: &model,
         };
         let mut started: Vec<FollowedStream> = Vec::new();
         let mut refusals = Vec::new();
         for stream in &self.wanted {
-            let running = board.with(worker.0, |entry| runs(&entry.streams, stream)) == Some(true);
-            if running || runs(&started, stream) {
+            if self.runs(stream) || is_running(&started, stream) {
                 continue;
             }
-            match open::open(board, settings, worker, &model, stream) {
+            match owner.open(stream) {
                 Ok(fresh) => {
                     self.changes.push(fresh.source.changes());
                     started.push(fresh);
                 }
                 Err(reason) => {
                     if !self.refusals.contains(&reason) {
-                        warn!(worker = %worker.1, endpoint = %without_password(stream.endpoint()), reason, "event stream not followed");
+                        warn!(worker = %self.name, endpoint = %without_password(stream.endpoint()), reason, "event stream not followed");
                     }
                     refusals.push(reason);
                 }
             }
         }
-        if !refusals.is_empty() {
-            self.retry_at = Some(board.clock.now() + RETRY);
-        }
         self.refusals = refusals;
-        board.change(worker.0, |entry| {
+        self.worker_table.change(self.id, |entry| {
             entry
                 .streams
                 .retain(|old| started.iter().all(|new| new.ranks != old.ranks));
             entry.streams.append(&mut started);
             entry.streams.sort_by_key(|stream| stream.ranks.first());
         });
-    }
-
-    /// Schedules the next [`WorkerStreams::start_missing`].
-    pub(crate) fn start_missing_at(&mut self, at: Moment) {
-        self.retry_at = Some(at);
-    }
-
-    /// Returns when [`WorkerStreams::start_missing`] is due.
-    pub(crate) fn retry_at(&self) -> Option<Moment> {
-        self.retry_at
-    }
-
-    /// Discards the index content of streams whose task ended, since later events are lost. They
-    /// are started again after a pause.
-    pub(crate) fn forget_ended(&mut self, board: &WorkerTable, worker: (WorkerId, &Arc<str>)) {
-        if !std::mem::take(&mut self.one_ended) {
-            return;
+        if self.refusals.is_empty() {
+            StreamCoverage::Complete
+        } else {
+            StreamCoverage::Incomplete
         }
-        let ended = board
-            .with(worker.0, |entry| {
+    }
+
+    fn runs(&self, wanted: &WantedStream) -> bool {
+        self.worker_table
+            .with(self.id, |entry| is_running(&entry.streams, wanted))
+            == Some(true)
+    }
+
+    /// Discards the index content of streams whose task ended, since later events are lost. Returns
+    /// whether there were some.
+    pub(crate) fn forget_ended(&mut self) -> bool {
+        if !std::mem::take(&mut self.one_ended) {
+            return false;
+        }
+        let ended = self
+            .worker_table
+            .with(self.id, |entry| {
                 entry.followed_targets(|stream| stream.source.ended())
             })
             .unwrap_or_default();
         for target in &ended {
-            error!(worker = %worker.1, rank = target.rank.0, "event stream's task ended by itself: its part of the index is dropped");
+            error!(worker = %self.name, rank = target.rank.0, "event stream's task ended by itself: its part of the index is dropped");
         }
-        board.forget_cache(ended);
-        self.retry_at = Some(board.clock.now() + RETRY);
+        self.worker_table.forget_cache(ended);
+        true
     }
 
     /// Stops all streams and waits for their end.
-    pub(crate) async fn stop(&mut self, board: &WorkerTable, id: WorkerId) {
-        *self = Self::default();
-        for stream in board.take_streams(id) {
+    pub(crate) async fn stop(&mut self) {
+        self.wanted.clear();
+        self.model = None;
+        self.changes.clear();
+        self.one_ended = false;
+        self.refusals.clear();
+        for stream in self.worker_table.take_streams(self.id) {
             stream.source.stop().await;
         }
-        board.unclaim(id);
+        self.worker_table.unclaim(self.id);
+    }
+
+    /// Stops all streams and discards their index content: it is invalid for the streams that
+    /// follow.
+    pub(crate) async fn stop_and_forget(&mut self) {
+        let followed = self
+            .worker_table
+            .with(self.id, |entry| entry.followed_targets(|_| true))
+            .unwrap_or_default();
+        self.stop().await;
+        self.worker_table.forget_cache(followed);
     }
 
     /// Returns whether any stream runs.
@@ -175,6 +195,12 @@ impl WorkerStreams {
             self.one_ended = true;
         }
     }
+}
+
+fn is_running(streams: &[FollowedStream], wanted: &WantedStream) -> bool {
+    streams
+        .iter()
+        .any(|stream| stream.ranks == wanted.ranks() && !stream.source.ended())
 }
 
 #[cfg(test)]

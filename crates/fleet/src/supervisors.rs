@@ -4,7 +4,7 @@
 //! supervisor, and with it every stream, has ended.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashSet},
     sync::Arc,
 };
 
@@ -18,8 +18,9 @@ use crate::{
     artefacts::ArtefactStore,
     replacement,
     supervisor::Supervisor,
-    worker_check::SupervisorConfig,
-    worker_record::{WorkerAdmission, WorkerRecord},
+    supervisor_config::SupervisorConfig,
+    worker_machine::WorkerEvent,
+    worker_record::WorkerRecord,
     worker_table::{EjectionRule, WorkerTable},
 };
 
@@ -54,7 +55,7 @@ struct SupervisorHandle {
 
 impl std::fmt::Debug for Supervisors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crew")
+        f.debug_struct("Supervisors")
             .field("workers", &self.supervisors.lock().handles.len())
             .finish_non_exhaustive()
     }
@@ -62,13 +63,13 @@ impl std::fmt::Debug for Supervisors {
 
 impl Supervisors {
     pub(crate) fn new(
-        board: Arc<WorkerTable>,
+        worker_table: Arc<WorkerTable>,
         artefacts: Arc<ArtefactStore>,
         on_verdict: OnVerdict,
         scheme: HashScheme,
     ) -> Self {
         Self {
-            worker_table: board,
+            worker_table,
             artefacts,
             on_verdict,
             scheme,
@@ -77,105 +78,78 @@ impl Supervisors {
     }
 
     /// See [`crate::Fleet::apply`].
-    pub(crate) fn apply(&self, roster: &FleetConfig) -> Result<(), FleetStartError> {
-        let hands = &mut *self.supervisors.lock();
-        let SupervisorSet {
-            next_id: given,
-            handles: keepers,
-        } = &mut *hands;
-        let all = roster.supervisor_configs(self.scheme, |worker, url| {
-            // Other trust roots or identities may mean another server, so such a worker counts as
-            // another one.
-            let same = |keeper: &&SupervisorHandle| {
-                !keeper.leaving
-                    && *keeper.name == *worker.name
-                    && keeper.url == *url
-                    && keeper.tls == worker.tls
-            };
-            keepers.iter().find(same).map_or_else(
-                || {
-                    *given += 1;
-                    WorkerId(*given - 1)
-                },
-                |keeper| keeper.id,
-            )
-        })?;
-        let health = roster.health_settings();
-        self.worker_table
-            .reconfigure(EjectionRule::of(&roster.circuit_breaker), health);
-        // Leaving workers release their names first: a new one may have the name of one of them.
-        let stay: HashMap<WorkerId, &Arc<str>> =
-            all.iter().map(|orders| (orders.id, &orders.name)).collect();
-        for keeper in keepers
-            .iter_mut()
-            .filter(|keeper| !keeper.leaving && !stay.contains_key(&keeper.id))
-        {
-            keeper.leaving = true;
-        }
-        // A worker that still finishes its requests may have had that name before.
-        for keeper in keepers.iter().filter(|keeper| keeper.leaving) {
-            if all.iter().any(|orders| orders.name == keeper.name) {
+    pub(crate) fn apply(&self, fleet: &FleetConfig) -> Result<(), FleetStartError> {
+        let set = &mut *self.supervisors.lock();
+        let configs =
+            fleet.supervisor_configs(self.scheme, |worker, url| set.number_of(worker, url))?;
+        let rule = EjectionRule::of(&fleet.circuit_breaker);
+        self.worker_table.reconfigure(rule, fleet.health_settings());
+        set.mark_leaving(&configs);
+        // Leaving workers release their names first: a worker that still finishes its requests may
+        // have the name of a new one.
+        for handle in set.handles.iter().filter(|handle| handle.leaving) {
+            if configs.iter().any(|config| config.name == handle.name) {
                 self.worker_table
-                    .change(keeper.id, WorkerRecord::release_name);
+                    .change(handle.id, WorkerRecord::release_name);
             }
         }
-        for (orders, worker) in all.into_iter().zip(&roster.workers) {
-            if let Some(keeper) = keepers.iter().find(|keeper| keeper.id == orders.id) {
-                // Every change is a new snapshot of all workers, and most of them are unchanged.
-                if self
-                    .worker_table
-                    .with(orders.id, |entry| entry.is_configured(worker))
-                    == Some(false)
-                {
-                    self.worker_table
-                        .change(orders.id, |entry| entry.configure(worker));
+        for (config, worker) in configs.into_iter().zip(&fleet.workers) {
+            match set.handles.iter().find(|handle| handle.id == config.id) {
+                Some(handle) => self.reconfigure(handle, config, worker),
+                None => {
+                    let record = WorkerRecord::from_config(
+                        worker,
+                        &config,
+                        fleet.health_settings(),
+                        &self.worker_table.clock,
+                    );
+                    self.worker_table.add(record);
+                    set.handles
+                        .push(self.spawn_supervisor(config, worker.tls.clone()));
                 }
-                keeper.config.send_if_modified(|known| {
-                    let news = **known != orders;
-                    if news {
-                        *known = Arc::new(orders);
-                    }
-                    news
-                });
-            } else {
-                self.worker_table.add(WorkerRecord::from_config(
-                    worker,
-                    &orders,
-                    health,
-                    &self.worker_table.clock,
-                ));
-                keepers.push(self.spawn_supervisor(orders, worker.tls.clone()));
             }
         }
         // After the new workers are added: only then is it known which ones are replaced.
         let until = self.worker_table.clock.now() + replacement::LONGEST;
-        let leaving: HashSet<WorkerId> = keepers
-            .iter()
-            .filter(|it| it.leaving)
-            .map(|it| it.id)
-            .collect();
-        self.worker_table.remove_workers(&leaving, until);
+        self.worker_table.remove_workers(&set.leaving(), until);
         Ok(())
+    }
+
+    /// Passes the configuration to a worker that stays. Every change is a new snapshot of all
+    /// workers, and most of them are unchanged.
+    fn reconfigure(
+        &self,
+        handle: &SupervisorHandle,
+        config: SupervisorConfig,
+        worker: &config::WorkerEntry,
+    ) {
+        let table = &self.worker_table;
+        if table.with(handle.id, |entry| entry.is_configured(worker)) == Some(false) {
+            table.change(handle.id, |entry| entry.configure(worker));
+        }
+        handle.config.send_if_modified(|known| {
+            let news = **known != config;
+            if news {
+                *known = Arc::new(config);
+            }
+            news
+        });
     }
 
     fn spawn_supervisor(
         &self,
-        orders: SupervisorConfig,
+        config: SupervisorConfig,
         tls: config::WorkerTls,
     ) -> SupervisorHandle {
-        let (id, name, url) = (
-            orders.id,
-            Arc::clone(&orders.name),
-            orders.client.url().clone(),
-        );
-        let orders = watch::Sender::new(Arc::new(orders));
+        let (id, name) = (config.id, Arc::clone(&config.name));
+        let url = config.client.url().clone();
+        let config = watch::Sender::new(Arc::new(config));
         let stop = watch::Sender::new(false);
-        let (board, artefacts) = (Arc::clone(&self.worker_table), Arc::clone(&self.artefacts));
         let supervisor = Supervisor::new(
-            board,
-            artefacts,
+            Arc::clone(&self.worker_table),
+            Arc::clone(&self.artefacts),
             Arc::clone(&self.on_verdict),
-            orders.subscribe(),
+            config.subscribe(),
         );
         let task = tokio::spawn(supervisor.run(stop.subscribe()));
         SupervisorHandle {
@@ -184,7 +158,7 @@ impl Supervisors {
             url,
             tls,
             leaving: false,
-            config: orders,
+            config,
             stop,
             task,
         }
@@ -192,47 +166,39 @@ impl Supervisors {
 
     /// See [`crate::Fleet::drain`].
     pub(crate) fn drain(&self, name: &str, drained: bool) -> Option<WorkerId> {
-        let admission = if drained {
-            WorkerAdmission::Closed
+        let decision = if drained {
+            WorkerEvent::Drain
         } else {
-            WorkerAdmission::Open
+            WorkerEvent::Resume
         };
-        let hands = self.supervisors.lock();
-        let id = hands
-            .handles
-            .iter()
-            .find(|keeper| !keeper.leaving && *keeper.name == *name)?
-            .id;
-        self.worker_table
-            .change(id, |entry| entry.admission = admission);
+        let set = self.supervisors.lock();
+        let mut staying = set.handles.iter().filter(|handle| !handle.leaving);
+        let id = staying.find(|handle| *handle.name == *name)?.id;
+        self.worker_table.on(id, decision);
         Some(id)
     }
 
     /// See [`crate::Fleet::leaving`].
     pub(crate) fn leaving(&self) -> Vec<WorkerId> {
         self.worker_table.close_replaced();
-        let hands = self.supervisors.lock();
-        let leaving = hands
-            .handles
-            .iter()
-            .filter(|keeper| keeper.leaving)
-            .map(|keeper| keeper.id);
+        let leaving = self.supervisors.lock().leaving();
         leaving
+            .into_iter()
             .filter(|id| self.worker_table.is_closed(*id))
             .collect()
     }
 
     /// See [`crate::Fleet::remove`]. A worker that is not leaving stays.
     pub(crate) async fn remove(&self, id: WorkerId) {
-        let keeper = {
-            let keepers = &mut self.supervisors.lock().handles;
-            let at = keepers
+        let handle = {
+            let handles = &mut self.supervisors.lock().handles;
+            let at = handles
                 .iter()
-                .position(|keeper| keeper.id == id && keeper.leaving);
-            at.map(|at| keepers.remove(at))
+                .position(|handle| handle.id == id && handle.leaving);
+            at.map(|at| handles.remove(at))
         };
-        if let Some(keeper) = keeper {
-            keeper.end().await;
+        if let Some(handle) = handle {
+            handle.end().await;
             self.worker_table.remove(id);
         }
     }
@@ -253,17 +219,51 @@ impl Supervisors {
 
     /// Signals every supervisor to end.
     pub(crate) fn shutdown(&self) {
-        for keeper in &self.supervisors.lock().handles {
-            keeper.stop.send_replace(true);
+        for handle in &self.supervisors.lock().handles {
+            handle.stop.send_replace(true);
         }
     }
 
     /// Ends and awaits every supervisor. A second call returns at once.
     pub(crate) async fn stop(&self) {
-        let keepers = std::mem::take(&mut self.supervisors.lock().handles);
-        for keeper in keepers {
-            keeper.end().await;
+        let handles = std::mem::take(&mut self.supervisors.lock().handles);
+        for handle in handles {
+            handle.end().await;
         }
+    }
+}
+
+impl SupervisorSet {
+    /// Returns the number of a configured worker: that of the same worker in the configuration
+    /// before, or a new one.
+    fn number_of(&mut self, worker: &config::WorkerEntry, url: &WorkerUrl) -> WorkerId {
+        // Other trust roots or identities may mean another server, so such a worker counts as
+        // another one.
+        let same = |handle: &&SupervisorHandle| {
+            !handle.leaving
+                && *handle.name == *worker.name
+                && handle.url == *url
+                && handle.tls == worker.tls
+        };
+        if let Some(handle) = self.handles.iter().find(same) {
+            return handle.id;
+        }
+        self.next_id += 1;
+        WorkerId(self.next_id - 1)
+    }
+
+    /// Marks the workers that are missing in these configurations.
+    fn mark_leaving(&mut self, configs: &[SupervisorConfig]) {
+        let stay: HashSet<WorkerId> = configs.iter().map(|config| config.id).collect();
+        for handle in &mut self.handles {
+            handle.leaving |= !stay.contains(&handle.id);
+        }
+    }
+
+    /// Returns the workers that are no longer configured, in the order of their numbers.
+    fn leaving(&self) -> BTreeSet<WorkerId> {
+        let leaving = self.handles.iter().filter(|handle| handle.leaving);
+        leaving.map(|handle| handle.id).collect()
     }
 }
 

@@ -1,16 +1,15 @@
 //! The fleet's metrics, read from the worker table at each scrape: nothing is counted twice and
 //! nothing can drift.
 
+mod series;
+
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use event_sources::{SourceCounters, StreamState};
 use kv_blocks::Moment;
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet},
-    metrics::MetricType,
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 
+use self::series::SeriesWriter;
 use crate::{CacheSource, WorkerState, worker_record::WorkerRecord, worker_table::WorkerTable};
 
 /// Workers with a label of their own; the counters of the rest are summed as `other`.
@@ -22,8 +21,8 @@ const OTHER: &str = "other";
 pub(crate) struct FleetCollector(Arc<WorkerTable>);
 
 impl FleetCollector {
-    pub(crate) fn new(board: Arc<WorkerTable>) -> Self {
-        Self(board)
+    pub(crate) fn new(worker_table: Arc<WorkerTable>) -> Self {
+        Self(worker_table)
     }
 }
 
@@ -114,6 +113,11 @@ impl TelemetryReading {
             ([("state", state.as_str())], count)
         });
         out.gauges("warmroute_workers", "Workers by state", states)?;
+        self.write_events(&mut out)?;
+        self.write_streams(&mut out)
+    }
+
+    fn write_events(&self, out: &mut SeriesWriter<'_>) -> Result<(), fmt::Error> {
         out.counters(
             "warmroute_kv_events",
             "KV events applied to the index",
@@ -153,7 +157,10 @@ impl TelemetryReading {
             self.counters
                 .iter()
                 .map(|(worker, of)| ([("worker", &**worker)], of.resets)),
-        )?;
+        )
+    }
+
+    fn write_streams(&self, out: &mut SeriesWriter<'_>) -> Result<(), fmt::Error> {
         out.gauges(
             "warmroute_kv_stream_state",
             "State of a worker's event stream, the worst of its ranks (1: in this state)",
@@ -195,42 +202,5 @@ impl TelemetryReading {
                 })
             }),
         )
-    }
-}
-
-struct SeriesWriter<'a>(DescriptorEncoder<'a>);
-
-impl SeriesWriter<'_> {
-    /// `_total` is added by the encoder.
-    fn counters<L: EncodeLabelSet>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (L, u64)>,
-    ) -> Result<(), fmt::Error> {
-        let mut family = self
-            .0
-            .encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (labels, value) in samples {
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
-        }
-        Ok(())
-    }
-
-    fn gauges<L: EncodeLabelSet, V: prometheus_client::encoding::EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (L, V)>,
-    ) -> Result<(), fmt::Error> {
-        let mut family = self
-            .0
-            .encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (labels, value) in samples {
-            family.encode_family(&labels)?.encode_gauge(&value)?;
-        }
-        Ok(())
     }
 }

@@ -3,76 +3,39 @@
 //! A check only sends requests. It changes nothing and may be dropped at any time; the supervisor
 //! applies its finding, and serves the worker's streams meanwhile.
 
-use std::{collections::HashMap, io, sync::Arc, time::Duration};
+use std::{collections::HashMap, io, sync::Arc};
 
-use config::{EngineKind, MessagesMode};
-use kv_blocks::{BlockSize, Moment, WorkerId};
+use config::EngineKind;
+use net::Clock;
 
 use crate::{
     ModelArtefacts, ServedLora, ServedModel,
     artefacts::ArtefactStore,
     probe::{
-        self, ConfiguredIdentity, EngineFacts, EngineIdentity, HealthCheckPlan, ProbeClient,
-        ProbeError, Scrape, model_list::ModelList,
+        self, CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, ProbeError,
+        model_list::ModelList,
     },
-    streams::{StreamSettings, WantedStream},
-    worker_table::WorkerTable,
+    streams::StreamSearch,
+    supervisor_config::SupervisorConfig,
+    worker_identity::{KnownFacts, WorkerIdentity},
+    worker_machine::{CheckScope, ConnectFailure},
 };
 
 /// Limit of models whose tokenizer is looked up on one worker; an aggregator may list thousands.
 const MOST_TOKENIZERS: usize = 64;
 
-/// A supervisor's configuration.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct SupervisorConfig {
-    pub(crate) id: WorkerId,
-    pub(crate) name: Arc<str>,
-    pub(crate) client: ProbeClient,
-    pub(crate) health_check: HealthCheckPlan,
-    /// Whether a ready worker is checked at intervals.
-    pub(crate) checks_enabled: bool,
-    /// The configured kind.
-    pub(crate) engine: Option<EngineKind>,
-    /// The configured mode for Anthropic messages; `None` = detected.
-    pub(crate) messages: Option<MessagesMode>,
-    /// The only models that it serves.
-    pub(crate) only_models: Vec<Arc<str>>,
-    /// The configured block size.
-    pub(crate) block_size: Option<BlockSize>,
-    /// The configured number of ranks.
-    pub(crate) dp_ranks: Option<u32>,
-    pub(crate) streams: StreamSettings,
-    pub(crate) connect_timeout: Duration,
-    /// Interval between reads of the engine's own load.
-    pub(crate) scrape_every: Duration,
-}
-
 /// Checker of one worker.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerChecker {
-    pub(crate) worker_table: Arc<WorkerTable>,
     pub(crate) artefacts: Arc<ArtefactStore>,
     pub(crate) config: Arc<SupervisorConfig>,
-}
-
-/// Facts known before a check.
-#[derive(Clone, Debug)]
-pub(crate) struct PreviousCheck {
-    /// Whether the worker's facts are still valid: no outage since.
-    pub(crate) known: bool,
-    pub(crate) ready: bool,
-    /// Whether it has no stream though one is wanted.
-    pub(crate) streams_missing: bool,
-    pub(crate) facts: EngineFacts,
+    pub(crate) clock: Clock,
 }
 
 /// The finding of a check.
 pub(crate) enum CheckFinding {
     Checked(Result<HealthyReport, ProbeError>),
-    /// The connection failed. `refused`: nothing listens there.
-    ConnectFailed {
-        refused: bool,
-    },
+    ConnectFailed(ConnectFailure),
 }
 
 /// The report of a healthy worker.
@@ -83,90 +46,59 @@ pub(crate) enum HealthyReport {
     Identified(Box<WorkerIdentity>),
 }
 
-/// The identity of a worker.
-pub(crate) struct WorkerIdentity {
-    pub(crate) engine: EngineKind,
-    pub(crate) list: ModelList,
-    /// The first base model.
-    pub(crate) base: Arc<str>,
-    /// By base model id.
-    pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
-    pub(crate) ranks: u32,
-    pub(crate) streams: Vec<WantedStream>,
-    pub(crate) facts: EngineFacts,
-    /// Its load and counters, and when they were read.
-    pub(crate) scrape: Option<(Moment, Scrape)>,
-    /// Whether every request was answered and nothing was carried over.
-    pub(crate) complete: bool,
-}
-
-/// The time that a check may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CheckPace {
-    /// Sends every request and waits for each answer.
-    Thorough,
-    /// For a known worker that comes back: it is used at once with its earlier facts, and checked
-    /// thoroughly afterwards.
-    Returning,
-}
-
 impl WorkerChecker {
-    /// Opens and closes a connection. A successful connect is followed by a check at once: the
-    /// process that answers now may be another than the one that went down.
-    pub(crate) async fn probe_tcp(self, before: PreviousCheck) -> CheckFinding {
-        let url = self.config.client.url();
-        match url
-            .destinations()
-            .connect(&url.address(), self.config.connect_timeout)
-            .await
+    /// Runs a check. A successful connect probe is followed by a whole check at once: the process
+    /// that answers now may be another than the one that went down.
+    pub(crate) async fn check(self, scope: CheckScope, known: KnownFacts) -> CheckFinding {
+        if scope == CheckScope::Connect
+            && let Err(failure) = self.probe_tcp().await
         {
-            Ok(open) => {
-                drop(open);
-                self.check(PreviousCheck {
-                    known: false,
-                    ..before
-                })
-                .await
-            }
-            Err(error) => {
-                let refused = matches!(
+            return CheckFinding::ConnectFailed(failure);
+        }
+        CheckFinding::Checked(self.examine(scope, &known).await)
+    }
+
+    /// Opens and closes a connection.
+    async fn probe_tcp(&self) -> Result<(), ConnectFailure> {
+        let (url, limit) = (self.config.client.url(), self.config.connect_timeout);
+        match url.destinations().connect(&url.address(), limit).await {
+            Ok(_open) => Ok(()),
+            Err(error)
+                if matches!(
                     error.kind(),
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
-                );
-                CheckFinding::ConnectFailed { refused }
+                ) =>
+            {
+                Err(ConnectFailure::Refused)
             }
+            Err(_) => Err(ConnectFailure::Other),
         }
     }
 
-    /// Checks the worker's health, and its identity as far as that is unknown.
-    pub(crate) async fn check(self, before: PreviousCheck) -> CheckFinding {
-        CheckFinding::Checked(self.examine(&before).await)
-    }
-
-    async fn examine(&self, before: &PreviousCheck) -> Result<HealthyReport, ProbeError> {
+    async fn examine(
+        &self,
+        scope: CheckScope,
+        known: &KnownFacts,
+    ) -> Result<HealthyReport, ProbeError> {
         let engine = self.config.engine.unwrap_or(EngineKind::Generic);
         self.config
             .health_check
             .run(&self.config.client, engine)
             .await?;
-        match before {
-            PreviousCheck {
-                known: true,
-                ready: true,
-                ..
-            } => Ok(self.refresh(before).await),
-            PreviousCheck { known: true, .. } => Ok(HealthyReport::Nothing),
-            _ => Ok(HealthyReport::Identified(Box::new(
-                self.identify_worker(&before.facts, CheckPace::Returning)
-                    .await?,
-            ))),
+        match scope {
+            CheckScope::Health => Ok(HealthyReport::Nothing),
+            CheckScope::Models => Ok(self.refresh(known).await),
+            CheckScope::Identity | CheckScope::Connect => {
+                let found = self.identify_worker(known, CheckPace::Returning).await?;
+                Ok(HealthyReport::Identified(Box::new(found)))
+            }
         }
     }
 
     /// Reads the model list again: adapters come and go on a running engine, so its list is read
     /// with every check. A list that cannot be read changes nothing; one that names another base
     /// model is another engine.
-    async fn refresh(&self, before: &PreviousCheck) -> HealthyReport {
+    async fn refresh(&self, known: &KnownFacts) -> HealthyReport {
         let Ok(list) = probe::list_models(&self.config.client, self.config.engine).await else {
             return HealthyReport::Nothing;
         };
@@ -174,23 +106,15 @@ impl WorkerChecker {
         if list.models.is_empty() && list.loras.is_empty() {
             return HealthyReport::Nothing;
         }
-        let same = self.worker_table.with(self.config.id, |entry| {
-            let view = &entry.view;
-            (
-                same_models(&view.models, &list.models),
-                same_loras(&view.loras, &list.loras),
-            )
-        });
-        let (same_models, same_loras) = same.unwrap_or((true, true));
-        if !same_models || before.streams_missing {
-            match self
-                .identify_worker(&before.facts, CheckPace::Thorough)
-                .await
-            {
+        let view = known.view.as_deref();
+        let has_same_models = view.is_none_or(|view| same_models(&view.models, &list.models));
+        let has_same_loras = view.is_none_or(|view| same_loras(&view.loras, &list.loras));
+        if !has_same_models || known.streams_missing {
+            match self.identify_worker(known, CheckPace::Thorough).await {
                 Ok(found) => HealthyReport::Identified(Box::new(found)),
                 Err(_) => HealthyReport::Nothing,
             }
-        } else if !same_loras {
+        } else if !has_same_loras {
             HealthyReport::Loras(list.loras)
         } else {
             HealthyReport::Nothing
@@ -201,83 +125,44 @@ impl WorkerChecker {
     /// without earlier answers is always checked thoroughly.
     pub(crate) async fn identify_worker(
         &self,
-        said: &EngineFacts,
+        known: &KnownFacts,
         pace: CheckPace,
     ) -> Result<WorkerIdentity, ProbeError> {
-        let SupervisorConfig {
-            id,
-            client: asker,
-            engine,
-            messages,
-            ..
-        } = &*self.config;
-        let configured = ConfiguredIdentity {
-            engine: *engine,
-            messages: *messages,
-        };
-        let before = self.worker_table.with(*id, |entry| {
-            (
-                entry.view.namespace_model.clone(),
-                entry.view.models.clone(),
-                entry.artefacts.clone(),
-            )
-        });
-        let (old_base, old_models, old_artefacts) = before.unwrap_or_default();
+        let old_base = known.base();
         let mut pace = if old_base.is_some() {
             pace
         } else {
             CheckPace::Thorough
         };
-        let mut identity = probe::identify(asker, configured, said, pace).await?;
+        let mut identity = self.read_identity(&known.engine, pace).await?;
         let (mut list, mut base) = self.list_and_base(&identity)?;
-        if old_base.is_some_and(|old| old != base) {
+        if old_base.is_some_and(|old| *old != base) {
             // Another engine: the answers of the one before it are not its own.
             pace = CheckPace::Thorough;
-            identity = probe::identify(asker, configured, &EngineFacts::default(), pace).await?;
+            identity = self.read_identity(&EngineFacts::default(), pace).await?;
             (list, base) = self.list_and_base(&identity)?;
         }
-        let read_at = self.worker_table.clock.now();
-        let mut complete = identity.complete;
-        let mut artefacts = HashMap::new();
-        for model in list.models.iter().take(MOST_TOKENIZERS) {
-            let known = old_artefacts.get(&model.id);
-            let found = match known {
-                Some(known)
-                    if pace == CheckPace::Returning
-                        && old_models.iter().any(|old| same_model(old, model)) =>
-                {
-                    complete = false;
-                    Arc::clone(known)
-                }
-                _ => self.artefacts.find(model, asker, known).await,
-            };
-            artefacts.insert(Arc::clone(&model.id), found);
-        }
-        let announced = identity.facts.announced();
-        let metrics = identity.facts.metrics();
-        let told_ranks = announced
-            .iter()
-            .flat_map(|streams| streams.iter())
-            .map(|stream| stream.rank + 1)
-            .max();
-        let metrics_ranks = metrics.map_or(0, |metrics| metrics.ranks);
-        let ranks = self
-            .config
-            .dp_ranks
-            .unwrap_or_else(|| told_ranks.unwrap_or(0).max(metrics_ranks).max(1));
-        let host = asker.url().host().unwrap_or("127.0.0.1");
-        let streams = self
-            .config
-            .streams
-            .find(announced, host, ranks, self.config.connect_timeout)
-            .await;
+        let read_at = self.clock.now();
+        let FoundArtefacts {
+            artefacts,
+            carried_over,
+        } = self.find_artefacts(&list, known, pace).await;
         let EngineIdentity {
             engine,
-            facts: said,
+            facts,
             scrape,
+            complete,
             ..
         } = identity;
-        let scrape = scrape.map(|scrape| (read_at, scrape));
+        let ranks = self.config.dp_ranks.unwrap_or_else(|| facts.ranks());
+        let search = StreamSearch {
+            settings: &self.config.streams,
+            announced: facts.announced(),
+            host: self.config.client.url().host().unwrap_or("127.0.0.1"),
+            ranks,
+            connect_timeout: self.config.connect_timeout,
+        };
+        let streams = search.find().await;
         Ok(WorkerIdentity {
             engine,
             list,
@@ -285,10 +170,49 @@ impl WorkerChecker {
             artefacts,
             ranks,
             streams,
-            facts: said,
-            scrape,
-            complete,
+            facts,
+            scrape: scrape.map(|scrape| (read_at, scrape)),
+            complete: complete && !carried_over,
         })
+    }
+
+    async fn read_identity(
+        &self,
+        before: &EngineFacts,
+        pace: CheckPace,
+    ) -> Result<EngineIdentity, ProbeError> {
+        let configured = ConfiguredIdentity {
+            engine: self.config.engine,
+            messages: self.config.messages,
+        };
+        probe::identify(&self.config.client, configured, before, pace).await
+    }
+
+    /// Finds the tokenizers of the listed models. A worker that only returns keeps those of models
+    /// that did not change.
+    async fn find_artefacts(
+        &self,
+        list: &ModelList,
+        known: &KnownFacts,
+        pace: CheckPace,
+    ) -> FoundArtefacts {
+        let mut found = FoundArtefacts::default();
+        for model in list.models.iter().take(MOST_TOKENIZERS) {
+            let before = known.artefacts.get(&model.id);
+            let artefacts = match before {
+                Some(before) if pace == CheckPace::Returning && known.lists(model) => {
+                    found.carried_over = true;
+                    Arc::clone(before)
+                }
+                _ => {
+                    self.artefacts
+                        .find(model, &self.config.client, before)
+                        .await
+                }
+            };
+            found.artefacts.insert(Arc::clone(&model.id), artefacts);
+        }
+        found
     }
 
     /// Returns the models that the worker serves here, and the first base model among them.
@@ -322,6 +246,29 @@ impl WorkerChecker {
             }));
         };
         Ok((list, base))
+    }
+}
+
+/// The tokenizers of a worker's models.
+#[derive(Default)]
+struct FoundArtefacts {
+    /// By base model id.
+    artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
+    /// Whether some of them are those of an earlier check.
+    carried_over: bool,
+}
+
+impl KnownFacts {
+    /// Returns the first base model that the worker listed.
+    fn base(&self) -> Option<&Arc<str>> {
+        self.view.as_ref()?.namespace_model.as_ref()
+    }
+
+    /// Returns whether the worker listed this model before.
+    fn lists(&self, model: &ServedModel) -> bool {
+        self.view
+            .as_ref()
+            .is_some_and(|view| view.models.iter().any(|old| same_model(old, model)))
     }
 }
 

@@ -12,17 +12,17 @@ use kv_blocks::{BlockSize, Moment, WorkerId};
 use crate::{
     EventEndpoint, FleetParts, FleetStartError, ModelArtefacts, ServedLora, ServedModel,
     artefacts::ArtefactStore,
-    probe::{self, EngineFacts, Scrape},
+    probe::{self, CheckPace, Scrape},
     streams::WantedStream,
-    worker_check::{CheckPace, SupervisorConfig, WorkerChecker},
-    worker_record::WorkerRecord,
-    worker_table::{EjectionRule, WorkerTable},
+    supervisor_config::SupervisorConfig,
+    worker_check::WorkerChecker,
+    worker_identity::KnownFacts,
 };
 
 /// The configured workers, none of them supervised.
 #[derive(Debug)]
 pub struct WorkerProber {
-    lookers: Vec<WorkerChecker>,
+    checkers: Vec<WorkerChecker>,
 }
 
 /// A worker's identity, and the router's view of it.
@@ -58,48 +58,30 @@ pub struct WorkerProbe {
 impl WorkerProber {
     /// Reads the configuration. No request is sent yet.
     pub fn new(parts: FleetParts) -> Result<Self, FleetStartError> {
-        let roster = &parts.config;
         let mut numbers = 0u32..;
-        let orders = roster.supervisor_configs(parts.scheme, |_, _| {
+        let configs = parts.config.supervisor_configs(parts.scheme, |_, _| {
             WorkerId(numbers.next().unwrap_or(u32::MAX))
         })?;
-        let first = |(worker, order)| {
-            WorkerRecord::from_config(worker, order, roster.health_settings(), &parts.clock)
-        };
-        let entries = roster.workers.iter().zip(&orders).map(first).collect();
-        let ejection = EjectionRule {
-            enabled: false,
-            max_ratio: 0.0,
-        };
-        let board = Arc::new(WorkerTable::new(
-            entries,
-            ejection,
-            parts.index,
-            parts.clock,
-        ));
-        let artefacts = Arc::new(ArtefactStore::new(
-            parts.models,
-            parts.hub_cache,
-            parts.clock,
-        ));
-        let looker = |orders| WorkerChecker {
-            worker_table: Arc::clone(&board),
+        let clock = parts.clock;
+        let artefacts = Arc::new(ArtefactStore::new(parts.models, parts.hub_cache, clock));
+        let checker = |config| WorkerChecker {
             artefacts: Arc::clone(&artefacts),
-            config: Arc::new(orders),
+            config: Arc::new(config),
+            clock,
         };
         Ok(Self {
-            lookers: orders.into_iter().map(looker).collect(),
+            checkers: configs.into_iter().map(checker).collect(),
         })
     }
 
     /// Runs the health check of the worker at this position of the configuration; the error gives
     /// the remedy.
     pub async fn health(&self, worker: WorkerId) -> Result<(), String> {
-        let orders = &self.looker(worker)?.config;
-        let engine = orders.engine.unwrap_or(EngineKind::Generic);
-        orders
+        let config = &self.checker(worker)?.config;
+        let engine = config.engine.unwrap_or(EngineKind::Generic);
+        config
             .health_check
-            .run(&orders.client, engine)
+            .run(&config.client, engine)
             .await
             .map_err(|trouble| trouble.text)
     }
@@ -107,15 +89,15 @@ impl WorkerProber {
     /// Identifies the worker at this position of the configuration; the error gives the remedy. No
     /// request takes longer than `limit`; loading a tokenizer has no limit of its own.
     pub async fn probe(&self, worker: WorkerId, limit: Duration) -> Result<WorkerProbe, String> {
-        let looker = self.looker(worker)?;
-        let mut orders = SupervisorConfig::clone(&looker.config);
-        orders.client = orders.client.with_timeout(limit);
-        let looker = WorkerChecker {
-            config: Arc::new(orders),
-            ..looker.clone()
+        let checker = self.checker(worker)?;
+        let mut config = SupervisorConfig::clone(&checker.config);
+        config.client = config.client.with_timeout(limit);
+        let checker = WorkerChecker {
+            config: Arc::new(config),
+            ..checker.clone()
         };
-        let discovered = looker
-            .identify_worker(&EngineFacts::default(), CheckPace::Thorough)
+        let discovered = checker
+            .identify_worker(&KnownFacts::default(), CheckPace::Thorough)
             .await;
         let mut found = discovered.map_err(|trouble| trouble.text)?;
         let metrics = found.facts.metrics();
@@ -127,7 +109,7 @@ impl WorkerProber {
             prefix_cache: found
                 .scrape
                 .as_ref()
-                .and_then(|(_, scrape)| looked_for_and_found(scrape)),
+                .and_then(|(_, scrape)| queries_and_hits(scrape)),
             metrics_ranks: metrics.map_or(0, |metrics| metrics.ranks),
             announced: found.facts.announced().map(<[EventEndpoint]>::to_vec),
             artefacts: found.artefacts.remove(&found.base).unwrap_or_default(),
@@ -144,19 +126,19 @@ impl WorkerProber {
 
     /// Returns the present counters of [`WorkerProbe::prefix_cache`].
     pub async fn prefix_cache(&self, worker: WorkerId) -> Option<(u64, u64)> {
-        let looker = self.looker(worker).ok()?;
-        looked_for_and_found(&probe::scrape(&looker.config.client).await?)
+        let checker = self.checker(worker).ok()?;
+        queries_and_hits(&probe::scrape(&checker.config.client).await?)
     }
 
-    fn looker(&self, worker: WorkerId) -> Result<&WorkerChecker, String> {
-        self.lookers
+    fn checker(&self, worker: WorkerId) -> Result<&WorkerChecker, String> {
+        self.checkers
             .get(worker.0 as usize)
             .ok_or_else(|| format!("there is no worker {}", worker.0))
     }
 }
 
 /// Returns the counters summed over all ranks; `None`: the engine has none.
-fn looked_for_and_found(scrape: &Scrape) -> Option<(u64, u64)> {
+fn queries_and_hits(scrape: &Scrape) -> Option<(u64, u64)> {
     let ranks = scrape.prefix_cache.counters(Moment::START);
     ranks
         .into_iter()

@@ -3,6 +3,28 @@
 
 use std::path::{Path, PathBuf};
 
+/// The local model-hub cache: a directory of `models--ORG--NAME/snapshots/REVISION/`. Nothing is
+/// ever downloaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HubCache(pub Option<PathBuf>);
+
+impl HubCache {
+    /// Finds the directory the way the hub's own tools do: `HF_HUB_CACHE`, else `HF_HOME`/hub, else
+    /// `HOME`/.cache/huggingface/hub. `env` is looked up by name.
+    pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Self {
+        let set = |name: &str| {
+            env(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
+        Self(
+            set("HF_HUB_CACHE")
+                .or_else(|| set("HF_HOME").map(|home| home.join("hub")))
+                .or_else(|| set("HOME").map(|home| home.join(".cache/huggingface/hub"))),
+        )
+    }
+}
+
 /// Returns the snapshot directory of a model id, if the cache has one with a tokenizer in it.
 ///
 /// The revision of `refs/main` wins; without it the newest snapshot. Reads directories: call it off
@@ -89,5 +111,23 @@ mod tests {
         ] {
             assert_eq!(find_in_hub(cache.path(), id), None, "{id}");
         }
+    }
+
+    #[test]
+    fn the_hub_cache_is_found_in_the_order_its_own_tools_use() {
+        let all = [("HF_HUB_CACHE", "/c"), ("HF_HOME", "/h"), ("HOME", "/u")];
+        let find = |from: &'static [(&str, &str)]| {
+            HubCache::from_env(move |name| {
+                from.iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| (*value).to_owned())
+            })
+            .0
+        };
+        let all: &'static [(&str, &str)] = Box::leak(Box::new(all));
+        assert_eq!(find(all), Some("/c".into()));
+        assert_eq!(find(&all[1..]), Some("/h/hub".into()));
+        assert_eq!(find(&all[2..]), Some("/u/.cache/huggingface/hub".into()));
+        assert_eq!(find(&[("HF_HUB_CACHE", "")]), None);
     }
 }

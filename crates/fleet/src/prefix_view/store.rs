@@ -10,6 +10,19 @@ use redis_store::{RedisPrefixIndex, SharedView};
 
 use super::RedisPool;
 
+/// What a view in Redis needs.
+#[cfg_attr(
+    not(feature = "redis-cache"),
+    expect(dead_code, reason = "there is no view in Redis")
+)]
+pub(super) struct SharedViewParts {
+    pub(super) pool: Option<Arc<RedisPool>>,
+    pub(super) settings: ViewSettings,
+    /// The backends that count.
+    pub(super) backends: Vec<Arc<str>>,
+    pub(super) clock: Clock,
+}
+
 /// The prefix view in one of its forms.
 #[derive(Debug)]
 pub(super) enum PrefixViewStore {
@@ -33,38 +46,30 @@ impl PrefixViewStore {
         }
     }
 
-    /// Opens the view in Redis. `names`: the backends that count.
+    /// Opens the view in Redis.
     #[cfg(feature = "redis-cache")]
     pub(super) fn in_redis(
-        pool: Option<Arc<RedisPool>>,
-        settings: ViewSettings,
-        names: Vec<Arc<str>>,
-        clock: Clock,
+        parts: SharedViewParts,
         registry: &mut Registry,
     ) -> Result<Self, String> {
-        let pool =
-            pool.ok_or("kv_cache_index.backend is redis, and there are no connections to it")?;
+        let pool = parts
+            .pool
+            .ok_or("kv_cache_index.backend is redis, and there are no connections to it")?;
         // The response cache uses the other half.
         let permits = pool.most_connections() / 2;
         let index = RedisPrefixIndex::start(SharedView {
             pool,
-            settings,
-            backends: names,
+            settings: parts.settings,
+            backends: parts.backends,
             permits,
-            clock,
+            clock: parts.clock,
         });
         index.register(registry);
         Ok(Self::Redis(Arc::new(index)))
     }
 
     #[cfg(not(feature = "redis-cache"))]
-    pub(super) fn in_redis(
-        _: Option<Arc<RedisPool>>,
-        _: ViewSettings,
-        _: Vec<Arc<str>>,
-        _: Clock,
-        _: &mut Registry,
-    ) -> Result<Self, String> {
+    pub(super) fn in_redis(_: SharedViewParts, _: &mut Registry) -> Result<Self, String> {
         Err("kv_cache_index.backend is redis, and this program was built without it: build it with the feature \
              `redis-cache`, or set backend: memory"
             .to_owned())

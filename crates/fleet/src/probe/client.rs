@@ -9,7 +9,10 @@ use net::{
     fetch::{self, FetchError, FetchedReply},
 };
 
-use crate::{EngineKind, health::CheckOutcome};
+use crate::{
+    EngineKind,
+    worker_machine::{CheckOutcome, REFUSED},
+};
 
 /// HTTP client for the probes of one worker.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,9 +103,6 @@ impl ProbeClient {
         (reply.status == StatusCode::OK).then_some(reply.body)
     }
 }
-
-/// Message for a worker whose port refuses.
-pub(crate) const REFUSED: &str = "connection refused: start the engine or check the url";
 
 /// Returns the meaning and the remedy of a failed exchange.
 pub(crate) fn probe_error(error: &FetchError) -> ProbeError {

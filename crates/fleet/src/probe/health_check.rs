@@ -7,7 +7,7 @@ use http::StatusCode;
 use super::client::{ProbeClient, ProbeError, probe_error, unexpected};
 use crate::{
     engine::{EngineKind, health_method, health_paths, healthy_statuses},
-    health::CheckOutcome,
+    worker_machine::CheckOutcome,
 };
 
 /// Reply limit in bytes. A health reply's body is ignored; a model list may serve as one.
@@ -63,19 +63,19 @@ impl HealthCheckPlan {
     /// Runs the check and judges the first answer that is not 404.
     pub(crate) async fn run(
         &self,
-        asker: &ProbeClient,
+        client: &ProbeClient,
         engine: EngineKind,
     ) -> Result<(), ProbeError> {
-        let asker = self
+        let client = self
             .own
             .timeout
-            .map_or_else(|| asker.clone(), |timeout| asker.with_timeout(timeout));
+            .map_or_else(|| client.clone(), |timeout| client.with_timeout(timeout));
         let paths = self.paths(engine);
         let mut last = None;
         for path in &paths {
             let reply = match self.method(engine) {
-                (CheckMethod::Get | CheckMethod::Head, _) => asker.get(path, LARGEST_REPLY).await,
-                (CheckMethod::Post, body) => asker.post(path, body, LARGEST_REPLY).await,
+                (CheckMethod::Get | CheckMethod::Head, _) => client.get(path, LARGEST_REPLY).await,
+                (CheckMethod::Post, body) => client.post(path, body, LARGEST_REPLY).await,
             };
             let status = reply.map_err(|error| probe_error(&error))?.status;
             if self.accepts(engine, status) {

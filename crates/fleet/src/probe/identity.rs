@@ -13,7 +13,7 @@ use super::{
     metrics_text::{self, EngineMetrics, Scrape},
     model_list::{self, ModelList},
 };
-use crate::{EngineKind, MessagesMode, engine::list_is_optional, worker_check::CheckPace};
+use crate::{EngineKind, MessagesMode, engine::list_is_optional, worker_machine::CheckOutcome};
 
 const LARGEST_MODEL_LIST: usize = 4 << 20;
 const LARGEST_METRICS: usize = 16 << 20;
@@ -26,6 +26,16 @@ const LONGEST_VERSION: usize = 64;
 const SIDE_QUESTION: Duration = Duration::from_secs(3);
 /// The limit for a known worker that comes back: its earlier answers are good enough for a start.
 const SIDE_QUESTION_RETURNING: Duration = Duration::from_millis(100);
+
+/// The time that a check may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CheckPace {
+    /// Sends every request and waits for each answer.
+    Thorough,
+    /// For a known worker that comes back: it is used at once with its earlier facts, and checked
+    /// thoroughly afterwards.
+    Returning,
+}
 
 /// A worker's facts about itself.
 #[derive(Clone, Debug)]
@@ -71,6 +81,14 @@ impl EngineFacts {
         self.announced.as_ref()?.as_deref()
     }
 
+    /// Returns the number of data-parallel ranks that the engine announces or counts; at least 1.
+    pub(crate) fn ranks(&self) -> u32 {
+        let announced = self.announced().unwrap_or_default();
+        let announced = announced.iter().map(|stream| stream.rank + 1).max();
+        let counted = self.metrics().map_or(0, |metrics| metrics.ranks);
+        announced.unwrap_or(0).max(counted).max(1)
+    }
+
     /// Returns how the worker takes messages; without an answer it gets chats, which all engines
     /// accept.
     pub(crate) fn messages(&self) -> MessagesMode {
@@ -98,18 +116,18 @@ impl EngineFacts {
 /// Requests every fact at once that is not configured. `before`: earlier answers, which stay valid
 /// where there are no new ones.
 pub(crate) async fn identify(
-    asker: &ProbeClient,
+    client: &ProbeClient,
     configured: ConfiguredIdentity,
     before: &EngineFacts,
     pace: CheckPace,
 ) -> Result<EngineIdentity, ProbeError> {
-    let side = asker.with_timeout(match pace {
+    let side = client.with_timeout(match pace {
         CheckPace::Thorough => SIDE_QUESTION,
         CheckPace::Returning => SIDE_QUESTION_RETURNING,
     });
     let ConfiguredIdentity { engine, messages } = configured;
     let (list, version, metrics, sources, messages) = tokio::join!(
-        list_models(asker, engine),
+        list_models(client, engine),
         side.ask("/version", LARGEST_VERSION),
         side.ask("/metrics", LARGEST_METRICS),
         side.ask("/kv_event_sources", LARGEST_SOURCES),
@@ -117,7 +135,7 @@ pub(crate) async fn identify(
     );
     let list = list?;
     // An engine behind a unix socket shares our machine.
-    let host = asker.url().host().unwrap_or("127.0.0.1");
+    let host = client.url().host().unwrap_or("127.0.0.1");
     let fresh = EngineFacts {
         version: version.map(|body| read_version(&body?)),
         metrics: metrics.map(|body| {
@@ -129,13 +147,13 @@ pub(crate) async fn identify(
     };
     let complete = fresh.complete();
     let scrape = fresh.metrics.as_ref().map(EngineMetrics::scrape);
-    let said = fresh.or(before);
+    let facts = fresh.or(before);
     let engine = engine.unwrap_or_else(|| {
         let owned = list.models.iter().any(|model| &*model.owned_by == "vllm");
-        let speaks_vllm = said.metrics().is_some_and(|metrics| metrics.is_vllm)
+        let speaks_vllm = facts.metrics().is_some_and(|metrics| metrics.is_vllm)
             || owned
-            || said.announced().is_some();
-        if speaks_vllm && said.version().is_some() {
+            || facts.announced().is_some();
+        if speaks_vllm && facts.version().is_some() {
             EngineKind::Vllm
         } else {
             EngineKind::Openai
@@ -144,7 +162,7 @@ pub(crate) async fn identify(
     Ok(EngineIdentity {
         engine,
         list,
-        facts: said,
+        facts,
         scrape,
         complete,
     })
@@ -152,11 +170,11 @@ pub(crate) async fn identify(
 
 /// Requests the model list alone.
 pub(crate) async fn list_models(
-    asker: &ProbeClient,
+    client: &ProbeClient,
     engine: Option<EngineKind>,
 ) -> Result<ModelList, ProbeError> {
     const PATH: &str = "/v1/models";
-    let reply = asker
+    let reply = client
         .get(PATH, LARGEST_MODEL_LIST)
         .await
         .map_err(|error| probe_error(&error))?;
@@ -169,7 +187,7 @@ pub(crate) async fn list_models(
         // A server without the route may still serve the models that the configuration names.
         StatusCode::NOT_FOUND => Ok(ModelList::default()),
         StatusCode::SERVICE_UNAVAILABLE => Err(ProbeError {
-            check: crate::health::CheckOutcome::Loading,
+            check: CheckOutcome::Loading,
             text: format!("answered {PATH} with 503: the engine is loading, wait"),
         }),
         status if status.is_client_error() && list_is_optional(engine) => Ok(ModelList::default()),
@@ -178,8 +196,8 @@ pub(crate) async fn list_models(
 }
 
 /// Requests the engine's own load and counters.
-pub(crate) async fn scrape(asker: &ProbeClient) -> Option<Scrape> {
-    let body = asker
+pub(crate) async fn scrape(client: &ProbeClient) -> Option<Scrape> {
+    let body = client
         .with_timeout(SIDE_QUESTION)
         .get_ok("/metrics", LARGEST_METRICS)
         .await?;

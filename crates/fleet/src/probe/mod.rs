@@ -10,9 +10,9 @@ pub(crate) mod metrics_text;
 pub(crate) mod model_list;
 pub(crate) mod prefix_cache;
 
-pub(crate) use client::{ProbeClient, ProbeError, REFUSED};
+pub(crate) use client::{ProbeClient, ProbeError};
 pub(crate) use health_check::HealthCheckPlan;
 pub(crate) use identity::{
-    ConfiguredIdentity, EngineFacts, EngineIdentity, identify, list_models, scrape,
+    CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, identify, list_models, scrape,
 };
 pub(crate) use metrics_text::Scrape;

@@ -2,127 +2,49 @@
 
 use std::time::Duration;
 
-use config::{EventSource, ReplayEndpoint, Secret};
-use event_sources::SourceSettings;
-use kv_blocks::{BlockSize, DpRank, HashScheme};
-use net::{Address, WorkerUrl};
+use config::{EventSource, ReplayEndpoint};
+use net::Address;
 use zmtp::{Dealer, Limits};
 
-use crate::{
-    probe::event_endpoints::{self, EventEndpoint},
-    worker_record::RankSelection,
-};
-
-/// A replay without a message for this long has failed: an idle engine answers within about 0.1 s.
-const REPLAY_TIMEOUT: Duration = Duration::from_secs(5);
+use super::{settings::StreamSettings, wanted::WantedStream};
+use crate::probe::event_endpoints::{self, EventEndpoint};
 
 /// Longest handshake with a guessed socket.
 const GUESS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A stream to follow.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WantedStream {
-    /// One rank's ZMQ publisher.
-    Publisher(EventEndpoint),
-    /// A socket of ours that one rank connects to, and maybe others.
-    Bound { rank: u32, endpoint: String },
-    /// Standard events over HTTP or a WebSocket.
-    Standard { endpoint: String },
-    /// The event list that the engine at this URL serves to polls.
-    Polled { endpoint: String },
-    /// One rank's NATS subject.
-    Nats { rank: u32, endpoint: String },
+/// A search for the streams of one worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamSearch<'a> {
+    pub(crate) settings: &'a StreamSettings,
+    /// The publishers that the engine announces.
+    pub(crate) announced: Option<&'a [EventEndpoint]>,
+    /// The worker's host, as reachable from here.
+    pub(crate) host: &'a str,
+    /// The number of its ranks.
+    pub(crate) ranks: u32,
+    pub(crate) connect_timeout: Duration,
 }
 
-impl WantedStream {
-    pub(crate) fn ranks(&self) -> RankSelection {
-        match self {
-            Self::Publisher(EventEndpoint { rank, .. })
-            | Self::Nats { rank, .. }
-            | Self::Bound { rank, .. } => RankSelection::One(DpRank(*rank)),
-            Self::Standard { .. } | Self::Polled { .. } => RankSelection::All,
-        }
-    }
-
-    pub(crate) fn into_publisher(self) -> Option<EventEndpoint> {
-        match self {
-            Self::Publisher(place) => Some(place),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn endpoint(&self) -> &str {
-        match self {
-            Self::Publisher(EventEndpoint { endpoint, .. })
-            | Self::Bound { endpoint, .. }
-            | Self::Standard { endpoint }
-            | Self::Polled { endpoint }
-            | Self::Nats { endpoint, .. } => endpoint,
-        }
-    }
-}
-
-/// The settings that decide where a worker's streams are.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct StreamSettings {
-    pub(crate) own: config::WorkerKvEvents,
-    pub(crate) all: config::KvEventsSection,
-    /// Whether no other worker has the same host.
-    pub(crate) host_is_its_own: bool,
-    /// Whether no other worker has the same socket of ours and the same topics.
-    pub(crate) bound_alone: bool,
-    /// The worker's base URL.
-    pub(crate) url: WorkerUrl,
-    /// The API key that it requires.
-    pub(crate) api_key: Option<Secret>,
-    /// The configured block size.
-    pub(crate) block_size: Option<BlockSize>,
-    /// The hash scheme of the index.
-    pub(crate) scheme: HashScheme,
-}
-
-impl StreamSettings {
-    /// Returns whether a running stream would differ under these settings. Other workers on the
-    /// host only matter for finding a stream, and a key only for a new connection.
-    pub(crate) fn differ_from(&self, other: &Self) -> bool {
-        self.own != other.own
-            || self.all != other.all
-            || self.url != other.url
-            || self.block_size != other.block_size
-            || self.scheme != other.scheme
-    }
-
-    /// Returns whether events of this worker are wanted.
-    pub(crate) fn wanted(&self) -> bool {
-        self.all.enabled && self.own.source != EventSource::None
-    }
-
-    /// Finds the streams of a worker with this many ranks. `host` is the worker's, as reachable
-    /// from here.
-    pub(crate) async fn find(
-        &self,
-        announced: Option<&[EventEndpoint]>,
-        host: &str,
-        ranks: u32,
-        connect_timeout: Duration,
-    ) -> Vec<WantedStream> {
-        if !self.all.enabled {
+impl StreamSearch<'_> {
+    /// Finds the streams to follow.
+    pub(crate) async fn find(&self) -> Vec<WantedStream> {
+        let own = &self.settings.own;
+        if !self.settings.all.enabled {
             return Vec::new();
         }
-        let endpoint = self.own.endpoint.clone();
-        match (self.own.source, endpoint) {
+        match (own.source, own.endpoint.clone()) {
             (EventSource::None, _) => Vec::new(),
             (EventSource::Poll, _) => vec![WantedStream::Polled {
-                endpoint: self.url.to_string(),
+                endpoint: self.settings.url.to_string(),
             }],
             (EventSource::Sse | EventSource::Ws, Some(endpoint)) => {
                 vec![WantedStream::Standard { endpoint }]
             }
-            (EventSource::Nats, Some(subject)) if ranks == 1 => vec![WantedStream::Nats {
+            (EventSource::Nats, Some(subject)) if self.ranks == 1 => vec![WantedStream::Nats {
                 rank: 0,
                 endpoint: subject,
             }],
-            (EventSource::Nats, Some(subject)) => (0..ranks)
+            (EventSource::Nats, Some(subject)) => (0..self.ranks)
                 .map(|rank| WantedStream::Nats {
                     rank,
                     endpoint: format!("{subject}.{rank}"),
@@ -130,7 +52,7 @@ impl StreamSettings {
                 .collect(),
             // The configuration has no such source.
             (EventSource::Sse | EventSource::Ws | EventSource::Nats, None) => Vec::new(),
-            (EventSource::Auto | EventSource::Zmq, Some(endpoint)) if self.own.bind => {
+            (EventSource::Auto | EventSource::Zmq, Some(endpoint)) if own.bind => {
                 // Engines add the rank to the port that they connect to, too.
                 let of = |rank| {
                     Some(WantedStream::Bound {
@@ -138,12 +60,10 @@ impl StreamSettings {
                         endpoint: event_endpoints::of_rank(&endpoint, rank)?,
                     })
                 };
-                (0..ranks).filter_map(of).collect()
+                (0..self.ranks).filter_map(of).collect()
             }
             (EventSource::Auto | EventSource::Zmq, _) => {
-                let found = self
-                    .publishers(announced, host, ranks, connect_timeout)
-                    .await;
+                let found = self.publishers().await;
                 found.into_iter().map(WantedStream::Publisher).collect()
             }
         }
@@ -153,117 +73,76 @@ impl StreamSettings {
     /// engine's announcement, and last the default port, if something listens there and no other
     /// worker shares the host (otherwise two engines on one machine would both be credited with the
     /// events of the one that has that port).
-    async fn publishers(
-        &self,
-        announced: Option<&[EventEndpoint]>,
-        host: &str,
-        ranks: u32,
-        connect_timeout: Duration,
-    ) -> Vec<EventEndpoint> {
-        let mut found = match (&self.own.endpoint, announced) {
-            (Some(endpoint), _) => {
-                self.configured(endpoint, announced, host, ranks, connect_timeout)
-                    .await
-            }
+    async fn publishers(&self) -> Vec<EventEndpoint> {
+        let StreamSettings { own, all, .. } = self.settings;
+        let mut found = match (&own.endpoint, self.announced) {
+            (Some(endpoint), _) => self.configured(endpoint).await,
             (None, Some(announced)) => announced.to_vec(),
-            (None, None) if self.host_is_its_own => {
-                self.guessed(host, ranks, connect_timeout).await
-            }
+            (None, None) if self.settings.host_is_its_own => self.guessed().await,
             (None, None) => Vec::new(),
         };
-        found.retain(|stream| stream.rank < ranks);
+        found.retain(|stream| stream.rank < self.ranks);
         for stream in &mut found {
-            match &self.own.replay_endpoint {
-                _ if !self.all.replay => stream.replay_endpoint = None,
+            match &own.replay_endpoint {
+                _ if !all.replay => stream.replay_endpoint = None,
                 ReplayEndpoint::None => stream.replay_endpoint = None,
                 ReplayEndpoint::At(endpoint) => {
-                    stream.replay_endpoint = event_endpoints::reachable_endpoint(endpoint, host)
-                        .and_then(|endpoint| event_endpoints::of_rank(&endpoint, stream.rank));
+                    stream.replay_endpoint =
+                        event_endpoints::reachable_endpoint(endpoint, self.host)
+                            .and_then(|endpoint| event_endpoints::of_rank(&endpoint, stream.rank));
                 }
                 ReplayEndpoint::Auto => {}
             }
-            if let Some(topic) = self.topic() {
+            if let Some(topic) = self.settings.topic() {
                 stream.topic = topic.to_owned();
             }
         }
         found
     }
 
-    /// Returns whether missed events are requested from a server other than the engine's own
-    /// socket.
-    pub(super) fn wants_replay(&self) -> bool {
-        self.all.replay && self.own.replay_endpoint != ReplayEndpoint::None
-    }
-
-    /// Returns the configured topics.
-    pub(super) fn topic(&self) -> Option<&str> {
-        [&self.own.topic, &self.all.topic_filter]
-            .into_iter()
-            .find(|topic| !topic.is_empty())
-            .map(String::as_str)
-    }
-
-    pub(super) async fn configured(
-        &self,
-        endpoint: &str,
-        announced: Option<&[EventEndpoint]>,
-        host: &str,
-        ranks: u32,
-        connect_timeout: Duration,
-    ) -> Vec<EventEndpoint> {
-        let Some(base) = event_endpoints::reachable_endpoint(endpoint, host) else {
+    async fn configured(&self, endpoint: &str) -> Vec<EventEndpoint> {
+        let Some(base) = event_endpoints::reachable_endpoint(endpoint, self.host) else {
             return Vec::new();
         };
         let of = |rank| {
-            let told =
-                announced.and_then(|announced| announced.iter().find(|told| told.rank == rank));
+            let known = self
+                .announced
+                .and_then(|announced| announced.iter().find(|known| known.rank == rank));
             Some(EventEndpoint {
                 rank,
                 endpoint: event_endpoints::of_rank(&base, rank)?,
-                replay_endpoint: told.and_then(|told| told.replay_endpoint.clone()),
+                replay_endpoint: known.and_then(|known| known.replay_endpoint.clone()),
                 topic: String::new(),
             })
         };
-        let mut found: Vec<EventEndpoint> = (0..ranks).filter_map(of).collect();
+        let mut found: Vec<EventEndpoint> = (0..self.ranks).filter_map(of).collect();
         // Older engines announce nothing: the usual place of their replay socket is tried.
-        if let ([only], None) = (found.as_mut_slice(), announced)
-            && self.all.replay
-            && self.own.replay_endpoint == ReplayEndpoint::Auto
+        if let ([only], None) = (found.as_mut_slice(), self.announced)
+            && self.settings.all.replay
+            && self.settings.own.replay_endpoint == ReplayEndpoint::Auto
         {
-            only.replay_endpoint = next_port_if_replay(&only.endpoint, connect_timeout).await;
+            only.replay_endpoint = next_port_if_replay(&only.endpoint, self.connect_timeout).await;
         }
         found
     }
 
     /// Returns the default port if something listens there, with the port after it as its replay
     /// socket, if one answers there and it is no further rank's.
-    async fn guessed(
-        &self,
-        host: &str,
-        ranks: u32,
-        connect_timeout: Duration,
-    ) -> Vec<EventEndpoint> {
-        let listens = async |port: u16| {
-            let address = Address::Tcp {
-                host: host.to_owned(),
-                port,
-            };
-            net::connect(&address, connect_timeout).await.is_ok()
-        };
+    async fn guessed(&self) -> Vec<EventEndpoint> {
         let mut found = Vec::new();
-        for rank in 0..ranks {
+        for rank in 0..self.ranks {
             let Some(port) = u16::try_from(rank)
                 .ok()
-                .and_then(|rank| self.all.default_port.checked_add(rank))
+                .and_then(|rank| self.settings.all.default_port.checked_add(rank))
             else {
                 break;
             };
-            if !listens(port).await {
+            if !self.listens(port).await {
                 break;
             }
-            let endpoint = event_endpoints::tcp(host, port);
-            let replay_endpoint = if ranks == 1 {
-                next_port_if_replay(&endpoint, connect_timeout).await
+            let endpoint = event_endpoints::tcp(self.host, port);
+            let replay_endpoint = if self.ranks == 1 {
+                next_port_if_replay(&endpoint, self.connect_timeout).await
             } else {
                 None
             };
@@ -277,14 +156,12 @@ impl StreamSettings {
         found
     }
 
-    pub(super) fn source_settings(&self) -> SourceSettings {
-        SourceSettings {
-            max_message: self.all.max_message,
-            queue_batches: self.all.queue_batches,
-            stale_after: self.all.stale_after,
-            replay_timeout: REPLAY_TIMEOUT,
-            ..SourceSettings::default()
-        }
+    async fn listens(&self, port: u16) -> bool {
+        let address = Address::Tcp {
+            host: self.host.to_owned(),
+            port,
+        };
+        net::connect(&address, self.connect_timeout).await.is_ok()
     }
 }
 

@@ -11,61 +11,46 @@ use http::HeaderValue;
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::standard::StreamKey;
 
-use super::{StreamSettings, WantedStream};
-use crate::{
-    probe::event_endpoints::EventEndpoint, worker_record::FollowedStream, worker_table::WorkerTable,
-};
+use super::{followed::FollowedStream, settings::StreamSettings, wanted::WantedStream};
+use crate::{probe::event_endpoints::EventEndpoint, worker_table::WorkerTable};
 
 /// Longest token in a file, in bytes.
 const LONGEST_TOKEN: u64 = 64 << 10;
 
 /// The owner of a stream.
-struct StreamOwner<'a> {
-    worker_table: &'a WorkerTable,
-    settings: &'a StreamSettings,
-    id: WorkerId,
-    name: &'a Arc<str>,
-    model: &'a Arc<str>,
-}
-
-/// Starts to follow a stream; the error gives the reason why that is impossible now.
-pub(super) fn open(
-    board: &WorkerTable,
-    settings: &StreamSettings,
-    (id, name): (WorkerId, &Arc<str>),
-    model: &Arc<str>,
-    wanted: &WantedStream,
-) -> Result<FollowedStream, String> {
-    let owner = StreamOwner {
-        worker_table: board,
-        settings,
-        id,
-        name,
-        model,
-    };
-    let source = match wanted {
-        WantedStream::Publisher(place) => owner.publisher(place)?,
-        WantedStream::Bound { endpoint, .. } => owner.bound(endpoint)?,
-        WantedStream::Standard { endpoint } => owner.standard(endpoint)?,
-        WantedStream::Polled { endpoint } => owner.polled(endpoint)?,
-        WantedStream::Nats { rank, endpoint } => owner.nats(DpRank(*rank), endpoint)?,
-    };
-    let replay = match wanted {
-        WantedStream::Publisher(place) => place.replay_endpoint.is_some(),
-        // The relay answers for the engine.
-        WantedStream::Nats { .. } => settings.wants_replay(),
-        WantedStream::Bound { .. }
-        | WantedStream::Standard { .. }
-        | WantedStream::Polled { .. } => false,
-    };
-    Ok(FollowedStream {
-        ranks: wanted.ranks(),
-        replay,
-        source,
-    })
+pub(super) struct StreamOwner<'a> {
+    pub(super) worker_table: &'a WorkerTable,
+    pub(super) settings: &'a StreamSettings,
+    pub(super) id: WorkerId,
+    pub(super) name: &'a Arc<str>,
+    pub(super) model: &'a Arc<str>,
 }
 
 impl StreamOwner<'_> {
+    /// Starts to follow a stream; the error gives the reason why that is impossible now.
+    pub(super) fn open(&self, wanted: &WantedStream) -> Result<FollowedStream, String> {
+        let source = match wanted {
+            WantedStream::Publisher(place) => self.publisher(place)?,
+            WantedStream::Bound { endpoint, .. } => self.bound(endpoint)?,
+            WantedStream::Standard { endpoint } => self.standard(endpoint)?,
+            WantedStream::Polled { endpoint } => self.polled(endpoint)?,
+            WantedStream::Nats { rank, endpoint } => self.nats(DpRank(*rank), endpoint)?,
+        };
+        let replay = match wanted {
+            WantedStream::Publisher(place) => place.replay_endpoint.is_some(),
+            // The relay answers for the engine.
+            WantedStream::Nats { .. } => self.settings.wants_replay(),
+            WantedStream::Bound { .. }
+            | WantedStream::Standard { .. }
+            | WantedStream::Polled { .. } => false,
+        };
+        Ok(FollowedStream {
+            ranks: wanted.ranks(),
+            replay,
+            source,
+        })
+    }
+
     fn target(&self, rank: u32) -> Target {
         Target {
             worker: self.id,

@@ -1,5 +1,7 @@
 //! Streams that run, end and are followed elsewhere, with publishers that do not exist.
 
+use std::time::Duration;
+
 use config::{EventSource, ReplayEndpoint};
 use event_sources::Endpoint;
 use kv_blocks::{BlockSize, DpRank, HashScheme, Namespace, PromptIdentity, SequenceHash, Target};
@@ -8,12 +10,15 @@ use net::Clock;
 use tokio::runtime::Builder;
 use zmtp::Limits;
 
-use super::{find::next_port_if_replay, *};
+use super::{find::next_port_if_replay, followed::RankSelection, *};
 use crate::{
     probe::event_endpoints::{self, EventEndpoint},
     worker_record::WorkerRecord,
     worker_table::EjectionRule,
 };
+
+/// A time that nothing here takes.
+const LONG: Duration = Duration::from_secs(2);
 
 const ID: WorkerId = WorkerId(0);
 
@@ -39,7 +44,7 @@ fn settings() -> StreamSettings {
         max_events_per_second: 1,
         stale_after: Duration::from_secs(60),
         prediction: config::PredictionSection {
-            ttl: RETRY,
+            ttl: LONG,
             max_blocks: 16,
             prune_target_ratio: 0.8,
         },
@@ -60,8 +65,7 @@ fn settings() -> StreamSettings {
 /// A worker table of one worker, and a chain of blocks to be stored for its first rank.
 struct StreamFixture {
     index: Arc<KvIndex>,
-    board: WorkerTable,
-    name: Arc<str>,
+    table: Arc<WorkerTable>,
     namespace: Namespace,
     chain: Vec<SequenceHash>,
 }
@@ -76,12 +80,8 @@ impl StreamFixture {
             enabled: false,
             max_ratio: 0.0,
         };
-        let board = WorkerTable::new(
-            vec![WorkerRecord::for_tests(ID, &clock)],
-            ejection,
-            Arc::clone(&index),
-            clock,
-        );
+        let table = Arc::new(WorkerTable::new(ejection, Arc::clone(&index), clock));
+        table.add(WorkerRecord::for_tests(ID, &clock));
         let block_size = BlockSize::new(16).expect("a block size");
         let namespace = Namespace {
             model: "m".into(),
@@ -93,11 +93,14 @@ impl StreamFixture {
         let chain = HashScheme::default().chain(None, &[1; 32], block_size);
         Self {
             index,
-            board,
-            name: "w1".into(),
+            table,
             namespace,
             chain,
         }
+    }
+
+    fn streams(&self) -> WorkerStreams {
+        WorkerStreams::new(Arc::clone(&self.table), ID, "w1".into())
     }
 
     fn enter(&self) {
@@ -110,14 +113,14 @@ impl StreamFixture {
             target,
             &self.namespace,
             &self.chain,
-            self.board.clock.now(),
+            self.table.clock.now(),
             ttl,
         );
     }
 
     fn is_empty(&self) -> bool {
         self.index
-            .lookup(&self.namespace, &self.chain, self.board.clock.now())
+            .lookup(&self.namespace, &self.chain, self.table.clock.now())
             .is_empty()
     }
 
@@ -137,7 +140,7 @@ impl StreamFixture {
 #[tokio::test]
 async fn a_stream_with_a_changed_endpoint_begins_empty() {
     let (scene, settings) = (StreamFixture::new(), settings());
-    let (mut streams, model) = (WorkerStreams::default(), Arc::clone(&scene.namespace.model));
+    let (mut streams, model) = (scene.streams(), &scene.namespace.model);
     // Blocks expected of a worker before its first stream are no stream's content.
     scene.enter();
     for (wanted, empty) in [
@@ -148,13 +151,11 @@ async fn a_stream_with_a_changed_endpoint_begins_empty() {
         (Vec::new(), true),
     ] {
         let what = format!("{wanted:?}");
-        streams
-            .run(&scene.board, &settings, (ID, &scene.name), &model, wanted)
-            .await;
+        streams.run(&settings, model, wanted).await;
         assert_eq!(scene.is_empty(), empty, "{what}");
         scene.enter();
     }
-    streams.stop(&scene.board, ID).await;
+    streams.stop().await;
 }
 
 #[test]
@@ -169,37 +170,41 @@ fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
         .build()
         .expect("a runtime");
     let (scene, settings) = (StreamFixture::new(), settings());
-    let StreamFixture { board, name, .. } = &scene;
-    let mut streams = WorkerStreams::default();
+    let (table, mut streams) = (&scene.table, scene.streams());
     // Its task runs on a runtime that is dropped: to the stream's owner that is like a panic.
     let guard = doomed.enter();
     let model = &scene.namespace.model;
     let wanted = StreamFixture::wanted(1, None);
-    futures_util::FutureExt::now_or_never(streams.run(board, &settings, (ID, name), model, wanted))
+    futures_util::FutureExt::now_or_never(streams.run(&settings, model, wanted))
         .expect("nothing to wait for");
     drop(guard);
     scene.enter();
     doomed.shutdown_timeout(Duration::from_secs(10));
 
-    let ended = || board.with(ID, |entry| entry.streams[0].source.ended());
+    let ended = || table.with(ID, |entry| entry.streams[0].source.ended());
     here.block_on(async {
         while !streams.one_ended {
             streams.changed().await;
         }
-        streams.forget_ended(board, (ID, name));
+        assert!(streams.forget_ended(), "its supervisor hears of it");
+        assert!(!streams.forget_ended(), "once");
         assert!(scene.is_empty());
         assert_eq!(ended(), Some(true));
-        assert!(
-            streams.retry_at().is_some_and(|at| at > board.clock.now()),
-            "not in a tight loop"
-        );
-        streams.start_missing(board, &settings, (ID, name));
-        assert_eq!(
-            (ended(), streams.retry_at(), streams.any()),
-            (Some(false), None, true)
-        );
-        streams.stop(board, ID).await;
+        assert_eq!(streams.start_missing(&settings), StreamCoverage::Complete);
+        assert_eq!((ended(), streams.any()), (Some(false), true));
+        streams.stop().await;
     });
+}
+
+/// A search on this machine, for a worker that announces nothing.
+fn search(settings: &StreamSettings, ranks: u32) -> StreamSearch<'_> {
+    StreamSearch {
+        settings,
+        announced: None,
+        host: "127.0.0.1",
+        ranks,
+        connect_timeout: LONG,
+    }
 }
 
 /// Returns the endpoint one port below.
@@ -213,28 +218,30 @@ async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
     let (_router, replay) = zmtp::Router::bind(&any, Limits::default())
         .await
         .expect("a free port");
-    let found = next_port_if_replay(&before(&replay), RETRY).await;
+    let found = next_port_if_replay(&before(&replay), LONG).await;
     assert_eq!(found, Some(replay.to_string()));
     let (_publisher, events) = zmtp::Pub::bind(&any, zmtp::PubSettings::default())
         .await
         .expect("a free port");
     assert_eq!(
-        next_port_if_replay(&before(&events), RETRY).await,
+        next_port_if_replay(&before(&events), LONG).await,
         None,
         "another engine's publisher"
     );
 
     let find = async |replay_endpoint, announced: Option<&[EventEndpoint]>| {
         let own = config::WorkerKvEvents {
+            endpoint: Some(before(&replay)),
             replay_endpoint,
             ..settings().own
         };
         let settings = StreamSettings { own, ..settings() };
-        settings
-            .configured(&before(&replay), announced, "127.0.0.1", 1, RETRY)
-            .await
-            .remove(0)
-            .replay_endpoint
+        let search = StreamSearch {
+            announced,
+            ..search(&settings, 1)
+        };
+        let found = search.find().await.remove(0);
+        found.into_publisher().expect("a publisher").replay_endpoint
     };
     assert_eq!(
         find(ReplayEndpoint::Auto, None).await,
@@ -249,6 +256,103 @@ async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
 }
 
 #[tokio::test]
+async fn each_kind_of_source_has_its_streams() {
+    let at = |text: &str| Some(text.to_owned());
+    let nats = |rank, endpoint: &str| WantedStream::Nats {
+        rank,
+        endpoint: endpoint.to_owned(),
+    };
+    let standard = |endpoint: &str| WantedStream::Standard {
+        endpoint: endpoint.to_owned(),
+    };
+    let polled = WantedStream::Polled {
+        endpoint: settings().url.to_string(),
+    };
+    for (source, endpoint, ranks, expected) in [
+        (EventSource::None, at("tcp://h:1"), 1, vec![]),
+        (EventSource::Poll, None, 2, vec![polled]),
+        (
+            EventSource::Sse,
+            at("http://h/e"),
+            2,
+            vec![standard("http://h/e")],
+        ),
+        (
+            EventSource::Ws,
+            at("ws://h/e"),
+            1,
+            vec![standard("ws://h/e")],
+        ),
+        (EventSource::Sse, None, 1, vec![]),
+        (
+            EventSource::Nats,
+            at("nats://h/s"),
+            1,
+            vec![nats(0, "nats://h/s")],
+        ),
+        (
+            EventSource::Nats,
+            at("nats://h/s"),
+            2,
+            vec![nats(0, "nats://h/s.0"), nats(1, "nats://h/s.1")],
+        ),
+        (EventSource::Nats, None, 1, vec![]),
+    ] {
+        let own = config::WorkerKvEvents {
+            source,
+            endpoint,
+            ..settings().own
+        };
+        let what = format!("{source:?} {:?} {ranks}", own.endpoint);
+        let mut settings = StreamSettings { own, ..settings() };
+        assert_eq!(search(&settings, ranks).find().await, expected, "{what}");
+        settings.all.enabled = false;
+        assert_eq!(search(&settings, ranks).find().await, [], "{what}");
+    }
+}
+
+#[tokio::test]
+async fn announced_publishers_are_followed_within_the_worker_s_ranks_and_with_its_own_topic() {
+    let announced = [0, 1, 2].map(|rank| EventEndpoint {
+        rank,
+        endpoint: format!("tcp://h:{}", 5000 + rank),
+        replay_endpoint: Some("tcp://h:6000".to_owned()),
+        topic: "told".to_owned(),
+    });
+    for (replay, replay_endpoint, topic, expected) in [
+        (
+            true,
+            ReplayEndpoint::Auto,
+            "",
+            (Some("tcp://h:6000"), "told"),
+        ),
+        (true, ReplayEndpoint::None, "own", (None, "own")),
+        (false, ReplayEndpoint::Auto, "own", (None, "own")),
+        (
+            true,
+            ReplayEndpoint::At("tcp://*:7000".to_owned()),
+            "",
+            (Some("tcp://127.0.0.1:7001"), "told"),
+        ),
+    ] {
+        let mut settings = settings();
+        settings.all.replay = replay;
+        settings.own.replay_endpoint = replay_endpoint;
+        settings.own.topic = topic.to_owned();
+        let search = StreamSearch {
+            announced: Some(&announced),
+            ..search(&settings, 2)
+        };
+        let mut found = search.find().await;
+        assert_eq!(found.len(), 2, "the third is no rank of it");
+        let last = found.pop().and_then(WantedStream::into_publisher);
+        let last = last.expect("a publisher");
+        assert_eq!(last.endpoint, "tcp://h:5001");
+        assert_eq!((last.replay_endpoint.as_deref(), &*last.topic), expected);
+    }
+}
+
+#[tokio::test]
 async fn each_rank_of_a_worker_that_connects_to_us_has_a_socket_of_its_own() {
     let endpoint = Some("tcp://0.0.0.0:5557".to_owned());
     let own = config::WorkerKvEvents {
@@ -257,12 +361,12 @@ async fn each_rank_of_a_worker_that_connects_to_us_has_a_socket_of_its_own() {
         ..settings().own
     };
     let settings = StreamSettings { own, ..settings() };
-    let found = settings.find(None, "h", 3, RETRY).await;
+    let found = search(&settings, 3).find().await;
     let places: Vec<_> = found
         .iter()
         .map(|wanted| (wanted.ranks(), wanted.endpoint()))
         .collect();
-    let one = |rank| crate::worker_record::RankSelection::One(DpRank(rank));
+    let one = |rank| RankSelection::One(DpRank(rank));
     assert_eq!(
         places,
         [

@@ -14,7 +14,7 @@ use kv_blocks::Moment;
 use crate::{FailureKind, WorkerState};
 
 /// Intervals and thresholds. Source: contract CH1, CH2, B4.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HealthSettings {
     /// Interval between checks of a ready worker.
     pub(crate) interval: Duration,
@@ -27,9 +27,9 @@ pub(crate) struct HealthSettings {
     /// A worker loading for longer than this counts as down.
     pub(crate) max_warmup: Duration,
     /// First pause between connect probes of a worker that is down.
-    pub(crate) knock_first: Duration,
+    pub(crate) first_connect_pause: Duration,
     /// Longest pause between connect probes.
-    pub(crate) knock_longest: Duration,
+    pub(crate) longest_connect_pause: Duration,
     /// Consecutive failed requests that eject a worker whose checks pass.
     pub(crate) eject_after: u32,
     /// How long an ejected worker stays out.
@@ -51,13 +51,21 @@ pub(crate) enum CheckOutcome {
     NotMade,
 }
 
-/// The next action, and the pause before it.
+/// The next check, and the pause before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextCheck {
     /// Runs a whole check after this pause.
     CheckIn(Duration),
     /// Opens and closes a connection after this pause; a successful connect is followed by a check.
-    KnockIn(Duration),
+    ConnectIn(Duration),
+}
+
+/// Whether failed requests may eject the worker now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EjectionPermit {
+    Granted,
+    /// It is the last usable one, or enough others are ejected.
+    Denied,
 }
 
 /// The health of one worker.
@@ -72,7 +80,7 @@ pub(crate) struct WorkerHealth {
     ejected_until: Option<Moment>,
     connect_probe_pause: Duration,
     /// Set by a refused request: the next connect probe does not wait.
-    knock_now: bool,
+    connect_now: bool,
 }
 
 impl WorkerHealth {
@@ -85,8 +93,8 @@ impl WorkerHealth {
             failed_requests: 0,
             warming_since: None,
             ejected_until: None,
-            connect_probe_pause: settings.knock_first,
-            knock_now: false,
+            connect_probe_pause: settings.first_connect_pause,
+            connect_now: false,
         }
     }
 
@@ -99,8 +107,8 @@ impl WorkerHealth {
         self.settings = settings;
         self.connect_probe_pause = self
             .connect_probe_pause
-            .min(settings.knock_longest)
-            .max(settings.knock_first);
+            .min(settings.longest_connect_pause)
+            .max(settings.first_connect_pause);
     }
 
     /// Records the result of a check. The first one decides alone (contract CH3).
@@ -148,8 +156,8 @@ impl WorkerHealth {
         self.state = WorkerState::Ready;
         self.failed_requests = 0;
         self.ejected_until = None;
-        self.connect_probe_pause = self.settings.knock_first;
-        self.knock_now = false;
+        self.connect_probe_pause = self.settings.first_connect_pause;
+        self.connect_now = false;
     }
 
     fn loading(&mut self, now: Moment) {
@@ -160,13 +168,13 @@ impl WorkerHealth {
             self.state = WorkerState::Down;
         } else {
             self.state = WorkerState::WarmingUp;
-            self.connect_probe_pause = self.settings.knock_first;
+            self.connect_probe_pause = self.settings.first_connect_pause;
         }
     }
 
     fn down(&mut self) {
         if self.state != WorkerState::Down {
-            self.connect_probe_pause = self.settings.knock_first;
+            self.connect_probe_pause = self.settings.first_connect_pause;
         }
         self.state = WorkerState::Down;
         self.passed_checks = 0;
@@ -175,26 +183,26 @@ impl WorkerHealth {
 
     /// Records a failed connect probe: the next one waits longer.
     pub(crate) fn record_failed_connect(&mut self) {
-        self.knock_now = false;
+        self.connect_now = false;
         self.passed_checks = 0;
-        self.connect_probe_pause = (self.connect_probe_pause * 2).min(self.settings.knock_longest);
+        self.connect_probe_pause =
+            (self.connect_probe_pause * 2).min(self.settings.longest_connect_pause);
     }
 
     /// Restarts the connect probes of a worker that seems to come back, the first one at once.
     pub(crate) fn restart_connect_probes(&mut self) {
         if self.state == WorkerState::Down {
-            self.connect_probe_pause = self.settings.knock_first;
-            self.knock_now = true;
+            self.connect_probe_pause = self.settings.first_connect_pause;
+            self.connect_now = true;
         }
     }
 
-    /// Records a failed request. `others` says whether another usable worker remains: the last one
-    /// is never ejected.
+    /// Records a failed request. The last usable worker is never ejected.
     pub(crate) fn request_failed(
         &mut self,
         now: Moment,
         kind: FailureKind,
-        others: bool,
+        ejection: EjectionPermit,
     ) -> WorkerState {
         match kind {
             FailureKind::Refused => {
@@ -203,7 +211,7 @@ impl WorkerHealth {
                     WorkerState::Ready | WorkerState::Ejected | WorkerState::WarmingUp
                 ) {
                     self.down();
-                    self.knock_now = true;
+                    self.connect_now = true;
                 }
             }
             // A worker that reports that it cannot serve now is not at fault; the check that
@@ -212,7 +220,7 @@ impl WorkerHealth {
             _ => {
                 self.failed_requests = self.failed_requests.saturating_add(1);
                 if self.state == WorkerState::Ready
-                    && others
+                    && ejection == EjectionPermit::Granted
                     && self.failed_requests >= self.settings.eject_after
                 {
                     self.state = WorkerState::Ejected;
@@ -245,8 +253,8 @@ impl WorkerHealth {
             }
             // Checks that pass are run back to back until the threshold is met (decision B4).
             WorkerState::Down if self.passed_checks > 0 => NextCheck::CheckIn(Duration::ZERO),
-            WorkerState::Down if self.knock_now => NextCheck::KnockIn(Duration::ZERO),
-            WorkerState::Down => NextCheck::KnockIn(self.connect_probe_pause),
+            WorkerState::Down if self.connect_now => NextCheck::ConnectIn(Duration::ZERO),
+            WorkerState::Down => NextCheck::ConnectIn(self.connect_probe_pause),
         }
     }
 }
@@ -263,8 +271,8 @@ mod tests {
         healthy_threshold: 2,
         warmup_interval: Duration::from_secs(1),
         max_warmup: Duration::from_secs(300),
-        knock_first: Duration::from_millis(250),
-        knock_longest: Duration::from_secs(2),
+        first_connect_pause: Duration::from_millis(250),
+        longest_connect_pause: Duration::from_secs(2),
         eject_after: 5,
         eject_for: Duration::from_secs(30),
     };
@@ -387,7 +395,7 @@ mod tests {
         );
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            let NextCheck::KnockIn(pause) = health.next(at(1)) else {
+            let NextCheck::ConnectIn(pause) = health.next(at(1)) else {
                 panic!("a worker that is down gets connect probes")
             };
             pauses.push(pause.as_millis());
@@ -411,14 +419,14 @@ mod tests {
         }
         assert_eq!(
             health.next(at(9)),
-            NextCheck::KnockIn(Duration::from_secs(2))
+            NextCheck::ConnectIn(Duration::from_secs(2))
         );
         health.restart_connect_probes();
-        assert_eq!(health.next(at(9)), NextCheck::KnockIn(Duration::ZERO));
+        assert_eq!(health.next(at(9)), NextCheck::ConnectIn(Duration::ZERO));
         health.record_failed_connect();
         assert_eq!(
             health.next(at(9)),
-            NextCheck::KnockIn(Duration::from_millis(500))
+            NextCheck::ConnectIn(Duration::from_millis(500))
         );
     }
 
@@ -426,16 +434,16 @@ mod tests {
     fn a_refused_request_takes_the_worker_down_at_once_and_probes_without_delay() {
         let mut health = ready();
         assert_eq!(
-            health.request_failed(at(1), FailureKind::Refused, false),
+            health.request_failed(at(1), FailureKind::Refused, EjectionPermit::Denied),
             WorkerState::Down
         );
-        assert_eq!(health.next(at(1)), NextCheck::KnockIn(Duration::ZERO));
+        assert_eq!(health.next(at(1)), NextCheck::ConnectIn(Duration::ZERO));
         health.record_failed_connect();
         // Late reports of the same outage neither hurry the connect probes nor reset their pause.
-        health.request_failed(at(1), FailureKind::Refused, false);
+        health.request_failed(at(1), FailureKind::Refused, EjectionPermit::Denied);
         assert_eq!(
             health.next(at(1)),
-            NextCheck::KnockIn(Duration::from_millis(500))
+            NextCheck::ConnectIn(Duration::from_millis(500))
         );
     }
 
@@ -445,19 +453,19 @@ mod tests {
         let mut health = ready();
         for _ in 0..4 {
             assert_eq!(
-                health.request_failed(at(1), FailureKind::Status, true),
+                health.request_failed(at(1), FailureKind::Status, EjectionPermit::Granted),
                 WorkerState::Ready
             );
         }
         health.request_succeeded();
         for _ in 0..4 {
             assert_eq!(
-                health.request_failed(at(1), FailureKind::ResetBeforeHead, true),
+                health.request_failed(at(1), FailureKind::ResetBeforeHead, EjectionPermit::Granted),
                 WorkerState::Ready
             );
         }
         assert_eq!(
-            health.request_failed(at(1), FailureKind::Status, true),
+            health.request_failed(at(1), FailureKind::Status, EjectionPermit::Granted),
             WorkerState::Ejected
         );
         assert_eq!(
@@ -483,7 +491,7 @@ mod tests {
                 WorkerState::Ready
             );
             assert_eq!(
-                health.request_failed(at(1), FailureKind::Local, true),
+                health.request_failed(at(1), FailureKind::Local, EjectionPermit::Granted),
                 WorkerState::Ready
             );
         }
@@ -509,7 +517,7 @@ mod tests {
         let mut health = ready();
         for _ in 0..50 {
             assert_eq!(
-                health.request_failed(at(1), FailureKind::Status, false),
+                health.request_failed(at(1), FailureKind::Status, EjectionPermit::Denied),
                 WorkerState::Ready
             );
         }
@@ -520,7 +528,7 @@ mod tests {
         let mut health = ready();
         for _ in 0..50 {
             assert_eq!(
-                health.request_failed(at(1), FailureKind::Unavailable, true),
+                health.request_failed(at(1), FailureKind::Unavailable, EjectionPermit::Granted),
                 WorkerState::Ready
             );
         }

@@ -1,0 +1,49 @@
+//! A stream that a worker should have.
+
+use kv_blocks::DpRank;
+
+use super::followed::RankSelection;
+use crate::probe::event_endpoints::EventEndpoint;
+
+/// A stream to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WantedStream {
+    /// One rank's ZMQ publisher.
+    Publisher(EventEndpoint),
+    /// A socket of ours that one rank connects to, and maybe others.
+    Bound { rank: u32, endpoint: String },
+    /// Standard events over HTTP or a WebSocket.
+    Standard { endpoint: String },
+    /// The event list that the engine at this URL serves to polls.
+    Polled { endpoint: String },
+    /// One rank's NATS subject.
+    Nats { rank: u32, endpoint: String },
+}
+
+impl WantedStream {
+    pub(crate) fn ranks(&self) -> RankSelection {
+        match self {
+            Self::Publisher(EventEndpoint { rank, .. })
+            | Self::Nats { rank, .. }
+            | Self::Bound { rank, .. } => RankSelection::One(DpRank(*rank)),
+            Self::Standard { .. } | Self::Polled { .. } => RankSelection::All,
+        }
+    }
+
+    pub(crate) fn into_publisher(self) -> Option<EventEndpoint> {
+        match self {
+            Self::Publisher(place) => Some(place),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn endpoint(&self) -> &str {
+        match self {
+            Self::Publisher(EventEndpoint { endpoint, .. })
+            | Self::Bound { endpoint, .. }
+            | Self::Standard { endpoint }
+            | Self::Polled { endpoint }
+            | Self::Nats { endpoint, .. } => endpoint,
+        }
+    }
+}

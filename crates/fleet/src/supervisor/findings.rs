@@ -1,0 +1,107 @@
+//! Applies the findings of checks and side requests.
+
+use std::sync::Arc;
+
+use super::{AFTER_STALL, Supervisor};
+use crate::{
+    EngineLoad,
+    probe::{self, CheckPace, ProbeError, Scrape},
+    worker_check::{CheckFinding, HealthyReport, WorkerChecker},
+    worker_identity::{KnownFacts, WorkerIdentity},
+    worker_machine::{
+        CheckOutcome, CheckReport, IdentitySource, LoadFigures, LoadReport, ProcessPace,
+        SideRequest, WorkerEvent,
+    },
+};
+
+/// The finding of a side request.
+pub(super) enum SideFinding {
+    Load(Option<Scrape>),
+    Identity(Result<Box<WorkerIdentity>, ProbeError>),
+}
+
+/// Makes a side request.
+pub(super) async fn side_request(
+    checker: WorkerChecker,
+    request: SideRequest,
+    known: KnownFacts,
+) -> SideFinding {
+    match request {
+        SideRequest::Load => SideFinding::Load(probe::scrape(&checker.config.client).await),
+        SideRequest::Identity => {
+            let found = checker.identify_worker(&known, CheckPace::Thorough).await;
+            SideFinding::Identity(found.map(Box::new))
+        }
+    }
+}
+
+/// Returns whether an engine's metrics contained its load.
+pub(super) fn load_figures(scrape: &Scrape) -> LoadFigures {
+    if scrape.load == EngineLoad::default() {
+        LoadFigures::Absent
+    } else {
+        LoadFigures::Present
+    }
+}
+
+impl Supervisor {
+    /// Applies the finding of the check.
+    pub(super) async fn check_ended(&mut self, found: CheckFinding) {
+        let report = match found {
+            CheckFinding::ConnectFailed(failure) => CheckReport::ConnectFailed(failure),
+            CheckFinding::Checked(Ok(report)) => {
+                self.apply_report(report).await;
+                self.judged(CheckOutcome::Passed, None)
+            }
+            CheckFinding::Checked(Err(error)) => self.judged(error.check, Some(error.text.into())),
+        };
+        self.feed(WorkerEvent::CheckEnded(report)).await;
+        self.worker_table.checks.send_modify(|checks| *checks += 1);
+    }
+
+    async fn apply_report(&mut self, report: HealthyReport) {
+        match report {
+            HealthyReport::Nothing => {}
+            HealthyReport::Loras(loras) => {
+                self.worker_table.change(self.id(), |entry| {
+                    Arc::make_mut(&mut entry.view).loras = loras;
+                });
+            }
+            HealthyReport::Identified(found) => {
+                self.apply_identity(*found, IdentitySource::Check).await
+            }
+        }
+    }
+
+    fn judged(&self, outcome: CheckOutcome, problem: Option<Arc<str>>) -> CheckReport {
+        let process = if self.worker_table.clock.resumed_within(AFTER_STALL) {
+            ProcessPace::Stalled
+        } else {
+            ProcessPace::Steady
+        };
+        CheckReport::Judged {
+            outcome,
+            problem,
+            process,
+        }
+    }
+
+    /// Applies the finding of the side request.
+    pub(super) async fn side_request_ended(&mut self, found: SideFinding) {
+        match found {
+            SideFinding::Load(Some(scrape)) => {
+                let now = self.worker_table.clock.now();
+                self.worker_table.record_scrape(self.id(), now, &scrape);
+                let report = LoadReport::Read(load_figures(&scrape));
+                self.feed(WorkerEvent::LoadRead(report)).await;
+            }
+            SideFinding::Load(None) => self.feed(WorkerEvent::LoadRead(LoadReport::Failed)).await,
+            SideFinding::Identity(Ok(found)) => {
+                self.apply_identity(*found, IdentitySource::SideRequest)
+                    .await
+            }
+            // Only the checks decide its health.
+            SideFinding::Identity(Err(_)) => self.feed(WorkerEvent::IdentityFailed).await,
+        }
+    }
+}

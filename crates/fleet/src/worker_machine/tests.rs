@@ -1,0 +1,119 @@
+//! The machine as a whole: its transition table, its schedule, and what holds for every sequence of
+//! events.
+
+mod properties;
+mod schedule;
+mod transitions;
+
+use std::{sync::Arc, time::Duration};
+
+use kv_blocks::Moment;
+
+use super::{
+    CheckOutcome, CheckReport, HealthSettings, IdentityReport, IdentitySource, PeriodicChecks,
+    ProcessPace, StreamSummary, SupervisorAction, WorkerActions, WorkerEvent, WorkerMachine,
+};
+use crate::WorkerState;
+
+/// One failure decides; a return takes two checks.
+const SETTINGS: HealthSettings = HealthSettings {
+    interval: Duration::from_secs(30),
+    unhealthy_threshold: 1,
+    healthy_threshold: 2,
+    warmup_interval: Duration::from_secs(1),
+    max_warmup: Duration::from_secs(300),
+    first_connect_pause: Duration::from_millis(250),
+    longest_connect_pause: Duration::from_secs(2),
+    eject_after: 1,
+    eject_for: Duration::from_secs(20),
+};
+
+const NO_STREAMS: StreamSummary = StreamSummary {
+    any_connected: false,
+    any_connecting: false,
+    any_coming_up: false,
+};
+const LIVE: StreamSummary = StreamSummary {
+    any_connected: true,
+    ..NO_STREAMS
+};
+const CONNECTING: StreamSummary = StreamSummary {
+    any_connecting: true,
+    any_coming_up: true,
+    ..NO_STREAMS
+};
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+fn judged(outcome: CheckOutcome) -> WorkerEvent {
+    WorkerEvent::CheckEnded(CheckReport::Judged {
+        outcome,
+        problem: (outcome != CheckOutcome::Passed).then(|| Arc::from("a problem")),
+        process: ProcessPace::Steady,
+    })
+}
+
+fn identified(source: IdentitySource, complete: bool) -> WorkerEvent {
+    WorkerEvent::Identified(IdentityReport {
+        source,
+        complete,
+        reports_load: true,
+        load: None,
+    })
+}
+
+/// A machine, the time, and its streams.
+struct Scene {
+    machine: WorkerMachine,
+    now: Moment,
+    streams: StreamSummary,
+}
+
+impl Scene {
+    /// A worker before its first check.
+    fn new() -> Self {
+        Self {
+            machine: WorkerMachine::new(SETTINGS, PeriodicChecks::Enabled),
+            now: Moment::at(seconds(1000)),
+            streams: NO_STREAMS,
+        }
+    }
+
+    /// A ready, identified worker whose verdict was reported and whose load was just read.
+    fn ready() -> Self {
+        let mut scene = Self::new();
+        scene.on(WorkerEvent::Tick);
+        scene.on(identified(IdentitySource::Check, true));
+        scene.on(judged(CheckOutcome::Passed));
+        scene.on(WorkerEvent::Tick);
+        scene.on(WorkerEvent::LoadRead(super::LoadReport::Read(
+            super::LoadFigures::Present,
+        )));
+        assert_eq!(scene.machine.state(), WorkerState::Ready);
+        scene
+    }
+
+    fn on(&mut self, event: WorkerEvent) -> WorkerActions {
+        self.machine.on(self.now, self.streams, event)
+    }
+
+    /// Lets time pass, and ticks.
+    fn tick_after(&mut self, pause: Duration) -> Vec<SupervisorAction> {
+        self.now = self.now + pause;
+        self.on(WorkerEvent::Tick).supervisor
+    }
+
+    /// Makes a check with this result, whether or not one is due.
+    fn check(&mut self, outcome: CheckOutcome) -> WorkerActions {
+        self.on(WorkerEvent::CheckRequested);
+        self.tick_after(seconds(1));
+        self.on(judged(outcome))
+    }
+
+    fn next_wake(&self) -> Option<Duration> {
+        let wake = self.machine.next_wake(self.now, self.streams)?;
+        Some(wake.since(self.now))
+    }
+}
