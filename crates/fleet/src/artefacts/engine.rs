@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     #[contract("S64")]
-    fn only_workers_of_this_machine_are_asked_for_a_simulator_s_files() {
+    fn simulator_files_are_requested_only_from_local_workers() {
         let is_local = |url: &str| is_on_this_machine(&url.parse().expect("a worker's url"));
         for url in [
             "http://127.0.0.1:8000",
