@@ -4,8 +4,9 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{ConfigChanges, LmcacheMode, Settings};
+use config::{ConfigChanges, Settings};
 use contract_id::contract;
+use routing::{LmcacheMode, Policy};
 use sources::{problem, settings};
 
 const WORKERS: &str = "workers: [{name: a, url: \"http://h:1\"}, {name: b, url: \"http://h:2/base\"}, {url: \"http://h:3\"}]\n";
@@ -23,7 +24,7 @@ fn defaults_are_those_of_the_router_that_had_the_policy_first() {
         .expect("a controller is named");
     assert_eq!(
         (lmcache.mode, lmcache.cache_weight, lmcache.fallback),
-        (LmcacheMode::Occupancy, 0.7, "power_of_two")
+        (LmcacheMode::Occupancy, 0.7, Policy::PowerOfTwo)
     );
     assert_eq!(
         (lmcache.poll_interval, lmcache.controller_timeout),
@@ -136,13 +137,7 @@ fn prompts_are_shared_through_the_server_of_the_response_cache() {
     let shared = "controller_url: \"http://c:9000\", prompt_cache: {backend: redis}";
     let server = "response_cache: {redis: {url: \"redis://r\", pool_size: 3}}\n";
     let found = settings(&format!("{server}routing: {{lmcache: {{{shared}}}}}\n"));
-    let redis = found
-        .routing
-        .lmcache
-        .expect("a controller is named")
-        .prompt_cache
-        .redis
-        .expect("it is chosen");
+    let redis = found.prompt_cache_redis.expect("it is chosen");
     assert_eq!((redis.url.host(), redis.pool_size.get()), ("r", 3));
     let told = problem(&format!("routing: {{lmcache: {{{shared}}}}}\n"));
     assert_eq!(
@@ -158,16 +153,7 @@ fn prompts_are_shared_through_the_server_of_the_response_cache() {
     let alone = settings(&format!(
         "{server}routing: {{lmcache: {{controller_url: \"http://c:9000\"}}}}\n"
     ));
-    assert_eq!(
-        alone
-            .routing
-            .lmcache
-            .expect("a controller is named")
-            .prompt_cache
-            .redis,
-        None,
-        "memory, unless it is said"
-    );
+    assert_eq!(alone.prompt_cache_redis, None, "memory, unless it is said");
     settings("routing: {lmcache: {prompt_cache: {backend: redis}}}\n");
 }
 
