@@ -120,8 +120,9 @@ pub(crate) async fn start(
     };
     let bound = listeners::bind(&settings, given.as_mut()).await?;
     let probe = bound.probe.clone();
-    let (mut running, gateway) =
-        start_on(settings, sources, extras, bound, given.is_some()).await?;
+    // On the heap: a whole configuration is part of it.
+    let started = Box::pin(start_on(settings, sources, extras, bound, given.is_some()));
+    let (mut running, gateway) = started.await?;
     let taken = given.is_some();
     if let Some(Err(error)) = given.map(InheritedSockets::taken_over) {
         tracing::warn!(%error, "the process that gave its listening sockets has gone without waiting for this one");
