@@ -5,17 +5,15 @@
 //! **Invariant**: the walk visits everything, records one [`ProblemDraft`] per wrong value, and
 //! gives a complete [`CheckedValue`] tree for any input.
 
+use settings::{
+    Availability, CheckUrl, CheckedValue, KeySchema, LocatedValue, MapEntry, Value, ValueError,
+    ValueKind, ValueNode, default_of, names, nearest, scalar,
+};
+
 use crate::{
-    CheckUrl,
-    checked_value::{CheckedValue, Value},
     expand::{ExpandError, expand},
-    load::MAX_PROBLEMS,
-    nearest::nearest,
-    problem::ProblemDraft,
-    schema::{Availability, KeySchema, ValueKind, names},
-    tree::{LocatedValue, MapEntry, ValueNode},
-    value::{default_of, scalar},
-    value_error::ValueError,
+    key_path::{join, map_path},
+    problem::{MAX_PROBLEMS, ProblemDraft},
 };
 
 /// Inputs of the walk, and the problems found so far.
@@ -354,25 +352,6 @@ fn split(text: &str, given: &LocatedValue) -> Vec<LocatedValue> {
             origin: given.origin.clone(),
         })
         .collect()
-}
-
-fn join(path: &str, key: &str) -> String {
-    let key = crate::tree::shown_text(key);
-    if path.is_empty() {
-        key
-    } else {
-        format!("{path}.{key}")
-    }
-}
-
-/// Returns the path of a map entry. A name of the user's choice may contain dots, and is then
-/// quoted.
-pub(crate) fn map_path(path: &str, name: &str) -> String {
-    if name.contains(['.', '[', ']']) {
-        format!("{path}[{:?}]", crate::tree::shown_text(name))
-    } else {
-        join(path, name)
-    }
 }
 
 /// Returns the displayable value of an unknown key: a mistyped `api_key` still holds a key.

@@ -1,10 +1,9 @@
 //! Recognizes files of other routers by keys that no file of ours has, to give their users one
 //! instruction.
 
-use crate::{
-    problem::ProblemDraft,
-    tree::{LocatedValue, ValueNode},
-};
+use settings::{LocatedValue, ValueNode};
+
+use crate::problem::ProblemDraft;
 
 /// Returns the problem of a text that is another router's, or `None`. `name` is the file's name in
 /// problems.

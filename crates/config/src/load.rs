@@ -1,14 +1,16 @@
 //! Loads settings from all sources, one stage a line.
 
-use crate::{
-    Problem, Settings, build::build, check::Checker, foreign, more_workers, overlay,
-    problem::ProblemDraft, schema::ROOT, top, yaml,
-};
+use settings::CheckUrl;
 
-/// Checks a worker's URL and returns its `host:port`, or an error message.
-///
-/// Passed in because the connecting code must judge a URL.
-pub type CheckUrl = fn(&str) -> Result<String, String>;
+use crate::{
+    Problem, Settings,
+    build::build,
+    check::Checker,
+    foreign, more_workers, overlay,
+    problem::{ProblemDraft, report},
+    schema::ROOT,
+    top, yaml,
+};
 
 /// A value set by a flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +56,6 @@ pub struct ConfigSource<'a> {
     pub check_url: CheckUrl,
 }
 
-/// Most problems reported; a file with more has one cause.
-pub(crate) const MAX_PROBLEMS: usize = 200;
-
 /// Builds settings from all sources. Precedence: flag, environment, file, default.
 ///
 /// # Errors
@@ -76,8 +75,17 @@ pub fn load(source: ConfigSource<'_>) -> Result<Settings, Vec<Problem>> {
     Ok(settings)
 }
 
+/// Returns every problem that [`load`] finds, also beyond its limit, in the order of the file.
+pub fn all_problems(source: ConfigSource<'_>) -> Vec<Problem> {
+    let name = source.name;
+    let (_, drafts) = read(source);
+    let mut problems: Vec<_> = drafts.into_iter().map(|draft| draft.finish(name)).collect();
+    problems.sort_by_key(|problem| (problem.line, problem.column));
+    problems
+}
+
 /// Returns the settings and all their problems.
-pub(crate) fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
+fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
     let ConfigSource {
         name,
         text,
@@ -121,19 +129,4 @@ pub(crate) fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
         },
         problems,
     )
-}
-
-/// Returns the problems as shown to users: in the order of the file, up to the limit.
-pub(crate) fn report(problems: Vec<ProblemDraft>, name: &str) -> Vec<Problem> {
-    let mut problems: Vec<_> = problems
-        .into_iter()
-        .map(|draft| draft.finish(name))
-        .collect();
-    problems.sort_by_key(|problem| (problem.line.is_none(), problem.line, problem.column));
-    if problems.len() > MAX_PROBLEMS {
-        let more = problems.len() - MAX_PROBLEMS;
-        problems.truncate(MAX_PROBLEMS);
-        problems.push(ProblemDraft::new("", format!("and {more} more problems")).finish(name));
-    }
-    problems
 }

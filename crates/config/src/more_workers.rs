@@ -5,13 +5,13 @@
 
 use std::collections::HashSet;
 
+use settings::{CheckUrl, LocatedValue, ValueNode, ValueOrigin};
+
 use crate::{
-    CheckUrl, MoreWorker, Problem,
+    MoreWorker, Problem,
     check::worker_of_text,
-    load::report,
     overlay::{name_of, split_list},
-    problem::ProblemDraft,
-    tree::{LocatedValue, ValueNode, ValueOrigin},
+    problem::{ProblemDraft, report},
     yaml,
 };
 

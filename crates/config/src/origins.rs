@@ -2,12 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    Problem,
-    checked_value::{CheckedValue, Value},
-    overlay::steps,
-    tree::ValueOrigin,
-};
+use settings::{CheckedValue, Value, ValueOrigin};
+
+use crate::{Problem, key_path::steps};
 
 /// Origins by path; keys at their defaults are not in it.
 #[derive(Clone, Debug, Default)]

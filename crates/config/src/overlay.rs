@@ -2,14 +2,15 @@
 //!
 //! Only finds the place of each value; the walk checks the value, as for the file's own values.
 
+use settings::{CheckUrl, KeySchema, LocatedValue, ValueKind, ValueNode, ValueOrigin, nearest};
+
 use crate::{
-    CheckUrl, Override,
+    Override,
     check::worker_of_text,
-    nearest::nearest,
+    key_path::steps,
     problem::ProblemDraft,
-    schema::{KeySchema, LATER_SECTIONS, ROOT, TOP_ALIASES, ValueKind},
+    schema::{LATER_SECTIONS, ROOT, TOP_ALIASES},
     top,
-    tree::{LocatedValue, ValueNode, ValueOrigin},
 };
 
 /// Prefix of our variables.
@@ -164,36 +165,6 @@ pub(crate) fn flags(
     }
 }
 
-/// Splits `a.b["c.d"].e` into `a`, `b`, `c.d`, `e`; `None` if it has another form.
-pub(crate) fn steps(path: &str) -> Option<Vec<String>> {
-    let mut steps = Vec::new();
-    let mut rest = path;
-    while !rest.is_empty() {
-        if let Some(quoted) = rest.strip_prefix("[\"") {
-            let (name, after) = quoted.split_once("\"]")?;
-            steps.push(name.to_owned());
-            rest = after;
-        } else if let Some(bare) = rest.strip_prefix('[') {
-            let (name, after) = bare.split_once(']')?;
-            steps.push(name.to_owned());
-            rest = after;
-        } else {
-            let bare = if steps.is_empty() {
-                rest
-            } else {
-                rest.strip_prefix('.')?
-            };
-            let end = bare.find(['.', '[']).unwrap_or(bare.len());
-            if end == 0 {
-                return None;
-            }
-            steps.push(bare[..end].to_owned());
-            rest = &bare[end..];
-        }
-    }
-    if steps.is_empty() { None } else { Some(steps) }
-}
-
 /// Returns the place of a path, and whether a list belongs there.
 fn place<'t>(
     root: &'t mut LocatedValue,
@@ -278,19 +249,6 @@ pub(crate) fn name_of(worker: &mut LocatedValue, check_url: CheckUrl) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_path_is_names_between_dots_or_in_brackets() {
-        let found = steps(r#"models.entries["a.b/c"].tokenizer"#).expect("a path");
-        assert_eq!(found, ["models", "entries", "a.b/c", "tokenizer"]);
-        assert_eq!(
-            steps("workers[w1].weight").expect("a path"),
-            ["workers", "w1", "weight"]
-        );
-        for path in ["", ".", "a.", "a..b", "a[b", "a[\"b]", "a]b["] {
-            assert_eq!(steps(path), None, "{path}");
-        }
-    }
 
     #[test]
     fn every_leaf_of_the_table_has_a_variable() {

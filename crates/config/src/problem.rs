@@ -5,7 +5,10 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::tree::ValueOrigin;
+use settings::ValueOrigin;
+
+/// Most problems reported; a file with more has one cause.
+pub(crate) const MAX_PROBLEMS: usize = 200;
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -93,7 +96,7 @@ impl fmt::Display for Problem {
 
 /// A problem whose source is not yet named.
 #[derive(Clone, Debug)]
-pub(crate) struct ProblemDraft {
+pub struct ProblemDraft {
     pub(crate) path: String,
     pub(crate) origin: Option<ValueOrigin>,
     value: Json,
@@ -104,7 +107,8 @@ pub(crate) struct ProblemDraft {
 }
 
 impl ProblemDraft {
-    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+    /// Returns a problem of the key at `path`.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         let (path, message) = (path.into(), message.into());
         Self {
             path,
@@ -119,33 +123,42 @@ impl ProblemDraft {
 
     /// Marks a value that is valid alone: the problem is a neighbouring value, or the thing it
     /// names.
-    pub(crate) fn in_context(mut self) -> Self {
+    #[must_use]
+    pub fn in_context(mut self) -> Self {
         self.in_context = true;
         self
     }
 
-    pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
+    /// Sets the description of a correct value.
+    #[must_use]
+    pub fn expected(mut self, expected: impl Into<String>) -> Self {
         self.expected = Some(expected.into());
         self
     }
 
-    pub(crate) fn at(mut self, origin: ValueOrigin) -> Self {
+    /// Sets the place.
+    #[must_use]
+    pub fn at(mut self, origin: ValueOrigin) -> Self {
         self.origin = Some(origin);
         self
     }
 
-    pub(crate) fn value(mut self, value: Json) -> Self {
+    /// Sets the value as written.
+    #[must_use]
+    pub fn value(mut self, value: Json) -> Self {
         self.value = value;
         self
     }
 
-    pub(crate) fn nearest(mut self, nearest: Option<String>) -> Self {
+    /// Sets the closest known name.
+    #[must_use]
+    pub fn nearest(mut self, nearest: Option<String>) -> Self {
         self.nearest = nearest;
         self
     }
 
     /// Returns the finished problem; `file` is the file's name.
-    pub(crate) fn finish(self, file: &str) -> Problem {
+    pub fn finish(self, file: &str) -> Problem {
         let (line, column, source) = match self.origin {
             Some(ValueOrigin::File { line, column }) => (Some(line), Some(column), file.to_owned()),
             Some(ValueOrigin::Named(name)) => (None, None, name),
@@ -172,6 +185,21 @@ impl ProblemDraft {
             in_context,
         }
     }
+}
+
+/// Returns the problems as shown to users: in the order of the file, up to the limit.
+pub fn report(problems: Vec<ProblemDraft>, name: &str) -> Vec<Problem> {
+    let mut problems: Vec<_> = problems
+        .into_iter()
+        .map(|draft| draft.finish(name))
+        .collect();
+    problems.sort_by_key(|problem| (problem.line.is_none(), problem.line, problem.column));
+    if problems.len() > MAX_PROBLEMS {
+        let more = problems.len() - MAX_PROBLEMS;
+        problems.truncate(MAX_PROBLEMS);
+        problems.push(ProblemDraft::new("", format!("and {more} more problems")).finish(name));
+    }
+    problems
 }
 
 #[cfg(test)]

@@ -1,57 +1,21 @@
 //! Differences between settings, and the part that a running program can apply.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde_json::Value as Json;
+use settings::{Reload, Setting};
 
-use crate::{ServerSection, Settings};
+use crate::{paths::paths_of, sections::Settings};
 
-/// Keys, and sections with all keys below them, that take effect at the next start: they concern
-/// bound sockets, sized tables and tasks that are started once.
-pub(crate) const FIXED: &[&str] = &[
-    "server.listen",
-    "server.port",
-    "server.insecure_open",
-    "server.also_listen",
-    "server.probe_listen",
-    "server.tls",
-    "server.max_connections",
-    "server.runtime_threads",
-    "server.drain_timeout",
-    "server.drain_grace",
-    "admin",
-    "discovery",
-    "models.defaults",
-    "models.entries",
-    "routing.tokenize_budget",
-    "routing.reservation_ttl",
-    "routing.lmcache",
-    "routing.semantic_clusters",
-    "routing.shared_prefix_routing",
-    "prefix_routing.max_prefix_length",
-    "kv_events.memory_budget",
-    "kv_events.block_hash",
-    "kv_events.block_hash_seed",
-    "kv_events.prediction",
-    "kv_cache_index",
-    "response_cache.backend",
-    "response_cache.redis",
-    "response_cache.l1.type",
-    "response_cache.l2",
-    "response_cache.semantic.embedding_model",
-    "parity",
-    "replicas",
-    "metrics",
-    "decisions",
-    "logging.format",
-    "logging.enable_colors",
-];
+/// Keys that take effect at the next start, by their paths; a key covers everything below it.
+static RESTART_KEYS: LazyLock<Vec<String>> =
+    LazyLock::new(|| paths_of(|key| key.reload == Reload::Restart));
 
 /// Returns whether a key takes effect only at the next start.
 pub(crate) fn is_fixed(path: &str) -> bool {
-    FIXED.iter().any(|fixed| {
-        path.strip_prefix(fixed)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    RESTART_KEYS.iter().any(|fixed| {
+        path.strip_prefix(fixed.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     })
 }
 
@@ -108,7 +72,7 @@ impl ConfigChanges {
             ("response_cache.mac_key", before.mac_key != after.mac_key),
             (
                 "response_cache.l2.secret_key",
-                before.l2.credentials != after.l2.credentials,
+                before.l2.credentials() != after.l2.credentials(),
             ),
         ] {
             if changed
@@ -172,48 +136,10 @@ impl Settings {
     /// stay.
     #[must_use]
     pub fn taken_over(mut self, started: &Self) -> Self {
-        let (new, old) = (&mut self, started.clone());
-        let live = new.server.clone();
-        new.server = ServerSection {
-            max_head_bytes: live.max_head_bytes,
-            max_body_bytes: live.max_body_bytes,
-            max_held_bytes: live.max_held_bytes,
-            max_choices: live.max_choices,
-            max_prompts: live.max_prompts,
-            max_stop: live.max_stop,
-            memory_budget: live.memory_budget,
-            keep_alive: live.keep_alive,
-            head_timeout: live.head_timeout,
-            body_timeout: live.body_timeout,
-            half_close: live.half_close,
-            ..old.server
-        };
-        new.admin = old.admin;
-        new.discovery = old.discovery;
-        (new.models.defaults, new.models.entries) = (old.models.defaults, old.models.entries);
-        new.routing.tokenize_budget = old.routing.tokenize_budget;
-        new.routing.reservation_ttl = old.routing.reservation_ttl;
-        new.routing.lmcache = old.routing.lmcache;
-        new.routing.semantic_clusters = old.routing.semantic_clusters;
-        new.routing.shared_prefix_routing = old.routing.shared_prefix_routing;
-        new.prefix_routing.max_prefix_length = old.prefix_routing.max_prefix_length;
-        new.kv_events.memory_budget = old.kv_events.memory_budget;
-        new.kv_events.block_hash = old.kv_events.block_hash;
-        new.kv_events.block_hash_seed = old.kv_events.block_hash_seed;
-        new.kv_events.prediction = old.kv_events.prediction;
-        new.kv_cache_index = old.kv_cache_index;
-        new.response_cache.backend = old.response_cache.backend;
-        new.response_cache.redis = old.response_cache.redis;
-        new.response_cache.l1.kind = old.response_cache.l1.kind;
-        new.response_cache.l2 = old.response_cache.l2;
-        new.response_cache.semantic.embedding_model = old.response_cache.semantic.embedding_model;
-        new.parity = old.parity;
-        new.replicas = old.replicas;
-        new.metrics = old.metrics;
-        new.decisions = old.decisions;
-        (new.logging.format, new.logging.enable_colors) =
-            (old.logging.format, old.logging.enable_colors);
-        keep_fixed(&mut new.effective, &started.effective, "");
+        self.keep_restart_keys(started);
+        self.prompt_cache_redis
+            .clone_from(&started.prompt_cache_redis);
+        keep_fixed(&mut self.effective, &started.effective, "");
         self
     }
 }

@@ -1,12 +1,11 @@
 //! Tidies the top level of the file: resolves aliases, removes sections of later versions.
 
+use settings::{LocatedValue, MapEntry, ValueNode, ValueOrigin, names, nearest};
+
 use crate::{
     check::shown_unknown,
-    load::MAX_PROBLEMS,
-    nearest::nearest,
-    problem::ProblemDraft,
-    schema::{LATER_SECTIONS, ROOT, TOP_ALIASES, names},
-    tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin},
+    problem::{MAX_PROBLEMS, ProblemDraft},
+    schema::{LATER_SECTIONS, ROOT, TOP_ALIASES},
 };
 
 /// Returns the tree with this version's sections only, and records a problem for each other key.
@@ -81,7 +80,7 @@ fn unknown(entry: MapEntry, search: bool) -> ProblemDraft {
     } else {
         None
     };
-    ProblemDraft::new(crate::tree::shown_text(&entry.key), "unknown key")
+    ProblemDraft::new(settings::shown_text(&entry.key), "unknown key")
         .value(shown_unknown(&entry))
         .at(entry.origin)
         .expected(format!("one of {}", names(ROOT)))

@@ -12,16 +12,15 @@ use serde_saphyr::{
     options::{DuplicateKeyPolicy, NonFiniteFloatPolicy},
 };
 
-use crate::{
-    problem::ProblemDraft,
-    tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin},
-};
+use settings::{LocatedValue, MapEntry, ValueNode, ValueOrigin};
+
+use crate::problem::ProblemDraft;
 
 /// Longest accepted text, bytes: a file of several thousand workers is well below it.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// Parses the text as far as possible, with its YAML problems. `None` if nothing can be read.
-pub(crate) fn parse(text: &str) -> (Option<LocatedValue>, Vec<ProblemDraft>) {
+pub fn parse(text: &str) -> (Option<LocatedValue>, Vec<ProblemDraft>) {
     if text.len() > MAX_TEXT_BYTES {
         let message = format!("the text is {} bytes long", text.len());
         return (

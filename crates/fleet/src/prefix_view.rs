@@ -232,8 +232,6 @@ fn view_settings(settings: &KvCacheIndexSection, max_prefix_length: usize) -> Vi
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
     use contract_id::contract;
 
     use super::*;
@@ -241,23 +239,7 @@ mod tests {
     #[test]
     #[contract("CK45")]
     fn a_prefix_of_unknown_length_has_the_length_that_its_key_covers() {
-        let settings = KvCacheIndexSection {
-            redis: None,
-            enabled: true,
-            max_entries: NonZeroUsize::MIN,
-            entry_ttl: Duration::from_secs(600),
-            scoring: config::ScoringSection {
-                relative: false,
-                overlap_weight: 0.6,
-                load_weight: 0.3,
-                health_weight: 0.1,
-                min_overlap_threshold: 0.3,
-                gpu_tier_weight: 1.0,
-                storage_tier_weight: 0.6,
-            },
-            offloading: config::Offloading::Off,
-            event_sources: Vec::new(),
-        };
+        let settings = KvCacheIndexSection::default();
         assert_eq!(view_settings(&settings, 4096).assumed_tokens(), 1024);
         assert_eq!(view_settings(&settings, 256).assumed_tokens(), 64);
     }

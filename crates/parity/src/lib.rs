@@ -17,17 +17,17 @@
 mod comparison;
 mod intervals;
 mod sample;
-mod settings;
 mod spans;
 mod state;
 mod summary;
 mod target_tracker;
+mod thresholds;
 mod tracker;
 mod window;
 
 pub use intervals::EngineCounters;
 pub use sample::{Basis, IncomparableRequest, PredictionSample, ReplyKind};
-pub use settings::{MOST_SAMPLES, ParitySettings};
 pub use state::{ParityChange, ParityState};
 pub use summary::{ActualSource, ParityReport, Summary};
+pub use thresholds::{MOST_SAMPLES, ParitySettings};
 pub use tracker::{ParityOutcome, ParityTracker};

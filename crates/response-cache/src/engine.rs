@@ -228,7 +228,7 @@ pub(crate) fn entries(settings: &ResponseCacheSection) -> Option<usize> {
         (CacheBackend::Memory, _) => Some(settings.capacity.get()),
         (CacheBackend::Tiered, L1Kind::Memory) => None,
         (CacheBackend::Redis | CacheBackend::Tiered, _) => {
-            settings.redis.fallback.map(|it| it.capacity.get())
+            settings.redis.fallback().map(|it| it.capacity.get())
         }
     }
 }

@@ -32,7 +32,7 @@ use self::{
     usage::UsageReading,
 };
 use crate::{
-    ExcludeReason, ExcludedTarget, Job, ReplyMode, ReservationId, queue::TargetGate,
+    ExcludeReason, ExcludedTarget, Job, QueueSettings, ReplyMode, ReservationId, queue::TargetGate,
     survey::OverlapSurvey,
 };
 
@@ -291,10 +291,10 @@ impl Ledger {
     }
 
     /// Returns the gate that opens and closes targets for queued requests.
-    pub(crate) fn gate(&self, hold_above: Duration) -> TargetGate<'_> {
+    pub(crate) fn gate(&self, settings: &QueueSettings) -> TargetGate<'_> {
         TargetGate {
             ledger: self,
-            hold_above,
+            longest_backlog: settings.hold_above,
         }
     }
 

@@ -35,9 +35,10 @@ mod rates;
 pub mod receipt;
 mod release;
 mod router;
+mod router_settings;
 mod scoring;
+mod sections;
 mod session;
-mod settings;
 mod sketch;
 mod state;
 mod state_lock;
@@ -63,10 +64,14 @@ pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};
 pub use queue::{MOVE_TIME, QueueSettings, WaitBudget, WaitReason};
 pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
+pub use router_settings::{CacheAwareSettings, RingSettings, RoutingSettings};
 pub use scoring::{OverlapMeasure, PrefixHolder, Scores, ScoringInput, ScoringSettings};
-pub use session::{PromptGrowth, SessionKeys, SessionMode, SessionNote, SessionState};
-pub use settings::{
-    CacheAwareSettings, DynamoSettings, MediumWeights, RingSettings, RoutingSettings,
+pub use sections::{
+    DecisionLogSection, DecisionsSection, DynamoSettings, FALLBACKS, LmcacheMode, LmcacheSection,
+    MediumWeightOverrides, MediumWeights, ModelRoutingEntry, PrefixRoutingSection,
+    PromptCacheBackend, PromptCacheSection, RoutingSection, SemanticCluster, SemanticClusters,
+    SessionMode, SessionSection, SharedPrefixRouting, WarmSection,
 };
+pub use session::{PromptGrowth, SessionKeys, SessionNote, SessionState};
 #[cfg(feature = "lock-observer")]
 pub use state_lock::observed::{LockEvent, observe_lock};

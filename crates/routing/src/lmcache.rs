@@ -2,7 +2,9 @@
 //!
 //! Values only: this module does not query the controller.
 
-use crate::Policy;
+use settings::{Section, default_value};
+
+use crate::{LmcacheSection, Policy};
 
 /// A controller's figures about one candidate's worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,8 +30,17 @@ pub struct LmcacheSettings {
 impl Default for LmcacheSettings {
     fn default() -> Self {
         Self {
-            cache_weight: 0.7,
-            fallback: Policy::PowerOfTwo,
+            cache_weight: default_value(LmcacheSection::KEYS, "cache_weight"),
+            fallback: default_value(LmcacheSection::KEYS, "fallback"),
+        }
+    }
+}
+
+impl From<&LmcacheSection> for LmcacheSettings {
+    fn from(section: &LmcacheSection) -> Self {
+        Self {
+            cache_weight: section.cache_weight,
+            fallback: section.fallback,
         }
     }
 }

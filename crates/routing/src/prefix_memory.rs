@@ -13,7 +13,7 @@ use std::{
 
 use kv_blocks::{Moment, WorkerId};
 
-use crate::choose::unit;
+use crate::{SharedPrefixRouting, choose::unit};
 
 /// Settings of the prefix memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,10 +28,16 @@ pub struct PrefixMemorySettings {
 
 impl Default for PrefixMemorySettings {
     fn default() -> Self {
+        Self::from(&SharedPrefixRouting::default())
+    }
+}
+
+impl From<&SharedPrefixRouting> for PrefixMemorySettings {
+    fn from(section: &SharedPrefixRouting) -> Self {
         Self {
-            ttl: Duration::from_secs(300),
-            write_probability: 0.1,
-            max_entries: 100_000,
+            ttl: section.ttl,
+            write_probability: section.write_probability,
+            max_entries: section.max_entries,
         }
     }
 }

@@ -90,7 +90,8 @@ impl Router {
     }
 
     fn is_backed_up(&self, choice: &Choice<'_>) -> bool {
-        choice.winner().state.backlog_ms > self.settings.load().queue.hold_above.as_secs_f64() * 1e3
+        let settings = self.settings.load();
+        choice.winner().state.backlog_ms > settings.queue.longest_backlog_ms()
     }
 
     /// Puts a job into the queue; `None`: the queue is full.
@@ -114,7 +115,7 @@ impl Router {
         state.queue.push(
             now,
             &settings.queue,
-            state.ledger.gate(settings.queue.hold_above),
+            state.ledger.gate(&settings.queue),
             entrant,
         )
     }
@@ -180,11 +181,11 @@ impl Router {
                 .map_or_else(Default::default, |patience| patience.limit);
         let minds_backlog = self.waits_for_backlog(job, self.policy(job.policy));
         let queued = self.queued_job(job);
-        let hold_above = self.settings.load().queue.hold_above;
+        let waiting = self.settings.load().queue;
         let state = &mut *self.state.lock();
         state.queue.replace(
             now,
-            state.ledger.gate(hold_above),
+            state.ledger.gate(&waiting),
             ticket,
             (queued, until, minds_backlog),
         )
@@ -214,10 +215,10 @@ impl Router {
         ratio: f64,
         total_blocks: Option<u32>,
     ) {
-        let hold_above = self.settings.load().queue.hold_above;
+        let waiting = self.settings.load().queue;
         let RouterState { queue, ledger, .. } = &mut *self.state.lock();
         if ledger.observe_usage(target, ratio, total_blocks) {
-            queue.usage_changed(now, target, ledger.gate(hold_above));
+            queue.usage_changed(now, target, ledger.gate(&waiting));
         }
     }
 
@@ -225,12 +226,12 @@ impl Router {
     /// [`Router::next_release`] tells whether there are more.
     pub(crate) fn release(&self, now: Moment) -> Vec<ReleasedRequest> {
         let picks = {
-            let hold_above = self.settings.load().queue.hold_above;
+            let waiting = self.settings.load().queue;
             let RouterState { queue, ledger, .. } = &mut *self.state.lock();
             if queue.next_work().is_none_or(|then| then > now) {
                 return Vec::new();
             }
-            queue.pick(now, ledger.gate(hold_above), RELEASE_BUDGET)
+            queue.pick(now, ledger.gate(&waiting), RELEASE_BUDGET)
         };
         let price = |pick| {
             let split = PoolSplit::of(&ReleaseCandidate::job(pick));

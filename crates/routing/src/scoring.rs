@@ -13,49 +13,39 @@ pub struct PrefixHolder {
     pub hot: bool,
 }
 
-/// The measure that is compared with the threshold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OverlapMeasure {
-    /// The part of this prompt that the best worker has cached.
-    #[default]
-    PromptFraction,
-    /// The best worker's tokens relative to the most tokens of any worker, times the weight of
-    /// their tier, as in the published formula. It is at least the tier's weight as soon as any
-    /// worker holds a token, so a threshold rarely has an effect.
-    Relative,
+settings::words! {
+    /// The measure that is compared with the threshold.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum OverlapMeasure {
+        /// The part of this prompt that the best worker has cached.
+        #[default]
+        PromptFraction = "prompt_fraction",
+        /// The best worker's tokens relative to the most tokens of any worker, times the weight of
+        /// their tier, as in the published formula. It is at least the tier's weight as soon as any
+        /// worker holds a token, so a threshold rarely has an effect.
+        Relative = "relative",
+    }
 }
 
-/// Weights of the formula (`kv_cache_index.scoring`), each 0..1; the first three sum to 1, which
-/// the configuration checks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ScoringSettings {
-    /// The measure compared with `min_overlap_threshold`.
-    pub overlap_measure: OverlapMeasure,
-    /// Weight of the cached tokens.
-    pub overlap_weight: f64,
-    /// Weight of a low load.
-    pub load_weight: f64,
-    /// Weight of the recent success rate.
-    pub health_weight: f64,
-    /// The scores decide from this overlap on.
-    pub min_overlap_threshold: f64,
-    /// Weight of a token in the accelerator's memory.
-    pub gpu_tier_weight: f64,
-    /// Weight of a token in external storage.
-    pub storage_tier_weight: f64,
-}
-
-impl Default for ScoringSettings {
-    fn default() -> Self {
-        Self {
-            overlap_measure: OverlapMeasure::default(),
-            overlap_weight: 0.6,
-            load_weight: 0.3,
-            health_weight: 0.1,
-            min_overlap_threshold: 0.3,
-            gpu_tier_weight: 1.0,
-            storage_tier_weight: 0.6,
-        }
+settings::section! {
+    /// Section `kv_cache_index.scoring`: weights of the formula, each 0..1. The first three sum to
+    /// 1, which the configuration checks.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct ScoringSettings {
+        /// What an overlap is measured against.
+        overlap_measure: OverlapMeasure = "prompt_fraction", restart, simulated;
+        /// Weight of cached tokens.
+        overlap_weight: f64 = "0.6", restart, simulated;
+        /// Weight of a low load.
+        load_weight: f64 = "0.3", restart, simulated;
+        /// Weight of requests that succeeded.
+        health_weight: f64 = "0.1", restart, simulated;
+        /// Below this overlap the scores do not decide.
+        min_overlap_threshold: f64 = "0.3", restart, simulated;
+        /// Weight of prefixes in GPU memory.
+        gpu_tier_weight: f64 = "1.0", restart, simulated;
+        /// Weight of prefixes in storage.
+        storage_tier_weight: f64 = "0.6", restart;
     }
 }
 

@@ -17,22 +17,9 @@ pub use self::growth::PromptGrowth;
 
 use self::growth::PromptTail;
 use crate::{
-    Pin, Policy,
+    Pin, Policy, SessionMode,
     policy::{CandidateCost, PolicyCandidate},
 };
-
-/// The effect of sessions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum SessionMode {
-    /// Sessions are not remembered.
-    Off,
-    /// Under `warm` the session decides between targets of about equal cost.
-    #[default]
-    Soft,
-    /// A session goes to its target whatever the policy, unless the target cannot be used or has
-    /// too many requests.
-    Hard,
-}
 
 impl SessionMode {
     /// Returns the effect under this policy: costs are times only under `warm`, so only there can

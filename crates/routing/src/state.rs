@@ -191,7 +191,7 @@ impl RouterState {
             .ledger
             .open(now, prompt.counted(load(job, winner, blocks)));
         self.queue
-            .target_taken(now, winner.target(), self.ledger.gate(queue.hold_above));
+            .target_taken(now, winner.target(), self.ledger.gate(queue));
         reservation
     }
 
@@ -224,7 +224,7 @@ impl RouterState {
                 .observe_usage(candidate.target, ratio, candidate.total_blocks)
             {
                 self.queue
-                    .usage_changed(now, candidate.target, self.ledger.gate(queue.hold_above));
+                    .usage_changed(now, candidate.target, self.ledger.gate(queue));
             }
         }
     }
@@ -232,7 +232,7 @@ impl RouterState {
     /// Records that work ended on `target`: queued requests may go there now.
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
         self.queue
-            .target_changed(now, target, self.ledger.gate(queue.hold_above));
+            .target_changed(now, target, self.ledger.gate(queue));
     }
 
     /// Returns the state of `target`; `new_blocks` blocks of the prompt are not active there.

@@ -4,6 +4,8 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::setting_flags::{LoggingArgs, ReplicaArgs, RoutingArgs};
+
 /// A router for LLM inference engines: each request goes to the engine that already holds its prompt's KV blocks.
 #[derive(Debug, Parser)]
 #[command(name = "warmroute", version, about)]
@@ -119,73 +121,6 @@ impl FromStr for NameValue {
             _ => Err("expected NAME=VALUE with both sides filled".to_owned()),
         }
     }
-}
-
-/// Flags of the decision.
-#[derive(Args, Debug)]
-pub(crate) struct RoutingArgs {
-    /// Weight of cached prefixes, 0 to 100; at 0 caches do not count and no KV events are followed [default: 1.0].
-    #[arg(long, value_name = "WEIGHT")]
-    pub(crate) kv_overlap_score_weight: Option<f64>,
-    /// 0 takes the lowest cost, above it draws by cost, up to 10.
-    #[arg(long, value_name = "T")]
-    pub(crate) router_temperature: Option<f64>,
-    /// Follow no KV events: predict caches from own decisions.
-    #[arg(long)]
-    pub(crate) no_kv_events: bool,
-    /// How long a predicted block is believed, for workers without events [default: 120s].
-    #[arg(long, value_name = "DURATION")]
-    pub(crate) router_ttl: Option<String>,
-    /// Most predicted blocks, for workers without events [default: 1048576].
-    #[arg(long, value_name = "BLOCKS")]
-    pub(crate) router_max_tree_size: Option<u64>,
-    /// Share of them that stays when there are more [default: 0.8].
-    #[arg(long, value_name = "RATIO")]
-    pub(crate) router_prune_target_ratio: Option<f64>,
-    /// Do not count blocks of running requests.
-    #[arg(long)]
-    pub(crate) no_track_active_blocks: bool,
-    /// A worker whose KV cache is fuller than this share, 0.0 to 1.0, gets nothing [default: off].
-    #[arg(long, value_name = "RATIO")]
-    pub(crate) busy_threshold: Option<f64>,
-    /// What a cached block in GPU memory counts under kv_aware, 0.0 to 1.0 [default: 1.0].
-    #[arg(long, value_name = "WEIGHT")]
-    pub(crate) kv_medium_gpu_weight: Option<f64>,
-    /// The same of one in host memory [default: 0.3].
-    #[arg(long, value_name = "WEIGHT")]
-    pub(crate) kv_medium_cpu_weight: Option<f64>,
-    /// The same of one on disk or in remote storage [default: 0.05].
-    #[arg(long, value_name = "WEIGHT")]
-    pub(crate) kv_medium_disk_weight: Option<f64>,
-    /// How long a request waits while no worker can be used; 0 = it is refused at once [default: 0].
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) engine_wait_timeout_secs: Option<u64>,
-}
-
-/// Flags of what routers of one fleet share.
-#[derive(Args, Debug)]
-pub(crate) struct ReplicaArgs {
-    /// Tell the other routers of the fleet which requests run where (not built yet).
-    #[arg(long)]
-    pub(crate) router_replica_sync: bool,
-    /// Start without what earlier runs left in the routers' stream and snapshot.
-    #[arg(long)]
-    pub(crate) router_reset_states: bool,
-    /// Messages in the routers' stream at which a snapshot takes their place (others than the default are not built yet)
-    /// [default: 1000000].
-    #[arg(long, value_name = "MESSAGES")]
-    pub(crate) router_snapshot_threshold: Option<u64>,
-}
-
-/// Flags of the log.
-#[derive(Args, Debug)]
-pub(crate) struct LoggingArgs {
-    /// trace, debug, info, warn or error.
-    #[arg(long, value_name = "LEVEL")]
-    pub(crate) log_level: Option<String>,
-    /// json, pretty or auto.
-    #[arg(long, value_name = "FORMAT")]
-    pub(crate) log_format: Option<String>,
 }
 
 #[derive(Args, Debug)]

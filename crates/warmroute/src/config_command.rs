@@ -7,7 +7,10 @@ use std::{
     process::ExitCode,
 };
 
-use config::{Problem, Settings, SourceRouter};
+use config::{Problem, Settings};
+use config_convert::{
+    SourceRouter, convert_command, convert_continuum, convert_flags, convert_vllm_router,
+};
 use serde_json::json;
 
 use crate::{
@@ -112,9 +115,9 @@ fn convert(args: &ConvertArgs) -> ExitCode {
         }
         None => match args.from {
             OtherRouter::VllmRouter => {
-                config::convert_flags(SourceRouter::VllmRouter, "flags", &args.flags)
+                convert_flags(SourceRouter::VllmRouter, "flags", &args.flags)
             }
-            OtherRouter::Smg => config::convert_flags(SourceRouter::Smg, "flags", &args.flags),
+            OtherRouter::Smg => convert_flags(SourceRouter::Smg, "flags", &args.flags),
             OtherRouter::Continuum => {
                 output::err("--from continuum takes a FILE: that router is configured by one");
                 return ExitCode::from(settings::BAD_FLAG);
@@ -132,9 +135,9 @@ fn convert(args: &ConvertArgs) -> ExitCode {
 
 fn convert_text(from: OtherRouter, name: &str, text: &str) -> Result<String, Vec<Problem>> {
     match from {
-        OtherRouter::Continuum => config::convert_continuum(name, text),
-        OtherRouter::VllmRouter => config::convert_vllm_router(name, text),
-        OtherRouter::Smg => config::convert_command(SourceRouter::Smg, name, text),
+        OtherRouter::Continuum => convert_continuum(name, text),
+        OtherRouter::VllmRouter => convert_vllm_router(name, text),
+        OtherRouter::Smg => convert_command(SourceRouter::Smg, name, text),
     }
 }
 

@@ -17,7 +17,8 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    cli::LoggingArgs, limits, logging, output, serve, settings, signals::StopSignals, wire_up,
+    limits, logging, output, serve, setting_flags::LoggingArgs, settings, signals::StopSignals,
+    wire_up,
 };
 
 /// Default listen address: the port that Conductor's clients know.
@@ -91,7 +92,6 @@ fn overrides(args: &IndexerArgs) -> Vec<Override> {
         .admin_token_file
         .as_ref()
         .map(|path| path.display().to_string());
-    let logging = &args.logging;
     for (path, value, flag) in [
         ("admin.token_file", &token_file, "--admin-token-file"),
         (
@@ -99,11 +99,10 @@ fn overrides(args: &IndexerArgs) -> Vec<Override> {
             &args.memory_budget,
             "--memory-budget",
         ),
-        ("logging.level", &logging.log_level, "--log-level"),
-        ("logging.format", &logging.log_format, "--log-format"),
     ] {
         set.extend(value.clone().map(|value| one(path, value, flag)));
     }
+    set.extend(args.logging.overrides());
     set
 }
 

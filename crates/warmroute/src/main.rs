@@ -20,6 +20,7 @@ mod memory_budget;
 mod output;
 mod replay_command;
 mod serve;
+mod setting_flags;
 mod settings;
 mod signals;
 mod simulate_command;

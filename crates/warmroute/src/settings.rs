@@ -6,7 +6,7 @@ use std::{path::Path, process::ExitCode};
 use config::{ConfigSource, MoreWorker, Override, Problem, Settings};
 
 use crate::{
-    cli::{LoggingArgs, NameValue, ReplicaArgs, RoutingArgs, ServeArgs},
+    cli::{NameValue, ServeArgs},
     output,
 };
 
@@ -160,10 +160,15 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
     if args.insecure_open || api_key(args).is_some() {
         set.one("server.insecure_open", "true", "--insecure-open");
     }
-    set.routing(&args.routing);
-    set.replicas(&args.replicas);
-    set.logging(&args.logging);
+    let groups = [
+        args.routing.overrides(),
+        args.replicas.overrides(),
+        args.logging.overrides(),
+    ];
     set.0
+        .into_iter()
+        .chain(groups.into_iter().flatten())
+        .collect()
 }
 
 #[derive(Default)]
@@ -182,87 +187,5 @@ impl SetFlags {
         if let Some(value) = value {
             self.one(path, &value.to_string(), flag);
         }
-    }
-
-    fn routing(&mut self, args: &RoutingArgs) {
-        self.maybe(
-            "routing.overlap_weight",
-            args.kv_overlap_score_weight,
-            "--kv-overlap-score-weight",
-        );
-        self.maybe(
-            "routing.temperature",
-            args.router_temperature,
-            "--router-temperature",
-        );
-        if args.no_kv_events {
-            self.one("kv_events.enabled", "false", "--no-kv-events");
-        }
-        self.maybe(
-            "kv_events.prediction.ttl",
-            args.router_ttl.as_ref(),
-            "--router-ttl",
-        );
-        self.maybe(
-            "kv_events.prediction.max_blocks",
-            args.router_max_tree_size,
-            "--router-max-tree-size",
-        );
-        self.maybe(
-            "kv_events.prediction.prune_target_ratio",
-            args.router_prune_target_ratio,
-            "--router-prune-target-ratio",
-        );
-        if args.no_track_active_blocks {
-            self.one(
-                "routing.track_active_blocks",
-                "false",
-                "--no-track-active-blocks",
-            );
-        }
-        self.maybe(
-            "routing.busy_threshold",
-            args.busy_threshold,
-            "--busy-threshold",
-        );
-        self.maybe(
-            "routing.medium_weights.gpu",
-            args.kv_medium_gpu_weight,
-            "--kv-medium-gpu-weight",
-        );
-        self.maybe(
-            "routing.medium_weights.cpu",
-            args.kv_medium_cpu_weight,
-            "--kv-medium-cpu-weight",
-        );
-        self.maybe(
-            "routing.medium_weights.disk",
-            args.kv_medium_disk_weight,
-            "--kv-medium-disk-weight",
-        );
-        self.maybe(
-            "queue.engine_wait_timeout_secs",
-            args.engine_wait_timeout_secs,
-            "--engine-wait-timeout-secs",
-        );
-    }
-
-    fn replicas(&mut self, args: &ReplicaArgs) {
-        if args.router_replica_sync {
-            self.one("replicas.load_sync", "true", "--router-replica-sync");
-        }
-        if args.router_reset_states {
-            self.one("replicas.reset_states", "true", "--router-reset-states");
-        }
-        self.maybe(
-            "replicas.nats.snapshot_threshold",
-            args.router_snapshot_threshold,
-            "--router-snapshot-threshold",
-        );
-    }
-
-    fn logging(&mut self, args: &LoggingArgs) {
-        self.maybe("logging.level", args.log_level.as_ref(), "--log-level");
-        self.maybe("logging.format", args.log_format.as_ref(), "--log-format");
     }
 }

@@ -26,11 +26,14 @@ use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use response_cache::ResponseCache;
-use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::ReceiptRing};
+use routing::{
+    KvDecisionCounters, PrefixDecisionCounters, Router,
+    receipt::{ReceiptRing, ReceiptRingLimits},
+};
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::from_settings::{limits, routing, rules, scheme};
-use self::{from_settings::thresholds, listeners::BoundListeners};
+use self::listeners::BoundListeners;
 use crate::{
     drain::{DrainDefaults, DrainProgress, NewConnections},
     live::{self, LiveConfig, SourceTexts},
@@ -117,8 +120,9 @@ pub(crate) async fn start(
     };
     let bound = listeners::bind(&settings, given.as_mut()).await?;
     let probe = bound.probe.clone();
-    let (mut running, gateway) =
-        start_on(settings, sources, extras, bound, given.is_some()).await?;
+    // On the heap: a whole configuration is part of it.
+    let started = Box::pin(start_on(settings, sources, extras, bound, given.is_some()));
+    let (mut running, gateway) = started.await?;
     let taken = given.is_some();
     if let Some(Err(error)) = given.map(InheritedSockets::taken_over) {
         tracing::warn!(%error, "the process that gave its listening sockets has gone without waiting for this one");
@@ -150,8 +154,10 @@ async fn start_on(
     let scheme = scheme(&settings);
     let index = Arc::new(KvIndex::new(from_settings::index(&settings, scheme)));
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
-    let ring = Arc::new(ReceiptRing::new(from_settings::ring(&settings.decisions)));
-    let parity = Arc::new(Mutex::new(ParityTracker::new(thresholds(&settings.parity))));
+    let ring = Arc::new(ReceiptRing::new(ReceiptRingLimits::from(
+        &settings.decisions,
+    )));
+    let parity = Arc::new(Mutex::new(ParityTracker::new(settings.parity)));
     let (prefix_tally, kv_tally) = (
         Arc::new(PrefixDecisionCounters::default()),
         Arc::new(KvDecisionCounters::default()),
@@ -180,7 +186,7 @@ async fn start_on(
         },
         &mut registry,
     )?);
-    let tokens = redis::tokens(settings.routing.lmcache.as_ref(), redis.as_ref(), clock)?;
+    let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
     let cache = redis::replies(&settings.response_cache, redis, clock, &mut registry)?;
     let lmcache = lmcache::controller(&settings.routing, &mut registry);
     let log = settings

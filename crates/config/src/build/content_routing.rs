@@ -1,39 +1,41 @@
-//! `routing.semantic_clusters` and `routing.shared_prefix_routing`.
+//! Checks of `routing.semantic_clusters`.
+
+use settings::{CheckedValue, nearest};
 
 use super::problem_at;
-use crate::{
-    SemanticCluster, SemanticClusters, SharedPrefixRouting, WorkerEntry,
-    checked_value::CheckedValue, nearest::nearest, problem::ProblemDraft,
-};
+use crate::{problem::ProblemDraft, sections::WorkerEntry};
 
 const PATH: &str = "routing.semantic_clusters";
 
-/// Returns `None` if disabled; its entries are checked all the same.
-pub(super) fn semantic_clusters(
+/// Checks the clusters, whether they are enabled or not, and that an enabled section is complete.
+pub(super) fn check_clusters(
     section: &CheckedValue,
     workers: &[WorkerEntry],
     problems: &mut Vec<ProblemDraft>,
-) -> Option<SemanticClusters> {
-    let mut clusters: Vec<SemanticCluster> = Vec::new();
+) {
+    let mut names: Vec<&str> = Vec::new();
     for (at, entry) in section.key("clusters").items().iter().enumerate() {
-        let Some(cluster) = cluster(at, entry, workers, problems) else {
+        check_cluster(at, entry, workers, problems);
+        let name = entry.key("name").text().unwrap_or_default();
+        if name.is_empty() {
             continue;
-        };
-        if clusters.iter().any(|other| other.name == cluster.name) {
+        }
+        if names.contains(&name) {
             let draft = ProblemDraft::new(
                 format!("{PATH}.clusters[{at}].name"),
-                format!("a second cluster `{}`", cluster.name),
+                format!("a second cluster `{name}`"),
             );
-            let draft = draft
-                .expected("another name")
-                .value(cluster.name.as_str().into());
+            let draft = draft.expected("another name").value(name.into());
             problems.push(problem_at(draft, entry.key("name"), entry));
         }
-        clusters.push(cluster);
+        names.push(name);
     }
-    if !section.key("enabled").bool() {
-        return None;
+    if section.key("enabled").bool() {
+        check_complete(section, problems);
     }
+}
+
+fn check_complete(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let (model, list) = (section.key("embedding_model"), section.key("clusters"));
     let mut missing = |key: &CheckedValue, name: &str, expected: &str| {
         let draft = ProblemDraft::new(format!("{PATH}.{name}"), "missing")
@@ -55,46 +57,31 @@ pub(super) fn semantic_clusters(
             "a list of clusters with name, examples and workers",
         );
     }
-    Some(SemanticClusters {
-        embedding_model: model.text()?.to_owned(),
-        threshold: section.key("threshold").float(),
-        timeout: section.key("timeout").duration(),
-        clusters,
-    })
 }
 
-fn cluster(
+fn check_cluster(
     at: usize,
     entry: &CheckedValue,
     workers: &[WorkerEntry],
     problems: &mut Vec<ProblemDraft>,
-) -> Option<SemanticCluster> {
+) {
     let path = |key: &str| format!("{PATH}.clusters[{at}].{key}");
-    let texts = |key: &str| -> Vec<String> {
+    let has_no = |key: &str| {
         entry
             .key(key)
             .items()
             .iter()
-            .filter_map(|item| item.text().map(str::to_owned))
-            .collect()
+            .all(|item| item.text().is_none())
     };
-    let cluster = SemanticCluster {
-        name: entry.key("name").text().unwrap_or_default().to_owned(),
-        examples: texts("examples"),
-        workers: texts("workers"),
-    };
+    let name = entry.key("name").text().unwrap_or_default();
     for (key, lacks, expected) in [
-        ("name", cluster.name.is_empty(), "the cluster's name"),
+        ("name", name.is_empty(), "the cluster's name"),
         (
             "examples",
-            cluster.examples.is_empty(),
+            has_no("examples"),
             "a list of prompts that belong there",
         ),
-        (
-            "workers",
-            cluster.workers.is_empty(),
-            "a list of names of workers",
-        ),
+        ("workers", has_no("workers"), "a list of names of workers"),
     ] {
         if lacks && !entry.key(key).failed {
             problems.push(problem_at(
@@ -126,15 +113,4 @@ fn cluster(
             entry,
         ));
     }
-    (!cluster.name.is_empty()).then_some(cluster)
-}
-
-pub(super) fn shared_prefix_routing(section: &CheckedValue) -> Option<SharedPrefixRouting> {
-    let count = |key: &str| usize::try_from(section.key(key).int()).unwrap_or(usize::MAX);
-    section.key("enabled").bool().then(|| SharedPrefixRouting {
-        prefix_chars: count("prefix_chars"),
-        ttl: section.key("ttl").duration(),
-        write_probability: section.key("write_probability").float(),
-        max_entries: count("max_entries"),
-    })
 }

@@ -1,36 +1,19 @@
-//! Section `disaggregation`, and the requirements of its pools on workers.
+//! Requirements of the pools of section `disaggregation` on workers.
 
 use kv_blocks::Role;
+use settings::CheckedValue;
 
 use super::problem_at;
-use crate::{Connector, DisaggregationSection, checked_value::CheckedValue, problem::ProblemDraft};
+use crate::{problem::ProblemDraft, sections::WorkerEntry};
 
-pub(super) fn disaggregation(section: &CheckedValue) -> DisaggregationSection {
-    DisaggregationSection {
-        enabled: section.key("mode").word() != Some("off"),
-        connector: match section.key("connector").word() {
-            Some("mooncake") => Connector::Mooncake,
-            Some("sglang") => Connector::Sglang,
-            _ => Connector::Nixl,
-        },
-        uncached_token_threshold: u32::try_from(section.key("uncached_token_threshold").int())
-            .unwrap_or(u32::MAX),
-    }
-}
-
-/// Returns the role of the worker at index `at`; a worker that transfers caches must be reachable
-/// by others.
-pub(super) fn role(
+/// Checks the worker at index `at`: one that transfers caches must be reachable by others.
+pub(super) fn check_role(
+    worker: &WorkerEntry,
     entry: &CheckedValue,
-    url: &str,
     at: usize,
     problems: &mut Vec<ProblemDraft>,
-) -> Role {
-    let role = match entry.key("role").word() {
-        Some("prefill") => Role::Prefill,
-        Some("decode") => Role::Decode,
-        _ => Role::Unified,
-    };
+) {
+    let (role, url) = (worker.role, worker.url.as_str());
     if role != Role::Unified && url.starts_with("unix:") {
         let message = format!(
             "a {} worker behind a Unix socket: KV caches are handed over between hosts and ports",
@@ -43,5 +26,4 @@ pub(super) fn role(
             entry,
         ));
     }
-    role
 }

@@ -1,25 +1,14 @@
-//! Section `discovery`.
+//! Checks of section `discovery`.
+
+use settings::{CheckedValue, ListenSetting, Value};
 
 use super::problem_at;
-use crate::{
-    DiscoverySection, DnsName, ListenSetting,
-    checked_value::{CheckedValue, Value},
-    problem::ProblemDraft,
-};
+use crate::problem::ProblemDraft;
 
-pub(super) fn discovery(
-    section: &CheckedValue,
-    problems: &mut Vec<ProblemDraft>,
-) -> DiscoverySection {
-    let names = section.key("dns").items().iter().enumerate();
-    DiscoverySection {
-        file: section.key("file").text().map(Into::into),
-        dns: names
-            .filter_map(|(at, name)| dns(name, at, problems))
-            .collect(),
-        state_file: section.key("state_file").text().map(Into::into),
-        empty_list_grace: section.key("empty_list_grace").duration(),
-        flap_damping: section.key("flap_damping").duration(),
+/// Checks the entries of `dns`.
+pub(super) fn check(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
+    for (at, name) in section.key("dns").items().iter().enumerate() {
+        check_dns(name, at, problems);
     }
 }
 
@@ -34,7 +23,7 @@ pub(super) fn hide_keys(section: &mut CheckedValue) {
     }
 }
 
-fn dns(name: &CheckedValue, at: usize, problems: &mut Vec<ProblemDraft>) -> Option<DnsName> {
+fn check_dns(name: &CheckedValue, at: usize, problems: &mut Vec<ProblemDraft>) {
     let path = |key: &str| format!("discovery.dns[{at}].{key}");
     let host = name.key("host").text().filter(|host| is_host(host));
     if host.is_none() && !name.key("host").failed {
@@ -45,12 +34,11 @@ fn dns(name: &CheckedValue, at: usize, problems: &mut Vec<ProblemDraft>) -> Opti
             name,
         ));
     }
-    let worker = match &name.key("worker").value {
-        Value::Unset => Some(serde_json::Map::new()),
-        Value::Free(serde_json::Value::Object(entry)) => Some(entry.clone()),
-        _ => None,
-    };
-    if worker.is_none() {
+    let worker = &name.key("worker").value;
+    if !matches!(
+        worker,
+        Value::Unset | Value::Free(serde_json::Value::Object(_))
+    ) {
         let draft = ProblemDraft::new(path("worker"), "is no mapping");
         problems.push(problem_at(
             draft.expected("keys of an entry of workers, such as {type: vllm}"),
@@ -58,31 +46,15 @@ fn dns(name: &CheckedValue, at: usize, problems: &mut Vec<ProblemDraft>) -> Opti
             name,
         ));
     }
-    let port = name
-        .key("port")
-        .int_or_word()
-        .and_then(|port| u16::try_from(port).ok());
     let server = name.key("server");
-    let asked = match &server.value {
-        Value::Listen(ListenSetting::Tcp(address)) => Some(*address),
-        Value::Listen(ListenSetting::Unix(_)) => {
-            let draft = ProblemDraft::new(path("server"), "is no address of a name server");
-            problems.push(problem_at(
-                draft.expected("an address such as 127.0.0.1:8600"),
-                server,
-                name,
-            ));
-            None
-        }
-        _ => None,
-    };
-    Some(DnsName {
-        host: host?.to_owned(),
-        port,
-        server: asked,
-        interval: name.key("interval").duration(),
-        worker: worker?,
-    })
+    if let Some(ListenSetting::Unix(_)) = server.listen_if_set() {
+        let draft = ProblemDraft::new(path("server"), "is no address of a name server");
+        problems.push(problem_at(
+            draft.expected("an address such as 127.0.0.1:8600"),
+            server,
+            name,
+        ));
+    }
 }
 
 /// Checks for labels of letters, digits, hyphens and underscores: SRV names begin with underscores.

@@ -1,90 +1,69 @@
-//! `routing.lmcache`, and the policy that needs it.
+//! Checks of `routing.lmcache`, and of the policy that needs it.
 
-use std::num::NonZeroUsize;
+use ::routing::{LmcacheSection, PromptCacheBackend};
+use settings::{CheckedValue, Value, nearest};
 
 use super::{problem_at, redis::redis};
 use crate::{
-    LmcacheMode, LmcacheSection, PromptCacheSection, WorkerEntry,
-    check::map_path,
-    checked_value::{CheckedValue, Value},
-    nearest::nearest,
+    key_path::map_path,
     problem::ProblemDraft,
+    sections::{RedisSection, WorkerEntry},
 };
 
 const PATH: &str = "routing.lmcache";
 const POLICY: &str = "lmcache_aware";
 const CACHE_BACKEND: &str = "routing.lmcache.prompt_cache.backend";
 
-/// Returns `None` if no controller is configured; the other keys are checked all the same.
-pub(super) fn lmcache(
+/// Checks the section, also if no controller is configured; then nothing may need one.
+pub(super) fn check(
     root: &CheckedValue,
     workers: &[WorkerEntry],
     problems: &mut Vec<ProblemDraft>,
-) -> Option<LmcacheSection> {
+) {
     let routing = root.key("routing");
     let section = routing.key("lmcache");
     workers_are_known(root, section.key("worker_map"), workers, problems);
     let url = section.key("controller_url");
-    let Value::WorkerUrl {
-        url: controller_url,
-        ..
-    } = &url.value
-    else {
-        if let Some((path, key)) = chosen_by(routing).filter(|_| !url.failed) {
-            let draft = ProblemDraft::new(
-                format!("{PATH}.controller_url"),
-                format!("missing, and `{path}` is {POLICY}"),
-            );
-            let draft = draft
-                .expected("the URL of an LMCache controller such as http://127.0.0.1:9000")
-                .in_context();
-            problems.push(problem_at(draft, section, key));
-        }
-        return None;
-    };
-    let (key, cache) = (
-        section.key("controller_api_key"),
-        section.key("prompt_cache"),
-    );
-    let shared = cache.key("backend").word() == Some("redis");
-    let entry = |(instance, named): &(String, CheckedValue)| {
-        let named = named.text()?;
+    if url.value != Value::Unset || url.failed {
+        return;
+    }
+    if let Some((path, key)) = chosen_by(routing) {
+        let draft = ProblemDraft::new(
+            format!("{PATH}.controller_url"),
+            format!("missing, and `{path}` is {POLICY}"),
+        );
+        let draft = draft
+            .expected("the URL of an LMCache controller such as http://127.0.0.1:9000")
+            .in_context();
+        problems.push(problem_at(draft, section, key));
+    }
+}
+
+/// Returns the Redis server of the prompt cache, if a controller is configured and the cache is in
+/// Redis; a missing server is a problem.
+pub(super) fn prompt_cache_redis(
+    lmcache: Option<&LmcacheSection>,
+    root: &CheckedValue,
+    problems: &mut Vec<ProblemDraft>,
+) -> Option<RedisSection> {
+    let cache = &lmcache?.prompt_cache;
+    let backend = root
+        .key("routing")
+        .key("lmcache")
+        .key("prompt_cache")
+        .key("backend");
+    match cache.backend {
+        PromptCacheBackend::Memory => None,
+        PromptCacheBackend::Redis => redis(root, CACHE_BACKEND, backend, problems),
+    }
+}
+
+/// Replaces each mapped worker by its name, or by `host:port` if it is not known yet.
+pub(super) fn resolve_workers(lmcache: &mut LmcacheSection, workers: &[WorkerEntry]) {
+    for named in lmcache.worker_map.values_mut() {
         let known = workers.iter().find(|worker| is(worker, named));
-        Some((
-            instance.clone(),
-            known.map_or(place(named), |worker| &worker.name).to_owned(),
-        ))
-    };
-    Some(LmcacheSection {
-        mode: match section.key("mode").word() {
-            Some("prefix_lookup") => LmcacheMode::PrefixLookup,
-            _ => LmcacheMode::Occupancy,
-        },
-        controller_url: controller_url.clone(),
-        controller_api_key: match &key.value {
-            Value::Secret(key) => Some(key.clone()),
-            _ => None,
-        },
-        poll_interval: section.key("poll_interval").duration(),
-        controller_timeout: section.key("controller_timeout").duration(),
-        lookup_budget: section.key("lookup_budget").duration(),
-        cache_weight: section.key("cache_weight").float(),
-        worker_map: section
-            .key("worker_map")
-            .entries()
-            .iter()
-            .filter_map(entry)
-            .collect(),
-        fallback: section.key("fallback").word().unwrap_or("power_of_two"),
-        prompt_cache: PromptCacheSection {
-            ttl: cache.key("ttl").duration(),
-            capacity: NonZeroUsize::try_from(cache.key("capacity").count())
-                .unwrap_or(NonZeroUsize::MAX),
-            redis: shared
-                .then(|| redis(root, CACHE_BACKEND, cache.key("backend"), problems))
-                .flatten(),
-        },
-    })
+        *named = known.map_or_else(|| place(named).to_owned(), |worker| worker.name.clone());
+    }
 }
 
 /// Returns the first key that chooses the policy.

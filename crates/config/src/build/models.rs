@@ -1,49 +1,36 @@
-//! Section `models`.
+//! Section `models`: its rules and aliases, and what its entries inherit.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use settings::CheckedValue;
 
 use super::problem_at;
-use crate::{
-    ChatTemplateSetting, ModelEntry, ModelRule, ModelsSection, TokenizerSetting, check::map_path,
-    checked_value::CheckedValue, problem::ProblemDraft,
-};
+use crate::{key_path::map_path, problem::ProblemDraft, sections::ModelsSection};
 
-/// Builds the section; rules and aliases that could not work are problems.
-pub(super) fn models(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> ModelsSection {
-    let defaults = section.key("defaults");
-    let entries = section.key("entries").entries().iter();
-    ModelsSection {
-        defaults: model(defaults, None),
-        entries: entries
-            .map(|(id, own)| (id.clone(), model(defaults, Some(own))))
-            .collect(),
-        rules: rules(section.key("rules"), problems),
-        aliases: aliases(section.key("aliases"), problems),
+/// Checks rules and aliases: one that could not work is a problem.
+pub(super) fn check(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
+    check_rules(section.key("rules"), problems);
+    check_aliases(section.key("aliases"), problems);
+}
+
+/// Fills in the keys that an entry leaves out: they are those of `defaults`.
+pub(super) fn inherit(models: &mut ModelsSection, section: &CheckedValue) {
+    for (id, own) in section.key("entries").entries() {
+        let Some(model) = models.entries.get_mut(id) else {
+            continue;
+        };
+        if !own.key("tokenizer").is_set() {
+            model.tokenizer.clone_from(&models.defaults.tokenizer);
+        }
+        if !own.key("chat_template").is_set() {
+            model
+                .chat_template
+                .clone_from(&models.defaults.chat_template);
+        }
     }
 }
 
-fn model(defaults: &CheckedValue, own: Option<&CheckedValue>) -> ModelEntry {
-    let of = |name: &str| {
-        own.map(|own| own.key(name))
-            .filter(|own| own.is_set())
-            .unwrap_or_else(|| defaults.key(name))
-    };
-    let (tokenizer, template) = (of("tokenizer"), of("chat_template"));
-    ModelEntry {
-        tokenizer: match (tokenizer.text(), tokenizer.word()) {
-            (Some(path), _) => TokenizerSetting::Directory(path.into()),
-            (None, Some("engine")) => TokenizerSetting::Engine,
-            (None, Some("none")) => TokenizerSetting::None,
-            _ => TokenizerSetting::Auto,
-        },
-        chat_template: template.text().map_or(ChatTemplateSetting::Auto, |path| {
-            ChatTemplateSetting::File(path.into())
-        }),
-    }
-}
-
-fn rules(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> Vec<ModelRule> {
-    let mut rules = Vec::new();
+fn check_rules(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     for (at, entry) in list.items().iter().enumerate() {
         let path = |key: &str| format!("models.rules[{at}].{key}");
         let (pattern, rewrite) = (entry.key("match"), entry.key("rewrite"));
@@ -52,11 +39,11 @@ fn rules(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> Vec<ModelRule
                 .expected("a model's name; `*` stands for anything");
             problems.push(problem_at(draft, pattern, entry));
         }
-        let fallback: Vec<String> = entry
+        let fallback: Vec<&str> = entry
             .key("fallback")
             .items()
             .iter()
-            .filter_map(|item| item.text().map(str::to_owned))
+            .filter_map(CheckedValue::text)
             .collect();
         let inner = entry.key("rewrite").failed || entry.key("fallback").failed || entry.failed;
         if rewrite.text().is_none() && fallback.is_empty() && !inner {
@@ -72,7 +59,7 @@ fn rules(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> Vec<ModelRule
             .text()
             .map(|name| ("rewrite", name))
             .into_iter()
-            .chain(fallback.iter().map(|name| ("fallback", name.as_str())))
+            .chain(fallback.iter().map(|name| ("fallback", *name)))
         {
             if name.is_empty() || name.contains('*') {
                 let draft = ProblemDraft::new(path(key), format!("`{name}` is no model"))
@@ -84,27 +71,22 @@ fn rules(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> Vec<ModelRule
                 ));
             }
         }
-        rules.push(ModelRule {
-            pattern: pattern.text().unwrap_or_default().to_owned(),
-            rewrite: rewrite.text().map(str::to_owned),
-            fallback,
-        });
     }
-    rules
 }
 
-/// Builds the aliases. An alias leads to a model in one step: chains could form a loop.
-fn aliases(map: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> BTreeMap<String, String> {
-    let aliases: BTreeMap<String, String> = map
+/// Checks the aliases. An alias leads to a model in one step: chains could form a loop.
+fn check_aliases(map: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
+    let aliases: BTreeSet<&str> = map
         .entries()
         .iter()
-        .filter_map(|(name, model)| Some((name.clone(), model.text()?.to_owned())))
+        .filter(|(_, entry)| entry.text().is_some())
+        .map(|(name, _)| name.as_str())
         .collect();
     for (name, entry) in map.entries() {
         let Some(model) = entry.text() else { continue };
         let wrong = if name.is_empty() || model.is_empty() {
             Some("an empty name".to_owned())
-        } else if aliases.contains_key(model) {
+        } else if aliases.contains(model) {
             Some(format!("`{model}` is an alias itself"))
         } else {
             None
@@ -115,5 +97,4 @@ fn aliases(map: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> BTreeMap<Str
             problems.push(problem_at(draft.expected("the id of a model"), entry, map));
         }
     }
-    aliases
 }

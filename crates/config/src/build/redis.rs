@@ -1,9 +1,12 @@
 //! The Redis server that stores share.
 
-use std::time::Duration;
+use settings::{CheckedValue, Setting};
 
 use super::problem_at;
-use crate::{RedisSection, checked_value::CheckedValue, problem::ProblemDraft};
+use crate::{
+    problem::ProblemDraft,
+    sections::{CacheRedis, RedisSection},
+};
 
 const URL: &str = "response_cache.redis.url";
 
@@ -24,16 +27,7 @@ pub(super) fn redis(
 
 /// Returns the server, if one is configured.
 pub(super) fn server(root: &CheckedValue) -> Option<RedisSection> {
-    let section = root.key("response_cache").key("redis");
-    let url = section.key("url").redis_url()?;
-    let milliseconds = |key: &str| Duration::from_millis(section.key(key).int());
-    Some(RedisSection {
-        url: url.clone(),
-        tls: url.is_tls() || section.key("tls").bool(),
-        pool_size: section.key("pool_size").count(),
-        connect_timeout: milliseconds("connect_timeout_ms"),
-        command_timeout: milliseconds("command_timeout_ms"),
-    })
+    CacheRedis::read(root.key("response_cache").key("redis"))?.address()
 }
 
 /// Returns the problem of a missing server, unless it was reported already.

@@ -1,16 +1,9 @@
-//! Section `server`: values of more than one kind, and relations between its keys.
+//! Section `server`: relations between its keys.
+
+use settings::CheckedValue;
 
 use super::problem_at;
-use crate::{MemoryBudget, checked_value::CheckedValue, problem::ProblemDraft};
-
-/// Reads `server.memory_budget`.
-pub(super) fn memory_budget(value: &CheckedValue) -> MemoryBudget {
-    match (value.size_if_set(), value.word()) {
-        (Some(bytes), _) => MemoryBudget::Bytes(bytes),
-        (None, Some("off")) => MemoryBudget::Off,
-        (None, _) => MemoryBudget::Auto,
-    }
-}
+use crate::problem::ProblemDraft;
 
 /// Checks that the longest allowed body fits the budget of all bodies; otherwise its client would
 /// be told to retry for ever.

@@ -1,27 +1,9 @@
 //! TLS: checks keys that belong together.
 
-use std::path::PathBuf;
+use settings::{CheckedValue, Setting};
 
 use super::problem_at;
-use crate::{
-    ListenerTls, WorkerTls,
-    checked_value::{CheckedValue, Value},
-    problem::ProblemDraft,
-};
-
-fn path(section: &CheckedValue, key: &str) -> Option<PathBuf> {
-    section.key(key).text().map(Into::into)
-}
-
-/// Returns `server.tls` or `admin.tls` if it is complete.
-pub(super) fn listener(section: &CheckedValue) -> Option<ListenerTls> {
-    let (cert, key) = (path(section, "cert")?, path(section, "key")?);
-    Some(ListenerTls {
-        cert,
-        key,
-        client_ca: path(section, "client_ca"),
-    })
-}
+use crate::{problem::ProblemDraft, sections::ListenerTls};
 
 /// Checks listeners for incomplete TLS: a certificate without its key, for example, would silently
 /// leave connections plain.
@@ -48,23 +30,23 @@ pub(super) fn listeners_are_whole(root: &CheckedValue, problems: &mut Vec<Proble
 
 /// Returns whether clients need a certificate.
 pub(super) fn knows_its_clients(section: &CheckedValue) -> bool {
-    listener(section.key("tls")).is_some_and(|tls| tls.client_ca.is_some())
+    ListenerTls::read(section.key("tls")).is_some_and(|tls| tls.client_ca.is_some())
 }
 
-/// Returns `workers[].tls` of the worker at index `at`.
-pub(super) fn worker(
+/// Checks `workers[].tls` of the worker at index `at`.
+pub(super) fn check_worker(
     entry: &CheckedValue,
     url: &str,
     at: usize,
     problems: &mut Vec<ProblemDraft>,
-) -> WorkerTls {
+) {
     let section = entry.key("tls");
     let skip = section.key("insecure_skip_verify");
-    let (ca, insecure_skip_verify) = (path(section, "ca"), skip.value == Value::Bool(true));
+    let (has_ca, insecure_skip_verify) = (section.key("ca").text().is_some(), skip.bool());
     let encrypted = url
         .get(..8)
         .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
-    let idle = if ca.is_some() {
+    let idle = if has_ca {
         Some("ca")
     } else {
         insecure_skip_verify.then_some("insecure_skip_verify")
@@ -75,14 +57,10 @@ pub(super) fn worker(
             .expected("an https:// URL, or no `tls`");
         problems.push(problem_at(draft.in_context(), section.key(key), entry));
     }
-    if ca.is_some() && insecure_skip_verify {
+    if has_ca && insecure_skip_verify {
         let message = "`insecure_skip_verify` believes any certificate, and `ca` is for those that are checked";
         let draft = ProblemDraft::new(format!("workers[{at}].tls.insecure_skip_verify"), message)
             .expected("one of the two");
         problems.push(problem_at(draft.in_context(), skip, entry));
-    }
-    WorkerTls {
-        ca,
-        insecure_skip_verify,
     }
 }

@@ -1,20 +1,23 @@
 //! `workers[].kv_events`: the kind of stream, and the requirements of that kind.
 
+use settings::CheckedValue;
+
 use super::problem_at;
 use crate::{
-    EventSource, ReplayEndpoint, WorkerKvEvents, checked_value::CheckedValue, problem::ProblemDraft,
+    problem::ProblemDraft,
+    sections::{EventSource, SCHEMES, WorkerKvEvents},
 };
 
-/// Builds the section; `entry` is that of worker number `at`.
-pub(super) fn kv_events(
-    section: &CheckedValue,
+/// Checks the section of worker number `at`, whose entry is `entry`.
+pub(super) fn check(
+    events: &WorkerKvEvents,
     entry: &CheckedValue,
     at: usize,
     problems: &mut Vec<ProblemDraft>,
-) -> WorkerKvEvents {
+) {
+    let section = entry.key("kv_events");
     let (endpoint, replay) = (section.key("endpoint"), section.key("replay_endpoint"));
-    let source = source(section);
-    let bind = section.key("bind").bool();
+    let (source, bind) = (kind(events), events.bind);
     let mut file = |key: &str, message: String, expected: &str| {
         let at_key = section.key(key);
         let draft =
@@ -71,35 +74,18 @@ pub(super) fn kv_events(
             );
         }
     }
-    WorkerKvEvents {
-        source,
-        endpoint: endpoint.text().map(Into::into),
-        replay_endpoint: match (replay.text(), replay.word()) {
-            (Some(endpoint), _) => ReplayEndpoint::At(endpoint.into()),
-            (None, Some("none")) => ReplayEndpoint::None,
-            _ => ReplayEndpoint::Auto,
-        },
-        topic: section.key("topic").text().unwrap_or_default().to_owned(),
-        bind,
-        token_file: section.key("token_file").text().map(Into::into),
-    }
 }
 
 /// Returns the configured kind, or the kind that follows from the endpoint.
-fn source(section: &CheckedValue) -> EventSource {
-    match section.key("source").word() {
-        Some("zmq") => EventSource::Zmq,
-        Some("sse") => EventSource::Sse,
-        Some("ws") => EventSource::Ws,
-        Some("poll") => EventSource::Poll,
-        Some("nats") => EventSource::Nats,
-        Some("none") => EventSource::None,
-        _ => match section.key("endpoint").text().and_then(scheme) {
-            Some("http" | "https") => EventSource::Sse,
-            Some("ws" | "wss") => EventSource::Ws,
-            Some("nats" | "tls") => EventSource::Nats,
-            _ => EventSource::Auto,
-        },
+pub(super) fn kind(events: &WorkerKvEvents) -> EventSource {
+    if events.source != EventSource::Auto {
+        return events.source;
+    }
+    match events.endpoint.as_deref().and_then(scheme) {
+        Some("http" | "https") => EventSource::Sse,
+        Some("ws" | "wss") => EventSource::Ws,
+        Some("nats" | "tls") => EventSource::Nats,
+        _ => EventSource::Auto,
     }
 }
 
@@ -111,7 +97,7 @@ fn schemes(source: EventSource) -> &'static [&'static str] {
         EventSource::Nats => &["nats", "tls"],
         EventSource::Poll => &[],
         // An unused endpoint may keep any scheme.
-        EventSource::None => &["tcp", "ipc", "http", "https", "ws", "wss", "nats", "tls"],
+        EventSource::None => SCHEMES,
     }
 }
 

@@ -1,15 +1,11 @@
 //! The entries of `workers`: their names, and defaults from other sections.
 
-use std::{collections::BTreeMap, num::NonZeroU16};
+use std::collections::BTreeMap;
 
-use kv_blocks::{BlockSize, Role, Tier};
+use settings::{CheckedValue, Value};
 
-use super::{disaggregation, problem_at, tls, worker_events};
-use crate::{
-    CheckMethod, EngineKind, HealthCheck, MessagesMode, WorkerEntry, WorkerKvEvents, WorkerTls,
-    checked_value::{CheckedValue, Value},
-    problem::ProblemDraft,
-};
+use super::{disaggregation, problem_at, read, tls, worker_events};
+use crate::{problem::ProblemDraft, sections::WorkerEntry};
 
 /// Builds the workers; entries with a refused URL or name are left out, as their problem is
 /// recorded already.
@@ -55,13 +51,12 @@ pub(super) fn workers(
         entry.key_mut("name").value = Value::Text(name.clone());
         inherit(entry.key_mut("block_size"), &default_block_size);
         inherit(entry.key_mut("kv_events").key_mut("topic"), &default_topic);
-        let kv_events = worker_events::kv_events(entry.key("kv_events"), entry, at, problems);
-        let role = disaggregation::role(entry, &url, at, problems);
-        let tls = tls::worker(entry, &url, at, problems);
-        workers.push(WorkerEntry {
-            tls,
-            ..worker(entry, name, url, role, kv_events)
-        });
+        let mut worker: WorkerEntry = read(entry);
+        worker_events::check(&worker.kv_events, entry, at, problems);
+        worker.kv_events.source = worker_events::kind(&worker.kv_events);
+        disaggregation::check_role(&worker, entry, at, problems);
+        tls::check_worker(entry, &url, at, problems);
+        workers.push(worker);
     }
     workers
 }
@@ -77,106 +72,5 @@ fn is_name(name: &str) -> bool {
 fn inherit(own: &mut CheckedValue, default: &CheckedValue) {
     if !own.is_set() {
         own.value = default.value.clone();
-    }
-}
-
-fn worker(
-    entry: &CheckedValue,
-    name: String,
-    url: String,
-    role: Role,
-    kv_events: WorkerKvEvents,
-) -> WorkerEntry {
-    let texts = |key: &str| {
-        entry
-            .key(key)
-            .items()
-            .iter()
-            .filter_map(CheckedValue::text)
-            .map(Into::into)
-            .collect()
-    };
-    WorkerEntry {
-        name,
-        url,
-        found: false,
-        engine: entry.key("type").word().and_then(EngineKind::from_word),
-        models: texts("models"),
-        role,
-        weight: entry.key("weight").float(),
-        messages: match entry.key("messages").word() {
-            Some("native") => Some(MessagesMode::Native),
-            Some("translate") => Some(MessagesMode::Translate),
-            _ => None,
-        },
-        api_key: match &entry.key("api_key").value {
-            Value::Secret(secret) => Some(secret.clone()),
-            _ => None,
-        },
-        block_size: entry
-            .key("block_size")
-            .int_or_word()
-            .and_then(|tokens| BlockSize::new(tokens).ok()),
-        dp_ranks: entry.key("dp_ranks").count_or_word(),
-        bootstrap_port: port(entry.key("bootstrap_port")),
-        tls: WorkerTls::default(),
-        health_check: health_check(entry.key("health_check")),
-        kv_events,
-        allow_tiers: entry
-            .key("allow_tiers")
-            .items()
-            .iter()
-            .filter_map(tier)
-            .collect(),
-    }
-}
-
-fn port(key: &CheckedValue) -> Option<NonZeroU16> {
-    key.int_or_word()
-        .and_then(|port| u16::try_from(port).ok())
-        .and_then(NonZeroU16::new)
-}
-
-fn tier(word: &CheckedValue) -> Option<Tier> {
-    Tier::ALL
-        .into_iter()
-        .find(|tier| word.word() == Some(tier.as_str()))
-}
-
-fn health_check(section: &CheckedValue) -> HealthCheck {
-    let statuses = |key: &str| {
-        let statuses = section
-            .key(key)
-            .items()
-            .iter()
-            .filter_map(CheckedValue::int_or_word);
-        statuses
-            .filter_map(|status| u16::try_from(status).ok())
-            .collect()
-    };
-    let fallbacks = section.key("fallback_endpoints");
-    HealthCheck {
-        endpoint: section.key("endpoint").text().map(Into::into),
-        fallback_endpoints: (fallbacks.value != Value::Unset).then(|| {
-            fallbacks
-                .items()
-                .iter()
-                .filter_map(CheckedValue::text)
-                .map(Into::into)
-                .collect()
-        }),
-        method: section.key("method").word().map(|word| match word {
-            "POST" => CheckMethod::Post,
-            "HEAD" => CheckMethod::Head,
-            _ => CheckMethod::Get,
-        }),
-        body: match &section.key("body").value {
-            Value::Free(body) => Some(body.clone()),
-            _ => None,
-        },
-        accept_status: (section.key("accept_status").value != Value::Unset)
-            .then(|| statuses("accept_status")),
-        warmup_status: statuses("warmup_status"),
-        timeout: section.key("timeout").duration_if_set(),
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use config::{EventSource, Offloading, PrefixHashKind};
 use contract_id::contract;
+use routing::OverlapMeasure;
 
 use crate::sources::{lines, load_all, problem, settings};
 
@@ -95,7 +96,10 @@ fn the_ring_is_off_by_default_and_its_numbers_have_ranges() {
     );
     assert!((ring.load_factor_epsilon - 0.25).abs() < 1e-9);
     assert_eq!(
-        (all.routing.policy, all.routing.hash_seed_of_rings),
+        (
+            all.routing.policy().as_str(),
+            all.routing.hash_seed_of_rings
+        ),
         ("warm", 0)
     );
     assert!(!ring.anthropic_cache_control_injection && !ring.strip_volatile_prefix);
@@ -107,7 +111,7 @@ fn the_ring_is_off_by_default_and_its_numbers_have_ranges() {
             && on.prefix_routing.strip_volatile_prefix
     );
 
-    let policy = |text: &str| settings(text).routing.policy;
+    let policy = |text: &str| settings(text).routing.policy().as_str();
     assert_eq!(policy("prefix_routing: {enabled: true}"), "continuum");
     assert_eq!(policy("kv_cache_index: {enabled: true}"), "continuum");
     assert_eq!(
@@ -158,7 +162,13 @@ fn score_weights_sum_to_one_within_a_millionth() {
         ),
         (0.3, 1.0, 0.6)
     );
-    assert!(!usual.relative && scoring("overlap_measure: relative").relative);
+    assert_eq!(
+        (
+            usual.overlap_measure,
+            scoring("overlap_measure: relative").overlap_measure
+        ),
+        (OverlapMeasure::PromptFraction, OverlapMeasure::Relative)
+    );
     for load in ["0.3", "0.3000009", "0.2999991"] {
         scoring(&format!("load_weight: {load}"));
     }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use config::{ConfigChanges, LmcacheMode, Settings};
+use config::{ConfigChanges, Settings};
 use contract_id::contract;
+use routing::{LmcacheMode, Policy};
 
 use crate::sources::{problem, settings};
 
@@ -22,7 +23,7 @@ fn defaults_equal_those_of_the_seed_router() {
         .expect("a controller is named");
     assert_eq!(
         (lmcache.mode, lmcache.cache_weight, lmcache.fallback),
-        (LmcacheMode::Occupancy, 0.7, "power_of_two")
+        (LmcacheMode::Occupancy, 0.7, Policy::PowerOfTwo)
     );
     assert_eq!(
         (lmcache.poll_interval, lmcache.controller_timeout),
@@ -135,13 +136,7 @@ fn the_shared_prompt_cache_uses_the_redis_of_the_response_cache() {
     let shared = "controller_url: \"http://c:9000\", prompt_cache: {backend: redis}";
     let server = "response_cache: {redis: {url: \"redis://r\", pool_size: 3}}\n";
     let found = settings(&format!("{server}routing: {{lmcache: {{{shared}}}}}\n"));
-    let redis = found
-        .routing
-        .lmcache
-        .expect("a controller is named")
-        .prompt_cache
-        .redis
-        .expect("it is chosen");
+    let redis = found.prompt_cache_redis.expect("it is chosen");
     assert_eq!((redis.url.host(), redis.pool_size.get()), ("r", 3));
     let told = problem(&format!("routing: {{lmcache: {{{shared}}}}}\n"));
     assert_eq!(
@@ -157,16 +152,7 @@ fn the_shared_prompt_cache_uses_the_redis_of_the_response_cache() {
     let alone = settings(&format!(
         "{server}routing: {{lmcache: {{controller_url: \"http://c:9000\"}}}}\n"
     ));
-    assert_eq!(
-        alone
-            .routing
-            .lmcache
-            .expect("a controller is named")
-            .prompt_cache
-            .redis,
-        None,
-        "memory by default"
-    );
+    assert_eq!(alone.prompt_cache_redis, None, "memory by default");
     settings("routing: {lmcache: {prompt_cache: {backend: redis}}}\n");
 }
 

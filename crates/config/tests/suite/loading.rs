@@ -8,6 +8,7 @@ use config::{
 };
 use contract_id::contract;
 use kv_blocks::Tier;
+use routing::Policy;
 
 use crate::sources::{self, lines, load_all, settings};
 
@@ -31,7 +32,7 @@ fn an_empty_file_gives_every_default() {
         assert_eq!(settings.admin.listen, listen("127.0.0.1:9191"));
         assert!(settings.workers.is_empty());
         assert_eq!(settings.models.get("any").tokenizer, TokenizerSetting::Auto);
-        assert_eq!(settings.routing.policy, "warm");
+        assert_eq!(settings.routing.policy().as_str(), "warm");
         assert_eq!(settings.routing.tokenize_budget, Duration::from_millis(2));
         assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
         assert_eq!(settings.kv_events.memory_budget, 512 << 20);
@@ -266,7 +267,8 @@ fn a_policy_is_accepted_in_every_spelling() {
         assert_eq!(
             settings(&format!("routing: {{policy: {text}}}"))
                 .routing
-                .policy,
+                .policy()
+                .as_str(),
             policy,
             "{text}"
         );
@@ -319,7 +321,8 @@ fn the_busy_threshold_is_a_share_or_off() {
 
 #[test]
 fn a_flag_beats_the_environment_which_beats_the_file() {
-    let policy = |text, env: &[_], flags: &[_]| with_flags(text, env, flags).routing.policy;
+    let policy =
+        |text, env: &[_], flags: &[_]| with_flags(text, env, flags).routing.policy().as_str();
     let file = "routing: {policy: random}";
     let env = [("WARMROUTE_ROUTING__POLICY", "least_loaded")];
     let flag = [("routing.policy", "kv_aware", "--policy")];
@@ -453,7 +456,7 @@ fn a_model_overrides_routing_and_inherits_unset_values() {
     let chat = &models[0].1;
     assert_eq!(
         (chat.policy, chat.overlap_weight, chat.temperature),
-        (Some("kv_aware"), Some(2.0), None)
+        (Some(Policy::KvAware), Some(2.0), None)
     );
     assert_eq!(models[1].1.busy_threshold, Some(0.9));
     let shown = &settings.to_json()["routing"]["models"];
@@ -489,7 +492,7 @@ fn tier_weights_are_configurable_and_a_model_may_override_them() {
         let own = routing
             .models
             .first()
-            .and_then(|(_, own)| own.medium_weights);
+            .and_then(|(_, own)| own.medium_weights.over(all));
         (
             (all.gpu, all.cpu, all.disk),
             own.map(|own| (own.gpu, own.cpu, own.disk)),

@@ -2,8 +2,6 @@
 
 mod sources;
 
-mod convert;
-mod convert_flags;
 mod hostile;
 mod kv_events;
 mod lmcache;

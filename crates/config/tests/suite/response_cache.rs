@@ -52,13 +52,13 @@ fn the_cache_is_off_by_default_with_the_documented_bounds() {
 fn a_cache_in_redis_has_a_server_a_key_prefix_and_a_fallback() {
     let usual = cache("enabled: true, backend: redis, redis: {url: \"redis://r:1\"}");
     assert!(usual.is_in_redis());
-    let server = usual.redis.server.expect("one is named");
+    let server = usual.redis.server.as_ref().expect("one is named");
     assert_eq!(
         (server.url.host(), server.url.port(), server.pool_size.get()),
         ("r", 1, 8)
     );
     assert_eq!(usual.redis.key_prefix, "cr:resp:");
-    let fallback = usual.redis.fallback.expect("by default");
+    let fallback = usual.redis.fallback().expect("by default");
     assert_eq!(
         (fallback.capacity.get(), fallback.ttl),
         (1_000, Duration::from_secs(300))
@@ -68,7 +68,7 @@ fn a_cache_in_redis_has_a_server_a_key_prefix_and_a_fallback() {
     );
     assert_eq!(own.redis.key_prefix, "a:");
     assert_eq!(
-        own.redis.fallback.map(|it| (it.capacity.get(), it.ttl)),
+        own.redis.fallback().map(|it| (it.capacity.get(), it.ttl)),
         Some((7, Duration::from_secs(9)))
     );
     assert_eq!(
@@ -76,7 +76,7 @@ fn a_cache_in_redis_has_a_server_a_key_prefix_and_a_fallback() {
             "enabled: true, backend: redis, redis: {url: \"redis://r\", fallback_to_memory: false}"
         )
         .redis
-        .fallback,
+        .fallback(),
         None
     );
     assert_eq!(
@@ -105,7 +105,7 @@ fn tiers_have_their_documented_defaults_and_accept_other_values() {
         ("response-cache/", "us-east-1")
     );
     assert_eq!(
-        (usual.l2.credentials.is_none(), usual.l2.ttl_override),
+        (usual.l2.credentials().is_none(), usual.l2.ttl_override),
         (true, None)
     );
     assert!(usual.tiered.promote_on_hit);
@@ -120,7 +120,7 @@ fn tiers_have_their_documented_defaults_and_accept_other_values() {
     let own = &all.response_cache;
     assert!(own.is_in_redis() && own.redis.server.is_some());
     assert_eq!((own.l1.kind, own.l1.max_value_size), (L1Kind::Redis, 5));
-    let credentials = own.l2.credentials.as_ref().expect("both are set");
+    let credentials = own.l2.credentials().expect("both are set");
     assert_eq!(
         (
             credentials.access_key.expose(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use config::{LogFormat, LogLevel};
+use config::{HookErrorAction, LogFormat, LogLevel};
 use contract_id::contract;
 
 use crate::sources::{self, settings};
@@ -54,7 +54,7 @@ fn a_bare_number_has_the_unit_of_its_key_and_a_duration_names_its_own() {
 fn model_list_caching_and_deduplication_have_the_documented_defaults() {
     let usual = settings("");
     assert_eq!(usual.cache.model_ttl, Duration::from_secs(300));
-    assert_eq!(usual.cache.deduplication, Some(Duration::from_secs(60)));
+    assert_eq!(usual.cache.deduplication(), Some(Duration::from_secs(60)));
     let merged = usual.model_aggregation;
     assert_eq!(
         (merged.ttl, merged.soft_ttl_ratio, merged.max_entries),
@@ -64,16 +64,16 @@ fn model_list_caching_and_deduplication_have_the_documented_defaults() {
         (merged.empty_ttl, merged.empty_max_ttl),
         (Duration::from_secs(5), Duration::from_secs(60))
     );
-    assert_eq!(merged.background, Some(Duration::from_secs(10)));
+    assert_eq!(merged.background(), Some(Duration::from_secs(10)));
     assert_eq!(
         settings("cache: {enable_deduplication: false}")
             .cache
-            .deduplication,
+            .deduplication(),
         None
     );
     let off =
         settings("model_aggregation: {background_refresh: {enabled: false}}").model_aggregation;
-    assert_eq!(off.background, None);
+    assert_eq!(off.background(), None);
     let problem = sources::problem("model_aggregation: {empty_response_base_ttl_seconds: 90}");
     assert_eq!(
         problem.path,
@@ -131,20 +131,23 @@ fn each_hook_is_validated() {
     let text = "pre_routing_hooks:\n  - {name: guard, url: \"http://h:1/check\", timeout: 250ms, on_error: allow, on_reject: {status: 451, message: no}, models: [\"gpt-*\"]}\n  - {name: late, url: \"http://h:2\"}\n";
     let hooks = settings(text).hooks;
     assert_eq!(
-        (hooks[0].timeout, hooks[0].allow_on_error),
-        (Duration::from_millis(250), true)
+        (hooks[0].timeout, hooks[0].on_error),
+        (Duration::from_millis(250), HookErrorAction::Allow)
     );
     assert_eq!(
-        (hooks[0].reject_status, hooks[0].reject_message.as_deref()),
+        (
+            hooks[0].on_reject.status,
+            hooks[0].on_reject.message.as_deref()
+        ),
         (451, Some("no"))
     );
     assert_eq!(
         (
             hooks[1].timeout,
-            hooks[1].allow_on_error,
-            hooks[1].reject_status
+            hooks[1].on_error,
+            hooks[1].on_reject.status
         ),
-        (Duration::from_secs(1), false, 403)
+        (Duration::from_secs(1), HookErrorAction::Reject, 403)
     );
     for (text, path) in [
         ("{url: \"http://h:1\"}", "name"),
@@ -177,9 +180,9 @@ fn each_hook_is_validated() {
 #[contract("V42")]
 fn headers_of_the_other_router_are_off_by_default() {
     let usual = settings("").compat;
-    assert!(!usual.vllm_router_headers && usual.expose_routing_headers);
+    assert!(!usual.vllm_router_headers() && usual.expose_routing_headers);
     let set = settings("compat: {headers: [vllm-router], expose_routing_headers: false}").compat;
-    assert!(set.vllm_router_headers && !set.expose_routing_headers);
+    assert!(set.vllm_router_headers() && !set.expose_routing_headers);
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn settings() -> StreamSettings {
     let all = config::KvEventsSection {
         enabled: true,
         memory_budget: 1 << 20,
+        snapshot: None,
         block_hash: config::BlockHashKind::Xxh3,
         block_hash_seed: 1337,
         default_port: 1,

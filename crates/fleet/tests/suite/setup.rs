@@ -1,16 +1,11 @@
 //! A fleet over given engines, and waits for its findings.
 
-use std::{
-    num::{NonZeroU32, NonZeroUsize},
-    sync::Arc,
-    time::Duration,
-};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use config::{
     BlockHashKind, ChatTemplateSetting, CircuitBreakerSection, EventSource, HealthCheck,
     HealthChecksSection, KvCacheIndexSection, KvEventsSection, ModelEntry, ModelsSection,
-    Offloading, PredictionSection, ReplayEndpoint, ScoringSection, TokenizerSetting, WorkerEntry,
-    WorkerKvEvents,
+    PredictionSection, ReplayEndpoint, TokenizerSetting, WorkerEntry, WorkerKvEvents,
 };
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, Snapshot, WorkerView};
 use kv_blocks::{HashScheme, Role, Tier};
@@ -77,6 +72,7 @@ pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
             kv_events: KvEventsSection {
                 enabled: true,
                 memory_budget: 1 << 26,
+                snapshot: None,
                 block_hash: BlockHashKind::Xxh3,
                 block_hash_seed: 1337,
                 // Nothing listens on port 1: no test follows a foreign stream.
@@ -117,21 +113,8 @@ pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
         models: models(TokenizerSetting::Auto),
         max_prefix_length: 1024,
         kv_cache_index: KvCacheIndexSection {
-            redis: None,
-            enabled: false,
-            max_entries: NonZeroUsize::MIN,
             entry_ttl: PATIENCE,
-            scoring: ScoringSection {
-                relative: false,
-                overlap_weight: 0.6,
-                load_weight: 0.3,
-                health_weight: 0.1,
-                min_overlap_threshold: 0.3,
-                gpu_tier_weight: 1.0,
-                storage_tier_weight: 0.6,
-            },
-            offloading: Offloading::Off,
-            event_sources: Vec::new(),
+            ..KvCacheIndexSection::default()
         },
         hub_cache: HubCache::default(),
         redis: None,

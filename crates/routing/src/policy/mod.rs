@@ -4,11 +4,12 @@
 //! receipts are common to all policies and implemented elsewhere, so a new policy is one file, one
 //! name and one line in [`PolicyRules`].
 
-use std::{fmt, str::FromStr};
-
 use kv_blocks::{Target, WorkerId};
 
-pub use self::lmcache_aware::LMCACHE_PREFIX;
+pub use self::{
+    lmcache_aware::LMCACHE_PREFIX,
+    name::{Policy, UnknownPolicy},
+};
 
 use crate::{
     Affinity, MediumWeights, PrefixHolder, Rates, RoutingSettings, TargetLoad,
@@ -24,6 +25,7 @@ mod least_latency;
 mod least_loaded;
 mod lmcache_aware;
 mod load_factor;
+mod name;
 mod power_of_two;
 mod prefix_hash;
 mod prefix_memory_hint;
@@ -34,95 +36,7 @@ mod round_robin;
 mod warm;
 mod weighted_round_robin;
 
-/// A policy by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Each target in turn.
-    RoundRobin,
-    /// Any target.
-    Random,
-    /// The target with the fewest requests in flight.
-    LeastLoaded,
-    /// The target with the longest cached prefix.
-    KvAware,
-    /// The target with the lowest estimated cost in time.
-    Warm,
-    /// The target with the fewest blocks to compute and to hold.
-    DynamoCost,
-    /// The owner of the prompt's beginning, or the next target below its limit.
-    PrefixHash,
-    /// The target with the highest hash score for the session.
-    RendezvousHash,
-    /// The owner of the session on a ring.
-    ConsistentHash,
-    /// The less loaded of two random targets.
-    PowerOfTwo,
-    /// Each target in turn, in proportion to its weight.
-    WeightedRoundRobin,
-    /// The target with the shortest recent time to first token.
-    LeastLatency,
-    /// The longest cached prefix where it is long and load is even, else the least loaded.
-    CacheAware,
-    /// The target with the best figures of an LMCache controller.
-    LmcacheAware,
-    /// The best score of cache, load and health.
-    Composite,
-    /// As `Composite` where enough is cached, else the owner of the prompt's beginning.
-    Continuum,
-}
-
 impl Policy {
-    /// Every policy.
-    pub const ALL: [Self; 16] = [
-        Self::RoundRobin,
-        Self::Random,
-        Self::LeastLoaded,
-        Self::KvAware,
-        Self::Warm,
-        Self::DynamoCost,
-        Self::PrefixHash,
-        Self::RendezvousHash,
-        Self::ConsistentHash,
-        Self::PowerOfTwo,
-        Self::WeightedRoundRobin,
-        Self::LeastLatency,
-        Self::CacheAware,
-        Self::LmcacheAware,
-        Self::Composite,
-        Self::Continuum,
-    ];
-
-    /// Returns the name used in configuration, headers and receipts.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::RoundRobin => "round_robin",
-            Self::Random => "random",
-            Self::LeastLoaded => "least_loaded",
-            Self::KvAware => "kv_aware",
-            Self::Warm => "warm",
-            Self::DynamoCost => "dynamo_cost",
-            Self::PrefixHash => "prefix_hash",
-            Self::RendezvousHash => "rendezvous_hash",
-            Self::ConsistentHash => "consistent_hash",
-            Self::PowerOfTwo => "power_of_two",
-            Self::WeightedRoundRobin => "weighted_round_robin",
-            Self::LeastLatency => "least_latency",
-            Self::CacheAware => "cache_aware",
-            Self::LmcacheAware => "lmcache_aware",
-            Self::Composite => "composite",
-            Self::Continuum => "continuum",
-        }
-    }
-
-    /// Returns the other accepted name.
-    fn alias(self) -> Option<&'static str> {
-        match self {
-            Self::DynamoCost => Some("kv"),
-            Self::PrefixHash => Some("prefix_aware_hash"),
-            _ => None,
-        }
-    }
-
     /// Returns whether the policy uses an [`Affinity`].
     pub fn is_keyed(self) -> bool {
         matches!(
@@ -186,54 +100,6 @@ impl Policy {
             _ => self,
         }
     }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// A name that no policy has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("policy {0:?} is unknown: expected one of {names}", names = known_names())]
-pub struct UnknownPolicy(pub String);
-
-/// Returns all names, aliases in brackets.
-fn known_names() -> String {
-    let named = |policy: Policy| match policy.alias() {
-        Some(alias) => format!("{policy} (or {alias})"),
-        None => policy.to_string(),
-    };
-    Policy::ALL.map(named).join(", ")
-}
-
-impl FromStr for Policy {
-    type Err = UnknownPolicy;
-
-    /// Parses a name; case, `-` and `_` do not matter; `kv` is `dynamo_cost`, `prefix_aware_hash`
-    /// is `prefix_hash`.
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let asked = fold(name);
-        let named = |policy: &Self| {
-            std::iter::once(policy.as_str())
-                .chain(policy.alias())
-                .any(|known| fold(known) == asked)
-        };
-        // A client's value may have any length: the error repeats only enough of it to recognise
-        // it.
-        Self::ALL
-            .into_iter()
-            .find(named)
-            .ok_or_else(|| UnknownPolicy(name.chars().take(64).collect()))
-    }
-}
-
-fn fold(name: &str) -> String {
-    name.chars()
-        .filter(|c| !matches!(c, '-' | '_'))
-        .map(|c| c.to_ascii_lowercase())
-        .collect()
 }
 
 /// Unit of a policy's costs.
@@ -450,7 +316,7 @@ fn by_place(line: impl ExactSizeIterator<Item = usize>) -> Vec<CandidateCost> {
 }
 
 /// The rule of one policy. `price` reads its memory, `chosen` updates it.
-pub(crate) trait PolicyRule: fmt::Debug + Send {
+pub(crate) trait PolicyRule: std::fmt::Debug + Send {
     /// Returns the unit of the costs.
     fn unit(&self) -> CostUnit;
 

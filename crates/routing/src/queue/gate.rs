@@ -12,13 +12,14 @@ use crate::ledger::Ledger;
 pub(crate) struct TargetGate<'a> {
     pub(crate) ledger: &'a Ledger,
     /// A target with a longer backlog is closed.
-    pub(crate) hold_above: Duration,
+    pub(crate) longest_backlog: Duration,
 }
 
 impl TargetGate<'_> {
     pub(super) fn is_open(&self, now: Moment, target: Target, queue: &CandidateQueue) -> bool {
-        let begins =
-            || queue.any_ignores_backlog() || self.ledger.is_below(now, target, self.hold_above);
+        let begins = || {
+            queue.any_ignores_backlog() || self.ledger.is_below(now, target, self.longest_backlog)
+        };
         self.has_room(target, queue) && begins()
     }
 
@@ -30,7 +31,8 @@ impl TargetGate<'_> {
         queue: &CandidateQueue,
     ) -> Option<Moment> {
         if self.has_room(target, queue) {
-            self.ledger.falls_below_at(now, target, self.hold_above)
+            self.ledger
+                .falls_below_at(now, target, self.longest_backlog)
         } else {
             None
         }

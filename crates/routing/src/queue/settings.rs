@@ -2,34 +2,42 @@
 
 use std::time::Duration;
 
-/// Settings of the queue.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QueueSettings {
-    /// Whether requests are queued. A job without a wait budget ([`crate::Job::wait_budget`]) never
-    /// is.
-    pub enabled: bool,
-    /// A target with a longer backlog before the request gets no request that may wait. A value
-    /// below the time between an engine's first token and the router's notice of it leaves engines
-    /// idle.
-    pub hold_above: Duration,
-    /// Milliseconds of prefill that each millisecond waited makes up for.
-    pub ageing: f64,
-    /// Most queued requests.
-    pub max_entries: usize,
-    /// Most bytes that they retain together: bodies, prompts, candidate lists and the queue's own
-    /// entries.
-    pub max_bytes: u64,
+use settings::kinds::{SECONDS_OR_ZERO, float, int, size};
+
+settings::section! {
+    /// Section `queue`: requests queued in the router. A job without a wait budget
+    /// ([`crate::Job::wait_budget`]) never is.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct QueueSettings {
+        /// Requests wait here while workers that may take them are busy.
+        enabled: bool = "true", live, simulated;
+        /// How long, at most. Then a worker gets the request whatever it has to compute; while all
+        /// are above `routing.busy_threshold` it is refused.
+        wait: Duration = "30s", live, simulated;
+        /// How long a request waits while no worker can be used at all; 0 = it is refused at once.
+        engine_wait_timeout "engine_wait_timeout_secs": Duration = "0" in SECONDS_OR_ZERO, live;
+        /// Most requests that wait.
+        max_entries: usize = "10000" in int(1, 10_000_000), live, simulated;
+        /// Most bytes that they keep: bodies, prompts and lists of workers.
+        max_bytes: u64 = "512MiB" in size(1 << 10, 1 << 50), live;
+        /// Policy `warm` binds a request late: a worker with more than this to compute is not given
+        /// another.
+        hold_above: Duration = "25ms" in SECONDS_OR_ZERO, live, simulated;
+        /// The shortest prompt goes first; each millisecond waited makes up for so many
+        /// milliseconds of prefill.
+        ageing: f64 = "0.05" in float(0.0, 100.0), live, simulated;
+        /// Tell vLLM workers that order too, as each request's `priority`. They have to run with
+        /// `--scheduling-policy priority`, or refuse such requests.
+        engine_priority: bool = "false", live, simulated;
+    }
 }
 
-impl Default for QueueSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            hold_above: Duration::from_millis(25),
-            ageing: 0.05,
-            max_entries: 10_000,
-            max_bytes: 512 * 1024 * 1024,
-        }
+impl QueueSettings {
+    /// Returns the backlog, in milliseconds, above which a target gets no further request that may
+    /// wait. A value below the time between an engine's first token and the router's notice of it
+    /// leaves engines idle.
+    pub(crate) fn longest_backlog_ms(&self) -> f64 {
+        self.hold_above.as_secs_f64() * 1e3
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{Attempt, DecisionId, Receipt};
-use crate::{Policy, ScoredCandidate};
+use crate::{DecisionsSection, Policy, ScoredCandidate};
 
 /// The size limits of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +22,15 @@ pub struct ReceiptRingLimits {
 
 impl Default for ReceiptRingLimits {
     fn default() -> Self {
+        Self::from(&DecisionsSection::default())
+    }
+}
+
+impl From<&DecisionsSection> for ReceiptRingLimits {
+    fn from(section: &DecisionsSection) -> Self {
         Self {
-            entries: 1000,
-            bytes: 16 << 20,
+            entries: section.ring_entries,
+            bytes: section.ring_bytes,
         }
     }
 }

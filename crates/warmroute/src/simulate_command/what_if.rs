@@ -3,43 +3,10 @@
 
 use std::time::Duration;
 
-use config::{Override, Settings, nearest};
+use config::{Override, Settings, nearest, simulated_keys};
 use routing::{CacheSource, RoutingSettings};
 
 use crate::{cli::NameValue, settings, wire_up};
-
-/// Keys that affect a simulation. `--policy` replaces `routing.policy`.
-const KEYS: &[&str] = &[
-    "routing.overlap_weight",
-    "routing.temperature",
-    "routing.track_active_blocks",
-    "routing.speculative",
-    "routing.speculative_ttl",
-    "routing.hash_seed_of_rings",
-    "routing.dynamo.active_request_weight",
-    "routing.dynamo.host_cache_hit_weight",
-    "routing.dynamo.disk_cache_hit_weight",
-    "routing.medium_weights.gpu",
-    "routing.medium_weights.cpu",
-    "routing.medium_weights.disk",
-    "queue.enabled",
-    "queue.wait",
-    "queue.hold_above",
-    "queue.ageing",
-    "queue.engine_priority",
-    "queue.max_entries",
-    "kv_events.enabled",
-    "kv_events.prediction.ttl",
-    "prefix_routing.enabled",
-    "prefix_routing.load_factor_epsilon",
-    "prefix_routing.virtual_nodes",
-    "kv_cache_index.scoring.overlap_measure",
-    "kv_cache_index.scoring.overlap_weight",
-    "kv_cache_index.scoring.load_weight",
-    "kv_cache_index.scoring.health_weight",
-    "kv_cache_index.scoring.min_overlap_threshold",
-    "kv_cache_index.scoring.gpu_tier_weight",
-];
 
 /// The part of a router's configuration that affects a simulation.
 #[derive(Clone, Debug)]
@@ -103,19 +70,21 @@ fn of(settings: &Settings) -> ConfiguredRouter {
     }
 }
 
-/// Returns the message for a key that does not affect a simulation.
+/// Returns the message for a key that does not affect a simulation. `--policy` replaces
+/// `routing.policy`.
 fn refusal(key: &str) -> Option<String> {
-    if KEYS.contains(&key) {
+    let keys = simulated_keys();
+    if keys.iter().any(|known| known == key) {
         return None;
     }
     let ending = || {
-        KEYS.iter()
+        keys.iter()
             .find(|known| known.rsplit('.').next() == Some(key))
-            .map(|known| (*known).to_owned())
+            .cloned()
     };
-    let hint = match nearest(key, KEYS.iter().copied()).or_else(ending) {
+    let hint = match nearest(key, keys.iter().map(String::as_str)).or_else(ending) {
         Some(near) => format!("did you mean `{near}`?"),
-        None => format!("expected one of {}", KEYS.join(", ")),
+        None => format!("expected one of {}", keys.join(", ")),
     };
     Some(format!(
         "--set: {key}: no key that the simulator goes by; {hint}"
@@ -146,8 +115,8 @@ mod tests {
 
     #[test]
     fn every_key_is_one_of_the_configuration() {
-        for key in KEYS {
-            let problem = with(&[(key, "?")]).unwrap_err();
+        for key in simulated_keys() {
+            let problem = with(&[(&key, "?")]).unwrap_err();
             assert!(
                 problem.starts_with(&format!("--set: {key}: ")) && problem.contains("expected"),
                 "{problem}"
@@ -158,7 +127,7 @@ mod tests {
     #[test]
     fn the_manual_has_every_key() {
         let manual = include_str!("../../../../docs/simulate.md");
-        for key in KEYS {
+        for key in simulated_keys() {
             assert!(manual.contains(&format!("`{key}`")), "{key}");
         }
     }

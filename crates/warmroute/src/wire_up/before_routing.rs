@@ -1,6 +1,7 @@
 //! Settings of the steps before the decision: hooks, model names and lists, and their reply
 //! headers.
 
+use config::HookErrorAction;
 use gateway::{HookSettings, ModelListSettings, ModelNameRule, ModelNames, ReplyHeaders};
 
 /// Returns the hooks; their URLs were checked with the configuration.
@@ -10,9 +11,9 @@ pub(super) fn hooks(hooks: &[config::HookEntry]) -> Vec<HookSettings> {
             name: hook.name.as_str().into(),
             url: hook.url.parse().ok()?,
             timeout: hook.timeout,
-            allow_on_error: hook.allow_on_error,
-            reject_status: hook.reject_status,
-            reject_message: hook.reject_message.clone(),
+            allow_on_error: hook.on_error == HookErrorAction::Allow,
+            reject_status: hook.on_reject.status,
+            reject_message: hook.on_reject.message.clone(),
             models: hook.models.clone(),
         })
     };
@@ -37,10 +38,10 @@ pub(super) fn names(models: &config::ModelsSection) -> ModelNames {
 }
 
 /// Returns the settings of reply headers.
-pub(super) fn headers(compat: config::CompatSection) -> ReplyHeaders {
+pub(super) fn headers(compat: &config::CompatSection) -> ReplyHeaders {
     ReplyHeaders {
         expose: compat.expose_routing_headers,
-        vllm_router: compat.vllm_router_headers,
+        vllm_router: compat.vllm_router_headers(),
     }
 }
 
@@ -53,6 +54,6 @@ pub(super) fn model_lists(settings: &config::Settings) -> ModelListSettings {
         soft_ratio: merged.soft_ttl_ratio,
         empty_ttl: merged.empty_ttl,
         empty_max_ttl: merged.empty_max_ttl,
-        background: merged.background,
+        background: merged.background(),
     }
 }

@@ -1,11 +1,10 @@
 //! Settings of routing by prompt content, for the request path.
 
-use config::{SemanticClusters, SharedPrefixRouting};
 use gateway::{Cluster, ClusterSettings, SharedPrefixSettings};
-use routing::PrefixMemorySettings;
+use routing::{PrefixMemorySettings, SemanticCluster, SemanticClusters, SharedPrefixRouting};
 
 pub(super) fn clusters(settings: &SemanticClusters) -> ClusterSettings {
-    let cluster = |cluster: &config::SemanticCluster| Cluster {
+    let cluster = |cluster: &SemanticCluster| Cluster {
         name: cluster.name.as_str().into(),
         examples: cluster.examples.clone(),
         workers: cluster
@@ -25,10 +24,6 @@ pub(super) fn clusters(settings: &SemanticClusters) -> ClusterSettings {
 pub(super) fn shared_prefixes(settings: SharedPrefixRouting) -> SharedPrefixSettings {
     SharedPrefixSettings {
         prefix_chars: settings.prefix_chars,
-        memory: PrefixMemorySettings {
-            ttl: settings.ttl,
-            write_probability: settings.write_probability,
-            max_entries: settings.max_entries,
-        },
+        memory: PrefixMemorySettings::from(&settings),
     }
 }

@@ -12,10 +12,7 @@ use gateway::{
 };
 use kv_blocks::HashScheme;
 use kv_index::IndexSettings;
-use routing::{
-    OverlapMeasure, Policy, QueueSettings, RingSettings, RoutingSettings, ScoringSettings,
-    SessionMode, receipt::ReceiptRingLimits,
-};
+use routing::{DecisionLogSection, RoutingSettings};
 
 use super::{before_routing, content_routing, lmcache, model_routing};
 
@@ -46,15 +43,7 @@ pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
     }
 }
 
-/// Returns the limits of the receipt ring.
-pub(super) fn ring(decisions: &config::DecisionsSection) -> ReceiptRingLimits {
-    ReceiptRingLimits {
-        entries: decisions.ring_entries,
-        bytes: decisions.ring_bytes,
-    }
-}
-
-pub(super) fn decision_log(log: config::DecisionLogSection) -> DecisionLogSettings {
+pub(super) fn decision_log(log: DecisionLogSection) -> DecisionLogSettings {
     DecisionLogSettings {
         path: log.path,
         interval: log.interval,
@@ -65,66 +54,12 @@ pub(super) fn decision_log(log: config::DecisionLogSection) -> DecisionLogSettin
 
 /// Returns the settings of the decision.
 pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
-    let routing = &settings.routing;
     RoutingSettings {
-        // A test parses every word that the configuration takes.
-        policy: routing.policy.parse().unwrap_or(Policy::Warm),
-        ring: RingSettings {
-            virtual_nodes: settings.prefix_routing.virtual_nodes,
-            load_factor_epsilon: settings.prefix_routing.load_factor_epsilon,
-            seed: routing.hash_seed_of_rings,
-        },
-        lmcache: lmcache::policy(settings),
-        continuum_ring: settings.prefix_routing.enabled,
-        scoring: scoring(&settings.kv_cache_index.scoring),
-        overlap_weight: routing.overlap_weight,
-        temperature: routing.temperature,
-        speculative: routing.speculative,
-        speculative_ttl: routing.speculative_ttl,
+        scoring: settings.kv_cache_index.scoring,
         prediction_ttl: settings.kv_events.prediction.ttl,
-        medium_weights: model_routing::medium_weights(routing.medium_weights),
-        dynamo: model_routing::dynamo(routing.dynamo),
-        session: match routing.session.mode {
-            config::SessionMode::Soft => SessionMode::Soft,
-            config::SessionMode::Hard => SessionMode::Hard,
-            config::SessionMode::Off => SessionMode::Off,
-        },
-        queue: QueueSettings {
-            enabled: settings.queue.enabled,
-            hold_above: settings.queue.hold_above,
-            ageing: settings.queue.ageing,
-            max_entries: settings.queue.max_entries,
-            max_bytes: settings.queue.max_bytes,
-        },
-        track_active_blocks: routing.track_active_blocks,
+        queue: settings.queue,
         kept_candidates: settings.decisions.candidates,
-        ..RoutingSettings::default()
-    }
-}
-
-pub(super) fn thresholds(settings: &config::ParitySection) -> parity::ParitySettings {
-    parity::ParitySettings {
-        window: settings.window,
-        min_joined: settings.min_joined,
-        drift_ratio: settings.drift_ratio,
-        downgrade_ratio: settings.downgrade_ratio,
-        recover_ratio: settings.recover_ratio,
-    }
-}
-
-fn scoring(scoring: &config::ScoringSection) -> ScoringSettings {
-    ScoringSettings {
-        overlap_measure: if scoring.relative {
-            OverlapMeasure::Relative
-        } else {
-            OverlapMeasure::PromptFraction
-        },
-        overlap_weight: scoring.overlap_weight,
-        load_weight: scoring.load_weight,
-        health_weight: scoring.health_weight,
-        min_overlap_threshold: scoring.min_overlap_threshold,
-        gpu_tier_weight: scoring.gpu_tier_weight,
-        storage_tier_weight: scoring.storage_tier_weight,
+        ..RoutingSettings::of(&settings.routing, &settings.prefix_routing)
     }
 }
 
@@ -195,8 +130,8 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> RequestSettings 
             .map(content_routing::clusters),
         names: before_routing::names(&settings.models),
         hooks: before_routing::hooks(&settings.hooks),
-        headers: before_routing::headers(settings.compat),
-        deduplication: settings.cache.deduplication,
+        headers: before_routing::headers(&settings.compat),
+        deduplication: settings.cache.deduplication(),
         model_lists: before_routing::model_lists(settings),
         hedge_after: request.hedge_after,
         shared_prefixes: settings
@@ -216,7 +151,7 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> RequestSettings 
 
 fn disaggregation(settings: &Settings) -> Disaggregation {
     Disaggregation {
-        connector: settings.disaggregation.enabled.then_some(
+        connector: settings.disaggregation.enabled().then_some(
             match settings.disaggregation.connector {
                 config::Connector::Nixl => Connector::Nixl,
                 config::Connector::Mooncake => Connector::Mooncake,
@@ -224,37 +159,7 @@ fn disaggregation(settings: &Settings) -> Disaggregation {
             },
         ),
         uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
-        prefill_policy: model_routing::policy(settings.routing.prefill_policy),
-        decode_policy: model_routing::policy(settings.routing.decode_policy),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_policy_that_the_configuration_takes_is_there_and_the_other_way_round() {
-        let schema = config::schema();
-        let words = schema["properties"]["routing"]["properties"]["policy"]["enum"]
-            .as_array()
-            .expect("a list of words");
-        let known: Vec<Policy> = words
-            .iter()
-            .map(|word| {
-                word.as_str()
-                    .expect("a word")
-                    .parse()
-                    .unwrap_or_else(|error| panic!("{error}"))
-            })
-            .collect();
-        for policy in Policy::ALL {
-            assert_eq!(
-                known.iter().filter(|known| **known == policy).count(),
-                1,
-                "{policy}"
-            );
-        }
-        assert_eq!(known.len(), Policy::ALL.len());
+        prefill_policy: settings.routing.prefill_policy,
+        decode_policy: settings.routing.decode_policy,
     }
 }

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use ::lmcache::{Controller, ControllerSettings, Instances, LookupMode, bearer};
-use config::{LmcacheMode, RoutingSection, Settings};
+use config::Settings;
 use prometheus_client::registry::Registry;
-use routing::LmcacheSettings;
+use routing::{LmcacheMode, RoutingSection};
 use tokenization::TokenCacheSettings;
-
-use super::model_routing;
 
 /// Returns the controller, if one is configured. Its URL was checked with the configuration.
 pub(super) fn controller(
@@ -32,18 +30,6 @@ pub(super) fn controller(
         instances: Instances::new(settings.worker_map.clone()),
     };
     Some(Arc::new(Controller::start(asked, registry)))
-}
-
-pub(super) fn policy(settings: &Settings) -> LmcacheSettings {
-    let usual = LmcacheSettings::default();
-    settings
-        .routing
-        .lmcache
-        .as_ref()
-        .map_or(usual, |lmcache| LmcacheSettings {
-            cache_weight: lmcache.cache_weight,
-            fallback: model_routing::policy(Some(lmcache.fallback)).unwrap_or(usual.fallback),
-        })
 }
 
 pub(super) fn token_cache(settings: &Settings) -> TokenCacheSettings {

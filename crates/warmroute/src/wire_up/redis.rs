@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{LmcacheSection, Settings};
+use config::Settings;
 use fleet::RedisPool;
 use net::Clock;
 use prometheus_client::registry::Registry;
@@ -22,17 +22,12 @@ pub(super) fn pool(
     registry: &mut Registry,
 ) -> Result<Option<Arc<RedisPool>>, PoolError> {
     let of_replies = settings.response_cache.redis.server.as_ref();
-    let of_tokens = settings
-        .routing
-        .lmcache
-        .as_ref()
-        .and_then(|lmcache| lmcache.prompt_cache.redis.as_ref());
     let server = settings
         .kv_cache_index
         .redis
         .as_ref()
         .or(of_replies)
-        .or(of_tokens);
+        .or(settings.prompt_cache_redis.as_ref());
     let Some(server) = server else {
         return Ok(None);
     };
@@ -80,11 +75,11 @@ pub(super) fn replies(
 /// Returns the store of token ids from engines, on the same connections.
 #[cfg(feature = "redis-cache")]
 pub(super) fn tokens(
-    settings: Option<&LmcacheSection>,
+    settings: &Settings,
     pool: Option<&Arc<RedisPool>>,
     clock: Clock,
 ) -> Result<Option<RedisTokenStore>, SharedTokensError> {
-    if !are_shared(settings) {
+    if settings.prompt_cache_redis.is_none() {
         return Ok(None);
     }
     RedisTokenStore::start(pool.cloned(), clock).map(Some)
@@ -93,16 +88,12 @@ pub(super) fn tokens(
 /// As above, for a build without Redis.
 #[cfg(not(feature = "redis-cache"))]
 pub(super) fn tokens(
-    settings: Option<&LmcacheSection>,
+    settings: &Settings,
     _: Option<&Arc<RedisPool>>,
     clock: Clock,
 ) -> Result<Option<RedisTokenStore>, SharedTokensError> {
-    if !are_shared(settings) {
+    if settings.prompt_cache_redis.is_none() {
         return Ok(None);
     }
     RedisTokenStore::start(None, clock).map(Some)
-}
-
-fn are_shared(settings: Option<&LmcacheSection>) -> bool {
-    settings.is_some_and(|lmcache| lmcache.prompt_cache.redis.is_some())
 }

@@ -40,7 +40,7 @@ pub(super) fn store(
     let pool = Arc::clone(parts.redis.as_ref().ok_or(missing)?);
     let half = (pool.most_connections() / 2).max(1);
     let writes = (half / 4).max(1);
-    let stand_in = settings.redis.fallback.map(|_| pool.register_fallback());
+    let stand_in = settings.redis.fallback().map(|_| pool.register_fallback());
     let values = RedisValues::new(pool, settings.redis.key_prefix.clone());
     let store = RedisStore::new(
         values,
@@ -58,7 +58,7 @@ pub(super) fn store(
         tally: Arc::clone(&parts.tally),
         clock: parts.clock,
     };
-    let Some(fallback) = settings.redis.fallback else {
+    let Some(fallback) = settings.redis.fallback() else {
         return Ok(RedisBackend {
             store: Arc::new(BudgetedStore::new(Arc::new(store), with)),
             writes,

@@ -91,7 +91,7 @@ impl S3Store {
                 retry_timeout: LONGEST,
             })
             .with_http_connector(transport);
-        let builder = match &l2.credentials {
+        let builder = match &l2.credentials() {
             // Credentials do not come from the machine's metadata service: that would be a request
             // to an unconfigured address.
             None => builder.with_skip_signature(true),

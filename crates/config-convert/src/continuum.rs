@@ -1,0 +1,194 @@
+//! Converts the configuration of Continuum Router: its keys are ours, except for some with another
+//! name here.
+
+use super::converted_config::refused;
+use config::{Problem, ROOT, TOP_ALIASES, parse_yaml, report};
+use settings::{KeySchema, LocatedValue, MapEntry, ValueKind, ValueNode, ValueOrigin};
+
+const TITLE: &str = "Converted from a configuration of Continuum Router.";
+
+/// Keys with another name here: theirs, ours. Both are at most two steps deep.
+const RENAMED: &[(&[&str], &[&str])] = &[
+    (&["server", "bind_address"], &["server", "listen"]),
+    (&["server", "workers"], &["server", "runtime_threads"]),
+    (&["selection_strategy"], &["routing", "policy"]),
+    (&["load_balancer", "strategy"], &["routing", "policy"]),
+];
+
+/// Converts a configuration of Continuum Router to one of ours in YAML. `name` is the name of the
+/// file in problems.
+///
+/// Keys without a counterpart are listed in comments at the top, and so are those that this version
+/// refuses.
+///
+/// # Errors
+/// YAML errors of the text.
+///
+/// ```
+/// let theirs = "selection_strategy: LeastLatency\n\
+///     backends: [{name: a, url: 'http://10.0.0.5:8000', pool: x}]\n";
+/// let ours = config_convert::convert_continuum("config.yaml", theirs).expect("a file of that router");
+/// assert!(ours.contains("policy: LeastLatency"));
+/// assert!(ours.contains("# no counterpart: backends[0].pool\n"));
+/// ```
+pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>> {
+    let (tree, problems) = parse_yaml(text);
+    if !problems.is_empty() {
+        return Err(report(problems, name));
+    }
+    let origin = ValueOrigin::File { line: 1, column: 1 };
+    let mut tree = tree.unwrap_or(LocatedValue {
+        node: ValueNode::Null,
+        origin: origin.clone(),
+    });
+    if matches!(tree.node, ValueNode::Null) {
+        tree.node = ValueNode::Map(Vec::new());
+    }
+    rename(&mut tree);
+    let mut unused = Vec::new();
+    prune_top(&mut tree, &mut unused);
+    unused.sort_by_key(|(origin, _)| match origin {
+        ValueOrigin::File { line, column } => (*line, *column),
+        ValueOrigin::Named(_) => (0, 0),
+    });
+    // Texts keep their `${NAME}`, which means the same there.
+    let body = serde_saphyr::to_string(&tree.to_json()).unwrap_or_default();
+    let mut text = format!("# {TITLE}\n");
+    let refused = refused(&body);
+    if !refused.is_empty() {
+        text += &format!(
+            "# refused by `warmroute config check` in this version: {}\n",
+            refused.join(", ")
+        );
+    }
+    for (_, path) in unused {
+        text += &format!("# no counterpart: {path}\n");
+    }
+    Ok(text + &body)
+}
+
+/// Renames keys to their names here, unless that name exists already.
+fn rename(tree: &mut LocatedValue) {
+    for (theirs, ours) in RENAMED {
+        let Some(value) = taken(tree, theirs) else {
+            continue;
+        };
+        let origin = value.origin.clone();
+        let place = ours
+            .iter()
+            .try_fold(&mut *tree, |at, key| at.get_or_insert(key, &origin));
+        match place {
+            Some(place) if matches!(place.node, ValueNode::Null) => *place = value,
+            _ => {}
+        }
+    }
+}
+
+/// Removes and returns the value under a path, and a section that becomes empty.
+fn taken(tree: &mut LocatedValue, path: &[&str]) -> Option<LocatedValue> {
+    let (first, rest) = path.split_first()?;
+    let ValueNode::Map(entries) = &mut tree.node else {
+        return None;
+    };
+    let at = entries.iter().position(|entry| entry.key == *first)?;
+    if rest.is_empty() {
+        return Some(entries.remove(at).value);
+    }
+    let found = taken(&mut entries.get_mut(at)?.value, rest);
+    if entries
+        .get(at)
+        .is_some_and(|entry| matches!(&entry.value.node, ValueNode::Map(left) if left.is_empty()))
+    {
+        entries.remove(at);
+    }
+    found
+}
+
+fn prune_top(tree: &mut LocatedValue, unused: &mut Vec<(ValueOrigin, String)>) {
+    let ValueNode::Map(entries) = &mut tree.node else {
+        return;
+    };
+    entries.retain_mut(|entry| {
+        let alias = TOP_ALIASES
+            .iter()
+            .find(|(alias, _)| *alias == entry.key)
+            .map(|(_, path)| *path);
+        let own = [entry.key.as_str()];
+        let path: &[&str] = alias.unwrap_or(&own);
+        match kind_at(path) {
+            Some(kind) => {
+                prune(kind, &mut entry.value, &entry.key, unused);
+                true
+            }
+            None => {
+                unused.push((entry.origin.clone(), settings::shown_text(&entry.key)));
+                false
+            }
+        }
+    });
+}
+
+fn kind_at(path: &[&str]) -> Option<&'static ValueKind> {
+    let mut keys = ROOT;
+    let (last, sections) = path.split_last()?;
+    for section in sections {
+        match keys.iter().find(|key| key.name == *section)?.kind {
+            ValueKind::Section(inner) => keys = inner,
+            _ => return None,
+        }
+    }
+    keys.iter()
+        .find(|key| key.name == *last)
+        .map(|key| &key.kind)
+}
+
+/// Removes keys that the schema does not know.
+fn prune(
+    kind: &'static ValueKind,
+    given: &mut LocatedValue,
+    path: &str,
+    unused: &mut Vec<(ValueOrigin, String)>,
+) {
+    match (kind, &mut given.node) {
+        (ValueKind::Section(keys) | ValueKind::Worker(keys), ValueNode::Map(entries)) => {
+            prune_section(keys, entries, path, unused)
+        }
+        (ValueKind::List(item), ValueNode::List(items)) => {
+            for (at, inner) in items.iter_mut().enumerate() {
+                prune(item, inner, &format!("{path}[{at}]"), unused);
+            }
+        }
+        (ValueKind::Map(item), ValueNode::Map(entries)) => {
+            for entry in entries {
+                prune(
+                    item,
+                    &mut entry.value,
+                    &config::map_path(path, &entry.key),
+                    unused,
+                );
+            }
+        }
+        _ => {}
+    }
+}
+
+fn prune_section(
+    keys: &'static [KeySchema],
+    entries: &mut Vec<MapEntry>,
+    path: &str,
+    unused: &mut Vec<(ValueOrigin, String)>,
+) {
+    entries.retain_mut(|entry| {
+        let path = config::map_path(path, &entry.key);
+        match keys.iter().find(|key| key.name == entry.key) {
+            Some(key) => {
+                prune(&key.kind, &mut entry.value, &path, unused);
+                true
+            }
+            None => {
+                unused.push((entry.origin.clone(), path));
+                false
+            }
+        }
+    });
+}

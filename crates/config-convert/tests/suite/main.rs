@@ -1,0 +1,5 @@
+//! Conversion of other routers' configurations.
+
+mod command_lines;
+mod sources;
+mod vllm_router;

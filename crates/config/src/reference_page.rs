@@ -1,0 +1,139 @@
+//! Renders the table as a page for people.
+
+use std::fmt::Write as _;
+
+use settings::{Availability, KeySchema, ValueKind};
+
+use crate::reload::is_fixed;
+use crate::schema::{LATER_SECTIONS, ROOT};
+
+const HEAD: &str = "# Configuration
+
+One YAML file, `-c FILE`. This page is generated from the table that the program checks files against; a test keeps the
+two equal.
+
+- A value comes from the first of: flag, environment variable, file, default. The variable of a key is `WARMROUTE_` and
+  the key's path in capitals with `__` between levels: `routing.policy` is `WARMROUTE_ROUTING__POLICY`. Lists are written
+  with commas there; an empty variable counts as not set; an unknown `WARMROUTE_` variable is a problem.
+- `${NAME}` in a text of the file is replaced by that environment variable; an unset one is a problem. `$${` stands for
+  `${` itself.
+- Durations: `250ms`, `30s`, `5m`, `1h`, or a bare number of seconds. Sizes: `32KiB`, `512MiB`, `1MB`, or a bare number of
+  bytes. `~` means unset.
+- Unknown keys, keys that stand twice, values out of range: all problems of a file are reported at once, with line and
+  column, and the exit code is 78. `warmroute config check` does only that.
+- A changed file is taken over while the program runs, as are SIGHUP and `POST /admin/reload`; what is marked \"counts
+  from the next start on\" waits. A file with a problem changes nothing.
+- What is marked \"not active yet\" is checked and accepted, and has no effect in this version: a start says so once.
+- What is marked \"not built yet\" is known, but this version accepts only its default.
+
+";
+
+/// Returns `docs/configuration.md`: every key with its default, accepted values and meaning.
+pub fn reference_page() -> String {
+    let mut out = HEAD.to_owned();
+    for key in ROOT {
+        match key.kind {
+            ValueKind::Section(keys) => {
+                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
+                    .expect("a String takes everything");
+                table(keys, key.name, &mut out);
+            }
+            ValueKind::List(ValueKind::Worker(keys)) => {
+                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
+                    .expect("a String takes everything");
+                table(keys, "workers[]", &mut out);
+            }
+            ValueKind::List(ValueKind::Section(keys)) => {
+                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
+                    .expect("a String takes everything");
+                table(keys, &format!("{}[]", key.name), &mut out);
+            }
+            _ => {}
+        }
+    }
+    out += "## Sections of later versions\n\nKnown by name; a file that sets one is refused with a line that says so: ";
+    out += &LATER_SECTIONS
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
+    out + ".\n"
+}
+
+fn table(keys: &[KeySchema], path: &str, out: &mut String) {
+    out.push_str("| key | default | takes | meaning |\n|---|---|---|---|\n");
+    rows(keys, path, out);
+    out.push('\n');
+}
+
+fn rows(keys: &[KeySchema], path: &str, out: &mut String) {
+    for key in keys {
+        let path = format!("{path}.{}", key.name);
+        match key.kind {
+            ValueKind::Section([]) => {
+                writeln!(
+                    out,
+                    "| `{path}` | `{{}}` | {} | {} |",
+                    key.kind.expected(),
+                    key.doc
+                )
+                .expect("a String takes everything");
+            }
+            ValueKind::Section(inner) => rows(inner, &path, out),
+            ValueKind::List(ValueKind::Section(inner)) => {
+                row(key, &path, out);
+                rows(inner, &format!("{path}[]"), out);
+            }
+            ValueKind::Map(ValueKind::Section(inner)) => {
+                row(key, &path, out);
+                rows(inner, &format!("{path}.NAME"), out);
+            }
+            _ => row(key, &path, out),
+        }
+    }
+}
+
+fn row(key: &KeySchema, path: &str, out: &mut String) {
+    let default = if key.default.is_empty() {
+        "\"\""
+    } else {
+        key.default
+    };
+    let later = match key.built {
+        Availability::Now => "",
+        Availability::Idle => " *Not active yet.*",
+        Availability::Later => " *Not built yet.*",
+    };
+    let fixed = if later.is_empty() && is_fixed(path) {
+        " *Counts from the next start on.*"
+    } else {
+        ""
+    };
+    let takes = takes(&key.kind);
+    writeln!(
+        out,
+        "| `{path}` | `{default}` | {takes} | {}{later}{fixed} |",
+        key.doc
+    )
+    .expect("a String takes everything");
+}
+
+fn takes(kind: &ValueKind) -> String {
+    match kind {
+        ValueKind::Duration { .. } => "duration".into(),
+        ValueKind::List(item) => format!("list: {}", takes(item)),
+        ValueKind::WordOr(choices, other) => {
+            let words: Vec<_> = choices
+                .iter()
+                .filter(|choice| choice.built == Availability::Now)
+                .map(|c| c.word)
+                .collect();
+            if words.is_empty() {
+                takes(other)
+            } else {
+                format!("{}, or {}", words.join(", "), takes(other))
+            }
+        }
+        other => other.expected(),
+    }
+}

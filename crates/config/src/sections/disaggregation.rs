@@ -1,0 +1,60 @@
+//! Section `disaggregation`: one worker computes the prompt, another generates the reply.
+
+settings::section! {
+    /// Section `disaggregation`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct DisaggregationSection {
+        /// `auto` = requests of a model that has prefill workers are split; `off` = never, and
+        /// prefill workers get nothing.
+        mode: DisaggregationMode = "auto", live;
+        /// How engines hand a prompt's KV over.
+        connector: Connector = "nixl", live;
+        /// A decode worker that lacks no more than so many tokens of a prompt computes it itself; 0
+        /// = off.
+        uncached_token_threshold: u32 = "0", live;
+        /// What becomes of a request whose prefill fails or has no worker: its decode worker
+        /// computes the prompt.
+        fallback: PrefillFallback = "decode_only", live;
+    }
+}
+
+impl DisaggregationSection {
+    /// Returns whether requests are split for models that have prefill workers.
+    pub fn enabled(&self) -> bool {
+        self.mode == DisaggregationMode::Auto
+    }
+}
+
+settings::words! {
+    /// When requests are split.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DisaggregationMode {
+        /// For models that have prefill workers.
+        Auto = "auto",
+        /// Never.
+        Off = "off",
+    }
+}
+
+settings::words! {
+    /// Transfer of a prompt's KV between engines.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Connector {
+        /// vLLM's NIXL connector: the prefill's reply names the source for the decode worker.
+        Nixl = "nixl",
+        /// vLLM's Mooncake connector: a transfer id joins both workers, through the prefill
+        /// worker's bootstrap server.
+        Mooncake = "mooncake",
+        /// SGLang: a room of the prefill worker's bootstrap server joins both workers.
+        Sglang = "sglang",
+    }
+}
+
+settings::words! {
+    /// What becomes of a request whose prefill fails.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PrefillFallback {
+        /// Its decode worker computes the prompt.
+        DecodeOnly = "decode_only",
+    }
+}

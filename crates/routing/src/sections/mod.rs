@@ -1,0 +1,16 @@
+//! Sections of the configuration that this crate reads.
+
+mod content;
+mod decisions;
+mod lmcache;
+mod prefix_routing;
+mod routing;
+
+pub use content::{SemanticCluster, SemanticClusters, SharedPrefixRouting};
+pub use decisions::{DecisionLogSection, DecisionsSection};
+pub use lmcache::{FALLBACKS, LmcacheMode, LmcacheSection, PromptCacheBackend, PromptCacheSection};
+pub use prefix_routing::PrefixRoutingSection;
+pub use routing::{
+    DynamoSettings, MediumWeightOverrides, MediumWeights, ModelRoutingEntry, RoutingSection,
+    SessionMode, SessionSection, WarmSection,
+};
