@@ -1,8 +1,8 @@
 //! Routing quality compared with golden values: a change that loses 2 % fails here and names the
 //! cell.
 //!
-//! `WARMROUTE_WRITE_GOLDEN=1 cargo test -p simulate --test quality` rewrites `golden.csv`;
-//! `docs/benchmarks/routing.md` says when that is right.
+//! `WARMROUTE_WRITE_GOLDEN=1 cargo test -p simulate --test suite quality::` rewrites
+//! `golden.csv`; `docs/benchmarks/routing.md` says when that is right.
 
 mod faults;
 mod figure;

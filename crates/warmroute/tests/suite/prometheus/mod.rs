@@ -1,5 +1,5 @@
-//! What a real Prometheus makes of `/metrics`: the queries and alerts that operators of prefix routing, response cache and
-//! KV index know give true data, unchanged.
+//! A real Prometheus scrapes `/metrics`: the known queries and alerts on prefix routing, response
+//! cache and KV index give correct data, unchanged.
 
 mod alerts;
 mod queries;

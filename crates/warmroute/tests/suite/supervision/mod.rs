@@ -1,4 +1,4 @@
-//! A router whose tasks panic, whose log nobody reads, and whose process stands still.
+//! A router with panicking tasks, an unread log, and a paused process.
 
 mod leases;
 mod logging;
