@@ -1,9 +1,10 @@
 //! Converts the configuration of Continuum Router: its keys are ours, except for some with another
 //! name here.
 
-use super::converted_config::refused;
 use config::{Problem, ROOT, TOP_ALIASES, parse_yaml, report};
 use settings::{KeySchema, LocatedValue, MapEntry, ValueKind, ValueNode, ValueOrigin};
+
+use super::converted_config::refused;
 
 const TITLE: &str = "Converted from a configuration of Continuum Router.";
 

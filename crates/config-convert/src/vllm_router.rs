@@ -3,37 +3,21 @@
 
 mod content;
 mod lmcache;
+mod pools;
 mod process;
 mod serving;
+mod urls;
+
+use config::{Problem, ROOT};
+use settings::{LocatedValue, MAX_DURATION, Range, Value, ValueError, ValueKind, ValueOrigin};
 
 use super::{
-    converted_config::{ConvertedConfig, ConvertedWorker, yaml},
+    converted_config::{ConvertedConfig, yaml},
     model_path::{ModelPath, model_path},
     source_config::{SourceConfig, SourceField, UnreadFields},
 };
-use config::{Problem, ROOT};
-use settings::{
-    Availability, CheckUrl, LocatedValue, MAX_DURATION, Range, Value, ValueError, ValueKind,
-    ValueNode, ValueOrigin, WordChoice,
-};
 
 const TITLE: &str = "Converted from a configuration of vLLM Router.";
-
-/// Values of `mode.type`; each mode has its lists of URLs.
-const MODE: ValueKind = ValueKind::Word(&[
-    mode("regular", &[]),
-    mode("openai", &[]),
-    mode("vllm_prefill_decode", &["vllm_pd"]),
-    mode("prefill_decode", &["pd_disaggregation"]),
-]);
-
-const fn mode(word: &'static str, also: &'static [&'static str]) -> WordChoice {
-    WordChoice {
-        word,
-        also,
-        built: Availability::Now,
-    }
-}
 
 /// Policies by the key of either side. That router's documents place them at the top level and
 /// under `mode`.
@@ -57,7 +41,6 @@ const WEIGHT: ValueKind = ValueKind::Float(Range {
     max: 1.0,
     open: false,
 });
-const PAIR: &str = "[URL, bootstrap port or null], or a URL";
 
 /// Mapping of a simple key.
 struct KeyMapping {
@@ -227,96 +210,6 @@ impl Conversion {
             .for_each(|fields| self.given.leave(fields));
     }
 
-    fn workers(&mut self, mode: &mut UnreadFields<'_>) {
-        let Some(word) = self.given.required(mode, "type", &MODE.expected()) else {
-            return;
-        };
-        match self.given.value(&word, &MODE) {
-            Some(Value::Word("regular")) => self.pool(mode, "worker_urls", None, any_url),
-            Some(Value::Word("openai")) => {
-                self.pool(mode, "worker_urls", Some(("type", "openai")), any_url)
-            }
-            Some(theirs) => {
-                if theirs == Value::Word("prefill_decode") {
-                    // The mode of SGLang's engines.
-                    self.set(
-                        "disaggregation.connector",
-                        "sglang".to_owned(),
-                        &mode.place("type", Some(&word)),
-                    );
-                }
-                self.prefill_pool(mode);
-                self.pool(mode, "decode_urls", Some(("role", "decode")), pool_url);
-            }
-            None => {}
-        }
-    }
-
-    fn pool(
-        &mut self,
-        mode: &mut UnreadFields<'_>,
-        key: &str,
-        word: Option<(&'static str, &'static str)>,
-        check: CheckUrl,
-    ) {
-        let Some(urls) = self.given.required(mode, key, "a list of URLs") else {
-            return;
-        };
-        for entry in self.given.items(&urls) {
-            if let Some(url) = self.given.url(&entry, check) {
-                self.ours.workers.push(ConvertedWorker {
-                    url,
-                    word,
-                    bootstrap_port: None,
-                });
-            }
-        }
-    }
-
-    fn prefill_pool(&mut self, mode: &mut UnreadFields<'_>) {
-        let Some(urls) = self
-            .given
-            .required(mode, "prefill_urls", &format!("a list of {PAIR}"))
-        else {
-            return;
-        };
-        for entry in self.given.items(&urls) {
-            self.prefill_worker(&entry);
-        }
-    }
-
-    fn prefill_worker(&mut self, entry: &SourceField<'_>) {
-        let (url, port) = match &entry.value.node {
-            ValueNode::Text(_) => (self.given.url(entry, pool_url), None),
-            ValueNode::List(pair) if pair.len() == 2 => {
-                let (url, port) = (entry.item(0, &pair[0]), entry.item(1, &pair[1]));
-                let filled = !matches!(port.value.node, ValueNode::Null);
-                let port = if filled {
-                    self.given.value(&port, &PORT)
-                } else {
-                    None
-                };
-                (self.given.url(&url, pool_url), port)
-            }
-            _ => {
-                let fault = ValueError::unusable(entry.value, &ValueKind::Free);
-                self.given.refuse(entry, fault.expected(PAIR));
-                (None, None)
-            }
-        };
-        let bootstrap_port = match port {
-            Some(Value::Int(port)) => Some(port),
-            _ => None,
-        };
-        if let Some(url) = url {
-            self.ours.workers.push(ConvertedWorker {
-                url,
-                word: Some(("role", "prefill")),
-                bootstrap_port,
-            });
-        }
-    }
-
     /// Returns the one that is present; both are a problem, as it would be unclear which one
     /// counts.
     fn either<'a>(
@@ -445,50 +338,4 @@ fn policy_of(name: &str) -> Option<&'static str> {
         .iter()
         .find(|policy| policy.matches(name))
         .map(|policy| policy.word)
-}
-
-/// Checks a worker's URL, also one of a Unix socket.
-fn any_url(url: &str) -> Result<String, String> {
-    match url.strip_prefix("unix://") {
-        Some(path) if path.starts_with('/') && path.len() > 1 && is_plain(path) => {
-            Ok(path.to_owned())
-        }
-        Some(_) => Err(format!("`{url}` is not unix:///PATH")),
-        None => http_url(url),
-    }
-}
-
-/// Checks the URL of a worker that transfers KV caches: others must reach its host.
-fn pool_url(url: &str) -> Result<String, String> {
-    if url.starts_with("unix:") {
-        return Err(format!(
-            "`{url}` is a Unix socket, which a prefill or decode worker cannot be behind"
-        ));
-    }
-    http_url(url)
-}
-
-/// Checks only the shape: `config check` reports details on the converted file.
-fn http_url(url: &str) -> Result<String, String> {
-    let refuse = || format!("`{url}` is not a URL of a worker");
-    let rest = url
-        .strip_prefix("http://")
-        .or_else(|| url.strip_prefix("https://"))
-        .ok_or_else(refuse)?;
-    let host_port = rest.split('/').next().unwrap_or_default();
-    let (host, port) = match host_port.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()),
-        _ => (host_port, Some(80)),
-    };
-    let port_fits = port.is_some_and(|port: u16| port > 0);
-    if port_fits && !host.is_empty() && is_plain(rest) {
-        Ok(host_port.to_owned())
-    } else {
-        Err(refuse())
-    }
-}
-
-fn is_plain(text: &str) -> bool {
-    text.bytes()
-        .all(|byte| byte.is_ascii_graphic() && !b"{}<>\"\\^`|".contains(&byte))
 }

@@ -1,7 +1,6 @@
 //! Renders the table as JSON Schema, for editors.
 
 use serde_json::{Map, Value as Json, json};
-
 use settings::{Availability, KeySchema, ValueKind, WordChoice};
 
 use crate::schema::{ROOT, TOP_ALIASES};

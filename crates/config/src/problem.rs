@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value as Json;
-
 use settings::ValueOrigin;
 
 /// Most problems reported; a file with more has one cause.

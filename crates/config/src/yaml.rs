@@ -11,7 +11,6 @@ use serde_saphyr::{
     Error, Options, Spanned,
     options::{DuplicateKeyPolicy, NonFiniteFloatPolicy},
 };
-
 use settings::{LocatedValue, MapEntry, ValueNode, ValueOrigin};
 
 use crate::problem::ProblemDraft;

@@ -3,7 +3,7 @@
 //! Wrong values are replaced by their defaults, marked [`CheckedValue::failed`], so that the checks
 //! between keys can still run and report problems.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
@@ -152,19 +152,6 @@ impl CheckedValue {
         self.int_or_word().expect("the schema makes this a number")
     }
 
-    /// Returns the number, which is not 0.
-    pub fn count(&self) -> NonZeroU32 {
-        self.count_or_word()
-            .expect("the schema makes this a number from 1 on")
-    }
-
-    /// Returns the number; words such as `auto` give `None`.
-    pub fn count_or_word(&self) -> Option<NonZeroU32> {
-        self.int_or_word()
-            .and_then(|number| u32::try_from(number).ok())
-            .and_then(NonZeroU32::new)
-    }
-
     /// Returns the number.
     pub fn float(&self) -> f64 {
         self.float_if_set().expect("the schema gives this a number")
@@ -174,20 +161,6 @@ impl CheckedValue {
     pub fn float_if_set(&self) -> Option<f64> {
         match self.value {
             Value::Float(number) => Some(number),
-            _ => None,
-        }
-    }
-
-    /// Returns the duration.
-    pub fn duration(&self) -> Duration {
-        self.duration_if_set()
-            .expect("the schema gives this a duration")
-    }
-
-    /// Returns the duration, if there is one.
-    pub fn duration_if_set(&self) -> Option<Duration> {
-        match self.value {
-            Value::Duration(duration) => Some(duration),
             _ => None,
         }
     }
@@ -206,11 +179,6 @@ impl CheckedValue {
             Value::Size(bytes) => Some(bytes),
             _ => None,
         }
-    }
-
-    /// Returns the number of bytes.
-    pub fn size_in_memory(&self) -> usize {
-        usize::try_from(self.size()).unwrap_or(usize::MAX)
     }
 
     /// Returns the text; words and unset give `None`.
@@ -233,14 +201,6 @@ impl CheckedValue {
     pub fn secret(&self) -> Option<&Secret> {
         match &self.value {
             Value::Secret(secret) => Some(secret),
-            _ => None,
-        }
-    }
-
-    /// Returns the address, if there is one.
-    pub fn redis_url(&self) -> Option<&RedisUrl> {
-        match &self.value {
-            Value::RedisUrl(url) => Some(url),
             _ => None,
         }
     }

@@ -7,10 +7,11 @@
 mod table;
 mod words;
 
-use self::table::{FLAGS, Flag, FlagMeaning, POLICY_NAMES};
-use super::vllm_router::convert_tree;
 use config::{Problem, ProblemDraft, report};
 use settings::{LocatedValue, MapEntry, ValueNode, ValueOrigin};
+
+use self::table::{FLAGS, Flag, FlagMeaning, POLICY_NAMES};
+use super::vllm_router::convert_tree;
 
 /// Router whose command line is converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

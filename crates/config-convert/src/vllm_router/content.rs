@@ -1,11 +1,12 @@
 //! Converts that router's routing by the meaning and by the beginning of prompts.
 
-use super::{Conversion, KeyMapping, WEIGHT, any_url, key};
+use settings::{MAX_DURATION, Value, ValueKind, word};
+
+use super::{Conversion, KeyMapping, WEIGHT, key, urls::any_url};
 use crate::{
     converted_config::{ConvertedWorker, host, quoted},
     source_config::{SourceField, UnreadFields},
 };
-use settings::{Availability, MAX_DURATION, Value, ValueKind, WordChoice};
 
 const CLUSTERS: &[KeyMapping] = &[
     key("threshold", "routing.semantic_clusters.threshold", WEIGHT),
@@ -54,18 +55,7 @@ const PREFIXES: &[KeyMapping] = &[
     ),
 ];
 
-const BACKEND: ValueKind = ValueKind::Word(&[
-    WordChoice {
-        word: "memory",
-        also: &[],
-        built: Availability::Now,
-    },
-    WordChoice {
-        word: "redis",
-        also: &[],
-        built: Availability::Now,
-    },
-]);
+const BACKEND: ValueKind = ValueKind::Word(&[word("memory"), word("redis")]);
 
 impl Conversion {
     pub(super) fn content(&mut self, top: &mut UnreadFields<'_>) {

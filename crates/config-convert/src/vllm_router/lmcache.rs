@@ -1,12 +1,13 @@
 //! Converts that router's use of LMCache's controller, and its cache of prompt tokens.
 
-use super::{Conversion, KeyMapping, WEIGHT, any_url, key};
+use routing::FALLBACKS;
+use settings::{MAX_DURATION, Value, ValueKind, ValueNode, ValueOrigin, word};
+
+use super::{Conversion, KeyMapping, WEIGHT, key, urls::any_url};
 use crate::{
     converted_config::{host, quoted},
     source_config::{SourceField, UnreadFields},
 };
-use routing::FALLBACKS;
-use settings::{Availability, MAX_DURATION, Value, ValueKind, ValueNode, ValueOrigin, WordChoice};
 
 /// That router's default URL of the controller.
 const USUAL_URL: &str = "http://localhost:9000";
@@ -21,16 +22,8 @@ const SECONDS: ValueKind = ValueKind::Int {
     max: MAX_DURATION.as_secs(),
 };
 
-const MODE: ValueKind = ValueKind::Word(&[plain("occupancy"), plain("prefix_lookup")]);
-const BACKEND: ValueKind = ValueKind::Word(&[plain("memory"), plain("redis")]);
-
-const fn plain(word: &'static str) -> WordChoice {
-    WordChoice {
-        word,
-        also: &[],
-        built: Availability::Now,
-    }
-}
+const MODE: ValueKind = ValueKind::Word(&[word("occupancy"), word("prefix_lookup")]);
+const BACKEND: ValueKind = ValueKind::Word(&[word("memory"), word("redis")]);
 
 const CONTROLLER: &[KeyMapping] = &[
     key("lookup_mode", "routing.lmcache.mode", MODE),

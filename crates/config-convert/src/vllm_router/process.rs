@@ -1,11 +1,12 @@
 //! Converts settings of the process that only flags set, under keys of their own.
 
+use settings::{MAX_DURATION, Range, ValueKind, word, word_or};
+
 use super::{Conversion, KeyMapping, key};
 use crate::{
     converted_config::{quoted, yaml},
     source_config::UnreadFields,
 };
-use settings::{Availability, MAX_DURATION, Range, ValueKind, WordChoice};
 
 const SECONDS: ValueKind = ValueKind::Int {
     min: 1,
@@ -18,19 +19,11 @@ const SECONDS_OR_ZERO: ValueKind = ValueKind::Int {
 
 /// Log levels of both routers.
 const LEVEL: ValueKind = ValueKind::Word(&[
-    level("debug", &[]),
-    level("info", &[]),
-    level("warn", &["warning"]),
-    level("error", &["critical"]),
+    word("debug"),
+    word("info"),
+    word_or("warn", &["warning"]),
+    word_or("error", &["critical"]),
 ]);
-
-const fn level(word: &'static str, also: &'static [&'static str]) -> WordChoice {
-    WordChoice {
-        word,
-        also,
-        built: Availability::Now,
-    }
-}
 
 const PROCESS: &[KeyMapping] = &[
     key(

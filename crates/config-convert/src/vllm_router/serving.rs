@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use settings::{MAX_DURATION, Value, ValueKind};
+
 use super::{Conversion, KeyMapping, key};
 use crate::source_config::UnreadFields;
-use settings::{MAX_DURATION, Value, ValueKind};
 
 const SECONDS: ValueKind = ValueKind::Int {
     min: 1,
