@@ -108,7 +108,13 @@ fn time_outs_that_a_pause_caused_are_not_held_against_a_worker() {
     pause(&router);
     // They may time out, once.
     for client in &mut clients {
-        assert!(matches!(client.reply().status, 200 | 504));
+        let reply = client.reply();
+        assert!(
+            matches!(reply.status, 200 | 504),
+            "{} {}",
+            reply.status,
+            reply.text()
+        );
     }
     assert_eq!(router.workers()[0]["state"], "ready", "{}", router.stderr());
     assert!(!router.stderr().contains("ejected"), "{}", router.stderr());
