@@ -108,7 +108,13 @@ fn timeouts_caused_by_a_pause_do_not_count_against_a_worker() {
     pause(&router);
     // The requests may time out once.
     for client in &mut clients {
-        assert!(matches!(client.reply().status, 200 | 504));
+        let reply = client.reply();
+        assert!(
+            matches!(reply.status, 200 | 504),
+            "{} {}",
+            reply.status,
+            reply.text()
+        );
     }
     assert_eq!(router.workers()[0]["state"], "ready", "{}", router.stderr());
     assert!(!router.stderr().contains("ejected"), "{}", router.stderr());
