@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kv_blocks::Target;
 
-use crate::{Decision, ExcludedTarget, Policy, PrefillLeg};
+use crate::{Decision, ExcludedTarget, Policy, PrefillLeg, ReservationId, Ticket};
 
 /// The answer to a job.
 #[derive(Debug)]
@@ -41,14 +41,6 @@ pub struct Leg {
     /// The target.
     pub target: Target,
 }
-
-/// The id of a load counted on a target; never reused in a router's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ReservationId(pub u64);
-
-/// The id of a queued request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
 
 /// A queued request that may start now.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use crate::{
     WaitBudget, WaitReason,
     choice::Choice,
     policy::PolicyCandidate,
-    pools::PoolSplit,
+    pool_split::PoolSplit,
     queue::{
         CandidateSet, OrderKey, OrderTerms, QueueEntry, QueuedJob, QueuedRequest, RELEASE_BUDGET,
-        ReleaseCandidate, fingerprint, shared,
+        ReleaseCandidate, TargetGate, fingerprint, shared,
     },
     router::{BlockCounting, ScoredChoice, not_pinned, prefill_ms},
     state::RouterState,
@@ -115,7 +115,7 @@ impl Router {
         state.queue.push(
             now,
             &settings.queue,
-            state.ledger.gate(&settings.queue),
+            TargetGate::new(&state.ledger, &settings.queue),
             entrant,
         )
     }
@@ -185,7 +185,7 @@ impl Router {
         let state = &mut *self.state.lock();
         state.queue.replace(
             now,
-            state.ledger.gate(&waiting),
+            TargetGate::new(&state.ledger, &waiting),
             ticket,
             (queued, until, minds_backlog),
         )
@@ -218,7 +218,7 @@ impl Router {
         let waiting = self.settings.load().queue;
         let RouterState { queue, ledger, .. } = &mut *self.state.lock();
         if ledger.observe_usage(target, ratio, total_blocks) {
-            queue.usage_changed(now, target, ledger.gate(&waiting));
+            queue.usage_changed(now, target, TargetGate::new(ledger, &waiting));
         }
     }
 
@@ -231,7 +231,7 @@ impl Router {
             if queue.next_work().is_none_or(|then| then > now) {
                 return Vec::new();
             }
-            queue.pick(now, ledger.gate(&waiting), RELEASE_BUDGET)
+            queue.pick(now, TargetGate::new(ledger, &waiting), RELEASE_BUDGET)
         };
         let price = |pick| {
             let split = PoolSplit::of(&ReleaseCandidate::job(pick));
@@ -353,9 +353,11 @@ impl Router {
     ) -> Option<ScoredChoice<'a>> {
         let job = &priced.split.decode;
         let mut excluded = job.excluded.to_vec();
-        let survey = state
-            .ledger
-            .exclude_busy(job, priced.survey.clone(), &mut excluded)?;
+        let survey =
+            priced
+                .survey
+                .clone()
+                .exclude_busy(job.busy_threshold, &state.ledger, &mut excluded)?;
         let policy = self.policy(job.policy);
         let choice = state.choose(now, job, policy, &self.settings.load(), survey);
         Some(ScoredChoice {

@@ -13,7 +13,9 @@ use crate::{
     choice::{Choice, DecisionContext},
     ledger::SequenceBlocks,
     policy::{PolicyCandidate, PolicyRules},
-    pools::{PoolSplit, PrefillDecision, PromptLocation},
+    pool_split::PoolSplit,
+    pools::PrefillDecision,
+    prompt_location::PromptLocation,
     queue::engine_priority,
     release::WaitTerms,
     state::RouterState,
@@ -286,7 +288,8 @@ impl Router {
         if job.busy_threshold.is_some() {
             state.observe_usage(now, job.candidates, &self.settings.load().queue);
         }
-        let Some(survey) = state.ledger.exclude_busy(job, survey, &mut excluded) else {
+        let Some(survey) = survey.exclude_busy(job.busy_threshold, &state.ledger, &mut excluded)
+        else {
             return Err(PlacementError::AllBusy(Refusal {
                 policy,
                 excluded,

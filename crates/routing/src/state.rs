@@ -16,8 +16,8 @@ use crate::{
     ledger::{DispatchLoad, KnownBlocks, Ledger, SequenceBlocks, TargetAccount},
     output_length::OutputLength,
     policy::{CandidateState, FALLBACK, PolicyCandidate, PolicyInput, PolicyRules},
-    pools::PromptLocation,
-    queue::{QueueSettings, WaitQueue},
+    prompt_location::PromptLocation,
+    queue::{QueueSettings, TargetGate, WaitQueue},
     rates::RateTable,
     session::{Ranking, SessionOutcome, SessionTable},
     survey::OverlapSurvey,
@@ -191,7 +191,7 @@ impl RouterState {
             .ledger
             .open(now, prompt.counted(load(job, winner, blocks)));
         self.queue
-            .target_taken(now, winner.target(), self.ledger.gate(queue));
+            .target_taken(now, winner.target(), TargetGate::new(&self.ledger, queue));
         reservation
     }
 
@@ -223,8 +223,11 @@ impl RouterState {
                 .ledger
                 .observe_usage(candidate.target, ratio, candidate.total_blocks)
             {
-                self.queue
-                    .usage_changed(now, candidate.target, self.ledger.gate(queue));
+                self.queue.usage_changed(
+                    now,
+                    candidate.target,
+                    TargetGate::new(&self.ledger, queue),
+                );
             }
         }
     }
@@ -232,7 +235,7 @@ impl RouterState {
     /// Records that work ended on `target`: queued requests may go there now.
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
         self.queue
-            .target_changed(now, target, self.ledger.gate(queue));
+            .target_changed(now, target, TargetGate::new(&self.ledger, queue));
     }
 
     /// Returns the state of `target`; `new_blocks` blocks of the prompt are not active there.

@@ -38,7 +38,7 @@ pub(crate) use self::{
     gate::TargetGate,
     order::{OrderKey, OrderTerms, engine_priority},
     pick::{RELEASE_BUDGET, ReleaseCandidate},
-    request::{QueuedJob, QueuedRequest},
+    request::{QueueId, QueuedJob, QueuedRequest},
 };
 use crate::Ticket;
 
@@ -46,10 +46,6 @@ use crate::Ticket;
 /// fleet affects other requests too, and all of them have to be in the queue before the first one
 /// is released.
 pub const MOVE_TIME: Duration = Duration::from_millis(50);
-
-/// A queue's number, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct QueueId(u64);
 
 /// All queued requests.
 #[derive(Debug, Default)]
