@@ -121,6 +121,17 @@ pub struct ExcludedTarget {
     pub reason: ExcludeReason,
 }
 
+impl ExcludedTarget {
+    /// Excludes a candidate that is not the worker that the request names.
+    pub(crate) fn not_pinned(candidate: &Candidate) -> Self {
+        Self {
+            target: candidate.target,
+            name: Arc::clone(&candidate.name),
+            reason: ExcludeReason::NotPinned,
+        }
+    }
+}
+
 /// Why a target may not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ExcludeReason {

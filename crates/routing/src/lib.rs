@@ -41,6 +41,7 @@ pub mod receipt;
 mod release;
 mod router;
 mod router_settings;
+mod scored_choice;
 mod scoring;
 mod sections;
 mod session;

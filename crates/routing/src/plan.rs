@@ -64,3 +64,19 @@ pub struct Refusal {
     /// A target could take it later, but the queue is full.
     pub queue_full: bool,
 }
+
+/// Why no target was chosen.
+#[derive(Debug)]
+pub(crate) enum PlacementError {
+    /// No target may take the request.
+    Nobody(Refusal),
+    /// All targets that may take the request are above its busy threshold.
+    AllBusy(Refusal),
+}
+
+impl PlacementError {
+    pub(crate) fn refusal(self) -> Refusal {
+        let (Self::Nobody(refusal) | Self::AllBusy(refusal)) = self;
+        refusal
+    }
+}

@@ -15,20 +15,9 @@ use kv_blocks::Moment;
 
 use crate::{
     PotentialLoad, PrefillLeg, PrefillNote, PrefillSkip, ReleasedRequest, ReservationId, Router,
-    choice::Choice,
-    pool_split::PoolSplit,
-    prompt_location::PromptLocation,
-    router::{BlockCounting, ScoredChoice},
+    choice::Choice, pool_split::PoolSplit, prefill_pool::PrefillDecision,
+    prompt_location::PromptLocation, scored_choice::ScoredChoice, survey::BlockCounting,
 };
-
-/// The decision about a prefill.
-#[derive(Debug, Default)]
-pub(crate) struct PrefillDecision {
-    pub(crate) leg: Option<PrefillLeg>,
-    pub(crate) note: Option<PrefillNote>,
-    /// Estimated time until the prompt is computed on that target.
-    pub(crate) wait_ms: f64,
-}
 
 impl Router {
     /// Chooses the target that computes the prompt for the winner of `choice`, and counts its load.

@@ -50,6 +50,15 @@ pub struct PrefillNote {
     pub ms: Option<f64>,
 }
 
+/// The decision about a prefill.
+#[derive(Debug, Default)]
+pub(crate) struct PrefillDecision {
+    pub(crate) leg: Option<PrefillLeg>,
+    pub(crate) note: Option<PrefillNote>,
+    /// Estimated time until the prompt is computed on that target.
+    pub(crate) wait_ms: f64,
+}
+
 /// Why a decode worker computes the prompt itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefillSkip {

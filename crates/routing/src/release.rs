@@ -13,29 +13,17 @@ use kv_blocks::{Moment, Target};
 
 use crate::{
     Candidate, ExcludedTarget, Job, Policy, ReleasedRequest, ReservationId, Router, Ticket,
-    WaitBudget, WaitReason,
+    WaitReason,
     choice::Choice,
-    policy::PolicyCandidate,
     pool_split::PoolSplit,
     queue::{
         CandidateSet, OrderKey, OrderTerms, QueueEntry, QueuedJob, QueuedRequest, RELEASE_BUDGET,
-        ReleaseCandidate, TargetGate, fingerprint, shared,
+        ReleaseCandidate, TargetGate, WaitTerms, fingerprint, shared,
     },
-    router::{BlockCounting, ScoredChoice, not_pinned, prefill_ms},
+    scored_choice::{ScoredChoice, prefill_ms},
     state::RouterState,
-    survey::OverlapSurvey,
+    survey::{BlockCounting, OverlapSurvey},
 };
-
-/// Why a job waits, and the inputs of its place in the queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitTerms {
-    pub(crate) budget: WaitBudget,
-    /// Whether it waits because of a backlog.
-    pub(crate) minds_backlog: bool,
-    /// The target that it would get now.
-    pub(crate) winner: Option<Target>,
-    pub(crate) uncached_ms: f64,
-}
 
 /// A request that left the queue with its load counted.
 struct BoundRequest<'a> {
@@ -137,7 +125,7 @@ impl Router {
                     .excluded
                     .iter()
                     .cloned()
-                    .chain(others.map(not_pinned))
+                    .chain(others.map(ExcludedTarget::not_pinned))
                     .collect();
                 self.candidate_set(&candidates, &excluded)
             }
@@ -394,22 +382,5 @@ impl Router {
 impl ReleaseCandidate {
     fn job(&self) -> Job<'_> {
         self.job.job()
-    }
-}
-
-impl RouterState {
-    /// Records the backlogs that a job met before it waits; `false`: the queue is full.
-    pub(crate) fn has_room_for(
-        &mut self,
-        now: Moment,
-        choice: &Choice<'_>,
-        holding: &WaitTerms,
-        router: &Router,
-    ) -> bool {
-        let targets = choice.input.candidates.iter().map(PolicyCandidate::target);
-        self.ledger
-            .record_backlogs(now, targets, choice.newcomer_cold_tokens);
-        self.queue
-            .has_room(&router.settings.load().queue, holding.budget.bytes)
     }
 }

@@ -166,6 +166,20 @@ impl RouterState {
         }
     }
 
+    /// Records the backlogs that a job met before it waits; `false`: the queue is full.
+    pub(crate) fn has_room_for(
+        &mut self,
+        now: Moment,
+        choice: &Choice<'_>,
+        caller_bytes: u64,
+        settings: &QueueSettings,
+    ) -> bool {
+        let targets = choice.input.candidates.iter().map(PolicyCandidate::target);
+        self.ledger
+            .record_backlogs(now, targets, choice.newcomer_cold_tokens);
+        self.queue.has_room(settings, caller_bytes)
+    }
+
     /// Counts the request's load on the winner.
     pub(crate) fn reserve(
         &mut self,

@@ -111,6 +111,15 @@ impl OverlapSurvey<'_> {
     }
 }
 
+/// Whether the blocks of active sequences count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockCounting {
+    /// As configured.
+    Counted,
+    /// Not counted: a worker that only computes prompts holds no sequence.
+    Ignored,
+}
+
 /// Looks up the overlap of every candidate in the index.
 pub(crate) fn survey<'a>(
     index: &KvIndex,
