@@ -6,7 +6,7 @@ use crate::{
     CacheUse, CostUnit, Decision, ExcludedTarget, Method, Policy, PotentialLoad, ReservedLoad,
     ScoredCandidate,
     policy::{CandidateCost, PolicyCandidate, PolicyInput, composite::held},
-    pools::PromptLocation,
+    prompt_location::PromptLocation,
     session::SessionOutcome,
 };
 

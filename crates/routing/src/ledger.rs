@@ -11,11 +11,11 @@ mod account;
 mod active;
 mod blocks;
 mod chunked_list;
+mod load;
 mod usage;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
     time::Duration,
 };
 
@@ -26,47 +26,18 @@ use kv_index::SpeculationId;
 pub(crate) use account::TargetAccount;
 pub(crate) use active::KnownBlocks;
 pub(crate) use blocks::SequenceBlocks;
+pub(crate) use load::DispatchLoad;
+pub use load::TargetLoad;
 
 use self::{
     active::{ActiveBlocks, NodeId},
     usage::UsageReading,
 };
-use crate::{
-    ExcludeReason, ExcludedTarget, Job, QueueSettings, ReplyMode, ReservationId, queue::TargetGate,
-    survey::OverlapSurvey,
-};
-
-/// Load of one target, counted from our own decisions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TargetLoad {
-    /// Requests that were sent and are not done.
-    pub in_flight: u32,
-    /// Prompt tokens still to be computed, of requests without a first token.
-    pub queued_prefill_tokens: u64,
-    /// Sequences that have their first token.
-    pub decode_sequences: u32,
-    /// Blocks of all active sequences, shared prefixes counted once.
-    pub decode_blocks: u64,
-}
+use crate::{ReplyMode, ReservationId};
 
 /// A first token is a sample of its worker's speed if at most this share of its time went to
 /// concurrent sequences.
 const INTERLEAVED_MOST: f64 = 0.5;
-
-/// The load that a dispatch adds to a target.
-#[derive(Debug)]
-pub(crate) struct DispatchLoad {
-    pub(crate) target: Target,
-    pub(crate) prompt_tokens: u32,
-    pub(crate) uncached_tokens: u32,
-    /// Estimated time to compute the uncached tokens.
-    pub(crate) prefill_ms: f64,
-    /// Estimated time that running sequences take from its prefill.
-    pub(crate) interleave_ms: f64,
-    pub(crate) blocks: SequenceBlocks,
-    /// How the reply arrives, and with it whether its first token is seen.
-    pub(crate) answer: ReplyMode,
-}
 
 /// A first token that the sender of the request saw.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -290,14 +261,6 @@ impl Ledger {
             .falls_below_at(now, backlog.as_secs_f64() * 1e3)
     }
 
-    /// Returns the gate that opens and closes targets for queued requests.
-    pub(crate) fn gate(&self, settings: &QueueSettings) -> TargetGate<'_> {
-        TargetGate {
-            ledger: self,
-            longest_backlog: settings.hold_above,
-        }
-    }
-
     /// Records the share of its cache in use that an engine reports; `false`: nothing changed.
     pub(crate) fn observe_usage(
         &mut self,
@@ -323,32 +286,6 @@ impl Ledger {
         self.usage
             .get(&target)
             .is_some_and(|reading| reading.estimate(self.load(target)) > threshold)
-    }
-
-    /// Excludes targets above the job's busy threshold; `None`: all of them are.
-    pub(crate) fn exclude_busy<'a>(
-        &self,
-        job: &Job<'_>,
-        mut survey: OverlapSurvey<'a>,
-        excluded: &mut Vec<ExcludedTarget>,
-    ) -> Option<OverlapSurvey<'a>> {
-        let Some(threshold) = job.busy_threshold else {
-            return Some(survey);
-        };
-        survey.candidates.retain(|surveyed| {
-            let candidate = surveyed.candidate;
-            let busy = self.is_above(candidate.target, threshold);
-            if busy {
-                let name = Arc::clone(&candidate.name);
-                excluded.push(ExcludedTarget {
-                    target: candidate.target,
-                    name,
-                    reason: ExcludeReason::Busy,
-                });
-            }
-            !busy
-        });
-        (!survey.candidates.is_empty()).then_some(survey)
     }
 
     /// Returns the leading blocks of `blocks` that are active, by target.

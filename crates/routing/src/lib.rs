@@ -13,12 +13,14 @@
 //! when every reservation is done, every target's load is exactly zero.
 
 mod affinity;
+mod candidate;
 mod choice;
 mod choose;
 mod decaying_sum;
 mod decision;
 mod distribution;
 mod health;
+mod ids;
 mod job;
 mod kv_counters;
 mod latency;
@@ -27,15 +29,19 @@ mod lmcache;
 mod output_length;
 mod plan;
 mod policy;
+mod pool_split;
 mod pools;
+mod prefill_pool;
 mod prefix_counters;
 mod prefix_memory;
+mod prompt_location;
 mod queue;
 mod rates;
 pub mod receipt;
 mod release;
 mod router;
 mod router_settings;
+mod scored_choice;
 mod scoring;
 mod sections;
 mod session;
@@ -45,20 +51,19 @@ mod state_lock;
 mod survey;
 
 pub use affinity::Affinity;
+pub use candidate::{CacheSource, Candidate, ExcludeReason, ExcludedTarget, Pin, Tiers};
 pub use decision::{
     CacheUse, Decision, Method, PotentialLoad, ReservedLoad, ScoredCandidate, WarmTokens,
 };
 pub use distribution::DistributionSnapshot;
-pub use job::{
-    CacheSource, Candidate, ExcludeReason, ExcludedTarget, Job, NoStopwatch, Overrides, Pin,
-    ReplyMode, Stopwatch, Tiers,
-};
+pub use ids::{ReservationId, Ticket};
+pub use job::{Job, NoStopwatch, Overrides, ReplyMode, Stopwatch};
 pub use kv_counters::{KvCounts, KvDecisionCounters};
 pub use ledger::TargetLoad;
 pub use lmcache::{LmcacheFacts, LmcacheSettings};
-pub use plan::{Dispatch, Leg, Plan, Refusal, ReleasedRequest, ReservationId, Ticket};
+pub use plan::{Dispatch, Leg, Plan, Refusal, ReleasedRequest};
 pub use policy::{CostUnit, LMCACHE_PREFIX, Policy, Terms, UnknownPolicy};
-pub use pools::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
+pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters};
 pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};
 pub use queue::{MOVE_TIME, QueueSettings, WaitBudget, WaitReason};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kv_blocks::Target;
 
-use crate::{Decision, ExcludedTarget, Policy, PrefillLeg};
+use crate::{Decision, ExcludedTarget, Policy, PrefillLeg, ReservationId, Ticket};
 
 /// The answer to a job.
 #[derive(Debug)]
@@ -42,14 +42,6 @@ pub struct Leg {
     pub target: Target,
 }
 
-/// The id of a load counted on a target; never reused in a router's life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ReservationId(pub u64);
-
-/// The id of a queued request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ticket(pub u64);
-
 /// A queued request that may start now.
 #[derive(Debug)]
 pub struct ReleasedRequest {
@@ -71,4 +63,20 @@ pub struct Refusal {
     pub excluded: Vec<ExcludedTarget>,
     /// A target could take it later, but the queue is full.
     pub queue_full: bool,
+}
+
+/// Why no target was chosen.
+#[derive(Debug)]
+pub(crate) enum PlacementError {
+    /// No target may take the request.
+    Nobody(Refusal),
+    /// All targets that may take the request are above its busy threshold.
+    AllBusy(Refusal),
+}
+
+impl PlacementError {
+    pub(crate) fn refusal(self) -> Refusal {
+        let (Self::Nobody(refusal) | Self::AllBusy(refusal)) = self;
+        refusal
+    }
 }

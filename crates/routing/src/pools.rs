@@ -11,209 +11,13 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{Moment, Target};
+use kv_blocks::Moment;
 
 use crate::{
-    CacheSource, Candidate, ExcludedTarget, Job, Policy, PotentialLoad, ReleasedRequest, ReplyMode,
-    ReservationId, Router,
-    choice::Choice,
-    ledger::DispatchLoad,
-    policy::PolicyCandidate,
-    router::{BlockCounting, ScoredChoice},
+    PotentialLoad, PrefillLeg, PrefillNote, PrefillSkip, ReleasedRequest, ReservationId, Router,
+    choice::Choice, pool_split::PoolSplit, prefill_pool::PrefillDecision,
+    prompt_location::PromptLocation, scored_choice::ScoredChoice, survey::BlockCounting,
 };
-
-/// Workers that compute prompts for others.
-#[derive(Clone, Copy, Debug)]
-pub struct PrefillPool<'a> {
-    /// Targets that may compute the prompt now, in any order; if empty, the decode worker serves
-    /// the whole request.
-    pub candidates: &'a [Candidate],
-    /// Excluded targets of the pool, for the receipt.
-    pub excluded: &'a [ExcludedTarget],
-    /// The policy of the pool; `None` selects the configured one.
-    pub policy: Option<Policy>,
-    /// Tokens: a decode worker that lacks at most this much of the prompt computes it itself. 0 =
-    /// off.
-    pub uncached_token_threshold: u32,
-}
-
-/// The target that computes a prompt for another one, with its load already counted.
-#[derive(Clone, Debug)]
-pub struct PrefillLeg {
-    /// The load of the prefill. End it when the prompt is computed or will not be: with `failed`
-    /// when the worker did not take it, else with `done`, after `first_token` if it was computed.
-    pub reservation: ReservationId,
-    /// The target.
-    pub target: Target,
-    /// The worker's name.
-    pub name: Arc<str>,
-    /// The source of knowledge about its cache.
-    pub cache: CacheSource,
-    /// Cached tokens that the engine is expected to report.
-    pub predicted_cached_tokens: u32,
-    /// The same from its announcements only.
-    pub announced_cached_tokens: u32,
-}
-
-/// The prefill of a request with two pools, for the receipt.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PrefillNote {
-    /// The target that computes the prompt, or was meant to.
-    pub target: Option<(Target, Arc<str>)>,
-    /// Why the decode worker computes the prompt; `None`: it does not.
-    pub skipped: Option<PrefillSkip>,
-    /// Duration of the prefill; `None` while it runs and where there was none.
-    pub ms: Option<f64>,
-}
-
-/// Why a decode worker computes the prompt itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PrefillSkip {
-    /// It lacks too little of the prompt for a separate prefill.
-    UnderThreshold,
-    /// No worker of the prefill pool can be used.
-    NoPrefillWorker,
-    /// The prefill worker failed.
-    PrefillFailed,
-    /// The request has no single prompt that could be handed over.
-    Unsplittable,
-}
-
-impl PrefillSkip {
-    /// Every reason.
-    pub const ALL: [Self; 4] = [
-        Self::UnderThreshold,
-        Self::NoPrefillWorker,
-        Self::PrefillFailed,
-        Self::Unsplittable,
-    ];
-
-    /// Returns the name used in receipts.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::UnderThreshold => "under_threshold",
-            Self::NoPrefillWorker => "no_prefill_worker",
-            Self::PrefillFailed => "prefill_failed",
-            Self::Unsplittable => "unsplittable",
-        }
-    }
-}
-
-/// The place where the prompt of a reservation is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PromptLocation {
-    Here,
-    Elsewhere,
-}
-
-impl PromptLocation {
-    /// Returns the load that a request adds to the target that generates.
-    pub(crate) fn counted(self, load: DispatchLoad) -> DispatchLoad {
-        match self {
-            Self::Here => load,
-            Self::Elsewhere => DispatchLoad {
-                uncached_tokens: 0,
-                prefill_ms: 0.0,
-                interleave_ms: 0.0,
-                // Its first token measures another worker's speed.
-                answer: if load.answer == ReplyMode::Streamed {
-                    ReplyMode::Elsewhere
-                } else {
-                    load.answer
-                },
-                ..load
-            },
-        }
-    }
-}
-
-/// A job as seen by each of its pools.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PoolSplit<'a> {
-    /// The job of the pool that generates.
-    pub(crate) decode: Job<'a>,
-    pool: Option<PrefillPool<'a>>,
-    /// The job of the prefill pool, if the pool is not empty.
-    prefill: Option<Job<'a>>,
-}
-
-impl<'a> PoolSplit<'a> {
-    pub(crate) fn of(job: &Job<'a>) -> Self {
-        let Some(pool) = job.prefill else {
-            return Self {
-                decode: *job,
-                pool: None,
-                prefill: None,
-            };
-        };
-        // A pin on a prefill worker applies to the prefill.
-        let named = job.pin.filter(|pin| {
-            pool.candidates
-                .iter()
-                .any(|candidate| pin.allows(candidate.target))
-        });
-        let prefill = Job {
-            policy: pool.policy,
-            pin: named,
-            candidates: pool.candidates,
-            excluded: pool.excluded,
-            // The prefill's only token ends the prompt.
-            answer: if job.answer == ReplyMode::Elsewhere {
-                ReplyMode::Elsewhere
-            } else {
-                ReplyMode::Streamed
-            },
-            // The session belongs to the decode worker: its history is there when the next request
-            // comes.
-            session: None,
-            prefill: None,
-            ..*job
-        };
-        Self {
-            decode: Job {
-                pin: job.pin.filter(|_| named.is_none()),
-                ..*job
-            },
-            pool: Some(pool),
-            prefill: (!pool.candidates.is_empty()).then_some(prefill),
-        }
-    }
-
-    /// Returns where the prompt is computed if this candidate generates.
-    pub(crate) fn prompt(&self, contender: &PolicyCandidate<'_>) -> PromptLocation {
-        let (Some(pool), Some(job)) = (self.pool, self.prefill) else {
-            return PromptLocation::Here;
-        };
-        let worth_it = contender.overlap.uncached_tokens > pool.uncached_token_threshold;
-        if worth_it || job.pin.is_some() {
-            PromptLocation::Elsewhere
-        } else {
-            PromptLocation::Here
-        }
-    }
-
-    /// Returns the job of the prefill pool, or why there is no prefill; `None` for a job with one
-    /// pool.
-    fn prefill(&self, choice: &Choice<'_>) -> Option<Result<Job<'a>, PrefillSkip>> {
-        self.pool?;
-        let Some(job) = self.prefill else {
-            return Some(Err(PrefillSkip::NoPrefillWorker));
-        };
-        Some(match self.prompt(choice.winner()) {
-            PromptLocation::Elsewhere => Ok(job),
-            PromptLocation::Here => Err(PrefillSkip::UnderThreshold),
-        })
-    }
-}
-
-/// The decision about a prefill.
-#[derive(Debug, Default)]
-pub(crate) struct PrefillDecision {
-    pub(crate) leg: Option<PrefillLeg>,
-    pub(crate) note: Option<PrefillNote>,
-    /// Estimated time until the prompt is computed on that target.
-    pub(crate) wait_ms: f64,
-}
 
 impl Router {
     /// Chooses the target that computes the prompt for the winner of `choice`, and counts its load.
@@ -223,7 +27,7 @@ impl Router {
         split: &PoolSplit<'_>,
         choice: &Choice<'_>,
     ) -> PrefillDecision {
-        let job = match split.prefill(choice) {
+        let job = match split.prefill(choice.winner()) {
             None => return PrefillDecision::default(),
             Some(Err(reason)) => {
                 return PrefillDecision {
@@ -279,7 +83,7 @@ impl Router {
         split: &PoolSplit<'_>,
         choice: &Choice<'_>,
     ) -> Option<PrefillNote> {
-        match split.prefill(choice)? {
+        match split.prefill(choice.winner())? {
             Err(reason) => Some(skipped(reason)),
             Ok(job) => self
                 .score(now, &job, BlockCounting::Ignored, |_, _| ())

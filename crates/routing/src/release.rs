@@ -13,29 +13,17 @@ use kv_blocks::{Moment, Target};
 
 use crate::{
     Candidate, ExcludedTarget, Job, Policy, ReleasedRequest, ReservationId, Router, Ticket,
-    WaitBudget, WaitReason,
+    WaitReason,
     choice::Choice,
-    policy::PolicyCandidate,
-    pools::PoolSplit,
+    pool_split::PoolSplit,
     queue::{
         CandidateSet, OrderKey, OrderTerms, QueueEntry, QueuedJob, QueuedRequest, RELEASE_BUDGET,
-        ReleaseCandidate, fingerprint, shared,
+        ReleaseCandidate, TargetGate, WaitTerms, fingerprint, shared,
     },
-    router::{BlockCounting, ScoredChoice, not_pinned, prefill_ms},
+    scored_choice::{ScoredChoice, prefill_ms},
     state::RouterState,
-    survey::OverlapSurvey,
+    survey::{BlockCounting, OverlapSurvey},
 };
-
-/// Why a job waits, and the inputs of its place in the queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitTerms {
-    pub(crate) budget: WaitBudget,
-    /// Whether it waits because of a backlog.
-    pub(crate) minds_backlog: bool,
-    /// The target that it would get now.
-    pub(crate) winner: Option<Target>,
-    pub(crate) uncached_ms: f64,
-}
 
 /// A request that left the queue with its load counted.
 struct BoundRequest<'a> {
@@ -115,7 +103,7 @@ impl Router {
         state.queue.push(
             now,
             &settings.queue,
-            state.ledger.gate(&settings.queue),
+            TargetGate::new(&state.ledger, &settings.queue),
             entrant,
         )
     }
@@ -137,7 +125,7 @@ impl Router {
                     .excluded
                     .iter()
                     .cloned()
-                    .chain(others.map(not_pinned))
+                    .chain(others.map(ExcludedTarget::not_pinned))
                     .collect();
                 self.candidate_set(&candidates, &excluded)
             }
@@ -185,7 +173,7 @@ impl Router {
         let state = &mut *self.state.lock();
         state.queue.replace(
             now,
-            state.ledger.gate(&waiting),
+            TargetGate::new(&state.ledger, &waiting),
             ticket,
             (queued, until, minds_backlog),
         )
@@ -218,7 +206,7 @@ impl Router {
         let waiting = self.settings.load().queue;
         let RouterState { queue, ledger, .. } = &mut *self.state.lock();
         if ledger.observe_usage(target, ratio, total_blocks) {
-            queue.usage_changed(now, target, ledger.gate(&waiting));
+            queue.usage_changed(now, target, TargetGate::new(ledger, &waiting));
         }
     }
 
@@ -231,7 +219,7 @@ impl Router {
             if queue.next_work().is_none_or(|then| then > now) {
                 return Vec::new();
             }
-            queue.pick(now, ledger.gate(&waiting), RELEASE_BUDGET)
+            queue.pick(now, TargetGate::new(ledger, &waiting), RELEASE_BUDGET)
         };
         let price = |pick| {
             let split = PoolSplit::of(&ReleaseCandidate::job(pick));
@@ -353,9 +341,11 @@ impl Router {
     ) -> Option<ScoredChoice<'a>> {
         let job = &priced.split.decode;
         let mut excluded = job.excluded.to_vec();
-        let survey = state
-            .ledger
-            .exclude_busy(job, priced.survey.clone(), &mut excluded)?;
+        let survey =
+            priced
+                .survey
+                .clone()
+                .exclude_busy(job.busy_threshold, &state.ledger, &mut excluded)?;
         let policy = self.policy(job.policy);
         let choice = state.choose(now, job, policy, &self.settings.load(), survey);
         Some(ScoredChoice {
@@ -392,22 +382,5 @@ impl Router {
 impl ReleaseCandidate {
     fn job(&self) -> Job<'_> {
         self.job.job()
-    }
-}
-
-impl RouterState {
-    /// Records the backlogs that a job met before it waits; `false`: the queue is full.
-    pub(crate) fn has_room_for(
-        &mut self,
-        now: Moment,
-        choice: &Choice<'_>,
-        holding: &WaitTerms,
-        router: &Router,
-    ) -> bool {
-        let targets = choice.input.candidates.iter().map(PolicyCandidate::target);
-        self.ledger
-            .record_backlogs(now, targets, choice.newcomer_cold_tokens);
-        self.queue
-            .has_room(&router.settings.load().queue, holding.budget.bytes)
     }
 }

@@ -7,18 +7,20 @@ use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::{KvIndex, SpeculationId};
 
 use crate::{
-    CacheSource, Candidate, Decision, Dispatch, ExcludeReason, ExcludedTarget, Job, Leg, Method,
-    Plan, Policy, PotentialLoad, PrefillNote, Rates, Refusal, ReleasedRequest, ReservationId,
-    RoutingSettings, SessionMode, TargetLoad, Ticket,
-    choice::{Choice, DecisionContext},
+    CacheSource, Candidate, Decision, Dispatch, ExcludedTarget, Job, Leg, Plan, Policy,
+    PotentialLoad, Rates, Refusal, ReleasedRequest, ReservationId, RoutingSettings, SessionMode,
+    TargetLoad, Ticket,
+    choice::Choice,
     ledger::SequenceBlocks,
+    plan::PlacementError,
     policy::{PolicyCandidate, PolicyRules},
-    pools::{PoolSplit, PrefillDecision, PromptLocation},
-    queue::engine_priority,
-    release::WaitTerms,
+    pool_split::PoolSplit,
+    prefill_pool::PrefillDecision,
+    queue::{WaitTerms, engine_priority},
+    scored_choice::{ScoredChoice, prefill_ms},
     state::RouterState,
     state_lock::StateLock,
-    survey::{OverlapSurvey, survey},
+    survey::{BlockCounting, OverlapSurvey, survey},
 };
 
 /// The decision state machine, shared by all requests. It has one lock; every call holds it
@@ -133,7 +135,7 @@ impl Router {
             BlockCounting::Counted,
             |state, choice| match self.wait_terms(now, &split.decode, job, choice, state) {
                 Some(holding) => Err(state
-                    .has_room_for(now, choice, &holding, self)
+                    .has_room_for(now, choice, holding.budget.bytes, &settings.queue)
                     .then_some(holding)),
                 None => {
                     let prompt = split.prompt(choice.winner());
@@ -267,7 +269,7 @@ impl Router {
             job.candidates
                 .iter()
                 .filter(|candidate| !allowed(candidate))
-                .map(not_pinned),
+                .map(ExcludedTarget::not_pinned),
         );
         if !job.candidates.iter().any(allowed) {
             return Err(PlacementError::Nobody(Refusal {
@@ -286,7 +288,8 @@ impl Router {
         if job.busy_threshold.is_some() {
             state.observe_usage(now, job.candidates, &self.settings.load().queue);
         }
-        let Some(survey) = state.ledger.exclude_busy(job, survey, &mut excluded) else {
+        let Some(survey) = survey.exclude_busy(job.busy_threshold, &state.ledger, &mut excluded)
+        else {
             return Err(PlacementError::AllBusy(Refusal {
                 policy,
                 excluded,
@@ -521,111 +524,5 @@ impl Router {
             }
             CacheSource::Events => None,
         }
-    }
-}
-
-/// Why no target was chosen.
-#[derive(Debug)]
-pub(crate) enum PlacementError {
-    /// No target may take the request.
-    Nobody(Refusal),
-    /// All targets that may take the request are above its busy threshold.
-    AllBusy(Refusal),
-}
-
-impl PlacementError {
-    fn refusal(self) -> Refusal {
-        let (Self::Nobody(refusal) | Self::AllBusy(refusal)) = self;
-        refusal
-    }
-}
-
-/// Whether the blocks of active sequences count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BlockCounting {
-    /// As configured.
-    Counted,
-    /// Not counted: a worker that only computes prompts holds no sequence.
-    Ignored,
-}
-
-/// A choice and its circumstances that only the caller knows.
-pub(crate) struct ScoredChoice<'a> {
-    pub(crate) choice: Choice<'a>,
-    pub(crate) excluded: Vec<ExcludedTarget>,
-    pub(crate) started_us: f64,
-    pub(crate) hash_us: f64,
-    pub(crate) lookup_us: f64,
-}
-
-impl ScoredChoice<'_> {
-    pub(crate) fn decision(
-        self,
-        split: &PoolSplit<'_>,
-        prefill: Option<PrefillNote>,
-        kept: usize,
-    ) -> Decision {
-        let job = &split.decode;
-        let Self {
-            choice,
-            excluded,
-            started_us,
-            hash_us,
-            lookup_us,
-        } = self;
-        let method = method(job, &choice);
-        let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
-        let elsewhere = split.prompt(choice.winner()) == PromptLocation::Elsewhere;
-        let mut decision = choice.decision(
-            DecisionContext {
-                method,
-                excluded,
-                hash_us,
-                lookup_us,
-                decide_us,
-            },
-            kept,
-        );
-        if elsewhere {
-            decision.reserved.prefill_tokens = 0;
-        }
-        decision
-            .excluded
-            .extend(job.prefill.iter().flat_map(|pool| pool.excluded).cloned());
-        Decision {
-            prefill,
-            ..decision
-        }
-    }
-}
-
-/// Returns the estimated time to compute the part of the prompt that the winner does not hold.
-pub(crate) fn prefill_ms(job: &Job<'_>, choice: &Choice<'_>) -> f64 {
-    let PolicyCandidate {
-        overlap: surveyed,
-        state: standing,
-    } = choice.winner();
-    let (all, uncached) = (
-        f64::from(job.prompt_tokens),
-        f64::from(surveyed.uncached_tokens),
-    );
-    standing.rates.prefill_ms(all - uncached, uncached)
-}
-
-fn method(job: &Job<'_>, choice: &Choice<'_>) -> Method {
-    match (job.pin, choice.order.len()) {
-        (Some(_), _) => Method::Pinned,
-        (None, 1) => Method::OnlyCandidate,
-        (None, _) if choice.by_session() => Method::Session,
-        (None, _) if choice.fell_back() => Method::Fallback,
-        (None, _) => Method::Policy,
-    }
-}
-
-pub(crate) fn not_pinned(candidate: &Candidate) -> ExcludedTarget {
-    ExcludedTarget {
-        target: candidate.target,
-        name: Arc::clone(&candidate.name),
-        reason: ExcludeReason::NotPinned,
     }
 }

@@ -16,8 +16,8 @@ use crate::{
     ledger::{DispatchLoad, KnownBlocks, Ledger, SequenceBlocks, TargetAccount},
     output_length::OutputLength,
     policy::{CandidateState, FALLBACK, PolicyCandidate, PolicyInput, PolicyRules},
-    pools::PromptLocation,
-    queue::{QueueSettings, WaitQueue},
+    prompt_location::PromptLocation,
+    queue::{QueueSettings, TargetGate, WaitQueue},
     rates::RateTable,
     session::{Ranking, SessionOutcome, SessionTable},
     survey::OverlapSurvey,
@@ -166,6 +166,20 @@ impl RouterState {
         }
     }
 
+    /// Records the backlogs that a job met before it waits; `false`: the queue is full.
+    pub(crate) fn has_room_for(
+        &mut self,
+        now: Moment,
+        choice: &Choice<'_>,
+        caller_bytes: u64,
+        settings: &QueueSettings,
+    ) -> bool {
+        let targets = choice.input.candidates.iter().map(PolicyCandidate::target);
+        self.ledger
+            .record_backlogs(now, targets, choice.newcomer_cold_tokens);
+        self.queue.has_room(settings, caller_bytes)
+    }
+
     /// Counts the request's load on the winner.
     pub(crate) fn reserve(
         &mut self,
@@ -191,7 +205,7 @@ impl RouterState {
             .ledger
             .open(now, prompt.counted(load(job, winner, blocks)));
         self.queue
-            .target_taken(now, winner.target(), self.ledger.gate(queue));
+            .target_taken(now, winner.target(), TargetGate::new(&self.ledger, queue));
         reservation
     }
 
@@ -223,8 +237,11 @@ impl RouterState {
                 .ledger
                 .observe_usage(candidate.target, ratio, candidate.total_blocks)
             {
-                self.queue
-                    .usage_changed(now, candidate.target, self.ledger.gate(queue));
+                self.queue.usage_changed(
+                    now,
+                    candidate.target,
+                    TargetGate::new(&self.ledger, queue),
+                );
             }
         }
     }
@@ -232,7 +249,7 @@ impl RouterState {
     /// Records that work ended on `target`: queued requests may go there now.
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
         self.queue
-            .target_changed(now, target, self.ledger.gate(queue));
+            .target_changed(now, target, TargetGate::new(&self.ledger, queue));
     }
 
     /// Returns the state of `target`; `new_blocks` blocks of the prompt are not active there.

@@ -11,7 +11,10 @@ use std::{
 use kv_blocks::{BlockSize, Moment, Namespace, SequenceHash, Target, Tier};
 use kv_index::{KvIndex, Overlap, TierBlocks};
 
-use crate::{Candidate, Job, Tiers, WarmTokens, ledger::SequenceBlocks};
+use crate::{
+    Candidate, ExcludeReason, ExcludedTarget, Job, Tiers, WarmTokens,
+    ledger::{Ledger, SequenceBlocks},
+};
 
 /// A candidate and its overlap with the prompt.
 #[derive(Clone, Debug)]
@@ -79,6 +82,42 @@ pub(crate) struct OverlapSurvey<'a> {
     pub(crate) prompts: Vec<NamespacePrompt>,
     /// Microseconds spent hashing blocks.
     pub(crate) hash_us: f64,
+}
+
+impl OverlapSurvey<'_> {
+    /// Excludes targets that are above the busy threshold of a request; `None`: all of them are.
+    pub(crate) fn exclude_busy(
+        mut self,
+        threshold: Option<f64>,
+        ledger: &Ledger,
+        excluded: &mut Vec<ExcludedTarget>,
+    ) -> Option<Self> {
+        let Some(threshold) = threshold else {
+            return Some(self);
+        };
+        self.candidates.retain(|surveyed| {
+            let candidate = surveyed.candidate;
+            let busy = ledger.is_above(candidate.target, threshold);
+            if busy {
+                excluded.push(ExcludedTarget {
+                    target: candidate.target,
+                    name: Arc::clone(&candidate.name),
+                    reason: ExcludeReason::Busy,
+                });
+            }
+            !busy
+        });
+        (!self.candidates.is_empty()).then_some(self)
+    }
+}
+
+/// Whether the blocks of active sequences count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockCounting {
+    /// As configured.
+    Counted,
+    /// Not counted: a worker that only computes prompts holds no sequence.
+    Ignored,
 }
 
 /// Looks up the overlap of every candidate in the index.

@@ -12,8 +12,8 @@
 //! prefix memory).
 
 use super::{
-    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms,
-    prefix_memory_hint::PrefixMemoryHint,
+    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms,
+    prefix_memory_hint::PrefixMemoryHint, rule::PolicyRule,
 };
 use crate::{CacheAwareSettings, RingSettings};
 

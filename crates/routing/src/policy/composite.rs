@@ -9,7 +9,7 @@
 //! Cost: 1 less the score. Terms: `cached_tokens`, `hot` (1 in the accelerator's memory),
 //! `in_flight`, `health`.
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, rule::PolicyRule};
 use crate::{ScoringInput, ScoringSettings};
 
 /// The label of a request placed by the score.

@@ -10,7 +10,9 @@
 use kv_blocks::WorkerId;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, ring::RingCache};
+use super::{
+    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, ring::RingCache, rule::PolicyRule,
+};
 use crate::RingSettings;
 
 const VIRTUAL_NODES: u32 = 100;

@@ -13,7 +13,7 @@
 //! - `request_blocks`: its requests in flight, times the configured number of blocks (0 unless
 //!   set).
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, rule::PolicyRule};
 use crate::DynamoSettings;
 
 #[derive(Debug)]

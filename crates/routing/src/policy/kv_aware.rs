@@ -12,7 +12,8 @@
 //! storage counts and weighs as disk.
 
 use super::{
-    CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms, prefix_memory_hint::PrefixMemoryHint,
+    CandidateCost, CostUnit, PolicyInput, Terms, prefix_memory_hint::PrefixMemoryHint,
+    rule::PolicyRule,
 };
 use crate::RingSettings;
 

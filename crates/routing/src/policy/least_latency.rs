@@ -8,7 +8,7 @@
 //! Cost: the mean in milliseconds; 0 for a worker to be tried, and the highest mean of the others
 //! for one that is being tried. Terms: `in_flight`, `tried` (1 with a mean of its own).
 
-use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
+use super::{CandidateCost, CostUnit, PolicyInput, Terms, rule::PolicyRule};
 
 #[derive(Debug, Default)]
 pub(super) struct LeastLatency;

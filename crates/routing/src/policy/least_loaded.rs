@@ -5,7 +5,7 @@
 //! flight over `workers[].weight`, so that a target of weight 2 gets twice as many; idle targets
 //! are equal whatever their weight. Terms: `in_flight`, `weight`.
 
-use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
+use super::{CandidateCost, CostUnit, PolicyInput, Terms, rule::PolicyRule};
 
 #[derive(Debug, Default)]
 pub(super) struct LeastLoaded;

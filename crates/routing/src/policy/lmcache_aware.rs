@@ -11,7 +11,7 @@
 //! Cost: 1 less the share of the largest match, or 1 less the score. Terms: `matched_tokens`,
 //! `keys`, `in_flight`, `by_prefix` (1 where the match decides).
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, rule::PolicyRule};
 
 /// The label ([`crate::Decision::label`]) of a request placed by its longest prefix match.
 pub const LMCACHE_PREFIX: &str = "lmcache_prefix";

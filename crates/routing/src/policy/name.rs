@@ -71,6 +71,47 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// Returns whether the policy uses an [`Affinity`].
+    pub fn is_keyed(self) -> bool {
+        matches!(
+            self,
+            Self::PrefixHash
+                | Self::RendezvousHash
+                | Self::ConsistentHash
+                | Self::Composite
+                | Self::Continuum
+        )
+    }
+
+    /// Returns whether the policy uses the holders of the prompt's beginning
+    /// ([`crate::Job::prefix_holders`]).
+    pub fn needs_prefix_holders(self) -> bool {
+        matches!(self, Self::Composite | Self::Continuum)
+    }
+
+    /// Returns whether the policy uses block overlaps, with another criterion where no target has
+    /// any.
+    pub(crate) fn uses_block_overlap(self) -> bool {
+        matches!(
+            self,
+            Self::KvAware | Self::Warm | Self::DynamoCost | Self::CacheAware
+        )
+    }
+
+    /// Returns whether the policy uses the figures of an LMCache controller
+    /// ([`crate::Candidate::lmcache`]).
+    pub fn needs_lmcache(self) -> bool {
+        self == Self::LmcacheAware
+    }
+
+    /// Returns whether a request for this policy was placed by the rule of `ruling` as a fallback.
+    pub(crate) fn fell_back_to(self, ruling: Self) -> bool {
+        ruling != self
+            && !(self == Self::Continuum && matches!(ruling, Self::Composite | Self::PrefixHash))
+    }
+}
+
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

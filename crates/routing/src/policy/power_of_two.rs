@@ -6,7 +6,7 @@
 //!
 //! Cost: 0 for the winner, 1 for the other sample, 2 for the rest. Terms: `in_flight`.
 
-use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
+use super::{CandidateCost, CostUnit, PolicyInput, Terms, rule::PolicyRule};
 use crate::choose::random_for;
 
 #[derive(Debug, Default)]

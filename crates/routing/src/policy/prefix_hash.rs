@@ -21,8 +21,8 @@ use std::iter;
 use kv_blocks::WorkerId;
 
 use super::{
-    CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms, load_factor::LoadFactor,
-    ring::RingCache,
+    CandidateCost, CostUnit, PolicyInput, Terms, load_factor::LoadFactor, ring::RingCache,
+    rule::PolicyRule,
 };
 use crate::RingSettings;
 

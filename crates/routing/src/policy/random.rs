@@ -3,7 +3,7 @@
 //! Cost: the place in a random order: of the targets still to be placed, each one is next with a
 //! probability of its `workers[].weight` over the sum of their weights. Terms: none.
 
-use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, by_place};
+use super::{CandidateCost, CostUnit, PolicyInput, cost::by_place, rule::PolicyRule};
 use crate::choose::{random_for, unit};
 
 #[derive(Debug, Default)]

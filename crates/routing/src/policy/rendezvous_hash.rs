@@ -13,7 +13,8 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
-    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, by_place, ring::identity,
+    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, cost::by_place, ring::identity,
+    rule::PolicyRule,
 };
 use crate::{RingSettings, choose::unit};
 

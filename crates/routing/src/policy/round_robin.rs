@@ -9,7 +9,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::{Target, WorkerId};
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, by_place};
+use super::{
+    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, cost::by_place, rule::PolicyRule,
+};
 
 /// Models whose turns are remembered; beyond it all start over, which costs one uneven round.
 const MOST_MODELS: usize = 4096;

@@ -21,7 +21,7 @@
 //! The first five are the predicted time to first token. A request's overlap weight multiplies
 //! `prefill_ms`, `reload_ms` and `others_ms`: at 0 caches do not count.
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, rule::PolicyRule};
 use crate::rates::CONTEXT_TOKENS_PER_SEQUENCE;
 
 #[derive(Debug, Default)]

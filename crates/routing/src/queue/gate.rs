@@ -4,18 +4,25 @@ use std::time::Duration;
 
 use kv_blocks::{Moment, Target};
 
-use super::candidate_queue::CandidateQueue;
+use super::{QueueSettings, candidate_queue::CandidateQueue};
 use crate::ledger::Ledger;
 
 /// The conditions under which a target is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TargetGate<'a> {
-    pub(crate) ledger: &'a Ledger,
+    ledger: &'a Ledger,
     /// A target with a longer backlog is closed.
-    pub(crate) longest_backlog: Duration,
+    longest_backlog: Duration,
 }
 
-impl TargetGate<'_> {
+impl<'a> TargetGate<'a> {
+    pub(crate) fn new(ledger: &'a Ledger, settings: &QueueSettings) -> Self {
+        Self {
+            ledger,
+            longest_backlog: settings.hold_above,
+        }
+    }
+
     pub(super) fn is_open(&self, now: Moment, target: Target, queue: &CandidateQueue) -> bool {
         let begins = || {
             queue.any_ignores_backlog() || self.ledger.is_below(now, target, self.longest_backlog)

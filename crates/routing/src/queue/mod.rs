@@ -15,6 +15,7 @@
 
 mod candidate_queue;
 mod candidate_set;
+mod entry;
 mod gate;
 mod order;
 mod pick;
@@ -35,10 +36,11 @@ use self::candidate_queue::CandidateQueue;
 pub use self::settings::{QueueSettings, WaitBudget, WaitReason};
 pub(crate) use self::{
     candidate_set::{CandidateSet, CandidateSets, fingerprint, shared},
+    entry::{QueueEntry, WaitTerms},
     gate::TargetGate,
     order::{OrderKey, OrderTerms, engine_priority},
     pick::{RELEASE_BUDGET, ReleaseCandidate},
-    request::{QueuedJob, QueuedRequest},
+    request::{QueueId, QueuedJob, QueuedRequest},
 };
 use crate::Ticket;
 
@@ -46,10 +48,6 @@ use crate::Ticket;
 /// fleet affects other requests too, and all of them have to be in the queue before the first one
 /// is released.
 pub const MOVE_TIME: Duration = Duration::from_millis(50);
-
-/// A queue's number, never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct QueueId(u64);
 
 /// All queued requests.
 #[derive(Debug, Default)]
@@ -67,19 +65,6 @@ pub(crate) struct WaitQueue {
     bytes: u64,
     tickets: u64,
     ids: u64,
-}
-
-/// A job that enters the queue, with its place.
-#[derive(Debug)]
-pub(crate) struct QueueEntry {
-    pub(crate) job: QueuedJob,
-    pub(crate) terms: OrderTerms,
-    /// Whether a target's backlog delays it.
-    pub(crate) minds_backlog: bool,
-    /// Bytes that its caller retains for it.
-    pub(crate) caller_bytes: u64,
-    /// The target that it would get now.
-    pub(crate) winner: Option<Target>,
 }
 
 impl WaitQueue {

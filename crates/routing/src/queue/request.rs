@@ -4,7 +4,7 @@ use std::{mem::size_of, sync::Arc};
 
 use kv_blocks::PromptBlocks;
 
-use super::{CandidateSet, OrderKey, OrderTerms, QueueId};
+use super::{CandidateSet, OrderKey, OrderTerms};
 use crate::{
     Affinity, Job, NoStopwatch, Overrides, Pin, Policy, PrefillPool, PrefixHolder, ReplyMode,
     ReservationId, SessionKeys, Ticket,
@@ -16,6 +16,10 @@ const ROWS: usize = 4 * (size_of::<OrderTerms>() + size_of::<Ticket>());
 const SESSION_BYTES: usize = 1024;
 /// Bytes of a prompt token: the token, and its share of the hashes of its block.
 const TOKEN_BYTES: u64 = 5;
+
+/// A queue's number, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct QueueId(pub(super) u64);
 
 /// A queued request.
 #[derive(Debug)]
