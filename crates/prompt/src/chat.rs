@@ -8,6 +8,7 @@
 mod field;
 mod message;
 mod number;
+mod rejection;
 mod text_only;
 mod tool;
 
@@ -15,7 +16,10 @@ pub use text_only::text_only;
 
 use serde_json::{Map, Value};
 
-use self::field::{json, read};
+use self::{
+    field::{json, read},
+    rejection::{refused, unsupported},
+};
 use crate::{PromptError, template::ChatTemplates};
 
 /// A chat request: JSON texts of its fields, and its flags with the engine's defaults.
@@ -168,14 +172,6 @@ fn reasoning_effort(chat: &ChatRequest<'_>) -> Result<Option<String>, PromptErro
         .map(|effort| json::<Option<String>>("reasoning_effort", effort))
         .transpose()?
         .flatten())
-}
-
-fn unsupported(what: impl Into<String>) -> PromptError {
-    PromptError::Unsupported { what: what.into() }
-}
-
-fn refused(why: impl Into<String>) -> PromptError {
-    PromptError::Refused(why.into())
 }
 
 fn open_last(conversation: &mut [Value]) -> Result<(), PromptError> {

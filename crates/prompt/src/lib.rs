@@ -11,6 +11,7 @@
 mod artefacts;
 mod cancel;
 mod chat;
+mod error;
 mod identity;
 mod model;
 mod template;
@@ -19,6 +20,7 @@ mod tokenizer;
 pub use artefacts::{Artefacts, LoadError, TemplateSource};
 pub use cancel::{CancelFlag, CancelGuard};
 pub use chat::{ChatRequest, text_only};
+pub use error::PromptError;
 pub use identity::{chat_identity, estimate_tokens, text_identity};
-pub use model::{PromptError, PromptModel, RenderedChat};
+pub use model::{PromptModel, RenderedChat};
 pub use tokenizer::sample_text;

@@ -17,8 +17,8 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use crate::{
-    limits, logging, output, serve, setting_flags::LoggingArgs, settings, signals::StopSignals,
-    wire_up,
+    from_settings, limits, logging, output, serve, setting_flags::LoggingArgs, settings,
+    signals::StopSignals,
 };
 
 /// Default listen address: the port that Conductor's clients know.
@@ -114,9 +114,9 @@ async fn until_signal(
     // Caught before anything is started: a signal during the start must not leave anything behind.
     let stops = StopSignals::catch();
     let listener =
-        net::listen(&wire_up::address(&settings.admin.listen).chosen_by("--listen")).await?;
+        net::listen(&from_settings::address(&settings.admin.listen).chosen_by("--listen")).await?;
     announce(&listener.address().to_string(), print_ready);
-    let scheme = wire_up::scheme(settings);
+    let scheme = from_settings::scheme(settings);
     let indexer = Indexer::start(IndexerParts {
         index: Arc::new(KvIndex::new(IndexSettings {
             scheme,

@@ -11,6 +11,7 @@ mod encryption;
 mod engine;
 mod events_command;
 mod explain;
+mod from_settings;
 mod indexer_command;
 mod limits;
 mod live;

@@ -18,9 +18,9 @@ use simulate::{Cell, SimulationReport, Trace, TracePace, TraceSummary};
 
 use self::recording::{RecordedResults, RecordedTrace};
 use crate::{
-    output,
+    from_settings, output,
     settings::{self, BAD_CONFIGURATION, BAD_FLAG},
-    text_file, wire_up,
+    text_file,
 };
 
 /// Most modelled engines.
@@ -114,7 +114,7 @@ fn replayed(args: &ReplayArgs) -> Result<ReplayReport, ReplayCommandError> {
         wait: settings.queue.wait,
         engine_priority: settings.queue.engine_priority,
         ..Cell::new(
-            wire_up::routing(&settings),
+            from_settings::routing(&settings),
             workers,
             TracePace::faster(1.0),
             profile,

@@ -79,7 +79,7 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
     settings = sources.settings()?;
     let mut problems = model_file_problems(&settings);
     problems.extend(encryption::problems(&settings));
-    problems.extend(no_workers(&settings));
+    problems.extend(settings::no_workers(&settings));
     let token = token(&settings).unwrap_or_else(|more| {
         problems.extend(more);
         None
@@ -183,20 +183,6 @@ fn model_file_problems(settings: &Settings) -> Vec<Problem> {
         settings.locate(problem)
     })
     .collect()
-}
-
-/// Returns the problem of a configuration without workers, unless it says `workers: []`.
-pub(crate) fn no_workers(settings: &Settings) -> Option<Problem> {
-    if !settings.workers.is_empty() || settings.discovery.finds_any() {
-        return None;
-    }
-    if settings.is_set("workers") {
-        output::err("no workers are configured: every request is answered with 503 no_worker");
-        return None;
-    }
-    let message = "there is no engine to route to: add `-w http://127.0.0.1:8000` for each, or a list `workers` to the \
-                   file of -c (an empty list starts without any)";
-    Some(Problem::bad_value("workers", "", message))
 }
 
 /// Logs valid keys without effect in this version, in one line: a file may be written for a later

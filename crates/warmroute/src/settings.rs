@@ -104,6 +104,28 @@ pub(crate) fn read(path: &Path, name: &str) -> Result<String, Vec<Problem>> {
     })
 }
 
+/// Checks settings for a running router beyond the check of the file alone.
+pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
+    match no_workers(&settings) {
+        Some(problem) => Err(vec![problem]),
+        None => Ok(settings),
+    }
+}
+
+/// Returns the problem of a configuration without workers, unless it says `workers: []`.
+pub(crate) fn no_workers(settings: &Settings) -> Option<Problem> {
+    if !settings.workers.is_empty() || settings.discovery.finds_any() {
+        return None;
+    }
+    if settings.is_set("workers") {
+        output::err("no workers are configured: every request is answered with 503 no_worker");
+        return None;
+    }
+    let message = "there is no engine to route to: add `-w http://127.0.0.1:8000` for each, or a list `workers` to the \
+                   file of -c (an empty list starts without any)";
+    Some(Problem::bad_value("workers", "", message))
+}
+
 /// Prints every problem on stderr. If all are errors of flags, exits as for any other bad flag.
 pub(crate) fn refuse(problems: &[Problem]) -> ExitCode {
     for problem in problems {

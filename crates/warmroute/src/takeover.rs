@@ -33,7 +33,7 @@ use tokio::sync::watch;
 
 use crate::{
     drain::{DrainProgress, NewConnections},
-    wire_up,
+    from_settings,
 };
 
 const SCHEMA: &str = "warmroute.takeover/1";
@@ -221,7 +221,7 @@ impl InheritedSockets {
 ///
 /// It runs, and does not hand them over.
 pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>, TakeoverError> {
-    let listen = wire_up::address(&settings.admin.listen);
+    let listen = from_settings::address(&settings.admin.listen);
     if listen.port() == Some(0) {
         // No process can be reached at an address that is not known yet.
         return Ok(None);

@@ -1,19 +1,16 @@
 //! Builds the router from its parts: creates, connects and starts them. It makes no decisions.
 
-mod before_routing;
-mod content_routing;
+mod error;
 mod features;
-mod from_settings;
 mod listeners;
 mod lmcache;
-mod model_routing;
 mod redis;
 
 use std::{sync::Arc, time::Duration};
 
 use ::lmcache::Controller;
 use admin::{Access, AdminParts, Control, Doctor, Drain, DryRun, Takeover, Token};
-use config::{ListenSetting, Problem, ServerSection, Settings};
+use config::{ServerSection, Settings};
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, OnVerdict};
 use gateway::{
@@ -21,7 +18,7 @@ use gateway::{
 };
 use indexer::{Indexer, IndexerParts};
 use kv_index::KvIndex;
-use net::{Clock, Destinations, ListenAddr, ListenError};
+use net::{Clock, Destinations, ListenAddr};
 use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
@@ -32,13 +29,14 @@ use routing::{
 };
 use tokio::{sync::watch, task::JoinHandle};
 
-pub(crate) use self::from_settings::{limits, routing, rules, scheme};
+pub(crate) use self::error::StartError;
 use self::listeners::BoundListeners;
 use crate::{
     drain::{DrainDefaults, DrainProgress, NewConnections},
+    from_settings::{self, limits, routing, rules, scheme},
     live::{self, LiveConfig, SourceTexts},
-    log_queue, serve, stall_watch,
-    takeover::{self, InheritedSockets, SocketHandover, TakeoverError},
+    log_queue, stall_watch,
+    takeover::{self, InheritedSockets, SocketHandover},
 };
 
 /// Longest wait for worker checks before a process that takes over accepts: long enough for workers
@@ -55,28 +53,6 @@ pub(crate) struct StartOptions {
     pub(crate) on_verdict: OnVerdict,
     /// Whether to take over the listening sockets of a running process.
     pub(crate) takeover: bool,
-}
-
-/// Reason why nothing was started.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub(crate) enum StartError {
-    /// A port could not be bound.
-    Listen(#[from] ListenError),
-    /// Connections to Redis cannot be set up.
-    Redis(#[from] redis::PoolError),
-    /// The fleet could not be started.
-    Fleet(#[from] fleet::FleetStartError),
-    /// The store of the response cache cannot be opened.
-    Cache(#[from] response_cache::CacheStartError),
-    /// The certificate of a listener cannot be used.
-    Identity(#[from] net::IdentityError),
-    /// The store of shared token ids cannot be opened.
-    Tokens(#[from] tokenization::SharedTokensError),
-    /// The probe listener cannot be started.
-    Probes(#[from] gateway::ProbeListenerError),
-    /// A running process did not hand over its listening sockets.
-    Takeover(#[from] TakeoverError),
 }
 
 /// A running router.
@@ -373,14 +349,6 @@ impl RunningRouter {
     }
 }
 
-/// Checks settings for a running router beyond the check of the file alone.
-pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
-    match serve::no_workers(&settings) {
-        Some(problem) => Err(vec![problem]),
-        None => Ok(settings),
-    }
-}
-
 /// Returns the doctor for the workers of the current settings, separate from the fleet that uses
 /// them.
 fn doctor(live: &Arc<LiveConfig>, api_key: bool) -> Doctor {
@@ -437,11 +405,4 @@ fn dry_run(gateway: &Arc<CurrentGateway>, max_body_bytes: usize) -> DryRun {
         let gateway = gateway.current();
         async move { gateway.dry_run(body).await }
     })
-}
-
-pub(crate) fn address(listen: &ListenSetting) -> ListenAddr {
-    match listen {
-        ListenSetting::Tcp(address) => ListenAddr::tcp(address.ip().to_string(), address.port()),
-        ListenSetting::Unix(path) => ListenAddr::unix(path),
-    }
 }

@@ -16,7 +16,7 @@ use net::Clock;
 use tokio::{sync::watch, task::JoinHandle};
 use zmtp::{Endpoint, Limits, Sub, SubEvent};
 
-use super::{Budget, StreamObservation};
+use super::Budget;
 use crate::SCHEME;
 
 /// Memory for one publisher's blocks, in bytes: blocks beyond it are not indexed.
@@ -25,6 +25,15 @@ const INDEX_BYTES: u64 = 8 << 20;
 const MOST_NAMES: usize = 16;
 /// Longest of such names stored, in characters.
 const LONGEST_NAME: usize = 200;
+
+/// Observation of one publisher.
+#[derive(Debug)]
+pub(crate) struct StreamObservation {
+    pub(crate) endpoint: EventEndpoint,
+    /// Whether the router would follow it; otherwise only the engine announces it.
+    pub(crate) followed: bool,
+    pub(crate) heard: PublisherObservation,
+}
 
 /// Observations of a publisher so far.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,12 +2,15 @@
 
 mod address;
 mod announcements;
+mod budget;
 mod engine_client;
 mod event_listener;
+mod probe_reply;
 mod prober;
 mod probes;
 mod publisher_binding;
 mod replays;
+mod request;
 mod tokens;
 
 #[cfg(test)]
@@ -15,29 +18,27 @@ mod other_traffic;
 
 use std::{future::Future, time::Duration};
 
-use config::Settings;
-use fleet::{EventEndpoint, TrustCache, WorkerProbe, WorkerProber};
-use kv_blocks::WorkerId;
+use fleet::{EventEndpoint, TrustCache, WorkerProbe};
 use net::{Clock, WorkerUrl};
 use tokio::time::Instant;
 
 pub(crate) use address::PortOccupant;
 pub(crate) use announcements::AnnouncedBlocks;
+pub(crate) use budget::Budget;
 pub(crate) use engine_client::EngineClient;
-pub(crate) use event_listener::{LinkStatus, PublisherObservation};
-pub(crate) use prober::{ProbeReply, PromptForm};
+pub(crate) use event_listener::{LinkStatus, PublisherObservation, StreamObservation};
+pub(crate) use probe_reply::ProbeReply;
+pub(crate) use prober::PromptForm;
 pub(crate) use probes::{OwnPrompt, ProbeOutcome, ProbeResults};
 pub(crate) use publisher_binding::PublisherBinding;
 pub(crate) use replays::{ReplayAnswer, ReplayObservation};
+pub(crate) use request::ObservationRequest;
 pub(crate) use tokens::{EngineTokenization, TokenCase, TokenComparison, first_difference};
 
 use crate::{
     ProbeMode,
     observe::{event_listener::EventListener, prober::Prober},
 };
-
-/// Reason given for a skipped query.
-const NO_TIME: &str = "no time was left: allow more with --timeout";
 
 /// Most publishers followed per worker; further ranks are assumed to be like the first ones.
 const MOST_EARS: usize = 16;
@@ -63,68 +64,6 @@ pub(crate) struct WorkerObservation {
     pub(crate) probes: ProbeResults,
     /// Its replay sockets.
     pub(crate) replays: Vec<ReplayObservation>,
-}
-
-/// Observation of one publisher.
-#[derive(Debug)]
-pub(crate) struct StreamObservation {
-    pub(crate) endpoint: EventEndpoint,
-    /// Whether the router would follow it; otherwise only the engine announces it.
-    pub(crate) followed: bool,
-    pub(crate) heard: PublisherObservation,
-}
-
-/// Time limits of an observation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
-    until: Instant,
-    /// Limit for one request or reply.
-    pub(crate) request: Duration,
-    /// Limit for the arrival of a batch of events.
-    pub(crate) events: Duration,
-    /// Limit for the first batch: late events are a different finding than none.
-    pub(crate) late_events: Duration,
-}
-
-impl Budget {
-    pub(crate) fn of(whole: Duration) -> Self {
-        Self {
-            until: Instant::now() + whole,
-            request: whole / 3,
-            events: whole / 6,
-            late_events: whole * 2 / 5,
-        }
-    }
-
-    /// Returns whether too little time is left for another query.
-    pub(crate) fn is_spent(&self) -> bool {
-        self.left() < self.request / 10
-    }
-
-    /// Gives back the part of `took` beyond one query's time, for work that queries no worker.
-    fn give_back(&mut self, took: Duration) {
-        self.until += took.saturating_sub(self.request);
-    }
-
-    /// Returns the remaining time.
-    pub(crate) fn left(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
-    }
-
-    /// Returns the remaining time, at most `most`.
-    pub(crate) fn at_most(&self, most: Duration) -> Duration {
-        self.left().min(most)
-    }
-}
-
-/// The worker to observe, and how.
-#[derive(Clone, Copy)]
-pub(crate) struct ObservationRequest<'a> {
-    pub(crate) settings: &'a Settings,
-    pub(crate) worker: &'a config::WorkerEntry,
-    pub(crate) id: WorkerId,
-    pub(crate) meetings: &'a WorkerProber,
-    pub(crate) probe: ProbeMode,
 }
 
 /// Observes one worker, for at most `timeout`. The time starts when its turn comes.

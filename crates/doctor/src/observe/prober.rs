@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     Budget,
     engine_client::{EngineCallError, EngineClient},
+    probe_reply::ProbeReply,
     tokens,
 };
 
@@ -49,30 +50,6 @@ const MANNERS: [PromptOptions; 4] = [
         ids: false,
     },
 ];
-
-/// Content of a reply.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ProbeReply {
-    pub(crate) prompt_tokens: Option<u64>,
-    /// Cached tokens; `None`: usage has no details.
-    pub(crate) cached_tokens: Option<u64>,
-    /// The prompt's ids, from engines that return them.
-    pub(crate) ids: Option<Vec<u32>>,
-}
-
-impl ProbeReply {
-    pub(super) fn read(body: &Value) -> Self {
-        let usage = &body["usage"];
-        let choice = &body["choices"][0]["prompt_token_ids"];
-        let ids = tokens::ids_in(choice).or_else(|| tokens::ids_in(&body["prompt_token_ids"]));
-        Self {
-            prompt_tokens: usage["prompt_tokens"].as_u64(),
-            cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
-            // A prompt always has tokens.
-            ids: ids.filter(|ids| !ids.is_empty()),
-        }
-    }
-}
 
 /// Sends prompts to one engine.
 #[derive(Clone, Copy)]

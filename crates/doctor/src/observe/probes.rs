@@ -11,9 +11,11 @@ use serde_json::json;
 use super::{
     Budget, ObservationRequest,
     announcements::{self, AnnouncedBlocks, ExpectedAnnouncement},
+    budget::NO_TIME,
     engine_client::EngineCallError,
     event_listener::EventListener,
-    prober::{ProbeReply, Prober, PromptForm, nonce, words, words_of},
+    probe_reply::ProbeReply,
+    prober::{Prober, PromptForm, nonce, words, words_of},
 };
 
 /// Block size assumed if it is unknown, so that the prompt is long enough: the largest usual one,
@@ -156,7 +158,7 @@ pub(super) async fn begin(
     for attempt in 1..=ATTEMPTS {
         if budget.is_spent() {
             if attempt == 1 {
-                return unfit(super::NO_TIME.to_owned());
+                return unfit(NO_TIME.to_owned());
             }
             break;
         }

@@ -6,7 +6,7 @@ use config::Settings;
 use kv_events::frames::{self, ReplayFrame};
 use zmtp::{Dealer, Endpoint, Limits};
 
-use super::{Budget, NO_TIME, event_listener::EventListener};
+use super::{Budget, budget::NO_TIME, event_listener::EventListener};
 
 /// Most batches read from a replay that lacks the requested one.
 const ENOUGH_BATCHES: u64 = 1_000;

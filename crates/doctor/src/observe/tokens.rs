@@ -8,9 +8,10 @@ use prompt::{ChatRequest, PromptError, PromptModel};
 use serde_json::{Value, json};
 
 use super::{
-    Budget, NO_TIME,
+    Budget,
+    budget::NO_TIME,
     engine_client::{EngineCallError, EngineClient},
-    prober::ProbeReply,
+    probe_reply::{ProbeReply, ids_in},
 };
 use crate::ProbeMode;
 
@@ -328,14 +329,6 @@ impl TokenizeProbe<'_> {
             Err(EngineCallError::Failed(reason)) => EngineTokenization::Silent(reason),
         }
     }
-}
-
-/// Parses a list of token ids; `None` if it is anything else.
-pub(crate) fn ids_in(list: &Value) -> Option<Vec<u32>> {
-    list.as_array()?
-        .iter()
-        .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
-        .collect()
 }
 
 /// Returns our ids of a chat, a body of `/tokenize`.

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{
     body::{self, SimBody},
-    shape::ChatApi,
+    chat_api::ChatApi,
 };
 
 /// An error reply.

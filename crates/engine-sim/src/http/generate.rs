@@ -14,13 +14,15 @@ use crate::{
 };
 
 use super::{
-    ConnectionCut, SimApiError, SimBody, body, lines,
+    ConnectionCut, SimApiError, SimBody, body,
+    chat_api::ChatApi,
+    lines,
     logprobs::Logprobs,
     messages::{self, MessageReply},
     reply::{FinishedGeneration, ReplyFormat, RunningChoice},
     request::{self, GenerationBody},
     responses::{self, ResponseReply},
-    shape::{ChatApi, KvOffer, ReplyShape},
+    shape::{KvOffer, ReplyShape},
     stream::{BrokenEnd, SseReply, broken_body},
     transfer::Transfer,
 };

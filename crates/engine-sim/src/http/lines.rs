@@ -11,8 +11,8 @@ use crate::{
 };
 
 use super::{
-    SimApiError, prompts::prompts, reply::RunningChoice, reply_options, request::GenerationBody,
-    shape::ChatApi, transfer::Transfer,
+    SimApiError, chat_api::ChatApi, prompts::prompts, reply::RunningChoice, reply_options,
+    request::GenerationBody, transfer::Transfer,
 };
 
 /// Default number of generated tokens in the completions dialect.

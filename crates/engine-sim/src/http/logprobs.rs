@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::tokenizer::SimTokenizer;
 
-use super::{SimApiError, request::GenerationBody, shape::ChatApi};
+use super::{SimApiError, chat_api::ChatApi, request::GenerationBody};
 
 /// Maximum number of alternatives, as in vLLM by default.
 const MOST: u64 = 20;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::server_state::ServerState;
 
-use super::{SimBody, body, generate, prompts, request, shape::ChatApi};
+use super::{SimBody, body, chat_api::ChatApi, generate, prompts, request};
 
 pub(crate) use input::{LengthRequirement, read};
 pub(crate) use reply::MessageReply;

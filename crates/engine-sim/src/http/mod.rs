@@ -4,6 +4,7 @@
 //! prevent: end a connection without an answer, or in the middle of one.
 
 mod body;
+mod chat_api;
 mod embeddings;
 mod error;
 mod generate;

@@ -8,8 +8,8 @@ use crate::server_state::ServerState;
 
 use super::{
     SimApiError,
+    chat_api::ChatApi,
     request::{GenerationBody, Prompts},
-    shape::ChatApi,
 };
 
 /// Returns the token ids of a request's prompts. Long texts take a while, so this runs outside the

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::script::ReplyOptions;
 
-use super::{SimApiError, request::GenerationBody, shape::ChatApi};
+use super::{SimApiError, chat_api::ChatApi, request::GenerationBody};
 
 /// Maximum number of stop strings; more are rejected.
 const MOST_STOPS: usize = 64;

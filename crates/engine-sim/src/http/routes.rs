@@ -9,9 +9,10 @@ use serde_json::json;
 use crate::server_state::ServerState;
 
 use super::{
-    ConnectionCut, SimBody, body, generate, info, messages, metrics,
+    ConnectionCut, SimBody, body,
+    chat_api::ChatApi,
+    generate, info, messages, metrics,
     pooling::{self, Pooling},
-    shape::ChatApi,
     sim, tokenize,
 };
 

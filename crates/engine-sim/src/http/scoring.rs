@@ -10,9 +10,10 @@ use serde_json::json;
 use crate::server_state::{RequestCounts, ServerState};
 
 use super::{
-    SimApiError, SimBody, body, generate, prompts,
+    SimApiError, SimBody, body,
+    chat_api::ChatApi,
+    generate, prompts,
     request::{self, GenerationBody, Prompts},
-    shape::ChatApi,
 };
 
 /// Maximum number of pairs in one request; more are rejected.

@@ -13,25 +13,13 @@ use crate::{
 
 use super::{
     SimApiError,
+    chat_api::ChatApi,
     logprobs::Logprobs,
     reply::{FinishedGeneration, ReplyFormat, RunningChoice, Usage, data},
     transfer,
 };
 
 const FINGERPRINT: &str = "vllm-0.32.0-sim";
-
-/// The API of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ChatApi {
-    /// `/v1/chat/completions`.
-    Chat,
-    /// `/v1/completions`.
-    Completions,
-    /// `/v1/responses`.
-    Responses,
-    /// `/v1/messages`.
-    Messages,
-}
 
 /// The common data of all parts of one chat or completion reply.
 #[derive(Debug)]

@@ -10,9 +10,10 @@ use serde_json::json;
 use crate::server_state::ServerState;
 
 use super::{
-    SimApiError, SimBody, body, generate, prompts,
+    SimApiError, SimBody, body,
+    chat_api::ChatApi,
+    generate, prompts,
     request::{self, GenerationBody, Prompts},
-    shape::ChatApi,
 };
 
 /// Returns the ids of a text or of a chat.

@@ -6,7 +6,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use super::{number, unsupported};
+use super::{number, rejection::unsupported};
 use crate::PromptError;
 
 /// Maximum nesting of this parser; the engine's allows more.

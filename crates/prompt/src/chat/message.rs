@@ -2,7 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{number, refused, unsupported};
+use super::{
+    number,
+    rejection::{refused, unsupported},
+};
 use crate::{
     PromptError,
     template::{ChatTemplate, ContentFormat},

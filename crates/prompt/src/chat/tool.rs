@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::refused;
+use super::rejection::refused;
 use crate::PromptError;
 
 /// Keeps the fields that the engine knows and adds its defaults. Other fields are dropped, as in

@@ -11,7 +11,7 @@
 
 use serde_json::Value;
 
-use super::AddedToken;
+use super::added_token::AddedToken;
 
 /// Steps that process each piece alone. Others may depend on the position in the text.
 const WITHOUT_MEMORY: [&str; 11] = [

@@ -7,6 +7,7 @@
 //! **Invariant**: the ids are the reference library's, whichever library computed them. The model's
 //! own truncation and padding settings are off; the engine applies its limits elsewhere.
 
+mod added_token;
 mod cut_points;
 mod limits;
 mod probes;
@@ -22,7 +23,7 @@ use std::{
 use serde_json::Value;
 
 pub use self::probes::prose as sample_text;
-use self::{cut_points::CutPoints, segment_cache::SegmentCache};
+use self::{added_token::AddedToken, cut_points::CutPoints, segment_cache::SegmentCache};
 use crate::{LoadError, PromptError, cancel};
 
 pub(crate) struct Tokenizer {
@@ -293,36 +294,6 @@ impl fmt::Debug for Tokenizer {
         f.debug_struct("Tokenizer")
             .field("engine", &self.engine())
             .finish_non_exhaustive()
-    }
-}
-
-/// An added token, which is found in a text before any other step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct AddedToken {
-    content: String,
-    /// Whether it matches no part of a word.
-    single_word: bool,
-    /// Whether it matches its own bytes in any context: it takes no adjacent spaces and is not
-    /// searched in a normalized text.
-    literal: bool,
-}
-
-impl AddedToken {
-    fn read(described: &Value) -> Vec<Self> {
-        let added = described
-            .get("added_tokens")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        let token = |token: &Value| {
-            let flag = |name| token.get(name).and_then(Value::as_bool).unwrap_or(false);
-            Some(Self {
-                content: token.get("content")?.as_str()?.to_owned(),
-                single_word: flag("single_word"),
-                literal: !(flag("lstrip") || flag("rstrip") || flag("normalized")),
-            })
-        };
-        added.filter_map(token).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 //! grouping of digits, the length of a run, the reach of a special token, and the sizes at which
 //! the fast library changes its algorithm.
 
-use super::AddedToken;
+use super::added_token::AddedToken;
 
 /// Combinations of words, signs and marks.
 const PLAIN: [&str; 112] = [

@@ -40,7 +40,7 @@ use tokio::sync::watch;
 
 pub(crate) use self::{file_watch::keep, sources::SourceTexts};
 use self::{history::ConfigHistory, members::MemberTable};
-use crate::{logging, wire_up};
+use crate::{from_settings, logging, settings};
 
 /// Components that a change of the configuration updates.
 #[derive(Debug)]
@@ -214,7 +214,7 @@ impl LiveConfig {
                 ..ReloadOutcome::default()
             }
         };
-        let new = match settings.and_then(wire_up::usable) {
+        let new = match settings.and_then(settings::usable) {
             Ok(new) => new,
             Err(problems) => return refused(state, problems),
         };
@@ -236,11 +236,11 @@ impl LiveConfig {
                 vec![Problem::bad_value("workers", "", &error.to_string())],
             );
         }
-        self.parts.router.reconfigure(wire_up::routing(&new));
+        self.parts.router.reconfigure(from_settings::routing(&new));
         self.parts.cache.reconfigure(&new.response_cache);
         self.parts.gateway.reconfigure(
-            wire_up::limits(&new),
-            wire_up::rules(&new, self.parts.scheme),
+            from_settings::limits(&new),
+            from_settings::rules(&new, self.parts.scheme),
         );
         logging::set_level(new.logging.level);
         for problem in new

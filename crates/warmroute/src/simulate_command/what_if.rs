@@ -6,7 +6,7 @@ use std::time::Duration;
 use config::{Override, Settings, nearest, simulated_keys};
 use routing::{CacheSource, RoutingSettings};
 
-use crate::{cli::NameValue, settings, wire_up};
+use crate::{cli::NameValue, from_settings, settings};
 
 /// The part of a router's configuration that affects a simulation.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, Stri
 
 fn of(settings: &Settings) -> ConfiguredRouter {
     ConfiguredRouter {
-        routing: wire_up::routing(settings),
+        routing: from_settings::routing(settings),
         cache: if settings.kv_events.enabled {
             CacheSource::Events
         } else {

@@ -8,9 +8,10 @@ use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
 use net::{ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
 use tokio::sync::watch;
 
-use super::{StartError, address};
+use super::StartError;
 use crate::{
     encryption::{encrypted, identity},
+    from_settings::address,
     takeover::{InheritedSockets, SocketPurpose, TakeoverError},
 };
 

@@ -1,12 +1,10 @@
-//! Settings of LMCache's controller and of the routing that uses it.
+//! LMCache's controller.
 
 use std::sync::Arc;
 
 use ::lmcache::{Controller, ControllerSettings, Instances, LookupMode, bearer};
-use config::Settings;
 use prometheus_client::registry::Registry;
 use routing::{LmcacheMode, RoutingSection};
-use tokenization::TokenCacheSettings;
 
 /// Returns the controller, if one is configured. Its URL was checked with the configuration.
 pub(super) fn controller(
@@ -30,15 +28,4 @@ pub(super) fn controller(
         instances: Instances::new(settings.worker_map.clone()),
     };
     Some(Arc::new(Controller::start(asked, registry)))
-}
-
-pub(super) fn token_cache(settings: &Settings) -> TokenCacheSettings {
-    settings
-        .routing
-        .lmcache
-        .as_ref()
-        .map_or_else(TokenCacheSettings::default, |lmcache| TokenCacheSettings {
-            ttl: lmcache.prompt_cache.ttl,
-            capacity: lmcache.prompt_cache.capacity.get(),
-        })
 }

@@ -1,20 +1,24 @@
 //! Converts the configuration to the settings of the router's parts.
 
+mod before_routing;
+mod content_routing;
+mod model_routing;
+
 use std::{
     hash::{BuildHasher, RandomState},
     time::Duration,
 };
 
-use config::{BlockHashKind, Settings};
+use config::{BlockHashKind, ListenSetting, Settings};
 use gateway::{
     Connector, CountLimits, DecisionLogSettings, Disaggregation, ListenerLimits, RequestSettings,
     RetryRules, RewriteSettings, WaitLimits,
 };
 use kv_blocks::HashScheme;
 use kv_index::IndexSettings;
+use net::ListenAddr;
 use routing::{DecisionLogSection, RoutingSettings};
-
-use super::{before_routing, content_routing, lmcache, model_routing};
+use tokenization::TokenCacheSettings;
 
 /// Most header fields of a request.
 const MAX_HEADERS: usize = 100;
@@ -32,7 +36,7 @@ pub(crate) fn scheme(settings: &Settings) -> HashScheme {
 }
 
 /// Returns the settings of the block index.
-pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
+pub(crate) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
     IndexSettings {
         scheme,
         memory_budget: settings.kv_events.memory_budget,
@@ -43,7 +47,7 @@ pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
     }
 }
 
-pub(super) fn decision_log(log: DecisionLogSection) -> DecisionLogSettings {
+pub(crate) fn decision_log(log: DecisionLogSection) -> DecisionLogSettings {
     DecisionLogSettings {
         path: log.path,
         interval: log.interval,
@@ -108,7 +112,7 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> RequestSettings 
         },
         scheme,
         tokenize_budget: settings.routing.tokenize_budget,
-        token_cache: lmcache::token_cache(settings),
+        token_cache: token_cache(settings),
         busy_threshold: settings.routing.busy_threshold,
         engine_priority: settings.queue.engine_priority,
         by_model: model_routing::by_model(&settings.routing),
@@ -161,5 +165,24 @@ fn disaggregation(settings: &Settings) -> Disaggregation {
         uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
         prefill_policy: settings.routing.prefill_policy,
         decode_policy: settings.routing.decode_policy,
+    }
+}
+
+fn token_cache(settings: &Settings) -> TokenCacheSettings {
+    settings
+        .routing
+        .lmcache
+        .as_ref()
+        .map_or_else(TokenCacheSettings::default, |lmcache| TokenCacheSettings {
+            ttl: lmcache.prompt_cache.ttl,
+            capacity: lmcache.prompt_cache.capacity.get(),
+        })
+}
+
+/// Returns the address of a listener.
+pub(crate) fn address(listen: &ListenSetting) -> ListenAddr {
+    match listen {
+        ListenSetting::Tcp(address) => ListenAddr::tcp(address.ip().to_string(), address.port()),
+        ListenSetting::Unix(path) => ListenAddr::unix(path),
     }
 }
