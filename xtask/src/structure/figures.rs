@@ -152,6 +152,6 @@ mod tests {
         let text = text_figures(&[SourceFile::new("crates/a/src/lib.rs", &source)]);
         assert_eq!((text.filled_lines, text.lines_over_100), (5, 1));
         assert_eq!((text.code_lines, text.unwraps), (2, 2));
-        assert_eq!(text.characters, 23 + 15 + 103 + 12 + 38);
+        assert_eq!(text.characters, 22 + 15 + 103 + 12 + 35);
     }
 }

@@ -19,7 +19,11 @@ pub(super) fn use_paths(file: &SourceFile) -> Vec<UsePath> {
             continue;
         }
         let length = tokens[at..].iter().position(|token| token.is_sign(';'));
-        let Some(length) = length else { continue };
+        // `::name` is another crate.
+        let absolute = tokens.get(at + 1).is_some_and(|token| token.is_sign(':'));
+        let Some(length) = length.filter(|_| !absolute) else {
+            continue;
+        };
         let is_public = is_public(&tokens[..at]);
         for segments in expanded(&tokens[at + 1..at + length]) {
             found.push(UsePath {
@@ -71,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_tree_is_expanded_and_its_renames_are_dropped() {
-        let source = "use crate::{a::{B as C, d::*}, self as e}; // use x;\npub(crate) use super::F;\n#[cfg(test)] mod tests { use super::*; }";
+        let source = "use crate::{a::{B as C, d::*}, self as e}; // use x;\npub(crate) use super::F;\nuse ::a::G;\n#[cfg(test)] mod tests { use super::*; }";
         let file = SourceFile::new("crates/a/src/lib.rs", source);
         let found: Vec<_> = use_paths(&file)
             .into_iter()
