@@ -15,10 +15,11 @@ mod names;
 mod report;
 mod setting;
 mod source_file;
+mod test_count;
 mod types;
 mod use_trees;
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{fs, path::Path};
 
 use figures::Figures;
 
@@ -83,17 +84,6 @@ fn with_tables(document: &str, tables: &str) -> Option<String> {
     let (before, rest) = document.split_once(START)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{START}\n{tables}\n{END}{after}"))
-}
-
-/// Returns the tests of each crate, with those outside its source files.
-fn tests_by_crate(sources: &BTreeMap<String, String>) -> BTreeMap<&str, usize> {
-    let mut tests = BTreeMap::new();
-    for (path, text) in sources {
-        if let Some(name) = source_file::crate_of(path) {
-            *tests.entry(name).or_default() += tests_in_sources::count(text);
-        }
-    }
-    tests
 }
 
 #[cfg(test)]

@@ -122,3 +122,70 @@ fn none_of(aim: &str, count: usize) -> Aim {
         is_met: count == 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{super::source_file::source_files, *};
+
+    fn rows(sources: &[(&str, String)]) -> Vec<String> {
+        let sources: BTreeMap<_, _> = sources
+            .iter()
+            .map(|(path, text)| ((*path).to_owned(), text.clone()))
+            .collect();
+        let files = source_files(&sources);
+        let table = table(&Figures::of(&files, &sources));
+        table.lines().skip(2).map(str::to_owned).collect()
+    }
+
+    fn struct_of(fields: usize) -> String {
+        let fields: String = (0..fields).map(|at| format!("f{at}: u8, ")).collect();
+        format!("struct Large {{ {fields} }}\n")
+    }
+
+    #[test]
+    fn an_aim_is_met_up_to_its_limit() {
+        let sources = [
+            ("crates/gateway/src/lib.rs", "fn a() {\n}\n".repeat(15)),
+            (
+                "crates/gateway/tests/wire.rs",
+                "#[test]\nfn b() {}\n".into(),
+            ),
+            ("crates/net/src/lib.rs", struct_of(14).repeat(8)),
+            (
+                "crates/net/src/wire.rs",
+                format!("#[derive(Serialize)]\n{}", struct_of(14)),
+            ),
+        ];
+        let rows = rows(&sources);
+        assert!(
+            rows[0].ends_with("| 8 (and 1 excepted) | yes |"),
+            "{}",
+            rows[0]
+        );
+        assert!(rows[3].ends_with("| 0.0 % (0) | yes |"), "{}", rows[3]);
+        assert!(rows[5].ends_with("`gateway` | 33.3 | yes |"), "{}", rows[5]);
+    }
+
+    #[test]
+    fn an_aim_is_missed_beyond_its_limit() {
+        let long = format!("fn a() {{\n{}}}\n", "\n".repeat(59));
+        let many = "fn b(c: u8, d: u8, e: u8, f: u8, g: bool) {}\nstruct Kept;\n";
+        let sources = [
+            ("crates/proxy/src/lib.rs", long.repeat(16) + many),
+            ("crates/net/src/lib.rs", struct_of(14).repeat(9)),
+        ];
+        let rows = rows(&sources);
+        assert!(
+            rows[0].ends_with("| 9 (and 0 excepted) | **no** |"),
+            "{}",
+            rows[0]
+        );
+        assert!(rows[1].ends_with("| 16 | **no** |"), "{}", rows[1]);
+        assert!(rows[3].ends_with("| 5.9 % (1) | **no** |"), "{}", rows[3]);
+        assert!(rows[6].ends_with("`proxy` | 0.0 | **no** |"), "{}", rows[6]);
+        assert!(rows[8].ends_with("| 1 | **no** |"), "{}", rows[8]);
+        assert!(rows[9].ends_with("| 1 | **no** |"), "{}", rows[9]);
+    }
+}

@@ -8,7 +8,7 @@ use super::{
     functions::{Function, functions},
     modules::module_graph,
     source_file::SourceFile,
-    tests_by_crate,
+    test_count::tests_by_crate,
     types::{TypeDefinition, types},
 };
 use crate::rust_tokens::SourceToken;

@@ -92,3 +92,31 @@ fn large_cycles(figures: &Figures) -> Vec<String> {
     }
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{super::source_file::SourceFile, *};
+
+    #[test]
+    fn each_list_shows_its_items_with_their_places() {
+        let cycle = (0..6).map(|at| {
+            let text = format!("use crate::m{}::A;", (at + 1) % 6);
+            SourceFile::new(&format!("crates/a/src/m{at}.rs"), &text)
+        });
+        let text = "\nfn b(c: u8) {}\nfn d() {\n}\nstruct Kept;\n";
+        let files: Vec<_> = cycle
+            .chain([SourceFile::new("crates/a/src/lib.rs", text)])
+            .collect();
+        let lists = lists(&Figures::of(&files, &BTreeMap::new()));
+        for expected in [
+            "Longest functions:\n2 d crates/a/src/lib.rs:3\n1 b crates/a/src/lib.rs:2\n",
+            "most arguments:\n1 b crates/a/src/lib.rs:2\n0 d crates/a/src/lib.rs:3\n",
+            "five files:\n6 a: m0, m1, m2, m3, m4, m5\n",
+            "participle:\nKept crates/a/src/lib.rs:5\n",
+        ] {
+            assert!(lists.contains(expected), "{expected:?} in {lists}");
+        }
+    }
+}
