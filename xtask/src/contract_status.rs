@@ -1,9 +1,12 @@
 //! `cargo xtask contract-status`: joins the `#[contract("..")]` attributes of all tests with the
 //! output of a test run.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
-use crate::{status_table, test_log, tests_in_sources, undeclared_modules};
+use crate::{
+    contract_ids::{self, Id},
+    status_table, test_log, tests_in_sources, undeclared_modules,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusMode {
@@ -19,12 +22,13 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
     let results = test_log::read(&text);
     let sources = tests_in_sources::sources(root)?;
     let tests = tests_in_sources::find(&sources)?;
-    let unknown: Vec<_> = tests
+    let defined = defined_ids(root)?;
+    let undefined: Vec<_> = tests
         .iter()
-        .flat_map(tests_in_sources::ContractTest::unknown_ids)
+        .flat_map(|test| test.undefined_ids(&defined))
         .collect();
-    if !unknown.is_empty() {
-        return Err(unknown.join("\n"));
+    if !undefined.is_empty() {
+        return Err(undefined.join("\n"));
     }
     let undeclared = undeclared_modules::find(&sources);
     if !undeclared.is_empty() {
@@ -67,4 +71,15 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Resu
              write it anew with: WARMROUTE_WRITE_STATUS=1 ./test"
         )),
     }
+}
+
+/// Returns the ids that the documents define.
+fn defined_ids(root: &Path) -> Result<BTreeSet<Id>, String> {
+    let mut defined = BTreeSet::new();
+    for document in contract_ids::DOCUMENTS {
+        let text = fs::read_to_string(root.join(document))
+            .map_err(|error| format!("{document} cannot be read: {error}"))?;
+        defined.append(&mut contract_ids::defined_in(&text));
+    }
+    Ok(defined)
 }

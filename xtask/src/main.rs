@@ -3,7 +3,9 @@
 //! - `contract-status --log FILE [--check]` writes `docs/contract-status.md`, or with `--check`
 //!   compares it;
 //! - `dependencies` checks licences, bans and sources of all dependencies against `deny.toml`;
-//! - `run-suite` runs one test program for `cargo test`, within time limits.
+//! - `run-suite` runs one test program for `cargo test`, within time limits;
+//! - `structure [--list | --write | --setting KEY]` prints figures of the source code's structure,
+//!   or writes them into `docs/structure.md`.
 
 mod contract_ids;
 mod contract_status;
@@ -11,21 +13,25 @@ mod dependencies;
 mod run_suite;
 mod rust_tokens;
 mod status_table;
+mod structure;
 mod test_log;
 mod tests_in_sources;
 mod undeclared_modules;
 
 use std::{
     env,
+    io::{self, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use contract_status::{StatusMode, contract_status};
+use structure::StructureReport;
 
 const USAGE: &str = "usage: cargo xtask contract-status --log FILE [--check]
        cargo xtask dependencies
-       cargo xtask run-suite [--durations FILE] [--test-limit SECONDS] [--suite-limit SECONDS] PROGRAM [ARGUMENT]...";
+       cargo xtask run-suite [--durations FILE] [--test-limit SECONDS] [--suite-limit SECONDS] PROGRAM [ARGUMENT]...
+       cargo xtask structure [--list | --write | --setting KEY]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -45,6 +51,10 @@ fn main() -> ExitCode {
             Some(suite) => suite.run(),
             None => usage(),
         },
+        ["structure"] => print(structure::structure(&root(), StructureReport::Tables)),
+        ["structure", "--list"] => print(structure::structure(&root(), StructureReport::List)),
+        ["structure", "--write"] => print(structure::structure(&root(), StructureReport::Write)),
+        ["structure", "--setting", key] => print(structure::files_naming_setting(&root(), key)),
         _ => usage(),
     }
 }
@@ -62,6 +72,21 @@ fn report(chore: &str, result: Result<String, String>) -> ExitCode {
         }
         Err(problem) => {
             eprintln!("{chore}: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints the text of `cargo xtask structure` on standard output.
+fn print(text: Result<String, String>) -> ExitCode {
+    let printed = text.and_then(|text| {
+        let written = io::stdout().write_all(text.as_bytes());
+        written.map_err(|error| format!("standard output cannot be written: {error}"))
+    });
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("structure: {problem}");
             ExitCode::FAILURE
         }
     }

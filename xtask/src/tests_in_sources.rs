@@ -1,13 +1,13 @@
 //! The tests that carry contract ids, read from the sources.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
 use crate::{
-    contract_ids,
+    contract_ids::{self, Id},
     rust_tokens::{SourceToken, TokenKind, tokens},
 };
 
@@ -37,17 +37,17 @@ impl ContractTest {
         &self.file[..end.unwrap_or(0)]
     }
 
-    /// Returns one line per unknown id.
-    pub(crate) fn unknown_ids(&self) -> Vec<String> {
-        let unknown = self
-            .ids
-            .iter()
-            .filter(|id| contract_ids::parse(id).is_none());
-        unknown
+    /// Returns one line per id that is not among the defined ones.
+    pub(crate) fn undefined_ids(&self, defined: &BTreeSet<Id>) -> Vec<String> {
+        let is_defined = |id: &str| contract_ids::parse(id).is_some_and(|id| defined.contains(&id));
+        let undefined = self.ids.iter().filter(|id| !is_defined(id));
+        undefined
             .map(|id| {
                 format!(
-                    "{}:{}: there is no contract id `{id}`",
-                    self.file, self.line
+                    "{}:{}: the contract id `{id}` is not defined: expected a row of {}",
+                    self.file,
+                    self.line,
+                    contract_ids::DOCUMENTS.join(" or ")
                 )
             })
             .collect()
@@ -234,16 +234,20 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_id_is_named_with_file_and_line() {
+    fn an_undefined_id_is_named_with_file_and_line() {
         let tests = in_file(
             "crates/a/src/b.rs",
-            "\n#[contract(\"V8\", \"V49\")]\nfn a() {}",
+            "\n#[contract(\"V8\", \"V49\", \"X1\")]\nfn a() {}",
         )
         .expect("readable");
-        assert_eq!(
-            tests[0].unknown_ids(),
-            ["crates/a/src/b.rs:2: there is no contract id `V49`"]
-        );
+        let defined = contract_ids::defined_in("| V8 | a promise |\n| V48 | the last one |\n");
+        let line = |id| {
+            format!(
+                "crates/a/src/b.rs:2: the contract id `{id}` is not defined: expected a row of \
+                 docs/contract.md or docs/faults-and-threats.md"
+            )
+        };
+        assert_eq!(tests[0].undefined_ids(&defined), ["V49", "X1"].map(line));
         assert_eq!(tests[0].package(), "crates/a");
     }
 }
