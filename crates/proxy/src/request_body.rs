@@ -20,15 +20,15 @@ enum Source {
 
 /// The body ended early or is not validly framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct FramingError;
 
-impl fmt::Display for Malformed {
+impl fmt::Display for FramingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the body ended early or is not validly framed")
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for FramingError {}
 
 impl RequestBody {
     /// Returns a body of these frames with an announced length.
@@ -63,7 +63,7 @@ impl RequestBody {
     ///
     /// # Errors
     /// The body ended early or is not validly framed.
-    pub async fn next_data(&mut self) -> Option<Result<Bytes, Malformed>> {
+    pub async fn next_data(&mut self) -> Option<Result<Bytes, FramingError>> {
         match &mut self.0 {
             Source::Connection(body) => loop {
                 match body.frame().await? {
@@ -72,7 +72,7 @@ impl RequestBody {
                             return Some(Ok(data));
                         }
                     }
-                    Err(_) => return Some(Err(Malformed)),
+                    Err(_) => return Some(Err(FramingError)),
                 }
             },
             Source::Frames(frames, _) => frames.pop_front().map(Ok),

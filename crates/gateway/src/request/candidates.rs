@@ -215,12 +215,11 @@ mod tests {
     use super::{super::test_support, *};
     use crate::request::{decide::RoutingFacts, overrides::HeaderOverrides, translate::ApiSupport};
 
-    /// The names of the candidates, and the exclusions with their reasons, of both pools.
-    fn sorted(
-        model: &ModelView,
-        facts: &RoutingFacts,
-        failed: &[Pin],
-    ) -> [(Vec<String>, Vec<(String, ExcludeReason)>); 2] {
+    /// The names of the candidates, and the exclusions with their reasons.
+    type PoolNames = (Vec<String>, Vec<(String, ExcludeReason)>);
+
+    /// Sorts the workers into both pools.
+    fn sorted(model: &ModelView, facts: &RoutingFacts, failed: &[Pin]) -> [PoolNames; 2] {
         let overrides = HeaderOverrides::default();
         let placement = PlacementRequest {
             overrides: &overrides,
@@ -233,7 +232,7 @@ mod tests {
         [pools.decode, pools.prefill].map(names)
     }
 
-    fn names(pool: CandidatePool) -> (Vec<String>, Vec<(String, ExcludeReason)>) {
+    fn names(pool: CandidatePool) -> PoolNames {
         let candidates = pool.candidates.iter().map(|it| it.name.to_string());
         let excluded = pool
             .excluded

@@ -42,7 +42,7 @@ pub(crate) struct GenerationStages {
 }
 
 /// A generation in the dialect by which it is routed.
-struct Translated {
+struct TranslatedCall {
     call: AcceptedRequest,
     /// The dialect of the client.
     client: Dialect,
@@ -101,11 +101,11 @@ impl GenerationStages {
         &self,
         mut call: AcceptedRequest,
         client: Dialect,
-    ) -> Result<Translated, ApiError> {
+    ) -> Result<TranslatedCall, ApiError> {
         let translator = RequestTranslator::of(&self.translation, client, &mut call).await?;
         let (dialect, body) = translator.routing_body(&call);
         let deadline = call.received + self.request_timeout();
-        Ok(Translated {
+        Ok(TranslatedCall {
             wait: WaitRecord::new(call.body.bytes().len(), deadline),
             call,
             client,
@@ -116,7 +116,7 @@ impl GenerationStages {
     }
 
     /// Checks the fields that the router limits.
-    fn check(&self, translated: &Translated, view: &RequestView<'_>) -> Result<(), ApiError> {
+    fn check(&self, translated: &TranslatedCall, view: &RequestView<'_>) -> Result<(), ApiError> {
         prefill::check_transfer_fields(view)?;
         count_limits::check_counts(&self.counts, translated.client, view)
     }
@@ -124,10 +124,10 @@ impl GenerationStages {
     /// Finds the model, and the worker that the request names or continues at.
     async fn choose_model(
         &self,
-        translated: &mut Translated,
+        translated: &mut TranslatedCall,
         view: &RequestView<'_>,
     ) -> Result<ModelChoice, ApiError> {
-        let Translated {
+        let TranslatedCall {
             call,
             translator,
             wait,
@@ -150,7 +150,7 @@ impl GenerationStages {
     /// Tokenizes the prompt, and finds its semantic cluster meanwhile.
     async fn identify(
         &self,
-        translated: &Translated,
+        translated: &TranslatedCall,
         choice: &ModelChoice,
         view: &RequestView<'_>,
     ) -> IdentifiedPrompt {
@@ -170,7 +170,7 @@ impl GenerationStages {
     /// Records what the receipt says about the request.
     fn describe(
         &self,
-        translated: &Translated,
+        translated: &TranslatedCall,
         choice: &ModelChoice,
         identified: &IdentifiedPrompt,
         view: &RequestView<'_>,
@@ -196,12 +196,12 @@ impl GenerationStages {
     /// Gathers the facts of the decision.
     async fn route(
         &self,
-        translated: Translated,
+        translated: TranslatedCall,
         choice: ModelChoice,
         identified: IdentifiedPrompt,
         view: &RequestView<'_>,
     ) -> RoutedRequest {
-        let Translated {
+        let TranslatedCall {
             mut call,
             translator,
             wait,

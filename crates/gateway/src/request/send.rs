@@ -46,7 +46,7 @@ pub(super) struct Attempt<'a> {
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
     /// A worker replied, and nothing is forwarded yet.
-    Committed(Box<Committed>),
+    Committed(Box<CommittedAttempt>),
     /// The prefill failed: the request is decided again, without a prefill leg.
     PrefillFailed,
     /// The request cannot be sent to this worker, and no other attempt follows.
@@ -56,7 +56,7 @@ pub(super) enum AttemptOutcome {
 
 /// A reply worth committing to.
 #[derive(Debug)]
-pub(super) struct Committed {
+pub(super) struct CommittedAttempt {
     pub(super) reply: CommittedReply,
     pub(super) by: AttemptTarget,
     /// Translates the reply's events into the client's dialect.
@@ -146,7 +146,7 @@ impl SendStage {
             Err(failure) => Err(back.failure(failure)),
         };
         match result {
-            Ok(reply) => AttemptOutcome::Committed(Box::new(Committed {
+            Ok(reply) => AttemptOutcome::Committed(Box::new(CommittedAttempt {
                 reply,
                 by,
                 stream: back.stream(),
