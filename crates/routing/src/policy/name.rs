@@ -72,7 +72,7 @@ impl Policy {
 }
 
 impl Policy {
-    /// Returns whether the policy uses an [`Affinity`].
+    /// Returns whether the policy uses an [`Affinity`](crate::Affinity).
     pub fn is_keyed(self) -> bool {
         matches!(
             self,
