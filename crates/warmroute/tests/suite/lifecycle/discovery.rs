@@ -84,7 +84,12 @@ fn a_discovered_worker_with_a_configured_name_is_skipped_and_the_rest_goes_on() 
         (json!(urls[1]), json!(2.0)),
         "of two discovered workers, the first"
     );
-    let log = it.router.stderr();
+    // The log is written behind what it reports.
+    let log = eventually("the warning", || {
+        let log = it.router.stderr();
+        log.contains("`a` is the name of another worker")
+            .then_some(log)
+    });
     assert_eq!(
         log.matches("`a` is the name of another worker").count(),
         1,
