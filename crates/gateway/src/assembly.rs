@@ -189,14 +189,11 @@ impl Gateway {
         });
         let generation = &mut self.generation;
         generation.counts = limits.counts;
-        generation.translation.settings = rules.rewriting;
-        let affinity = AffinitySettings {
+        let delivery = &mut generation.delivery;
+        delivery.affinity.settings = AffinitySettings {
             session_headers: rules.session_headers,
             max_prefix_bytes: rules.max_prefix_bytes,
         };
-        generation.affinity.settings = affinity.clone();
-        let delivery = &mut generation.delivery;
-        delivery.affinity.settings = affinity;
         delivery.retries = delivery.retries.with_rules(rules.retry);
         delivery.queue.limits = rules.waiting;
         let prefill = Arc::new(PrefillContext::new(rules.disaggregation));
@@ -363,9 +360,7 @@ impl SharedParts {
         GenerationStages {
             // Set with the other settings of a reload.
             counts: CountLimits::default(),
-            translation: translation.clone(),
             tokenization,
-            affinity: affinity.clone(),
             responses: Arc::clone(&self.responses),
             delivery: DeliveryStage {
                 queue: self.queue(rules, counters, &prefill),

@@ -1,5 +1,7 @@
 //! Conversion of other routers' configurations.
 
 mod command_lines;
+#[path = "../../../config/tests/suite/sources/mod.rs"]
+#[allow(dead_code, reason = "the suite of `config` uses the rest")]
 mod sources;
 mod vllm_router;

@@ -26,7 +26,7 @@ impl Gateway {
                 prompt.shrink();
             }
         }
-        if let Some(prefixes) = &self.generation.affinity.shared_prefixes {
+        if let Some(prefixes) = &self.generation.affinity().shared_prefixes {
             prefixes.set_accepts_new(takes_new);
             if small {
                 prefixes.shrink();

@@ -78,7 +78,7 @@ async fn end_overdue(gateway: &Gateway) -> Infallible {
 }
 
 async fn learn(gateway: &Gateway) -> Infallible {
-    match &gateway.generation.affinity.clusters {
+    match &gateway.generation.affinity().clusters {
         Some(clusters) => clusters.embed_examples().await,
         None => std::future::pending().await,
     }

@@ -319,3 +319,131 @@ pub(crate) async fn drain_body(body: &mut RequestBody, asks_first: bool) -> bool
 pub(crate) fn is_head(method: &Method) -> bool {
     *method == Method::HEAD
 }
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+    use prometheus_client::metrics::gauge::Gauge;
+
+    use super::*;
+    use crate::listener_limits::CountLimits;
+
+    fn admission(keys: InboundKey) -> Admission {
+        Admission {
+            limits: ListenerLimits {
+                max_head_bytes: 200,
+                max_body_bytes: 10,
+                max_held_bytes: 1000,
+                memory_budget: None,
+                counts: CountLimits::default(),
+                max_headers: 100,
+                max_connections: 1,
+                keep_alive: Duration::from_secs(1),
+                head_timeout: Duration::from_secs(1),
+                body_timeout: Duration::from_secs(1),
+                client_stall: Duration::from_secs(1),
+                half_close: false,
+                log_requests: false,
+            },
+            keys,
+            bodies: BodyBudget::new(Gauge::default()),
+            memory: Arc::default(),
+        }
+    }
+
+    /// Accepts a chat with this header field and body.
+    async fn accept(
+        keys: InboundKey,
+        field: (&'static str, &str),
+        body: &mut RequestBody,
+    ) -> Result<AcceptedRequest, ApiError> {
+        let request = Request::post("/v1/chat/completions").header(field.0, field.1);
+        let (parts, ()) = request.body(()).expect("a request").into_parts();
+        let head = RequestHead {
+            route: route(&parts).expect("a route"),
+            parts,
+            request_id: "r1".into(),
+            received: Moment::START,
+        };
+        admission(keys).accept(head, body).await
+    }
+
+    const HOST: (&str, &str) = ("host", "router");
+
+    fn frames(texts: &[&'static str]) -> RequestBody {
+        let bytes = |text: &&'static str| Bytes::from_static(text.as_bytes());
+        RequestBody::chunked(texts.iter().map(bytes))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_accepted_as_it_came_in_however_many_frames() {
+        for mut body in [
+            RequestBody::of_length("0123456789"),
+            frames(&["0123456789"]),
+            frames(&["01", "", "23456", "789"]),
+        ] {
+            let call = accept(InboundKey::default(), HOST, &mut body).await;
+            assert_eq!(call.expect("it fits").body.bytes(), "0123456789");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_too_long_is_refused_by_its_length_or_as_soon_as_it_exceeds_the_limit() {
+        let mut announced = RequestBody::of_length("01234567890");
+        let mut chunked = frames(&["012345", "67890", "never read"]);
+        for body in [&mut announced, &mut chunked] {
+            let refused = accept(InboundKey::default(), HOST, body).await;
+            let code = refused.map(|_| ()).map_err(|error| error.code);
+            assert_eq!(code, Err(ErrorCode::BodyTooLarge));
+            assert!(!body.is_end(), "the rest is not read");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_is_refused_before_its_body_is_read() {
+        let long = "x".repeat(200);
+        for (keys, field, code) in [
+            (InboundKey::require("k"), HOST, ErrorCode::MissingApiKey),
+            (
+                InboundKey::default(),
+                ("x-long", &*long),
+                ErrorCode::HeadTooLarge,
+            ),
+            (
+                InboundKey::default(),
+                ("content-encoding", "gzip"),
+                ErrorCode::UnsupportedEncoding,
+            ),
+            (
+                InboundKey::default(),
+                ("host", "a b"),
+                ErrorCode::InvalidRequest,
+            ),
+            (
+                InboundKey::default(),
+                ("x-warmroute-policy", "none such"),
+                ErrorCode::UnknownPolicy,
+            ),
+            (
+                InboundKey::default(),
+                ("x-warmroute-priority", "101"),
+                ErrorCode::InvalidRequest,
+            ),
+        ] {
+            let mut body = frames(&["0123"]);
+            let refused = accept(keys, field, &mut body).await;
+            let found = refused.map(|_| ()).map_err(|error| error.code);
+            assert_eq!(found, Err(code), "{field:?}");
+            assert!(!body.is_end(), "{field:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refused_body_is_drained_unless_it_is_long_or_the_client_waits_for_a_100() {
+        assert!(drain_body(&mut frames(&["a", "b"]), false).await);
+        assert!(!drain_body(&mut frames(&["a"]), true).await);
+        let piece = Bytes::from(vec![b'x'; UNWANTED_BYTES]);
+        let mut long = RequestBody::chunked([piece.clone(), piece.clone(), piece]);
+        assert!(!drain_body(&mut long, false).await);
+    }
+}

@@ -32,7 +32,7 @@ pub(super) async fn count_tokens(
 ) -> Response<ReplyBody> {
     let asked = async {
         let wording = RequestTranslator::of(
-            &gateway.generation.translation,
+            gateway.generation.translation(),
             Dialect::Messages,
             &mut call,
         )

@@ -595,4 +595,32 @@ mod tests {
         assert_eq!(failure.class, None);
         assert_eq!(failure.kind, Some(FailureKind::FirstByteTimeout));
     }
+
+    #[tokio::test]
+    #[contract("S27")]
+    async fn a_worker_gets_the_clients_bytes_and_its_own_key_and_not_the_clients() {
+        let upstream = Arc::new(FakeUpstream::default());
+        let dispatcher = test_support::dispatcher(&upstream);
+        let worker = WorkerView {
+            api_key: Some(config::Secret::new("worker")),
+            ..test_support::worker(1)
+        };
+        let to = AttemptTarget {
+            target: test_support::target(&worker),
+            worker: Arc::new(worker),
+        };
+        upstream.script(to.worker.id, FakeReply::json(200, "{}"));
+        let mut call = test_support::call(r#"{"model": "m" }"#);
+        let client = HeaderValue::from_static("Bearer client");
+        call.headers.insert(header::AUTHORIZATION, client);
+        let deadline = dispatcher.clock.now() + dispatcher.limits.request;
+        let body = call.body.bytes().clone();
+        let sent = dispatcher.attempt(&call, body, &to, deadline).await;
+        assert!(sent.is_ok());
+        let [request] = <[_; 1]>::try_from(upstream.take_requests()).expect("one request");
+        assert_eq!(*request.body(), r#"{"model": "m" }"#);
+        assert_eq!(request.uri().path(), "/v1/chat/completions");
+        assert_eq!(request.headers()[header::AUTHORIZATION], "Bearer worker");
+        assert_eq!(request.headers()[headers::REQUEST_ID], "r1");
+    }
 }

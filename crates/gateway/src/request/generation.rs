@@ -33,9 +33,7 @@ use crate::{listener_limits::CountLimits, metrics::Metrics, response_affinity::R
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationStages {
     pub(crate) counts: CountLimits,
-    pub(crate) translation: TranslationStage,
     pub(crate) tokenization: Arc<TokenizationStage>,
-    pub(crate) affinity: AffinityStage,
     pub(crate) responses: Arc<ResponseAffinity>,
     pub(crate) delivery: DeliveryStage,
     pub(crate) metrics: Arc<Metrics>,
@@ -102,7 +100,7 @@ impl GenerationStages {
         mut call: AcceptedRequest,
         client: Dialect,
     ) -> Result<TranslatedCall, ApiError> {
-        let translator = RequestTranslator::of(&self.translation, client, &mut call).await?;
+        let translator = RequestTranslator::of(self.translation(), client, &mut call).await?;
         let (dialect, body) = translator.routing_body(&call);
         let deadline = call.received + self.request_timeout();
         Ok(TranslatedCall {
@@ -162,7 +160,7 @@ impl GenerationStages {
         };
         let (prompt, cluster) = tokio::join!(
             self.tokenization.run(&choice.model.artefacts, input),
-            self.affinity.cluster(&translated.call.headers, view),
+            self.affinity().cluster(&translated.call.headers, view),
         );
         IdentifiedPrompt { prompt, cluster }
     }
@@ -220,9 +218,9 @@ impl GenerationStages {
             body: call.body.bytes(),
             view,
         };
-        let mut affinity = self.affinity.keys(keys, cluster).await;
+        let mut affinity = self.affinity().keys(keys, cluster).await;
         affinity.lmcache = self
-            .affinity
+            .affinity()
             .lmcache(policies, &model, &prompt, CandidateChoice::of(pin))
             .await;
         if let Some(cluster) = added {
@@ -263,6 +261,15 @@ impl GenerationStages {
             },
             translator,
         }
+    }
+
+    pub(super) fn translation(&self) -> &TranslationStage {
+        &self.delivery.send.translation
+    }
+
+    /// Returns the sources of affinity keys.
+    pub(crate) fn affinity(&self) -> &AffinityStage {
+        &self.delivery.affinity
     }
 
     /// Returns the time limit of a request.

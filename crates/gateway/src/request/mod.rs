@@ -56,7 +56,7 @@ pub(crate) mod translate;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use dialect::{ApiError, Dialect, ErrorCode};
+use dialect::Dialect;
 use futures_util::FutureExt;
 use http::{Request, Response, header::EXPECT};
 use kv_blocks::Moment;
@@ -121,7 +121,7 @@ fn probed(probe: &ProbeResponse, request_id: &str) -> Response<ReplyBody> {
     )
 }
 
-/// Runs the stages before the lookup in the reply cache, and the handler of the route.
+/// Runs the stages before the handler of the route.
 async fn handle_route(
     gateway: &Arc<Gateway>,
     request: Request<RequestBody>,
@@ -159,18 +159,44 @@ async fn handle_route(
     if let Err(error) = preprocessor.run(route, &mut call, settle.notes()).await {
         return refused(settle, &error);
     }
-    match route.endpoint {
-        RouteHandler::Generate(dialect) => generate(gateway, call, dialect, settle).await,
-        RouteHandler::CountTokens => count_tokens::count_tokens(gateway, call, settle).await,
-        RouteHandler::Tokenize => tokenize_api::tokenize(gateway, call, settle).await,
-        RouteHandler::Detokenize => tokenize_api::detokenize(gateway, call, settle).await,
-        _ => match own_reply(gateway, route, &call).await {
-            Ok(response) => {
-                settle.record_passthrough(response.status().as_u16());
-                response
-            }
-            Err(error) => refused(settle, &error),
-        },
+    call_handler(gateway, route, call, settle).await
+}
+
+/// Runs the handler of the route.
+async fn call_handler(
+    gateway: &Arc<Gateway>,
+    route: &Route,
+    call: AcceptedRequest,
+    mut settle: RequestGuard,
+) -> Response<ReplyBody> {
+    let (id, catalog) = (&call.request_id, &gateway.edge.catalog);
+    let rest = below(route, call.target.path());
+    let result = match route.endpoint {
+        RouteHandler::Generate(dialect) => return generate(gateway, call, dialect, settle).await,
+        RouteHandler::CountTokens => {
+            return count_tokens::count_tokens(gateway, call, settle).await;
+        }
+        RouteHandler::Tokenize => return tokenize_api::tokenize(gateway, call, settle).await,
+        RouteHandler::Detokenize => return tokenize_api::detokenize(gateway, call, settle).await,
+        RouteHandler::Route => route_api::route(gateway, &call).await,
+        RouteHandler::PotentialLoads => route_api::potential_loads(gateway, &call).await,
+        RouteHandler::PrefillComplete => route_api::prefill_complete(gateway, &call, rest),
+        RouteHandler::FreeReservation => route_api::free(gateway, &call, rest),
+        RouteHandler::Models => Ok(reply::json(200, &catalog.list().await, id)),
+        RouteHandler::Model => {
+            let found = catalog.one(rest).await;
+            found.map(|model| reply::json(200, &model, id))
+        }
+        RouteHandler::Health => Ok(reply::json(200, &gateway.health(), id)),
+        RouteHandler::Live => Ok(probed(&gateway.live(), id)),
+        RouteHandler::Ready => Ok(probed(&gateway.ready(), id)),
+    };
+    match result {
+        Ok(response) => {
+            settle.record_passthrough(response.status().as_u16());
+            response
+        }
+        Err(error) => refused(settle, &error),
     }
 }
 
@@ -191,36 +217,6 @@ async fn generate(
         .reply_cache
         .answer(call, dialect, settle, send)
         .await
-}
-
-/// Answers a route that no worker is needed for.
-async fn own_reply(
-    gateway: &Arc<Gateway>,
-    route: &Route,
-    call: &AcceptedRequest,
-) -> Result<Response<ReplyBody>, ApiError> {
-    let (id, catalog) = (&call.request_id, &gateway.edge.catalog);
-    let rest = below(route, call.target.path());
-    Ok(match route.endpoint {
-        RouteHandler::Route => return route_api::route(gateway, call).await,
-        RouteHandler::PotentialLoads => return route_api::potential_loads(gateway, call).await,
-        RouteHandler::PrefillComplete => return route_api::prefill_complete(gateway, call, rest),
-        RouteHandler::FreeReservation => return route_api::free(gateway, call, rest),
-        RouteHandler::Models => reply::json(200, &catalog.list().await, id),
-        RouteHandler::Model => reply::json(200, &catalog.one(rest).await?, id),
-        RouteHandler::Health => reply::json(200, &gateway.health(), id),
-        RouteHandler::Live => probed(&gateway.live(), id),
-        RouteHandler::Ready => probed(&gateway.ready(), id),
-        RouteHandler::Generate(_)
-        | RouteHandler::CountTokens
-        | RouteHandler::Tokenize
-        | RouteHandler::Detokenize => {
-            return Err(ApiError::new(
-                ErrorCode::Internal,
-                "the route has no reply of its own",
-            ));
-        }
-    })
 }
 
 /// Returns the part of a path below its route.

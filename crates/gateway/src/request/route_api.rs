@@ -235,7 +235,7 @@ impl<'a> DryRunRequest<'a> {
             ..RouterTiming::default()
         };
         let policies = gateway.decider().policies(&asked.overrides, &model);
-        let sources = &gateway.generation.affinity;
+        let sources = gateway.generation.affinity();
         let cluster = sources.cluster(headers, &asked.view).await;
         let keys = AffinityInput {
             policies,

@@ -33,7 +33,6 @@ impl FakeReply {
     ) -> Self {
         let body = ScriptedBody {
             pieces: pieces.into_iter().collect(),
-            stalls: false,
             ending: Arc::default(),
         };
         Self {
@@ -75,15 +74,6 @@ impl FakeReply {
         self.delay = delay;
         self
     }
-
-    /// Sends nothing after the last piece and never ends.
-    #[must_use]
-    pub fn stalling(mut self) -> Self {
-        if let Ok((_, body)) = &mut self.result {
-            body.stalls = true;
-        }
-        self
-    }
 }
 
 /// What became of the connection of a scripted reply.
@@ -99,7 +89,6 @@ enum Ending {
 #[derive(Debug)]
 pub(super) struct ScriptedBody {
     pieces: VecDeque<Result<Bytes, &'static str>>,
-    stalls: bool,
     ending: Arc<Mutex<Ending>>,
 }
 
@@ -110,14 +99,12 @@ impl ScriptedBody {
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
         match self.pieces.pop_front() {
             Some(piece) => Poll::Ready(Some(piece.map_err(|why| BodyError(why.to_owned())))),
-            // A timer of the reader wakes it.
-            None if self.stalls => Poll::Pending,
             None => Poll::Ready(None),
         }
     }
 
     pub(super) fn is_end(&self) -> bool {
-        self.pieces.is_empty() && !self.stalls
+        self.pieces.is_empty()
     }
 
     pub(super) fn announced(&self) -> Option<u64> {
@@ -146,7 +133,7 @@ impl Drop for ScriptedBody {
 #[derive(Debug, Default)]
 pub struct FakeUpstream {
     scripts: Mutex<HashMap<WorkerId, VecDeque<FakeReply>>>,
-    seen: Mutex<Vec<(WorkerId, Request<Bytes>)>>,
+    seen: Mutex<Vec<Request<Bytes>>>,
     endings: Mutex<Vec<Arc<Mutex<Ending>>>>,
 }
 
@@ -160,15 +147,9 @@ impl FakeUpstream {
             .push_back(reply);
     }
 
-    /// Returns the workers that got a request, in the order of the requests.
-    pub fn sent_to(&self) -> Vec<WorkerId> {
-        self.seen.lock().iter().map(|(worker, _)| *worker).collect()
-    }
-
     /// Takes the requests that were sent, in their order.
     pub fn take_requests(&self) -> Vec<Request<Bytes>> {
-        let seen = std::mem::take(&mut *self.seen.lock());
-        seen.into_iter().map(|(_, request)| request).collect()
+        std::mem::take(&mut *self.seen.lock())
     }
 
     /// Returns the number of replies whose connection may carry another request.
@@ -184,7 +165,7 @@ impl FakeUpstream {
 impl Upstream for FakeUpstream {
     fn send<'a>(&'a self, outgoing: OutgoingRequest<'a>) -> SendFuture<'a> {
         let worker = outgoing.worker;
-        self.seen.lock().push((worker, outgoing.request));
+        self.seen.lock().push(outgoing.request);
         let reply = self
             .scripts
             .lock()

@@ -13,7 +13,7 @@ use crate::harness::{Program, Stopwatch, assert_shape, eventually};
 
 #[test]
 fn one_round_prints_one_object_and_warm_finds_more_blocks() {
-    let end = Program::finish(&["demo", "--once", "--json", "--workers", "2", "--seed", "3"]);
+    let end = Program::finish(&["demo", "--once", "--json", "--workers", "4", "--seed", "3"]);
     assert_eq!((end.code, &*end.stderr), (Some(0), ""));
     assert_eq!(end.stdout.lines().count(), 1, "{}", end.stdout);
     let report: Value = serde_json::from_str(&end.stdout).expect("one JSON object");
@@ -31,7 +31,7 @@ fn one_round_prints_one_object_and_warm_finds_more_blocks() {
     assert_eq!(report["schema"], "warmroute.demo/1");
     assert_eq!(
         (&report["seed"], &report["workers"]),
-        (&json!(3), &json!(2))
+        (&json!(3), &json!(4))
     );
     let runs = report["runs"].as_array().expect("a list of runs");
     assert_eq!(
@@ -47,8 +47,10 @@ fn one_round_prints_one_object_and_warm_finds_more_blocks() {
         let hits = run["block_hit_ratio"].as_f64().expect("a ratio");
         assert!((0.0..=1.0).contains(&hits), "{report}");
     }
+    // Over 1.6 with every seed tried; round_robin's share depends on the order of arrival, by some
+    // hundredths.
     assert!(
-        report["ratio"]["block_hit"].as_f64() >= Some(1.2),
+        report["ratio"]["block_hit"].as_f64() >= Some(1.4),
         "{report}"
     );
 }

@@ -142,3 +142,30 @@ fn a_process_that_takes_the_sockets_and_does_not_serve_changes_nothing() {
     );
     assert_eq!(RawClient::get(&router.data(), "/readyz").status, 200);
 }
+
+#[test]
+fn a_takeover_waits_for_another_one_that_is_under_way() {
+    let engine = Program::engine(&["--no-kv-events"]);
+    let old = Program::serve(&[format!("a={}", engine.url())], &[]).ready(1);
+    let places = FixedPorts {
+        data: old.data(),
+        admin: old.admin(),
+    };
+    // This test gets the sockets first, and does not serve.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let body = serde_json::json!({"socket": path}).to_string();
+    let given = RawClient::post(&places.admin, "/admin/takeover", body.as_bytes());
+    assert_eq!(given.status, 200, "{}", given.text());
+    std::thread::scope(|scope| {
+        let next = scope.spawn(|| places.serve(&engine.url(), &["--takeover"]));
+        // The next process is refused meanwhile, and asks again.
+        std::thread::sleep(Duration::from_secs(2));
+        assert!(!next.is_finished());
+        drop(listener);
+        let next = next.join().unwrap();
+        assert_eq!(next.data(), places.data);
+    });
+    assert_eq!(old.wait().code, Some(0));
+}
