@@ -66,7 +66,7 @@ pub use policy::{CostUnit, LMCACHE_PREFIX, Policy, Terms, UnknownPolicy};
 pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters};
 pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};
-pub use queue::{MOVE_TIME, QueueSettings, WaitBudget, WaitReason};
+pub use queue::{QueueSettings, WaitBudget, WaitReason};
 pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
 pub use router_settings::{CacheAwareSettings, RingSettings, RoutingSettings};

@@ -13,8 +13,8 @@ use kv_blocks::Moment;
 use net::Clock;
 use proxy::AbortSwitch;
 use routing::{
-    Affinity, ExcludeReason, Job, MOVE_TIME, NoStopwatch, Overrides, Refusal, ReleasedRequest,
-    ReplyMode, WaitBudget, WaitReason, receipt::QueueWait,
+    Affinity, ExcludeReason, Job, NoStopwatch, Overrides, Refusal, ReleasedRequest, ReplyMode,
+    WaitBudget, WaitReason, receipt::QueueWait,
 };
 
 use super::decide::{self, Decider, PlacedAttempt, PlacementOutcome, PlacementRequest};
@@ -29,6 +29,9 @@ use crate::{
 /// At the end of a wait the router binds the request if it can; this much later it is certain that
 /// it could not.
 const GRACE: Duration = Duration::from_millis(50);
+
+/// Shortest time between two changes of a request's candidates.
+const BETWEEN_CHANGES: Duration = Duration::from_millis(100);
 
 /// How often a request that all of its workers failed checks for a retry permit or for a recovered
 /// worker: neither wakes it.
@@ -301,7 +304,7 @@ impl QueueStage {
                     }
                     self.decider.replace_candidates(model, placement, &waiter, self.busy_budget(wait));
                     // Until it gets new candidates it still waits for the old ones.
-                    if let Ok(released) = tokio::time::timeout(2 * MOVE_TIME, waiter.wait_for_release()).await {
+                    if let Ok(released) = tokio::time::timeout(BETWEEN_CHANGES, waiter.wait_for_release()).await {
                         return Ok(released);
                     }
                 }

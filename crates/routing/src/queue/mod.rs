@@ -44,10 +44,10 @@ pub(crate) use self::{
 };
 use crate::Ticket;
 
-/// Delay before requests with changed candidates are offered to new targets: the change of the
-/// fleet affects other requests too, and all of them have to be in the queue before the first one
-/// is released.
-pub const MOVE_TIME: Duration = Duration::from_millis(50);
+/// Longest delay before requests with changed candidates are offered to new targets. The change of
+/// the fleet affects other requests too, and all of them have to be in the queue before the first
+/// one is released: the last one that leaves the old targets ends the delay.
+const MOVE_TIME: Duration = Duration::from_millis(250);
 
 /// All queued requests.
 #[derive(Debug, Default)]
@@ -143,7 +143,8 @@ impl WaitQueue {
     }
 
     /// Replaces the candidates of a queued request, which keeps its place. New targets are offered
-    /// after [`MOVE_TIME`]. `false`: it is not queued.
+    /// when no request waits for the old ones any more, after [`MOVE_TIME`] at the latest.
+    /// `false`: it is not queued.
     pub(crate) fn replace(
         &mut self,
         now: Moment,
@@ -160,7 +161,8 @@ impl WaitQueue {
             .saturating_sub(request.job.own_bytes())
             .saturating_add(job.own_bytes());
         let targets = Arc::clone(&job.set.targets);
-        let offered = now + MOVE_TIME;
+        let all_moved = !self.queues.contains_key(&request.queue);
+        let offered = if all_moved { now } else { now + MOVE_TIME };
         let queue = self.queue_of(now, gate, &targets, Some(offered));
         (request.job, request.minds_backlog, request.queue) = (Arc::new(job), minds_backlog, queue);
         request.terms.until = until;
@@ -170,7 +172,7 @@ impl WaitQueue {
             .filter(|target| before.binary_search(target).is_err());
         self.change(queue, |queue| {
             for target in added {
-                if gate.is_open(now, *target, queue) && !queue.offers(*target) {
+                if gate.is_open(now, *target, queue) && (all_moved || !queue.offers(*target)) {
                     queue.open(offered, *target);
                 }
             }

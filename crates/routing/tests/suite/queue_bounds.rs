@@ -319,27 +319,25 @@ fn a_changed_fleet_keeps_every_queue_position_and_touches_no_other_model() {
         .to_vec();
     let next = fleet.router.next_release(at_ms(10));
     // Another worker joins: it is idle.
-    for (ms, (i, ticket)) in (100..).zip([waiting[1], waiting[0], waiting[3], waiting[2]]) {
-        replace(
-            &mut fleet,
-            at_ms(ms),
-            ticket,
-            &asks[i],
-            &[candidate(1), candidate(2)],
-        );
+    let both = [candidate(1), candidate(2)];
+    for (ms, (i, ticket)) in (100..).zip([waiting[1], waiting[0], waiting[3]]) {
+        replace(&mut fleet, at_ms(ms), ticket, &asks[i], &both);
         assert!(
             release_all(&fleet.router, at_ms(ms)).is_empty(),
             "others of them may still come"
         );
+        assert_eq!(
+            fleet.router.next_release(at_ms(ms)),
+            Some(at_ms(350)),
+            "{next:?}"
+        );
     }
-    assert_eq!(
-        fleet.router.next_release(at_ms(103)),
-        Some(at_ms(150)),
-        "{next:?}"
-    );
+    // The last one has moved: there is nothing more to wait for.
+    let (last, ticket) = waiting[2];
+    let mut now = at_ms(103);
+    replace(&mut fleet, now, ticket, &asks[last], &both);
     waiting.sort_unstable();
     let mut order = Vec::new();
-    let mut now = at_ms(150);
     let mut released = VecDeque::from(release_all(&fleet.router, now));
     while let Some(next) = released.pop_front() {
         assert_eq!(next.plan.decode.target, target(2));
@@ -360,6 +358,21 @@ fn a_changed_fleet_keeps_every_queue_position_and_touches_no_other_model() {
 }
 
 #[test]
+fn a_request_that_stays_with_the_old_targets_delays_those_that_moved_by_a_quarter_of_a_second() {
+    let mut fleet = TestFleet::new(0, RoutingSettings::default());
+    fleet.candidates = vec![candidate(1)];
+    fleet.plan(at_ms(0), &may_wait(1, 2_000));
+    let moves = held(fleet.dispatch(at_ms(1), &may_wait(2, 10)));
+    let stays = held(fleet.dispatch(at_ms(2), &may_wait(3, 10)));
+    let both = [candidate(1), candidate(2)];
+    replace(&mut fleet, at_ms(100), moves, &may_wait(2, 10), &both);
+    assert!(release_all(&fleet.router, at_ms(349)).is_empty());
+    let released = release_all(&fleet.router, at_ms(350));
+    assert_eq!(tickets(&released), [moves]);
+    assert!(fleet.router.cancel(stays));
+}
+
+#[test]
 fn a_request_without_an_eligible_target_keeps_its_position_until_one_appears() {
     let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let long = ask(tokens(1, 40));
@@ -376,11 +389,10 @@ fn a_request_without_an_eligible_target_keeps_its_position_until_one_appears() {
         "no target can take it"
     );
     replace(&mut fleet, at_ms(61_000), ticket, &waits, &[candidate(1)]);
-    let then = fleet.router.next_release(at_ms(61_000)).expect("it can go");
-    let released = release_all(&fleet.router, then);
+    let released = release_all(&fleet.router, at_ms(61_000));
     assert_eq!(
         (tickets(&released), released[0].waited),
-        (vec![ticket], Duration::from_millis(61_050))
+        (vec![ticket], Duration::from_secs(61))
     );
 }
 
