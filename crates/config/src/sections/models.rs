@@ -15,7 +15,7 @@ const DEFAULTS: &[KeySchema] = &[
     KeySchema {
         name: "block_size",
         kind: BLOCK_SIZE,
-        doc: "Tokens per KV block of workers without a `block_size` of their own. `auto`: as each engine reports it.",
+        doc: "Tokens per KV block of workers that set none. `auto`: as each engine reports it.",
         ..ModelEntry::KEYS[0]
     },
 ];
