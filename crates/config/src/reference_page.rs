@@ -9,22 +9,21 @@ use crate::schema::{LATER_SECTIONS, ROOT};
 
 const HEAD: &str = "# Configuration
 
-One YAML file, `-c FILE`. This page is generated from the table that the program checks files against; a test keeps the
-two equal.
+One YAML file, `-c FILE`. This page is generated from the declarations of the keys; a test keeps the two equal.
 
-- A value comes from the first of: flag, environment variable, file, default. The variable of a key is `WARMROUTE_` and
-  the key's path in capitals with `__` between levels: `routing.policy` is `WARMROUTE_ROUTING__POLICY`. Lists are written
-  with commas there; an empty variable counts as not set; an unknown `WARMROUTE_` variable is a problem.
-- `${NAME}` in a text of the file is replaced by that environment variable; an unset one is a problem. `$${` stands for
-  `${` itself.
+- Precedence: flag, environment variable, file, default. The variable of a key is `WARMROUTE_` and the key's path in
+  capitals with `__` between levels: `routing.policy` is `WARMROUTE_ROUTING__POLICY`. The items of a list are separated by
+  commas there. An empty variable counts as unset; an unknown `WARMROUTE_` variable is an error.
+- `${NAME}` in a text of the file is replaced by the value of that environment variable; an unset one is an error. `$${`
+  stands for `${` itself.
 - Durations: `250ms`, `30s`, `5m`, `1h`, or a bare number of seconds. Sizes: `32KiB`, `512MiB`, `1MB`, or a bare number of
   bytes. `~` means unset.
-- Unknown keys, keys that stand twice, values out of range: all problems of a file are reported at once, with line and
-  column, and the exit code is 78. `warmroute config check` does only that.
-- A changed file is taken over while the program runs, as are SIGHUP and `POST /admin/reload`; what is marked \"counts
-  from the next start on\" waits. A file with a problem changes nothing.
-- What is marked \"not active yet\" is checked and accepted, and has no effect in this version: a start says so once.
-- What is marked \"not built yet\" is known, but this version accepts only its default.
+- All errors of a file (unknown or duplicate keys, values out of range) are reported at once, with line and column, and
+  the exit code is 78. `warmroute config check` only checks.
+- The program reloads a changed file while it runs, and also on SIGHUP and on `POST /admin/reload`. A key marked \"needs a
+  restart\" takes effect at the next start. A file with an error changes nothing.
+- A key marked \"not active yet\" is checked and has no effect in this version; the program says so at the start.
+- A key marked \"not built yet\" is known, but this version accepts only its default.
 
 ";
 
@@ -51,7 +50,7 @@ pub fn reference_page() -> String {
             _ => {}
         }
     }
-    out += "## Sections of later versions\n\nKnown by name; a file that sets one is refused with a line that says so: ";
+    out += "## Sections of later versions\n\nKnown by name; a file that sets one of them is refused with an error that names it: ";
     out += &LATER_SECTIONS
         .iter()
         .map(|name| format!("`{name}`"))
@@ -105,7 +104,7 @@ fn row(key: &KeySchema, path: &str, out: &mut String) {
         Availability::Later => " *Not built yet.*",
     };
     let fixed = if later.is_empty() && is_fixed(path) {
-        " *Counts from the next start on.*"
+        " *Needs a restart.*"
     } else {
         ""
     };

@@ -65,55 +65,56 @@ settings::section! {
     /// The whole configuration.
     #[derive(Clone, Debug)]
     pub struct Settings {
-        /// The listener that clients use.
+        /// Data listener, for clients.
         server: ServerSection, live;
-        /// The listener that operators use.
+        /// Admin listener, for operators.
         admin: AdminSection, restart;
-        /// The engines (alias `backends`). An entry is a mapping, or just `[NAME=]URL`.
+        /// Engines (alias `backends`). An entry is a mapping, or just `[NAME=]URL`.
         workers: Vec<WorkerEntry> = "[]" in WORKERS, live;
-        /// Workers that are found, beside those of `workers`.
+        /// Discovery of workers beside those in `workers`.
         discovery: DiscoverySection, restart;
-        /// Where tokenizers and chat templates come from.
+        /// Tokenizers, chat templates and names of models.
         models: ModelsSection, live;
-        /// How a worker is chosen.
+        /// Choice of a worker.
         routing: RoutingSection, live;
-        /// How prompts are computed apart from their replies.
+        /// Prefill/decode disaggregation.
         disaggregation: DisaggregationSection, live;
-        /// How requests wait here for a worker.
+        /// Queue of requests that wait in the router for a worker.
         queue: QueueSettings, live;
-        /// How requests are kept together by the beginning of their prompt.
+        /// Routing by the beginning of the prompt.
         prefix_routing: PrefixRoutingSection, live;
-        /// How KV events are followed, and what the block index may hold.
+        /// KV events, and limits of the block index.
         kv_events: KvEventsSection, live;
-        /// Which backend has which prompt prefix, as streams that name whole prefixes say.
+        /// Prefix view: which worker holds which prompt prefix, by event streams that name whole
+        /// prefixes.
         kv_cache_index: KvCacheIndexSection, restart;
-        /// Redis, which `kv_cache_index` uses too; the cache of replies itself.
+        /// Response cache, and the Redis server that `kv_cache_index` uses too.
         response_cache: ResponseCacheSection, live;
-        /// What is kept of model lists, and of requests that are alike.
+        /// Lifetimes of model lists, and coalescing of equal requests.
         cache: CacheSection, live;
-        /// How the lists of all workers become one.
+        /// Merge of all workers' model lists.
         model_aggregation: ModelAggregationSection, live;
-        /// How far predictions may be off before a worker's events are not believed any more.
+        /// Parity: how far predictions may be off before a worker loses trust.
         parity: ParitySettings, restart;
-        /// How workers are checked.
+        /// Health checks of workers.
         health_checks: HealthChecksSection, live;
-        /// Time limits of one request.
+        /// Limits of one request.
         request: RequestSection, live;
-        /// How often and how soon a request is sent again.
+        /// Retries of failed attempts.
         retry: RetrySection, live;
-        /// When a failing worker is left out for a while.
+        /// Ejection of workers whose requests fail.
         circuit_breaker: CircuitBreakerSection, live;
-        /// Services that are asked about a generation before it is routed, in this order.
+        /// Hooks that are called before a generation is routed, in this order.
         hooks "pre_routing_hooks": Vec<HookEntry> = "[]", live;
-        /// What several routers of one fleet share.
+        /// State that several routers of one fleet share.
         replicas: ReplicasSection, restart;
-        /// What is logged; the log goes to stderr.
+        /// Log output, on stderr.
         logging: LoggingSection, live;
-        /// What is counted.
+        /// Metrics endpoint.
         metrics: MetricsSection, restart;
-        /// What is kept of each decision.
+        /// Receipts of decisions.
         decisions: DecisionsSection, restart;
-        /// Names of other routers that this one answers with too.
+        /// Compatibility with names of other routers.
         compat: CompatSection, live;
     }
     with {

@@ -14,16 +14,16 @@ settings::section! {
     /// checks.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct ParitySettings {
-        /// How long a request counts.
+        /// Time for which a request counts.
         window: Duration = "600s", restart;
-        /// Fewer requests than this decide nothing.
+        /// Number of requests below which no verdict is made.
         min_joined: usize = "50" in int(1, MOST_SAMPLES as u64), restart;
         /// Difference between predicted and actual cached tokens, per prompt token, above which a
         /// worker is reported.
         drift_ratio: f64 = "0.05", restart;
-        /// The same above which its cache is predicted from our own decisions.
+        /// Difference above which a worker's cache is predicted from our own decisions.
         downgrade_ratio: f64 = "0.2", restart;
-        /// The same at or below which it is well again.
+        /// Difference at or below which a worker is trusted again.
         recover_ratio: f64 = "0.02", restart;
     }
 }

@@ -32,15 +32,15 @@ settings::section! {
     /// 1, which the configuration checks.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct ScoringSettings {
-        /// What an overlap is measured against.
+        /// Measure of the overlap.
         overlap_measure: OverlapMeasure = "prompt_fraction", restart, simulated;
         /// Weight of cached tokens.
         overlap_weight: f64 = "0.6", restart, simulated;
         /// Weight of a low load.
         load_weight: f64 = "0.3", restart, simulated;
-        /// Weight of requests that succeeded.
+        /// Weight of successful requests.
         health_weight: f64 = "0.1", restart, simulated;
-        /// Below this overlap the scores do not decide.
+        /// Overlap below which the scores do not decide.
         min_overlap_threshold: f64 = "0.3", restart, simulated;
         /// Weight of prefixes in GPU memory.
         gpu_tier_weight: f64 = "1.0", restart, simulated;

@@ -57,40 +57,40 @@ macro_rules! flag_value {
 setting_flags! {
     /// Flags of the decision.
     struct RoutingArgs {
-        /// Weight of cached prefixes, 0 to 100; at 0 caches do not count and no KV events are followed [default: 1.0].
+        /// Weight of cached prefixes, 0 to 100; 0 ignores caches and follows no KV events [default: 1.0].
         #[arg(long, value_name = "WEIGHT")]
         kv_overlap_score_weight: Option<f64> => "routing.overlap_weight";
-        /// 0 takes the lowest cost, above it draws by cost, up to 10.
+        /// Randomness of the choice, 0 to 10; 0 always takes the lowest cost [default: 0.0].
         #[arg(long, value_name = "T")]
         router_temperature: Option<f64> => "routing.temperature";
-        /// Follow no KV events: predict caches from own decisions.
+        /// Follow no KV events; predict caches from the router's own decisions.
         #[arg(long)]
         no_kv_events: bool => "kv_events.enabled" = "false";
-        /// How long a predicted block is believed, for workers without events [default: 120s].
+        /// Lifetime of a predicted block, for workers without events [default: 120s].
         #[arg(long, value_name = "DURATION")]
         router_ttl: Option<String> => "kv_events.prediction.ttl";
-        /// Most predicted blocks, for workers without events [default: 1048576].
+        /// Maximum number of predicted blocks, for workers without events [default: 1048576].
         #[arg(long, value_name = "BLOCKS")]
         router_max_tree_size: Option<u64> => "kv_events.prediction.max_blocks";
-        /// Share of them that stays when there are more [default: 0.8].
+        /// Share of the maximum that remains when predicted blocks are removed [default: 0.8].
         #[arg(long, value_name = "RATIO")]
         router_prune_target_ratio: Option<f64> => "kv_events.prediction.prune_target_ratio";
         /// Do not count blocks of running requests.
         #[arg(long)]
         no_track_active_blocks: bool => "routing.track_active_blocks" = "false";
-        /// A worker whose KV cache is fuller than this share, 0.0 to 1.0, gets nothing [default: off].
+        /// Share of its KV cache in use, 0.0 to 1.0, above which a worker gets no new requests [default: off].
         #[arg(long, value_name = "RATIO")]
         busy_threshold: Option<f64> => "routing.busy_threshold";
-        /// What a cached block in GPU memory counts under kv_aware, 0.0 to 1.0 [default: 1.0].
+        /// Weight of a cached block in GPU memory under kv_aware, 0.0 to 1.0 [default: 1.0].
         #[arg(long, value_name = "WEIGHT")]
         kv_medium_gpu_weight: Option<f64> => "routing.medium_weights.gpu";
-        /// The same of one in host memory [default: 0.3].
+        /// Weight of a cached block in host memory under kv_aware [default: 0.3].
         #[arg(long, value_name = "WEIGHT")]
         kv_medium_cpu_weight: Option<f64> => "routing.medium_weights.cpu";
-        /// The same of one on disk or in remote storage [default: 0.05].
+        /// Weight of a cached block on disk or in remote storage under kv_aware [default: 0.05].
         #[arg(long, value_name = "WEIGHT")]
         kv_medium_disk_weight: Option<f64> => "routing.medium_weights.disk";
-        /// How long a request waits while no worker can be used; 0 = it is refused at once [default: 0].
+        /// Longest wait while no worker is usable, in seconds; 0 refuses at once [default: 0].
         #[arg(long, value_name = "SECONDS")]
         engine_wait_timeout_secs: Option<u64> => "queue.engine_wait_timeout_secs";
     }

@@ -13,13 +13,12 @@ settings::section! {
     /// Section `cache`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CacheSection {
-        /// How long one worker's own list of models counts.
+        /// Lifetime of one worker's model list.
         model_ttl "model_cache_ttl": Duration = "300s", live;
-        /// How long a finished reply answers requests like the one it was for; 0 = only requests
-        /// while it runs.
+        /// Time for which a finished reply answers equal requests. 0: only while its request runs.
         deduplication_ttl: Duration = "60s" in SECONDS_OR_ZERO, live;
-        /// Requests that are alike, and that ask for a repeatable answer (`temperature: 0`, or a
-        /// `seed`), are sent once.
+        /// Send equal requests once if they ask for a repeatable answer (`temperature: 0`, or a
+        /// `seed`).
         enable_deduplication: bool = "true", live;
     }
 }
@@ -28,17 +27,17 @@ settings::section! {
     /// Section `model_aggregation`.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct ModelAggregationSection {
-        /// How long the merged list of models counts.
+        /// Lifetime of the merged model list.
         ttl "cache_ttl": Duration = "60", live;
-        /// Share of `cache_ttl` after which it is renewed while it still answers.
+        /// Share of `cache_ttl` after which the list is refreshed while it still answers requests.
         soft_ttl_ratio: f64 = "0.8", live;
-        /// How long an empty list counts, doubling each time it stays empty.
+        /// Lifetime of an empty list; it doubles each time the list stays empty.
         empty_ttl "empty_response_base_ttl_seconds": Duration = "5" in TTL, live;
-        /// Longest that an empty list counts.
+        /// Longest lifetime of an empty list.
         empty_max_ttl "empty_response_max_ttl_seconds": Duration = "60" in TTL, live;
-        /// Most lists kept; this version has one.
+        /// Maximum number of lists; this version has one.
         max_entries "max_cache_entries": usize = "100" in int(1, 1_000_000), idle;
-        /// Renewal in the background.
+        /// Refresh of the list in the background.
         background "background_refresh": BackgroundRefresh, live;
     }
 }
@@ -47,9 +46,9 @@ settings::section! {
     /// Section `model_aggregation.background_refresh`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct BackgroundRefresh {
-        /// Renew the list before it is too old, also while nobody asks.
+        /// Refresh the list before it expires, also without requests for it.
         enabled: bool = "true", live;
-        /// Time between looks at its age.
+        /// Interval at which the list's age is checked.
         check_interval: Duration = "10s" in PAUSE, live;
     }
 }

@@ -10,9 +10,9 @@ settings::section! {
     /// Section `response_cache.l1`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct CacheL1 {
-        /// Where it is; `redis` = `response_cache.redis`.
+        /// Storage of the first tier. `redis`: the server of `response_cache.redis`.
         kind "type": L1Kind = "memory", restart;
-        /// Longest reply kept there, bytes.
+        /// Largest reply in the first tier, in bytes.
         max_value_size: usize = "1048576" in BYTES, live;
     }
 }
@@ -21,21 +21,21 @@ settings::section! {
     /// Section `response_cache.l2`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct CacheL2 {
-        /// What it is.
+        /// Storage of the second tier.
         kind "type": L2Kind = "s3", restart;
-        /// Where the object store is; the bucket is put in the path.
+        /// URL of the object store; the bucket is part of the path.
         endpoint: Option<String> = "~" in ValueKind::Stream(&["https", "http"]), restart;
-        /// The bucket in it.
+        /// Bucket of the object store.
         bucket: Option<String> = "~", restart;
-        /// What names of objects begin with.
+        /// Prefix of object names.
         key_prefix: String = "response-cache/", restart;
-        /// The region that requests are signed for.
+        /// Region for which requests are signed.
         region: String = "us-east-1", restart;
-        /// Who asks; unset = nobody in particular, requests are not signed.
+        /// Access key. Unset: requests are not signed.
         access_key: Option<Secret> = "~", restart;
-        /// What proves it.
+        /// Secret key that belongs to `access_key`.
         secret_key: Option<Secret> = "~", restart;
-        /// How long a reply is kept there; unset = `response_cache.ttl`.
+        /// Lifetime of a reply in the second tier. Unset: `response_cache.ttl`.
         ttl_override: Option<Duration> = "~", restart;
     }
 }

@@ -4,12 +4,12 @@ settings::section! {
     /// Section `compat`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct CompatSection {
-        /// Whose reply headers stand beside ours: `vllm-router` = `x-vllm-router-*`.
+        /// Routers whose reply headers are sent in addition: `vllm-router` adds `x-vllm-router-*`.
         headers: Vec<CompatHeaders> = "[]", live;
-        /// Replies say in headers where and how they were routed; `x-request-id` and
-        /// `x-warmroute-rewrites` stand there in any case.
+        /// Send reply headers that describe the routing. `x-request-id` and `x-warmroute-rewrites`
+        /// are always sent.
         expose_routing_headers: bool = "true", live;
-        /// Whose metric families are served too.
+        /// Routers whose metric families are served in addition.
         metrics: Vec<CompatMetrics> = "[continuum]", later;
     }
 }

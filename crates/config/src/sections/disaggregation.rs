@@ -4,16 +4,15 @@ settings::section! {
     /// Section `disaggregation`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct DisaggregationSection {
-        /// `auto` = requests of a model that has prefill workers are split; `off` = never, and
-        /// prefill workers get nothing.
+        /// `auto`: split requests of models that have prefill workers. `off`: never split; prefill
+        /// workers get no requests.
         mode: DisaggregationMode = "auto", live;
-        /// How engines hand a prompt's KV over.
+        /// Connector by which engines transfer a prompt's KV.
         connector: Connector = "nixl", live;
-        /// A decode worker that lacks no more than so many tokens of a prompt computes it itself; 0
-        /// = off.
+        /// Uncached tokens up to which a decode worker computes the prompt itself. 0: off.
         uncached_token_threshold: u32 = "0", live;
-        /// What becomes of a request whose prefill fails or has no worker: its decode worker
-        /// computes the prompt.
+        /// Handling of a request whose prefill fails or has no worker. `decode_only`: its decode
+        /// worker computes the prompt.
         fallback: PrefillFallback = "decode_only", live;
     }
 }

@@ -9,20 +9,20 @@ settings::section! {
     /// Section `discovery`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct DiscoverySection {
-        /// File with a list of entries of `workers`, in YAML or JSON, read again whenever it
-        /// changes.
+        /// File with a list of `workers` entries in YAML or JSON; it is read again when it changes.
         file: Option<PathBuf> = "~", restart;
-        /// Names that stand for workers: one worker for each address.
+        /// DNS names of workers; each address is one worker.
         dns: Vec<DnsName> = "[]", restart;
-        /// Workers found by the Kubernetes API.
+        /// Discovery by the Kubernetes API.
         kubernetes: Option<serde_json::Value> = "~", later;
-        /// File that keeps the workers which operators added or took out, over a restart
+        /// File that stores which workers operators added and removed, for the next start
         /// (`--state-file`).
         state_file: Option<PathBuf> = "~", restart;
-        /// A source that suddenly names no worker at all is believed only after this.
+        /// Time for which an empty list from a source is ignored if the source listed workers
+        /// before.
         empty_list_grace: Duration = "60s" in SECONDS_OR_ZERO, restart;
-        /// A worker that went and came again within this goes only after it has been missing for as
-        /// long.
+        /// A worker that a source removed and listed again within this time is next removed only
+        /// after it has been missing for this time.
         flap_damping: Duration = "30s" in SECONDS_OR_ZERO, restart;
     }
 }
@@ -31,15 +31,15 @@ settings::section! {
     /// An entry of `discovery.dns`.
     #[derive(Clone, Debug, PartialEq)]
     pub optional struct DnsName {
-        /// The name. Required.
+        /// Name to resolve. Required.
         host: String = "~", restart;
-        /// Port of the workers; `auto` = the name is asked for SRV records, which say it.
+        /// Port of the workers. `auto`: from the SRV records of the name.
         port: Option<u16> = "auto" in ANY_PORT, restart;
-        /// Name server that is asked, such as 127.0.0.1:8600; unset = the system's.
+        /// Name server, as in 127.0.0.1:8600. Unset: that of the system.
         server: Option<SocketAddr> = "~", restart;
-        /// Time between questions.
+        /// Interval between lookups.
         interval: Duration = "10s", restart;
-        /// What else stands in the entry of each worker found, such as `type` or `api_key`.
+        /// Further keys for the entry of each worker found, such as `type` or `api_key`.
         worker: Map<String, Value> = "~", restart;
     }
 }

@@ -8,25 +8,25 @@ settings::section! {
     /// Section `health_checks`.
     #[derive(Clone, Debug)]
     pub struct HealthChecksSection {
-        /// Check workers by asking them.
+        /// Check workers periodically.
         enabled: bool = "true", live;
-        /// Time between checks.
+        /// Interval between checks.
         interval: Duration = "30s" in PAUSE, live;
-        /// Time for one answer.
+        /// Time limit of one check.
         timeout: Duration = "10s", live;
-        /// Failures in a row that make a worker unhealthy.
+        /// Consecutive failures after which a worker is unhealthy.
         unhealthy_threshold: NonZeroU32 = "3", live;
-        /// Successes in a row that bring it back.
+        /// Consecutive successes after which a worker is healthy again.
         healthy_threshold: NonZeroU32 = "2", live;
-        /// Path asked first; unset = the worker type's own list.
+        /// Path of the check. Unset: the paths of the worker's type.
         endpoint: Option<String> = "~" in ValueKind::UrlPath, live;
-        /// Time between checks while a worker loads its model.
+        /// Interval between checks while a worker loads its model.
         warmup_check_interval: Duration = "1s" in PAUSE, live;
-        /// A worker that loads longer than this is unhealthy.
+        /// Time after which a worker that still loads its model is unhealthy.
         max_warmup_duration: Duration = "300s", live;
-        /// First pause between knocks on a worker that is down.
+        /// First pause between connection attempts to a worker that is down.
         recovery_interval: Duration = "250ms" in PAUSE, live;
-        /// Longest pause between knocks.
+        /// Longest pause between these attempts.
         recovery_max_interval: Duration = "2s" in PAUSE, live;
     }
 }
@@ -35,15 +35,16 @@ settings::section! {
     /// Section `circuit_breaker`.
     #[derive(Clone, Debug)]
     pub struct CircuitBreakerSection {
-        /// Leave failing workers out.
+        /// Eject workers whose requests fail.
         enabled: bool = "true", live;
-        /// Failures in a row that leave a worker out.
+        /// Consecutive failed requests after which a worker is ejected.
         consecutive_failures: NonZeroU32 = "5", live;
-        /// Time between looks at all workers.
+        /// Interval between reviews of all workers.
         sweep: Duration = "10s" in PAUSE, later;
-        /// How long a worker is left out the first time.
+        /// Duration of an ejection.
         ejection: Duration = "30s", live;
-        /// Share of a pool that may be left out; never its last worker.
+        /// Largest share of a pool that may be ejected at one time. The last worker is never
+        /// ejected.
         max_ejected_ratio: f64 = "0.5", live;
     }
 }

@@ -8,17 +8,17 @@ settings::section! {
     /// A service that is called before a request is routed.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub optional struct HookEntry {
-        /// Its name, in headers, messages and metrics. Required, unique.
+        /// Name of the hook in headers, messages and metrics. Required, unique.
         name: String = "~", live;
-        /// Where it is asked, with its path. Required.
+        /// URL of the hook, with its path. Required.
         url: String = "~" in ValueKind::WorkerUrl, live;
-        /// Time for its answer.
+        /// Time limit of one call.
         timeout: Duration = "1s", live;
-        /// What becomes of a request where the hook gives no usable answer.
+        /// Handling of a request if the hook fails or gives no valid answer.
         on_error: HookErrorAction = "reject", live;
-        /// How a rejected request is answered, where the hook does not say.
+        /// Reply to a rejected request, unless the hook's answer defines it.
         on_reject: HookRejection, live;
-        /// It is asked only about these models; `*` stands for anything. Empty = about all.
+        /// Models for which the hook is called; `*` matches any text. Empty: all models.
         models: Vec<String> = "[]", live;
     }
 }
@@ -27,9 +27,9 @@ settings::section! {
     /// Section `pre_routing_hooks[].on_reject`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct HookRejection {
-        /// Status of a request that it rejects.
+        /// Status of the reply to a rejected request.
         status: u16 = "403" in int(400, 499), live;
-        /// What the client is told; unset = what the hook says.
+        /// Message to the client. Unset: the hook's message.
         message: Option<String> = "~", live;
     }
 }

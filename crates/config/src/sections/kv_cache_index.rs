@@ -14,22 +14,22 @@ settings::section! {
     /// Section `kv_cache_index`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct KvCacheIndexSection {
-        /// Follow `event_sources` into the view of prefixes, which `composite` and `continuum` go
-        /// by. The block index (`kv_events`) does not need it.
+        /// Follow `event_sources` and maintain the prefix view, which `composite` and `continuum`
+        /// use. The block index (`kv_events`) does not need it.
         enabled: bool = "false", restart;
-        /// Where the view is kept; `redis` = in the server of `response_cache.redis`, where routers
-        /// share it.
+        /// Storage of the prefix view. `redis`: the server of `response_cache.redis`, which routers
+        /// can share.
         backend: IndexBackend = "memory", restart;
-        /// Most prefixes; above, the oldest tenth goes.
+        /// Maximum number of prefixes. Above it the oldest tenth is evicted.
         max_entries: NonZeroUsize = "100000" in int(100, 10_000_000), restart;
-        /// A prefix that no event confirmed for this long is forgotten.
+        /// Time without a confirming event after which a prefix is removed.
         entry_ttl "entry_ttl_seconds": Duration = "600" in seconds(1, 86_400), restart;
-        /// How backends are scored, by policies `composite` and `continuum`; the three weights of
-        /// overlap, load and health make 1.
+        /// Weights of the score of `composite` and `continuum`. The weights of overlap, load and
+        /// health sum to 1.
         scoring: ScoringSettings, live;
-        /// Whether prefixes outside GPU memory count.
+        /// Treatment of prefixes outside GPU memory.
         offloading "storage_offloading": Offloading, restart;
-        /// Streams that name whole prefixes.
+        /// Event streams that name whole prefixes.
         event_sources: Vec<PrefixEventSource> = "[]", restart;
     }
     with {
@@ -42,9 +42,9 @@ settings::section! {
     /// Section `kv_cache_index.storage_offloading`.
     #[derive(Debug)]
     struct OffloadingSection {
-        /// Keep what was offloaded as the second tier.
+        /// Keep offloaded prefixes in the view, as a second tier.
         enabled: bool = "false", restart;
-        /// What was evicted is in the second tier too; false = it is gone.
+        /// Treat an evicted prefix as offloaded. `false`: it is removed from the view.
         treat_eviction_as_offload: bool = "true", restart;
     }
 }
@@ -53,16 +53,16 @@ settings::section! {
     /// One entry of `kv_cache_index.event_sources`.
     #[derive(Clone, Debug, PartialEq)]
     pub optional struct PrefixEventSource {
-        /// The worker whose cache the stream speaks of. Required.
+        /// Worker whose cache the stream describes. Required.
         backend_name: String = "~", restart;
-        /// Where the stream is, as in `http://10.0.0.1:8000/v1/kv_events`. Required.
+        /// URL of the stream, as in `http://10.0.0.1:8000/v1/kv_events`. Required.
         endpoint: String = "~" in ValueKind::Stream(&["http", "https", "ws", "wss"]), restart;
-        /// The second wait before a stream is connected to again; the first is a second, later ones
-        /// double to a minute.
+        /// Pause before the second reconnect. The first pause is 1 s; later ones double, up to one
+        /// minute.
         reconnect_interval "reconnect_interval_ms": Duration = "5000"
             in milliseconds(1, 60_000), restart;
-        /// What the stream's hashes are: of the text of a prefix, or of its blocks, as another
-        /// warmroute has them.
+        /// Hashes in the stream. `prefix_key`: of the prefix's text. `sequence_hash`: of its
+        /// blocks, as another warmroute computes them.
         prefix_hash_kind: PrefixHashKind = "prefix_key", restart;
     }
 }

@@ -10,29 +10,29 @@ settings::section! {
     pub struct KvEventsSection {
         /// Follow the engines' KV events.
         enabled: bool = "true", live, simulated;
-        /// Memory that the block index may use.
+        /// Memory limit of the block index.
         memory_budget: u64 = "512MiB" in size(1 << 20, 1 << 50), restart;
-        /// File that keeps the index over a restart.
+        /// File that stores the index for the next start.
         snapshot: Option<PathBuf> = "~", later;
-        /// How block hashes are computed.
+        /// Hash function of blocks.
         block_hash: BlockHashKind = "xxh3", restart;
         /// Seed of `xxh3`.
         block_hash_seed: u64 = "1337", restart;
-        /// Port of the event stream where an engine does not announce one.
+        /// Port of the event stream of an engine that announces no endpoint.
         default_port: u16 = "5557", live;
-        /// Only messages whose topic starts with this.
+        /// Prefix of the accepted topics. Empty: all.
         topic_filter: String = "", live;
-        /// Ask for missed events where the engine keeps them.
+        /// Request missed events from engines that store them.
         replay: bool = "true", live;
-        /// Longest message; a longer one ends the connection.
+        /// Largest message. A larger one closes the connection.
         max_message: usize = "64MiB" in size(1 << 10, 1 << 30), live;
-        /// Most batches waiting per stream.
+        /// Maximum number of queued batches per stream.
         queue_batches: usize = "65536" in int(1, 1 << 24), live;
-        /// Most events taken per second and stream.
+        /// Maximum number of events per second and stream.
         max_events_per_second: u64 = "1000000" in int(1, 1_000_000_000), later;
-        /// A stream without a message is called stale after this.
+        /// Time without a message after which a stream is reported as stale.
         stale_after: Duration = "60s", live;
-        /// The cache of workers without events, predicted from our own decisions.
+        /// Predicted cache content of workers without events, from our own decisions.
         prediction: PredictionSection, live;
     }
 }
@@ -41,11 +41,11 @@ settings::section! {
     /// Section `kv_events.prediction`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct PredictionSection {
-        /// A predicted block is forgotten after this.
+        /// Lifetime of a predicted block.
         ttl: Duration = "120s", restart, simulated;
-        /// Most predicted blocks.
+        /// Maximum number of predicted blocks.
         max_blocks: u64 = "1048576" in int(1, 1 << 40), restart;
-        /// When there are more, the oldest go until this share is left.
+        /// Share of `max_blocks` that remains when the oldest predicted blocks are removed.
         prune_target_ratio: f64 = "0.8", restart;
     }
 }

@@ -4,13 +4,13 @@ settings::section! {
     /// Section `logging`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct LoggingSection {
-        /// The least important level that is logged.
+        /// Lowest level that is logged.
         level: LogLevel = "info", live;
-        /// How a line looks; `auto` = pretty on a terminal, else JSON.
+        /// Format of log lines. `auto`: `pretty` on a terminal, otherwise `json`.
         format: LogFormat = "auto", restart;
-        /// Colours in the pretty form.
+        /// Use colours in the format `pretty`.
         enable_colors: bool = "false", restart;
-        /// One line per request.
+        /// Log one line for each request.
         requests: bool = "false", live;
     }
 }
@@ -21,7 +21,7 @@ settings::section! {
     pub struct MetricsSection {
         /// Serve `/metrics`.
         enabled: bool = "true", restart;
-        /// Give histograms exemplars.
+        /// Add exemplars to histograms.
         exemplars: bool = "true", later;
     }
 }

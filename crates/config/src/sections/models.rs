@@ -15,7 +15,7 @@ const DEFAULTS: &[KeySchema] = &[
     KeySchema {
         name: "block_size",
         kind: BLOCK_SIZE,
-        doc: "Tokens per KV block of workers that do not set their own; `auto` = asked of each engine.",
+        doc: "Tokens per KV block of workers that set none. `auto`: as each engine reports it.",
         ..ModelEntry::KEYS[0]
     },
 ];
@@ -24,13 +24,13 @@ settings::section! {
     /// Section `models`.
     #[derive(Clone, Debug)]
     pub struct ModelsSection {
-        /// For every model without an entry.
+        /// Settings of models without an entry.
         defaults: ModelEntry = "" in ValueKind::Section(DEFAULTS), restart;
-        /// By model id; a key left out is that of `defaults`.
+        /// Settings by model id. A missing key has the value in `defaults`.
         entries: BTreeMap<String, ModelEntry> = "{}", restart;
-        /// Which model takes the place of which; the first rule that matches counts.
+        /// Rules that replace the requested model. The first rule that matches applies.
         rules: Vec<ModelRule> = "[]", live;
-        /// Other names of models: `NAME: MODEL`. `/v1/models` lists them.
+        /// Further names of models, as `NAME: MODEL`. `/v1/models` lists them.
         aliases: BTreeMap<String, String> = "{}", live;
     }
 }
@@ -39,11 +39,11 @@ settings::section! {
     /// `models.defaults`, and one entry of `models.entries`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ModelEntry {
-        /// Directory with `tokenizer.json`, or `auto` (the local model hub, our own engine's files
-        /// on this machine, the engine's `/tokenize`), `engine` (its `/tokenize`), `none` (prompts
-        /// are compared as text).
+        /// Directory with `tokenizer.json`, or: `auto`, the first of the local model hub, our own
+        /// engine's files on this machine and the engine's `/tokenize`; `engine`, its `/tokenize`;
+        /// `none`, prompts are compared as text.
         tokenizer: TokenizerSetting = "auto", restart;
-        /// Template file; `auto` = the one that comes with the tokenizer.
+        /// Template file. `auto`: the template in the tokenizer's files.
         chat_template: ChatTemplateSetting = "auto", restart;
     }
 }
@@ -52,11 +52,11 @@ settings::section! {
     /// One entry of `models.rules`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub optional struct ModelRule {
-        /// The model that a request names; `*` stands for anything. Required.
+        /// Requested model to which the rule applies; `*` matches any text. Required.
         pattern "match": String = "~", live;
-        /// The model that it gets instead; unset = the one it names.
+        /// Model that serves the request. Unset: the requested one.
         rewrite: Option<String> = "~", live;
-        /// Models tried in this order while no worker can take the request for the one before.
+        /// Models to try in this order if no worker can serve the one before.
         fallback: Vec<String> = "[]", live;
     }
 }

@@ -14,31 +14,31 @@ settings::section! {
     /// Section `response_cache.redis`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct CacheRedis {
-        /// Where the server is. Best as `${NAME}` where it holds a password.
+        /// URL of the server; write it as `${NAME}` if it has a password.
         url: Option<RedisUrl> = "~", restart;
-        /// Encrypt the connection, as with a URL of `rediss://`.
+        /// Encrypt the connection, as a `rediss://` URL does.
         tls: bool = "false", restart;
-        /// Most connections; half of them serve replies, half `kv_cache_index`;
-        /// `routing.lmcache.prompt_cache` takes three at most of what is free.
+        /// Maximum number of connections: half for replies, half for `kv_cache_index`.
+        /// `routing.lmcache.prompt_cache` uses up to three free ones.
         pool_size: NonZeroU32 = "8" in int(1, 1_024), restart;
-        /// Time for one connection, greeting included.
+        /// Time limit to open a connection, including the handshake.
         connect_timeout "connect_timeout_ms": Duration = "3000"
             in milliseconds(1, 3_600_000), restart;
-        /// Time for one answer; a server that takes longer is left out until it answers again.
+        /// Time limit of one command. A server that exceeds it is not used until it answers again.
         command_timeout "command_timeout_ms": Duration = "1000"
             in milliseconds(1, 3_600_000), restart;
-        /// What keys of replies begin with; those of `kv_cache_index` always with `cr:kvidx:`,
-        /// those of `routing.lmcache.prompt_cache` with `cr:tok:`.
+        /// Key prefix of replies. `kv_cache_index` always uses `cr:kvidx:`, and
+        /// `routing.lmcache.prompt_cache` uses `cr:tok:`.
         key_prefix: String = "cr:resp:" in ValueKind::KeyPrefix { max: 256 }, restart;
-        /// Keep replies in memory while the server is away.
+        /// Store replies in memory while the server is unavailable.
         fallback_to_memory: bool = "true", restart;
-        /// Most replies kept there.
+        /// Maximum number of replies in this fallback.
         fallback_capacity: NonZeroUsize = "1000" in int(1, 1 << 32), restart;
-        /// How long they are kept there.
+        /// Lifetime of a reply in this fallback.
         fallback_ttl "fallback_ttl_seconds": Duration = "300" in seconds(1, 86_400), restart;
     }
     with {
-        /// The server; always set if the cache is on and in Redis.
+        /// The server; always set if the cache is enabled and in Redis.
         pub server: Option<RedisSection>;
     }
 }

@@ -8,24 +8,24 @@ settings::section! {
     /// Section `replicas`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ReplicasSection {
-        /// How routers of one fleet share what they know; `none` = each learns for itself.
+        /// Sharing of state between the routers of a fleet. `none`: each router has its own state.
         mode: ReplicaMode = "none", restart;
-        /// Those of one namespace and component share.
+        /// Routers with the same namespace and component share state.
         namespace: String = "warmroute", later;
-        /// The second part of that name.
+        /// Second part of the name under which routers share state.
         component: String = "router", later;
-        /// The stream that routers share.
+        /// NATS stream that the routers share.
         nats: ReplicaStream, live;
         /// The other routers.
         peers: Vec<String> = "[]", later;
-        /// Tell the other routers which requests run where (`--router-replica-sync`).
+        /// Report the load of running requests to the other routers (`--router-replica-sync`).
         load_sync: bool = "false", later;
-        /// Start without what earlier runs left in stream and snapshot (`--router-reset-states`); a
-        /// router by itself leaves nothing.
+        /// Discard the stream and the snapshot of earlier runs at the start
+        /// (`--router-reset-states`). A single router has neither.
         reset_states: bool = "false", restart;
-        /// Time between comparisons of what each knows.
+        /// Interval between comparisons of the routers' states.
         digest_interval: Duration = "1s", later;
-        /// A router that is not heard for this long is gone.
+        /// Time without a message after which a router counts as gone.
         peer_ttl: Duration = "15s", later;
     }
 }
@@ -34,13 +34,13 @@ settings::section! {
     /// Section `replicas.nats`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct ReplicaStream {
-        /// The server.
+        /// URL of the NATS server.
         url: Option<String> = "~" in ValueKind::Stream(&["nats", "tls"]), later;
-        /// Name of the stream of events.
+        /// Name of the event stream.
         stream: String = "warmroute-kv", later;
-        /// How long the stream keeps events.
+        /// Retention time of events in the stream.
         retention: Duration = "1h", later;
-        /// Messages in the stream at which a snapshot of the index takes their place
+        /// Number of messages in the stream after which a snapshot of the index replaces them
         /// (`--router-snapshot-threshold`).
         snapshot_threshold: u64 = "1000000" in int(1, u64::MAX), later;
     }

@@ -8,23 +8,24 @@ settings::section! {
     /// Section `request`.
     #[derive(Clone, Debug)]
     pub struct RequestSection {
-        /// Time for a stream's first byte, or for a whole other reply, over all attempts.
+        /// Time limit, over all attempts, for the first byte of a stream or for a whole reply that
+        /// is not streamed.
         timeout: Duration = "300s", live;
-        /// Most times a request is sent again.
+        /// Maximum number of retries.
         max_retries: u32 = "3" in int(0, 100), live;
-        /// First delay; counts only when set while `retry.base_delay` is not.
+        /// First retry delay; applies only if it is set and `retry.base_delay` is not.
         retry_delay: Duration = "1s" in SECONDS_OR_ZERO, live;
-        /// A stream without a byte for this long is cut.
+        /// Time without a byte after which a stream is cut.
         stream_idle_timeout: Duration = "120s", live;
-        /// A stream is cut after this in any case.
+        /// Longest duration of a stream; a longer one is cut.
         stream_max_duration: Duration = "3600s", live;
-        /// A stream that the engine ends without `finish_reason` and without `[DONE]` is cut with
-        /// an error event, instead of passing as it is.
+        /// Cut a stream that ends without `finish_reason` and without `[DONE]`, with an error
+        /// event. `false`: it is passed on unchanged.
         strict_stream_completion: bool = "false", live;
-        /// Time for one TCP connect.
+        /// Time limit to open a TCP connection.
         connect_timeout: Duration = "1s", live;
-        /// Where no byte came within this, another worker is asked too, and the first to answer
-        /// counts; unset = off.
+        /// Time without a first byte after which a second worker gets the request too; the first
+        /// reply wins. Unset: off.
         hedge_after: Option<Duration> = "~", live;
     }
 }
@@ -33,17 +34,17 @@ settings::section! {
     /// Section `retry`.
     #[derive(Clone, Debug)]
     pub struct RetrySection {
-        /// Most times a request is sent, the first included; at most 1 + `request.max_retries`.
+        /// Maximum number of attempts, including the first; at most 1 + `request.max_retries`.
         max_attempts: NonZeroU32 = "3" in int(1, 100), live;
-        /// First delay before the same worker is tried again.
+        /// First delay before a retry at the same worker.
         base_delay: Duration = "100ms" in SECONDS_OR_ZERO, live;
-        /// Longest delay.
+        /// Longest such delay.
         max_delay: Duration = "30s" in SECONDS_OR_ZERO, live;
-        /// Double the delay each time.
+        /// Double the delay with each retry.
         exponential_backoff: bool = "true", live;
-        /// Draw the delay from its upper half.
+        /// Draw each delay at random from the upper half of its range.
         jitter: bool = "true", live;
-        /// Retries in flight over requests in flight, at most.
+        /// Largest share of the requests in flight that may be retries.
         budget_ratio: f64 = "0.2", live;
     }
 }

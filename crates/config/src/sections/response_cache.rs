@@ -15,37 +15,37 @@ settings::section! {
     /// Section `response_cache`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct ResponseCacheSection {
-        /// Keep replies and answer from them.
+        /// Cache replies and answer equal requests from the cache.
         enabled: bool = "false", live;
-        /// Where replies are kept.
+        /// Storage of replies.
         backend: CacheBackend = "memory", restart;
-        /// Most replies kept in memory; the least recently used goes first.
+        /// Maximum number of replies in memory; the least recently used is evicted.
         capacity: NonZeroUsize = "1000" in int(1, 1 << 32), live;
-        /// Most bytes of replies kept in memory, whether as the backend, as the first tier or while
-        /// Redis is away.
+        /// Maximum bytes of replies in memory, whether memory is the backend, the first tier or the
+        /// fallback for Redis.
         memory_budget: usize = "256MiB" in size(1 << 20, 1 << 40), live;
-        /// How long a reply is kept.
+        /// Lifetime of a cached reply.
         ttl: Duration = "5m", live;
-        /// Longest reply kept, bytes.
+        /// Largest cached reply, in bytes.
         max_response_size: usize = "1048576" in BYTES, live;
-        /// Longest stream kept, bytes.
+        /// Largest cached stream, in bytes.
         max_stream_buffer_size: usize = "10485760" in BYTES, live;
-        /// Whether replies to requests without a temperature are kept.
+        /// Whether replies to requests without a temperature are cached.
         absent_temperature: AbsentTemperature = "cacheable", live;
-        /// Longest time that a request waits for the cache.
+        /// Longest wait of a request for the cache.
         lookup_budget: Duration = "50ms", live;
-        /// Key that proves that a kept reply is ours; the same for all routers that share a store.
-        /// Unset: altered replies are found, made-up ones are not.
+        /// Key that authenticates cached replies; equal for all routers that share a store. Unset:
+        /// altered replies are detected, forged ones are not.
         mac_key: Option<Secret> = "~", live;
-        /// The Redis or Valkey server that stores share.
+        /// Redis or Valkey server that the stores share.
         redis: CacheRedis, restart;
-        /// The first tier of `backend: tiered`.
+        /// First tier of `backend: tiered`.
         l1: CacheL1, live;
-        /// The second tier of `backend: tiered`.
+        /// Second tier of `backend: tiered`.
         l2: CacheL2, live;
-        /// What moves between the tiers.
+        /// Copies between the two tiers.
         tiered: CacheTiering, live;
-        /// Replies to prompts that mean the same.
+        /// Similarity hits: replies to other prompts with the same meaning.
         semantic: SemanticCache, live;
     }
 }
@@ -56,7 +56,7 @@ settings::section! {
     pub struct CacheTiering {
         /// Copy a reply that was found in the second tier to the first.
         promote_on_hit: bool = "true", live;
-        /// How long such a copy is kept.
+        /// Lifetime of such a copy.
         l1_promotion_ttl: Duration = "5m", live;
     }
 }
@@ -65,18 +65,17 @@ settings::section! {
     /// Section `response_cache.semantic`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct SemanticCache {
-        /// Answer also from replies to questions that mean the same.
+        /// Answer also from replies to questions with the same meaning.
         enabled: bool = "false", live;
         /// Least cosine between the two questions.
         threshold: f64 = "0.95", live;
-        /// The model whose vectors are compared, served at `/v1/embeddings` by one of `workers`.
-        /// Required where enabled.
+        /// Embedding model, served at `/v1/embeddings` by one of `workers`. Required if enabled.
         embedding_model: Option<String> = "~", restart;
-        /// Most replies kept for it; all are compared.
+        /// Maximum number of replies for similarity hits; all of them are compared.
         max_entries: NonZeroUsize = "256" in int(1, 4_096), live;
-        /// How long they are kept.
+        /// Lifetime of these replies.
         ttl: Duration = "300s", live;
-        /// Longest that a request waits for its vector.
+        /// Longest wait of a request for its embedding.
         timeout: Duration = "500ms", live;
     }
 }

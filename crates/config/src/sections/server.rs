@@ -14,60 +14,60 @@ settings::section! {
     /// Section `server`.
     #[derive(Clone, Debug)]
     pub struct ServerSection {
-        /// Where clients connect; port 0 = chosen by the system. Anything but loopback needs
+        /// Address for clients. Port 0: chosen by the system. Any address but loopback requires
         /// `insecure_open`.
         listen: ListenSetting = "127.0.0.1:8080", restart;
-        /// Port of the data listener; `auto` = the one in `listen`.
+        /// Port of the data listener. `auto`: the port in `listen`.
         port: Option<u16> = "auto" in ANY_PORT, restart;
-        /// Listen off loopback although no API key protects the listener (`--insecure-open`).
+        /// Allow an address other than loopback without an API key (`--insecure-open`).
         insecure_open: bool = "false", restart;
-        /// More addresses to listen at.
+        /// Further addresses of the data listener.
         also_listen: Vec<ListenSetting> = "[]", restart;
-        /// Address that serves only `/livez` and `/readyz`, from a thread of its own: plainly, and
-        /// to everyone.
+        /// Address that serves only `/livez` and `/readyz`, on a thread of its own, without TLS and
+        /// without a key.
         probe_listen: Option<ListenSetting> = "~", restart;
-        /// TLS of the data listener; a unix socket stays as it is.
+        /// TLS of the data listener; unix sockets are not encrypted.
         tls: Option<ListenerTls>, restart;
-        /// Longest request head; above: 431.
+        /// Largest request head. A larger one is refused with 431.
         max_head_bytes: usize = "32KiB" in size(8 << 10, 1 << 20), live;
-        /// Longest request body; above: 413.
+        /// Largest request body. A larger one is refused with 413.
         max_body_bytes: usize = "32MiB" in size(1, 4 << 30), live;
-        /// Bytes of the bodies of all running requests; what does not fit: 503. At least
-        /// `max_body_bytes`. A part is left to small bodies and to other clients: docs/limits.md.
+        /// Maximum bytes of the bodies of all running requests; a request beyond it is refused
+        /// (503). At least `max_body_bytes`. A part is reserved for small bodies and for other
+        /// clients: docs/limits.md.
         max_held_bytes: u64 = "1GiB" in size(1, 1 << 50), live;
-        /// Most completions of one prompt (`n`); above: 400; 0 = off.
+        /// Maximum number of completions of one prompt (`n`); beyond it: 400. 0: off.
         max_choices: u64 = "128", live;
-        /// Most prompts, or texts to compute, in one request; above: 400; 0 = off.
+        /// Maximum number of prompts, or texts to compute, in one request; beyond it: 400. 0: off.
         max_prompts: u64 = "2048", live;
-        /// Most texts to stop at (`stop`, `stop_sequences`); above: 400; 0 = off.
+        /// Maximum number of stop sequences (`stop`, `stop_sequences`); beyond it: 400. 0: off.
         max_stop: u64 = "64", live;
-        /// Most open client connections; `auto` = from the limit on file descriptors. At the limit
-        /// the longest idle one yields to a new one.
+        /// Maximum number of client connections. `auto`: derived from the limit on file
+        /// descriptors. At the limit a new connection replaces the one that has been idle longest.
         max_connections: Option<NonZeroU32> = "auto"
             in ValueKind::WordOr(AUTO, &int(1, 10_000_000)), restart;
-        /// An idle client connection is closed after this.
+        /// Time after which an idle client connection is closed.
         keep_alive: Duration = "75s", live;
-        /// A request head must be complete within this: the first one of a connection from its
-        /// beginning, later ones from their first byte.
+        /// Time limit for a request head: for the first one of a connection from the start of the
+        /// connection, for later ones from their first byte.
         head_timeout: Duration = "10s", live;
-        /// A request body must be complete within this; one that comes at less than 1 KiB/s is
-        /// refused earlier.
+        /// Time limit for a request body. A body slower than 1 KiB/s is refused earlier.
         body_timeout: Duration = "60s", live;
-        /// A client that ends its side of the connection after its request still gets the answer.
-        /// Few clients do that, and who closes looks the same: such a request is not aborted before
-        /// something is written to it.
+        /// Reply also to a client that closes its sending side after the request. Few clients do
+        /// this, and it cannot be distinguished from a disconnect: such a request is aborted only
+        /// when the reply is written.
         half_close: bool = "false", live;
-        /// How long running streams may go on after a stop signal.
+        /// Time for which running streams may continue after a stop signal.
         drain_timeout: Duration = "300s" in SECONDS_OR_ZERO, restart;
-        /// How long new connections are still served after SIGTERM or `POST /admin/drain`, while
-        /// readiness says no: whoever balances load needs as long to notice. SIGINT does not wait.
+        /// Time for which new connections are still served after SIGTERM or `POST /admin/drain`,
+        /// while readiness fails; load balancers need this time to notice. SIGINT skips it.
         drain_grace: Duration = "5s" in SECONDS_OR_ZERO, restart;
-        /// Memory of the process (RSS) near which things are given up: at 80 % half of the caches,
-        /// at 90 % what caches would take in and bodies above 1 MiB (503), at 95 % new requests
-        /// (503), at 98 % new connections; `auto` = 90 % of the control group's limit or of the
-        /// machine's memory, whichever is less; `off` = no budget.
+        /// Memory budget of the process (RSS). At 80 % of it caches shrink to half; at 90 % caches
+        /// take nothing new and bodies above 1 MiB are refused (503); at 95 % new requests are
+        /// refused (503); at 98 % new connections are not accepted. `auto`: 90 % of the control
+        /// group's limit or of the machine's memory, whichever is less. `off`: no budget.
         memory_budget: MemoryBudget = "auto", live;
-        /// Threads that serve requests; `auto` = one per core.
+        /// Number of threads that serve requests. `auto`: one per core.
         runtime_threads: Option<NonZeroU32> = "auto"
             in ValueKind::WordOr(AUTO, &int(1, 1_024)), restart;
     }
@@ -77,14 +77,14 @@ settings::section! {
     /// Section `admin`.
     #[derive(Clone, Debug)]
     pub struct AdminSection {
-        /// Where operators connect. Anything but loopback needs `token_file`.
+        /// Address for operators. Any address but loopback requires `token_file`.
         listen: ListenSetting = "127.0.0.1:9191"
             in ValueKind::WordOr(&[word_later("same")], &ValueKind::Listen), restart;
-        /// File with the token that admin calls must carry.
+        /// File with the token that admin requests must carry.
         token_file: Option<PathBuf> = "~", restart;
         /// TLS of the admin listener.
         tls: Option<ListenerTls>, restart;
-        /// Serve the dashboard where the program has one.
+        /// Serve the dashboard if the program contains it.
         dashboard: bool = "true", later;
         /// Show prompt text to operators.
         show_text: bool = "false", later;

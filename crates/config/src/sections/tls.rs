@@ -6,12 +6,11 @@ settings::section! {
     /// Sections `server.tls` and `admin.tls`, if set.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub optional struct ListenerTls {
-        /// Certificate, and those that lead from it to its authority, PEM; read again when it
-        /// changes.
+        /// Certificate chain file, PEM; read again when it changes.
         cert: PathBuf = "~", restart;
-        /// Its private key, PEM.
+        /// Private key file of the certificate, PEM.
         key: PathBuf = "~", restart;
-        /// Clients must show a certificate of an authority in this file, PEM.
+        /// File of certificate authorities, PEM; clients must present a certificate of one of them.
         client_ca: Option<PathBuf> = "~", restart;
     }
 }
@@ -20,9 +19,9 @@ settings::section! {
     /// Section `workers[].tls`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct WorkerTls {
-        /// File of authorities that are believed beside the machine's own, PEM.
+        /// File of certificate authorities that are trusted beside those of the system, PEM.
         ca: Option<PathBuf> = "~", live;
-        /// Believe any certificate. `/health` says `degraded` for as long as this is so.
+        /// Accept any certificate. `/health` reports `degraded` meanwhile.
         insecure_skip_verify: bool = "false", live;
     }
 }

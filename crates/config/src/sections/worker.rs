@@ -14,36 +14,38 @@ settings::section! {
     /// One entry of list `workers`.
     #[derive(Clone, Debug, PartialEq)]
     pub optional struct WorkerEntry {
-        /// Its name in headers, logs and metrics; unset = `host:port` of the URL. Unique.
+        /// Name of the worker in headers, logs and metrics. Unset: `host:port` of the URL. Unique.
         name: String = "~", live;
-        /// Its base URL. Required.
+        /// Base URL of the worker. Required.
         url: String = "~" in ValueKind::WorkerUrl, live;
-        /// What kind of engine it is; `auto` = found out by asking it.
+        /// Type of the engine. `auto`: found by probing.
         engine "type": Option<EngineKind> = "auto", live;
-        /// It serves only these models; empty = those it lists.
+        /// Models that the worker serves. Empty: those that it lists.
         models: Vec<String> = "[]", live;
-        /// Which phases it serves: `prefill` computes prompts for others and gets no whole request.
+        /// Phases that the worker serves. `prefill`: it computes prompts for others and gets no
+        /// whole request.
         role: Role = "unified", live;
-        /// Its share compared with the others, under `least_loaded` and `random`.
+        /// Relative share of the requests, under `least_loaded`, `random`, `weighted_round_robin`
+        /// and `rendezvous_hash`.
         weight: f64 = "1.0" in ValueKind::Float(Range { min: 0.0, max: 1e6, open: true }), live;
-        /// How it is asked for Anthropic's messages: `native` = as the client did, `translate` = by
-        /// a chat completion; `auto` = found out by asking it.
+        /// API for Anthropic messages at this worker. `native`: messages are sent unchanged.
+        /// `translate`: they are sent as chat completions. `auto`: found by probing.
         messages: Option<MessagesMode> = "auto", live;
-        /// Sent to the engine as a bearer token (type `anthropic`: as `x-api-key`) in place of the
-        /// client's.
+        /// Key that the engine gets as a bearer token (type `anthropic`: as `x-api-key`) in place
+        /// of the client's.
         api_key: Option<Secret> = "~", live;
-        /// Tokens per KV block; `auto` = `models.defaults.block_size`.
+        /// Tokens per KV block. `auto`: `models.defaults.block_size`.
         block_size: Option<BlockSize> = "auto", live;
-        /// Data-parallel ranks; `auto` = as found.
+        /// Number of data-parallel ranks. `auto`: found by probing.
         dp_ranks: Option<NonZeroU32> = "auto" in ValueKind::WordOr(AUTO, &int(1, 4_096)), live;
-        /// Port of a prefill worker's bootstrap server (`mooncake`, `sglang`); unset = the engine's
-        /// own default.
+        /// Port of a prefill worker's bootstrap server (`mooncake`, `sglang`). Unset: the engine's
+        /// default.
         bootstrap_port: Option<NonZeroU16> = "~", live;
-        /// Whom an `https://` worker must prove to be.
+        /// Certificate checks of an `https://` worker.
         tls: WorkerTls, live;
-        /// How it is checked, where that differs from its type.
+        /// Health check, where it differs from that of the worker's type.
         health_check: HealthCheck, live;
-        /// Where its KV events come from.
+        /// Source of the worker's KV events.
         kv_events: WorkerKvEvents, live;
         /// Tiers whose blocks count as warm.
         allow_tiers: Vec<Tier> = "[device, host, disk]", live;

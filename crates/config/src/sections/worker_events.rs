@@ -11,26 +11,28 @@ settings::section! {
     /// Section `workers[].kv_events`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct WorkerKvEvents {
-        /// Which kind of stream. `auto` = as `endpoint` says, else ZMQ; `sse` and `ws` = standard
-        /// events (RFC 1527) over HTTP or a WebSocket; `poll` = TensorRT-LLM's list, which may have
-        /// one asker only; `nats` = what `warmroute events relay` publishes; `none` = its cache is
-        /// predicted from our own decisions.
+        /// Transport of the events. `auto`: by the scheme of `endpoint`, otherwise ZMQ. `sse` and
+        /// `ws`: standard events (RFC 1527) over HTTP or a WebSocket. `poll`: TensorRT-LLM's list,
+        /// which may have only one reader. `nats`: the stream of `warmroute events relay`. `none`:
+        /// no events; the cache is predicted from our own decisions.
         source: EventSource = "auto", live;
-        /// Where the stream is: `tcp://`, `ipc://` (ZMQ), `http(s)://`, `ws(s)://`, or
-        /// `nats://HOST:PORT/SUBJECT` (`tls://` if encrypted; each of several ranks has a subject
-        /// of its own, `SUBJECT.RANK`). `auto` = asked of the engine, else its host at
+        /// Endpoint of the events: `tcp://` or `ipc://` (ZMQ), `http(s)://`, `ws(s)://`, or
+        /// `nats://HOST:PORT/SUBJECT` (`tls://` if encrypted; each of several ranks has its own
+        /// subject, `SUBJECT.RANK`). `auto`: as the engine reports it, otherwise its host at
         /// `kv_events.default_port`.
         endpoint: Option<String> = "auto"
             in ValueKind::WordOr(AUTO, &ValueKind::Stream(SCHEMES)), live;
-        /// Where missed events can be asked for.
+        /// Endpoint for requests of missed events. `auto`: as the engine reports it. `none`: no
+        /// replay.
         replay_endpoint: ReplayEndpoint = "auto", live;
-        /// Only messages whose topic starts with this; empty = `kv_events.topic_filter`.
+        /// Prefix of the accepted topics. Empty: `kv_events.topic_filter`.
         topic: String = "", live;
-        /// Listen at `endpoint`, for each further rank at the next port, and let the engine
-        /// connect. Workers may share an endpoint: a message belongs to the one whose `topic` it
-        /// begins with, or which it names as `kv@NAME@MODEL` or `kv@HOST:PORT@MODEL`.
+        /// Bind `endpoint`, and the next port for each further rank, so that the engine connects to
+        /// the router. Workers may share an endpoint: a message belongs to the worker with whose
+        /// `topic` its topic begins, or that the topic names as `kv@NAME@MODEL` or
+        /// `kv@HOST:PORT@MODEL`.
         bind: bool = "false", live;
-        /// File with what the stream's sender wants to see: a bearer token (`sse`, `ws`), or NATS
+        /// File with the credentials for the stream: a bearer token (`sse`, `ws`), or NATS
         /// credentials or a token (`nats`).
         token_file: Option<PathBuf> = "~", live;
     }

@@ -8,20 +8,19 @@ settings::section! {
     /// Section `workers[].health_check`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct HealthCheck {
-        /// Path asked first; unset = as the type has it.
+        /// Path of the check. Unset: that of the worker's type.
         endpoint: Option<String> = "~" in ValueKind::UrlPath, live;
-        /// Paths asked in order when the first is answered 404; unset = as the type has them.
+        /// Paths to try in order if the first one returns 404. Unset: those of the worker's type.
         fallback_endpoints: Option<Vec<String>> = "~" in ValueKind::List(&ValueKind::UrlPath), live;
-        /// How the path is asked; unset = GET (type `anthropic`: POST of `{}`, which costs no
-        /// tokens).
+        /// Method of the check. Unset: GET (type `anthropic`: POST of `{}`, which costs no tokens).
         method: Option<CheckMethod> = "~", live;
         /// JSON body of a POST.
         body: Option<serde_json::Value> = "~", live;
-        /// Statuses that mean healthy; unset = 200 (type `anthropic`: 200, 400, 401, 429).
+        /// Statuses of a healthy worker. Unset: 200 (type `anthropic`: 200, 400, 401, 429).
         accept_status: Option<Vec<u16>> = "~" in ValueKind::List(&STATUS), live;
-        /// Statuses that mean the model is loading.
+        /// Statuses of a worker that is loading its model.
         warmup_status: Vec<u16> = "[503]" in ValueKind::List(&STATUS), live;
-        /// Time for one answer; unset = `health_checks.timeout`.
+        /// Time limit of one check. Unset: `health_checks.timeout`.
         timeout: Option<Duration> = "~", live;
     }
 }

@@ -9,25 +9,25 @@ settings::section! {
     /// ([`crate::Job::wait_budget`]) never is.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct QueueSettings {
-        /// Requests wait here while workers that may take them are busy.
+        /// Queue requests in the router while eligible workers are busy.
         enabled: bool = "true", live, simulated;
-        /// How long, at most. Then a worker gets the request whatever it has to compute; while all
-        /// are above `routing.busy_threshold` it is refused.
+        /// Longest wait. After it a worker gets the request whatever its backlog; if all are above
+        /// `routing.busy_threshold`, the request is refused.
         wait: Duration = "30s", live, simulated;
-        /// How long a request waits while no worker can be used at all; 0 = it is refused at once.
+        /// Longest wait while no worker is usable. 0: such a request is refused at once.
         engine_wait_timeout "engine_wait_timeout_secs": Duration = "0" in SECONDS_OR_ZERO, live;
-        /// Most requests that wait.
+        /// Maximum number of queued requests.
         max_entries: usize = "10000" in int(1, 10_000_000), live, simulated;
-        /// Most bytes that they keep: bodies, prompts and lists of workers.
+        /// Maximum memory of queued requests: bodies, prompts and candidate lists.
         max_bytes: u64 = "512MiB" in size(1 << 10, 1 << 50), live;
-        /// Policy `warm` binds a request late: a worker with more than this to compute is not given
-        /// another.
+        /// Backlog of a worker, as time to compute, above which policy `warm` sends it no further
+        /// request.
         hold_above: Duration = "25ms" in SECONDS_OR_ZERO, live, simulated;
-        /// The shortest prompt goes first; each millisecond waited makes up for so many
-        /// milliseconds of prefill.
+        /// Milliseconds of prefill that one millisecond of waiting offsets; otherwise the shortest
+        /// prompt goes first.
         ageing: f64 = "0.05" in float(0.0, 100.0), live, simulated;
-        /// Tell vLLM workers that order too, as each request's `priority`. They have to run with
-        /// `--scheduling-policy priority`, or refuse such requests.
+        /// Send the queue's order to vLLM workers, as `priority` in each request. They must run
+        /// with `--scheduling-policy priority`, or they refuse such requests.
         engine_priority: bool = "false", live, simulated;
     }
 }

@@ -8,16 +8,16 @@ settings::section! {
     /// Section `routing.semantic_clusters`: workers by the meaning of prompts.
     #[derive(Clone, Debug, PartialEq)]
     pub optional struct SemanticClusters {
-        /// Keep prompts that mean alike on the workers of their cluster.
+        /// Restrict prompts with similar meaning to the workers of their cluster.
         enabled: bool = "false", restart;
-        /// The model whose vectors are compared, served at `/v1/embeddings` by one of `workers`.
-        /// Required where enabled.
+        /// Embedding model, served at `/v1/embeddings` by one of `workers`. Required if enabled.
         embedding_model: String = "~", restart;
-        /// Least cosine between a prompt and a cluster's examples for it to belong there.
+        /// Least cosine between a prompt and a cluster's examples for the prompt to belong to the
+        /// cluster.
         threshold: f64 = "0.7", restart;
-        /// Longest that a request waits for its vector; then it goes without a cluster.
+        /// Longest wait of a request for its embedding; after it the request has no cluster.
         timeout: Duration = "500ms", restart;
-        /// The clusters. Required where enabled.
+        /// The clusters. Required if enabled.
         clusters: Vec<SemanticCluster> = "[]", restart;
     }
 }
@@ -26,11 +26,12 @@ settings::section! {
     /// One entry of `routing.semantic_clusters.clusters`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub optional struct SemanticCluster {
-        /// Its name, in receipts and as `x-semantic-cluster-id`. Required, unique.
+        /// Name of the cluster in receipts and in `x-semantic-cluster-id`. Required, unique.
         name: String = "~", restart;
-        /// Prompts that belong there, a line each; 8 to 16 do well. Required.
+        /// Example prompts of the cluster; 8 to 16 work well. Required.
         examples: Vec<String> = "[]", restart;
-        /// Names of its workers; the others serve it where none of these can. Required.
+        /// Names of the cluster's workers; other workers are used only if none of these is
+        /// eligible. Required.
         workers: Vec<String> = "[]", restart;
     }
 }
@@ -40,16 +41,16 @@ settings::section! {
     /// prompts.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct SharedPrefixRouting {
-        /// Under `kv_aware` and `cache_aware`, remember who served prompts that begin alike, for
-        /// where nobody is known to have such a prompt cached.
+        /// Under `kv_aware` and `cache_aware`, remember the last worker for each prompt beginning,
+        /// for prompts that no worker is known to have cached.
         enabled: bool = "false", restart;
-        /// Characters of a prompt's beginning that count.
+        /// Length of the prompt beginning, in characters.
         prefix_chars: usize = "256" in int(1, 65_536), restart;
-        /// How long an entry counts after it was written.
+        /// Lifetime of an entry.
         ttl: Duration = "300s", restart;
-        /// How often an entry that is there already is written anew.
+        /// Probability of rewriting an existing entry.
         write_probability: f64 = "0.1", restart;
-        /// Most entries.
+        /// Maximum number of entries.
         max_entries: usize = "100000" in int(1, 100_000_000), restart;
     }
 }

@@ -28,30 +28,29 @@ settings::section! {
     /// Section `routing.lmcache`.
     #[derive(Clone, Debug, PartialEq)]
     pub optional struct LmcacheSection {
-        /// `occupancy` = by how much each worker holds; `prefix_lookup` = by how much of this
-        /// prompt it holds, and by the other where nobody holds any.
+        /// `occupancy`: by the tokens that each worker holds. `prefix_lookup`: by the tokens of
+        /// this prompt that each worker holds, or by occupancy if no worker holds any.
         mode: LmcacheMode = "occupancy", restart;
-        /// The LMCache controller's API, as in `http://lmcache-controller:9000`. Required by the
-        /// policy; unset = nobody is asked.
+        /// URL of the LMCache controller's API, as in `http://lmcache-controller:9000`. Required by
+        /// the policy. Unset: no controller is queried.
         controller_url: String = "~" in ValueKind::WorkerUrl, restart;
-        /// Sent to the controller as a bearer token.
+        /// Key that the controller gets as a bearer token.
         controller_api_key: Option<Secret> = "~", restart;
-        /// Between two questions of how much each worker holds.
+        /// Interval between occupancy queries.
         poll_interval: Duration = "10s" in PAUSE, restart;
-        /// Time for one answer of the controller.
+        /// Time limit of one query.
         controller_timeout: Duration = "2000ms", restart;
-        /// Longest that a request waits to learn who holds its prompt; no longer than
-        /// `controller_timeout` in any case.
+        /// Longest wait of a request for the lookup of its prompt; at most `controller_timeout`.
         lookup_budget: Duration = "250ms", restart;
-        /// Weight of how much a worker holds; the rest is that of how little it has to do.
+        /// Weight of a worker's cached tokens, 0 to 1; the rest is the weight of its low load.
         cache_weight: f64 = "0.7", restart;
-        /// Worker by LMCache instance id: its name, `host:port` or URL. An instance that is not
-        /// here counts for the worker whose name or `host:port` is its id.
+        /// Worker of each LMCache instance id, as name, `host:port` or URL. An instance that is not
+        /// listed belongs to the worker whose name or `host:port` equals its id.
         worker_map: BTreeMap<String, String> = "{}", restart;
-        /// The policy where the controller says nothing of anybody.
+        /// Policy for requests about which the controller reports nothing.
         fallback: Policy = "power_of_two" in ValueKind::Word(FALLBACKS), restart;
-        /// Token ids of prompts whose model has no tokenizer here, so that engines are asked for
-        /// them once. Counts where `controller_url` is set; elsewhere such ids count for ten
+        /// Cache of token ids for models without a local tokenizer, so that engines tokenize each
+        /// prompt once. Applies if `controller_url` is set; otherwise such ids are cached for ten
         /// minutes.
         prompt_cache: PromptCacheSection, restart;
     }
@@ -61,12 +60,12 @@ settings::section! {
     /// Section `routing.lmcache.prompt_cache`.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct PromptCacheSection {
-        /// Where token ids are kept that engines told. `redis` = in memory, and in the server at
-        /// `response_cache.redis.url` for other routers.
+        /// Storage of token ids. `redis`: memory, and for other routers the server at
+        /// `response_cache.redis.url`.
         backend: PromptCacheBackend = "memory", restart;
-        /// How long they count, wherever they are.
+        /// Lifetime of token ids in either storage.
         ttl: Duration = "3600s", restart;
-        /// Most prompts in memory.
+        /// Maximum number of prompts in memory.
         capacity: NonZeroUsize = "10000" in int(2, 10_000_000), restart;
     }
 }

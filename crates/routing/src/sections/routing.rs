@@ -17,53 +17,53 @@ settings::section! {
     /// Section `routing`.
     #[derive(Clone, Debug, PartialEq)]
     pub struct RoutingSection {
-        /// How a worker is chosen when the request does not say; unset = `warm`, or `continuum`
-        /// where `prefix_routing` or `kv_cache_index` is enabled.
+        /// Policy of requests that name none. Unset: `warm`, or `continuum` if `prefix_routing` or
+        /// `kv_cache_index` is enabled.
         policy: Option<Policy> = "~", live;
-        /// Policy among prefill workers; unset = `policy`.
+        /// Policy among prefill workers. Unset: `policy`.
         prefill_policy: Option<Policy> = "~", live;
-        /// Policy among the workers that generate, of models with prefill or decode workers; unset
-        /// = `policy`.
+        /// Policy among decode workers, for models with prefill or decode workers. Unset: `policy`.
         decode_policy: Option<Policy> = "~", live;
-        /// Weight of cached prefixes. At 0 caches do not count and no KV events are followed (as
+        /// Weight of cached prefixes. 0: caches are ignored, and no KV events are followed (as with
         /// `kv_events.enabled: false`).
         overlap_weight: f64 = "1.0" in OVERLAP_WEIGHT, live, simulated;
-        /// 0 = always the best worker; above, how evenly choices are spread.
+        /// Randomness of the choice. 0: the lowest cost always wins; higher values spread the
+        /// choices more evenly.
         temperature: f64 = "0.0" in TEMPERATURE, live, simulated;
-        /// A worker whose KV cache is fuller than this, by its own metrics, gets nothing; unset =
-        /// off.
+        /// Share of its KV cache in use, by the engine's metrics, above which a worker gets no new
+        /// requests. Unset: off.
         busy_threshold: Option<f64> = "~", live;
         /// Count the blocks of running requests as load.
         track_active_blocks: bool = "true", live, simulated;
-        /// Longest time spent on a prompt's tokens for one decision, 25 times as long where the
-        /// engine is asked for them; beyond it the text prefix is used.
+        /// Time limit to compute a prompt's tokens for one decision; 25 times as long if the engine
+        /// computes them. Beyond it the text prefix identifies the prompt.
         tokenize_budget: Duration = "2ms" in SECONDS_OR_ZERO, restart;
-        /// A reservation of `/v1/route` without a call is given back after this.
+        /// Time without a call after which a reservation of `/v1/route` ends.
         reservation_ttl: Duration = "300s", restart;
-        /// Count a decision's own blocks as warm at once.
+        /// Count the blocks of a placed request as cached at once.
         speculative: bool = "true", live, simulated;
-        /// How long they count, unless the engine confirms them.
+        /// Lifetime of such blocks unless the engine confirms them.
         speculative_ttl: Duration = "2s", live, simulated;
-        /// Seed of every hash that places a worker or a key; replicas place alike only with the
-        /// same one.
+        /// Seed of the hashes that place workers and keys on rings; equal for replicas that must
+        /// place alike.
         hash_seed_of_rings: u64 = "0", live, simulated;
-        /// Which requests belong together, and how much that counts.
+        /// Session affinity: recognition of sessions, and their effect.
         session: SessionSection, live;
-        /// The policy `warm` learns what it needs: it has no settings.
+        /// Policy `warm`; it has no settings, since it learns its rates.
         warm: WarmSection, live;
-        /// What the policy `dynamo_cost` takes beside `overlap_weight` and `temperature`.
+        /// Weights of the policy `dynamo_cost`, beside `overlap_weight` and `temperature`.
         dynamo: DynamoSettings, live;
-        /// What a warm block counts under `kv_aware`, by where it is.
+        /// Value of a cached block under `kv_aware`, by its medium.
         medium_weights: MediumWeights, live;
-        /// The LMCache controller that the policy `lmcache_aware` asks.
+        /// LMCache controller that the policy `lmcache_aware` queries.
         lmcache: Option<LmcacheSection>, restart;
-        /// Workers for prompts that mean alike.
+        /// Semantic clusters: workers by the meaning of prompts.
         semantic_clusters: Option<SemanticClusters>, restart;
-        /// A memory of who served prompts that begin alike.
+        /// Prefix memory: the last worker for each prompt beginning.
         shared_prefix_routing: Option<SharedPrefixRouting>, restart;
-        /// Other settings for some models, by the name in requests or by that of the base model; a
-        /// `*` at a name's end stands for anything. The whole name counts before the longest with a
-        /// `*`.
+        /// Settings that differ for single models, by the requested name or the base model's name;
+        /// a `*` at the end matches any text. An exact name takes precedence over the longest name
+        /// with `*`.
         models: Vec<(String, ModelRoutingEntry)> = "{}", live;
     }
 }
@@ -72,19 +72,19 @@ settings::section! {
     /// An entry of `routing.models`: `None` = as for all models.
     #[derive(Clone, Debug, PartialEq)]
     pub struct ModelRoutingEntry {
-        /// Policy; where the two below are unset it counts for them too.
+        /// Policy; also for prefill and decode workers, unless set below.
         policy: Option<Policy> = "~", live;
         /// Policy among prefill workers.
         prefill_policy: Option<Policy> = "~", live;
-        /// Policy among the workers that generate, where prefill is split off.
+        /// Policy among decode workers.
         decode_policy: Option<Policy> = "~", live;
-        /// Weight of cached prefixes; above 0 it has KV events followed.
+        /// Weight of cached prefixes; above 0, KV events of the model's workers are followed.
         overlap_weight: Option<f64> = "~" in OVERLAP_WEIGHT, live;
-        /// How evenly choices are spread.
+        /// Randomness of the choice.
         temperature: Option<f64> = "~" in TEMPERATURE, live;
-        /// KV cache use above which a worker gets none of its requests.
+        /// Share of its KV cache in use above which a worker gets no new requests of the model.
         busy_threshold: Option<f64> = "~", live;
-        /// What a warm block counts under `kv_aware`, by where it is.
+        /// Value of a cached block under `kv_aware`, by its medium.
         medium_weights: MediumWeightOverrides, live;
     }
 }
@@ -122,11 +122,11 @@ settings::section! {
     /// default here.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct DynamoSettings {
-        /// Blocks that each request in flight on a worker adds to its cost.
+        /// Blocks that each request in flight adds to a worker's cost.
         active_request_weight: f64 = "0.0" in float(0.0, 1e6), live, simulated;
-        /// Share of a token cached in host memory that need not be computed.
+        /// Share of a token in host memory that need not be computed.
         host_cache_hit_weight: f64 = "1.0", live, simulated;
-        /// The same of one on disk or in remote storage.
+        /// Share of a token on disk or in remote storage that need not be computed.
         disk_cache_hit_weight: f64 = "1.0", live, simulated;
     }
 }
@@ -135,12 +135,12 @@ settings::section! {
     /// Section `routing.session`: recognition and weight of sessions.
     #[derive(Clone, Debug, PartialEq, Eq)]
     pub struct SessionSection {
-        /// `soft` = of workers that cost `warm` about the same a session's last one is taken;
-        /// `hard` = under every policy a session goes to its last worker, unless that is out of use
-        /// or holds too many requests.
+        /// `soft`: among workers with about the same cost under `warm`, the session's last worker
+        /// is chosen. `hard`: under every policy a session stays with its last worker, unless that
+        /// is unusable or has too many requests. `off`: sessions are ignored.
         mode: SessionMode = "soft", live;
-        /// Headers that name a session; the first that a request has counts, also for the policies
-        /// that hash.
+        /// Headers that name a session; the first one present is used, also by the policies that
+        /// hash.
         headers: Vec<String> = "[x-semantic-cluster-id, x-session-id, x-user-id]"
             in ValueKind::List(&ValueKind::HeaderName), live;
     }
