@@ -3,37 +3,9 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use config::{Problem, Settings};
-use serde::Serialize;
+use api::{HistoryEntry, Problem, ReloadOutcome};
+use config::Settings;
 use serde_json::{Map, Value};
-
-/// The result of a configuration change.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ReloadOutcome {
-    /// Whether it is in force.
-    pub applied: bool,
-    /// Keys whose values in force differ from before, or would differ.
-    pub changed: Vec<String>,
-    /// Keys whose new values take effect at the next start.
-    pub restart_needed: Vec<String>,
-    /// Reasons why nothing changed; empty if the change is or would be accepted.
-    pub problems: Vec<Problem>,
-}
-
-/// One applied or refused change of the configuration.
-#[derive(Clone, Debug, Serialize)]
-pub struct HistoryEntry {
-    /// Sequence number; the start is 1.
-    pub id: u64,
-    /// Time of the change, RFC 3339.
-    pub at: String,
-    /// Origin of the change: `start`, `file`, `admin`, `signal`, `discovery`, `lease`.
-    pub source: &'static str,
-    /// `applied` or `rejected`.
-    pub result: &'static str,
-    /// Keys that changed.
-    pub changed: Vec<String>,
-}
 
 /// A worker that an operator adds.
 #[derive(Clone, Debug)]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::ReceiptList;
 use axum::{
     extract::{Path, Query, State},
     response::Response,
@@ -12,7 +13,6 @@ use routing::{
     receipt::{DecisionId, ReceiptFilter},
 };
 use serde::Deserialize;
-use serde_json::json;
 
 use crate::{AdminParts, response};
 
@@ -61,7 +61,10 @@ pub(crate) async fn list(
         tenant: narrow.tenant.map(Into::into),
         policy,
     };
-    response::json(&json!({"decisions": parts.ring.list(&filter, limit)}))
+    let receipts = parts.ring.list(&filter, limit);
+    response::json(&ReceiptList {
+        decisions: receipts.iter().map(|receipt| (&**receipt).into()).collect(),
+    })
 }
 
 pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(id): Path<String>) -> Response {

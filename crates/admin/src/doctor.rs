@@ -4,18 +4,18 @@
 
 use std::{fmt, pin::Pin, sync::Arc};
 
+use api::DoctorReport;
 use axum::{
     extract::{Query, State, rejection::QueryRejection},
     response::Response,
 };
 use dialect::{ApiError, ErrorCode};
 use serde::Deserialize;
-use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::{AdminParts, response};
 
-type DoctorFuture = Pin<Box<dyn Future<Output = Value> + Send>>;
+type DoctorFuture = Pin<Box<dyn Future<Output = DoctorReport> + Send>>;
 
 /// The check of the running settings and their workers.
 #[derive(Clone)]
@@ -29,7 +29,7 @@ impl Doctor {
     /// engines.
     pub fn new<F>(look: impl Fn(bool) -> F + Send + Sync + 'static) -> Self
     where
-        F: Future<Output = Value> + Send + 'static,
+        F: Future<Output = DoctorReport> + Send + 'static,
     {
         Self {
             look: Arc::new(move |probe| Box::pin(look(probe))),

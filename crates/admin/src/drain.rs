@@ -6,13 +6,14 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use api::DrainReport;
 use axum::{
     body::Bytes,
     extract::{State, rejection::BytesRejection},
     response::Response,
 };
 use dialect::{ApiError, ErrorCode};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
 use crate::{AdminParts, response};
@@ -86,12 +87,12 @@ pub(crate) async fn post_only() -> Response {
 }
 
 fn shown(status: DrainStatus) -> Response {
-    response::json(&json!({
-        "draining": status.since.is_some(),
-        "since": status.since.map(net::rfc3339),
-        "open_streams": status.open_streams,
-        "cut_streams": status.cut_streams,
-    }))
+    response::json(&DrainReport {
+        draining: status.since.is_some(),
+        since: status.since.map(net::rfc3339),
+        open_streams: status.open_streams,
+        cut_streams: status.cut_streams,
+    })
 }
 
 /// Returns the time limit of running requests, if the body gives one. No body counts as an empty

@@ -7,6 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use api::{KvIndexDigest, KvIndexDumpRow, TargetDigest};
 use axum::{
     body::{Body, Bytes},
     extract::State,
@@ -16,7 +17,6 @@ use axum::{
 use hyper::body::Frame;
 use kv_blocks::WorkerId;
 use kv_index::{DumpCursor, DumpRow, KvIndex};
-use serde_json::{Value, json};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::{AdminParts, response};
@@ -25,21 +25,17 @@ use crate::{AdminParts, response};
 /// however large the index is.
 pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
     let names = names(&parts);
-    let targets: Vec<Value> = parts
-        .index
-        .digest()
-        .into_iter()
-        .map(|row| {
-            json!({
-                "worker": names.get(&row.target.worker),
-                "dp_rank": row.target.rank.0,
-                "tier": row.tier.as_str(),
-                "blocks": row.blocks,
-                "digest": format!("{:016x}", row.digest),
-            })
-        })
-        .collect();
-    response::json(&json!({"targets": targets}))
+    let rows = parts.index.digest().into_iter();
+    let targets = rows.map(|row| TargetDigest {
+        worker: names.get(&row.target.worker).cloned(),
+        dp_rank: row.target.rank.0,
+        tier: row.tier.as_str().into(),
+        blocks: row.blocks,
+        digest: format!("{:016x}", row.digest),
+    });
+    response::json(&KvIndexDigest {
+        targets: targets.collect(),
+    })
 }
 
 /// Returns one line per membership. The index is read in pieces with its lock free in between, so
@@ -136,19 +132,20 @@ impl DumpProgress {
     /// Writes one row. A salt is a secret between its tenants and the engine: only its digest is
     /// shown.
     fn line(&self, row: &DumpRow, lines: &mut Vec<u8>) {
-        let line = json!({
-            "model": row.namespace.model,
-            "lora": row.namespace.lora,
-            "salt": row.salt_digest,
-            "block_size": row.namespace.block_size.tokens(),
-            "worker": self.names.get(&row.target.worker),
-            "dp_rank": row.target.rank.0,
-            "tier": row.tier.as_str(),
-            "depth": row.depth,
-            "hash": row.hash.to_string(),
-            "parent": row.parent.map(|parent| parent.to_string()),
-        });
-        lines.extend_from_slice(line.to_string().as_bytes());
+        let line = KvIndexDumpRow {
+            model: Arc::clone(&row.namespace.model),
+            lora: row.namespace.lora.clone(),
+            salt: row.salt_digest.clone(),
+            block_size: row.namespace.block_size.tokens(),
+            worker: self.names.get(&row.target.worker).cloned(),
+            dp_rank: row.target.rank.0,
+            tier: row.tier.as_str().into(),
+            depth: row.depth,
+            hash: row.hash.to_string(),
+            parent: row.parent.map(|parent| parent.to_string()),
+        };
+        // Neither strings nor numbers can fail, and a vector takes every byte.
+        let _ = serde_json::to_writer(&mut *lines, &line);
         lines.push(b'\n');
     }
 }
@@ -169,6 +166,7 @@ mod tests {
     use hyper::body::Body as _;
     use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, StoredBlocks, Target, Tier};
     use kv_index::IndexSettings;
+    use serde_json::{Value, json};
 
     use super::*;
 

@@ -3,63 +3,101 @@
 
 use std::sync::Arc;
 
+use api::{
+    BackendConnection, BackendEvents, BackendHoldings, BackendReport, BlockStats, CountRange,
+    EventSourceReport, IndexEntryStats, KvDecisionCounts, KvIndexBackend, KvIndexBackends,
+    KvIndexCleared, KvIndexConfig, KvIndexStats, OverlapScores, ScoringConfig,
+};
 use axum::{extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
 use fleet::{PrefixStream, PrefixViewService};
 use prefix_view::{BackendStats, EventKind, ViewStats};
 use routing::DistributionSnapshot;
-use serde_json::{Value, json};
 
 use crate::{AdminParts, response};
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let prefixes = parts.fleet.prefixes();
-    let view = prefixes
-        .map(|prefixes| prefixes.view().stats())
-        .unwrap_or_default();
-    let (config, blocks) = (parts.fleet.kv_cache_index(), parts.index.stats());
-    let (scoring, decided) = (&config.scoring, parts.kv_tally.counts());
+    let view = view_stats(&parts);
+    let decided = parts.kv_tally.counts();
     let overlaps = parts.kv_tally.overlaps();
-    response::json(&json!({
-        "enabled": prefixes.is_some(),
-        "config": {
-            "backend": if config.redis.is_some() { "redis" } else { "memory" },
-            "max_entries": config.max_entries.get(),
-            "entry_ttl_seconds": config.entry_ttl.as_secs(),
-            "event_sources_count": config.event_sources.len(),
-            "scoring": {
-                "overlap_weight": scoring.overlap_weight, "load_weight": scoring.load_weight,
-                "health_weight": scoring.health_weight, "min_overlap_threshold": scoring.min_overlap_threshold,
-            },
+    response::json(&KvIndexStats {
+        enabled: prefixes.is_some(),
+        config: configuration(&parts),
+        index: IndexEntryStats {
+            prefix_count: view.prefixes,
+            entry_count: view.entries,
+            total_hits: view.hits,
+            total_evictions: view.evicted_entries,
         },
-        "index": {
-            "prefix_count": view.prefixes, "entry_count": view.entries,
-            "total_hits": view.hits, "total_evictions": view.evicted_entries,
+        event_sources: prefixes.map(sources).unwrap_or_default(),
+        routing_decisions: KvDecisionCounts {
+            kv_aware: decided.kv_aware,
+            fallback: decided.fallback,
+            total: decided.total(),
         },
-        "event_sources": prefixes.map(sources).unwrap_or_default(),
-        "routing_decisions": {
-            "kv_aware": decided.kv_aware, "fallback": decided.fallback, "total": decided.total(),
+        query_latency_count: parts.kv_tally.queries().count(),
+        overlap_score_count: overlaps.count(),
+        overlap_scores: OverlapScores {
+            mean: overlaps.mean(),
+            distribution: ranges(&overlaps),
         },
-        "query_latency_count": parts.kv_tally.queries().count(),
-        "overlap_score_count": overlaps.count(),
-        "overlap_scores": {"mean": overlaps.mean(), "distribution": ranges(&overlaps)},
-        "blocks": {
-            "namespaces": blocks.namespaces, "distinct": blocks.distinct, "memberships": blocks.memberships,
-            "speculative": blocks.speculative, "predicted": blocks.predicted, "orphans": blocks.orphans,
-            "bytes": blocks.bytes, "budget_bytes": blocks.budget_bytes, "shed": blocks.shed,
-        },
-    }))
+        blocks: blocks(&parts),
+    })
 }
 
-fn sources(prefixes: &PrefixViewService) -> Vec<Value> {
-    let of = |stream: PrefixStream| {
-        let report = &stream.report;
-        json!({
-            "backend_name": report.worker, "connected": stream.connected,
-            "events_received": received(&stream), "events_dropped": report.counts.dropped,
-            "last_event_at": report.last_event_at, "reconnect_count": stream.reconnects,
-            "events_per_second": stream.events_per_second,
-        })
+fn view_stats(parts: &AdminParts) -> ViewStats {
+    let prefixes = parts.fleet.prefixes();
+    prefixes
+        .map(|prefixes| prefixes.view().stats())
+        .unwrap_or_default()
+}
+
+fn configuration(parts: &AdminParts) -> KvIndexConfig {
+    let config = parts.fleet.kv_cache_index();
+    let scoring = &config.scoring;
+    KvIndexConfig {
+        backend: if config.redis.is_some() {
+            KvIndexBackend::Redis
+        } else {
+            KvIndexBackend::Memory
+        },
+        max_entries: config.max_entries.get(),
+        entry_ttl_seconds: config.entry_ttl.as_secs(),
+        event_sources_count: config.event_sources.len(),
+        scoring: ScoringConfig {
+            overlap_weight: scoring.overlap_weight,
+            load_weight: scoring.load_weight,
+            health_weight: scoring.health_weight,
+            min_overlap_threshold: scoring.min_overlap_threshold,
+        },
+    }
+}
+
+fn blocks(parts: &AdminParts) -> BlockStats {
+    let blocks = parts.index.stats();
+    BlockStats {
+        namespaces: blocks.namespaces,
+        distinct: blocks.distinct,
+        memberships: blocks.memberships,
+        speculative: blocks.speculative,
+        predicted: blocks.predicted,
+        orphans: blocks.orphans,
+        bytes: blocks.bytes,
+        budget_bytes: blocks.budget_bytes,
+        shed: blocks.shed,
+    }
+}
+
+fn sources(prefixes: &PrefixViewService) -> Vec<EventSourceReport> {
+    let of = |stream: PrefixStream| EventSourceReport {
+        events_received: received(&stream),
+        backend_name: stream.report.worker,
+        connected: stream.connected,
+        events_dropped: stream.report.counts.dropped,
+        last_event_at: stream.report.last_event_at,
+        reconnect_count: stream.reconnects,
+        events_per_second: stream.events_per_second,
     };
     prefixes.streams().into_iter().map(of).collect()
 }
@@ -75,45 +113,54 @@ fn received(stream: &PrefixStream) -> u64 {
 
 /// Returns the number of values in each range, which ends at `up_to`. The highest score is 1, so no
 /// value is beyond the last range.
-fn ranges(spread: &DistributionSnapshot) -> Vec<Value> {
+fn ranges(spread: &DistributionSnapshot) -> Vec<CountRange> {
     let bounded = spread.ranges.iter().filter(|(up_to, _)| up_to.is_finite());
     bounded
-        .map(|(up_to, count)| json!({"up_to": up_to, "count": count}))
+        .map(|&(up_to, count)| CountRange { up_to, count })
         .collect()
 }
 
 pub(crate) async fn backends(State(parts): State<Arc<AdminParts>>) -> Response {
     let prefixes = parts.fleet.prefixes();
-    let view = prefixes
-        .map(|prefixes| prefixes.view().stats())
-        .unwrap_or_default();
+    let view = view_stats(&parts);
     let streams = prefixes.map(PrefixViewService::streams).unwrap_or_default();
-    let rows: Vec<Value> = streams
-        .iter()
-        .map(|stream| backend(stream, &view))
-        .collect();
-    response::json(&json!({"enabled": prefixes.is_some(), "backends": rows}))
+    response::json(&KvIndexBackends {
+        enabled: prefixes.is_some(),
+        backends: streams
+            .into_iter()
+            .map(|stream| backend(stream, &view))
+            .collect(),
+    })
 }
 
-fn backend(stream: &PrefixStream, view: &ViewStats) -> Value {
-    let report = &stream.report;
+fn backend(stream: PrefixStream, view: &ViewStats) -> BackendReport {
+    let received = received(&stream);
+    let report = stream.report;
     let own = view
         .backends
         .iter()
         .find(|own| own.backend == report.worker);
     let events = |kind: EventKind| own.map_or(0, |own| own.events[kind.index()]);
     let held = |count: fn(&BackendStats) -> u64| own.map_or(0, count);
-    json!({
-        "backend_name": report.worker,
-        "connection": {
-            "connected": stream.connected, "reconnect_count": stream.reconnects, "last_event_at": report.last_event_at,
+    BackendReport {
+        connection: BackendConnection {
+            connected: stream.connected,
+            reconnect_count: stream.reconnects,
+            last_event_at: report.last_event_at,
         },
-        "events": {
-            "received": received(stream), "processed": report.counts.applied, "dropped": report.counts.dropped,
-            "index_created": events(EventKind::Created), "index_evicted": events(EventKind::Evicted),
+        events: BackendEvents {
+            received,
+            processed: report.counts.applied,
+            dropped: report.counts.dropped,
+            index_created: events(EventKind::Created),
+            index_evicted: events(EventKind::Evicted),
         },
-        "held": {"gpu_hot": held(|own| own.hot), "storage_warm": held(|own| own.warm)},
-    })
+        held: BackendHoldings {
+            gpu_hot: held(|own| own.hot),
+            storage_warm: held(|own| own.warm),
+        },
+        backend_name: report.worker,
+    }
 }
 
 /// Empties the prefix view, but not the block index: no stream would announce its content again.
@@ -124,9 +171,11 @@ pub(crate) async fn clear(State(parts): State<Arc<AdminParts>>) -> Response {
     };
     let before = prefixes.view().stats().entries;
     match prefixes.view().clear() {
-        Ok(cleared) => response::json(&json!({
-            "success": true, "entries_before_clear": before, "cleared_entries": cleared.entries,
-        })),
+        Ok(cleared) => response::json(&KvIndexCleared {
+            success: true,
+            entries_before_clear: before,
+            cleared_entries: cleared.entries,
+        }),
         Err(unavailable) => {
             response::error(&ApiError::new(ErrorCode::Internal, unavailable.to_string()))
         }

@@ -22,6 +22,7 @@ mod kv_telemetry;
 mod listener;
 mod metrics;
 mod models;
+mod openapi;
 mod parity_report;
 mod prefix_stats;
 mod reload;
@@ -40,7 +41,7 @@ use ::response_cache::ResponseCache;
 use axum::{
     Router as Routes,
     extract::DefaultBodyLimit,
-    routing::{get, post},
+    routing::{MethodRouter, get, post},
 };
 use fleet::Fleet;
 use indexer::Indexer;
@@ -53,7 +54,7 @@ use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::Recei
 
 pub use access::{Access, Token};
 pub use conductor::residents;
-pub use control::{Control, HistoryEntry, NamedWorker, ReloadOutcome, WorkerRejection};
+pub use control::{Control, NamedWorker, WorkerRejection};
 pub use doctor::Doctor;
 pub use drain::{Drain, DrainStatus};
 pub use listener::{serve, serve_routes};
@@ -107,92 +108,130 @@ const SHORT_BODY: usize = 256 * 1024;
 /// Returns all routes of the listener. An unknown path answers `unknown_route`.
 pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
     let conductor = indexer::routes(Arc::clone(&parts.indexer));
-    let longest = DefaultBodyLimit::max(parts.dry_run.max_body_bytes);
-    let short = DefaultBodyLimit::max(SHORT_BODY);
-    Routes::new()
-        .route("/metrics", get(metrics::text))
-        .route(
-            "/admin/workers",
-            get(workers::list).post(worker_changes::add).layer(short),
-        )
-        .route(
-            "/admin/workers/{name}",
-            get(workers::one)
-                .put(worker_changes::put)
-                .delete(worker_changes::remove)
-                .layer(short),
-        )
-        .route(
-            "/admin/workers/{name}/drain",
-            post(worker_changes::drain)
-                .layer(short)
-                .fallback(reload::post_only),
-        )
-        .route(
-            "/admin/workers/{name}/resume",
-            post(worker_changes::resume)
-                .layer(short)
-                .fallback(reload::post_only),
-        )
-        .route("/admin/config", get(config_view::show))
-        .route("/admin/config/history", get(reload::history))
-        .route(
-            "/admin/config/rollback",
-            post(reload::rollback)
-                .layer(short)
-                .fallback(reload::post_only),
-        )
-        .route(
-            "/admin/takeover",
-            post(takeover::hand_over)
-                .layer(short)
-                .fallback(reload::post_only),
-        )
-        .route(
-            "/admin/reload",
-            post(reload::reload)
-                .layer(short)
-                .fallback(reload::post_only),
-        )
-        .route("/admin/stats", get(totals::stats))
-        .route(
-            "/admin/drain",
-            post(drain::begin)
-                .layer(DefaultBodyLimit::max(4096))
-                .fallback(drain::post_only),
-        )
-        .route("/admin/drain/status", get(drain::status))
-        .route("/admin/decisions", get(decisions::list))
-        .route("/admin/decisions/{id}", get(decisions::one))
-        .route("/admin/doctor", get(doctor::report))
-        .route("/admin/parity", get(parity_report::report))
-        .route("/admin/prefix-routing/stats", get(prefix_stats::stats))
-        .route("/admin/streams", get(streams::list))
-        .route("/admin/models", get(models::list))
-        .route("/admin/kv-index/digest", get(kv_index_routes::digest))
-        .route("/admin/kv-index/dump", get(kv_index_routes::dump))
-        .route("/admin/kv-index/stats", get(kv_index_stats::stats))
-        .route("/admin/kv-index/backends", get(kv_index_stats::backends))
-        .route(
-            "/admin/kv-index/clear",
-            post(kv_index_stats::clear).fallback(kv_index_stats::post_only),
-        )
-        .route("/admin/response-cache/stats", get(response_cache::stats))
-        .route(
-            "/admin/response-cache/invalidate",
-            post(response_cache::invalidate)
-                .layer(short)
-                .fallback(response_cache::post_only),
-        )
-        .route("/v1/kv_events", kv_events::route(access))
-        .route(
-            "/v1/route",
-            post(route::dry_run)
-                .layer(longest)
-                .fallback(route::post_only),
-        )
+    let mut routes = Routes::new();
+    for (path, methods) in own_routes(parts.dry_run.max_body_bytes, access) {
+        routes = routes.route(path, methods);
+    }
+    routes
         .fallback(response::unknown_route)
         .method_not_allowed_fallback(response::method_not_allowed)
         .with_state(Arc::new(parts))
         .merge(conductor)
+}
+
+/// A path and what its methods do.
+type Route = (&'static str, MethodRouter<Arc<AdminParts>>);
+
+/// Returns the routes of this crate; `api::openapi` describes each. `longest` is the limit of a
+/// request's body, in bytes.
+fn own_routes(longest: usize, access: &Access) -> Vec<Route> {
+    let mut all = changing_routes(longest);
+    all.extend([
+        ("/metrics", get(metrics::text)),
+        ("/openapi.json", get(openapi::document)),
+        ("/admin/config", get(config_view::show)),
+        ("/admin/config/history", get(reload::history)),
+        ("/admin/stats", get(totals::stats)),
+        ("/admin/drain/status", get(drain::status)),
+        ("/admin/decisions", get(decisions::list)),
+        ("/admin/decisions/{id}", get(decisions::one)),
+        ("/admin/doctor", get(doctor::report)),
+        ("/admin/parity", get(parity_report::report)),
+        ("/admin/prefix-routing/stats", get(prefix_stats::stats)),
+        ("/admin/streams", get(streams::list)),
+        ("/admin/models", get(models::list)),
+        ("/admin/kv-index/digest", get(kv_index_routes::digest)),
+        ("/admin/kv-index/dump", get(kv_index_routes::dump)),
+        ("/admin/kv-index/stats", get(kv_index_stats::stats)),
+        ("/admin/kv-index/backends", get(kv_index_stats::backends)),
+        ("/admin/response-cache/stats", get(response_cache::stats)),
+        ("/v1/kv_events", kv_events::route(access)),
+    ]);
+    all
+}
+
+/// Returns the routes that take a body.
+fn changing_routes(longest: usize) -> Vec<Route> {
+    let short = || DefaultBodyLimit::max(SHORT_BODY);
+    vec![
+        (
+            "/admin/workers",
+            get(workers::list).post(worker_changes::add).layer(short()),
+        ),
+        (
+            "/admin/workers/{name}",
+            get(workers::one)
+                .put(worker_changes::put)
+                .delete(worker_changes::remove)
+                .layer(short()),
+        ),
+        (
+            "/admin/workers/{name}/drain",
+            config_call(post(worker_changes::drain)),
+        ),
+        (
+            "/admin/workers/{name}/resume",
+            config_call(post(worker_changes::resume)),
+        ),
+        (
+            "/admin/config/rollback",
+            config_call(post(reload::rollback)),
+        ),
+        ("/admin/takeover", config_call(post(takeover::hand_over))),
+        ("/admin/reload", config_call(post(reload::reload))),
+        (
+            "/admin/drain",
+            post(drain::begin)
+                .layer(DefaultBodyLimit::max(4096))
+                .fallback(drain::post_only),
+        ),
+        (
+            "/admin/kv-index/clear",
+            post(kv_index_stats::clear).fallback(kv_index_stats::post_only),
+        ),
+        (
+            "/admin/response-cache/invalidate",
+            post(response_cache::invalidate)
+                .layer(short())
+                .fallback(response_cache::post_only),
+        ),
+        (
+            "/v1/route",
+            post(route::dry_run)
+                .layer(DefaultBodyLimit::max(longest))
+                .fallback(route::post_only),
+        ),
+    ]
+}
+
+/// A call that changes the configuration or the process.
+fn config_call(methods: MethodRouter<Arc<AdminParts>>) -> MethodRouter<Arc<AdminParts>> {
+    methods
+        .layer(DefaultBodyLimit::max(SHORT_BODY))
+        .fallback(reload::post_only)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use api::openapi::{Listener, operations};
+
+    use super::*;
+
+    #[test]
+    fn the_openapi_document_has_every_path_of_the_listener_and_no_other() {
+        let access = Access {
+            token: None,
+            loopback: true,
+        };
+        let own = own_routes(1, &access).into_iter().map(|(path, _)| path);
+        let served: BTreeSet<&str> = own.chain(indexer::PATHS).collect();
+        let described: BTreeSet<&str> = operations()
+            .iter()
+            .filter(|operation| operation.listener != Listener::Data)
+            .map(|operation| operation.path)
+            .collect();
+        assert_eq!(described, served);
+    }
 }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use api::ModelReports;
 use axum::{extract::State, response::Response};
-use serde_json::json;
 
 use crate::{AdminParts, response};
 
 pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
-    response::json(&json!({"models": parts.fleet.snapshot().model_reports()}))
+    response::json(&ModelReports {
+        models: parts.fleet.snapshot().model_reports(),
+    })
 }

@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use api::{ParityFigures, ParityReport, TargetParity};
 use axum::{extract::State, response::Response};
 use fleet::WorkerView;
 use net::Clock;
-use parity::{ParityReport, Summary};
-use serde_json::{Value, json};
+use parity::Summary;
 
 use crate::{AdminParts, response};
 
@@ -23,45 +23,37 @@ pub(crate) async fn report(State(parts): State<Arc<AdminParts>>) -> Response {
                 Some(total) => total.absorb(summary.clone()),
                 none => *none = Some(summary.clone()),
             }
-            let mut row = json!({"worker": worker.name, "dp_rank": target.rank.0});
-            figures(&mut row, summary.report(), window, &parts.clock);
-            workers.push(row);
+            workers.push(TargetParity {
+                worker: Arc::clone(&worker.name),
+                dp_rank: target.rank.0,
+                figures: figures(summary, window, &parts.clock),
+            });
         }
     }
-    let mut sum = json!({});
-    figures(
-        &mut sum,
-        total.unwrap_or_default().report(),
-        window,
-        &parts.clock,
-    );
-    response::json(&json!({"window_s": seconds(window), "workers": workers, "total": sum}))
+    response::json(&ParityReport {
+        window_s: window.as_secs_f64(),
+        workers,
+        total: figures(total.unwrap_or_default(), window, &parts.clock),
+    })
 }
 
-fn figures(row: &mut Value, report: ParityReport, window: Duration, clock: &Clock) {
-    let covered_s = seconds(report.covered(clock.now(), window));
-    row["requests"] = report.requests.into();
-    row["joined"] = report.joined.into();
-    row["source"] = report.source.as_str().into();
-    row["exact"] = report.exact.into();
-    row["exact_ratio"] = report.exact_ratio.into();
-    row["predicted_tokens"] = report.predicted_tokens.into();
-    row["actual_tokens"] = report.actual_tokens.into();
-    row["drift_tokens_p50"] = report.drift_tokens_p50.into();
-    row["drift_tokens_p99"] = report.drift_tokens_p99.into();
-    row["over_ratio"] = report.over_ratio.into();
-    row["state"] = report.state.as_str().into();
-    row["since"] = net::rfc3339(clock.wall_at(report.since)).into();
-    row["reason"] = report.reason.into();
-    row["covered_s"] = covered_s;
-}
-
-/// Formats seconds; whole ones without a decimal point.
-fn seconds(length: Duration) -> Value {
-    if length.subsec_nanos() == 0 {
-        length.as_secs().into()
-    } else {
-        length.as_secs_f64().into()
+fn figures(summary: Summary, window: Duration, clock: &Clock) -> ParityFigures {
+    let report = summary.report();
+    ParityFigures {
+        covered_s: report.covered(clock.now(), window).as_secs_f64(),
+        requests: report.requests,
+        joined: report.joined,
+        source: report.source.as_str().into(),
+        exact: report.exact,
+        exact_ratio: report.exact_ratio,
+        predicted_tokens: report.predicted_tokens,
+        actual_tokens: report.actual_tokens,
+        drift_tokens_p50: report.drift_tokens_p50,
+        drift_tokens_p99: report.drift_tokens_p99,
+        over_ratio: report.over_ratio,
+        state: report.state.as_str().into(),
+        since: net::rfc3339(clock.wall_at(report.since)),
+        reason: report.reason,
     }
 }
 

@@ -3,40 +3,40 @@
 
 use std::sync::Arc;
 
+use api::{BackendLoad, PrefixConfig, PrefixDecisions, PrefixRoutingStats};
 use axum::{extract::State, response::Response};
-use serde_json::{Value, json};
 
-use crate::{AdminParts, response};
+use crate::{AdminParts, response, workers};
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let settings = parts.control.settings();
     let (config, counts) = (&settings.prefix_routing, parts.prefix_tally.counts());
-    response::json(&json!({
-        "enabled": config.enabled,
-        "config": {
-            "max_prefix_length": config.max_prefix_length,
-            "load_factor_epsilon": config.load_factor_epsilon,
-            "virtual_nodes": config.virtual_nodes,
+    response::json(&PrefixRoutingStats {
+        enabled: config.enabled,
+        config: PrefixConfig {
+            max_prefix_length: config.max_prefix_length,
+            load_factor_epsilon: config.load_factor_epsilon,
+            virtual_nodes: config.virtual_nodes,
             // The key is known, and a configuration that sets it to true is refused.
-            "anthropic_cache_control_injection": false,
+            anthropic_cache_control_injection: false,
         },
-        "routing_decisions": {
-            "total": counts.total(), "prefix_hash": counts.prefix_hash, "overflow": counts.overflow,
-            "fallback": counts.fallback, "overflow_rate": format!("{:.4}", counts.overflow_rate()),
+        routing_decisions: PrefixDecisions {
+            total: counts.total(),
+            prefix_hash: counts.prefix_hash,
+            overflow: counts.overflow,
+            fallback: counts.fallback,
+            overflow_rate: format!("{:.4}", counts.overflow_rate()),
         },
-        "backend_distribution": distribution(&parts),
-        "unique_prefixes": parts.prefix_tally.unique_prefixes(),
-    }))
+        backend_distribution: distribution(&parts),
+        unique_prefixes: parts.prefix_tally.unique_prefixes(),
+    })
 }
 
-fn distribution(parts: &AdminParts) -> Vec<Value> {
+fn distribution(parts: &AdminParts) -> Vec<BackendLoad> {
     let snapshot = parts.fleet.snapshot();
-    let rows = snapshot.workers.iter().map(|worker| {
-        let in_flight: u64 = worker
-            .targets()
-            .map(|target| u64::from(parts.router.load(target).in_flight))
-            .sum();
-        json!({"backend": worker.name, "in_flight_requests": in_flight})
+    let rows = snapshot.workers.iter().map(|worker| BackendLoad {
+        backend: Arc::clone(&worker.name),
+        in_flight_requests: workers::load(parts, worker).in_flight.into(),
     });
     rows.collect()
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::{ConfigHistory, ReloadOutcome, ReloadRequest, RollbackRequest};
 use axum::{
     body::Bytes,
     extract::State,
@@ -9,28 +10,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use dialect::{ApiError, ErrorCode};
-use serde::Deserialize;
-use serde_json::json;
 
-use crate::{AdminParts, ReloadOutcome, control::run_blocking, response};
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReloadQuery {
-    #[serde(default)]
-    dry_run: bool,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RollbackQuery {
-    id: u64,
-}
+use crate::{AdminParts, control::run_blocking, response};
 
 pub(crate) async fn reload(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
     let wish = match body.trim_ascii() {
-        [] => Ok(ReloadQuery::default()),
-        body => serde_json::from_slice::<ReloadQuery>(body),
+        [] => Ok(ReloadRequest::default()),
+        body => serde_json::from_slice::<ReloadRequest>(body),
     };
     match wish {
         Ok(wish) => {
@@ -41,7 +27,7 @@ pub(crate) async fn reload(State(parts): State<Arc<AdminParts>>, body: Bytes) ->
 }
 
 pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    let which: RollbackQuery = match serde_json::from_slice(&body) {
+    let which: RollbackRequest = match serde_json::from_slice(&body) {
         Ok(which) => which,
         Err(error) => return response::error(&bad_body(&error, r#"{"id": 3}"#)),
     };
@@ -59,7 +45,7 @@ pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) 
 
 pub(crate) async fn history(State(parts): State<Arc<AdminParts>>) -> Response {
     let history = run_blocking(&parts.control, |control| control.history()).await;
-    response::json(&json!({"history": history}))
+    response::json(&ConfigHistory { history })
 }
 
 pub(crate) async fn post_only() -> Response {

@@ -4,42 +4,43 @@
 use std::{sync::Arc, time::Duration};
 
 use ::response_cache::{CacheStats, RedisStats};
+use api::{
+    CacheCleared, CacheConfig, CacheRequests, InvalidateRequest, RedisConnections, RedisErrors,
+    RedisReport, ResponseCacheStats,
+};
 use axum::{body::Bytes, extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
-use serde::Deserialize;
-use serde_json::{Value, json};
 
 use crate::{AdminParts, response};
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let (settings, stats) = (parts.cache.settings(), parts.cache.stats().await);
     let capacity = settings.capacity.get();
-    let mut shown = json!({
-        "enabled": stats.enabled,
-        "backend_type": stats.backend_type,
-        "entries": stats.entries,
-        "capacity": capacity,
-        "requests": {
-            "hit": stats.hits, "miss": stats.misses, "skip": stats.skips,
-            "total": stats.hits + stats.misses + stats.skips,
+    response::json(&ResponseCacheStats {
+        enabled: stats.enabled,
+        backend_type: stats.backend_type.into(),
+        entries: stats.entries,
+        capacity,
+        requests: CacheRequests {
+            hit: stats.hits,
+            miss: stats.misses,
+            skip: stats.skips,
+            total: stats.hits + stats.misses + stats.skips,
         },
-        "hit_rate": format!("{:.4}", hit_rate(&stats)),
-        "evictions": stats.evictions,
-        "size_bytes": stats.size_bytes,
-        "config": {
-            "backend": settings.backend.as_str(),
-            "ttl": written(settings.ttl),
-            "capacity": capacity,
-            "max_response_size": settings.max_response_size,
-            "max_stream_buffer_size": settings.max_stream_buffer_size,
+        hit_rate: format!("{:.4}", hit_rate(&stats)),
+        evictions: stats.evictions,
+        size_bytes: stats.size_bytes,
+        config: CacheConfig {
+            backend: settings.backend.as_str().into(),
+            ttl: written(settings.ttl),
+            capacity,
+            max_response_size: settings.max_response_size,
+            max_stream_buffer_size: settings.max_stream_buffer_size,
         },
-    });
-    if let Some(redis) = &stats.redis {
-        shown["redis"] = connections(redis);
-    }
-    shown["recent_hit_rate"] = json!(stats.hit_rate);
-    shown["semantic_entries"] = json!(stats.semantic_entries);
-    response::json(&shown)
+        redis: stats.redis.as_ref().map(connections),
+        recent_hit_rate: stats.hit_rate,
+        semantic_entries: stats.semantic_entries,
+    })
 }
 
 /// Returns the hit rate over all looked-up requests, the base of the counts beside it.
@@ -53,14 +54,19 @@ fn hit_rate(stats: &CacheStats) -> f64 {
     }
 }
 
-fn connections(redis: &RedisStats) -> Value {
-    json!({
-        "connections": {"active": redis.active, "idle": redis.idle},
-        "fallback_active": redis.fallback_active,
-        "errors": {
-            "connection": redis.connection_errors, "timeout": redis.timeout_errors, "other": redis.other_errors,
+fn connections(redis: &RedisStats) -> RedisReport {
+    RedisReport {
+        connections: RedisConnections {
+            active: redis.active,
+            idle: redis.idle,
         },
-    })
+        fallback_active: redis.fallback_active,
+        errors: RedisErrors {
+            connection: redis.connection_errors,
+            timeout: redis.timeout_errors,
+            other: redis.other_errors,
+        },
+    }
 }
 
 /// Formats a duration as the configuration does.
@@ -74,22 +80,18 @@ fn written(time: Duration) -> String {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct InvalidateQuery {
-    clear_all: bool,
-}
-
 pub(crate) async fn invalidate(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    let wish = serde_json::from_slice::<InvalidateQuery>(&body);
+    let wish = serde_json::from_slice::<InvalidateRequest>(&body);
     if !wish.is_ok_and(|wish| wish.clear_all) {
         let message = r#"the body must be {"clear_all": true}: nothing was cleared"#;
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     }
     match parts.cache.clear().await {
-        Ok(cleared) => response::json(
-            &json!({"success": true, "action": "clear_all", "cleared_entries": cleared}),
-        ),
+        Ok(cleared) => response::json(&CacheCleared {
+            success: true,
+            action: "clear_all".into(),
+            cleared_entries: cleared,
+        }),
         Err(fault) => {
             let message = format!(
                 "not all could be cleared: {fault}; what lies in memory is gone, try again for the rest"

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use api::StreamReports;
 use axum::{extract::State, response::Response};
-use serde_json::json;
 
 use crate::{AdminParts, response};
 
 pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
-    response::json(&json!({"streams": parts.fleet.streams()}))
+    response::json(&StreamReports {
+        streams: parts.fleet.streams(),
+    })
 }

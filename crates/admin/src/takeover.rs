@@ -1,15 +1,10 @@
 //! `POST /admin/takeover`: hands the listening sockets to another process, by an injected function.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{fmt, path::Path, sync::Arc};
 
+use api::{TakeoverReply, TakeoverRequest};
 use axum::{body::Bytes, extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
-use serde::Deserialize;
-use serde_json::json;
 
 use crate::{AdminParts, response};
 
@@ -32,14 +27,8 @@ impl fmt::Debug for Takeover {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TakeoverQuery {
-    socket: PathBuf,
-}
-
 pub(crate) async fn hand_over(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    let wish = serde_json::from_slice::<TakeoverQuery>(&body)
+    let wish = serde_json::from_slice::<TakeoverRequest>(&body)
         .ok()
         .filter(|wish| wish.socket.is_absolute());
     let Some(wish) = wish else {
@@ -49,7 +38,7 @@ pub(crate) async fn hand_over(State(parts): State<Arc<AdminParts>>, body: Bytes)
     let give = Arc::clone(&parts.takeover.0);
     let given = tokio::task::spawn_blocking(move || give(&wish.socket)).await;
     match given.unwrap_or_else(|_| Err("the listening sockets could not be given".to_owned())) {
-        Ok(()) => response::json(&json!({"given": true})),
+        Ok(()) => response::json(&TakeoverReply { given: true }),
         Err(why) => response::error(&ApiError::new(ErrorCode::Conflict, why)),
     }
 }

@@ -4,8 +4,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use api::CounterTotals;
 use axum::{extract::State, response::Response};
-use serde_json::json;
 
 use crate::{AdminParts, metrics, response};
 
@@ -29,15 +29,18 @@ const FROM_THE_START: [&str; 13] = [
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     match metrics::page(&parts) {
-        Ok(page) => response::json(&json!({"totals": totals(&page)})),
+        Ok(page) => response::json(&CounterTotals {
+            totals: totals(&page),
+        }),
         Err(error) => response::error(&error),
     }
 }
 
 /// Returns the sums of the counters on a page.
-fn totals(page: &str) -> BTreeMap<&str, u64> {
-    let mut totals: BTreeMap<&str, u64> =
-        FROM_THE_START.into_iter().map(|name| (name, 0)).collect();
+fn totals(page: &str) -> BTreeMap<String, u64> {
+    let from_the_start = FROM_THE_START.into_iter();
+    let mut totals: BTreeMap<String, u64> =
+        from_the_start.map(|name| (name.to_owned(), 0)).collect();
     let mut counter = "";
     for line in page.lines() {
         if let Some(family) = line.strip_prefix("# TYPE ") {
@@ -51,7 +54,7 @@ fn totals(page: &str) -> BTreeMap<&str, u64> {
                 .next()
                 .and_then(|value| value.parse::<u64>().ok());
             if let Some(value) = value.filter(|_| name.strip_suffix("_total") == Some(counter)) {
-                *totals.entry(name).or_default() += value;
+                *totals.entry(name.to_owned()).or_default() += value;
             }
         }
     }

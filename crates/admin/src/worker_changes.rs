@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use api::WorkerRemoval;
 use axum::{
     body::Bytes,
     extract::{Path, State},
@@ -10,9 +11,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use dialect::{ApiError, ErrorCode};
-use fleet::WorkerView;
-use kv_blocks::Tier;
-use serde_json::{Map, Value, json};
+use fleet::{WorkerState, WorkerView};
+use serde_json::{Map, Value};
 
 use crate::{AdminParts, NamedWorker, WorkerRejection, control::run_blocking, response, workers};
 
@@ -131,7 +131,7 @@ pub(crate) async fn remove(
     let before = parts.fleet.snapshot();
     let worker = before
         .worker_named(&name)
-        .map(|worker| standing(&parts, worker, "draining"));
+        .map(|worker| removal(&parts, worker, WorkerState::Draining));
     let leaving = name.clone();
     match run_blocking(&parts.control, move |control| {
         control.remove_worker(&leaving)
@@ -143,7 +143,13 @@ pub(crate) async fn remove(
         Err(refused) => return not_taken(refused),
     }
     // The worker is absent because an earlier call removed it.
-    let gone = || json!({"name": name, "state": "removed", "in_flight": 0, "safe_to_remove": true, "warm_tokens_lost": 0});
+    let gone = || WorkerRemoval {
+        name,
+        state: "removed".into(),
+        in_flight: 0,
+        safe_to_remove: true,
+        warm_tokens_lost: 0,
+    };
     response::json(&worker.unwrap_or_else(gone))
 }
 
@@ -165,33 +171,22 @@ fn drained(parts: &AdminParts, name: &str, drained: bool) -> Response {
     let worker = parts.fleet.drain(name, drained);
     let snapshot = parts.fleet.snapshot();
     match worker.and_then(|id| snapshot.worker(id)) {
-        Some(worker) => response::json(&standing(parts, worker, worker.state.as_str())),
+        Some(worker) => response::json(&removal(parts, worker, worker.state)),
         None => response::error(&workers::not_found(name)),
     }
 }
 
 /// Returns the running requests of a worker, and the cache that its end would cost: tokens in
 /// remote storage are shared and outlive it.
-fn standing(parts: &AdminParts, worker: &WorkerView, state: &str) -> Value {
-    let in_flight: u64 = worker
-        .targets()
-        .map(|target| u64::from(parts.router.load(target).in_flight))
-        .sum();
-    let warm_blocks: u64 = worker
-        .targets()
-        .flat_map(|target| {
-            Tier::ALL
-                .into_iter()
-                .zip(parts.index.blocks_per_tier(target))
-        })
-        .filter(|(tier, _)| *tier != Tier::Remote)
-        .map(|(_, blocks)| blocks)
-        .sum();
-    json!({
-        "name": worker.name,
-        "state": state,
-        "in_flight": in_flight,
-        "safe_to_remove": in_flight == 0 && state == "draining",
-        "warm_tokens_lost": warm_blocks.saturating_mul(u64::from(worker.block_size.tokens())),
-    })
+fn removal(parts: &AdminParts, worker: &WorkerView, state: WorkerState) -> WorkerRemoval {
+    let in_flight = workers::load(parts, worker).in_flight;
+    let warm = workers::warm_blocks(parts, worker);
+    let warm_blocks = warm.device + warm.host + warm.disk;
+    WorkerRemoval {
+        name: worker.name.to_string(),
+        state: state.as_str().into(),
+        in_flight: in_flight.into(),
+        safe_to_remove: in_flight == 0 && state == WorkerState::Draining,
+        warm_tokens_lost: warm_blocks.saturating_mul(u64::from(worker.block_size.tokens())),
+    }
 }

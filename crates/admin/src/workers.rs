@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::{AdminParts, parity_report, response};
+use api::{EngineReport, TierBlocks, WorkerLoad, WorkerRates, WorkerReport, WorkerReports};
 use axum::{
     extract::{Path, State},
     response::Response,
@@ -9,19 +11,13 @@ use axum::{
 use dialect::{ApiError, ErrorCode};
 use fleet::{WorkerState, WorkerView};
 use kv_blocks::Tier;
-use serde_json::{Value, json};
-
-use crate::{AdminParts, parity_report, response};
 
 pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
-    let workers: Vec<Value> = parts
-        .fleet
-        .snapshot()
-        .workers
-        .iter()
-        .map(|worker| describe(&parts, worker))
-        .collect();
-    response::json(&json!({"workers": workers}))
+    let snapshot = parts.fleet.snapshot();
+    let workers = snapshot.workers.iter();
+    response::json(&WorkerReports {
+        workers: workers.map(|worker| describe(&parts, worker)).collect(),
+    })
 }
 
 pub(crate) async fn one(
@@ -42,63 +38,89 @@ pub(crate) fn not_found(name: &str) -> ApiError {
     )
 }
 
-/// Returns shape W of the interfaces: the state of one worker in fleet, router and index.
-pub(crate) fn describe(parts: &AdminParts, worker: &WorkerView) -> Value {
-    let mut in_flight = 0;
-    let (mut queued_prefill_tokens, mut decode_blocks) = (0, 0);
-    let mut warm = [0u64; 4];
+/// Returns the state of one worker in fleet, router and index.
+pub(crate) fn describe(parts: &AdminParts, worker: &WorkerView) -> WorkerReport {
+    let rates = parts.router.rates(worker.id);
+    WorkerReport {
+        name: Arc::clone(&worker.name),
+        url: worker.url.to_string(),
+        engine_type: worker.engine.as_str().into(),
+        state: worker.state.as_str().into(),
+        since: net::rfc3339(worker.since),
+        models: worker
+            .models
+            .iter()
+            .map(|model| Arc::clone(&model.id))
+            .collect(),
+        loras: worker
+            .loras
+            .iter()
+            .map(|lora| Arc::clone(&lora.id))
+            .collect(),
+        messages: worker.messages.as_str().into(),
+        role: worker.role.as_str().into(),
+        weight: worker.weight,
+        block_size: worker.block_size.tokens(),
+        dp_ranks: worker.dp_ranks(),
+        engine: EngineReport {
+            version: worker.version.clone(),
+            num_blocks: worker.num_blocks,
+            kv_usage_ratio: worker.load.kv_usage_ratio,
+            running: worker.load.running,
+            waiting: worker.load.waiting,
+        },
+        load: load(parts, worker),
+        warm_blocks: warm_blocks(parts, worker),
+        rates: WorkerRates {
+            prefill_tokens_per_s: rates.prefill_tokens_per_s,
+            overhead_ms: rates.overhead_ms,
+            decode_ms_per_sequence: rates.decode_ms_per_sequence,
+            samples: rates.samples,
+            learned: rates.learned,
+        },
+        cache_source: worker.cache_source().as_str().into(),
+        // Passive ejection is the only breaker: an ejected worker is open.
+        circuit: if worker.state == WorkerState::Ejected {
+            "open"
+        } else {
+            "closed"
+        }
+        .into(),
+        parity: parity_report::worst_state(parts, worker).into(),
+        last_error: worker.last_error.clone(),
+    }
+}
+
+/// Returns the load of all ranks.
+pub(crate) fn load(parts: &AdminParts, worker: &WorkerView) -> WorkerLoad {
+    let mut sum = WorkerLoad {
+        in_flight: 0,
+        queued_prefill_tokens: 0,
+        decode_blocks: 0,
+    };
     for target in worker.targets() {
         let load = parts.router.load(target);
-        in_flight += load.in_flight;
-        queued_prefill_tokens += load.queued_prefill_tokens;
-        decode_blocks += load.decode_blocks;
-        for (sum, blocks) in warm.iter_mut().zip(parts.index.blocks_per_tier(target)) {
+        sum.in_flight += load.in_flight;
+        sum.queued_prefill_tokens += load.queued_prefill_tokens;
+        sum.decode_blocks += load.decode_blocks;
+    }
+    sum
+}
+
+/// Returns the indexed blocks of all ranks.
+pub(crate) fn warm_blocks(parts: &AdminParts, worker: &WorkerView) -> TierBlocks {
+    let mut sum = [0; Tier::ALL.len()];
+    for target in worker.targets() {
+        for (sum, blocks) in sum.iter_mut().zip(parts.index.blocks_per_tier(target)) {
             *sum += blocks;
         }
     }
-    let rates = parts.router.rates(worker.id);
-    let warm_blocks: serde_json::Map<String, Value> = Tier::ALL
-        .iter()
-        .zip(warm)
-        .map(|(tier, blocks)| (tier.as_str().to_owned(), blocks.into()))
-        .collect();
-    json!({
-        "name": worker.name,
-        "url": worker.url.to_string(),
-        "type": worker.engine.as_str(),
-        "state": worker.state.as_str(),
-        "since": net::rfc3339(worker.since),
-        "models": worker.models.iter().map(|model| &model.id).collect::<Vec<_>>(),
-        "loras": worker.loras.iter().map(|lora| &lora.id).collect::<Vec<_>>(),
-        "messages": worker.messages.as_str(),
-        "role": worker.role.as_str(),
-        "weight": worker.weight,
-        "block_size": worker.block_size.tokens(),
-        "dp_ranks": worker.dp_ranks(),
-        "engine": {
-            "version": worker.version,
-            "num_blocks": worker.num_blocks,
-            "kv_usage_ratio": worker.load.kv_usage_ratio,
-            "running": worker.load.running,
-            "waiting": worker.load.waiting,
-        },
-        "load": {
-            "in_flight": in_flight,
-            "queued_prefill_tokens": queued_prefill_tokens,
-            "decode_blocks": decode_blocks,
-        },
-        "warm_blocks": warm_blocks,
-        "rates": {
-            "prefill_tokens_per_s": rates.prefill_tokens_per_s,
-            "overhead_ms": rates.overhead_ms,
-            "decode_ms_per_sequence": rates.decode_ms_per_sequence,
-            "samples": rates.samples,
-            "learned": rates.learned,
-        },
-        "cache_source": worker.cache_source().as_str(),
-        // Passive ejection is the only breaker: an ejected worker is open.
-        "circuit": if worker.state == WorkerState::Ejected { "open" } else { "closed" },
-        "parity": parity_report::worst_state(parts, worker),
-        "last_error": worker.last_error,
-    })
+    // In the order of `Tier::ALL`.
+    let [device, host, disk, remote] = sum;
+    TierBlocks {
+        device,
+        host,
+        disk,
+        remote,
+    }
 }

@@ -29,12 +29,13 @@ mod starter;
 mod top;
 mod yaml;
 
+pub use api::Problem;
 pub use json_schema::schema;
 pub use key_path::map_path;
 pub use load::{ConfigSource, MoreWorker, Override, all_problems, load};
 pub use more_workers::worker_entries;
 pub use paths::simulated_keys;
-pub use problem::{Problem, ProblemDraft, report};
+pub use problem::{ProblemDraft, report};
 pub use reference_page::reference_page;
 pub use reload::ConfigChanges;
 pub use schema::{ROOT, TOP_ALIASES};

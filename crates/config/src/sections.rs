@@ -57,7 +57,7 @@ pub(crate) use worker_events::SCHEMES;
 pub use worker_events::{EventSource, ReplayEndpoint, WorkerKvEvents};
 pub use worker_health::{CheckMethod, HealthCheck};
 
-use crate::{origins::ValueOrigins, problem::Problem};
+use crate::{Problem, origins::ValueOrigins};
 
 const WORKERS: ValueKind = ValueKind::List(&ValueKind::Worker(WorkerEntry::KEYS));
 

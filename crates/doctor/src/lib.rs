@@ -23,8 +23,9 @@ use kv_blocks::{HashScheme, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 
+pub use api::{CheckResult, CheckStatus, DoctorReport, WorkerChecks};
 pub use environment::{Environment, FileLimit};
-pub use report::{CheckResult, CheckStatus, DoctorReport, WorkerChecks, bad_configuration};
+pub use report::bad_configuration;
 
 use crate::observe::WorkerObservation;
 
@@ -81,7 +82,7 @@ pub async fn diagnose(
     let observed: Vec<WorkerObservation> = stream::iter(looks).buffered(AT_ONCE).collect().await;
     let checks = checks::router(settings, surroundings);
     let workers = checks::workers(settings, &observed);
-    DoctorReport::new(checks, workers)
+    report::report(checks, workers)
 }
 
 fn parts(settings: &Settings, surroundings: &Environment, clock: Clock) -> FleetParts {

@@ -1,7 +1,6 @@
-//! The report's format, `warmroute.doctor/1`, and the lists of checks.
+//! The lists of checks, and the report of them.
 
-use config::Problem;
-use serde::Serialize;
+use api::{CheckResult, CheckStatus, DoctorReport, Problem, WorkerChecks};
 
 /// Checks of a worker, in the order of the report.
 pub(crate) const WORKER_CHECKS: [&str; 27] = [
@@ -47,84 +46,14 @@ pub(crate) const ROUTER_CHECKS: [&str; 9] = [
     "timers",
 ];
 
-/// Report of a whole run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DoctorReport {
-    /// The schema's name.
-    pub schema: &'static str,
-    /// Whether no check failed.
-    pub ok: bool,
-    /// Checks of the router.
-    pub checks: Vec<CheckResult>,
-    /// Workers, in the order of the configuration.
-    pub workers: Vec<WorkerChecks>,
-}
-
-/// One worker's checks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WorkerChecks {
-    /// Its name.
-    pub name: String,
-    /// Its address, without secrets.
-    pub url: String,
-    /// Whether none of its checks failed.
-    pub ok: bool,
-    /// All of them.
-    pub checks: Vec<CheckResult>,
-}
-
-/// Result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CheckResult {
-    /// Id of the check.
-    pub id: &'static str,
-    /// Status of the check.
-    pub status: CheckStatus,
-    /// The value found, if it is a single value.
-    pub found: Option<String>,
-    /// The expected value.
-    pub expected: Option<String>,
-    /// The finding as a sentence.
-    pub message: String,
-    /// How to fix it.
-    pub fix: Option<String>,
-}
-
-/// Status of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckStatus {
-    /// Correct.
-    Ok,
-    /// Works, but deserves attention.
-    Warn,
-    /// Costs cache hits, or worse.
-    Fail,
-    /// Not made: it does not apply, or a precondition is missing.
-    Skip,
-}
-
-impl CheckStatus {
-    /// Returns the status as the report writes it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-            Self::Skip => "skip",
-        }
-    }
-}
-
-impl DoctorReport {
-    pub(crate) fn new(checks: Vec<CheckResult>, workers: Vec<WorkerChecks>) -> Self {
-        let ok = none_failed(&checks) && workers.iter().all(|worker| worker.ok);
-        Self {
-            schema: "warmroute.doctor/1",
-            ok,
-            checks,
-            workers,
-        }
+/// Returns the report of a whole run.
+pub(crate) fn report(checks: Vec<CheckResult>, workers: Vec<WorkerChecks>) -> DoctorReport {
+    let ok = none_failed(&checks) && workers.iter().all(|worker| worker.ok);
+    DoctorReport {
+        schema: "warmroute.doctor/1".into(),
+        ok,
+        checks,
+        workers,
     }
 }
 
@@ -151,7 +80,7 @@ pub fn bad_configuration(problems: &[Problem]) -> DoctorReport {
             )
         };
         CheckResult {
-            id,
+            id: (*id).into(),
             status,
             found: None,
             expected: None,
@@ -159,7 +88,7 @@ pub fn bad_configuration(problems: &[Problem]) -> DoctorReport {
             fix,
         }
     };
-    DoctorReport::new(ROUTER_CHECKS.iter().map(check).collect(), Vec::new())
+    report(ROUTER_CHECKS.iter().map(check).collect(), Vec::new())
 }
 
 /// Returns the correction for a problem.

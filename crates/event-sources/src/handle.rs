@@ -170,10 +170,10 @@ impl SourceHandle {
         StreamReport {
             worker: Arc::clone(&about.worker),
             dp_rank: about.rank,
-            source: about.kind,
+            source: about.kind.into(),
             endpoint: about.endpoint.clone(),
             replay_endpoint: about.replay_endpoint.clone(),
-            state: self.state_of(status).as_str(),
+            state: self.state_of(status).as_str().into(),
             epoch: status.epoch,
             last_seq: status.last_seq,
             lag_events: status.lag_events,

@@ -35,6 +35,7 @@ mod status;
 mod stream_driver;
 mod zmq_source;
 
+pub use api::{StreamCounts, StreamReport};
 pub use handle::SourceHandle;
 pub use kv_events::{Codec, StreamState};
 #[cfg(feature = "nats")]
@@ -43,7 +44,7 @@ pub use nats::{
     NatsSource, NatsSpec, NatsSubject, RelayCounts, RelayError, RelayNotice, RelaySpec,
 };
 pub use poll::{PollSource, PollSpec};
-pub use report::{IgnoredCounts, SourceCounters, StreamCounts, StreamReport};
+pub use report::{IgnoredCounts, SourceCounters};
 pub use shared::{
     PodTopic, PublisherInfo, PublisherLookup, SharedSocket, SharedSpec, SocketMember,
 };

@@ -54,7 +54,7 @@ pub use credentials::credentials;
 pub use engine::{EngineKind, MessagesMode};
 pub use failure::FailureKind;
 pub use fleet::Fleet;
-pub use model_report::{ListedModel, ModelListReply, ModelReport, TemplateReport, TokenizerReport};
+pub use model_report::{ListedModel, ModelListReply};
 pub use prefix_view::{PrefixStream, PrefixViewService, RedisPool};
 pub use probe::event_endpoints::EventEndpoint;
 pub use settings::{FleetParts, OnVerdict};

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use api::{ModelReport, TemplateReport, TokenizerReport};
 use serde::Serialize;
 
 use crate::{ModelView, Snapshot, TokenizerSource, WorkerState};
@@ -32,51 +33,6 @@ pub struct ListedModel {
     pub parent: Option<Arc<str>>,
     /// The smallest among its workers.
     pub max_model_len: Option<u32>,
-}
-
-/// One model of `GET /admin/models`.
-#[derive(Clone, Debug, Serialize)]
-pub struct ModelReport {
-    /// The model id that requests use.
-    pub id: Arc<str>,
-    /// Workers that list it, whatever their state.
-    pub workers: Vec<Arc<str>>,
-    /// The tokenizer of its prompts.
-    pub tokenizer: TokenizerReport,
-    /// The chat template.
-    pub template: TemplateReport,
-    /// Block sizes of its workers, ascending.
-    pub block_sizes: Vec<u32>,
-    /// The smallest among its workers.
-    pub max_context_tokens: Option<u32>,
-}
-
-/// Tokenizer of a model.
-#[derive(Clone, Debug, Serialize)]
-pub struct TokenizerReport {
-    /// `dir`, `engine` or `none`.
-    pub source: &'static str,
-    /// The component that computes token ids: `fastokens`, `tokenizers`, `remote` (the engine) or
-    /// `none`.
-    pub engine: &'static str,
-    /// Digest of the tokenizer.
-    pub digest: Option<String>,
-    /// Whether the fast tokenizer gives the same ids as the reference: `ok`, `failed`, or `skipped`
-    /// without a reference.
-    pub self_test: &'static str,
-    /// Directory it was read from.
-    pub path: Option<String>,
-    /// The problem that the lookup met.
-    pub problem: Option<Arc<str>>,
-}
-
-/// Chat template of a model.
-#[derive(Clone, Debug, Serialize)]
-pub struct TemplateReport {
-    /// Where the template came from: as the tokenizer's `source`, `none` without one.
-    pub source: &'static str,
-    /// Digest of the template.
-    pub digest: Option<String>,
 }
 
 impl Snapshot {
@@ -156,10 +112,10 @@ impl Snapshot {
             id: Arc::clone(&model.id),
             workers: serves.map(|worker| Arc::clone(&worker.name)).collect(),
             tokenizer: TokenizerReport {
-                source: artefacts.source.as_str(),
-                engine: artefacts.tokenizer_engine(),
+                source: artefacts.source.as_str().into(),
+                engine: artefacts.tokenizer_engine().into(),
                 digest: prompt.map(|prompt| prompt.tokenizer_digest().to_owned()),
-                self_test: prompt.map_or("skipped", |prompt| prompt.self_test()),
+                self_test: prompt.map_or("skipped", |prompt| prompt.self_test()).into(),
                 path: match &artefacts.source {
                     TokenizerSource::Dir(dir) => Some(dir.display().to_string()),
                     TokenizerSource::Engine | TokenizerSource::Remote | TokenizerSource::None => {
@@ -173,7 +129,8 @@ impl Snapshot {
                     artefacts.source.as_str()
                 } else {
                     "none"
-                },
+                }
+                .into(),
                 digest: template_digest,
             },
             block_sizes: block_sizes.into_iter().collect(),

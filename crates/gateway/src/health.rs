@@ -2,49 +2,29 @@
 
 use std::sync::atomic::Ordering;
 
-use serde::Serialize;
+use api::{HealthReply, ProbeReply, WorkerCounts};
 
 use crate::{Gateway, memory::MemoryStage};
 
-/// `GET /health`.
-#[derive(Debug, Serialize)]
-pub(crate) struct HealthReply {
-    status: &'static str,
-    workers: WorkerCounts,
-    degraded: Vec<String>,
+/// Returns the reply of a probe that succeeds.
+pub(crate) fn healthy() -> ProbeReply {
+    ProbeReply {
+        status: "ok".into(),
+        reasons: Vec::new(),
+    }
 }
 
-#[derive(Debug, Serialize)]
-struct WorkerCounts {
-    ready: usize,
-    total: usize,
+/// Returns the reply of a probe that fails.
+pub(crate) fn failing(status: &'static str, reason: &'static str) -> ProbeReply {
+    ProbeReply {
+        status: status.into(),
+        reasons: vec![reason.into()],
+    }
 }
 
-/// `GET /livez` and `GET /readyz`.
-#[derive(Debug, Serialize)]
-pub(crate) struct ProbeResponse {
-    status: &'static str,
-    pub(crate) reasons: Vec<&'static str>,
-}
-
-impl ProbeResponse {
-    pub(crate) fn healthy() -> Self {
-        Self {
-            status: "ok",
-            reasons: Vec::new(),
-        }
-    }
-
-    pub(crate) fn failing(status: &'static str, reason: &'static str) -> Self {
-        Self {
-            status,
-            reasons: vec![reason],
-        }
-    }
-
-    pub(crate) fn draining() -> Self {
-        Self::failing("draining", "no new requests are taken")
-    }
+/// Returns the readiness while the process drains.
+pub(crate) fn draining() -> ProbeReply {
+    failing("draining", "no new requests are taken")
 }
 
 impl Gateway {
@@ -94,7 +74,7 @@ impl Gateway {
             _ => "degraded",
         };
         HealthReply {
-            status,
+            status: status.into(),
             workers: WorkerCounts { ready, total },
             degraded,
         }
@@ -102,25 +82,26 @@ impl Gateway {
 
     /// Returns the state in which both probes fail: clients cannot connect, and this process is
     /// about to end.
-    pub(crate) fn failure(&self) -> Option<ProbeResponse> {
-        self.lifecycle.failed.borrow().then(|| {
-            ProbeResponse::failing("failed", "the data listener cannot accept connections")
-        })
+    pub(crate) fn failure(&self) -> Option<ProbeReply> {
+        self.lifecycle
+            .failed
+            .borrow()
+            .then(|| failing("failed", "the data listener cannot accept connections"))
     }
 
-    pub(crate) fn live(&self) -> ProbeResponse {
-        self.failure().unwrap_or_else(ProbeResponse::healthy)
+    pub(crate) fn live(&self) -> ProbeReply {
+        self.failure().unwrap_or_else(healthy)
     }
 
-    pub(crate) fn ready(&self) -> ProbeResponse {
+    pub(crate) fn ready(&self) -> ProbeReply {
         if let Some(failure) = self.failure() {
             failure
         } else if self.lifecycle.leaving.load(Ordering::Relaxed) {
-            ProbeResponse::draining()
+            draining()
         } else if self.fleet().snapshot().ready() > 0 {
-            ProbeResponse::healthy()
+            healthy()
         } else {
-            ProbeResponse::failing("unavailable", "no usable worker")
+            failing("unavailable", "no usable worker")
         }
     }
 }

@@ -4,6 +4,7 @@
 //! `/livez` is then 503 `stalled`, and 503 `failed` when clients can no longer connect. This
 //! listener does not authenticate: the answers reveal nothing else.
 
+use api::ProbeReply;
 use std::{convert::Infallible, sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use crate::{Gateway, ListenerPhase, health::ProbeResponse};
+use crate::{Gateway, ListenerPhase, health};
 
 /// Interval of the request runtime's heartbeat.
 const BEAT: Duration = Duration::from_millis(500);
@@ -97,7 +98,7 @@ impl ProbeListener {
         let clock = gateway.clock();
         let live = Arc::clone(&gateway);
         let ready = move || match gateway.failure() {
-            None if *phase.borrow() != ListenerPhase::Run => ProbeResponse::draining(),
+            None if *phase.borrow() != ListenerPhase::Run => health::draining(),
             _ => gateway.ready(),
         };
         Self::answering(address, clock, move || live.live(), ready).await
@@ -106,8 +107,8 @@ impl ProbeListener {
     async fn answering(
         address: ListenAddr,
         clock: Clock,
-        live: impl Fn() -> ProbeResponse + Send + Sync + 'static,
-        ready: impl Fn() -> ProbeResponse + Send + Sync + 'static,
+        live: impl Fn() -> ProbeReply + Send + Sync + 'static,
+        ready: impl Fn() -> ProbeReply + Send + Sync + 'static,
     ) -> Result<Self, ProbeListenerError> {
         let heart = Arc::new(RuntimeHeartbeat::new(clock));
         let (bound, listening) = oneshot::channel::<Result<ListenAddr, ProbeListenerError>>();
@@ -174,8 +175,8 @@ impl Drop for ProbeListener {
 
 struct ProbeState {
     heartbeat: Arc<RuntimeHeartbeat>,
-    live: Box<dyn Fn() -> ProbeResponse + Send + Sync>,
-    ready: Box<dyn Fn() -> ProbeResponse + Send + Sync>,
+    live: Box<dyn Fn() -> ProbeReply + Send + Sync>,
+    ready: Box<dyn Fn() -> ProbeReply + Send + Sync>,
 }
 
 async fn serve(listener: Listener, asked: Arc<ProbeState>) -> Infallible {
@@ -237,21 +238,19 @@ impl ProbeState {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return reply(
                 StatusCode::METHOD_NOT_ALLOWED,
-                &ProbeResponse::failing("method_not_allowed", "probes are asked with GET"),
+                &health::failing("method_not_allowed", "probes are asked with GET"),
             );
         }
         let probe = match request.uri().path() {
             // A stalled runtime fails both probes, before any other check.
             "/livez" | "/readyz" if self.heartbeat.stands_still() => {
-                ProbeResponse::failing("stalled", "the runtime that serves requests stands still")
+                health::failing("stalled", "the runtime that serves requests stands still")
             }
             "/livez" => (self.live)(),
             "/readyz" => (self.ready)(),
             _ => {
-                let there = ProbeResponse::failing(
-                    "unknown_route",
-                    "this listener answers /livez and /readyz",
-                );
+                let there =
+                    health::failing("unknown_route", "this listener answers /livez and /readyz");
                 return reply(StatusCode::NOT_FOUND, &there);
             }
         };
@@ -264,7 +263,7 @@ impl ProbeState {
     }
 }
 
-fn reply(status: StatusCode, probe: &ProbeResponse) -> Response<Full<Bytes>> {
+fn reply(status: StatusCode, probe: &ProbeReply) -> Response<Full<Bytes>> {
     // Serializing two strings cannot fail.
     let body = serde_json::to_vec(probe).unwrap_or_default();
     let mut reply = Response::new(Full::new(body.into()));
@@ -293,11 +292,11 @@ mod tests {
         reply
     }
 
-    async fn answering(ready: impl Fn() -> ProbeResponse + Send + Sync + 'static) -> ProbeListener {
+    async fn answering(ready: impl Fn() -> ProbeReply + Send + Sync + 'static) -> ProbeListener {
         ProbeListener::answering(
             ListenAddr::tcp("127.0.0.1", 0),
             Clock::system(),
-            ProbeResponse::healthy,
+            health::healthy,
             ready,
         )
         .await
@@ -306,7 +305,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stalled_runtime_is_reported_from_outside_it() {
-        let probes = answering(ProbeResponse::healthy).await;
+        let probes = answering(health::healthy).await;
         let address = probes.address.clone();
         let asking = thread::spawn(move || {
             assert!(ask(&address, "/livez").starts_with("HTTP/1.1 200"));
@@ -327,7 +326,7 @@ mod tests {
 
     #[tokio::test]
     async fn readiness_is_the_routers_and_other_paths_are_not_found() {
-        let probes = answering(|| ProbeResponse::failing("unavailable", "no usable worker")).await;
+        let probes = answering(|| health::failing("unavailable", "no usable worker")).await;
         let address = probes.address.clone();
         let ask = |path: &'static str| {
             let address = address.clone();

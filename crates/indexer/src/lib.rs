@@ -31,4 +31,4 @@ mod views;
 
 pub use indexer::{Indexer, IndexerParts};
 pub use resident::{ResidentInstance, ResidentInstances};
-pub use routes::{refusal, routes, stand_alone};
+pub use routes::{PATHS, refusal, routes, stand_alone};

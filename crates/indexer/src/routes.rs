@@ -26,6 +26,16 @@ use crate::{
 /// wait.
 const LONG: usize = 64 << 10;
 
+/// The paths of the Conductor's routes.
+pub const PATHS: [&str; 6] = [
+    "/register",
+    "/unregister",
+    "/query",
+    "/query_by_hash",
+    "/services",
+    "/global_view",
+];
+
 /// Returns the Conductor's routes, to be mounted beside others. Access control belongs to the
 /// listener.
 pub fn routes(indexer: Arc<Indexer>) -> Router {
@@ -47,15 +57,7 @@ pub fn refusal(
     status: StatusCode,
     message: &str,
 ) -> Option<Response> {
-    const CALLS: [&str; 6] = [
-        "/register",
-        "/unregister",
-        "/query",
-        "/query_by_hash",
-        "/services",
-        "/global_view",
-    ];
-    if !CALLS.contains(&uri.path()) {
+    if !PATHS.contains(&uri.path()) {
         return None;
     }
     let kind = if status == StatusCode::UNAUTHORIZED {

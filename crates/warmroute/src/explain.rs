@@ -88,15 +88,30 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
         .build()
         .map_err(|error| ExplainError::answer(format!("the runtime could not be started: {error}")))
         .and_then(|runtime| runtime.block_on(ask(args)));
-    match asked {
-        Ok(receipt) if args.json => output::out(&receipt.to_string()),
-        Ok(receipt) => output::out(table::of(&receipt).trim_end()),
+    let shown = asked.and_then(|receipt| {
+        if args.json {
+            Ok(receipt.to_string())
+        } else {
+            as_table(receipt)
+        }
+    });
+    match shown {
+        Ok(shown) => output::out(shown.trim_end()),
         Err(trouble) => {
             output::err(&format!("warmroute explain: {}", trouble.message));
             return ExitCode::from(trouble.code);
         }
     }
     ExitCode::SUCCESS
+}
+
+fn as_table(receipt: Value) -> Result<String, ExplainError> {
+    let receipt: api::Receipt<'static> = serde_json::from_value(receipt).map_err(|error| {
+        ExplainError::answer(format!(
+            "the router's receipt is of another version ({error}): --json prints it as it is"
+        ))
+    })?;
+    Ok(table::of(&receipt))
 }
 
 async fn ask(args: &ExplainArgs) -> Result<Value, ExplainError> {

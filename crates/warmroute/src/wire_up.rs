@@ -362,16 +362,11 @@ fn doctor(live: &Arc<LiveConfig>, api_key: bool) -> Doctor {
         };
         async move {
             let surroundings = surroundings(&settings, api_key);
-            let report = doctor::diagnose(
-                &settings,
-                &surroundings,
-                DoctorOptions {
-                    probe,
-                    timeout: USUAL_TIMEOUT,
-                },
-            )
-            .await;
-            serde_json::to_value(report).unwrap_or_default()
+            let options = DoctorOptions {
+                probe,
+                timeout: USUAL_TIMEOUT,
+            };
+            doctor::diagnose(&settings, &surroundings, options).await
         }
     })
 }

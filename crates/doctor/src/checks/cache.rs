@@ -227,7 +227,7 @@ mod tests {
     use contract_id::contract;
 
     use super::{super::fixture::CheckFixture, *};
-    use crate::report::CheckStatus;
+    use api::CheckStatus;
 
     #[test]
     fn a_wrong_block_size_is_reported_with_both_fixes() {

@@ -236,10 +236,8 @@ fn release(version: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::super::fixture::CheckFixture;
-    use crate::{
-        observe::{PortOccupant, ProbeOutcome, ProbeResults},
-        report::CheckStatus,
-    };
+    use crate::observe::{PortOccupant, ProbeOutcome, ProbeResults};
+    use api::CheckStatus;
 
     #[test]
     fn an_unreachable_worker_is_one_failure_and_further_checks_are_skipped() {

@@ -159,10 +159,8 @@ mod tests {
     use fleet::EventEndpoint;
 
     use super::{super::fixture::CheckFixture, *};
-    use crate::{
-        observe::{PublisherObservation, StreamObservation},
-        report::CheckStatus,
-    };
+    use crate::observe::{PublisherObservation, StreamObservation};
+    use api::CheckStatus;
 
     fn bound(endpoint: &str) -> Vec<PublisherBinding> {
         vec![PublisherBinding {

@@ -12,10 +12,8 @@ use super::{
     ranks::{engine_ranks, shared_ranks},
     replay,
 };
-use crate::{
-    observe::{AnnouncedBlocks, ProbeOutcome, StreamObservation},
-    report::CheckStatus,
-};
+use crate::observe::{AnnouncedBlocks, ProbeOutcome, StreamObservation};
+use api::CheckStatus;
 
 /// A batch should arrive this soon after its request's reply, in seconds.
 const LATE_S: f64 = 1.0;

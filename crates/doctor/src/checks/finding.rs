@@ -1,6 +1,6 @@
 //! The findings of one subject, and their conversion to check results.
 
-use crate::report::{CheckResult, CheckStatus};
+use api::{CheckResult, CheckStatus};
 
 /// Result of one check before it has an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl Findings {
             ) = self.0.swap_remove(at);
             let (found, expected, fix) = (found.map(plain), expected.map(plain), fix.map(plain));
             Some(CheckResult {
-                id,
+                id: id.into(),
                 status,
                 found,
                 expected,

@@ -1,5 +1,6 @@
 //! Observation of a healthy worker, which tests then break.
 
+use api::{CheckResult, CheckStatus, WorkerChecks};
 use std::{
     sync::{Arc, LazyLock},
     time::Duration,
@@ -10,13 +11,10 @@ use fleet::{EventEndpoint, ModelArtefacts, ServedModel, TokenizerSource, WorkerP
 use kv_blocks::BlockSize;
 use prompt::{Artefacts, PromptModel};
 
-use crate::{
-    observe::{
-        AnnouncedBlocks, EngineTokenization, LinkStatus, OwnPrompt, ProbeOutcome, ProbeReply,
-        ProbeResults, PublisherBinding, PublisherObservation, ReplayAnswer, ReplayObservation,
-        StreamObservation, TokenCase, TokenComparison, WorkerObservation,
-    },
-    report::{CheckResult, CheckStatus, WorkerChecks},
+use crate::observe::{
+    AnnouncedBlocks, EngineTokenization, LinkStatus, OwnPrompt, ProbeOutcome, ProbeReply,
+    ProbeResults, PublisherBinding, PublisherObservation, ReplayAnswer, ReplayObservation,
+    StreamObservation, TokenCase, TokenComparison, WorkerObservation,
 };
 
 pub(crate) struct CheckFixture {

@@ -6,7 +6,7 @@ use fleet::WorkerProbe;
 use kv_blocks::Role;
 
 use super::{CheckSubject, Finding, Findings};
-use crate::report::CheckStatus;
+use api::CheckStatus;
 
 /// Checks that have no result for a worker whose publisher belongs to another one.
 const RESTS_ON_OWN_EVENTS: [&str; 3] = ["events_arriving", "hash_alias", "block_size"];

@@ -20,11 +20,12 @@ mod template;
 #[cfg(test)]
 pub(crate) mod fixture;
 
+use api::{CheckResult, WorkerChecks};
 use config::{EventSource, Settings};
 
 use crate::{
     observe::WorkerObservation,
-    report::{CheckResult, WORKER_CHECKS, WorkerChecks, none_failed},
+    report::{WORKER_CHECKS, none_failed},
 };
 
 pub(crate) use finding::{Finding, Findings};

@@ -133,7 +133,7 @@ fn names_itself(subject: &CheckSubject<'_>, rank: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::fixture::CheckFixture;
-    use crate::report::CheckStatus;
+    use api::CheckStatus;
 
     #[test]
     fn miscounted_ranks_are_one_failure_either_way() {

@@ -166,7 +166,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{super::fixture::CheckFixture, *};
-    use crate::report::CheckStatus;
+    use api::CheckStatus;
 
     #[test]
     fn a_replay_socket_that_the_engine_does_not_announce_must_be_configured() {

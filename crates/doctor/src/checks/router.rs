@@ -1,14 +1,12 @@
 //! Checks of the router's own settings.
 
+use api::CheckResult;
 use std::time::Duration;
 
 use config::{CacheBackend, ListenerTls, Settings};
 
 use super::{Finding, Findings};
-use crate::{
-    Environment,
-    report::{CheckResult, ROUTER_CHECKS},
-};
+use crate::{Environment, report::ROUTER_CHECKS};
 
 /// Runs the checks that involve no worker.
 pub(crate) fn router(settings: &Settings, surroundings: &Environment) -> Vec<CheckResult> {
@@ -218,7 +216,9 @@ mod tests {
     use contract_id::contract;
 
     use super::{super::fixture, *};
-    use crate::{FileLimit, report::CheckStatus};
+    use api::CheckStatus;
+
+    use crate::FileLimit;
 
     fn judged(yaml: &str, surroundings: &Environment, id: &str) -> CheckResult {
         let checks = router(&fixture::settings(yaml), surroundings);

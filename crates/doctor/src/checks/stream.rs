@@ -210,7 +210,7 @@ fn clock(subject: &CheckSubject<'_>, heard: &[&PublisherObservation]) -> Finding
 #[cfg(test)]
 mod tests {
     use super::super::fixture::CheckFixture;
-    use crate::report::CheckStatus;
+    use api::CheckStatus;
 
     #[test]
     fn lost_and_undecodable_batches_fail_the_sequence_check() {

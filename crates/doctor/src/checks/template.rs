@@ -106,7 +106,7 @@ fn difference_of(one: &observe::TokenCase) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{super::fixture::CheckFixture, *};
-    use crate::report::CheckStatus;
+    use api::CheckStatus;
 
     fn case(name: &'static str, engine: &[u32], own: Result<&[u32], &str>) -> observe::TokenCase {
         let own = own.map(<[u32]>::to_vec).map_err(str::to_owned);

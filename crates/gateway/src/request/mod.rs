@@ -79,7 +79,6 @@ use self::{
 use crate::{
     Gateway,
     coalesce::ReplyFuture,
-    health::ProbeResponse,
     routes::{ErrorShape, Route, RouteHandler},
 };
 
@@ -113,7 +112,7 @@ pub(crate) async fn answer(
     response.map(|body| GuardedBody::new(body, metrics))
 }
 
-fn probed(probe: &ProbeResponse, request_id: &str) -> Response<ReplyBody> {
+fn probed(probe: &api::ProbeReply, request_id: &str) -> Response<ReplyBody> {
     reply::json(
         if probe.reasons.is_empty() { 200 } else { 503 },
         probe,

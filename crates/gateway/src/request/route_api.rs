@@ -8,6 +8,7 @@ mod body;
 
 use std::sync::Arc;
 
+use api::{PotentialLoad, PotentialLoads, Reservation, ReservationState, RouteReply};
 use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
 use fleet::ModelView;
@@ -17,8 +18,6 @@ use routing::{
     Decision, Pin, ReplyMode,
     receipt::{QueueWait, Receipt, RouterAnswer, RouterTiming},
 };
-use serde::Serialize;
-use serde_json::json;
 use tokenization::PromptInput;
 
 use self::body::RouteBody;
@@ -59,12 +58,16 @@ pub(super) async fn route(
         call.received,
     )
     .await?;
-    let answer = match asking.body.request_id.clone() {
-        None => RouteReply {
-            receipt: asking.dry_run(Arc::clone(&call.request_id))?,
-            reservation: None,
-        },
-        Some(id) => asking.reserve(&id)?,
+    let (receipt, reservation) = match asking.body.request_id.clone() {
+        None => (asking.dry_run(Arc::clone(&call.request_id))?, None),
+        Some(id) => {
+            let (receipt, reservation) = asking.reserve(&id)?;
+            (receipt, Some(reservation))
+        }
+    };
+    let answer = RouteReply {
+        receipt: (&receipt).into(),
+        reservation,
     };
     Ok(reply::json(200, &answer, &call.request_id))
 }
@@ -87,18 +90,16 @@ pub(super) async fn potential_loads(
         .decider()
         .potential_loads(&asking.model, &asking.placement())
         .map_err(|refusal| decide::refusal_error(&refusal))?;
-    let rows: Vec<_> = loads
-        .iter()
-        .map(|load| {
-            json!({
-                "worker_id": load.name,
-                "dp_rank": load.target.rank.0,
-                "potential_prefill_tokens": load.prefill_tokens,
-                "potential_decode_blocks": load.decode_blocks,
-            })
-        })
-        .collect();
-    Ok(reply::json(200, &json!({"loads": rows}), &call.request_id))
+    let rows = loads.into_iter().map(|load| PotentialLoad {
+        worker_id: load.name,
+        dp_rank: load.target.rank.0,
+        potential_prefill_tokens: load.prefill_tokens,
+        potential_decode_blocks: load.decode_blocks,
+    });
+    let answer = PotentialLoads {
+        loads: rows.collect(),
+    };
+    Ok(reply::json(200, &answer, &call.request_id))
 }
 
 /// `POST /v1/route/{request_id}/prefill_complete`.
@@ -121,7 +122,10 @@ pub(super) fn prefill_complete(
     )?;
     Ok(reply::json(
         200,
-        &json!({"request_id": id, "state": "decoding"}),
+        &ReservationState {
+            request_id: id,
+            state: "decoding".into(),
+        },
         &call.request_id,
     ))
 }
@@ -140,7 +144,10 @@ pub(super) fn free(
     )?;
     Ok(reply::json(
         200,
-        &json!({"request_id": id, "state": "freed"}),
+        &ReservationState {
+            request_id: id,
+            state: "freed".into(),
+        },
         &call.request_id,
     ))
 }
@@ -166,20 +173,6 @@ impl Gateway {
 }
 
 /// A receipt, and the reservation if there is one.
-#[derive(Debug, Serialize)]
-struct RouteReply {
-    #[serde(flatten)]
-    receipt: Receipt,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reservation: Option<ReservationInfo>,
-}
-
-#[derive(Debug, Serialize)]
-struct ReservationInfo {
-    request_id: Arc<str>,
-    expires_at: String,
-}
-
 /// The request in a body of `/v1/route`, up to the decision.
 struct DryRunRequest<'a> {
     gateway: &'a Arc<Gateway>,
@@ -291,7 +284,7 @@ impl<'a> DryRunRequest<'a> {
     }
 
     /// Decides and reserves the target under `id`.
-    fn reserve(&self, id: &Arc<str>) -> Result<RouteReply, ApiError> {
+    fn reserve(&self, id: &Arc<str>) -> Result<(Receipt, Reservation), ApiError> {
         let gateway = self.gateway;
         let at = CallTime::now(gateway.clock());
         let receipt = gateway.reservations.reserve(
@@ -338,13 +331,11 @@ impl<'a> DryRunRequest<'a> {
             },
         )?;
         let expires_at = net::rfc3339(gateway.clock().wall_at(at.now + gateway.reservations.ttl()));
-        Ok(RouteReply {
-            receipt,
-            reservation: Some(ReservationInfo {
-                request_id: Arc::clone(id),
-                expires_at,
-            }),
-        })
+        let reservation = Reservation {
+            request_id: Arc::clone(id),
+            expires_at,
+        };
+        Ok((receipt, reservation))
     }
 
     /// Returns the blocks of the prompt, an upper bound for every target.

@@ -1,177 +1,159 @@
 //! Formats a receipt for people.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
-use serde_json::Value;
+use api::{Candidate, Receipt, RequestOutcome, TargetName, TierTokens};
 
-const TIERS: [&str; 5] = ["device", "host", "disk", "remote", "speculative"];
+const HEADS: [&str; 11] = [
+    "rank",
+    "target",
+    "warm",
+    "device",
+    "host",
+    "disk",
+    "remote",
+    "expected",
+    "to compute",
+    "queued",
+    "in flight",
+];
 
 /// Returns the receipt as a few lines and a table of its candidates.
-pub(super) fn of(receipt: &Value) -> String {
+pub(super) fn of(receipt: &Receipt<'_>) -> String {
     let mut out = String::new();
     head(&mut out, receipt);
-    candidates(&mut out, receipt);
+    if let Some(first) = receipt.candidates.first() {
+        candidates(&mut out, receipt, &first.cost_unit);
+    }
     verdict(&mut out, receipt);
+    if let Some(outcome) = &receipt.outcome {
+        ended(&mut out, outcome);
+    }
     out
 }
 
-fn head(out: &mut String, receipt: &Value) {
-    let kind = if receipt["dry_run"] == true {
+fn head(out: &mut String, receipt: &Receipt<'_>) {
+    let kind = if receipt.dry_run {
         "dry run, nothing was sent"
     } else {
         "as it was decided"
     };
-    let _ = writeln!(
-        out,
-        "decision  {} at {} ({kind})",
-        text(&receipt["id"]),
-        text(&receipt["at"])
-    );
+    let _ = writeln!(out, "decision  {} at {} ({kind})", receipt.id, receipt.at);
     let _ = writeln!(
         out,
         "model     {}, policy {}, method {}",
-        text(&receipt["model"]),
-        text(&receipt["policy"]),
-        text(&receipt["method"])
+        receipt.model, receipt.policy, receipt.method
     );
-    let prompt = &receipt["prompt"];
-    let exact = if prompt["exact"] == true {
-        "exact"
-    } else {
-        "estimated"
-    };
+    let prompt = &receipt.prompt;
+    let exact = if prompt.exact { "exact" } else { "estimated" };
     let _ = writeln!(
         out,
         "prompt    {} tokens ({exact}, from {}), {} blocks of {}",
-        text(&prompt["tokens"]),
-        text(&prompt["source"]),
-        text(&prompt["blocks"]),
-        text(&prompt["block_size"])
+        prompt.tokens,
+        prompt.source,
+        known(prompt.blocks),
+        known(prompt.block_size)
     );
 }
 
-fn candidates(out: &mut String, receipt: &Value) {
-    let rows = list(&receipt["candidates"]);
-    let Some(unit) = rows.first().map(|row| text(&row["cost_unit"])) else {
-        return;
-    };
-    let mut table = vec![
-        [
-            "rank",
-            "target",
-            "warm",
-            "device",
-            "host",
-            "disk",
-            "remote",
-            "expected",
-            "to compute",
-            "queued",
-            "in flight",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-    ];
-    table[0].push(format!("cost ({unit})"));
-    for row in rows {
-        let (warm, load) = (&row["warm_tokens"], &row["load"]);
-        let total: u64 = TIERS.iter().filter_map(|tier| warm[*tier].as_u64()).sum();
-        let mut cells = vec![
-            text(&row["rank"]),
-            target(&row["target"]),
-            total.to_string(),
-        ];
-        cells.extend(TIERS.iter().map(|tier| text(&warm[*tier])));
-        cells.push(text(&row["uncached_tokens"]));
-        cells.push(text(&load["queued_prefill_tokens"]));
-        cells.push(text(&load["in_flight"]));
-        cells.push(number(&row["cost"]));
-        table.push(cells);
-    }
+fn candidates(out: &mut String, receipt: &Receipt<'_>, unit: &str) {
+    let rows = &receipt.candidates;
+    let mut heads = HEADS.map(str::to_owned).to_vec();
+    heads.push(format!("cost ({unit})"));
+    let mut table = vec![heads];
+    table.extend(rows.iter().map(cells));
     let _ = writeln!(
         out,
         "\nPrompt tokens by tier, and what each candidate would cost:\n"
     );
     columns(out, &table);
-    let shown = rows.len() as u64;
-    if let Some(total) = receipt["candidates_total"]
-        .as_u64()
-        .filter(|total| *total > shown)
-    {
-        let _ = writeln!(out, "and {} more", total - shown);
+    if receipt.candidates_total > rows.len() {
+        let _ = writeln!(out, "and {} more", receipt.candidates_total - rows.len());
     }
     let _ = writeln!(out);
-    for row in rows {
-        let terms: Vec<String> = row["terms"]
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(name, value)| format!("{name} {}", number(value)))
+    for row in rows.iter().filter(|row| !row.terms.0.is_empty()) {
+        let terms = row.terms.0.iter();
+        let terms: Vec<String> = terms
+            .map(|(name, value)| format!("{name} {}", rounded(*value)))
             .collect();
-        if !terms.is_empty() {
-            let _ = writeln!(out, "{}: {}", target(&row["target"]), terms.join(", "));
-        }
+        let _ = writeln!(out, "{}: {}", target(&row.target), terms.join(", "));
     }
 }
 
-fn verdict(out: &mut String, receipt: &Value) {
-    let rows = list(&receipt["candidates"]);
-    let row = |of: &Value| rows.iter().find(|row| row["target"] == *of);
+fn cells(row: &Candidate<'_>) -> Vec<String> {
+    let TierTokens {
+        device,
+        host,
+        disk,
+        remote,
+        speculative,
+    } = row.warm_tokens;
+    let tiers = [device, host, disk, remote, speculative];
+    let total: u64 = tiers.into_iter().map(u64::from).sum();
+    let mut cells = vec![row.rank.to_string(), target(&row.target), total.to_string()];
+    cells.extend(tiers.map(|tokens| tokens.to_string()));
+    cells.push(row.uncached_tokens.to_string());
+    cells.push(row.load.queued_prefill_tokens.to_string());
+    cells.push(row.load.in_flight.to_string());
+    cells.push(rounded(row.cost));
+    cells
+}
+
+fn verdict(out: &mut String, receipt: &Receipt<'_>) {
+    let row = |of: &Option<TargetName<'_>>| {
+        let of = of.as_ref()?;
+        receipt.candidates.iter().find(|row| row.target == *of)
+    };
     let _ = writeln!(out);
-    match row(&receipt["winner"]) {
+    match row(&receipt.winner) {
         None => {
             let _ = writeln!(out, "winner    none");
         }
         Some(winner) => {
-            let unit = text(&winner["cost_unit"]);
+            let unit = &winner.cost_unit;
             let _ = writeln!(
                 out,
                 "winner    {}: cost {} {unit}, {} cached tokens predicted",
-                target(&winner["target"]),
-                number(&winner["cost"]),
-                text(&winner["predicted_cached_tokens"])
+                target(&winner.target),
+                rounded(winner.cost),
+                winner.predicted_cached_tokens
             );
-            if let Some(other) = row(&receipt["runner_up"]) {
-                let more = other["cost"]
-                    .as_f64()
-                    .zip(winner["cost"].as_f64())
-                    .map(|(other, winner)| other - winner);
+            if let Some(other) = row(&receipt.runner_up) {
                 let _ = writeln!(
                     out,
                     "runner-up {}: would have cost {} {unit}, {} more",
-                    target(&other["target"]),
-                    number(&other["cost"]),
-                    more.map_or_else(|| "?".to_owned(), rounded)
+                    target(&other.target),
+                    rounded(other.cost),
+                    rounded(other.cost - winner.cost)
                 );
             }
         }
     }
-    for excluded in list(&receipt["excluded"]) {
+    for excluded in &receipt.excluded {
         let _ = writeln!(
             out,
             "excluded  {}: {}",
-            target(&excluded["target"]),
-            text(&excluded["reason"])
+            target(&excluded.target),
+            excluded.reason
         );
     }
-    let rewrites: Vec<String> = list(&receipt["rewrites"]).iter().map(text).collect();
-    let rewritten = if rewrites.is_empty() {
+    let rewritten = if receipt.rewrites.is_empty() {
         "nothing".to_owned()
     } else {
-        rewrites.join(", ")
+        receipt.rewrites.join(", ")
     };
     let _ = writeln!(out, "rewritten {rewritten}");
-    let outcome = &receipt["outcome"];
-    if outcome.is_object() {
-        let _ = writeln!(
-            out,
-            "outcome   {} (status {}), first token after {} ms, {} cached tokens reported",
-            text(&outcome["kind"]),
-            text(&outcome["status"]),
-            number(&outcome["ttft_ms"]),
-            text(&outcome["cached_tokens"])
-        );
-    }
+}
+
+fn ended(out: &mut String, outcome: &RequestOutcome<'_>) {
+    let _ = writeln!(
+        out,
+        "outcome   {} (status {}), first token after {} ms, {} cached tokens reported",
+        outcome.kind,
+        known(outcome.status),
+        known(outcome.ttft_ms.map(rounded)),
+        known(outcome.cached_tokens)
+    );
 }
 
 /// Appends columns, right-aligned except the second one (names).
@@ -197,25 +179,13 @@ fn columns(out: &mut String, table: &[Vec<String>]) {
 }
 
 /// Returns `worker/rank`.
-fn target(target: &Value) -> String {
-    format!("{}/{}", text(&target["worker"]), text(&target["dp_rank"]))
+fn target(target: &TargetName<'_>) -> String {
+    format!("{}/{}", known(target.worker.as_ref()), target.dp_rank)
 }
 
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-/// Returns a value without quotes; a dash for an unknown value.
-fn text(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
-}
-
-fn number(value: &Value) -> String {
-    value.as_f64().map_or_else(|| text(value), rounded)
+/// Returns a value, or a dash.
+fn known(value: Option<impl Display>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
 /// Rounds to the digits that a person compares.
@@ -226,7 +196,7 @@ fn rounded(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -235,23 +205,41 @@ mod tests {
             "target": {"worker": worker, "dp_rank": 0}, "rank": rank,
             "warm_tokens": {"device": warm, "host": 16, "disk": 0, "remote": 0, "speculative": 0},
             "predicted_cached_tokens": warm + 16, "uncached_tokens": 80 - warm,
+            "cache_source": "events", "stream_state": "live", "health": "ready",
             "load": {"in_flight": 1, "queued_prefill_tokens": 48, "decode_sequences": 1, "decode_blocks": 4},
-            "cost": cost, "cost_unit": "blocks", "terms": {"prefill_blocks": 2.0, "decode_blocks": 9.125},
+            "cost": cost, "cost_unit": "blocks", "predicted_ttft_ms": null,
+            "terms": {"prefill_blocks": 2.0, "decode_blocks": 9.125},
         })
+    }
+
+    /// A dry run with these candidates.
+    fn receipt(candidates: &[Value]) -> Receipt<'static> {
+        let receipt = json!({
+            "schema": "warmroute.receipt/1", "id": "00000000000000a1", "at": "2026-11-20T17:41:09.123Z",
+            "request_id": "r1", "tenant": "default", "dry_run": true, "route": "/v1/route", "model": "m",
+            "stream": false, "priority": 0, "policy": "dynamo_cost", "method": "policy",
+            "prompt": {
+                "source": "tokens", "exact": true, "tokens": 81, "blocks": 5, "block_size": 16, "new_tokens": 81,
+            },
+            "candidates": candidates, "candidates_total": 3,
+            "excluded": [{"target": {"worker": "w9", "dp_rank": 1}, "reason": "draining"}],
+            "winner": {"worker": "w2", "dp_rank": 0}, "runner_up": {"worker": "worker-three", "dp_rank": 0},
+            "hold": {"held_ms": 0.0, "reason": null}, "reserved": {"prefill_tokens": 0, "decode_blocks": 0},
+            "attempts": [], "timing_us": {
+                "accept": 0.0, "cache": 0.0, "render": 0.0, "tokenize": 0.0, "hash": 0.0, "lookup": 0.0,
+                "decide": 0.0, "total": 0.0,
+            },
+            "rewrites": [], "outcome": null,
+        });
+        serde_json::from_value(receipt).expect("a receipt")
     }
 
     #[test]
     fn winner_runner_up_and_the_reasons_against_the_others_are_told() {
-        let receipt = json!({
-            "id": "00000000000000a1", "at": "2026-11-20T17:41:09.123Z", "dry_run": true, "model": "m",
-            "policy": "dynamo_cost", "method": "policy",
-            "prompt": {"source": "tokens", "exact": true, "tokens": 81, "blocks": 5, "block_size": 16},
-            "candidates": [row(1, "w2", 0, 10.0), row(2, "worker-three", 48, 11.125)], "candidates_total": 3,
-            "excluded": [{"target": {"worker": "w9", "dp_rank": 1}, "reason": "draining"}],
-            "winner": {"worker": "w2", "dp_rank": 0}, "runner_up": {"worker": "worker-three", "dp_rank": 0},
-            "rewrites": [], "outcome": null,
-        });
-        let shown = of(&receipt);
+        let shown = of(&receipt(&[
+            row(1, "w2", 0, 10.0),
+            row(2, "worker-three", 48, 11.125),
+        ]));
         let has = |line: &str| {
             assert!(
                 shown.lines().any(|it| it == line),
@@ -275,8 +263,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_shows_as_unknown() {
-        let shown = of(&json!({"winner": null, "outcome": {"kind": "shed", "status": 503}}));
+    fn unknown_values_are_dashes() {
+        let mut refused = receipt(&[]);
+        (refused.winner, refused.runner_up) = (None, None);
+        refused.prompt.blocks = None;
+        refused.outcome = Some(RequestOutcome {
+            kind: "shed".into(),
+            status: Some(503),
+            ttft_ms: None,
+            duration_ms: 1.0,
+            prompt_tokens: None,
+            completion_tokens: None,
+            cached_tokens: None,
+            drift_tokens: None,
+            finish_reason: None,
+        });
+        let shown = of(&refused);
+        assert!(
+            shown.contains("tokens (exact, from tokens), - blocks of 16"),
+            "{shown}"
+        );
         assert!(shown.contains("winner    none"), "{shown}");
         assert!(
             shown.contains("outcome   shed (status 503), first token after - ms"),

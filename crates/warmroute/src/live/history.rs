@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use admin::HistoryEntry;
+use api::HistoryEntry;
 use time::OffsetDateTime;
 
 use super::sources::SourceTexts;
@@ -48,8 +48,8 @@ impl ConfigHistory {
             HistoryEntry {
                 id: self.count,
                 at: net::rfc3339(at),
-                source,
-                result,
+                source: source.into(),
+                result: result.into(),
                 changed,
             },
             from,

@@ -22,7 +22,8 @@ use std::{
     time::Duration,
 };
 
-use admin::{Control, HistoryEntry, NamedWorker, ReloadOutcome, WorkerRejection};
+use admin::{Control, NamedWorker, WorkerRejection};
+use api::{HistoryEntry, ReloadOutcome};
 use config::{ConfigChanges, Problem, Settings};
 use fleet::{Fleet, FleetConfig};
 use gateway::CurrentGateway;

@@ -40,6 +40,7 @@ mod lifecycle;
 mod limits;
 mod lmcache;
 mod model_routing;
+mod openapi;
 mod parity;
 mod prefill_decode;
 mod prometheus;

@@ -1,0 +1,59 @@
+//! The JSON of the operator API: one serde type per reply, shared by the server and everything that
+//! reads its replies.
+//!
+//! [`openapi::document`] lists the operations and generates the OpenAPI document from these types.
+//! The order of the fields is the order in the JSON. Names of states and kinds are strings here:
+//! the crates that own them define the values, and the schema lists them.
+
+mod config;
+mod doctor;
+mod error;
+mod health;
+mod kv_index;
+mod models;
+mod numbers;
+pub mod openapi;
+mod parity;
+mod problem;
+mod receipt;
+mod requests;
+mod response_cache;
+mod route;
+mod stats;
+mod streams;
+mod workers;
+
+use std::borrow::Cow;
+
+pub use config::{ConfigHistory, DrainReport, HistoryEntry, ReloadOutcome, TakeoverReply};
+pub use doctor::{CheckResult, CheckStatus, DoctorReport, WorkerChecks};
+pub use error::{ErrorDetails, ErrorReply};
+pub use health::{HealthReply, ProbeReply, WorkerCounts};
+pub use kv_index::{
+    BackendConnection, BackendEvents, BackendHoldings, BackendReport, BlockStats, CountRange,
+    EventSourceReport, IndexEntryStats, KvDecisionCounts, KvIndexBackend, KvIndexBackends,
+    KvIndexCleared, KvIndexConfig, KvIndexDigest, KvIndexDumpRow, KvIndexStats, OverlapScores,
+    ScoringConfig, TargetDigest,
+};
+pub use models::{ModelReport, ModelReports, TemplateReport, TokenizerReport};
+pub use parity::{ParityFigures, ParityReport, TargetParity};
+pub use problem::Problem;
+pub use receipt::{
+    Attempt, Candidate, ClusterMatch, CostTerms, ExcludedTarget, PrefillLeg, Prompt, QueueHold,
+    Receipt, ReceiptList, RequestOutcome, Reserved, RouterTiming, TargetLoad, TargetName,
+    TierTokens,
+};
+pub use requests::{InvalidateRequest, ReloadRequest, RollbackRequest, TakeoverRequest};
+pub use response_cache::{
+    CacheCleared, CacheConfig, CacheRequests, RedisConnections, RedisErrors, RedisReport,
+    ResponseCacheStats,
+};
+pub use route::{PotentialLoad, PotentialLoads, Reservation, ReservationState, RouteReply};
+pub use stats::{BackendLoad, CounterTotals, PrefixConfig, PrefixDecisions, PrefixRoutingStats};
+pub use streams::{StreamCounts, StreamReport, StreamReports};
+pub use workers::{
+    EngineReport, TierBlocks, WorkerLoad, WorkerRates, WorkerRemoval, WorkerReport, WorkerReports,
+};
+
+/// Name of a state or kind; the crate that owns it defines the values.
+pub type Name = Cow<'static, str>;

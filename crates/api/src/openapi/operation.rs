@@ -1,0 +1,198 @@
+//! One operation of the document.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use crate::ErrorReply;
+
+/// Generates a schema, and adds those that it refers to to the document.
+type SchemaSource = fn(&mut SchemaGenerator) -> Schema;
+
+/// The listener that answers an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// Operators.
+    Admin,
+    /// Clients.
+    Data,
+    /// Both of them.
+    Both,
+}
+
+impl Listener {
+    /// Returns the servers with the addresses that they have unless configured.
+    pub(super) fn servers(self) -> Value {
+        let (admin, data) = (
+            json!({"url": "http://127.0.0.1:9191", "description": "The admin listener"}),
+            json!({"url": "http://127.0.0.1:8080", "description": "The data listener"}),
+        );
+        match self {
+            Self::Admin => json!([admin]),
+            Self::Data => json!([data]),
+            Self::Both => json!([admin, data]),
+        }
+    }
+
+    fn security(self) -> Value {
+        match self {
+            Self::Admin => json!([{}, {"adminToken": []}]),
+            Self::Data => json!([{}, {"clientKey": []}]),
+            Self::Both => json!([{}, {"adminToken": []}, {"clientKey": []}]),
+        }
+    }
+}
+
+/// One operation: a method of a path.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// Method, in capitals.
+    pub method: &'static str,
+    /// Path with parameters in braces.
+    pub path: &'static str,
+    /// Its id in generated clients.
+    pub id: &'static str,
+    /// The listener that answers it.
+    pub listener: Listener,
+    summary: &'static str,
+    parameters: Vec<Value>,
+    request: Option<Value>,
+    request_schema: Option<SchemaSource>,
+    replies: Vec<Reply>,
+}
+
+/// Reply of one status.
+#[derive(Clone, Copy, Debug)]
+struct Reply {
+    status: u16,
+    media_type: &'static str,
+    schema: Option<SchemaSource>,
+}
+
+impl Operation {
+    pub(super) fn new(
+        listener: Listener,
+        call: (&'static str, &'static str),
+        id: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        let (method, path) = call;
+        Self {
+            method,
+            path,
+            id,
+            listener,
+            summary,
+            parameters: Vec::new(),
+            request: None,
+            request_schema: None,
+            replies: Vec::new(),
+        }
+    }
+
+    /// Adds a parameter of the path.
+    pub(super) fn path_parameter(mut self, name: &str, description: &str) -> Self {
+        self.parameters.push(json!({
+            "name": name, "in": "path", "required": true, "description": description, "schema": {"type": "string"},
+        }));
+        self
+    }
+
+    /// Adds an optional parameter of the query.
+    pub(super) fn query(mut self, name: &str, kind: &str, description: &str) -> Self {
+        self.parameters.push(json!({
+            "name": name, "in": "query", "required": false, "description": description, "schema": {"type": kind},
+        }));
+        self
+    }
+
+    /// Sets the body.
+    pub(super) fn body<T: JsonSchema>(mut self) -> Self {
+        self.request_schema = Some(SchemaGenerator::subschema_for::<T>);
+        self
+    }
+
+    /// Sets a body whose schema is not a type of this crate.
+    pub(super) fn body_schema(mut self, schema: Value) -> Self {
+        self.request = Some(schema);
+        self
+    }
+
+    /// Adds a JSON reply.
+    pub(super) fn reply<T: JsonSchema>(self, status: u16) -> Self {
+        self.reply_as::<T>(status, "application/json")
+    }
+
+    /// Adds a reply of another media type whose parts have the schema of `T`.
+    pub(super) fn reply_as<T: JsonSchema>(mut self, status: u16, media_type: &'static str) -> Self {
+        self.replies.push(Reply {
+            status,
+            media_type,
+            schema: Some(SchemaGenerator::subschema_for::<T>),
+        });
+        self
+    }
+
+    /// Adds a reply without a schema.
+    pub(super) fn text(mut self, media_type: &'static str) -> Self {
+        self.replies.push(Reply {
+            status: 200,
+            media_type,
+            schema: None,
+        });
+        self
+    }
+
+    /// Adds errors.
+    pub(super) fn errors(mut self, statuses: &[u16]) -> Self {
+        for status in statuses {
+            self = self.reply::<ErrorReply>(*status);
+        }
+        self
+    }
+
+    /// Returns the operation's object.
+    pub(super) fn describe(&self, schemas: &mut SchemaGenerator) -> Value {
+        let mut object = json!({
+            "operationId": self.id,
+            "summary": self.summary,
+            "security": self.listener.security(),
+        });
+        if !self.parameters.is_empty() {
+            object["parameters"] = self.parameters.as_slice().into();
+        }
+        let generated = self.request_schema.map(|schema| schema(schemas).to_value());
+        if let Some(schema) = generated.or_else(|| self.request.clone()) {
+            object["requestBody"] = json!({"content": {"application/json": {"schema": schema}}});
+        }
+        let mut replies: Map<String, Value> = Map::new();
+        for reply in &self.replies {
+            let content = match reply.schema {
+                Some(schema) => json!({"schema": schema(schemas)}),
+                None => json!({}),
+            };
+            let entry = replies
+                .entry(reply.status.to_string())
+                .or_insert_with(|| json!({"description": meaning(reply.status), "content": {}}));
+            entry["content"][reply.media_type] = content;
+        }
+        object["responses"] = replies.into();
+        object
+    }
+}
+
+fn meaning(status: u16) -> &'static str {
+    match status {
+        200 => "Done",
+        201 => "Added",
+        400 => "The request is not valid",
+        401 => "The token or key is missing or wrong",
+        403 => "Not allowed",
+        404 => "Not found",
+        409 => "In conflict with the present state",
+        413 => "The body is too large",
+        429 => "Too many requests",
+        500 => "Failed in the router",
+        503 => "Not possible at present",
+        _ => "See the error",
+    }
+}

@@ -1,0 +1,379 @@
+//! The list of operations.
+
+use schemars::JsonSchema;
+use serde_json::{Value, json};
+
+use super::{
+    Operation,
+    operation::Listener::{self, Admin},
+};
+use crate::{
+    CacheCleared, ConfigHistory, CounterTotals, DoctorReport, DrainReport, HealthReply,
+    InvalidateRequest, KvIndexBackends, KvIndexCleared, KvIndexDigest, KvIndexDumpRow,
+    KvIndexStats, ModelReports, ParityReport, PotentialLoads, PrefixRoutingStats, ProbeReply,
+    Receipt, ReceiptList, ReloadOutcome, ReloadRequest, ReservationState, ResponseCacheStats,
+    RollbackRequest, RouteReply, StreamReports, TakeoverReply, TakeoverRequest, WorkerRemoval,
+    WorkerReport, WorkerReports,
+};
+
+/// Returns every operation, in the order of the document.
+pub fn operations() -> Vec<Operation> {
+    let mut all = workers();
+    all.extend(decisions());
+    all.extend(configuration());
+    all.extend(statistics());
+    all.extend(kv_index());
+    all.extend(response_cache());
+    all.extend(conductor());
+    all.extend(data_listener());
+    all
+}
+
+fn get(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
+    Operation::new(Admin, ("GET", path), id, summary)
+}
+
+fn post(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
+    Operation::new(Admin, ("POST", path), id, summary)
+}
+
+/// An operation that answers with its type, and needs nothing else.
+fn report<T: JsonSchema>(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
+    get(path, id, summary).reply::<T>(200).errors(&[401])
+}
+
+fn named(operation: Operation) -> Operation {
+    operation.path_parameter("name", "The worker's name")
+}
+
+fn workers() -> Vec<Operation> {
+    let path = "/admin/workers/{name}";
+    let put = Operation::new(
+        Admin,
+        ("PUT", path),
+        "putWorker",
+        "Add or replace a worker, or renew its lease",
+    );
+    let delete = Operation::new(
+        Admin,
+        ("DELETE", path),
+        "removeWorker",
+        "Remove a worker; its running requests go on",
+    );
+    vec![
+        report::<WorkerReports>("/admin/workers", "listWorkers", "All workers"),
+        post("/admin/workers", "addWorker", "Add a worker")
+            .body_schema(worker_entry())
+            .reply::<WorkerReport>(201)
+            .errors(&[400, 401, 403, 409]),
+        named(report::<WorkerReport>(path, "getWorker", "One worker")).errors(&[404]),
+        named(put)
+            .body_schema(worker_entry())
+            .reply::<WorkerReport>(200)
+            .reply::<WorkerReport>(201)
+            .errors(&[400, 401, 403]),
+        named(delete)
+            .reply::<WorkerRemoval>(200)
+            .errors(&[400, 401, 404]),
+        named(post(
+            "/admin/workers/{name}/drain",
+            "drainWorker",
+            "Send a worker no new requests",
+        ))
+        .reply::<WorkerRemoval>(200)
+        .errors(&[401, 404]),
+        named(post(
+            "/admin/workers/{name}/resume",
+            "resumeWorker",
+            "End the drain of a worker",
+        ))
+        .reply::<WorkerRemoval>(200)
+        .errors(&[401, 404]),
+    ]
+}
+
+fn decisions() -> Vec<Operation> {
+    vec![
+        get("/admin/decisions", "listDecisions", "The latest receipts")
+            .query("limit", "integer", "Most receipts, 0 to 1000; 100 without")
+            .query("worker", "string", "Only those sent to this worker")
+            .query("tenant", "string", "Only those of this tenant")
+            .query("policy", "string", "Only those of this policy")
+            .reply::<ReceiptList<'_>>(200)
+            .errors(&[400, 401]),
+        report::<Receipt<'_>>("/admin/decisions/{id}", "getDecision", "One receipt")
+            .path_parameter("id", "Its id, as in x-warmroute-decision")
+            .errors(&[404]),
+    ]
+}
+
+fn configuration() -> Vec<Operation> {
+    vec![
+        get("/admin/config", "getConfig", "The configuration in force with every key, secrets as ***")
+            .query("format", "string", "json or yaml; json without")
+            .reply::<Value>(200)
+            .text("application/yaml")
+            .errors(&[400, 401]),
+        report::<ConfigHistory>("/admin/config/history", "getConfigHistory", "The latest changes"),
+        post("/admin/reload", "reloadConfig", "Read the configuration again")
+            .body::<ReloadRequest>()
+            .reply::<ReloadOutcome>(200)
+            .reply::<ReloadOutcome>(400)
+            .errors(&[401]),
+        post("/admin/config/rollback", "rollbackConfig", "Restore the configuration of an applied change")
+            .body::<RollbackRequest>()
+            .reply::<ReloadOutcome>(200)
+            .reply::<ReloadOutcome>(400)
+            .errors(&[401]),
+        post("/admin/drain", "drain", "Stop taking requests")
+            .body_schema(json!({
+                "type": "object", "additionalProperties": false,
+                "properties": {"timeout": {
+                    "type": ["string", "null"], "description": "Time limit of running requests, such as 300s",
+                }},
+            }))
+            .reply::<DrainReport>(200)
+            .errors(&[400, 401]),
+        report::<DrainReport>("/admin/drain/status", "getDrain", "Progress of the drain"),
+        post("/admin/takeover", "takeover", "Hand the listening sockets to another process of this machine")
+            .body::<TakeoverRequest>()
+            .reply::<TakeoverReply>(200)
+            .errors(&[400, 401, 409]),
+    ]
+}
+
+fn statistics() -> Vec<Operation> {
+    vec![
+        get("/metrics", "getMetrics", "Metrics for scrapers")
+            .text("application/openmetrics-text; version=1.0.0; charset=utf-8")
+            .errors(&[401, 404]),
+        get("/openapi.json", "getOpenApi", "This document")
+            .reply::<Value>(200)
+            .errors(&[401]),
+        report::<CounterTotals>(
+            "/admin/stats",
+            "getStats",
+            "Counters summed over their labels",
+        ),
+        get(
+            "/admin/doctor",
+            "runDoctor",
+            "Check the agreement of router and engines",
+        )
+        .query(
+            "probe",
+            "boolean",
+            "Whether requests may be sent to the engines",
+        )
+        .reply::<DoctorReport>(200)
+        .errors(&[400, 401, 409]),
+        report::<ParityReport>(
+            "/admin/parity",
+            "getParity",
+            "Predicted beside actual cached tokens",
+        ),
+        report::<PrefixRoutingStats>(
+            "/admin/prefix-routing/stats",
+            "getPrefixRouting",
+            "Prefix routing",
+        ),
+        report::<StreamReports>("/admin/streams", "listStreams", "KV event streams"),
+        report::<ModelReports>(
+            "/admin/models",
+            "listModels",
+            "Models with tokenizer and template",
+        ),
+    ]
+}
+
+fn kv_index() -> Vec<Operation> {
+    vec![
+        report::<KvIndexStats>(
+            "/admin/kv-index/stats",
+            "getKvIndex",
+            "Block index and prefix view",
+        ),
+        report::<KvIndexBackends>(
+            "/admin/kv-index/backends",
+            "getKvIndexBackends",
+            "The prefix view by worker",
+        ),
+        post(
+            "/admin/kv-index/clear",
+            "clearKvIndex",
+            "Empty the prefix view",
+        )
+        .reply::<KvIndexCleared>(200)
+        .errors(&[400, 401, 500]),
+        report::<KvIndexDigest>(
+            "/admin/kv-index/digest",
+            "getKvIndexDigest",
+            "Digests to compare with another router",
+        ),
+        get(
+            "/admin/kv-index/dump",
+            "dumpKvIndex",
+            "Every entry of the block index, a JSON line each",
+        )
+        .reply_as::<KvIndexDumpRow>(200, "application/x-ndjson")
+        .errors(&[401]),
+        get(
+            "/v1/kv_events",
+            "streamKvEvents",
+            "Changes of the block index as server-sent events",
+        )
+        .text("text/event-stream")
+        .errors(&[400, 401, 503]),
+    ]
+}
+
+fn response_cache() -> Vec<Operation> {
+    vec![
+        report::<ResponseCacheStats>(
+            "/admin/response-cache/stats",
+            "getResponseCache",
+            "The response cache",
+        ),
+        post(
+            "/admin/response-cache/invalidate",
+            "clearResponseCache",
+            "Empty the response cache in every tier",
+        )
+        .body::<InvalidateRequest>()
+        .reply::<CacheCleared>(200)
+        .errors(&[400, 401, 500]),
+    ]
+}
+
+/// The Conductor API, whose shapes are those of its own clients.
+fn conductor() -> Vec<Operation> {
+    let any = || json!({"type": "object"});
+    let call = |path, id, summary| {
+        post(path, id, summary)
+            .body_schema(any())
+            .reply::<Value>(200)
+            .reply::<Value>(400)
+    };
+    vec![
+        call(
+            "/register",
+            "registerPublisher",
+            "Follow a publisher of KV events",
+        ),
+        call("/unregister", "unregisterPublisher", "Follow it no longer"),
+        call(
+            "/query",
+            "queryTokens",
+            "Who holds the prefix of these token ids",
+        ),
+        call(
+            "/query_by_hash",
+            "queryHashes",
+            "Who holds these block hashes",
+        ),
+        get("/services", "listServices", "Registered publishers").reply::<Value>(200),
+        get(
+            "/global_view",
+            "getGlobalView",
+            "Registered instances by model and tenant",
+        )
+        .reply::<Value>(200),
+    ]
+}
+
+fn data(
+    method: &'static str,
+    path: &'static str,
+    id: &'static str,
+    summary: &'static str,
+) -> Operation {
+    Operation::new(Listener::Data, (method, path), id, summary)
+}
+
+fn data_listener() -> Vec<Operation> {
+    let probe = |path, id, summary| {
+        data("GET", path, id, summary)
+            .reply::<ProbeReply>(200)
+            .reply::<ProbeReply>(503)
+    };
+    let reservation = |operation: Operation| {
+        operation
+            .path_parameter("request_id", "Id of the reservation")
+            .reply::<ReservationState>(200)
+            .errors(&[401, 404])
+    };
+    let route = Operation::new(
+        Listener::Both,
+        ("POST", "/v1/route"),
+        "route",
+        "The decision that a request would get now; with request_id, on the data listener, it is reserved",
+    );
+    vec![
+        route
+            .body_schema(route_request())
+            .reply::<RouteReply<'_>>(200)
+            .errors(&[400, 401, 404, 409, 413, 503]),
+        data("GET", "/health", "getHealth", "Health of the router").reply::<HealthReply>(200),
+        probe("/livez", "getLiveness", "Whether the process works"),
+        probe("/readyz", "getReadiness", "Whether it takes requests"),
+        data(
+            "POST",
+            "/v1/route/potential_loads",
+            "getPotentialLoads",
+            "Load of each target if it got the request",
+        )
+        .body_schema(route_request())
+        .reply::<PotentialLoads>(200)
+        .errors(&[400, 401, 404, 413, 503]),
+        reservation(data(
+            "POST",
+            "/v1/route/{request_id}/prefill_complete",
+            "completePrefill",
+            "The reserved request has its first token",
+        )),
+        reservation(data(
+            "DELETE",
+            "/v1/route/{request_id}",
+            "freeReservation",
+            "The reserved request has ended",
+        )),
+    ]
+}
+
+/// An entry of `workers`: `warmroute config schema` has its keys.
+fn worker_entry() -> Value {
+    json!({
+        "type": "object",
+        "required": ["url"],
+        "properties": {
+            "name": {"type": "string"},
+            "url": {"type": "string"},
+            "lease_ttl": {
+                "type": ["string", "integer", "null"],
+                "description": "The worker is removed unless it is added again within this time, 1s to 24h",
+            },
+        },
+        "description": "An entry of the configuration's workers, with all of its keys",
+    })
+}
+
+fn route_request() -> Value {
+    json!({
+        "type": "object",
+        "required": ["model"],
+        "properties": {
+            "model": {"type": "string"},
+            "messages": {"type": "array"},
+            "prompt": {"type": "string"},
+            "token_ids": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+            "tools": {"type": "array"},
+            "request_id": {"type": "string", "description": "Reserve under this id; data listener only"},
+            "expected_output_tokens": {"type": "integer", "minimum": 0},
+            "policy": {"type": "string"},
+            "worker": {"type": "string", "description": "NAME or NAME/RANK"},
+            "exclude": {"type": "array", "items": {"type": "string"}},
+            "router_config_override": {"type": "object"},
+        },
+        "description": "The request's model and prompt: one of messages, prompt and token_ids",
+    })
+}

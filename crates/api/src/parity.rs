@@ -1,0 +1,69 @@
+//! Predicted beside actual cached tokens.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Name, numbers};
+
+/// `GET /admin/parity`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ParityReport {
+    /// Length of the window, seconds.
+    #[serde(serialize_with = "numbers::seconds")]
+    pub window_s: f64,
+    /// One entry per worker and rank.
+    pub workers: Vec<TargetParity>,
+    /// The sum over all targets.
+    pub total: ParityFigures,
+}
+
+/// Parity of one target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TargetParity {
+    /// The worker's name.
+    pub worker: Arc<str>,
+    /// Its data-parallel rank.
+    pub dp_rank: u32,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: ParityFigures,
+}
+
+/// Figures of a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ParityFigures {
+    /// Requests that ended.
+    pub requests: u64,
+    /// Requests whose reply reported its cached tokens.
+    pub joined: u64,
+    /// Source of the actual tokens: the replies, or the engine's own counters where fewer than a
+    /// tenth of the replies report them.
+    #[schemars(extend("enum" = ["usage", "engine_metrics"]))]
+    pub source: Name,
+    /// Joined requests whose prediction was exact.
+    pub exact: u64,
+    /// `exact` as a share of `joined`; `null` without any.
+    pub exact_ratio: Option<f64>,
+    /// Predicted cached tokens.
+    pub predicted_tokens: u64,
+    /// Actual cached tokens.
+    pub actual_tokens: u64,
+    /// Median of predicted minus actual tokens.
+    pub drift_tokens_p50: Option<i64>,
+    /// 99th percentile of predicted minus actual tokens.
+    pub drift_tokens_p99: Option<i64>,
+    /// Share of the tokens that were predicted and not cached.
+    pub over_ratio: Option<f64>,
+    /// Whether the predictions are trusted.
+    #[schemars(extend("enum" = ["ok", "drifting", "downgraded", "recovering", "no_data"]))]
+    pub state: Name,
+    /// When the state began, RFC 3339.
+    pub since: String,
+    /// Why the state is not `ok`.
+    pub reason: Option<String>,
+    /// Part of the window that the figures cover, seconds.
+    #[serde(serialize_with = "numbers::seconds")]
+    pub covered_s: f64,
+}
