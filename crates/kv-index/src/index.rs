@@ -15,7 +15,7 @@ use crate::{
     UpdateOutcome,
     arena::{LINE_BYTES, LineChunks},
     index_lock::IndexLock,
-    lookup::SharedIndex,
+    lookup::{ChainQuery, CreditSource, SharedIndex},
     namespaces,
     overlaps::overlaps,
     runs::{MAX_RUNS, RunHeads},
@@ -286,7 +286,12 @@ impl KvIndex {
         now: Moment,
         matches: &mut Matches,
     ) {
-        self.core.lookup(space.0, chain, nanoseconds(now), matches);
+        let query = ChainQuery {
+            space: space.0,
+            hashes: chain,
+            now: nanoseconds(now),
+        };
+        self.core.lookup(query, CreditSource::Trusted, matches);
     }
 
     /// Does several lookups at once, so that their cache misses overlap.
@@ -301,8 +306,12 @@ impl KvIndex {
         now: Moment,
         matches: &mut [Matches],
     ) {
-        self.core
-            .lookup_batch(space.0, chains, nanoseconds(now), matches);
+        let query = ChainQuery {
+            space: space.0,
+            hashes: &[],
+            now: nanoseconds(now),
+        };
+        self.core.lookup_batch(query, chains, matches);
     }
 
     /// Returns every target that holds at least the first block of `chain`, in the order of
@@ -313,12 +322,12 @@ impl KvIndex {
         chain: &[SequenceHash],
         now: Moment,
     ) -> Vec<Overlap> {
-        overlaps(
-            &self.core,
-            self.namespace_key(namespace).0,
-            chain,
-            nanoseconds(now),
-        )
+        let query = ChainQuery {
+            space: self.namespace_key(namespace).0,
+            hashes: chain,
+            now: nanoseconds(now),
+        };
+        overlaps(&self.core, query)
     }
 
     /// Adds speculative entries for `chain` on `target` until `now + ttl`, because a request was

@@ -10,17 +10,22 @@
     reason = "fields are cut out of words, and numbers of blocks fit 32 bits"
 )]
 
+mod area;
 mod collect;
 mod matches;
 mod probes;
+mod query;
 mod search;
 
 use kv_blocks::{DpRank, SequenceHash, Target, WorkerId};
 
-use self::collect::{CreditSource, PathStep, Scratch, TornRead};
-pub(crate) use self::matches::MixedHolding;
+use self::collect::{PathStep, Scratch, TornRead};
 pub use self::matches::{Matches, TargetSlot};
-pub(crate) use self::probes::KNOWN_ENDS;
+pub(crate) use self::{
+    matches::MixedHolding,
+    probes::KNOWN_ENDS,
+    query::{ChainQuery, CreditSource},
+};
 use crate::{
     arena::LineChunks,
     atomic::{AtomicU32, AtomicU64, Ordering, fence, pause},
@@ -137,150 +142,118 @@ impl SharedIndex {
         );
     }
 
-    /// Looks up how much of `chain` each trusted target has announced or is expected to hold.
+    /// Looks up how much of a chain each credited target has announced or is expected to hold.
     #[inline]
     pub(crate) fn lookup(
         &self,
-        space: u64,
-        chain: &[SequenceHash],
-        now: u64,
+        query: ChainQuery<'_>,
+        credit: CreditSource,
         matches: &mut Matches,
     ) {
-        self.answer(space, chain, now, CreditSource::Trusted, matches);
+        if !query.hashes.is_empty() {
+            self.search(query, matches);
+        }
+        self.conclude(query, credit, matches);
     }
 
-    /// Looks up untrusted targets: their announced blocks, or their expected ones.
-    pub(crate) fn lookup_untrusted(
-        &self,
-        space: u64,
-        chain: &[SequenceHash],
-        now: u64,
-        announced: bool,
-        matches: &mut Matches,
-    ) {
-        self.answer(
-            space,
-            chain,
-            now,
-            if announced {
-                CreditSource::Announced
-            } else {
-                CreditSource::Expected
-            },
-            matches,
-        );
-    }
-
-    /// Does several lookups at once, so that their cache misses overlap.
+    /// Does several lookups at once, so that their cache misses overlap. `query` has everything but
+    /// the chains.
     pub(crate) fn lookup_batch(
         &self,
-        space: u64,
+        query: ChainQuery<'_>,
         chains: &[&[SequenceHash]],
-        now: u64,
         matches: &mut [Matches],
     ) {
         assert_eq!(chains.len(), matches.len(), "one answer per chain");
         for (chains, matches) in chains.chunks(TOGETHER).zip(matches.chunks_mut(TOGETHER)) {
-            for (chain, matches) in chains
-                .iter()
-                .zip(&mut *matches)
-                .filter(|(chain, _)| !chain.is_empty())
-            {
-                self.probe(space, chain, &mut matches.scratch.probes);
-            }
-            for (_, matches) in chains
-                .iter()
-                .zip(&mut *matches)
-                .filter(|(chain, _)| !chain.is_empty())
-            {
-                self.scan(&mut matches.scratch.probes);
-            }
-            // Bits of lookups that need a second round.
-            let mut more = 0_u32;
-            for (number, (chain, matches)) in chains.iter().zip(&mut *matches).enumerate() {
-                if !chain.is_empty() {
-                    self.first_of(space, chain, matches);
-                    let goes_on = self.probe_on(space, chain, &mut matches.scratch.probes);
-                    more |= u32::from(goes_on) << number;
-                }
-            }
-            let again = |number: &usize| more >> number & 1 == 1;
-            for number in (0..chains.len()).filter(again) {
-                self.scan(&mut matches[number].scratch.probes);
-            }
-            for number in (0..chains.len()).filter(again) {
-                self.first_of(space, chains[number], &mut matches[number]);
-            }
-            for (chain, matches) in chains.iter().zip(matches) {
-                self.conclude(space, chain, now, CreditSource::Trusted, matches);
-            }
+            self.lookup_together(query, chains, matches);
         }
     }
 
+    /// Does some lookups of a batch.
     #[inline]
-    fn answer(
+    fn lookup_together(
         &self,
-        space: u64,
-        chain: &[SequenceHash],
-        now: u64,
-        credit: CreditSource,
-        matches: &mut Matches,
+        query: ChainQuery<'_>,
+        chains: &[&[SequenceHash]],
+        matches: &mut [Matches],
     ) {
-        if !chain.is_empty() {
-            self.search(space, chain, matches);
+        let of = |hashes| ChainQuery { hashes, ..query };
+        for (chain, matches) in chains
+            .iter()
+            .zip(&mut *matches)
+            .filter(|(chain, _)| !chain.is_empty())
+        {
+            self.probe(of(chain), &mut matches.scratch.probes);
         }
-        self.conclude(space, chain, now, credit, matches);
+        for (_, matches) in chains
+            .iter()
+            .zip(&mut *matches)
+            .filter(|(chain, _)| !chain.is_empty())
+        {
+            self.scan(&mut matches.scratch.probes);
+        }
+        // Bits of lookups that need a second round.
+        let mut more = 0_u32;
+        for (number, (chain, matches)) in chains.iter().zip(&mut *matches).enumerate() {
+            if !chain.is_empty() {
+                self.first_of(of(chain), matches);
+                let goes_on = self.probe_on(of(chain), &mut matches.scratch.probes);
+                more |= u32::from(goes_on) << number;
+            }
+        }
+        let again = |number: &usize| more >> number & 1 == 1;
+        for number in (0..chains.len()).filter(again) {
+            self.scan(&mut matches[number].scratch.probes);
+        }
+        for number in (0..chains.len()).filter(again) {
+            self.first_of(of(chains[number]), &mut matches[number]);
+        }
+        for (chain, matches) in chains.iter().zip(matches) {
+            self.conclude(of(chain), CreditSource::Trusted, matches);
+        }
     }
 
     /// Runs the rounds of a search.
     #[inline]
-    fn search(&self, space: u64, chain: &[SequenceHash], matches: &mut Matches) {
-        self.probe(space, chain, &mut matches.scratch.probes);
+    fn search(&self, query: ChainQuery<'_>, matches: &mut Matches) {
+        self.probe(query, &mut matches.scratch.probes);
         self.scan(&mut matches.scratch.probes);
-        self.first_of(space, chain, matches);
-        if self.probe_on(space, chain, &mut matches.scratch.probes) {
+        self.first_of(query, matches);
+        if self.probe_on(query, &mut matches.scratch.probes) {
             self.scan(&mut matches.scratch.probes);
-            self.first_of(space, chain, matches);
+            self.first_of(query, matches);
         }
     }
 
     /// Completes a lookup after its search.
     #[inline]
-    fn conclude(
-        &self,
-        space: u64,
-        chain: &[SequenceHash],
-        now: u64,
-        credit: CreditSource,
-        matches: &mut Matches,
-    ) {
-        if chain.is_empty() {
+    fn conclude(&self, query: ChainQuery<'_>, credit: CreditSource, matches: &mut Matches) {
+        if query.hashes.is_empty() {
             return matches.clear(0);
         }
         let mut round = 0;
-        while self.attempt(space, chain, now, credit, matches).is_err() {
+        while self.attempt(query, credit, matches).is_err() {
             if self.heads.abandoned() {
                 return matches.clear(0);
             }
             pause(&mut round);
-            self.search(space, chain, matches);
+            self.search(query, matches);
         }
     }
 
     #[inline]
-    fn first_of(&self, space: u64, chain: &[SequenceHash], matches: &mut Matches) {
+    fn first_of(&self, query: ChainQuery<'_>, matches: &mut Matches) {
         let Scratch { path, probes, .. } = &mut matches.scratch;
         path.clear();
         path.push(PathStep::NONE);
-        self.first(space, chain, probes, &mut path[0]);
+        self.first(query, probes, &mut path[0]);
     }
 
     #[inline]
     fn attempt(
         &self,
-        space: u64,
-        chain: &[SequenceHash],
-        now: u64,
+        query: ChainQuery<'_>,
         credit: CreditSource,
         matches: &mut Matches,
     ) -> Result<(), TornRead> {
@@ -289,9 +262,9 @@ impl SharedIndex {
         if probes.hit.is_none() {
             return Ok(());
         }
-        self.extend_match(space, chain, probes, &mut path[0]);
+        self.extend_match(query, probes, &mut path[0]);
         self.path(path)?;
-        self.collect(matches, credit, now)?;
+        self.collect(matches, credit, query.now)?;
         // All reads come before the second read of the versions.
         fence(Ordering::Acquire);
         let path = &matches.scratch.path;

@@ -9,7 +9,7 @@ use super::{PLAIN, SPACE, chain, check};
 use crate::{
     Matches, TargetSlot,
     arena::LineChunks,
-    lookup::SharedIndex,
+    lookup::{ChainQuery, CreditSource, SharedIndex},
     namespaces::NamespaceTable,
     runs::{RunHeads, TierSpan},
     table::{BlockRef, BlockTable},
@@ -87,7 +87,12 @@ impl Small {
 /// Returns the result of a lookup for the first slots.
 fn look<const N: usize>(core: &SharedIndex, chain: &[SequenceHash]) -> [u32; N] {
     let mut matches = Matches::default();
-    core.lookup(SPACE, chain, 0, &mut matches);
+    let query = ChainQuery {
+        space: SPACE,
+        hashes: chain,
+        now: 0,
+    };
+    core.lookup(query, CreditSource::Trusted, &mut matches);
     std::array::from_fn(|slot| matches.of(TargetSlot(slot as u32)))
 }
 
