@@ -223,10 +223,7 @@ impl IndexState {
         // A member splits twice at most: from the initial group, and from one that it joined
         // instead.
         for _ in 0..3 {
-            match self
-                .names
-                .announce(chain.slot, size, names, spot.run, spot.at)
-            {
+            match self.names.announce(chain.slot, size, names, spot) {
                 Ok(announced) => return announced.moved,
                 Err(contradiction) => {
                     let held = self.stretches_of(core, chain.slot);

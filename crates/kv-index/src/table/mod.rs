@@ -32,7 +32,7 @@ use self::{
     slot::{DISTANCES, TableSlot},
 };
 pub(crate) use self::{
-    slot::{BlockRef, RUN_BLOCKS, TableKey},
+    slot::{BlockRef, RUN_BLOCKS, TableEntry, TableKey},
     update::{NoFreeLines, NotInserted, TableFill},
 };
 use crate::{

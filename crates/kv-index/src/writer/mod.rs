@@ -28,7 +28,7 @@ use crate::{
     lookup::SharedIndex,
     namespaces::NamespaceId,
     runs::{Holders, MAX_RUNS, RunHead},
-    table::{BlockRef, NoFreeLines, NotInserted, TableFill, TableKey},
+    table::{BlockRef, NoFreeLines, NotInserted, TableEntry, TableFill},
     writer::forks::Forks,
 };
 
@@ -252,16 +252,12 @@ impl TreeWriter {
     fn insert(
         &mut self,
         core: &SharedIndex,
-        key: TableKey,
-        spot: BlockRef,
+        entry: TableEntry,
         known: impl Fn(BlockRef) -> bool,
     ) -> Result<(), NotInserted> {
         loop {
             let Self { fill, extents, .. } = self;
-            match core
-                .table
-                .insert(fill, &core.body, extents, key, spot, &known)
-            {
+            match core.table.insert(fill, &core.body, extents, entry, &known) {
                 Ok(()) => break,
                 Err(NotInserted::NoRoom) => self
                     .grow_body(core)
@@ -274,17 +270,12 @@ impl TreeWriter {
     }
 
     /// Marks a block for searches.
-    fn mark(
-        &mut self,
-        core: &SharedIndex,
-        key: TableKey,
-        spot: BlockRef,
-    ) -> Result<(), NoFreeLines> {
+    fn mark(&mut self, core: &SharedIndex, entry: TableEntry) -> Result<(), NoFreeLines> {
         loop {
             let Self { marks, extents, .. } = self;
             match core
                 .marks
-                .insert(marks, &core.body, extents, key, spot, |_| false)
+                .insert(marks, &core.body, extents, entry, |_| false)
             {
                 Err(NotInserted::NoRoom) => self.grow_body(core)?,
                 _ => return Ok(()),
@@ -292,23 +283,23 @@ impl TreeWriter {
         }
     }
 
-    fn unmark(&mut self, core: &SharedIndex, key: TableKey, spot: BlockRef) {
+    fn unmark(&mut self, core: &SharedIndex, entry: TableEntry) {
         core.marks
-            .remove(&mut self.marks, &core.body, &mut self.extents, key, spot);
+            .remove(&mut self.marks, &core.body, &mut self.extents, entry);
     }
 
-    /// Marks block `at` of a run as the end of a prompt. The mark is only a hint, so it is skipped
-    /// if there is no room.
-    fn mark_end(&mut self, core: &SharedIndex, space: u64, run: u32, at: u32) {
+    /// Marks a block as the end of a prompt. The mark is only a hint, so it is skipped if there is
+    /// no room.
+    fn mark_end(&mut self, core: &SharedIndex, space: u64, spot: BlockRef) {
+        let BlockRef { run, at } = spot;
         if at == 0
             || self.ends.contains(&(run, at))
             || self.committed(core) + END_BYTES > self.limit
         {
             return;
         }
-        let spot = BlockRef { run, at };
         let key = core.marks.key(space, self.hash(core, spot));
-        if self.mark(core, key, spot).is_ok() {
+        if self.mark(core, TableEntry { key, spot }).is_ok() {
             self.ends.insert((run, at));
         }
     }
@@ -322,8 +313,9 @@ impl TreeWriter {
             .copied()
         {
             let spot = BlockRef { run, at };
+            let key = core.marks.key(space, self.hash(core, spot));
             self.ends.remove(&(run, at));
-            self.unmark(core, core.marks.key(space, self.hash(core, spot)), spot);
+            self.unmark(core, TableEntry { key, spot });
         }
     }
 

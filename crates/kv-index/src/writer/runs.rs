@@ -8,7 +8,7 @@ use crate::{
     atomic::Ordering,
     lookup::SharedIndex,
     runs::{EXPECTED, Holders, NO_RUN, RunHead, SpeculativeBlocks, TierSpan, WHOLE},
-    table::{BlockRef, NoFreeLines, RUN_BLOCKS, TableKey},
+    table::{BlockRef, NoFreeLines, RUN_BLOCKS, TableEntry, TableKey},
 };
 
 /// Number of runs on one block from which on it counts as a fork of prompts.
@@ -171,8 +171,11 @@ impl TreeWriter {
         {
             word.store(hash.0, Ordering::Relaxed);
         }
-        let first = core.marks.key(home.key, rest[0].0);
-        if self.mark(core, first, BlockRef { run, at: 0 }).is_err() {
+        let first = TableEntry {
+            key: core.marks.key(home.key, rest[0].0),
+            spot: BlockRef { run, at: 0 },
+        };
+        if self.mark(core, first).is_err() {
             self.extents.give(&core.body, array, lines);
             self.free_runs.push(run);
             return Err(NoFreeLines);
@@ -192,7 +195,7 @@ impl TreeWriter {
         self.holders.clear(count);
         hold(&mut self.holders, count);
         if self.write_holders(core, &mut head).is_err() {
-            self.unmark(core, first, BlockRef { run, at: 0 });
+            self.unmark(core, first);
             self.extents.give(&core.body, array, lines);
             self.free_runs.push(run);
             return Err(NoFreeLines);
@@ -217,7 +220,7 @@ impl TreeWriter {
                 return Err(NoFreeLines);
             }
         }
-        self.mark_end(core, home.key, run, made - 1);
+        self.mark_end(core, home.key, BlockRef { run, at: made - 1 });
         Ok((BlockRef { run, at: 0 }, made))
     }
 
@@ -283,7 +286,8 @@ impl TreeWriter {
             }
         }
         if made >= PROMPT {
-            self.mark_end(core, home.key, run, old + made - 1);
+            let at = old + made - 1;
+            self.mark_end(core, home.key, BlockRef { run, at });
         }
         Ok((BlockRef { run, at: old }, made))
     }
@@ -311,7 +315,7 @@ impl TreeWriter {
                 let mut head = RunHead::NONE;
                 core.block_at(space, block.0, other, &mut head)
             };
-            if self.insert(core, key, spot, known).is_err() {
+            if self.insert(core, TableEntry { key, spot }, known).is_err() {
                 return number as u32;
             }
         }
@@ -376,14 +380,16 @@ impl TreeWriter {
                 run,
                 at: keep + number as u32,
             };
+            let entry = TableEntry { key, spot };
             core.table
-                .remove(&mut self.fill, &core.body, &mut self.extents, key, spot);
+                .remove(&mut self.fill, &core.body, &mut self.extents, entry);
         }
         self.blocks -= u64::from(entered - keep);
         self.unmark_ends(core, space, run, keep);
         if keep == 0 {
-            let first = core.marks.key(space, known[0].load(Ordering::Relaxed));
-            self.unmark(core, first, BlockRef { run, at: 0 });
+            let key = core.marks.key(space, known[0].load(Ordering::Relaxed));
+            let spot = BlockRef { run, at: 0 };
+            self.unmark(core, TableEntry { key, spot });
         }
         let lines = self.nodes[run as usize].lines;
         core.heads.begin(&core.body, run);
@@ -423,7 +429,7 @@ impl TreeWriter {
         if *alike >= FORK {
             let head = core.heads.get(&core.body, last.run);
             self.forks.record(core, head.depth() + last.at + 1);
-            self.mark_end(core, head.space(), last.run, last.at);
+            self.mark_end(core, head.space(), last);
         }
     }
 
