@@ -16,39 +16,31 @@
 mod check;
 mod cover;
 mod forks;
+mod key_prefetch;
+mod locate;
 mod restore;
+mod run_nodes;
 mod runs;
 mod speculative;
+mod trim;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use kv_blocks::SequenceHash;
+
+use self::{forks::Forks, run_nodes::RunNodes};
 use crate::{
     arena::{Extents, LINE_BYTES, LINE_WORDS},
     atomic::Ordering,
     lookup::SharedIndex,
-    namespaces::NamespaceId,
-    runs::{Holders, MAX_RUNS, RunHead},
+    namespaces::{NamespaceId, RunNamespace},
+    runs::{BlockRange, Holders, MAX_RUNS, RunHead},
     table::{BlockRef, NoFreeLines, NotInserted, TableEntry, TableFill},
-    writer::forks::Forks,
 };
 
 #[cfg(test)]
 pub(crate) use self::check::HeldBlocks;
-pub(crate) use self::{cover::CoverChange, runs::FreedBlocks};
-
-/// The writer's data on a run.
-#[derive(Clone, Copy, Debug, Default)]
-struct RunNode {
-    /// Runs that hang on this one.
-    children: u32,
-    /// Lines of its hashes.
-    lines: u32,
-    /// Time of the last event for it, counted in touched runs since the start.
-    touched: u64,
-    /// Its blocks without a holder.
-    unheld: u32,
-    space: Option<NamespaceId>,
-}
+pub(crate) use self::cover::CoverChange;
 
 /// Holder of the blocks of a new run.
 #[derive(Clone, Copy, Debug)]
@@ -57,11 +49,53 @@ pub(crate) enum RunHolder {
     Expected { slot: u32, expires: u64, stamp: u64 },
 }
 
-/// A namespace in the form that runs use.
+/// Consecutive blocks of a chain: known ones, or ones to make.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RunNamespace {
-    pub(crate) key: u64,
-    pub(crate) id: NamespaceId,
+pub(crate) struct ChainPart<'a> {
+    pub(crate) namespace: RunNamespace,
+    /// The block before the first one; `None` begins a sequence.
+    pub(crate) parent: Option<BlockRef>,
+    pub(crate) hashes: &'a [SequenceHash],
+}
+
+/// Blocks that left the structure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreedBlocks {
+    pub(crate) blocks: BlockRange,
+    /// The namespace of a run that was freed as a whole.
+    pub(crate) space: Option<NamespaceId>,
+}
+
+/// Effects of a change beside the structure. The caller takes them.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeEffects {
+    pub(crate) freed: Vec<FreedBlocks>,
+    /// Blocks that are not expected any more: stamp and number of blocks.
+    pub(crate) dropped: Vec<(u64, u32)>,
+    /// The parts of the last covered span that its slot held there before.
+    pub(crate) held: Vec<(u32, u32)>,
+}
+
+/// A block of a run that stays even without a holder: the current change builds on it.
+#[derive(Debug, Default)]
+struct RunPin {
+    spot: Option<BlockRef>,
+    /// Whether it has preserved a block that would have been freed.
+    preserved: bool,
+}
+
+impl RunPin {
+    fn is_in(&self, run: u32) -> bool {
+        self.spot.is_some_and(|spot| spot.run == run)
+    }
+
+    /// Returns how many blocks of a run stay, of which `needed` are held or have a child.
+    fn keep(&mut self, run: u32, needed: u32) -> u32 {
+        let spot = self.spot.filter(|spot| spot.run == run);
+        let pinned = spot.map_or(0, |spot| spot.at + 1);
+        self.preserved |= pinned > needed;
+        needed.max(pinned)
+    }
 }
 
 /// State of the writer.
@@ -70,30 +104,18 @@ pub(crate) struct TreeWriter {
     extents: Extents,
     fill: TableFill,
     marks: TableFill,
-    nodes: Vec<RunNode>,
-    free_runs: Vec<u32>,
-    /// Number of runs that hang on `(run, attach)`.
-    children: BTreeMap<(u32, u32), u32>,
     /// Marked blocks other than the first ones of runs: run and block.
     ends: BTreeSet<(u32, u32)>,
+    nodes: RunNodes,
     forks: Forks,
     holders: Holders,
     /// Maximum bytes of heads and body together with everything else.
     limit: u64,
     /// Bytes of everything else, as last reported.
     pub(crate) other_bytes: u64,
-    clock: u64,
-    /// Position of the search for a run to shed.
-    hand: usize,
     blocks: u64,
-    /// Blocks without a holder.
-    unheld: u64,
-    /// Blocks that are not expected any more: stamp and number of blocks. The caller takes them.
-    pub(crate) dropped: Vec<(u64, u32)>,
-    /// A block of a run that stays even without a holder: the current change builds on it.
-    pin: Option<BlockRef>,
-    /// Whether the pin has preserved a block that would have been freed.
-    pin_kept: bool,
+    pin: RunPin,
+    pub(crate) effects: ChangeEffects,
 }
 
 impl TreeWriter {
@@ -102,41 +124,29 @@ impl TreeWriter {
             extents: Extents::new(core.body.log2()),
             fill: TableFill::new(&core.table),
             marks: TableFill::new(&core.marks),
-            nodes: Vec::new(),
-            free_runs: Vec::new(),
-            children: BTreeMap::new(),
             ends: BTreeSet::new(),
+            nodes: RunNodes::default(),
             forks: Forks::default(),
             holders: Holders::default(),
             limit,
             other_bytes: 0,
-            clock: 0,
-            hand: 0,
             blocks: 0,
-            unheld: 0,
-            dropped: Vec::new(),
-            pin: None,
-            pin_kept: false,
+            pin: RunPin::default(),
+            effects: ChangeEffects::default(),
         }
     }
 
     /// Pins a block, and with it all blocks before it, in place of the one pinned before.
     pub(crate) fn pin(&mut self, spot: Option<BlockRef>) {
-        self.pin = spot;
+        self.pin.spot = spot;
     }
 
     /// Ends the pin; frees the blocks that stayed only for it.
-    pub(crate) fn unpin(&mut self, core: &SharedIndex, gone: &mut dyn FnMut(FreedBlocks)) {
-        let pin = self.pin.take();
-        if std::mem::take(&mut self.pin_kept)
-            && let Some(BlockRef { run, .. }) = pin
-        {
-            self.release(core, run, gone);
+    pub(crate) fn unpin(&mut self, core: &SharedIndex) {
+        let RunPin { spot, preserved } = std::mem::take(&mut self.pin);
+        if preserved && let Some(BlockRef { run, .. }) = spot {
+            self.release(core, run);
         }
-    }
-
-    fn is_pinned(&self, run: u32) -> bool {
-        self.pin.is_some_and(|pin| pin.run == run)
     }
 
     /// Returns the number of distinct blocks in the structure.
@@ -146,42 +156,38 @@ impl TreeWriter {
 
     /// Returns the number of distinct blocks with a holder.
     pub(crate) fn held_blocks(&self) -> u64 {
-        self.blocks - self.unheld
-    }
-
-    /// Records the number of a run's blocks without a holder.
-    fn note_unheld(&mut self, run: u32, unheld: u32) {
-        let before = std::mem::replace(&mut self.nodes[run as usize].unheld, unheld);
-        self.unheld = self.unheld - u64::from(before) + u64::from(unheld);
+        self.blocks - self.nodes.unheld()
     }
 
     /// Returns the maximum number of runs so far; numbers below may be free.
     pub(crate) fn runs(&self) -> u32 {
-        self.nodes.len() as u32
+        self.nodes.len()
     }
 
     /// Returns the namespace of a run; `None` while its number is free.
     pub(crate) fn space(&self, run: u32) -> Option<NamespaceId> {
-        self.nodes.get(run as usize)?.space
+        self.nodes.space(run)
+    }
+
+    /// Returns the time of the last event for a run; a higher number is later.
+    pub(crate) fn touched(&self, run: u32) -> u64 {
+        self.nodes.get(run).touched
     }
 
     /// Returns the bytes in use by blocks, holders, table and the writer's maps.
     pub(crate) fn bytes(&self) -> u64 {
-        let nodes = (self.nodes.len() - self.free_runs.len()) * size_of::<RunNode>();
-        self.extents.used() * LINE_BYTES + nodes as u64 + self.places()
+        self.extents.used() * LINE_BYTES + self.nodes.bytes() + self.end_bytes()
     }
 
-    /// Returns the bytes of the maps of positions in runs.
-    fn places(&self) -> u64 {
-        self.children.len() as u64 * KID_BYTES + self.ends.len() as u64 * END_BYTES
+    fn end_bytes(&self) -> u64 {
+        self.ends.len() as u64 * END_BYTES
     }
 
     /// Returns the bytes taken from the system permanently.
     fn committed(&self, core: &SharedIndex) -> u64 {
         let body = (self.extents.chunks() as u64) << core.body.log2();
-        let nodes =
-            (self.nodes.capacity() * size_of::<RunNode>() + self.free_runs.capacity() * 4) as u64;
-        body * LINE_BYTES + nodes + self.places() + self.extents.own_bytes() + self.other_bytes
+        let maps = self.nodes.committed() + self.end_bytes();
+        body * LINE_BYTES + maps + self.extents.own_bytes() + self.other_bytes
     }
 
     /// Returns whether the budget is exceeded, because other data beside the structure has grown.
@@ -225,10 +231,10 @@ impl TreeWriter {
 
     /// Takes a number for a new run.
     fn take_run(&mut self, core: &SharedIndex) -> Result<u32, NoFreeLines> {
-        if let Some(run) = self.free_runs.pop() {
+        if let Some(run) = self.nodes.take_free() {
             return Ok(run);
         }
-        let run = self.nodes.len() as u32;
+        let run = self.nodes.len();
         if run >= core.heads.most().min(MAX_RUNS) {
             return Err(NoFreeLines);
         }
@@ -244,7 +250,7 @@ impl TreeWriter {
             }
             core.heads.add(run, first);
         }
-        self.nodes.push(RunNode::default());
+        self.nodes.add();
         Ok(run)
     }
 
@@ -319,64 +325,12 @@ impl TreeWriter {
         }
     }
 
-    fn touch(&mut self, run: u32) {
-        self.clock += 1;
-        self.nodes[run as usize].touched = self.clock;
-    }
-
     /// Returns a run to shed: the oldest of a few dozen without children or a pin.
     pub(crate) fn oldest_leaf(&mut self) -> Option<u32> {
-        let mut oldest: Option<(u64, u32)> = None;
-        let mut seen = 0;
-        for _ in 0..self.nodes.len() {
-            self.hand = (self.hand + 1) % self.nodes.len();
-            let node = &self.nodes[self.hand];
-            if node.space.is_none() || node.children > 0 || self.is_pinned(self.hand as u32) {
-                continue;
-            }
-            if oldest.is_none_or(|(touched, _)| node.touched < touched) {
-                oldest = Some((node.touched, self.hand as u32));
-            }
-            seen += 1;
-            if seen == SAMPLE {
-                break;
-            }
-        }
-        oldest.map(|(_, run)| run)
-    }
-
-    /// Returns the hash of an existing block.
-    pub(crate) fn hash(&self, core: &SharedIndex, spot: BlockRef) -> u64 {
-        let head = core.heads.get(&core.body, spot.run);
-        hashes(core, &head)[spot.at as usize].load(Ordering::Relaxed)
-    }
-
-    /// Returns the hashes of a run's blocks.
-    pub(crate) fn hashes_of<'a>(
-        &self,
-        core: &'a SharedIndex,
-        run: u32,
-    ) -> impl Iterator<Item = u64> + use<'a> {
-        let head = core.heads.get(&core.body, run);
-        hashes(core, &head)
-            .iter()
-            .map(|word| word.load(Ordering::Relaxed))
-    }
-
-    /// Returns the position of a block by its hash.
-    pub(crate) fn find(&self, core: &SharedIndex, space: u64, hash: u64) -> Option<BlockRef> {
-        let key = core.table.key(space, hash);
-        let mut head = RunHead::NONE;
-        core.table.find(&core.body, key, |spot| {
-            core.block_at(space, hash, spot, &mut head).then_some(spot)
-        })
+        self.nodes.oldest_leaf(self.pin.spot.map(|spot| spot.run))
     }
 }
 
-/// Number of runs among which the oldest is shed.
-const SAMPLE: usize = 64;
-/// Estimated bytes of a branch in the map of children, its share of free capacity included.
-const KID_BYTES: u64 = 24;
 /// Estimated bytes of the end of a prompt.
 const END_BYTES: u64 = 16;
 
@@ -384,4 +338,9 @@ fn hashes<'a>(core: &'a SharedIndex, head: &RunHead) -> &'a [crate::atomic::Atom
     core.body
         .words(head.hashes(), head.blocks() as usize)
         .expect("the writer knows where hashes are")
+}
+
+/// Returns the number of lines for a number of words.
+fn lines_of(words: usize) -> u32 {
+    words.div_ceil(LINE_WORDS) as u32
 }

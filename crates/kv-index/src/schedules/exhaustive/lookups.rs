@@ -10,10 +10,10 @@ use crate::{
     Matches, TargetSlot,
     arena::LineChunks,
     lookup::{ChainQuery, CreditSource, SharedIndex},
-    namespaces::NamespaceTable,
+    namespaces::{NamespaceTable, RunNamespace},
     runs::{RunHeads, TierSpan},
     table::{BlockRef, BlockTable},
-    writer::{FreedBlocks, RunHolder, RunNamespace, TreeWriter},
+    writer::{ChainPart, RunHolder, TreeWriter},
 };
 
 /// A small structure and its writer.
@@ -40,7 +40,7 @@ impl Small {
         };
         let home = RunNamespace {
             key: SPACE,
-            id: NamespaceTable::default().enter(&namespace),
+            id: NamespaceTable::new(0).enter(&namespace).id,
         };
         Self {
             writer: TreeWriter::new(&core, 1 << 20),
@@ -52,10 +52,13 @@ impl Small {
     /// Makes new blocks, held by `slot` on the device.
     fn store(&mut self, slot: u32, last: Option<BlockRef>, chain: &[SequenceHash]) -> BlockRef {
         let holder = RunHolder::Confirmed { slot, tier: 0 };
-        self.writer
-            .make(&self.core, self.home, last, chain, holder)
-            .unwrap()
-            .0
+        let part = ChainPart {
+            namespace: self.home,
+            parent: last,
+            hashes: chain,
+        };
+        let made = self.writer.make(&self.core, part, holder).unwrap();
+        made.first()
     }
 
     /// Adds the first blocks of a run in a tier for `slot`.
@@ -66,9 +69,7 @@ impl Small {
             start: 0,
             end,
         };
-        self.writer
-            .cover(&self.core, run, span, true, &mut Vec::new())
-            .unwrap();
+        self.writer.cover(&self.core, run, span, true).unwrap();
     }
 
     /// Removes the first blocks of a run on the device from `slot`.
@@ -79,8 +80,7 @@ impl Small {
             start: 0,
             end,
         };
-        self.writer
-            .uncover(&self.core, run, span, &mut |_: FreedBlocks| {});
+        self.writer.uncover(&self.core, run, span);
     }
 }
 
