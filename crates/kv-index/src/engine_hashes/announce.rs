@@ -92,12 +92,8 @@ impl EngineHashTable {
             }
             let anothers =
                 author.is_some_and(|author| author != stint && author != HashWriter::Several);
-            if let Some(of) = self
-                .groups
-                .member_mut(member)
-                .filter(|_| task.agreed && anothers)
-            {
-                of.proven = true;
+            if task.agreed && anothers {
+                self.groups.prove(member);
             }
         }
         let moved = self.moved_away(task);

@@ -94,14 +94,9 @@ impl IndexState {
             for (stretch, elsewhere) in by_faster_tiers(*span, start..end, &spans) {
                 let kind = ChangeKind::Stored { elsewhere };
                 let target = self.targets.get(span.slot).target;
-                let held = run.change(
-                    target,
-                    tier(*span),
-                    kind,
-                    stretch.start as usize..stretch.end as usize,
-                );
+                let blocks = stretch.start as usize..stretch.end as usize;
                 told.push(ExportedBlocks {
-                    change: held,
+                    change: run.change(target, tier(*span), kind, blocks),
                     lead: mem::take(&mut lead),
                 });
             }
