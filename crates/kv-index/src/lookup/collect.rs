@@ -2,46 +2,13 @@
 //! each target's share ends, until no target is left.
 
 use super::{
-    SharedIndex, area::CreditedArea, matches::Matches, probes::ProbeRound, query::CreditSource,
+    SharedIndex,
+    area::CreditedArea,
+    matches::Matches,
+    query::CreditSource,
+    scratch::{PathStep, Scratch, WalkSlots},
 };
-use crate::runs::{NO_RUN, RunHead, TierSpan, WHOLE};
-
-/// One run on the path from the root to the deepest block, and the number of its blocks on that
-/// path.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PathStep {
-    pub(super) run: u32,
-    pub(super) limit: u32,
-    pub(super) head: RunHead,
-}
-
-impl PathStep {
-    /// An empty step.
-    pub(super) const NONE: Self = Self {
-        run: NO_RUN,
-        limit: 0,
-        head: RunHead::NONE,
-    };
-}
-
-/// Buffers of a lookup.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    pub(super) probes: ProbeRound,
-    /// From the deepest run to the root.
-    pub(super) path: Vec<PathStep>,
-    slots: WalkSlots,
-    spans: Vec<(TierSpan, u64)>,
-}
-
-/// Bits of slots on the walk from the root down.
-#[derive(Debug, Default)]
-struct WalkSlots {
-    /// Slots that hold all blocks before the current run and are not processed in it yet.
-    alive: Vec<u64>,
-    /// Slots that also hold all of the current run.
-    pass: Vec<u64>,
-}
+use crate::runs::{NO_RUN, TierSpan, WHOLE};
 
 /// The current run: the number of blocks before it, and of its own blocks on the path.
 #[derive(Clone, Copy)]

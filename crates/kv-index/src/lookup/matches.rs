@@ -1,5 +1,6 @@
 //! The result of a lookup.
 
+use super::scratch::Scratch;
 use crate::runs::{EXPECTED, TierSpan, each_bit};
 
 /// Small number of a registered target inside one index, assigned in order of registration from 0.
@@ -29,7 +30,7 @@ pub struct Matches {
     pub(crate) bits: Vec<u64>,
     pub(crate) singles: Vec<(u32, u32)>,
     pub(crate) mixed: Vec<MixedHolding>,
-    pub(crate) scratch: super::collect::Scratch,
+    pub(crate) scratch: Scratch,
 }
 
 impl Matches {

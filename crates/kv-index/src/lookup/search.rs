@@ -10,9 +10,9 @@ use kv_blocks::SequenceHash;
 
 use super::{
     SharedIndex,
-    collect::PathStep,
     probes::{PARTS, ProbeRound},
     query::{ChainBlock, ChainQuery},
+    scratch::PathStep,
 };
 use crate::{
     arena::prefetch,

@@ -1,7 +1,7 @@
 //! The writer's operations on the table.
 
 use super::{
-    BlockTable, FULL_PERCENT, LineScan, SPARSE_PERCENT, search,
+    block_table::{BlockTable, LineScan, search},
     segment::{MOST_LINES, Segment},
     slot::{BlockRef, DISTANCES, MOST_DISPLACED, TableEntry, TableSlot},
 };
@@ -9,6 +9,11 @@ use crate::{
     arena::{Extents, LINE_WORDS, LineChunks},
     atomic::{AtomicU64, Ordering},
 };
+
+/// Maximum load of a segment, percent.
+const FULL_PERCENT: usize = 74;
+/// Load below which it shrinks, percent.
+const SPARSE_PERCENT: usize = 40;
 
 /// No lines are left for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

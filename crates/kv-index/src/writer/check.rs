@@ -4,7 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{TreeWriter, hashes, lines_of};
+use super::{
+    TreeWriter,
+    tree_writer::{hashes, lines_of},
+};
 use crate::{
     arena::LINE_WORDS,
     atomic::Ordering,

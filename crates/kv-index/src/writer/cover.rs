@@ -1,6 +1,6 @@
 //! Changes of a run's holders.
 
-use super::{ChangeEffects, TreeWriter, lines_of};
+use super::{ChangeEffects, TreeWriter, tree_writer::lines_of};
 use crate::{
     atomic::Ordering,
     lookup::SharedIndex,

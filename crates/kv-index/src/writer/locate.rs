@@ -2,7 +2,7 @@
 
 use kv_blocks::SequenceHash;
 
-use super::{ChainPart, TreeWriter, hashes};
+use super::{ChainPart, TreeWriter, tree_writer::hashes};
 use crate::{
     atomic::{AtomicU64, Ordering},
     lookup::SharedIndex,

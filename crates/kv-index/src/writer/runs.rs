@@ -2,7 +2,11 @@
 
 use kv_blocks::SequenceHash;
 
-use super::{ChainPart, RunHolder, TreeWriter, hashes, key_prefetch::KeyPrefetch, lines_of};
+use super::{
+    ChainPart, RunHolder, TreeWriter,
+    key_prefetch::KeyPrefetch,
+    tree_writer::{hashes, lines_of},
+};
 use crate::{
     arena::LINE_WORDS,
     atomic::Ordering,

@@ -1,6 +1,10 @@
 //! Removal of blocks from the end of runs.
 
-use super::{FreedBlocks, TreeWriter, hashes, key_prefetch::KeyPrefetch, lines_of};
+use super::{
+    FreedBlocks, TreeWriter,
+    key_prefetch::KeyPrefetch,
+    tree_writer::{hashes, lines_of},
+};
 use crate::{
     arena::LINE_WORDS,
     atomic::Ordering,
