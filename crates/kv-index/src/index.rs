@@ -281,12 +281,8 @@ impl KvIndex {
         now: Moment,
         matches: &mut [Matches],
     ) {
-        let query = ChainQuery {
-            space: space.0,
-            hashes: &[],
-            now: nanoseconds(now),
-        };
-        self.core.lookup_batch(query, chains, matches);
+        self.core
+            .lookup_batch(space.0, chains, nanoseconds(now), matches);
     }
 
     /// Returns every target that holds at least the first block of `chain`, in the order of

@@ -51,17 +51,17 @@ impl SharedIndex {
         self.conclude(query, credit, matches);
     }
 
-    /// Does several lookups at once, so that their cache misses overlap. `query` has everything but
-    /// the chains.
+    /// Does several lookups at once, so that their cache misses overlap.
     pub(crate) fn lookup_batch(
         &self,
-        query: ChainQuery<'_>,
+        space: u64,
         chains: &[&[SequenceHash]],
+        now: u64,
         matches: &mut [Matches],
     ) {
         assert_eq!(chains.len(), matches.len(), "one answer per chain");
         for (chains, matches) in chains.chunks(TOGETHER).zip(matches.chunks_mut(TOGETHER)) {
-            self.lookup_together(query, chains, matches);
+            self.lookup_together(space, chains, now, matches);
         }
     }
 
@@ -69,11 +69,12 @@ impl SharedIndex {
     #[inline]
     fn lookup_together(
         &self,
-        query: ChainQuery<'_>,
+        space: u64,
         chains: &[&[SequenceHash]],
+        now: u64,
         matches: &mut [Matches],
     ) {
-        let of = |hashes| ChainQuery { hashes, ..query };
+        let of = |hashes| ChainQuery { space, hashes, now };
         for (chain, matches) in chains
             .iter()
             .zip(&mut *matches)
