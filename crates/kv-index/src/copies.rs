@@ -24,7 +24,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::table::BlockRef;
+use crate::{runs::BlockRange, table::BlockRef};
 
 /// Maximum counted blocks of one target; a further one counts as held once, however often it is
 /// stored.
@@ -87,6 +87,29 @@ impl Copies {
             self.spares += 1;
         }
         self.confirm(key);
+    }
+
+    /// Counts copies for blocks that were stored; those in `held` were held before, so they are
+    /// copies, or repetitions as long as `repeats`: it ends with the first block that was not held.
+    pub(crate) fn store(&mut self, blocks: BlockRange, held: &[(u32, u32)], repeats: &mut bool) {
+        let run = blocks.run;
+        let mut next = blocks.start;
+        for (start, end) in held.iter().copied() {
+            *repeats &= start == next;
+            next = end;
+            if *repeats && self.is_empty() {
+                continue;
+            }
+            for at in start..end {
+                let spot = BlockRef { run, at };
+                if *repeats {
+                    self.confirm(spot)
+                } else {
+                    self.add(spot)
+                }
+            }
+        }
+        *repeats &= next == blocks.end;
     }
 
     /// Confirms a block's credit: the target certainly has the block.

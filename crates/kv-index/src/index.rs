@@ -6,57 +6,25 @@ use std::{
     time::Duration,
 };
 
-use kv_blocks::{HashScheme, IndexUpdate, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
+use kv_blocks::{IndexUpdate, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    ChangeFeed, DumpCursor, DumpRow, ExportCursor, ExportedBlocks, IndexStats, LoadSummary,
-    Matches, Overlap, SaveSummary, SnapshotError, SpeculationId, TargetDigest, TargetSlot,
-    UpdateOutcome,
-    arena::{LINE_BYTES, LineChunks},
+    ChangeFeed, DumpCursor, DumpRow, ExportCursor, ExportedBlocks, IndexSettings, IndexStats,
+    LoadSummary, Matches, Overlap, SaveSummary, SnapshotError, SpeculationId, TargetDigest,
+    TargetSlot, UpdateOutcome,
+    arena::LineChunks,
     index_lock::IndexLock,
-    lookup::SharedIndex,
+    lookup::{ChainQuery, CreditSource, SharedIndex},
+    memory_sizes::MemorySizes,
     namespaces,
+    orphans::HashKeyedBlocks,
     overlaps::overlaps,
-    runs::{MAX_RUNS, RunHeads},
+    runs::RunHeads,
     snapshot,
-    state::{ClearScope, IndexState, SpeculationKind},
+    state::{ClearScope, ExpectedChain, IndexState, SpeculationKind},
     table::BlockTable,
 };
-
-/// Settings of an index.
-#[derive(Clone, Debug)]
-pub struct IndexSettings {
-    /// Hash scheme from tokens to block hashes.
-    pub scheme: HashScheme,
-    /// Maximum bytes of the index; at the limit unconfirmed entries are dropped first, then the
-    /// oldest ends of chains, which are counted as shed.
-    pub memory_budget: u64,
-    /// Maximum speculative and predicted entries; beyond it the least recently used are pruned.
-    pub prediction_max_blocks: u64,
-    /// Minimum lifetime of a speculative entry while the target's stream has a loss: the lost
-    /// announcement may be the one that would confirm the entry, and much of the computed content
-    /// would be forgotten.
-    pub unconfirmed_ttl: Duration,
-    /// Share of `prediction_max_blocks` that pruning leaves, 0 to 1.
-    pub prune_target_ratio: f64,
-    /// A random number. With it an attacker could choose prompts, salts and names that collide in
-    /// one place of a table; 0 is for tests.
-    pub secret: u64,
-}
-
-impl Default for IndexSettings {
-    fn default() -> Self {
-        Self {
-            scheme: HashScheme::default(),
-            memory_budget: 512 << 20,
-            prediction_max_blocks: 1 << 20,
-            unconfirmed_ttl: Duration::from_secs(120),
-            prune_target_ratio: 0.8,
-            secret: 0,
-        }
-    }
-}
 
 /// Index of the blocks that each target holds.
 ///
@@ -168,7 +136,14 @@ impl KvIndex {
         hashes: &[SequenceHash],
         tier: Tier,
     ) -> UpdateOutcome {
-        self.with(|books, core| books.store_hashes(core, target, namespace, parent, hashes, tier))
+        let blocks = HashKeyedBlocks {
+            namespace: namespace.clone(),
+            space: self.namespace_key(namespace).0,
+            parent,
+            hashes: hashes.to_vec(),
+            tier,
+        };
+        self.with(|books, core| books.store_hashes(core, target, blocks))
     }
 
     /// Removes blocks named by their plain rolling hashes from one tier.
@@ -286,7 +261,12 @@ impl KvIndex {
         now: Moment,
         matches: &mut Matches,
     ) {
-        self.core.lookup(space.0, chain, nanoseconds(now), matches);
+        let query = ChainQuery {
+            space: space.0,
+            hashes: chain,
+            now: nanoseconds(now),
+        };
+        self.core.lookup(query, CreditSource::Trusted, matches);
     }
 
     /// Does several lookups at once, so that their cache misses overlap.
@@ -313,12 +293,12 @@ impl KvIndex {
         chain: &[SequenceHash],
         now: Moment,
     ) -> Vec<Overlap> {
-        overlaps(
-            &self.core,
-            self.namespace_key(namespace).0,
-            chain,
-            nanoseconds(now),
-        )
+        let query = ChainQuery {
+            space: self.namespace_key(namespace).0,
+            hashes: chain,
+            now: nanoseconds(now),
+        };
+        overlaps(&self.core, query)
     }
 
     /// Adds speculative entries for `chain` on `target` until `now + ttl`, because a request was
@@ -332,13 +312,14 @@ impl KvIndex {
         now: Moment,
         ttl: Duration,
     ) -> SpeculationId {
-        self.promise(
-            target,
+        let expected = ExpectedChain {
+            kind: SpeculationKind::Speculative,
             namespace,
-            chain,
-            now,
-            (SpeculationKind::Speculative, ttl),
-        )
+            hashes: chain,
+            since: nanoseconds(now),
+            ttl,
+        };
+        self.with(|books, core| books.speculate(core, target, expected))
     }
 
     /// Adds predicted entries, for a target without trustworthy events: nothing will confirm them,
@@ -351,25 +332,14 @@ impl KvIndex {
         now: Moment,
         ttl: Duration,
     ) -> SpeculationId {
-        self.promise(
-            target,
+        let expected = ExpectedChain {
+            kind: SpeculationKind::Predicted,
             namespace,
-            chain,
-            now,
-            (SpeculationKind::Predicted, ttl),
-        )
-    }
-
-    fn promise(
-        &self,
-        target: Target,
-        namespace: &Namespace,
-        chain: &[SequenceHash],
-        now: Moment,
-        (kind, ttl): (SpeculationKind, Duration),
-    ) -> SpeculationId {
-        let now = nanoseconds(now);
-        self.with(|books, core| books.speculate(core, target, namespace, chain, now, (kind, ttl)))
+            hashes: chain,
+            since: nanoseconds(now),
+            ttl,
+        };
+        self.with(|books, core| books.speculate(core, target, expected))
     }
 
     /// Takes back the entries of [`KvIndex::speculate`] or [`KvIndex::predict`], because the target
@@ -509,40 +479,4 @@ fn given_up() -> io::Error {
 /// Returns a moment in the unit of runs, nanoseconds.
 fn nanoseconds(moment: Moment) -> u64 {
     u64::try_from(moment.since_start().as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Sizes of the memory areas for a budget.
-struct MemorySizes {
-    body_log2: u32,
-    body_chunks: usize,
-    slabs_log2: u32,
-    slabs: usize,
-    segments_log2: u32,
-}
-
-impl MemorySizes {
-    fn of(budget: u64) -> Self {
-        // Chunks of huge pages; smaller ones for a small budget, so that it can be used up.
-        let body_log2 = (budget / LINE_BYTES / 64).max(1).ilog2().clamp(4, 15);
-        let slabs_log2 = body_log2.saturating_sub(6).max(2);
-        let lines = usize::try_from(budget / LINE_BYTES).unwrap_or(usize::MAX);
-        Self {
-            body_log2,
-            body_chunks: (lines >> body_log2).clamp(1, (u32::MAX >> body_log2) as usize),
-            slabs_log2,
-            // A run has at least a head and a line of hashes.
-            slabs: (lines / 2).min(MAX_RUNS as usize).div_ceil(1 << slabs_log2),
-            // Few, so that the directory stays in the first-level cache; but enough that a segment
-            // of a full table takes at most half a chunk.
-            segments_log2: {
-                let few = (budget >> 11).max(1).ilog2().clamp(4, 7);
-                (budget >> 19)
-                    .max(1)
-                    .ilog2()
-                    .clamp(few, 10)
-                    .max((budget >> 21).max(1).ilog2())
-                    .min(16)
-            },
-        }
-    }
 }

@@ -85,6 +85,7 @@ mod export;
 mod index;
 mod index_lock;
 mod lookup;
+mod memory_sizes;
 mod namespaces;
 mod orphans;
 mod overlaps;
@@ -92,6 +93,7 @@ mod report;
 mod runs;
 #[cfg(test)]
 mod schedules;
+mod settings;
 mod snapshot;
 mod state;
 mod table;
@@ -99,11 +101,12 @@ mod writer;
 
 pub use changes::{BlockChange, ChangeFeed, ChangeKind, LaggedError};
 pub use export::{ExportCursor, ExportedBlocks};
-pub use index::{IndexSettings, KvIndex, NamespaceKey};
+pub use index::{KvIndex, NamespaceKey};
 pub use lookup::{Matches, TargetSlot};
 pub use namespaces::salt_digest;
 pub use report::{
     DumpCursor, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks, UpdateOutcome,
 };
+pub use settings::IndexSettings;
 pub use snapshot::SnapshotError;
 pub use state::{LoadSummary, SaveSummary, SpeculationId};

@@ -13,10 +13,19 @@ use xxhash_rust::xxh3::Xxh3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct NamespaceId(u32);
 
+/// A namespace in the form that runs use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunNamespace {
+    pub(crate) key: u64,
+    pub(crate) id: NamespaceId,
+}
+
 /// A namespace in use.
 #[derive(Debug)]
 pub(crate) struct NamespaceEntry {
     pub(crate) namespace: Arc<Namespace>,
+    /// Its key in this index.
+    key: u64,
     /// Digest, equal on every machine.
     pub(crate) digest: u64,
     pub(crate) salt_digest: Option<Arc<str>>,
@@ -24,16 +33,11 @@ pub(crate) struct NamespaceEntry {
     bytes: u64,
 }
 
-impl NamespaceEntry {
-    /// Returns the namespace's key in an index with this secret.
-    pub(crate) fn key(&self, secret: u64) -> u64 {
-        key(&self.namespace, secret)
-    }
-}
-
 /// All namespaces in use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct NamespaceTable {
+    /// Makes keys unpredictable.
+    secret: u64,
     by_namespace: HashMap<Arc<Namespace>, NamespaceId>,
     slots: Vec<Option<NamespaceEntry>>,
     free: Vec<u32>,
@@ -41,6 +45,17 @@ pub(crate) struct NamespaceTable {
 }
 
 impl NamespaceTable {
+    /// Creates an empty table.
+    pub(crate) fn new(secret: u64) -> Self {
+        Self {
+            secret,
+            by_namespace: HashMap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            bytes: 0,
+        }
+    }
+
     pub(crate) fn find(&self, namespace: &Namespace) -> Option<NamespaceId> {
         self.by_namespace.get(namespace).copied()
     }
@@ -51,16 +66,31 @@ impl NamespaceTable {
             .expect("whoever has the number keeps the namespace in use")
     }
 
-    /// Returns the number of a namespace and adds one use.
-    pub(crate) fn enter(&mut self, namespace: &Namespace) -> NamespaceId {
-        if let Some(id) = self.find(namespace) {
-            self.keep(id);
-            return id;
-        }
+    /// Returns a namespace in use in the form that runs use.
+    pub(crate) fn in_runs(&self, id: NamespaceId) -> RunNamespace {
+        let key = self.get(id).key;
+        RunNamespace { key, id }
+    }
+
+    /// Adds one use of a namespace, which the caller removes later.
+    pub(crate) fn enter(&mut self, namespace: &Namespace) -> RunNamespace {
+        let id = match self.find(namespace) {
+            Some(id) => {
+                self.keep(id);
+                id
+            }
+            None => self.add(namespace),
+        };
+        self.in_runs(id)
+    }
+
+    /// Adds a namespace with one use.
+    fn add(&mut self, namespace: &Namespace) -> NamespaceId {
         let namespace = Arc::new(namespace.clone());
         let names = namespace.model.len() + length(&namespace.lora) + length(&namespace.salt);
         let bytes = 256 + names as u64;
         let space = NamespaceEntry {
+            key: key(&namespace, self.secret),
             digest: digest(&namespace),
             salt_digest: namespace.salt.as_deref().map(salt_digest),
             namespace: Arc::clone(&namespace),

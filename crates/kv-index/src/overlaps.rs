@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 
-use kv_blocks::{SequenceHash, Target};
+use kv_blocks::Target;
 
 use crate::{
     Matches, Overlap, TierBlocks,
     atomic::Ordering,
-    lookup::{MixedHolding, SharedIndex},
+    lookup::{ChainQuery, CreditSource, MixedHolding, SharedIndex},
 };
 
 thread_local! {
@@ -15,19 +15,14 @@ thread_local! {
     static SCRATCH: Cell<Matches> = Cell::default();
 }
 
-/// Returns every target that holds, or announced, at least the first block of `chain`, in the order
-/// of targets.
-pub(crate) fn overlaps(
-    core: &SharedIndex,
-    space: u64,
-    chain: &[SequenceHash],
-    now: u64,
-) -> Vec<Overlap> {
+/// Returns every target that holds, or announced, at least the first block of the chain, in the
+/// order of targets.
+pub(crate) fn overlaps(core: &SharedIndex, query: ChainQuery<'_>) -> Vec<Overlap> {
     let mut matches = SCRATCH.take();
     let mut overlaps = Vec::new();
     loop {
         let assignments = core.assignments.load(Ordering::Acquire);
-        core.lookup(space, chain, now, &mut matches);
+        core.lookup(query, CreditSource::Trusted, &mut matches);
         each(core, &matches, |target, blocks, present| {
             overlaps.push(Overlap {
                 target,
@@ -37,7 +32,7 @@ pub(crate) fn overlaps(
             });
         });
         if core.doubts.load(Ordering::Acquire) > 0 {
-            doubted(core, space, chain, now, &mut matches, &mut overlaps);
+            doubted(core, query, &mut matches, &mut overlaps);
         }
         // A slot reassigned meanwhile would credit one target with the blocks of another.
         if core.assignments.load(Ordering::Acquire) == assignments {
@@ -53,14 +48,12 @@ pub(crate) fn overlaps(
 /// Adds untrusted targets, with their expected and their announced blocks.
 fn doubted(
     core: &SharedIndex,
-    space: u64,
-    chain: &[SequenceHash],
-    now: u64,
+    query: ChainQuery<'_>,
     matches: &mut Matches,
     overlaps: &mut Vec<Overlap>,
 ) {
     let trusted = overlaps.len();
-    core.lookup_untrusted(space, chain, now, false, matches);
+    core.lookup(query, CreditSource::Expected, matches);
     each(core, matches, |target, blocks, present| {
         overlaps.push(Overlap {
             target,
@@ -69,7 +62,7 @@ fn doubted(
             present,
         });
     });
-    core.lookup_untrusted(space, chain, now, true, matches);
+    core.lookup(query, CreditSource::Announced, matches);
     each(core, matches, |target, announced, _| {
         match overlaps[trusted..]
             .iter_mut()

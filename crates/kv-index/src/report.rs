@@ -16,6 +16,32 @@ pub struct UpdateOutcome {
     pub ignored: u32,
 }
 
+impl UpdateOutcome {
+    /// Returns the outcome of an update of `blocks` blocks, `applied` of which had an effect.
+    pub(crate) fn applied(applied: u32, blocks: usize) -> Self {
+        let all = count(blocks);
+        let applied = applied.min(all);
+        Self {
+            applied,
+            orphans: 0,
+            ignored: all - applied,
+        }
+    }
+
+    /// Returns the outcome of a store of `blocks` blocks without a usable parent.
+    pub(crate) fn orphaned(blocks: usize) -> Self {
+        Self {
+            orphans: count(blocks),
+            ..Self::default()
+        }
+    }
+}
+
+/// Returns a number of blocks in 32 bits.
+pub(crate) fn count(blocks: usize) -> u32 {
+    u32::try_from(blocks).unwrap_or(u32::MAX)
+}
+
 /// Blocks per tier, each block counted once, in its best tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierBlocks {

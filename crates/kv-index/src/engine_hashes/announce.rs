@@ -21,7 +21,7 @@ pub(super) fn is_long(name: EngineHash) -> bool {
 struct Announcement<'a> {
     names: &'a [EngineHash],
     /// The block of the first hash.
-    at: u32,
+    first: BlockRef,
     sheet: u32,
     family: u32,
     size: BlockSize,
@@ -35,7 +35,7 @@ struct Announcement<'a> {
 }
 
 impl EngineHashTable {
-    /// Records that a member's engine calls block `at + i` of `run` by `names[i]`; its blocks are
+    /// Records that a member's engine calls the blocks from `first` on by `names`; its blocks are
     /// of `size`. Records nothing if the member does not exist or may not announce that size.
     ///
     /// # Errors
@@ -48,12 +48,11 @@ impl EngineHashTable {
         member: u32,
         size: BlockSize,
         names: &[EngineHash],
-        run: u32,
-        at: u32,
+        first: BlockRef,
     ) -> Result<AnnounceOutcome, HashConflict> {
         debug_assert!(
-            at as usize + names.len() <= RUN_BLOCKS as usize,
-            "{} blocks from {at} on in a run",
+            first.at as usize + names.len() <= RUN_BLOCKS as usize,
+            "{} blocks from {first:?} on in a run",
             names.len()
         );
         // Twice as fast as new hashes arrive, so that unused ones cannot accumulate.
@@ -65,14 +64,14 @@ impl EngineHashTable {
             return Ok(AnnounceOutcome::default());
         };
         let (family, stint) = (of.family, HashWriter::Stint(of.stint));
-        let sheet = self.sheet(run, family, size);
+        let sheet = self.sheet(first.run, family, size);
         let author = Some(self.run_hashes.get(sheet))
             .filter(|sheet| !sheet.is_empty())
             .map(|sheet| sheet.author);
         let alone = self.groups.is_alone(family);
         let mut task = Announcement {
             names,
-            at,
+            first,
             sheet,
             family,
             size,
@@ -93,29 +92,36 @@ impl EngineHashTable {
             }
             let anothers =
                 author.is_some_and(|author| author != stint && author != HashWriter::Several);
-            if let Some(of) = self
-                .groups
-                .member_mut(member)
-                .filter(|_| task.agreed && anothers)
-            {
-                of.proven = true;
+            if task.agreed && anothers {
+                self.groups.prove(member);
             }
         }
-        let sheet_now = self.run_hashes.get(sheet);
-        let named_again = |spot: &BlockRef| {
-            let name = spot
-                .at
-                .checked_sub(at)
-                .and_then(|line| names.get(line as usize));
-            spot.run == run && name.is_some_and(|name| sheet_now.has(spot.at, *name))
-        };
-        task.moved.retain(|spot| !named_again(spot));
+        let moved = self.moved_away(task);
         self.free_if_empty(sheet);
-        taken.map(|()| AnnounceOutcome { moved: task.moved })
+        taken.map(|()| AnnounceOutcome { moved })
+    }
+
+    /// Returns the blocks whose hashes an announcement gave to others, without those that it named
+    /// again.
+    fn moved_away(&self, task: Announcement<'_>) -> Vec<BlockRef> {
+        let Announcement {
+            mut moved,
+            names,
+            first,
+            ..
+        } = task;
+        let sheet = self.run_hashes.get(task.sheet);
+        let named_again = |spot: &BlockRef| {
+            let line = spot.at.checked_sub(first.at);
+            let name = line.and_then(|line| names.get(line as usize));
+            spot.run == first.run && name.is_some_and(|name| sheet.has(spot.at, *name))
+        };
+        moved.retain(|spot| !named_again(spot));
+        moved
     }
 
     fn take(&mut self, task: &mut Announcement<'_>) -> Result<(), HashConflict> {
-        let (mut left, mut at) = (task.names, task.at);
+        let (mut left, mut at) = (task.names, task.first.at);
         while !left.is_empty() {
             // Most announcements repeat one of another member: that needs a comparison and no
             // search.
@@ -219,7 +225,7 @@ impl EngineHashTable {
     /// Erases the hashes of a refused announcement; the blocks had none before.
     fn take_back(&mut self, task: &Announcement<'_>) {
         for at in task.wrote.iter().rev() {
-            let name = task.names[(at - task.at) as usize];
+            let name = task.names[(at - task.first.at) as usize];
             self.erase(
                 self.key(task.family, task.size, name),
                 HashSlot {

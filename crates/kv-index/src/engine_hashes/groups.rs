@@ -73,6 +73,13 @@ impl HashGroups {
         self.members.get_mut(slot as usize)?.as_mut()
     }
 
+    /// Records that a member's engine gives the same content the same hash as another member's.
+    pub(super) fn prove(&mut self, slot: u32) {
+        if let Some(member) = self.member_mut(slot) {
+            member.proven = true;
+        }
+    }
+
     /// Returns all members by slot, with whether they are in an initial group.
     pub(super) fn members(&self) -> impl Iterator<Item = (u32, &GroupMember, bool)> {
         let common = |member: &GroupMember| self.groups[member.family as usize].common.is_some();

@@ -13,8 +13,8 @@
 
 use std::hint::black_box;
 
-use super::RUN_BLOCKS;
-
+/// Blocks of one run that an entry can tell apart.
+pub(super) const RUN_BLOCKS: u32 = 1 << 14;
 /// Bits of a digest in an entry.
 const PRINT_BITS: u32 = 18;
 /// No entry: prints are never 0.

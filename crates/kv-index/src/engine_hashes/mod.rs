@@ -32,13 +32,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::{
     groups::HashGroups,
-    hash_index::{HashIndex, HashSlot, HashTag},
+    hash_index::{HashIndex, HashSlot, HashTag, RUN_BLOCKS},
     run_hash_table::RunHashTable,
     run_hashes::{HashWriter, RunHashes},
 };
 
-/// Maximum blocks of one run.
-pub(crate) const RUN_BLOCKS: u32 = 1 << 14;
 /// Hashes looked up together, their cache misses overlapping.
 const BATCH: usize = 32;
 /// Hashes of groups without members that are freed at once, under one hold of the writer's lock.

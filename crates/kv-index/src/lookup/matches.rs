@@ -1,6 +1,7 @@
 //! The result of a lookup.
 
-use crate::runs::each_bit;
+use super::scratch::Scratch;
+use crate::runs::{EXPECTED, TierSpan, each_bit};
 
 /// Small number of a registered target inside one index, assigned in order of registration from 0.
 /// A cleared target gets another slot; its old one has no target ([`crate::KvIndex::target`]) until
@@ -29,7 +30,7 @@ pub struct Matches {
     pub(crate) bits: Vec<u64>,
     pub(crate) singles: Vec<(u32, u32)>,
     pub(crate) mixed: Vec<MixedHolding>,
-    pub(crate) scratch: super::collect::Scratch,
+    pub(crate) scratch: Scratch,
 }
 
 impl Matches {
@@ -98,5 +99,103 @@ impl Matches {
         let level =
             (0..self.depths.len()).find(|level| self.bits[level * self.width + word] & bit != 0);
         level.map_or(0, |level| self.depths[level])
+    }
+}
+
+impl Matches {
+    #[inline]
+    pub(super) fn single(&mut self, slot: u32, depth: u32) {
+        if depth > 0 {
+            self.singles.push((slot, depth));
+        }
+    }
+
+    /// Ends the shares of all slots in `alive` at `depth`.
+    #[inline]
+    pub(super) fn level(&mut self, depth: u32, alive: &[u64]) {
+        if alive.iter().any(|word| *word != 0) {
+            self.depths.push(depth);
+            self.bits.extend_from_slice(alive);
+        }
+    }
+
+    /// Ends the shares of the slots in `alive` and `bits` at `depth`; they leave `alive`.
+    #[inline]
+    pub(super) fn level_of(&mut self, depth: u32, alive: &mut [u64], bits: impl Fn(usize) -> u64) {
+        let any = alive
+            .iter()
+            .enumerate()
+            .fold(0, |any, (number, alive)| any | *alive & bits(number));
+        if any == 0 {
+            return;
+        }
+        if depth > 0 {
+            self.depths.push(depth);
+            self.bits.extend(
+                alive
+                    .iter()
+                    .enumerate()
+                    .map(|(number, alive)| *alive & bits(number)),
+            );
+        }
+        for (number, alive) in alive.iter_mut().enumerate() {
+            *alive &= !bits(number);
+        }
+    }
+
+    /// Records the tiers of the first `reach` blocks of a slot's share in one run, unless they are
+    /// only on the device.
+    pub(super) fn add_mixed(
+        &mut self,
+        slot: u32,
+        leading: u32,
+        spans: &[(TierSpan, u64)],
+        reach: u32,
+    ) {
+        let at = self
+            .mixed
+            .iter()
+            .position(|mixed| mixed.slot == slot)
+            .unwrap_or_else(|| {
+                self.mixed.push(MixedHolding {
+                    slot,
+                    best: [0; 5],
+                    present: [0; 4],
+                });
+                self.mixed.len() - 1
+            });
+        let mixed = &mut self.mixed[at];
+        // Nothing changes between two borders, so one check each is enough.
+        let mut from = 0;
+        while from < reach {
+            let borders = spans
+                .iter()
+                .flat_map(|(span, _)| [span.start, span.end])
+                .chain([leading]);
+            let to = borders
+                .filter(|border| *border > from)
+                .min()
+                .unwrap_or(reach)
+                .min(reach);
+            let mut tiers = u32::from(from < leading);
+            for (span, _) in spans
+                .iter()
+                .filter(|(span, _)| span.start <= from && from < span.end)
+            {
+                tiers |= 1 << span.tier;
+            }
+            let best = tiers.trailing_zeros();
+            if best > 0 {
+                mixed.best[best as usize] += to - from;
+            }
+            for (tier, present) in mixed.present.iter_mut().enumerate().skip(1) {
+                *present += if tiers >> tier & 1 == 1 { to - from } else { 0 };
+            }
+            debug_assert!(
+                tiers != 0 && best <= EXPECTED,
+                "within reach every block is somewhere"
+            );
+            from = to;
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The probes of one search round, and the statistics on how searches end.
 
-use super::SharedIndex;
+use super::{KNOWN_ENDS, SharedIndex};
 use crate::{
     atomic::Ordering,
     table::{DirectoryState, HomeLine, LineId, TableKey},
@@ -8,8 +8,6 @@ use crate::{
 
 /// Maximum probes of a round: all of the first one, or all of a later one.
 const PROBES: usize = 8;
-/// Number of remembered depths at which prompts diverge most often.
-pub(crate) const KNOWN_ENDS: usize = 3;
 /// Number of parts into which a round cuts the rest.
 pub(super) const PARTS: usize = 8;
 

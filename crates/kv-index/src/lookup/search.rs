@@ -10,8 +10,9 @@ use kv_blocks::SequenceHash;
 
 use super::{
     SharedIndex,
-    collect::PathStep,
     probes::{PARTS, ProbeRound},
+    query::{ChainBlock, ChainQuery},
+    scratch::PathStep,
 };
 use crate::{
     arena::prefetch,
@@ -28,22 +29,17 @@ const FEW: usize = 4 * PARTS;
 impl SharedIndex {
     /// Starts a search: prefetches everything that the first round reads.
     #[inline]
-    pub(super) fn probe(&self, space: u64, chain: &[SequenceHash], probes: &mut ProbeRound) {
-        probes.begin(self, chain.len());
-        self.ask(space, chain, probes);
+    pub(super) fn probe(&self, query: ChainQuery<'_>, probes: &mut ProbeRound) {
+        probes.begin(self, query.hashes.len());
+        self.ask(query, probes);
     }
 
     /// Prefetches the reads of the second round, if there is one.
     #[inline]
-    pub(super) fn probe_on(
-        &self,
-        space: u64,
-        chain: &[SequenceHash],
-        probes: &mut ProbeRound,
-    ) -> bool {
-        let more = probes.go_on(self, chain.len());
+    pub(super) fn probe_on(&self, query: ChainQuery<'_>, probes: &mut ProbeRound) -> bool {
+        let more = probes.go_on(self, query.hashes.len());
         if more {
-            self.ask(space, chain, probes);
+            self.ask(query, probes);
         }
         more
     }
@@ -51,13 +47,14 @@ impl SharedIndex {
     /// Does one step for all probes before the next one for any, so that the cache misses of a step
     /// overlap.
     #[inline]
-    fn ask(&self, space: u64, chain: &[SequenceHash], probes: &mut ProbeRound) {
+    fn ask(&self, query: ChainQuery<'_>, probes: &mut ProbeRound) {
+        let ChainQuery { space, hashes, .. } = query;
         let table = self.asked(probes);
         for position in &probes.positions[..probes.count] {
-            prefetch(&chain[*position as usize]);
+            prefetch(&hashes[*position as usize]);
         }
         for number in 0..probes.count {
-            probes.keys[number] = table.key(space, chain[probes.positions[number] as usize].0);
+            probes.keys[number] = table.key(space, hashes[probes.positions[number] as usize].0);
         }
         for number in 0..probes.count {
             let state = table.state(probes.keys[number]);
@@ -102,8 +99,7 @@ impl SharedIndex {
     #[inline]
     pub(super) fn first(
         &self,
-        space: u64,
-        chain: &[SequenceHash],
+        query: ChainQuery<'_>,
         probes: &mut ProbeRound,
         found: &mut PathStep,
     ) {
@@ -114,16 +110,17 @@ impl SharedIndex {
                 HomeLine::Nothing => false,
                 // If only those 22 bits were equal, another entry may match.
                 HomeLine::Perhaps(spot) => {
-                    self.is_at(space, chain, position, spot, found)
-                        || self.look(table, space, chain, position, probes.keys[number], found)
+                    let block = query.block(position);
+                    self.is_at(block, spot, found)
+                        || self.look(table, probes.keys[number], block, found)
                 }
                 HomeLine::Elsewhere => {
-                    self.look(table, space, chain, position, probes.keys[number], found)
+                    self.look(table, probes.keys[number], query.block(position), found)
                 }
             };
             if there {
                 let run_end = position + (found.head.blocks() - found.limit) as usize;
-                prefetch(&chain[run_end.min(probes.end - 1)]);
+                prefetch(&query.hashes[run_end.min(probes.end - 1)]);
                 self.prefetch_beside(&found.head);
                 if found.head.parent() != NO_RUN {
                     self.heads.prefetch(&self.body, found.head.parent());
@@ -154,23 +151,16 @@ impl SharedIndex {
     #[inline]
     pub(super) fn extend_match(
         &self,
-        space: u64,
-        chain: &[SequenceHash],
+        query: ChainQuery<'_>,
         probes: &mut ProbeRound,
         found: &mut PathStep,
     ) {
-        self.go_along(space, chain, probes, found);
+        self.go_along(query, probes, found);
         probes.learn(self, found.head.depth() + found.limit);
     }
 
     #[inline]
-    fn go_along(
-        &self,
-        space: u64,
-        chain: &[SequenceHash],
-        probes: &mut ProbeRound,
-        found: &mut PathStep,
-    ) {
+    fn go_along(&self, query: ChainQuery<'_>, probes: &mut ProbeRound, found: &mut PathStep) {
         let Some(mut position) = probes.hit else {
             return;
         };
@@ -184,12 +174,12 @@ impl SharedIndex {
             if next < end && found.head.has_children() {
                 // The search probably continues behind the run's end, if only to find nothing
                 // there.
-                let key = self.marks.key(space, chain[next].0);
+                let key = self.marks.key(query.space, query.hashes[next].0);
                 self.marks.prefetch(&self.body, key);
                 ahead = Some(key);
             }
             if most > 0 {
-                let equal = self.equal_blocks(found, &chain[position..=position + most]);
+                let equal = self.equal_blocks(found, &query.hashes[position..=position + most]);
                 found.limit += equal as u32;
                 position += equal;
             }
@@ -201,20 +191,21 @@ impl SharedIndex {
             if followed == FOLLOWED && end - position > FEW {
                 followed = 0;
                 probes.cut(position);
-                self.ask(space, chain, probes);
+                self.ask(query, probes);
                 self.scan(probes);
-                self.first(space, chain, probes, &mut further);
+                self.first(query, probes, &mut further);
                 if let Some(hit) = probes.hit {
                     position = hit;
                     *found = further;
                     continue;
                 }
             }
+            let block = query.block(position);
             let key = ahead
                 .filter(|_| position == next)
-                .unwrap_or_else(|| self.marks.key(space, chain[position].0));
+                .unwrap_or_else(|| self.marks.key(block.space, block.hash));
             // A block that continues the chain outside this run begins another run.
-            if !self.look(&self.marks, space, chain, position, key, &mut further) {
+            if !self.look(&self.marks, key, block, &mut further) {
                 return;
             }
             followed += 1;
@@ -270,41 +261,31 @@ impl SharedIndex {
         low
     }
 
-    /// Looks up block `position` of a chain in a table.
+    /// Looks up a block of a chain in a table.
     #[inline]
     fn look(
         &self,
         table: &BlockTable,
-        space: u64,
-        chain: &[SequenceHash],
-        position: usize,
         key: TableKey,
+        block: ChainBlock,
         found: &mut PathStep,
     ) -> bool {
         table
             .find(&self.body, key, |spot| {
-                self.is_at(space, chain, position, spot, found)
-                    .then_some(())
+                self.is_at(block, spot, found).then_some(())
             })
             .is_some()
     }
 
-    /// Checks whether block `position` of a chain is at `spot`, and records it in `found`.
+    /// Checks whether a block of a chain is at `spot`, and records it in `found`.
     #[inline]
-    fn is_at(
-        &self,
-        space: u64,
-        chain: &[SequenceHash],
-        position: usize,
-        spot: BlockRef,
-        found: &mut PathStep,
-    ) -> bool {
-        if !self.block_at(space, chain[position].0, spot, &mut found.head) {
+    fn is_at(&self, block: ChainBlock, spot: BlockRef, found: &mut PathStep) -> bool {
+        if !self.block_at(block.space, block.hash, spot, &mut found.head) {
             return false;
         }
         found.run = spot.run;
         found.limit = spot.at + 1;
-        found.head.depth() as usize + spot.at as usize == position
+        found.head.depth() as usize + spot.at as usize == block.position
     }
 
     /// Checks whether block `spot` exists and has `hash`; `head` gets its run's head.

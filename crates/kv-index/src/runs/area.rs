@@ -4,6 +4,8 @@
 //! the same number of leading blocks there, each a number and bits; single device holders, two to a
 //! word; spans in other tiers or behind a hole, one word each; expected spans, three words each.
 
+use kv_blocks::Tier;
+
 /// The tier number of expected entries; the four confirmed tiers are 0 to 3.
 pub(crate) const EXPECTED: u32 = 4;
 
@@ -76,6 +78,21 @@ pub(crate) struct TierSpan {
 }
 
 impl TierSpan {
+    /// Returns the span of one block.
+    pub(crate) fn of_block(slot: u32, tier: Tier, at: u32) -> Self {
+        Self {
+            slot,
+            tier: tier_number(tier),
+            start: at,
+            end: at + 1,
+        }
+    }
+
+    /// Returns the number of blocks.
+    pub(crate) fn blocks(self) -> u32 {
+        self.end - self.start
+    }
+
     #[inline]
     pub(crate) fn decode(word: u64) -> Self {
         Self {
@@ -93,6 +110,11 @@ impl TierSpan {
             | u64::from(self.start) << 21
             | u64::from(self.end) << 35
     }
+}
+
+/// Returns the number of a confirmed tier in runs.
+pub(crate) fn tier_number(tier: Tier) -> u32 {
+    [0, 1, 2, 3][tier.index()]
 }
 
 #[cfg(test)]

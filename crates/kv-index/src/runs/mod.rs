@@ -6,10 +6,12 @@
 )]
 
 mod area;
+mod block_range;
 mod head;
 mod holders;
 
-pub(crate) use area::{AreaHeader, EXPECTED, TierSpan};
+pub(crate) use area::{AreaHeader, EXPECTED, TierSpan, tier_number};
+pub(crate) use block_range::BlockRange;
 pub(crate) use head::{
     MAX_RUNS, MAX_SLOTS, NO_RUN, RUN_BITS, RunHead, RunHeads, WHOLE, unpack_part,
 };

@@ -18,133 +18,19 @@ mod cursor;
 mod error;
 mod page;
 mod read;
+mod records;
 mod write;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use content::SnapshotContent;
 pub use error::SnapshotError;
-pub(crate) use read::read;
-pub(crate) use write::SnapshotWriter;
-
-use std::sync::Arc;
-
-use kv_blocks::{BlockSize, EngineHash, Namespace, SequenceHash, Target, Tier};
-
-use crate::table::RUN_BLOCKS;
-
-/// Maximum blocks in one run.
-pub(crate) const MAX_RUN_BLOCKS: usize = RUN_BLOCKS as usize;
-
-/// A namespace and its number in the runs of the same snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NamespaceRecord {
-    pub(crate) number: u32,
-    pub(crate) namespace: Namespace,
-}
-
-/// A target and its slot in the holders of the same snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TargetRecord {
-    pub(crate) slot: u32,
-    pub(crate) target: Target,
-    /// The registered model.
-    pub(crate) model: Option<Arc<str>>,
-    /// Block sizes that it has announced.
-    pub(crate) block_sizes: Vec<BlockSize>,
-    /// Its membership of a hash group.
-    pub(crate) member: Option<MemberRecord>,
-}
-
-/// A target's membership of a group of engines that give the same content the same hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MemberRecord {
-    pub(crate) family: u32,
-    /// Whether the group is the initial one of the model.
-    pub(crate) common: bool,
-    /// Whether another member's hashes have confirmed the membership.
-    pub(crate) proven: bool,
-}
-
-/// A stretch of consecutive blocks, with its holders and engine hashes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RunRecord<'a> {
-    pub(crate) id: u32,
-    /// [`NamespaceRecord::number`] of its namespace.
-    pub(crate) space: u32,
-    /// The position at which it continues another run of that namespace; `None` starts a chain.
-    pub(crate) parent: Option<ParentLink>,
-    /// Blocks in front of its first one.
-    pub(crate) depth: u32,
-    /// Its blocks' rolling hashes, 1 to [`MAX_RUN_BLOCKS`].
-    pub(crate) hashes: &'a [SequenceHash],
-    /// In a read snapshot: in the order of slot, tier and start, with no two for the same block in
-    /// the same place.
-    pub(crate) holders: &'a [HoldingRecord],
-    pub(crate) names: &'a [NameStretch],
-    /// The engine hashes of all `names`, one stretch after the other.
-    pub(crate) engine: &'a [EngineHash],
-}
-
-impl<'a> RunRecord<'a> {
-    /// Returns each stretch of named blocks with its engine hashes.
-    pub(crate) fn named(&self) -> impl Iterator<Item = (NameStretch, &'a [EngineHash])> {
-        let mut rest = self.engine;
-        self.names.iter().map(move |stretch| {
-            let (own, others) = rest.split_at(rest.len().min(stretch.count as usize));
-            rest = others;
-            (*stretch, own)
-        })
-    }
-}
-
-/// Position at which a run continues another one: behind the first `attach` blocks of `run`, at
-/// least one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ParentLink {
-    pub(crate) run: u32,
-    pub(crate) attach: u32,
-}
-
-/// Blocks `start..end` of a run are held by the target of `slot` in `tier`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct HoldingRecord {
-    pub(crate) slot: u32,
-    pub(crate) tier: Tier,
-    pub(crate) start: u32,
-    pub(crate) end: u32,
-}
-
-/// `count` consecutive blocks of a run, from block `at`, with engine hashes in `family`. A block
-/// may have several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NameStretch {
-    pub(crate) family: u32,
-    /// The block size of the announcement.
-    pub(crate) size: BlockSize,
-    pub(crate) at: u32,
-    pub(crate) count: u32,
-}
-
-/// Number of records of each kind in a snapshot; its last record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RecordCounts {
-    pub(crate) spaces: u64,
-    pub(crate) targets: u64,
-    pub(crate) runs: u64,
-    pub(crate) blocks: u64,
-    pub(crate) holders: u64,
-    pub(crate) names: u64,
-}
-
-/// First byte of every record.
-mod kind {
-    pub(super) const HEAD: u8 = 1;
-    pub(super) const SPACE: u8 = 2;
-    pub(super) const TARGET: u8 = 3;
-    pub(super) const RUN: u8 = 4;
-    pub(super) const HOLDERS: u8 = 5;
-    pub(super) const NAMES: u8 = 6;
-    pub(super) const END: u8 = 7;
-}
+pub(crate) use {
+    content::SnapshotContent,
+    read::read,
+    records::{
+        HoldingRecord, MAX_RUN_BLOCKS, MemberRecord, NameStretch, NamespaceRecord, ParentLink,
+        RecordCounts, RunRecord, TargetRecord,
+    },
+    write::SnapshotWriter,
+};

@@ -11,7 +11,7 @@ use kv_blocks::{DpRank, HashScheme, Namespace, PromptIdentity, Target, Tier, Wor
 use super::{
     HoldingRecord, MAX_RUN_BLOCKS, MemberRecord, NameStretch, NamespaceRecord, ParentLink,
     RecordCounts, SnapshotContent, SnapshotError, TargetRecord, content::SnapshotRun,
-    cursor::Cursor, kind, page::PageReader,
+    cursor::Cursor, page::PageReader, records::kind,
 };
 
 type ReadResult = Result<(), SnapshotError>;

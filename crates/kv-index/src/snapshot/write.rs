@@ -5,8 +5,9 @@ use std::io::{self, Write};
 use kv_blocks::{HashScheme, Namespace, PromptIdentity, Tier};
 
 use super::{
-    HoldingRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord, TargetRecord, kind,
+    HoldingRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord, TargetRecord,
     page::{PageWriter, too_long},
+    records::kind,
 };
 
 /// Maximum holders in one record, so that the run of a thousand targets does not make a page of

@@ -91,12 +91,8 @@ impl IndexState {
         let mut lost = Vec::new();
         let before = self.writer.blocks();
         let held = self.capture_all(core, run);
-        let gone = &mut self.freed;
-        self.writer
-            .shed(core, run, &mut |span| lost.push(span), &mut |blocks| {
-                gone.push(blocks)
-            });
-        self.shed += before - self.writer.blocks();
+        self.writer.shed(core, run, |span| lost.push(span));
+        self.counts.shed += before - self.writer.blocks();
         held.into_iter()
             .for_each(|held| self.publish_changes(core, Some(held)));
         lost.sort_unstable_by_key(|span| (span.slot, span.start));
@@ -113,12 +109,7 @@ impl IndexState {
             }
             let at_all = end.saturating_sub(start.max(counted));
             counted = counted.max(end);
-            self.count(
-                slot,
-                tier as usize,
-                -i64::from(end - start),
-                -i64::from(at_all),
-            );
+            self.count(slot, tier, -i64::from(end - start), -i64::from(at_all));
             if tier == 0 {
                 self.targets.copies(slot, |copies| {
                     if !copies.is_empty() {
@@ -133,8 +124,7 @@ impl IndexState {
 
     /// Ends the pin; the block may be evicted like any other.
     pub(super) fn release_pin(&mut self, core: &SharedIndex) {
-        let gone = &mut self.freed;
-        self.writer.unpin(core, &mut |blocks| gone.push(blocks));
+        self.writer.unpin(core);
         self.settle();
     }
 }

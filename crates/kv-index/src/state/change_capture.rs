@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use kv_blocks::{Namespace, SequenceHash, Target, Tier};
 
-use super::{IndexState, number};
+use super::IndexState;
 use crate::{
     changes::{BlockChange, ChangeKind},
     lookup::SharedIndex,
-    runs::NO_RUN,
+    runs::{NO_RUN, TierSpan, tier_number},
     table::BlockRef,
 };
 
@@ -90,7 +90,7 @@ impl IndexState {
         };
         let now = self.tiers(core, run.number, target, tiers.len());
         for tier in Tier::ALL {
-            let bit = 1 << number(tier);
+            let bit = 1 << tier_number(tier);
             let kind = |at: usize| match (tiers[at] & bit != 0, now[at] & bit != 0) {
                 (false, true) => Some(ChangeKind::Stored {
                     elsewhere: tiers[at] & !bit != 0,
@@ -117,20 +117,14 @@ impl IndexState {
     }
 
     /// Publishes blocks that were made for a slot.
-    pub(super) fn publish_new_blocks(
-        &mut self,
-        core: &SharedIndex,
-        slot: u32,
-        tier: Tier,
-        spot: BlockRef,
-        count: u32,
-    ) {
+    pub(super) fn publish_new_blocks(&mut self, core: &SharedIndex, run: u32, span: TierSpan) {
         if !self.feed.has_subscribers() {
             return;
         }
-        if let Some(run) = self.run(core, spot.run) {
-            let target = self.targets.get(slot).target;
-            let blocks = spot.at as usize..(spot.at + count) as usize;
+        if let Some(run) = self.run(core, run) {
+            let target = self.targets.get(span.slot).target;
+            let tier = Tier::ALL[span.tier as usize];
+            let blocks = span.start as usize..span.end as usize;
             self.feed.push(run.change(
                 target,
                 tier,
@@ -188,7 +182,7 @@ impl IndexState {
         if self.writer.space(run).is_none() {
             return tiers;
         }
-        for slot in self.slots_of(target) {
+        for slot in self.targets.slots_of(target) {
             self.writer.stretches(core, run, slot, |span| {
                 let (from, to) = (span.start as usize, (span.end as usize).min(blocks));
                 tiers[from.min(to)..to]

@@ -10,10 +10,7 @@ use crate::{lookup::SharedIndex, table::BlockRef, writer::HeldBlocks};
 impl IndexState {
     /// Panics if the writer's state contradicts itself or the structure.
     pub(crate) fn check(&mut self, core: &SharedIndex) {
-        assert!(
-            self.freed.is_empty() && self.arrived.is_empty(),
-            "nothing is under way"
-        );
+        assert!(self.arrived.is_empty(), "no orphan is under way");
         let found = self.writer.check(core);
         self.check_targets(&found);
         self.check_promises(&found);
@@ -74,7 +71,7 @@ impl IndexState {
             "held by slots that are nobody's: {blocks:?}"
         );
         assert_eq!(
-            (self.memberships, self.targets.copied()),
+            (self.counts.memberships, self.targets.copied()),
             (memberships, copied)
         );
     }

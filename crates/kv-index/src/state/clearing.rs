@@ -4,8 +4,15 @@ use std::ops::Range;
 
 use kv_blocks::{Namespace, Target, Tier};
 
-use super::{IndexState, number, targets::hash_group};
-use crate::{copies::Copies, lookup::SharedIndex};
+use super::{
+    IndexState,
+    targets::{SlotSweep, hash_group},
+};
+use crate::{
+    copies::Copies,
+    lookup::SharedIndex,
+    runs::{EXPECTED, tier_number},
+};
 
 /// Part of a target's content to clear.
 #[derive(Clone, Debug)]
@@ -18,14 +25,6 @@ pub(crate) enum ClearScope {
     Stream(Tier, Namespace),
     /// Everything that it is expected to hold.
     Promises,
-}
-
-/// A retired slot that is being cleared.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SlotSweep {
-    slot: u32,
-    /// The run to continue with.
-    next: u32,
 }
 
 /// Runs visited under one hold of the lock.
@@ -77,7 +76,6 @@ impl IndexState {
         }
         self.begin(slot, &ClearScope::All);
         self.names.leave(slot);
-        self.retired.push_back(SlotSweep { slot, next: 0 });
     }
 
     /// Clears a slice of the retired slots; returns whether there may be more.
@@ -85,33 +83,12 @@ impl IndexState {
     /// Blocks stay in the run that they were made in, and a retired slot gets no new ones: one pass
     /// finds all of them.
     pub(crate) fn sweep(&mut self, core: &SharedIndex) -> bool {
-        let Some(SlotSweep { slot, next }) = self.retired.front().copied() else {
+        let Some(SlotSweep { slot, next }) = self.targets.next_sweep() else {
             return false;
         };
-        match self.clear_slot(core, slot, &ClearScope::All, next) {
-            Some(next) => self.retired[0].next = next,
-            None => {
-                self.retired.pop_front();
-                self.targets.free(slot);
-            }
-        }
-        !self.retired.is_empty()
-    }
-
-    pub(super) fn has_retired(&self) -> bool {
-        !self.retired.is_empty()
-    }
-
-    /// Returns the slots whose blocks belong to a target for subscribers: its own, and retired ones
-    /// that are not swept yet.
-    pub(super) fn slots_of(&self, target: Target) -> Vec<u32> {
-        let retired = self.retired.iter().map(|sweep| sweep.slot);
-        let retired = retired.filter(|slot| self.targets.get(*slot).target == target);
-        self.targets
-            .find(target)
-            .into_iter()
-            .chain(retired)
-            .collect()
+        let next = self.clear_slot(core, slot, &ClearScope::All, next);
+        self.targets.continue_sweep(next);
+        self.targets.has_sweeps()
     }
 
     /// Does one step of a clear from a given run; returns the run to continue with.
@@ -141,14 +118,11 @@ impl IndexState {
             _ => None,
         };
         let tiers: &[u32] = match what {
-            ClearScope::All => &[0, 1, 2, 3],
-            ClearScope::Tier(tier) | ClearScope::Stream(tier, _) => &[number(*tier)],
-            ClearScope::Promises => &[],
-        };
-        // A cache reported as empty is not expected to hold anything.
-        let expected = match what {
-            ClearScope::All | ClearScope::Promises => true,
-            ClearScope::Tier(tier) | ClearScope::Stream(tier, _) => *tier == Tier::Device,
+            ClearScope::All => &[0, 1, 2, 3, EXPECTED],
+            // A cache reported as empty is not expected to hold anything.
+            ClearScope::Tier(Tier::Device) | ClearScope::Stream(Tier::Device, _) => &[0, EXPECTED],
+            ClearScope::Tier(tier) | ClearScope::Stream(tier, _) => &[tier_number(*tier)],
+            ClearScope::Promises => &[EXPECTED],
         };
         let end = self.writer.runs().min(from.saturating_add(SLICE));
         let mut room = SLICE_BLOCKS;
@@ -160,13 +134,8 @@ impl IndexState {
                 continue;
             }
             let before = self.capture_slot(core, run, slot);
-            let gone = &mut self.freed;
-            let (left, at_all) =
-                self.writer
-                    .clear(core, run, slot, tiers, expected, &mut |blocks| {
-                        gone.push(blocks)
-                    });
-            for (tier, blocks) in left.into_iter().enumerate() {
+            let (left, at_all) = self.writer.clear(core, run, slot, tiers);
+            for (tier, blocks) in (0..).zip(left) {
                 self.count(slot, tier, -i64::from(blocks), 0);
                 room = room.saturating_sub(blocks);
             }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target, Tier};
+use kv_blocks::{Namespace, PromptIdentity, SequenceHash, StoredBlocks, Target};
 
 use super::{IndexState, holding::BlockChain};
 use crate::{
     UpdateOutcome,
     lookup::SharedIndex,
-    namespaces,
+    namespaces::RunNamespace,
     orphans::{HashKeyedBlocks, NumberScope, OrphanBlocks},
     table::BlockRef,
-    writer::RunNamespace,
+    writer::ChainPart,
 };
 
 /// Parent of an event's first block.
@@ -31,10 +31,7 @@ impl IndexState {
         target: Target,
         stored: &StoredBlocks,
     ) -> UpdateOutcome {
-        let refused = UpdateOutcome {
-            ignored: count(stored.hashes.len()),
-            ..UpdateOutcome::default()
-        };
+        let refused = UpdateOutcome::applied(0, stored.hashes.len());
         let Some(slot) = self.targets.find(target) else {
             return refused;
         };
@@ -62,25 +59,17 @@ impl IndexState {
         if self.orphans.is_empty() {
             return;
         }
-        let BlockChain {
-            slot,
-            namespace: home,
-            hashes,
-            ..
-        } = *chain;
-        for hash in &hashes[..done] {
-            self.arrived.extend(
-                self.orphans
-                    .arrived(slot, NumberScope::Space(home.key), hash.0),
-            );
+        let BlockChain { slot, part, .. } = *chain;
+        for hash in &part.hashes[..done] {
+            let scope = NumberScope::Space(part.namespace.key);
+            self.arrived
+                .extend(self.orphans.arrived(slot, scope, hash.0));
         }
         if let Some((names, size)) = chain.names {
             for name in &names[..done] {
-                self.arrived.extend(self.orphans.arrived(
-                    slot,
-                    NumberScope::Size(size.tokens()),
-                    name.0,
-                ));
+                let scope = NumberScope::Size(size.tokens());
+                self.arrived
+                    .extend(self.orphans.arrived(slot, scope, name.0));
             }
         }
     }
@@ -91,19 +80,16 @@ impl IndexState {
         slot: u32,
         stored: &StoredBlocks,
     ) -> UpdateOutcome {
-        let all = count(stored.hashes.len());
-        let (home, parent) = match self.origin(core, slot, stored) {
-            ParentRef::Known(home, parent) => (home, parent),
+        let (namespace, parent) = match self.origin(core, slot, stored) {
+            ParentRef::Known(namespace, parent) => (namespace, parent),
             other => {
-                self.orphaned += u64::from(all);
+                let outcome = UpdateOutcome::orphaned(stored.hashes.len());
+                self.counts.orphaned += u64::from(outcome.orphans);
                 if matches!(other, ParentRef::Unknown) {
                     self.orphans.keep(slot, OrphanBlocks::Named(stored.clone()));
                     self.stay_within_budget(core);
                 }
-                return UpdateOutcome {
-                    orphans: all,
-                    ..UpdateOutcome::default()
-                };
+                return outcome;
             }
         };
         let mut last = parent.map(|parent| SequenceHash(self.writer.hash(core, parent)));
@@ -116,19 +102,18 @@ impl IndexState {
                 hash
             })
             .collect();
-        let names = Some((&stored.hashes[..], stored.block_size));
-        let applied = self.store_chain(
-            core,
-            &BlockChain {
-                slot,
-                tier: stored.tier,
-                namespace: home,
+        let chain = BlockChain {
+            slot,
+            tier: stored.tier,
+            part: ChainPart {
+                namespace,
                 parent,
                 hashes: &hashes,
-                names,
             },
-        );
-        self.namespaces.leave(home.id);
+            names: Some((&stored.hashes, stored.block_size)),
+        };
+        let applied = self.store_chain(core, &chain);
+        self.namespaces.leave(namespace.id);
         applied
     }
 
@@ -137,25 +122,10 @@ impl IndexState {
         &mut self,
         core: &SharedIndex,
         target: Target,
-        namespace: &Namespace,
-        parent: Option<SequenceHash>,
-        hashes: &[SequenceHash],
-        tier: Tier,
+        hashed: HashKeyedBlocks,
     ) -> UpdateOutcome {
-        let all = count(hashes.len());
         let Some(slot) = self.targets.find(target) else {
-            return UpdateOutcome {
-                ignored: all,
-                ..UpdateOutcome::default()
-            };
-        };
-        let space = namespaces::key(namespace, self.secret);
-        let hashed = HashKeyedBlocks {
-            namespace: namespace.clone(),
-            space,
-            parent,
-            hashes: hashes.to_vec(),
-            tier,
+            return UpdateOutcome::applied(0, hashed.hashes.len());
         };
         let applied = self.store_hashed(core, slot, hashed);
         self.graft(core, slot);
@@ -173,31 +143,27 @@ impl IndexState {
             .map(|parent| self.writer.find(core, hashed.space, parent.0))
         {
             Some(None) => {
-                let all = count(hashed.hashes.len());
-                self.orphaned += u64::from(all);
+                let outcome = UpdateOutcome::orphaned(hashed.hashes.len());
+                self.counts.orphaned += u64::from(outcome.orphans);
                 self.orphans.keep(slot, OrphanBlocks::Hashed(hashed));
                 self.stay_within_budget(core);
-                return UpdateOutcome {
-                    orphans: all,
-                    ..UpdateOutcome::default()
-                };
+                return outcome;
             }
             known => known.flatten(),
         };
-        let home = self.enter(&hashed.namespace);
-        let (tier, hashes) = (hashed.tier, &hashed.hashes[..]);
-        let applied = self.store_chain(
-            core,
-            &BlockChain {
-                slot,
-                tier,
-                namespace: home,
+        let namespace = self.namespaces.enter(&hashed.namespace);
+        let chain = BlockChain {
+            slot,
+            tier: hashed.tier,
+            part: ChainPart {
+                namespace,
                 parent,
-                hashes,
-                names: None,
+                hashes: &hashed.hashes,
             },
-        );
-        self.namespaces.leave(home.id);
+            names: None,
+        };
+        let applied = self.store_chain(core, &chain);
+        self.namespaces.leave(namespace.id);
         applied
     }
 
@@ -214,7 +180,7 @@ impl IndexState {
                 block_size: stored.block_size,
                 identity: PromptIdentity::Tokens,
             };
-            return ParentRef::Known(self.enter(&namespace), None);
+            return ParentRef::Known(self.namespaces.enter(&namespace), None);
         };
         // The parent's engine hash from another target counts only if the two are known to share
         // names.
@@ -237,10 +203,6 @@ impl IndexState {
             return ParentRef::Contradicted;
         }
         self.namespaces.keep(id);
-        ParentRef::Known(self.home(id), Some(spot))
+        ParentRef::Known(self.namespaces.in_runs(id), Some(spot))
     }
-}
-
-pub(super) fn count(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -39,27 +39,28 @@ impl IndexState {
                 return (!told.is_empty()).then_some(told);
             };
             runs += 1;
-            blocks += self.tell(core, run, place, wanted, &mut told);
+            let mut of_run = self.export_run(core, run, place, wanted);
+            blocks += of_run.iter().map(ExportedBlocks::blocks).sum::<usize>() + 1;
+            told.append(&mut of_run);
         }
         Some(told)
     }
 
-    /// Exports the next blocks of a run; returns the number of stretches and blocks.
-    fn tell(
+    /// Returns the next stretches of a run.
+    fn export_run(
         &mut self,
         core: &SharedIndex,
         number: u32,
         place: &mut ExportCursor,
         wanted: &dyn Fn(Target) -> bool,
-        told: &mut Vec<ExportedBlocks>,
-    ) -> usize {
+    ) -> Vec<ExportedBlocks> {
         let spans = self.wanted_spans(core, number, wanted);
         let run = self
             .run(core, number)
             .filter(|run| !spans.is_empty() && (place.at as usize) < run.hashes.len());
         let Some(run) = run else {
             place.end_run();
-            return 1;
+            return Vec::new();
         };
         let from = place.at;
         let step = u32::try_from(BLOCKS / spans.len()).unwrap_or(1).max(1);
@@ -74,7 +75,7 @@ impl IndexState {
             .map(|span| span.end.min(from))
             .max()
             .unwrap_or(0);
-        let before = told.iter().map(ExportedBlocks::blocks).sum::<usize>();
+        let mut told = Vec::new();
         for span in &spans {
             let (start, end) = (span.start.max(from), span.end.min(to));
             if start >= end {
@@ -82,25 +83,25 @@ impl IndexState {
             }
             let mut lead = Vec::new();
             if start > known || known == 0 {
-                lead = self.lead(core, &run, known..start, *span, wanted);
+                let gap = TierSpan {
+                    start: known,
+                    end: start,
+                    ..*span
+                };
+                lead = self.lead(core, &run, gap, wanted);
             }
             known = known.max(end);
             for (stretch, elsewhere) in by_faster_tiers(*span, start..end, &spans) {
                 let kind = ChangeKind::Stored { elsewhere };
                 let target = self.targets.get(span.slot).target;
-                let held = run.change(
-                    target,
-                    tier(*span),
-                    kind,
-                    stretch.start as usize..stretch.end as usize,
-                );
+                let blocks = stretch.start as usize..stretch.end as usize;
                 told.push(ExportedBlocks {
-                    change: held,
+                    change: run.change(target, tier(*span), kind, blocks),
                     lead: mem::take(&mut lead),
                 });
             }
         }
-        told.iter().map(ExportedBlocks::blocks).sum::<usize>() - before + 1
+        told
     }
 
     fn wanted_spans(
@@ -114,7 +115,7 @@ impl IndexState {
             self.writer.each_holder(core, run, |span| spans.push(span));
         }
         spans.retain(|span| wanted(self.targets.get(span.slot).target));
-        if self.has_retired() {
+        if self.targets.has_sweeps() {
             self.join_retired(&mut spans);
         }
         spans.sort_unstable_by_key(|span| (span.start, span.tier, span.slot));
@@ -124,7 +125,7 @@ impl IndexState {
     /// Adds the blocks of a target's retired slots to its own, as subscribers see them.
     pub(super) fn join_retired(&self, spans: &mut Vec<TierSpan>) {
         for span in spans.iter_mut() {
-            let slots = self.slots_of(self.targets.get(span.slot).target);
+            let slots = self.targets.slots_of(self.targets.get(span.slot).target);
             span.slot = slots.first().copied().unwrap_or(span.slot);
         }
         spans.sort_unstable_by_key(|span| (span.slot, span.tier, span.start));
@@ -138,28 +139,28 @@ impl IndexState {
     }
 
     /// Returns the blocks right before a stretch that no wanted target holds, first one first:
-    /// `gap` of its own run, and, if that begins with the run, the end of the runs above.
+    /// `gap` of its own run, and, if that begins with the run, the end of the runs above; as if in
+    /// the gap's slot and tier.
     fn lead(
         &mut self,
         core: &SharedIndex,
         run: &RunCopy,
-        gap: Range<u32>,
-        span: TierSpan,
+        gap: TierSpan,
         wanted: &dyn Fn(Target) -> bool,
     ) -> Vec<BlockChange> {
-        let target = self.targets.get(span.slot).target;
+        let target = self.targets.get(gap.slot).target;
         let kind = ChangeKind::Stored { elsewhere: false };
         let part = |run: &RunCopy, blocks: Range<u32>| {
             run.change(
                 target,
-                tier(span),
+                tier(gap),
                 kind,
                 blocks.start as usize..blocks.end as usize,
             )
         };
         let mut parts = Vec::new();
-        if !gap.is_empty() {
-            parts.push(part(run, gap.clone()));
+        if gap.start < gap.end {
+            parts.push(part(run, gap.start..gap.end));
         }
         let mut below = (gap.start == 0).then_some(run.number);
         while let Some(child) = below.take() {

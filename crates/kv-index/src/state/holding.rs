@@ -1,25 +1,22 @@
 //! Stores a chain of blocks for a target: known blocks, and new ones.
 
-use kv_blocks::{BlockSize, EngineHash, SequenceHash, Tier};
+use kv_blocks::{BlockSize, EngineHash, Tier};
 
-use super::{IndexState, budget::EvictionEffort, events::count, number};
+use super::{IndexState, budget::EvictionEffort};
 use crate::{
     UpdateOutcome,
-    copies::Copies,
     lookup::SharedIndex,
-    runs::TierSpan,
+    report::count,
+    runs::{BlockRange, TierSpan, tier_number},
     table::{BlockRef, NoFreeLines},
-    writer::{CoverChange, RunHolder, RunNamespace},
+    writer::{ChainPart, CoverChange, RunHolder},
 };
 
 /// Blocks with known hashes from one event.
 pub(super) struct BlockChain<'a> {
     pub(super) slot: u32,
     pub(super) tier: Tier,
-    pub(super) namespace: RunNamespace,
-    /// The block before the first one.
-    pub(super) parent: Option<BlockRef>,
-    pub(super) hashes: &'a [SequenceHash],
+    pub(super) part: ChainPart<'a>,
     /// Their engine hashes, if different from the block hashes.
     pub(super) names: Option<(&'a [EngineHash], BlockSize)>,
 }
@@ -40,33 +37,25 @@ impl IndexState {
         core: &SharedIndex,
         chain: &BlockChain<'_>,
     ) -> UpdateOutcome {
-        let BlockChain {
-            slot,
-            tier,
-            parent,
-            hashes,
-            ..
-        } = *chain;
+        let ChainPart { parent, hashes, .. } = chain.part;
         let mut next = ChainProgress {
             last: parent,
             done: 0,
             repeats: parent.is_none(),
             effort: EvictionEffort::default(),
         };
-        if tier == Tier::Device
+        if chain.tier == Tier::Device
             && let Some(parent) = parent
         {
-            self.targets.copies(slot, |copies| copies.confirm(parent));
+            self.targets
+                .copies(chain.slot, |copies| copies.confirm(parent));
         }
         self.writer.pin(parent);
         while next.done < hashes.len() {
             match self.hold_stretch(core, chain, &mut next) {
-                Ok(Some((spot, count))) => {
-                    next.last = Some(BlockRef {
-                        run: spot.run,
-                        at: spot.at + count - 1,
-                    });
-                    next.done += count as usize;
+                Ok(Some(stored)) => {
+                    next.last = Some(stored.last());
+                    next.done += stored.count() as usize;
                     next.effort = EvictionEffort::default();
                     // The pin protects the next block's parent from evictions.
                     self.writer.pin(next.last);
@@ -74,7 +63,7 @@ impl IndexState {
                 Ok(None) => break,
                 Err(NoFreeLines) => {
                     if self.make_room(core, None, &mut next.effort).is_err() {
-                        self.shed += (hashes.len() - next.done) as u64;
+                        self.counts.shed += (hashes.len() - next.done) as u64;
                         break;
                     }
                 }
@@ -83,12 +72,7 @@ impl IndexState {
         self.release_pin(core);
         self.resolve_orphans(chain, next.done);
         self.stay_within_budget(core);
-        let applied = count(next.done);
-        UpdateOutcome {
-            applied,
-            orphans: 0,
-            ignored: count(hashes.len()) - applied,
-        }
+        UpdateOutcome::applied(count(next.done), hashes.len())
     }
 
     /// Stores the next stretch of a chain; `None` if the chain has another parent. Without room,
@@ -98,57 +82,53 @@ impl IndexState {
         core: &SharedIndex,
         chain: &BlockChain<'_>,
         next: &mut ChainProgress,
-    ) -> Result<Option<(BlockRef, u32)>, NoFreeLines> {
-        let BlockChain {
-            slot,
-            tier,
-            namespace: home,
-            hashes,
-            ..
-        } = *chain;
-        let rest = &hashes[next.done..];
-        let Ok(known) = self.writer.locate(core, home.key, next.last, rest) else {
+    ) -> Result<Option<BlockRange>, NoFreeLines> {
+        let (slot, tier) = (chain.slot, tier_number(chain.tier));
+        let rest = ChainPart {
+            parent: next.last,
+            hashes: &chain.part.hashes[next.done..],
+            ..chain.part
+        };
+        let Ok(known) = self.writer.locate(core, rest) else {
             return Ok(None);
         };
-        if let Some((spot, count)) = known {
+        if let Some(blocks) = known {
             if chain.names.is_some() {
-                self.disown(core, slot, spot, count);
+                self.disown(core, slot, blocks);
             }
             // Names come first: a contradiction splits the hash group, and the names of earlier
             // blocks move too.
-            let moved = self.name(core, chain, next.done, spot, count);
-            let held = self.hold_known(core, chain, spot, count, &mut next.repeats);
-            self.leave_renamed(core, slot, &moved, spot, count);
-            return held.map(|()| Some((spot, count)));
+            let moved = self.name(core, chain, next.done, blocks);
+            let held = self.hold_known(core, chain, blocks, &mut next.repeats);
+            self.leave_renamed(core, slot, &moved, blocks);
+            return held.map(|()| Some(blocks));
         }
-        let rest = next.effort.part(rest);
-        let holder = RunHolder::Confirmed {
-            slot,
-            tier: number(tier),
+        let part = ChainPart {
+            hashes: next.effort.part(rest.hashes),
+            ..rest
         };
-        let (spot, count) = self.make(core, home, next.last, rest, holder)?;
-        self.publish_new_blocks(core, slot, tier, spot, count);
-        self.count(slot, tier.index(), i64::from(count), i64::from(count));
-        let moved = self.name(core, chain, next.done, spot, count);
-        self.leave_renamed(core, slot, &moved, spot, count);
+        let blocks = self.make(core, part, RunHolder::Confirmed { slot, tier })?;
+        self.publish_new_blocks(core, blocks.run, blocks.held_by(slot, tier));
+        let made = i64::from(blocks.count());
+        self.count(slot, tier, made, made);
+        let moved = self.name(core, chain, next.done, blocks);
+        self.leave_renamed(core, slot, &moved, blocks);
         next.repeats = false;
-        Ok(Some((spot, count)))
+        Ok(Some(blocks))
     }
 
     /// Makes new blocks, with a use of their namespace for a new run.
     pub(super) fn make(
         &mut self,
         core: &SharedIndex,
-        home: RunNamespace,
-        last: Option<BlockRef>,
-        rest: &[SequenceHash],
+        part: ChainPart<'_>,
         holder: RunHolder,
-    ) -> Result<(BlockRef, u32), NoFreeLines> {
-        let (spot, count) = self.writer.make(core, home, last, rest, holder)?;
-        if spot.at == 0 {
-            self.namespaces.keep(home.id);
+    ) -> Result<BlockRange, NoFreeLines> {
+        let made = self.writer.make(core, part, holder)?;
+        if made.start == 0 {
+            self.namespaces.keep(part.namespace.id);
         }
-        Ok((spot, count))
+        Ok(made)
     }
 
     /// Stores a stretch of blocks that exist already.
@@ -156,53 +136,53 @@ impl IndexState {
         &mut self,
         core: &SharedIndex,
         chain: &BlockChain<'_>,
-        spot: BlockRef,
-        count: u32,
+        blocks: BlockRange,
         repeats: &mut bool,
     ) -> Result<(), NoFreeLines> {
-        let BlockChain { slot, tier, .. } = *chain;
-        let span = TierSpan {
-            slot,
-            tier: number(tier),
-            start: spot.at,
-            end: spot.at + count,
-        };
-        let trusted = self.targets.get(slot).trusted;
-        let before = self.capture(core, spot.run, slot);
-        let CoverChange { in_tier, at_all } =
-            self.writer
-                .cover(core, spot.run, span, trusted, &mut self.held)?;
-        self.count(slot, tier.index(), i64::from(in_tier), i64::from(at_all));
-        self.publish_changes(core, before);
-        if tier == Tier::Device {
-            let held = std::mem::take(&mut self.held);
-            self.targets.copies(slot, |copies| {
-                note_copies(copies, span, spot.run, &held, repeats)
-            });
-            self.held = held;
+        let span = blocks.held_by(chain.slot, tier_number(chain.tier));
+        self.hold(core, blocks.run, span)?;
+        if chain.tier == Tier::Device {
+            let held = &self.writer.effects.held;
+            self.targets
+                .copies(chain.slot, |copies| copies.store(blocks, held, repeats));
         }
+        Ok(())
+    }
+
+    /// Records that a slot holds existing blocks of a run in a tier.
+    pub(super) fn hold(
+        &mut self,
+        core: &SharedIndex,
+        run: u32,
+        span: TierSpan,
+    ) -> Result<(), NoFreeLines> {
+        let trusted = self.targets.get(span.slot).trusted;
+        let before = self.capture(core, run, span.slot);
+        let CoverChange { in_tier, at_all } = self.writer.cover(core, run, span, trusted)?;
+        self.count(span.slot, span.tier, i64::from(in_tier), i64::from(at_all));
+        self.publish_changes(core, before);
         Ok(())
     }
 
     /// Unlinks old names when a target with names of its own stores blocks that it did not hold:
     /// earlier names do not count.
-    fn disown(&mut self, core: &SharedIndex, slot: u32, spot: BlockRef, count: u32) {
-        if !self.names.may_unlink(slot, spot.run) {
+    fn disown(&mut self, core: &SharedIndex, slot: u32, blocks: BlockRange) {
+        let BlockRange { run, start, end } = blocks;
+        if !self.names.may_unlink(slot, run) {
             return;
         }
         let mut held = Vec::new();
-        self.writer.stretches(core, spot.run, slot, |span| {
-            held.push((span.start, span.end))
-        });
+        self.writer
+            .stretches(core, run, slot, |span| held.push((span.start, span.end)));
         held.sort_unstable();
-        held.push((spot.at + count, u32::MAX));
-        let mut from = spot.at;
-        for (start, end) in held {
-            let gap = from..start.min(spot.at + count);
+        held.push((end, u32::MAX));
+        let mut from = start;
+        for (held_from, held_to) in held {
+            let gap = from..held_from.min(end);
             if !gap.is_empty() {
-                self.names.unlink(slot, spot.run, &gap);
+                self.names.unlink(slot, run, &gap);
             }
-            from = from.max(end);
+            from = from.max(held_to);
         }
     }
 
@@ -213,20 +193,16 @@ impl IndexState {
         core: &SharedIndex,
         chain: &BlockChain<'_>,
         from: usize,
-        spot: BlockRef,
-        count: u32,
+        blocks: BlockRange,
     ) -> Vec<BlockRef> {
         let Some((names, size)) = chain.names else {
             return Vec::new();
         };
-        let names = &names[from..from + count as usize];
+        let names = &names[from..from + blocks.count() as usize];
         // A member splits twice at most: from the initial group, and from one that it joined
         // instead.
         for _ in 0..3 {
-            match self
-                .names
-                .announce(chain.slot, size, names, spot.run, spot.at)
-            {
+            match self.names.announce(chain.slot, size, names, blocks.first()) {
                 Ok(announced) => return announced.moved,
                 Err(contradiction) => {
                     let held = self.stretches_of(core, chain.slot);
@@ -244,44 +220,13 @@ impl IndexState {
         core: &SharedIndex,
         slot: u32,
         renamed: &[BlockRef],
-        spot: BlockRef,
-        count: u32,
+        blocks: BlockRange,
     ) {
-        for old in renamed {
-            if old.run != spot.run || old.at < spot.at || old.at >= spot.at + count {
-                for tier in Tier::ALL {
-                    self.remove_from_tier(core, slot, tier, old.run, old.at, old.at + 1);
-                }
+        for old in renamed.iter().filter(|old| !blocks.contains(**old)) {
+            for tier in Tier::ALL {
+                self.remove_from_tier(core, old.run, TierSpan::of_block(slot, tier, old.at));
             }
         }
         self.settle();
     }
-}
-
-/// Counts copies for blocks `span` of a run that were stored; those in `held` were held before, so
-/// they are copies or repetitions.
-fn note_copies(
-    copies: &mut Copies,
-    span: TierSpan,
-    run: u32,
-    held: &[(u32, u32)],
-    repeats: &mut bool,
-) {
-    let mut next = span.start;
-    for (start, end) in held.iter().copied() {
-        *repeats &= start == next;
-        next = end;
-        if *repeats && copies.is_empty() {
-            continue;
-        }
-        for at in start..end {
-            let spot = BlockRef { run, at };
-            if *repeats {
-                copies.confirm(spot)
-            } else {
-                copies.add(spot)
-            }
-        }
-    }
-    *repeats &= next == span.end;
 }

@@ -7,15 +7,16 @@ use std::collections::HashMap;
 
 use kv_blocks::HashScheme;
 
-use super::{IndexState, number, targets::hash_group};
+use super::{IndexState, targets::hash_group};
 use crate::{
     SnapshotError,
     engine_hashes::{GroupMembership, NamedStretch},
     lookup::SharedIndex,
-    runs::TierSpan,
+    namespaces::RunNamespace,
+    runs::{TierSpan, tier_number},
     snapshot::{ParentLink, RunRecord, SnapshotContent, TargetRecord},
     table::{BlockRef, NoFreeLines},
-    writer::RunNamespace,
+    writer::ChainPart,
 };
 
 /// Content loaded from a snapshot.
@@ -61,7 +62,7 @@ impl IndexState {
         content: &SnapshotContent,
     ) -> Result<LoadSummary, SnapshotError> {
         self.loadable()?;
-        let shed = self.shed;
+        let shed = self.counts.shed;
         let mut numbers = NumberMap::default();
         for record in content.targets() {
             self.load_target(core, record, &mut numbers);
@@ -69,7 +70,7 @@ impl IndexState {
         for record in content.spaces() {
             numbers
                 .namespaces
-                .insert(record.number, self.enter(&record.namespace));
+                .insert(record.number, self.namespaces.enter(&record.namespace));
         }
         // Runs with blocks at their end that may have no holder.
         let mut ragged = Vec::new();
@@ -78,7 +79,7 @@ impl IndexState {
             match self.load_run(core, &record, &mut numbers, touched) {
                 Ok((run, reach)) if (reach as usize) < record.hashes.len() => ragged.push(run),
                 Ok(_) => {}
-                Err(NoFreeLines) => self.shed += record.hashes.len() as u64,
+                Err(NoFreeLines) => self.counts.shed += record.hashes.len() as u64,
             }
             touched -= 1;
         }
@@ -86,9 +87,7 @@ impl IndexState {
             self.namespaces.leave(home.id);
         }
         while let Some(run) = ragged.pop() {
-            let gone = &mut self.freed;
-            self.writer
-                .release(core, run, &mut |blocks| gone.push(blocks));
+            self.writer.release(core, run);
         }
         self.settle();
         self.stay_within_budget(core);
@@ -96,8 +95,8 @@ impl IndexState {
             targets: numbers.slots.len() as u64,
             namespaces: self.namespaces.len() as u64,
             blocks: self.writer.held_blocks(),
-            memberships: self.memberships,
-            shed: self.shed - shed,
+            memberships: self.counts.memberships,
+            shed: self.counts.shed - shed,
             bytes: content.bytes(),
         })
     }
@@ -158,8 +157,11 @@ impl IndexState {
                 })
                 .ok_or(NoFreeLines)
         };
-        let last = record.parent.map(behind).transpose()?;
-        let home = numbers.namespaces[&record.space];
+        let part = ChainPart {
+            namespace: numbers.namespaces[&record.space],
+            parent: record.parent.map(behind).transpose()?,
+            hashes: record.hashes,
+        };
         let known = record
             .holders
             .iter()
@@ -167,36 +169,34 @@ impl IndexState {
         let mut held: Vec<TierSpan> = known
             .map(|(slot, held)| TierSpan {
                 slot: *slot,
-                tier: number(held.tier),
+                tier: tier_number(held.tier),
                 start: held.start,
                 end: held.end,
             })
             .collect();
-        let run = self
-            .writer
-            .restore(core, home, last, record.hashes, &mut held, touched)?;
-        self.namespaces.keep(home.id);
+        let run = self.writer.restore(core, part, &mut held, touched)?;
+        self.namespaces.keep(part.namespace.id);
         numbers.runs.insert(record.id, run);
         let reach = held.iter().map(|span| span.end).max().unwrap_or(0);
         for spans in held.chunk_by_mut(|one, next| one.slot == next.slot) {
             self.count_held(spans);
         }
+        self.load_names(record, numbers, run);
+        Ok((run, reach))
+    }
+
+    fn load_names(&mut self, record: &RunRecord<'_>, numbers: &NumberMap, run: u32) {
         for (stretch, names) in record.named() {
             if let Some(member) = numbers.members.get(&stretch.family) {
-                let (family, size, at) = (stretch.family, stretch.size, stretch.at);
-                self.names.restore_names(
-                    *member,
-                    run,
-                    &NamedStretch {
-                        family,
-                        size,
-                        at,
-                        names: names.to_vec(),
-                    },
-                );
+                let stretch = NamedStretch {
+                    family: stretch.family,
+                    size: stretch.size,
+                    at: stretch.at,
+                    names: names.to_vec(),
+                };
+                self.names.restore_names(*member, run, &stretch);
             }
         }
-        Ok((run, reach))
     }
 
     /// Counts the blocks of one run that one slot holds.
@@ -212,7 +212,7 @@ impl IndexState {
         {
             let new = to.saturating_sub(start.max(end));
             end = end.max(to);
-            self.count(slot, tier as usize, i64::from(to - start), i64::from(new));
+            self.count(slot, tier, i64::from(to - start), i64::from(new));
         }
     }
 }

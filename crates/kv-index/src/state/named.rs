@@ -2,11 +2,12 @@
 
 use kv_blocks::{NamedBlocks, Target};
 
-use super::{IndexState, budget::EvictionEffort, events::count, number, removing::stretch};
+use super::{IndexState, budget::EvictionEffort, removing::stretch};
 use crate::{
     UpdateOutcome,
     lookup::SharedIndex,
-    runs::TierSpan,
+    report::count,
+    runs::{TierSpan, tier_number},
     table::{BlockRef, NoFreeLines},
 };
 
@@ -19,12 +20,8 @@ impl IndexState {
         target: Target,
         named: &NamedBlocks,
     ) -> UpdateOutcome {
-        let all = count(named.hashes.len());
         let Some(slot) = self.targets.find(target) else {
-            return UpdateOutcome {
-                ignored: all,
-                ..UpdateOutcome::default()
-            };
+            return UpdateOutcome::applied(0, named.hashes.len());
         };
         let mut room = EvictionEffort::default();
         let mut applied = 0;
@@ -47,18 +44,13 @@ impl IndexState {
             // An eviction for room may drop found blocks.
             rest = &rest[at..];
             if self.make_room(core, None, &mut room).is_err() {
-                self.shed += rest.len() as u64;
+                self.counts.shed += rest.len() as u64;
                 break;
             }
         }
         self.settle();
         self.stay_within_budget(core);
-        let applied = applied.min(all);
-        UpdateOutcome {
-            applied,
-            orphans: 0,
-            ignored: all - applied,
-        }
+        UpdateOutcome::applied(applied, named.hashes.len())
     }
 
     /// Returns the certain meanings of a target's engine hashes: position of the hash, and block.
@@ -91,25 +83,12 @@ impl IndexState {
         let (Some((_, first)), Some((_, last))) = (spots.first(), spots.last()) else {
             return Ok(());
         };
-        let (start, end) = (first.at.min(last.at), first.at.max(last.at) + 1);
         let span = TierSpan {
             slot,
-            tier: number(named.tier),
-            start,
-            end,
+            tier: tier_number(named.tier),
+            start: first.at.min(last.at),
+            end: first.at.max(last.at) + 1,
         };
-        let before = self.capture(core, first.run, slot);
-        let trusted = self.targets.get(slot).trusted;
-        let covered = self
-            .writer
-            .cover(core, first.run, span, trusted, &mut self.held)?;
-        self.count(
-            slot,
-            named.tier.index(),
-            i64::from(covered.in_tier),
-            i64::from(covered.at_all),
-        );
-        self.publish_changes(core, before);
-        Ok(())
+        self.hold(core, first.run, span)
     }
 }

@@ -2,42 +2,36 @@
 
 use kv_blocks::{EngineHash, RemovedBlocks, SequenceHash, Target, Tier};
 
-use super::{IndexState, events::count, number};
+use super::IndexState;
 use crate::{
-    UpdateOutcome, copies::Copies, lookup::SharedIndex, orphans::NumberSet, runs::TierSpan,
-    table::BlockRef, writer::CoverChange,
+    UpdateOutcome,
+    copies::Copies,
+    lookup::SharedIndex,
+    orphans::NumberSet,
+    report::count,
+    runs::{TierSpan, tier_number},
+    table::BlockRef,
+    writer::CoverChange,
 };
 
 impl IndexState {
-    /// Removes blocks of a run from a tier of a target; returns how many it held.
-    pub(super) fn remove_from_tier(
-        &mut self,
-        core: &SharedIndex,
-        slot: u32,
-        tier: Tier,
-        run: u32,
-        start: u32,
-        end: u32,
-    ) -> u32 {
-        let span = TierSpan {
-            slot,
-            tier: number(tier),
-            start,
-            end,
-        };
-        let before = self.capture(core, run, slot);
-        let gone = &mut self.freed;
-        let CoverChange { in_tier, at_all } = self
-            .writer
-            .uncover(core, run, span, &mut |blocks| gone.push(blocks));
-        self.count(slot, tier.index(), -i64::from(in_tier), -i64::from(at_all));
+    /// Removes blocks of a run from a tier of a slot; returns how many it held.
+    pub(super) fn remove_from_tier(&mut self, core: &SharedIndex, run: u32, span: TierSpan) -> u32 {
+        let before = self.capture(core, run, span.slot);
+        let CoverChange { in_tier, at_all } = self.writer.uncover(core, run, span);
+        self.count(
+            span.slot,
+            span.tier,
+            -i64::from(in_tier),
+            -i64::from(at_all),
+        );
         self.publish_changes(core, before);
-        if tier == Tier::Device {
-            self.targets.copies(slot, |copies| {
-                if in_tier > end - start {
+        if span.tier == tier_number(Tier::Device) {
+            self.targets.copies(span.slot, |copies| {
+                if in_tier > span.blocks() {
                     copies.leave_run(run);
                 } else if !copies.is_empty() {
-                    (start..end).for_each(|at| copies.leave(BlockRef { run, at }));
+                    (span.start..span.end).for_each(|at| copies.leave(BlockRef { run, at }));
                 }
             });
         }
@@ -50,12 +44,8 @@ impl IndexState {
         target: Target,
         removed: &RemovedBlocks,
     ) -> UpdateOutcome {
-        let all = count(removed.hashes.len());
         let Some(slot) = self.targets.find(target) else {
-            return UpdateOutcome {
-                ignored: all,
-                ..UpdateOutcome::default()
-            };
+            return UpdateOutcome::applied(0, removed.hashes.len());
         };
         let mut spots = Vec::with_capacity(removed.hashes.len());
         self.names
@@ -86,12 +76,7 @@ impl IndexState {
         self.settle();
         // A hole may need more memory than the span it splits.
         self.stay_within_budget(core);
-        let applied = known.min(all);
-        UpdateOutcome {
-            applied,
-            orphans: 0,
-            ignored: all - applied,
-        }
+        UpdateOutcome::applied(known, removed.hashes.len())
     }
 
     pub(crate) fn remove_hashes(
@@ -102,12 +87,8 @@ impl IndexState {
         hashes: &[SequenceHash],
         tier: Tier,
     ) -> UpdateOutcome {
-        let all = count(hashes.len());
         let Some(slot) = self.targets.find(target) else {
-            return UpdateOutcome {
-                ignored: all,
-                ..UpdateOutcome::default()
-            };
+            return UpdateOutcome::applied(0, hashes.len());
         };
         let mut applied = 0;
         let mut rest = hashes;
@@ -129,12 +110,7 @@ impl IndexState {
         }
         self.settle();
         self.stay_within_budget(core);
-        let applied = applied.min(all);
-        UpdateOutcome {
-            applied,
-            orphans: 0,
-            ignored: all - applied,
-        }
+        UpdateOutcome::applied(applied, hashes.len())
     }
 
     /// Removes blocks of one run from a tier, from `first` to `last` in either direction; returns
@@ -154,7 +130,13 @@ impl IndexState {
                     copies.record_removals(u64::from(end - start))
                 });
             }
-            return self.remove_from_tier(core, slot, tier, first.run, start, end);
+            let span = TierSpan {
+                slot,
+                tier: tier_number(tier),
+                start,
+                end,
+            };
+            return self.remove_from_tier(core, first.run, span);
         }
         let mut done = 0;
         for number in 0..end - start {
@@ -172,11 +154,12 @@ impl IndexState {
             done += if spare {
                 1
             } else {
-                self.remove_from_tier(core, slot, tier, spot.run, at, at + 1)
+                self.remove_from_tier(core, spot.run, TierSpan::of_block(slot, tier, at))
             };
         }
         while let Some(spot) = self.targets.copies(slot, Copies::next_expired) {
-            self.remove_from_tier(core, slot, Tier::Device, spot.run, spot.at, spot.at + 1);
+            let span = TierSpan::of_block(slot, Tier::Device, spot.at);
+            self.remove_from_tier(core, spot.run, span);
         }
         done
     }
@@ -189,7 +172,8 @@ impl IndexState {
         };
         self.targets.get_mut(slot).torn = true;
         for spot in self.targets.copies(slot, Copies::distrust) {
-            self.remove_from_tier(core, slot, Tier::Device, spot.run, spot.at, spot.at + 1);
+            let span = TierSpan::of_block(slot, Tier::Device, spot.at);
+            self.remove_from_tier(core, spot.run, span);
         }
         self.settle();
         self.stay_within_budget(core);

@@ -27,13 +27,13 @@ impl IndexState {
         IndexStats {
             namespaces: self.namespaces.len() as u64,
             distinct: self.writer.held_blocks(),
-            memberships: self.memberships,
+            memberships: self.counts.memberships,
             speculative: self.speculative.speculative(),
             predicted: self.speculative.blocks() - self.speculative.speculative(),
-            orphans: self.orphaned,
+            orphans: self.counts.orphaned,
             bytes: self.bytes(),
             budget_bytes: self.settings.memory_budget,
-            shed: self.shed + self.orphans.dropped(),
+            shed: self.counts.shed + self.orphans.dropped(),
         }
     }
 
@@ -113,7 +113,7 @@ impl IndexState {
         };
         let mut spans = Vec::new();
         self.writer.each_holder(core, run, |span| spans.push(span));
-        if self.has_retired() {
+        if self.targets.has_sweeps() {
             self.join_retired(&mut spans);
         }
         let count = (ROWS - rows.len()) / spans.len().max(1);

@@ -9,12 +9,13 @@ use std::{
     io::{self, Write},
 };
 
-use kv_blocks::{SequenceHash, Tier};
+use kv_blocks::{EngineHash, SequenceHash, Tier};
 
-use super::{IndexState, events::count};
+use super::IndexState;
 use crate::{
     lookup::SharedIndex,
     namespaces::NamespaceId,
+    report::count,
     runs::{NO_RUN, TierSpan},
     snapshot::{
         self, HoldingRecord, MemberRecord, NameStretch, NamespaceRecord, ParentLink, RunRecord,
@@ -70,7 +71,7 @@ impl IndexState {
             targets,
             namespaces: spaces.len() as u64,
             blocks: self.writer.held_blocks(),
-            memberships: self.memberships,
+            memberships: self.counts.memberships,
             bytes: file.finish()?,
         })
     }
@@ -186,6 +187,25 @@ impl IndexState {
             .take(blocks as usize)
             .map(SequenceHash)
             .collect();
+        let holders = self.holders_to_save(core, run);
+        let (names, engine) = self.names_to_save(run, blocks);
+        let parent = (head.parent() != NO_RUN).then(|| ParentLink {
+            run: head.parent(),
+            attach: head.attach(),
+        });
+        file.run(&RunRecord {
+            id: run,
+            space,
+            parent,
+            depth,
+            hashes: &hashes,
+            holders: &holders,
+            names: &names,
+            engine: &engine,
+        })
+    }
+
+    fn holders_to_save(&mut self, core: &SharedIndex, run: u32) -> Vec<HoldingRecord> {
         let mut holders = Vec::new();
         let targets = &self.targets;
         self.writer.each_holder(core, run, |span| {
@@ -199,6 +219,11 @@ impl IndexState {
                 end: span.end,
             });
         });
+        holders
+    }
+
+    /// Returns the stretches of engine hashes of a run's first `blocks` blocks, and the hashes.
+    fn names_to_save(&self, run: u32, blocks: u32) -> (Vec<NameStretch>, Vec<EngineHash>) {
         let (mut names, mut engine) = (Vec::new(), Vec::new());
         for mut stretch in self.names.names_of(run) {
             // A name may belong to a block that is only expected now.
@@ -216,20 +241,6 @@ impl IndexState {
                 engine.append(&mut stretch.names);
             }
         }
-        let parent = (head.parent() != NO_RUN).then(|| ParentLink {
-            run: head.parent(),
-            attach: head.attach(),
-        });
-        let (hashes, holders, names, engine) = (&hashes[..], &holders[..], &names[..], &engine[..]);
-        file.run(&RunRecord {
-            id: run,
-            space,
-            parent,
-            depth,
-            hashes,
-            holders,
-            names,
-            engine,
-        })
+        (names, engine)
     }
 }

@@ -4,88 +4,82 @@ use std::time::Duration;
 
 use kv_blocks::{Namespace, SequenceHash, Target};
 
-use super::{IndexState, SpeculationId, SpeculationKind, budget::EvictionEffort};
+use super::{
+    IndexState, SpeculationId, SpeculationKind, budget::EvictionEffort,
+    speculative_entries::SpeculativeEntry,
+};
 use crate::{
     lookup::SharedIndex,
-    runs::{EXPECTED, TierSpan},
+    runs::{BlockRange, EXPECTED, SpeculativeBlocks},
     table::{BlockRef, NoFreeLines},
-    writer::{RunHolder, RunNamespace},
+    writer::{ChainPart, RunHolder},
 };
 
 /// Maximum blocks dropped under one hold of the lock.
 const SLICE: u64 = 4096;
 
+/// A chain of blocks that a target is expected to hold for some time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpectedChain<'a> {
+    pub(crate) kind: SpeculationKind,
+    pub(crate) namespace: &'a Namespace,
+    pub(crate) hashes: &'a [SequenceHash],
+    /// The beginning of that time, in nanoseconds.
+    pub(crate) since: u64,
+    pub(crate) ttl: Duration,
+}
+
 /// Progress of a speculative entry that is being made.
 struct SpeculationProgress {
+    slot: u32,
     stamp: u64,
     expires: u64,
-    /// Earliest expiry of its blocks; renewed ones may end later than `expires`.
-    ends: u64,
-    /// Runs, the deepest last.
-    runs: Vec<u32>,
-    blocks: u64,
+    /// The entry so far. Its first expiry is `expires`, or later if blocks are renewed.
+    entry: SpeculativeEntry,
+    last: Option<BlockRef>,
+    done: usize,
+    effort: EvictionEffort,
 }
 
 impl IndexState {
-    /// Adds a speculative entry for `chain` on a target for `ttl`, or longer if a loss may prevent
-    /// its confirmation.
+    /// Adds a speculative entry for a chain on a target, for longer than its time if a loss may
+    /// prevent its confirmation.
     pub(crate) fn speculate(
         &mut self,
         core: &SharedIndex,
         target: Target,
-        namespace: &Namespace,
-        chain: &[SequenceHash],
-        now: u64,
-        (kind, ttl): (SpeculationKind, Duration),
+        expected: ExpectedChain<'_>,
     ) -> SpeculationId {
-        self.sweep_expired(core, now);
+        self.sweep_expired(core, expected.since);
         let Some(slot) = self.slot(core, target) else {
             return SpeculationId::default();
         };
-        let torn = self.targets.get(slot).torn;
-        let ttl = if torn {
-            ttl.max(self.settings.unconfirmed_ttl)
-        } else {
-            ttl
-        };
-        let expires = now.saturating_add(u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX));
+        let namespace = self.namespaces.enter(expected.namespace);
         let max = self.settings.prediction_max_blocks;
-        let chain = &chain[..chain.len().min(usize::try_from(max).unwrap_or(usize::MAX))];
-        let home = self.enter(namespace);
-        let stamp = self.speculative.stamp();
-        let (mut last, mut done, mut room) = (None, 0, EvictionEffort::default());
-        let mut entered = SpeculationProgress {
-            stamp,
-            expires,
-            ends: u64::MAX,
-            runs: Vec::new(),
-            blocks: 0,
+        let most = usize::try_from(max).unwrap_or(usize::MAX);
+        let chain = ChainPart {
+            namespace,
+            parent: None,
+            hashes: &expected.hashes[..expected.hashes.len().min(most)],
         };
-        while done < chain.len() {
-            match self.promise_stretch(core, (slot, home), last, &chain[done..], &mut entered, room)
-            {
-                Ok(Some((spot, count))) => {
-                    last = Some(BlockRef {
-                        run: spot.run,
-                        at: spot.at + count - 1,
-                    });
-                    done += count as usize;
-                    room = EvictionEffort::default();
-                    self.writer.pin(last);
-                }
-                Ok(None) => break,
-                Err(NoFreeLines) => {
-                    if self.make_room(core, Some(stamp), &mut room).is_err() {
-                        break;
-                    }
-                }
-            }
-        }
-        self.namespaces.leave(home.id);
-        let SpeculationProgress {
-            ends, runs, blocks, ..
-        } = entered;
-        self.speculative.add(stamp, kind, ends, runs, blocks);
+        let mut next = SpeculationProgress {
+            slot,
+            stamp: self.speculative.stamp(),
+            expires: self.expiry(slot, expected),
+            entry: SpeculativeEntry {
+                kind: expected.kind,
+                ends: u64::MAX,
+                runs: Vec::new(),
+                blocks: 0,
+            },
+            last: None,
+            done: 0,
+            effort: EvictionEffort::default(),
+        };
+        self.expect_chain(core, chain, &mut next);
+        self.namespaces.leave(namespace.id);
+        let (stamp, blocks) = (next.stamp, next.entry.blocks);
+        self.speculative.add(stamp, next.entry);
         self.release_pin(core);
         self.prune_for(core, stamp, blocks);
         self.stay_within_budget(core);
@@ -94,48 +88,90 @@ impl IndexState {
         }
     }
 
-    /// Adds the next stretch of a chain; `None` if the chain has another parent. Without room,
-    /// nothing of the stretch is expected.
-    fn promise_stretch(
+    /// Returns when an entry of a slot expires.
+    fn expiry(&self, slot: u32, expected: ExpectedChain<'_>) -> u64 {
+        let ttl = if self.targets.get(slot).torn {
+            expected.ttl.max(self.settings.unconfirmed_ttl)
+        } else {
+            expected.ttl
+        };
+        let nanoseconds = u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX);
+        expected.since.saturating_add(nanoseconds)
+    }
+
+    /// Adds the blocks of a chain to an entry, stretch by stretch, as far as there is room.
+    fn expect_chain(
         &mut self,
         core: &SharedIndex,
-        (slot, home): (u32, RunNamespace),
-        last: Option<BlockRef>,
-        rest: &[SequenceHash],
-        entered: &mut SpeculationProgress,
-        room: EvictionEffort,
-    ) -> Result<Option<(BlockRef, u32)>, NoFreeLines> {
-        let Ok(known) = self.writer.locate(core, home.key, last, rest) else {
+        chain: ChainPart<'_>,
+        next: &mut SpeculationProgress,
+    ) {
+        while next.done < chain.hashes.len() {
+            match self.expect_stretch(core, chain, next) {
+                Ok(Some(blocks)) => {
+                    next.last = Some(blocks.last());
+                    next.done += blocks.count() as usize;
+                    next.effort = EvictionEffort::default();
+                    self.writer.pin(next.last);
+                }
+                Ok(None) => break,
+                Err(NoFreeLines) => {
+                    let made = self.make_room(core, Some(next.stamp), &mut next.effort);
+                    if made.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the next stretch of a chain; `None` if the chain has another parent. Without room,
+    /// nothing of the stretch is expected.
+    fn expect_stretch(
+        &mut self,
+        core: &SharedIndex,
+        chain: ChainPart<'_>,
+        next: &mut SpeculationProgress,
+    ) -> Result<Option<BlockRange>, NoFreeLines> {
+        let rest = ChainPart {
+            parent: next.last,
+            hashes: &chain.hashes[next.done..],
+            ..chain
+        };
+        let Ok(known) = self.writer.locate(core, rest) else {
             return Ok(None);
         };
-        let (stamp, expires) = (entered.stamp, entered.expires);
-        let (spot, count, new, ends) = if let Some((spot, count)) = known {
-            let span = TierSpan {
-                slot,
-                tier: EXPECTED,
-                start: spot.at,
-                end: spot.at + count,
-            };
+        let (slot, stamp, expires) = (next.slot, next.stamp, next.expires);
+        let (blocks, new, ends) = if let Some(blocks) = known {
             let trusted = self.targets.get(slot).trusted;
+            let expected = SpeculativeBlocks {
+                span: blocks.held_by(slot, EXPECTED),
+                expires,
+                stamp,
+            };
             let (new, ends) = self
                 .writer
-                .add_speculative(core, spot.run, span, expires, stamp, trusted)?;
-            (spot, count, new, ends)
+                .add_speculative(core, blocks.run, expected, trusted)?;
+            (blocks, new, ends)
         } else {
+            let part = ChainPart {
+                hashes: next.effort.part(rest.hashes),
+                ..rest
+            };
             let holder = RunHolder::Expected {
                 slot,
                 expires,
                 stamp,
             };
-            let (spot, count) = self.make(core, home, last, room.part(rest), holder)?;
-            (spot, count, count, expires)
+            let blocks = self.make(core, part, holder)?;
+            (blocks, blocks.count(), expires)
         };
         if new > 0 {
-            entered.blocks += u64::from(new);
-            entered.runs.push(spot.run);
-            entered.ends = entered.ends.min(ends);
+            next.entry.blocks += u64::from(new);
+            next.entry.runs.push(blocks.run);
+            next.entry.ends = next.entry.ends.min(ends);
         }
-        Ok(Some((spot, count)))
+        Ok(Some(blocks))
     }
 
     /// Takes back the blocks of an entry that were neither renewed nor confirmed since.
@@ -154,7 +190,7 @@ impl IndexState {
         }
         self.prune(core, room);
         let names = self.names.tidy();
-        room == 0 || self.pruning.is_some() || names
+        room == 0 || self.speculative.pruning.is_some() || names
     }
 
     /// Drops the oldest entry that is older than `before`; returns whether there was one.
@@ -183,13 +219,8 @@ impl IndexState {
             if left == 0 {
                 break;
             }
-            let gone = &mut self.freed;
             let most = u32::try_from(left).unwrap_or(u32::MAX);
-            let rest = self
-                .writer
-                .retract(core, run, (stamp, now), most, &mut |blocks| {
-                    gone.push(blocks)
-                });
+            let rest = self.writer.retract(core, run, (stamp, now), most);
             ends = [ends, rest].into_iter().flatten().min();
             self.settle();
         }
@@ -207,7 +238,9 @@ impl IndexState {
 
     /// Drops up to `most` blocks of the entries to prune.
     fn prune(&mut self, core: &SharedIndex, most: u64) {
-        let Some(left) = self.pruning else { return };
+        let Some(left) = self.speculative.pruning else {
+            return;
+        };
         let mut room = most;
         while room > 0
             && let over = self.speculative.blocks().saturating_sub(left)
@@ -220,7 +253,7 @@ impl IndexState {
             );
         }
         if self.speculative.blocks() <= left {
-            self.pruning = None;
+            self.speculative.pruning = None;
         }
     }
 
@@ -239,7 +272,7 @@ impl IndexState {
         }
         let left = (max as f64 * self.settings.prune_target_ratio.clamp(0.0, 1.0)) as u64;
         // The newest entry is not pruned for itself.
-        self.pruning = Some(left.min(max.saturating_sub(new)) + new);
+        self.speculative.pruning = Some(left.min(max.saturating_sub(new)) + new);
         self.prune(core, SLICE);
         while let Some(over) = self
             .speculative

@@ -25,13 +25,13 @@ pub struct SpeculationId {
 
 /// The part of one entry that is not yet confirmed, renewed, pruned or taken back.
 #[derive(Clone, Debug)]
-struct SpeculativeEntry {
-    kind: SpeculationKind,
+pub(crate) struct SpeculativeEntry {
+    pub(crate) kind: SpeculationKind,
     /// Earliest expiry of its blocks.
-    ends: u64,
+    pub(crate) ends: u64,
     /// The runs with its blocks, the deepest last.
-    runs: Vec<u32>,
-    blocks: u64,
+    pub(crate) runs: Vec<u32>,
+    pub(crate) blocks: u64,
 }
 
 /// All speculative entries; a higher stamp is younger.
@@ -43,6 +43,8 @@ pub(crate) struct SpeculativeEntries {
     blocks: u64,
     speculative: u64,
     runs: u64,
+    /// During a pruning: the number of blocks to leave.
+    pub(crate) pruning: Option<u64>,
 }
 
 impl SpeculativeEntries {
@@ -52,35 +54,20 @@ impl SpeculativeEntries {
         self.stamps
     }
 
-    /// Adds an entry of `blocks` blocks, the first of which ends at `ends`.
-    pub(crate) fn add(
-        &mut self,
-        stamp: u64,
-        kind: SpeculationKind,
-        ends: u64,
-        runs: Vec<u32>,
-        blocks: u64,
-    ) {
-        if blocks == 0 {
+    /// Adds an entry, unless it is empty.
+    pub(crate) fn add(&mut self, stamp: u64, entry: SpeculativeEntry) {
+        if entry.blocks == 0 {
             return;
         }
-        self.blocks += blocks;
-        self.speculative += if kind == SpeculationKind::Speculative {
-            blocks
+        self.blocks += entry.blocks;
+        self.speculative += if entry.kind == SpeculationKind::Speculative {
+            entry.blocks
         } else {
             0
         };
-        self.runs += runs.len() as u64;
-        self.by_end.insert((ends, stamp));
-        self.by_stamp.insert(
-            stamp,
-            SpeculativeEntry {
-                kind,
-                ends,
-                runs,
-                blocks,
-            },
-        );
+        self.runs += entry.runs.len() as u64;
+        self.by_end.insert((entry.ends, stamp));
+        self.by_stamp.insert(stamp, entry);
     }
 
     /// Sets a later expiry for the rest of an entry.

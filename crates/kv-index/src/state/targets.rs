@@ -1,6 +1,9 @@
 //! The targets of the index, by slot.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use kv_blocks::{Target, Tier, WorkerId};
 use xxhash_rust::xxh3::xxh3_64;
@@ -47,8 +50,18 @@ pub(crate) struct TargetTable {
     by_target: HashMap<Target, u32>,
     slots: Vec<Option<TargetState>>,
     free: Vec<u32>,
+    /// Retired slots that are not cleared yet, at most as many as there are slots.
+    sweeps: VecDeque<SlotSweep>,
     /// Blocks with counted copies.
     copied: u64,
+}
+
+/// The clearing of a retired slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotSweep {
+    pub(crate) slot: u32,
+    /// The run to continue with.
+    pub(crate) next: u32,
 }
 
 /// Bytes of a block with counted copies.
@@ -97,6 +110,7 @@ impl TargetTable {
             ..TargetState::new(target)
         })?;
         self.get_mut(slot).retired = true;
+        self.sweeps.push_back(SlotSweep { slot, next: 0 });
         Some(fresh)
     }
 
@@ -106,10 +120,38 @@ impl TargetTable {
         owner.retired = true;
         let target = owner.target;
         self.by_target.remove(&target);
+        self.sweeps.push_back(SlotSweep { slot, next: 0 });
     }
 
-    /// Frees a retired slot, which must have no held or expected blocks.
-    pub(crate) fn free(&mut self, slot: u32) {
+    /// Returns the retired slot to clear next.
+    pub(crate) fn next_sweep(&self) -> Option<SlotSweep> {
+        self.sweeps.front().copied()
+    }
+
+    /// Records how far the sweep of the first retired slot is: up to run `next`, or `None`: it has
+    /// no held or expected blocks any more, and is freed.
+    pub(crate) fn continue_sweep(&mut self, next: Option<u32>) {
+        if let (Some(next), Some(sweep)) = (next, self.sweeps.front_mut()) {
+            sweep.next = next;
+        } else if let Some(sweep) = self.sweeps.pop_front() {
+            self.free(sweep.slot);
+        }
+    }
+
+    /// Returns whether there are retired slots that are not cleared yet.
+    pub(crate) fn has_sweeps(&self) -> bool {
+        !self.sweeps.is_empty()
+    }
+
+    /// Returns the slots whose blocks belong to a target for subscribers: its own, and retired ones
+    /// that are not swept yet.
+    pub(crate) fn slots_of(&self, target: Target) -> Vec<u32> {
+        let retired = self.sweeps.iter().map(|sweep| sweep.slot);
+        let retired = retired.filter(|slot| self.get(*slot).target == target);
+        self.find(target).into_iter().chain(retired).collect()
+    }
+
+    fn free(&mut self, slot: u32) {
         if let Some(owner) = self.slots[slot as usize].take() {
             self.copied -= owner.copies.len();
             self.free.push(slot);

@@ -42,6 +42,13 @@ impl TableKey {
     }
 }
 
+/// A block with its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TableEntry {
+    pub(crate) key: TableKey,
+    pub(crate) spot: BlockRef,
+}
+
 /// One word of the table.
 ///
 /// Bits 0..25: run plus one, 0 while the slot is empty. 25..38: block of the run. 38..60: position.

@@ -1,14 +1,19 @@
 //! The writer's operations on the table.
 
 use super::{
-    BlockTable, FULL_PERCENT, LineScan, SPARSE_PERCENT, search,
+    block_table::{BlockTable, LineScan, search},
     segment::{MOST_LINES, Segment},
-    slot::{BlockRef, DISTANCES, MOST_DISPLACED, TableKey, TableSlot},
+    slot::{BlockRef, DISTANCES, MOST_DISPLACED, TableEntry, TableSlot},
 };
 use crate::{
     arena::{Extents, LINE_WORDS, LineChunks},
     atomic::{AtomicU64, Ordering},
 };
+
+/// Maximum load of a segment, percent.
+const FULL_PERCENT: usize = 74;
+/// Load below which it shrinks, percent.
+const SPARSE_PERCENT: usize = 40;
 
 /// No lines are left for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,10 +64,10 @@ impl BlockTable {
         fill: &mut TableFill,
         lines: &LineChunks,
         extents: &mut Extents,
-        key: TableKey,
-        spot: BlockRef,
+        entry: TableEntry,
         known: impl Fn(BlockRef) -> bool,
     ) -> Result<(), NotInserted> {
+        let TableEntry { key, spot } = entry;
         let number = key.segment(self.bits);
         let position = key.position(self.bits);
         let mut segment = Segment::decode(self.directory[number].load(Ordering::Relaxed));
@@ -112,9 +117,9 @@ impl BlockTable {
         fill: &mut TableFill,
         lines: &LineChunks,
         extents: &mut Extents,
-        key: TableKey,
-        spot: BlockRef,
+        entry: TableEntry,
     ) {
+        let TableEntry { key, spot } = entry;
         let number = key.segment(self.bits);
         let position = key.position(self.bits);
         let segment = Segment::decode(self.directory[number].load(Ordering::Relaxed));
@@ -199,7 +204,8 @@ fn place(lines: &LineChunks, segment: Segment, position: u32, spot: BlockRef) ->
         for (at, word) in line.iter().enumerate() {
             empty |= u32::from(TableSlot(word.load(Ordering::Relaxed)).is_empty()) << at;
         }
-        if empty == 0 || distance > 0 && !count_displaced(lines, segment, position, distance, 1) {
+        let home = || writable(lines, segment.line(position, 0));
+        if empty == 0 || distance > 0 && !count_displaced(&home()[distance as usize], 1) {
             continue;
         }
         fill_slot(&line[empty.trailing_zeros() as usize], entry);
@@ -233,22 +239,17 @@ fn take(lines: &LineChunks, segment: Segment, position: u32, spot: BlockRef) {
             Ordering::Release,
         );
         if distance > 0 {
-            count_displaced(lines, segment, position, distance, -1);
+            let home = writable(lines, segment.line(position, 0));
+            count_displaced(&home[distance as usize], -1);
         }
         return;
     }
     debug_assert!(false, "an entry that is removed is there");
 }
 
-/// Counts a key that is not in its own line; returns `false` if the count is full.
-fn count_displaced(
-    lines: &LineChunks,
-    segment: Segment,
-    position: u32,
-    distance: u32,
-    change: i64,
-) -> bool {
-    let word = &writable(lines, segment.line(position, 0))[distance as usize];
+/// Counts a key that is not in its own line, in that line's word for its distance; returns `false`
+/// if the count is full.
+fn count_displaced(word: &AtomicU64, change: i64) -> bool {
     let slot = TableSlot(word.load(Ordering::Relaxed));
     if change > 0 && slot.displaced() == MOST_DISPLACED {
         return false;

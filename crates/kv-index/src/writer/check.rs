@@ -4,7 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{TreeWriter, hashes, runs::lines_of};
+use super::{
+    TreeWriter,
+    tree_writer::{hashes, lines_of},
+};
 use crate::{
     arena::LINE_WORDS,
     atomic::Ordering,
@@ -25,17 +28,20 @@ impl TreeWriter {
     /// Panics if runs, table, lines and the writer's own records contradict each other.
     pub(crate) fn check(&mut self, core: &SharedIndex) -> HeldBlocks {
         assert!(
-            self.pin.is_none() && !self.pin_kept && self.dropped.is_empty(),
+            self.pin.spot.is_none()
+                && !self.pin.preserved
+                && self.effects.dropped.is_empty()
+                && self.effects.freed.is_empty(),
             "nothing is under way"
         );
-        let free: BTreeSet<_> = self.free_runs.iter().copied().collect();
-        assert_eq!(free.len(), self.free_runs.len(), "no number is free twice");
+        let free: BTreeSet<_> = self.nodes.free.iter().copied().collect();
+        assert_eq!(free.len(), self.nodes.free.len(), "no number is free twice");
         let mut found = HeldBlocks::default();
         let (mut blocks, mut unheld, mut lines, mut marks) = (0, 0, 0, 0);
         let mut kids = BTreeMap::new();
         for run in 0..self.runs() {
             assert_eq!(
-                self.nodes[run as usize].space.is_none(),
+                self.nodes.space(run).is_none(),
                 free.contains(&run),
                 "run {run}"
             );
@@ -63,24 +69,26 @@ impl TreeWriter {
             lines += self.check_run(core, run, &mut found);
             blocks += u64::from(head.blocks());
             marks += self.check_marks(core, run);
-            unheld += u64::from(self.nodes[run as usize].unheld);
+            unheld += u64::from(self.nodes.get(run).unheld);
         }
         assert_eq!(
-            (self.blocks, self.unheld),
+            (self.blocks, self.nodes.unheld()),
             (blocks, unheld),
             "blocks, and those nobody holds"
         );
         assert_eq!(self.fill.total(), blocks, "one entry a block");
         assert_eq!(self.marks.total(), marks, "marked blocks");
-        assert_eq!(self.children, kids, "children by place");
+        assert_eq!(self.nodes.children, kids, "children by place");
         for run in 0..self.runs() {
             let children: u32 = self
+                .nodes
                 .children
                 .range((run, 0)..=(run, u32::MAX))
                 .map(|(_, count)| *count)
                 .sum();
             assert_eq!(
-                self.nodes[run as usize].children, children,
+                self.nodes.get(run).children,
+                children,
                 "children of run {run}"
             );
             let head = core.heads.get(&core.body, run);
@@ -90,6 +98,7 @@ impl TreeWriter {
                 "run {run} says whether it has children"
             );
             let hung = self
+                .nodes
                 .children
                 .range((run, 0)..=(run, u32::MAX))
                 .next_back()
@@ -101,8 +110,8 @@ impl TreeWriter {
                 "run {run} ends where something ends"
             );
         }
-        let slabs =
-            self.nodes.len().div_ceil(core.heads.slab() as usize) * core.heads.slab() as usize;
+        let slabs = (self.nodes.len() as usize).div_ceil(core.heads.slab() as usize)
+            * core.heads.slab() as usize;
         assert_eq!(
             self.extents.used(),
             lines + slabs as u64 + core.table.lines_in_use() + core.marks.lines_in_use(),
@@ -133,7 +142,7 @@ impl TreeWriter {
     /// Checks a run; returns its lines.
     fn check_run(&mut self, core: &SharedIndex, run: u32, found: &mut HeldBlocks) -> u64 {
         let head = core.heads.get(&core.body, run);
-        let node = self.nodes[run as usize];
+        let node = *self.nodes.get(run);
         assert!(
             node.lines as usize * LINE_WORDS >= head.blocks() as usize,
             "run {run}"

@@ -1,10 +1,8 @@
 //! Changes of a run's holders.
 
-use kv_blocks::SequenceHash;
-
-use super::{FreedBlocks, TreeWriter, runs::lines_of};
+use super::{ChangeEffects, TreeWriter, tree_writer::lines_of};
 use crate::{
-    atomic::{AtomicU64, Ordering},
+    atomic::Ordering,
     lookup::SharedIndex,
     runs::{RunHead, TierSpan},
     table::{BlockRef, NoFreeLines},
@@ -20,75 +18,62 @@ pub(crate) struct CoverChange {
 }
 
 impl TreeWriter {
-    /// Records that `slot` holds blocks `start..end` of a run in `tier` (0 to 3). `held` gets the
-    /// ranges that it held there before; with `confirmed`, expected blocks of the range become
-    /// confirmed. An error changes nothing.
+    /// Records the blocks of a run that `span.slot` holds in `span.tier` (0 to 3), and in
+    /// [`ChangeEffects::held`] those that it held there before; with `confirmed`, expected blocks
+    /// of the span become confirmed. An error changes nothing.
     pub(crate) fn cover(
         &mut self,
         core: &SharedIndex,
         run: u32,
         span: TierSpan,
         confirmed: bool,
-        held: &mut Vec<(u32, u32)>,
     ) -> Result<CoverChange, NoFreeLines> {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
-        self.touch(run);
-        let TierSpan {
-            slot,
-            tier,
-            start,
-            end,
-        } = span;
-        self.holders.held(slot, tier, start, end, held);
-        let dropped = self.dropped.len();
+        self.nodes.touch(run);
+        let ChangeEffects { dropped, held, .. } = &mut self.effects;
+        self.holders.held(span, held);
+        let known = held[..] == [(span.start, span.end)];
+        let dropped_before = dropped.len();
         let expected = confirmed
             && self
                 .holders
-                .remove_speculative(slot, start, end, &mut self.dropped);
-        if !expected && held[..] == [(start, end)] {
+                .remove_speculative(span.slot, span.start..span.end, dropped);
+        if !expected && known {
             return Ok(CoverChange::default());
         }
-        let before = self.holders.any_held(slot);
-        let in_tier = self.holders.cover(slot, tier, start, end);
-        let at_all = self.holders.any_held(slot) - before;
+        let before = self.holders.any_held(span.slot);
+        let in_tier = self.holders.cover(span);
+        let at_all = self.holders.any_held(span.slot) - before;
         if let Err(NoFreeLines) = self.rewrite(core, run, &mut head) {
-            self.dropped.truncate(dropped);
+            self.effects.dropped.truncate(dropped_before);
             return Err(NoFreeLines);
         }
         Ok(CoverChange { in_tier, at_all })
     }
 
-    /// Records that `slot` does not hold blocks `start..end` of a run in `tier` any more; frees
+    /// Records the blocks of a run that `span.slot` does not hold in `span.tier` any more; frees
     /// blocks without a holder. Without room for the rest, the slot loses all of the run in that
     /// tier.
-    pub(crate) fn uncover(
-        &mut self,
-        core: &SharedIndex,
-        run: u32,
-        span: TierSpan,
-        gone: &mut dyn FnMut(FreedBlocks),
-    ) -> CoverChange {
+    pub(crate) fn uncover(&mut self, core: &SharedIndex, run: u32, span: TierSpan) -> CoverChange {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
-        let TierSpan {
-            slot,
-            tier,
-            start,
-            end,
-        } = span;
-        let before = self.holders.any_held(slot);
-        let mut in_tier = self.holders.uncover(slot, tier, start, end);
+        let before = self.holders.any_held(span.slot);
+        let mut in_tier = self.holders.uncover(span);
         if in_tier == 0 {
             return CoverChange::default();
         }
-        let mut at_all = before - self.holders.any_held(slot);
-        if self.settle(core, run, &mut head, gone).is_err() {
+        let mut at_all = before - self.holders.any_held(span.slot);
+        if self.settle(core, run, &mut head).is_err() {
             // A hole takes more words than a cut; no holding takes none.
             self.holders.read(&head, &core.body);
-            in_tier = self.holders.uncover(slot, tier, 0, head.blocks());
-            at_all = before - self.holders.any_held(slot);
-            let _ = self.settle(core, run, &mut head, gone);
+            in_tier = self.holders.uncover(TierSpan {
+                start: 0,
+                end: head.blocks(),
+                ..span
+            });
+            at_all = before - self.holders.any_held(span.slot);
+            let _ = self.settle(core, run, &mut head);
         }
         CoverChange { in_tier, at_all }
     }
@@ -100,15 +85,14 @@ impl TreeWriter {
         core: &SharedIndex,
         run: u32,
         head: &mut RunHead,
-        gone: &mut dyn FnMut(FreedBlocks),
     ) -> Result<(), NoFreeLines> {
         let reach = self.holders.reach();
         // A run that is freed as a whole is not rewritten first.
-        if reach > 0 || self.nodes[run as usize].children > 0 || self.is_pinned(run) {
+        if reach > 0 || self.nodes.get(run).children > 0 || self.pin.is_in(run) {
             self.rewrite(core, run, head)?;
         }
         if reach < head.blocks() {
-            self.trim(core, run, gone);
+            self.trim(core, run);
         }
         Ok(())
     }
@@ -124,7 +108,7 @@ impl TreeWriter {
         let done = self.write_holders(core, head);
         core.heads.end(&core.body, run, head);
         if done.is_ok() {
-            self.note_unheld(run, self.holders.unheld());
+            self.nodes.set_unheld(run, self.holders.unheld());
         }
         done
     }
@@ -172,19 +156,13 @@ impl TreeWriter {
     }
 
     /// Sheds a run: removes all its holders. `lost` gets the holdings.
-    pub(crate) fn shed(
-        &mut self,
-        core: &SharedIndex,
-        run: u32,
-        lost: &mut dyn FnMut(TierSpan),
-        gone: &mut dyn FnMut(FreedBlocks),
-    ) {
+    pub(crate) fn shed(&mut self, core: &SharedIndex, run: u32, lost: impl FnMut(TierSpan)) {
         let head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
-        self.holders.each(&mut *lost);
-        self.holders.clear_speculative(&mut self.dropped);
+        self.holders.each(lost);
+        self.holders.clear_speculative(&mut self.effects.dropped);
         self.holders.clear(head.blocks());
-        self.trim(core, run, gone);
+        self.trim(core, run);
     }
 
     /// Calls back with every confirmed stretch of a run.
@@ -219,39 +197,5 @@ impl TreeWriter {
                 visit(span);
             }
         });
-    }
-
-    /// Returns how many of `rest`, which begins with the block `first`, are its neighbours in the
-    /// run, going up or down; and the last of them.
-    pub(crate) fn stretch(
-        &self,
-        core: &SharedIndex,
-        first: BlockRef,
-        rest: &[SequenceHash],
-    ) -> (BlockRef, usize) {
-        let head = core.heads.get(&core.body, first.run);
-        let known = super::hashes(core, &head);
-        let (before, behind) = (&known[..first.at as usize], &known[first.at as usize + 1..]);
-        let same =
-            |(word, hash): &(&AtomicU64, &SequenceHash)| word.load(Ordering::Relaxed) == hash.0;
-        // Engines free the ends of sequences first.
-        let down = before.iter().rev().zip(&rest[1..]).take_while(same).count();
-        if down > 0 {
-            return (
-                BlockRef {
-                    at: first.at - down as u32,
-                    ..first
-                },
-                down + 1,
-            );
-        }
-        let up = behind.iter().zip(&rest[1..]).take_while(same).count();
-        (
-            BlockRef {
-                at: first.at + up as u32,
-                ..first
-            },
-            up + 1,
-        )
     }
 }

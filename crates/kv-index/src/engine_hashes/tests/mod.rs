@@ -45,7 +45,7 @@ fn names(members: Range<u32>) -> EngineHashTable {
 /// Announces blocks of 16 tokens; the announcement contradicts and moves nothing.
 fn announce(names: &mut EngineHashTable, member: u32, said: &[EngineHash], run: u32, at: u32) {
     assert_eq!(
-        names.announce(member, size(16), said, run, at),
+        names.announce(member, size(16), said, spot(run, at)),
         Ok(AnnounceOutcome::default())
     );
 }
@@ -60,7 +60,9 @@ fn announce_and_split(
     at: u32,
     held: &[(u32, Range<u32>)],
 ) {
-    let refused = names.announce(member, size(16), said, run, at).unwrap_err();
+    let refused = names
+        .announce(member, size(16), said, spot(run, at))
+        .unwrap_err();
     names.split_group(member, held.iter().cloned(), refused);
     announce(names, member, said, run, at);
 }
@@ -154,7 +156,7 @@ fn engines_with_numbered_blocks_split_at_the_first_contradicting_number() {
     announce(&mut names, 0, &counted(1..5), 0, 0);
     announce(&mut names, 1, &counted(1..3), 0, 0);
     let refused = names
-        .announce(1, size(16), &counted(9..10), 0, 2)
+        .announce(1, size(16), &counted(9..10), spot(0, 2))
         .unwrap_err();
     assert_eq!(
         refused,
@@ -165,7 +167,7 @@ fn engines_with_numbered_blocks_split_at_the_first_contradicting_number() {
         "the block has another hash"
     );
     let refused = names
-        .announce(1, size(16), &counted(3..5), 1, 0)
+        .announce(1, size(16), &counted(3..5), spot(1, 0))
         .unwrap_err();
     assert_eq!(
         refused,
@@ -193,14 +195,14 @@ fn a_refused_announcement_changes_nothing() {
     let before = names.table.bytes();
     let mut said = counted(100..130);
     said.push(EngineHash(20));
-    assert!(names.announce(1, size(16), &said, 1, 0).is_err());
+    assert!(names.announce(1, size(16), &said, spot(1, 0)).is_err());
     assert_eq!(resolve(&names, 1, EngineHash(100)), None);
     assert_eq!(names.names_of(1).count(), 0);
     assert_eq!(names.table.bytes(), before);
     // A hash that occurs twice in one announcement is also a contradiction.
     assert!(
         names
-            .announce(1, size(16), &[EngineHash(100), EngineHash(100)], 1, 0)
+            .announce(1, size(16), &[EngineHash(100), EngineHash(100)], spot(1, 0))
             .is_err()
     );
     assert_eq!(names.names_of(1).count(), 0);
@@ -247,7 +249,9 @@ fn a_member_that_splits_twice_is_alone_and_never_refused() {
 fn a_hash_reused_by_its_only_member_moves_and_the_old_block_is_reported() {
     let mut names = names(0..1);
     announce(&mut names, 0, &counted(1..4), 0, 0);
-    let announced = names.announce(0, size(16), &counted(2..4), 1, 5).unwrap();
+    let announced = names
+        .announce(0, size(16), &counted(2..4), spot(1, 5))
+        .unwrap();
     assert_eq!(announced.moved, [spot(0, 1), spot(0, 2)]);
     assert_eq!(resolve(&names, 0, EngineHash(2)), Some((spot(1, 5), true)));
     assert_eq!(resolve(&names, 0, EngineHash(1)), Some((spot(0, 0), true)));
@@ -357,7 +361,9 @@ fn a_reused_run_number_has_no_hashes() {
 fn a_removal_finds_a_hash_in_every_block_size_of_the_member() {
     let mut names = names(0..2);
     announce(&mut names, 0, &longs(1..40), 0, 0);
-    names.announce(0, size(256), &longs(1..3), 1, 0).unwrap();
+    names
+        .announce(0, size(256), &longs(1..3), spot(1, 0))
+        .unwrap();
     let mut found = Vec::new();
     names.resolve_any(0, &[long(39), long(99), long(2)], |at, size, resolved| {
         found.push((at, size.tokens(), resolved.spot));
@@ -382,13 +388,14 @@ fn a_member_may_announce_eight_block_sizes() {
                 0,
                 size(tokens),
                 &longs(1..2),
-                u32::try_from(tokens).unwrap(),
-                0,
+                spot(u32::try_from(tokens).unwrap(), 0),
             )
             .unwrap();
     }
     assert!(!names.admits(0, size(9)) && names.admits(0, size(3)));
-    names.announce(0, size(9), &longs(1..2), 9, 0).unwrap();
+    names
+        .announce(0, size(9), &longs(1..2), spot(9, 0))
+        .unwrap();
     assert_eq!(names.resolve(0, long(1), size(9)), None);
     names.clear(0);
     assert!(names.admits(0, size(9)));

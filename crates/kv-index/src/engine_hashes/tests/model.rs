@@ -177,7 +177,7 @@ fn announce(
                     == Some(&BlockRef { run: spot.run, at })
         });
         let wanted = HashModel::announce(before, alone(names, of), said, spot);
-        let got = names.announce(member, size_of_run(spot.run), said, spot.run, spot.at);
+        let got = names.announce(member, size_of_run(spot.run), said, spot);
         prop_assert_eq!(got.clone().map(|announced| announced.moved), wanted);
         let refused = match got {
             Ok(announced) => {

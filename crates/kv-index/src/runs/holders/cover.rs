@@ -4,9 +4,15 @@ use super::{Holders, MOST_PARTS, MOST_SPANS};
 use crate::runs::TierSpan;
 
 impl Holders {
-    /// Adds blocks `start..end` in `tier` for `slot`; returns how many of them are new. Changes
-    /// nothing if the area's header could not count a further stretch.
-    pub(crate) fn cover(&mut self, slot: u32, tier: u32, start: u32, end: u32) -> u32 {
+    /// Adds the blocks of a span; returns how many of them are new. Changes nothing if the area's
+    /// header could not count a further stretch.
+    pub(crate) fn cover(&mut self, span: TierSpan) -> u32 {
+        let TierSpan {
+            slot,
+            tier,
+            start,
+            end,
+        } = span;
         if self.spans.len() >= MOST_SPANS || self.parts.len() >= MOST_PARTS {
             return 0;
         }
@@ -55,9 +61,15 @@ impl Holders {
         room
     }
 
-    /// Removes blocks `start..end` in `tier` from `slot`; returns how many blocks it lost: more
-    /// than that range only if the area's header could not count the rest.
-    pub(crate) fn uncover(&mut self, slot: u32, tier: u32, start: u32, end: u32) -> u32 {
+    /// Removes the blocks of a span; returns how many blocks the slot lost: more than that span
+    /// only if the area's header could not count the rest.
+    pub(crate) fn uncover(&mut self, span: TierSpan) -> u32 {
+        let TierSpan {
+            slot,
+            tier,
+            start,
+            end,
+        } = span;
         if tier == 0 && self.spans.is_empty() {
             let leading = self.leading(slot);
             if start >= leading {

@@ -193,18 +193,11 @@ impl Holders {
         }
     }
 
-    /// Returns the parts of `start..end` that `slot` holds in `tier`, in order.
-    pub(crate) fn held(
-        &self,
-        slot: u32,
-        tier: u32,
-        start: u32,
-        end: u32,
-        out: &mut Vec<(u32, u32)>,
-    ) {
-        self.stretches(slot, tier, out);
+    /// Returns the parts of a span that its slot holds in its tier, in order.
+    pub(crate) fn held(&self, span: TierSpan, out: &mut Vec<(u32, u32)>) {
+        self.stretches(span.slot, span.tier, out);
         out.retain_mut(|stretch| {
-            *stretch = (stretch.0.max(start), stretch.1.min(end));
+            *stretch = (stretch.0.max(span.start), stretch.1.min(span.end));
             stretch.0 < stretch.1
         });
     }

@@ -1,18 +1,20 @@
 //! Expected blocks of slots.
 
+use std::ops::Range;
+
 use super::{Holders, MOST_SPANS, SpeculativeBlocks};
 use crate::runs::TierSpan;
 
 impl Holders {
-    /// Removes the expected blocks `start..end` of `slot`; returns whether there were any.
+    /// Removes the expected ones of some blocks of `slot`; returns whether there were any.
     /// `dropped` gets their stamps with the number of blocks.
     pub(crate) fn remove_speculative(
         &mut self,
         slot: u32,
-        start: u32,
-        end: u32,
+        blocks: Range<u32>,
         dropped: &mut Vec<(u64, u32)>,
     ) -> bool {
+        let Range { start, end } = blocks;
         if self.expected.is_empty() {
             return false;
         }

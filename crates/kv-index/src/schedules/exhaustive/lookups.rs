@@ -9,11 +9,11 @@ use super::{PLAIN, SPACE, chain, check};
 use crate::{
     Matches, TargetSlot,
     arena::LineChunks,
-    lookup::SharedIndex,
-    namespaces::NamespaceTable,
+    lookup::{ChainQuery, CreditSource, SharedIndex},
+    namespaces::{NamespaceTable, RunNamespace},
     runs::{RunHeads, TierSpan},
     table::{BlockRef, BlockTable},
-    writer::{FreedBlocks, RunHolder, RunNamespace, TreeWriter},
+    writer::{ChainPart, RunHolder, TreeWriter},
 };
 
 /// A small structure and its writer.
@@ -40,7 +40,7 @@ impl Small {
         };
         let home = RunNamespace {
             key: SPACE,
-            id: NamespaceTable::default().enter(&namespace),
+            id: NamespaceTable::new(0).enter(&namespace).id,
         };
         Self {
             writer: TreeWriter::new(&core, 1 << 20),
@@ -52,10 +52,13 @@ impl Small {
     /// Makes new blocks, held by `slot` on the device.
     fn store(&mut self, slot: u32, last: Option<BlockRef>, chain: &[SequenceHash]) -> BlockRef {
         let holder = RunHolder::Confirmed { slot, tier: 0 };
-        self.writer
-            .make(&self.core, self.home, last, chain, holder)
-            .unwrap()
-            .0
+        let part = ChainPart {
+            namespace: self.home,
+            parent: last,
+            hashes: chain,
+        };
+        let made = self.writer.make(&self.core, part, holder).unwrap();
+        made.first()
     }
 
     /// Adds the first blocks of a run in a tier for `slot`.
@@ -66,9 +69,7 @@ impl Small {
             start: 0,
             end,
         };
-        self.writer
-            .cover(&self.core, run, span, true, &mut Vec::new())
-            .unwrap();
+        self.writer.cover(&self.core, run, span, true).unwrap();
     }
 
     /// Removes the first blocks of a run on the device from `slot`.
@@ -79,15 +80,19 @@ impl Small {
             start: 0,
             end,
         };
-        self.writer
-            .uncover(&self.core, run, span, &mut |_: FreedBlocks| {});
+        self.writer.uncover(&self.core, run, span);
     }
 }
 
 /// Returns the result of a lookup for the first slots.
 fn look<const N: usize>(core: &SharedIndex, chain: &[SequenceHash]) -> [u32; N] {
     let mut matches = Matches::default();
-    core.lookup(SPACE, chain, 0, &mut matches);
+    let query = ChainQuery {
+        space: SPACE,
+        hashes: chain,
+        now: 0,
+    };
+    core.lookup(query, CreditSource::Trusted, &mut matches);
     std::array::from_fn(|slot| matches.of(TargetSlot(slot as u32)))
 }
 

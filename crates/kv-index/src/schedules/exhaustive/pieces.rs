@@ -9,7 +9,7 @@ use crate::{
     arena::{Extents, LineChunks},
     atomic::{Mutex, Ordering, fence},
     runs::{RunHead, RunHeads},
-    table::{BlockRef, BlockTable, HomeLine, TableFill, TableKey},
+    table::{BlockRef, BlockTable, HomeLine, TableEntry, TableFill, TableKey},
 };
 
 /// One run with an array of eight blocks, without a table.
@@ -151,23 +151,17 @@ impl SmallTable {
     }
 
     fn insert(&mut self, at: u32) {
-        let (key, spot) = (key(&self.table, at), BlockRef { run: 0, at });
+        let entry = entry(&self.table, at);
+        let Self { fill, extents, .. } = self;
         self.table
-            .insert(
-                &mut self.fill,
-                &self.lines,
-                &mut self.extents,
-                key,
-                spot,
-                |_| false,
-            )
+            .insert(fill, &self.lines, extents, entry, |_| false)
             .unwrap();
     }
 
     fn remove(&mut self, at: u32) {
-        let (key, spot) = (key(&self.table, at), BlockRef { run: 0, at });
+        let entry = entry(&self.table, at);
         self.table
-            .remove(&mut self.fill, &self.lines, &mut self.extents, key, spot);
+            .remove(&mut self.fill, &self.lines, &mut self.extents, entry);
     }
 
     /// Fills the table until the next key makes its segment move to other lines; returns that key.
@@ -193,6 +187,13 @@ impl SmallTable {
                 .iter()
                 .for_each(|word| word.store(0, Ordering::Relaxed));
         }
+    }
+}
+
+fn entry(table: &BlockTable, at: u32) -> TableEntry {
+    TableEntry {
+        key: key(table, at),
+        spot: BlockRef { run: 0, at },
     }
 }
 

@@ -5,9 +5,14 @@ mod foreign;
 mod hostile;
 mod round_trip;
 
-use kv_blocks::{DpRank, HashScheme, PromptIdentity, WorkerId};
+use std::sync::Arc;
 
-use super::*;
+use kv_blocks::{
+    BlockSize, DpRank, EngineHash, HashScheme, Namespace, PromptIdentity, SequenceHash, Target,
+    Tier, WorkerId,
+};
+
+use super::{records::kind, *};
 
 /// More than the size of any snapshot here.
 const ROOM: u64 = 64 << 20;

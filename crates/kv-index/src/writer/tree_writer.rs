@@ -1,0 +1,322 @@
+//! The writer's data, its memory and its tables.
+
+use std::collections::BTreeSet;
+
+use kv_blocks::SequenceHash;
+
+use super::{forks::Forks, run_nodes::RunNodes};
+use crate::{
+    arena::{Extents, LINE_BYTES, LINE_WORDS},
+    atomic::Ordering,
+    lookup::SharedIndex,
+    namespaces::{NamespaceId, RunNamespace},
+    runs::{BlockRange, Holders, MAX_RUNS, RunHead},
+    table::{BlockRef, NoFreeLines, NotInserted, TableEntry, TableFill},
+};
+
+/// Holder of the blocks of a new run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RunHolder {
+    Confirmed { slot: u32, tier: u32 },
+    Expected { slot: u32, expires: u64, stamp: u64 },
+}
+
+/// Consecutive blocks of a chain: known ones, or ones to make.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChainPart<'a> {
+    pub(crate) namespace: RunNamespace,
+    /// The block before the first one; `None` begins a sequence.
+    pub(crate) parent: Option<BlockRef>,
+    pub(crate) hashes: &'a [SequenceHash],
+}
+
+/// Blocks that left the structure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreedBlocks {
+    pub(crate) blocks: BlockRange,
+    /// The namespace of a run that was freed as a whole.
+    pub(crate) space: Option<NamespaceId>,
+}
+
+/// Effects of a change beside the structure. The caller takes them.
+#[derive(Debug, Default)]
+pub(crate) struct ChangeEffects {
+    pub(crate) freed: Vec<FreedBlocks>,
+    /// Blocks that are not expected any more: stamp and number of blocks.
+    pub(crate) dropped: Vec<(u64, u32)>,
+    /// The parts of the last covered span that its slot held there before.
+    pub(crate) held: Vec<(u32, u32)>,
+}
+
+/// A block of a run that stays even without a holder: the current change builds on it.
+#[derive(Debug, Default)]
+pub(super) struct RunPin {
+    pub(super) spot: Option<BlockRef>,
+    /// Whether it has preserved a block that would have been freed.
+    pub(super) preserved: bool,
+}
+
+impl RunPin {
+    pub(super) fn is_in(&self, run: u32) -> bool {
+        self.spot.is_some_and(|spot| spot.run == run)
+    }
+
+    /// Returns how many blocks of a run stay, of which `needed` are held or have a child.
+    pub(super) fn keep(&mut self, run: u32, needed: u32) -> u32 {
+        let spot = self.spot.filter(|spot| spot.run == run);
+        let pinned = spot.map_or(0, |spot| spot.at + 1);
+        self.preserved |= pinned > needed;
+        needed.max(pinned)
+    }
+}
+
+/// State of the writer.
+#[derive(Debug)]
+pub(crate) struct TreeWriter {
+    pub(super) extents: Extents,
+    pub(super) fill: TableFill,
+    pub(super) marks: TableFill,
+    /// Marked blocks other than the first ones of runs: run and block.
+    pub(super) ends: BTreeSet<(u32, u32)>,
+    pub(super) nodes: RunNodes,
+    pub(super) forks: Forks,
+    pub(super) holders: Holders,
+    /// Maximum bytes of heads and body together with everything else.
+    limit: u64,
+    /// Bytes of everything else, as last reported.
+    pub(crate) other_bytes: u64,
+    pub(super) blocks: u64,
+    pub(super) pin: RunPin,
+    pub(crate) effects: ChangeEffects,
+}
+
+impl TreeWriter {
+    pub(crate) fn new(core: &SharedIndex, limit: u64) -> Self {
+        Self {
+            extents: Extents::new(core.body.log2()),
+            fill: TableFill::new(&core.table),
+            marks: TableFill::new(&core.marks),
+            ends: BTreeSet::new(),
+            nodes: RunNodes::default(),
+            forks: Forks::default(),
+            holders: Holders::default(),
+            limit,
+            other_bytes: 0,
+            blocks: 0,
+            pin: RunPin::default(),
+            effects: ChangeEffects::default(),
+        }
+    }
+
+    /// Pins a block, and with it all blocks before it, in place of the one pinned before.
+    pub(crate) fn pin(&mut self, spot: Option<BlockRef>) {
+        self.pin.spot = spot;
+    }
+
+    /// Ends the pin; frees the blocks that stayed only for it.
+    pub(crate) fn unpin(&mut self, core: &SharedIndex) {
+        let RunPin { spot, preserved } = std::mem::take(&mut self.pin);
+        if preserved && let Some(BlockRef { run, .. }) = spot {
+            self.release(core, run);
+        }
+    }
+
+    /// Returns the number of distinct blocks in the structure.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Returns the number of distinct blocks with a holder.
+    pub(crate) fn held_blocks(&self) -> u64 {
+        self.blocks - self.nodes.unheld()
+    }
+
+    /// Returns the maximum number of runs so far; numbers below may be free.
+    pub(crate) fn runs(&self) -> u32 {
+        self.nodes.len()
+    }
+
+    /// Returns the namespace of a run; `None` while its number is free.
+    pub(crate) fn space(&self, run: u32) -> Option<NamespaceId> {
+        self.nodes.space(run)
+    }
+
+    /// Returns the time of the last event for a run; a higher number is later.
+    pub(crate) fn touched(&self, run: u32) -> u64 {
+        self.nodes.get(run).touched
+    }
+
+    /// Returns the bytes in use by blocks, holders, table and the writer's maps.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.extents.used() * LINE_BYTES + self.nodes.bytes() + self.end_bytes()
+    }
+
+    fn end_bytes(&self) -> u64 {
+        self.ends.len() as u64 * END_BYTES
+    }
+
+    /// Returns the bytes taken from the system permanently.
+    fn committed(&self, core: &SharedIndex) -> u64 {
+        let body = (self.extents.chunks() as u64) << core.body.log2();
+        let maps = self.nodes.committed() + self.end_bytes();
+        body * LINE_BYTES + maps + self.extents.own_bytes() + self.other_bytes
+    }
+
+    /// Returns whether the budget is exceeded, because other data beside the structure has grown.
+    pub(crate) fn over_budget(&self, core: &SharedIndex) -> bool {
+        self.committed(core) > self.limit && self.bytes() + self.other_bytes > self.limit
+    }
+
+    /// Takes lines for an array, an area or a segment.
+    pub(super) fn take(&mut self, core: &SharedIndex, lines: u32) -> Result<u32, NoFreeLines> {
+        if let Some(start) = self.extents.take(&core.body, lines) {
+            return Ok(start);
+        }
+        self.grow_body(core)?;
+        self.extents.take(&core.body, lines).ok_or(NoFreeLines)
+    }
+
+    /// Returns the further bytes that everything else will need once the body is full, if it grows
+    /// in proportion: lines are never given back, so it never gets more than the body leaves it
+    /// now. Not estimated while there is little of either.
+    fn to_come(&self, core: &SharedIndex) -> u64 {
+        let body = (self.extents.chunks() as u64) << core.body.log2();
+        let more = (body + (1 << core.body.log2())).saturating_sub(self.extents.used());
+        if body * LINE_BYTES < self.limit / 4 {
+            return 0;
+        }
+        let to_come = u128::from(self.other_bytes) * u128::from(more)
+            / u128::from(self.extents.used().max(1));
+        to_come.try_into().unwrap_or(u64::MAX)
+    }
+
+    fn grow_body(&mut self, core: &SharedIndex) -> Result<(), NoFreeLines> {
+        let more = LINE_BYTES << core.body.log2();
+        if self.extents.chunks() >= core.body.most()
+            || self.committed(core) + more + self.to_come(core) > self.limit
+        {
+            return Err(NoFreeLines);
+        }
+        self.extents.grow(&core.body);
+        Ok(())
+    }
+
+    /// Takes a number for a new run.
+    pub(super) fn take_run(&mut self, core: &SharedIndex) -> Result<u32, NoFreeLines> {
+        if let Some(run) = self.nodes.take_free() {
+            return Ok(run);
+        }
+        let run = self.nodes.len();
+        if run >= core.heads.most().min(MAX_RUNS) {
+            return Err(NoFreeLines);
+        }
+        let slab = core.heads.slab();
+        if run.is_multiple_of(slab) {
+            let first = self.take(core, slab)?;
+            for word in core
+                .body
+                .words(first, slab as usize * LINE_WORDS)
+                .expect("just taken")
+            {
+                word.store(0, Ordering::Relaxed);
+            }
+            core.heads.add(run, first);
+        }
+        self.nodes.add();
+        Ok(run)
+    }
+
+    #[inline]
+    pub(super) fn insert(
+        &mut self,
+        core: &SharedIndex,
+        entry: TableEntry,
+        known: impl Fn(BlockRef) -> bool,
+    ) -> Result<(), NotInserted> {
+        loop {
+            let Self { fill, extents, .. } = self;
+            match core.table.insert(fill, &core.body, extents, entry, &known) {
+                Ok(()) => break,
+                Err(NotInserted::NoRoom) => self
+                    .grow_body(core)
+                    .map_err(|NoFreeLines| NotInserted::NoRoom)?,
+                Err(NotInserted::Known) => return Err(NotInserted::Known),
+            }
+        }
+        self.blocks += 1;
+        Ok(())
+    }
+
+    /// Marks a block for searches.
+    pub(super) fn mark(
+        &mut self,
+        core: &SharedIndex,
+        entry: TableEntry,
+    ) -> Result<(), NoFreeLines> {
+        loop {
+            let Self { marks, extents, .. } = self;
+            match core
+                .marks
+                .insert(marks, &core.body, extents, entry, |_| false)
+            {
+                Err(NotInserted::NoRoom) => self.grow_body(core)?,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    pub(super) fn unmark(&mut self, core: &SharedIndex, entry: TableEntry) {
+        core.marks
+            .remove(&mut self.marks, &core.body, &mut self.extents, entry);
+    }
+
+    /// Marks a block as the end of a prompt. The mark is only a hint, so it is skipped if there is
+    /// no room.
+    pub(super) fn mark_end(&mut self, core: &SharedIndex, space: u64, spot: BlockRef) {
+        let BlockRef { run, at } = spot;
+        if at == 0
+            || self.ends.contains(&(run, at))
+            || self.committed(core) + END_BYTES > self.limit
+        {
+            return;
+        }
+        let key = core.marks.key(space, self.hash(core, spot));
+        if self.mark(core, TableEntry { key, spot }).is_ok() {
+            self.ends.insert((run, at));
+        }
+    }
+
+    /// Unmarks the ends of prompts among the blocks of a run from `from` on.
+    pub(super) fn unmark_ends(&mut self, core: &SharedIndex, space: u64, run: u32, from: u32) {
+        while let Some((run, at)) = self
+            .ends
+            .range((run, from)..=(run, u32::MAX))
+            .next_back()
+            .copied()
+        {
+            let spot = BlockRef { run, at };
+            let key = core.marks.key(space, self.hash(core, spot));
+            self.ends.remove(&(run, at));
+            self.unmark(core, TableEntry { key, spot });
+        }
+    }
+
+    /// Returns a run to shed: the oldest of a few dozen without children or a pin.
+    pub(crate) fn oldest_leaf(&mut self) -> Option<u32> {
+        self.nodes.oldest_leaf(self.pin.spot.map(|spot| spot.run))
+    }
+}
+
+/// Estimated bytes of the end of a prompt.
+const END_BYTES: u64 = 16;
+
+pub(super) fn hashes<'a>(core: &'a SharedIndex, head: &RunHead) -> &'a [crate::atomic::AtomicU64] {
+    core.body
+        .words(head.hashes(), head.blocks() as usize)
+        .expect("the writer knows where hashes are")
+}
+
+/// Returns the number of lines for a number of words.
+pub(super) fn lines_of(words: usize) -> u32 {
+    words.div_ceil(LINE_WORDS) as u32
+}
