@@ -48,3 +48,35 @@ impl fmt::Debug for AbortSignal {
         f.write_str("Cutting")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Polls a signal once.
+    fn has_fired(signal: &mut AbortSignal) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        Pin::new(signal).poll(&mut cx).is_ready()
+    }
+
+    #[tokio::test]
+    async fn an_abort_reaches_the_requests_that_run_and_those_that_begin_after_it() {
+        let switch = AbortSwitch::default();
+        let (mut running, waiting) = (switch.aborted(), switch.aborted());
+        assert!(!has_fired(&mut running));
+        let woken = tokio::spawn(waiting);
+        tokio::task::yield_now().await;
+        switch.abort();
+        assert!(has_fired(&mut running));
+        woken.await.expect("it is woken");
+        assert!(has_fired(&mut switch.aborted()));
+    }
+
+    #[test]
+    fn a_switch_that_is_gone_aborts_nothing() {
+        let switch = AbortSwitch::default();
+        let mut signal = switch.aborted();
+        drop(switch);
+        assert!(!has_fired(&mut signal));
+    }
+}

@@ -63,4 +63,16 @@ mod tests {
         one.push(frame.clone());
         assert_eq!(one.into_bytes().as_ptr(), frame.as_ptr());
     }
+    #[test]
+    fn empty_frames_change_nothing() {
+        let mut buffer = BodyBuffer::default();
+        buffer.push(Bytes::new());
+        assert!(buffer.is_empty());
+        for frame in ["", "a", "", "bc", ""] {
+            buffer.push(Bytes::from_static(frame.as_bytes()));
+        }
+        assert_eq!(buffer.len(), 3);
+        assert_eq!(buffer.into_bytes(), "abc");
+        assert_eq!(BodyBuffer::default().into_bytes(), "");
+    }
 }

@@ -251,4 +251,63 @@ mod tests {
         let names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["host", "x_custom"]);
     }
+    #[test]
+    fn fields_of_the_hop_are_dropped_in_both_directions_in_any_case_and_number() {
+        let fields = map(&[
+            ("connection", "X-One"),
+            ("connection", "close, x-two , bad name"),
+            ("keep-alive", "timeout=5"),
+            ("proxy-connection", "keep-alive"),
+            ("trailer", "x-sum"),
+            ("transfer-encoding", "chunked"),
+            ("upgrade", "websocket"),
+            ("x-one", "1"),
+            ("x-two", "2"),
+            ("x-three", "3"),
+        ]);
+        let host = HeaderValue::from_static("engine");
+        let request = upstream_head(&fields, host, None);
+        assert_eq!(request, map(&[("host", "engine"), ("x-three", "3")]));
+        assert_eq!(reply_head(&fields), map(&[("x-three", "3")]));
+    }
+
+    #[test]
+    fn a_repeated_field_keeps_its_values_in_their_order() {
+        let fields = map(&[("x-a", "2"), ("x-b", "0"), ("x-a", "1")]);
+        let request = upstream_head(&fields, HeaderValue::from_static("engine"), None);
+        for head in [request, reply_head(&fields)] {
+            let values: Vec<_> = head.get_all("x-a").iter().collect();
+            assert_eq!(values, ["2", "1"]);
+        }
+    }
+
+    #[test]
+    fn the_length_host_and_rank_of_a_client_are_not_the_workers() {
+        let client = map(&[
+            ("host", "router"),
+            ("content-length", "7"),
+            ("expect", "100-continue"),
+            ("x-data-parallel-rank", "3"),
+        ]);
+        let request = upstream_head(&client, HeaderValue::from_static("engine"), None);
+        assert_eq!(request, map(&[("host", "engine")]));
+    }
+
+    #[test]
+    fn a_length_beside_a_transfer_encoding_is_a_conflict_and_neither_alone_is() {
+        let (length, encoding) = (("content-length", "5"), ("transfer-encoding", "chunked"));
+        assert!(has_conflicting_lengths(&map(&[length, encoding])));
+        for fields in [&[length][..], &[encoding], &[length, length], &[]] {
+            assert!(!has_conflicting_lengths(&map(fields)), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_would_break_a_head_is_not_inserted() {
+        let mut fields = HeaderMap::new();
+        let name = HeaderName::from_static("x-a");
+        insert(&mut fields, name.clone(), "one");
+        insert(&mut fields, name, "two\r\nx-forged: 1");
+        assert_eq!(fields, map(&[("x-a", "one")]));
+    }
 }

@@ -115,3 +115,101 @@ fn post(
     *request.headers_mut() = fields;
     request
 }
+
+#[cfg(test)]
+mod tests {
+    use http::Response;
+    use net::LocalFault;
+
+    use super::*;
+    use crate::{FakeReply, FakeUpstream, NotSent};
+
+    const WORKER: WorkerId = WorkerId(1);
+
+    /// Sends a query to a worker with this reply, and returns the request that it got.
+    async fn query(reply: FakeReply) -> (Result<JsonReply, QueryError>, Request<Bytes>) {
+        let upstream = FakeUpstream::default();
+        upstream.script(WORKER, reply);
+        let url: WorkerUrl = "http://engine:8000/base".parse().expect("a URL");
+        let key = HeaderValue::from_static("Bearer worker");
+        let query = JsonQuery {
+            worker: WORKER,
+            url: &url,
+            credentials: [(header::AUTHORIZATION, key)],
+            path: "/tokenize",
+            body: Bytes::from_static(b"{}"),
+            most_bytes: 10,
+            connect_timeout: Duration::from_secs(1),
+        };
+        let result = send_query(&upstream, query).await;
+        let request = upstream.take_requests().pop().expect("one request");
+        (result, request)
+    }
+
+    #[tokio::test]
+    async fn a_query_is_a_json_post_below_the_base_path_with_the_workers_key() {
+        let (_, request) = query(FakeReply::json(200, "{}")).await;
+        assert_eq!(request.method(), Method::POST);
+        assert_eq!(request.uri(), "/base/tokenize");
+        for (name, value) in [
+            ("host", "engine:8000"),
+            ("authorization", "Bearer worker"),
+            ("content-type", "application/json"),
+            ("content-length", "2"),
+        ] {
+            assert_eq!(request.headers()[name], value, "{name}");
+        }
+        assert_eq!(request.headers().len(), 4);
+        assert_eq!(*request.body(), "{}");
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_any_status_is_returned_with_its_body() {
+        for status in [200, 404, 503] {
+            let reply = query(FakeReply::json(status, "[1]")).await.0;
+            let reply = reply.expect("an answer");
+            assert_eq!((reply.status, &*reply.body), (status, &b"[1]"[..]));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_error_says_how_far_the_query_came() {
+        let not_sent = |why| FakeReply::failure(SendFailure::NotSent(why));
+        for (reply, error) in [
+            (not_sent(NotSent::Refused), QueryError::Unreachable),
+            (not_sent(NotSent::Unreachable), QueryError::Unreachable),
+            (
+                not_sent(NotSent::Local(LocalFault::Memory)),
+                QueryError::Unreachable,
+            ),
+            (FakeReply::failure(SendFailure::NoHead), QueryError::Lost),
+            (
+                FakeReply::failure(SendFailure::Protocol),
+                QueryError::Broken,
+            ),
+        ] {
+            let what = format!("{reply:?}");
+            assert_eq!(query(reply).await.0.err(), Some(error), "{what}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_too_long_cut_or_ambiguous_is_broken() {
+        let long = FakeReply::json(200, "12345678901");
+        let cut = FakeReply::pieces(Response::new(()), [Ok("{".into()), Err("reset")]);
+        let head = Response::builder()
+            .header(header::CONTENT_LENGTH, 2)
+            .header(header::TRANSFER_ENCODING, "chunked");
+        let ambiguous = FakeReply::pieces(head.body(()).expect("a head"), [Ok("{}".into())]);
+        for reply in [long, cut, ambiguous] {
+            let what = format!("{reply:?}");
+            assert_eq!(
+                query(reply).await.0.err(),
+                Some(QueryError::Broken),
+                "{what}"
+            );
+        }
+        let longest = query(FakeReply::json(200, "1234567890")).await.0;
+        assert_eq!(longest.expect("it fits").body.len(), 10);
+    }
+}

@@ -85,3 +85,78 @@ impl From<Incoming> for RequestBody {
         Self(Source::Connection(body))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Request, Response};
+    use hyper::{server::conn::http1, service::service_fn};
+    use hyper_util::rt::TokioIo;
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    /// The announced length of a body and its bytes, or the error, as read from these bytes of a
+    /// client that then closes its side.
+    async fn read(request: &str) -> (Option<u64>, Result<Vec<u8>, FramingError>) {
+        let (mut client, server) = tokio::io::duplex(4096);
+        client.write_all(request.as_bytes()).await.expect("room");
+        client.shutdown().await.expect("open");
+        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let told = told.clone();
+            async move {
+                let mut body = RequestBody::from(request.into_body());
+                let announced = body.announced();
+                let mut bytes = Vec::new();
+                let read = loop {
+                    match body.next_data().await {
+                        Some(Ok(data)) => bytes.extend_from_slice(&data),
+                        Some(Err(error)) => break Err(error),
+                        None => break Ok(bytes),
+                    }
+                };
+                told.send((announced, read)).expect("the test listens");
+                Ok::<_, FramingError>(Response::new(String::new()))
+            }
+        });
+        let connection = http1::Builder::new()
+            .half_close(true)
+            .serve_connection(TokioIo::new(server), service);
+        // A broken body ends the connection with an error, too.
+        let _ = connection.await;
+        heard.recv().await.expect("a request came")
+    }
+
+    #[tokio::test]
+    async fn a_body_is_read_to_its_end_with_or_without_an_announced_length() {
+        let whole = "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+        assert_eq!(read(whole).await, (Some(5), Ok(b"hello".to_vec())));
+        let chunked = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n\
+                       2\r\nhe\r\n3\r\nllo\r\n0\r\nx-trailer: 1\r\n\r\n";
+        assert_eq!(read(chunked).await, (None, Ok(b"hello".to_vec())));
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_cut_or_malformed_is_an_error_and_not_an_end() {
+        for broken in [
+            "content-length: 10\r\n\r\nhello",
+            "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
+            "transfer-encoding: chunked\r\n\r\n2\r\nhe\r\nzz\r\nllo\r\n0\r\n\r\n",
+        ] {
+            let request = format!("POST / HTTP/1.1\r\nhost: a\r\n{broken}");
+            assert_eq!(read(&request).await.1, Err(FramingError), "{broken}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_body_of_frames_ends_after_its_last_frame() {
+        let frames = ["a", "b"].map(|frame| Bytes::from_static(frame.as_bytes()));
+        let mut body = RequestBody::chunked(frames);
+        assert_eq!((body.announced(), body.is_end()), (None, false));
+        assert_eq!(body.next_data().await, Some(Ok("a".into())));
+        assert_eq!(body.next_data().await, Some(Ok("b".into())));
+        assert!(body.is_end());
+        assert_eq!(body.next_data().await, None);
+        assert_eq!(RequestBody::of_length("abc").announced(), Some(3));
+    }
+}

@@ -49,3 +49,72 @@ pub(super) fn hooks(fields: &mut HeaderMap, settle: &RequestGuard) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proxy::FakeReply;
+
+    use super::*;
+    use crate::request::{
+        record::Recorder, reply_headers::ReplyHeaders, test_gateway::TestGateway,
+    };
+
+    fn showing(expose: bool, vllm_router: bool) -> TestGateway {
+        let mut test = TestGateway::new();
+        let mut recorder = Recorder::clone(&test.gateway.recorder);
+        recorder.settings.headers = ReplyHeaders {
+            expose,
+            vllm_router,
+        };
+        test.gateway.recorder = Arc::new(recorder);
+        test
+    }
+
+    async fn routed(test: &TestGateway) -> HeaderMap {
+        test.script(1, FakeReply::json(200, "{}"));
+        test.deliver(test.chat(&[1])).await.0.headers
+    }
+
+    #[tokio::test]
+    async fn headers_of_vllm_router_are_added_beside_the_own_ones_where_both_are_on() {
+        let headers = routed(&showing(true, true)).await;
+        for (name, value) in [
+            ("x-warmroute-worker", "w1"),
+            ("x-vllm-router-worker", "w1"),
+            ("x-vllm-router-method", "policy"),
+            ("x-vllm-router-policy", "round_robin"),
+            ("x-vllm-router-model", "m"),
+            ("x-vllm-router-cache-status", "BYPASS"),
+        ] {
+            assert_eq!(headers[name], value, "{name}");
+        }
+        assert!(!headers.contains_key("x-vllm-router-cluster"));
+        assert!(!headers.contains_key("x-vllm-router-hooks"));
+    }
+
+    #[tokio::test]
+    async fn where_routing_headers_are_off_only_the_request_id_is_left() {
+        for (expose, vllm_router) in [(false, false), (false, true)] {
+            let headers = routed(&showing(expose, vllm_router)).await;
+            let router = |name: &&http::HeaderName| name.as_str().starts_with("x-");
+            let left: Vec<_> = headers.keys().filter(router).collect();
+            assert_eq!(left, ["x-request-id"]);
+        }
+        let headers = routed(&showing(true, false)).await;
+        assert!(headers.contains_key("x-warmroute-decision"));
+        assert!(!headers.contains_key("x-vllm-router-worker"));
+    }
+
+    #[tokio::test]
+    async fn the_results_of_hooks_are_shown_also_where_no_worker_was_chosen() {
+        let test = showing(true, true);
+        let mut guard = test.guard();
+        guard.notes().hook("policy", "reject");
+        let mut fields = HeaderMap::new();
+        crate::request::reply::add_routing_headers(&mut fields, &guard);
+        assert_eq!(fields["x-vllm-router-hooks"], "policy=reject");
+        assert_eq!(fields.len(), 1);
+    }
+}

@@ -47,3 +47,80 @@ pub(super) fn check_counts(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The field that is refused with limits of 2 each.
+    fn refused(dialect: Dialect, body: &str) -> Option<String> {
+        let limits = CountLimits {
+            choices: 2,
+            prompts: 2,
+            stops: 2,
+        };
+        let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
+        let error = check_counts(&limits, dialect, &view).err()?;
+        assert_eq!(error.code, ErrorCode::InvalidRequest);
+        let message = error.message;
+        Some(message.split(' ').next().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn a_count_above_its_limit_is_refused_by_the_name_of_its_field() {
+        for (dialect, fields, field) in [
+            (Dialect::Chat, r#""messages":[],"n":3"#, "n"),
+            (
+                Dialect::Chat,
+                r#""messages":[],"stop":["a","b","c"]"#,
+                "stop",
+            ),
+            (Dialect::Completions, r#""prompt":["a","b","c"]"#, "prompt"),
+            (Dialect::Embeddings, r#""input":["a","b","c"]"#, "input"),
+            (
+                Dialect::Completions,
+                r#""prompt":"a","n":3,"stop":["a","b","c"]"#,
+                "n",
+            ),
+        ] {
+            let body = format!(r#"{{"model":"m",{fields}}}"#);
+            assert_eq!(refused(dialect, &body).as_deref(), Some(field), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_count_at_its_limit_is_accepted() {
+        for (dialect, fields) in [
+            (Dialect::Chat, r#""messages":[],"n":2,"stop":["a","b"]"#),
+            (Dialect::Chat, r#""messages":[],"stop":"abc""#),
+            (Dialect::Completions, r#""prompt":["a","b"]"#),
+            (Dialect::Completions, r#""prompt":[1,2,3,4]"#),
+        ] {
+            let body = format!(r#"{{"model":"m",{fields}}}"#);
+            assert_eq!(refused(dialect, &body), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_its_stop_sequences_otherwise() {
+        let body = br#"{"model":"m","messages":[],"stop":["a","b","c"]}"#;
+        let view = dialect::view(Dialect::Chat, body).expect("a good body");
+        let limits = CountLimits {
+            stops: 1,
+            ..CountLimits::default()
+        };
+        let error = check_counts(&limits, Dialect::Messages, &view).expect_err("too many");
+        assert!(
+            error.message.starts_with("stop_sequences "),
+            "{}",
+            error.message
+        );
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let body = br#"{"model":"m","messages":[],"n":1000000,"stop":["a","b","c"]}"#;
+        let view = dialect::view(Dialect::Chat, body).expect("a good body");
+        assert!(check_counts(&CountLimits::default(), Dialect::Chat, &view).is_ok());
+    }
+}

@@ -13,3 +13,55 @@ pub(super) fn add_priority(body: &Bytes, turn: i64) -> Option<Bytes> {
         .map(Bytes::from)
         .ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use fleet::{EngineKind, WorkerView};
+    use proxy::FakeReply;
+
+    use super::*;
+    use crate::request::{routed_request::PriorityField, test_gateway::TestGateway, test_support};
+
+    #[test]
+    fn the_number_is_added_or_replaced_and_every_other_byte_stays() {
+        let add = |body: &'static str| {
+            let spliced = add_priority(&Bytes::from_static(body.as_bytes()), -5);
+            spliced.map(|body| String::from_utf8_lossy(&body).into_owned())
+        };
+        let added = add(r#"{ "model":"m" }"#).expect("an object");
+        assert!(added.starts_with(r#"{ "model":"m""#), "{added}");
+        assert!(added.contains(r#""priority":-5"#), "{added}");
+        let replaced = add(r#"{"priority": 3,"model":"m"}"#).expect("an object");
+        assert_eq!(replaced.matches("priority").count(), 1, "{replaced}");
+        assert!(replaced.contains("-5"), "{replaced}");
+        assert_eq!(add("[1]"), None);
+    }
+
+    #[tokio::test]
+    async fn only_vllm_workers_get_it_where_it_is_on_and_the_client_sets_none() {
+        let vllm = test_support::worker(1);
+        let sglang = WorkerView {
+            engine: EngineKind::Sglang,
+            ..test_support::worker(1)
+        };
+        for (enabled, field, worker, gets_it) in [
+            (true, PriorityField::Free, &vllm, true),
+            (true, PriorityField::Taken, &vllm, false),
+            (false, PriorityField::Free, &vllm, false),
+            (true, PriorityField::Free, &sglang, false),
+        ] {
+            let mut test = TestGateway::new();
+            test.delivery_mut().send.engine_priority = enabled;
+            test.script(1, FakeReply::json(200, "{}"));
+            let mut request = test.chat_for(vec![worker.clone()]);
+            request.priority = field;
+            let (reply, receipt) = test.deliver(request).await;
+            let sent = test.upstream.take_requests().pop().expect("it is sent");
+            let body = String::from_utf8_lossy(sent.body()).into_owned();
+            assert_eq!(body.contains("priority"), gets_it, "{body}");
+            assert_eq!(receipt.rewrites.contains(&REWRITE), gets_it);
+            let shown = reply.headers.get("x-warmroute-rewrites");
+            assert_eq!(shown.is_some_and(|shown| shown == REWRITE), gets_it);
+        }
+    }
+}

@@ -69,3 +69,69 @@ impl Body for GuardedBody {
             .map_or_else(SizeHint::default, Body::size_hint)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::request::test_gateway::TestGateway;
+
+    /// A body that panics when it is polled.
+    #[derive(Debug)]
+    struct PanickingBody;
+
+    impl Body for PanickingBody {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+            panic!("a fault of the body");
+        }
+    }
+
+    fn poll(body: &mut GuardedBody) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_panic_of_a_body_ends_its_reply_uncleanly_and_is_counted_once() {
+        let metrics = Arc::new(Metrics::new(&mut Registry::default()));
+        let body = ReplyBody::live(PanickingBody);
+        let mut body = GuardedBody::new(body, Arc::clone(&metrics));
+        assert!(!body.is_end_stream());
+        assert!(matches!(poll(&mut body), Poll::Ready(Some(Err(_)))));
+        assert!(matches!(poll(&mut body), Poll::Ready(None)));
+        assert!(body.is_end_stream());
+        assert_eq!(metrics.panics.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_whole_reply_is_complete_with_its_last_byte_and_not_before() {
+        for polled in [false, true] {
+            let test = TestGateway::new();
+            let guard = test.guard();
+            let body = ReplyBody::whole(Bytes::from_static(b"reply"), guard);
+            let metrics = Arc::clone(&test.gateway.recorder.metrics);
+            let mut body = GuardedBody::new(body, metrics);
+            assert_eq!(body.size_hint().exact(), Some(5));
+            if polled {
+                assert!(matches!(poll(&mut body), Poll::Ready(Some(Ok(_)))));
+                assert!(body.is_end_stream());
+            }
+            drop(body);
+            for (outcome, counted) in [("ok", polled), ("client_gone", !polled)] {
+                let line = format!(
+                    "warmroute_requests_total{{route=\"/v1/chat/completions\",outcome=\"{outcome}\"}} {}",
+                    u32::from(counted)
+                );
+                assert!(test.has_metric(&line), "{line}");
+            }
+        }
+    }
+}

@@ -112,29 +112,29 @@ impl HedgedAttempt<'_> {
             let result = one.await;
             return HedgeOutcome::of(result, first.clone());
         };
-        let since = self.stage.dispatcher.clock.now();
+        settle.begin_hedge(placed);
         let two = Box::pin(self.attempt(&second, self.call.body.bytes().clone()));
         let results = &self.stage.hedging.results;
         match select(one, two).await {
             Either::Left((Ok(committed), _)) => {
                 results.count("first");
-                settle.record_hedge_lost(placed, since, None);
+                settle.record_hedge_lost(None);
                 HedgeOutcome::of(Ok(committed), first.clone())
             }
             Either::Right((Ok(committed), _)) => {
                 results.count("second");
-                settle.record_hedge_won(placed, since, None);
+                settle.record_hedge_won(None);
                 HedgeOutcome::of(Ok(committed), second.clone())
             }
             // One failed: the result of the other counts.
             Either::Left((Err(failure), two)) => {
-                settle.record_hedge_won(placed, since, Some(&failure));
+                settle.record_hedge_won(Some(&failure));
                 let result = two.await;
                 results.count(if result.is_ok() { "second" } else { "nobody" });
                 HedgeOutcome::beside_failure(result, second.clone(), first.clone())
             }
             Either::Right((Err(failure), one)) => {
-                settle.record_hedge_lost(placed, since, Some(&failure));
+                settle.record_hedge_lost(Some(&failure));
                 let result = one.await;
                 results.count(if result.is_ok() { "first" } else { "nobody" });
                 HedgeOutcome::beside_failure(result, first.clone(), second.clone())
@@ -189,3 +189,6 @@ pub(super) fn worker_pin(at: &AttemptTarget) -> Pin {
         rank: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,7 +50,9 @@ pub(crate) mod selection;
 pub(crate) mod send;
 mod session;
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_gateway;
+#[cfg(test)]
+pub(crate) mod test_support;
 mod tokenize_api;
 pub(crate) mod translate;
 

@@ -86,3 +86,82 @@ fn bad(name: &'static str, value: &str, expected: &str) -> ApiError {
 pub(crate) fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(100).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn read_one(name: &'static str, value: &str) -> Result<HeaderOverrides, ApiError> {
+        let mut headers = HeaderMap::new();
+        headers.insert(name, HeaderValue::try_from(value).expect("a value"));
+        read(&headers)
+    }
+
+    #[test]
+    fn each_header_sets_its_own_override_and_none_is_set_without_one() {
+        let with = |name, value| read_one(name, value).expect("a good value");
+        let usual = HeaderOverrides::default();
+        assert_eq!(read(&HeaderMap::new()).expect("nothing is wrong"), usual);
+        let worker = with("x-warmroute-worker", " w1/2 ");
+        assert_eq!(worker.worker.as_deref(), Some("w1/2"));
+        let policy = with("x-warmroute-policy", "round_robin");
+        assert_eq!(policy.policy, Some(Policy::RoundRobin));
+        let weight = with("x-warmroute-overlap-weight", "0.5");
+        assert_eq!(
+            (weight.overlap_weight, weight.temperature),
+            (Some(0.5), None)
+        );
+        let temperature = with("x-warmroute-temperature", "2");
+        assert_eq!(temperature.temperature, Some(2.0));
+        assert_eq!(with("x-warmroute-priority", "-7").priority, -7);
+    }
+
+    #[test]
+    fn the_ends_of_a_range_are_accepted_and_what_lies_beyond_is_refused_by_name() {
+        for (name, good, bad) in [
+            (
+                "x-warmroute-overlap-weight",
+                ["0", "100"],
+                ["-0.1", "100.1", "NaN", "inf", "1,5", ""],
+            ),
+            (
+                "x-warmroute-temperature",
+                ["0", "10"],
+                ["-1", "10.5", "nan", "-inf", "warm", ""],
+            ),
+            (
+                "x-warmroute-priority",
+                ["-100", "100"],
+                ["-101", "101", "1.0", "0x1", "high", ""],
+            ),
+        ] {
+            for value in good {
+                assert!(read_one(name, value).is_ok(), "{name}: {value}");
+            }
+            for value in bad {
+                let error = read_one(name, value).expect_err(value);
+                assert_eq!(error.code, ErrorCode::InvalidRequest, "{name}: {value}");
+                assert!(error.message.contains(name), "{}", error.message);
+            }
+        }
+    }
+
+    #[test]
+    fn an_unknown_policy_and_a_value_that_is_no_text_are_refused() {
+        let unknown = read_one("x-warmroute-policy", "warmest").expect_err("no such policy");
+        assert_eq!(unknown.code, ErrorCode::UnknownPolicy);
+        let mut headers = HeaderMap::new();
+        let bytes = HeaderValue::from_bytes(b"w\xff").expect("a value");
+        headers.insert("x-warmroute-worker", bytes);
+        let error = read(&headers).expect_err("it is no ASCII");
+        assert_eq!(error.code, ErrorCode::InvalidRequest);
+    }
+
+    #[test]
+    fn a_callers_text_in_a_message_is_short_and_on_one_line() {
+        assert_eq!(printable("a\r\nb\u{1b}[31m"), "ab[31m");
+        assert_eq!(printable(&"ä".repeat(1000)), "ä".repeat(100));
+    }
+}

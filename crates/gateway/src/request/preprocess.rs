@@ -113,6 +113,7 @@ fn ended(snapshot: &Snapshot, chain: &[Arc<str>]) -> ApiError {
     let tried = chain.iter().map(|id| &**id).collect::<Vec<_>>().join(", ");
     // As for one model: if no worker lists it and all have answered, it does not exist.
     let unknown = chain.iter().all(|id| snapshot.model(id).is_none())
+        && !snapshot.workers.is_empty()
         && snapshot
             .workers
             .iter()
@@ -125,4 +126,211 @@ fn ended(snapshot: &Snapshot, chain: &[Arc<str>]) -> ApiError {
     }
     let message = format!("no worker can be used now for any of the models {tried}: try again");
     ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use bytes::Bytes;
+    use fleet::{ServedModel, WorkerView};
+    use http::Method;
+    use kv_blocks::Role;
+
+    use super::*;
+    use crate::{
+        ModelNameRule,
+        request::{test_gateway::TestGateway, test_support},
+        routes::{self, RouteMatch},
+    };
+
+    fn route(path: &str) -> &'static Route {
+        match routes::find(&Method::POST, path) {
+            RouteMatch::Route(route) => route,
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    fn names(fallback: &[&str]) -> Arc<ModelNames> {
+        let fallback = fallback.iter().map(|name| (*name).to_owned()).collect();
+        Arc::new(ModelNames {
+            rules: vec![ModelNameRule {
+                pattern: "gpt*".to_owned(),
+                rewrite: Some("big".to_owned()),
+                fallback,
+            }],
+            aliases: HashMap::from([("nick".to_owned(), "m".to_owned())]),
+        })
+    }
+
+    /// A fleet whose models have these workers.
+    fn snapshot(models: &[(&str, &[WorkerView])]) -> Snapshot {
+        let view = |(id, workers): &(&str, &[WorkerView])| {
+            let model = ModelView {
+                id: Arc::from(*id),
+                ..test_support::model(workers.to_vec())
+            };
+            (Arc::from(*id), Arc::new(model))
+        };
+        let listing = |worker: &WorkerView| {
+            let listed = ServedModel {
+                id: "listed".into(),
+                root: None,
+                max_model_len: None,
+                created: 0,
+                owned_by: "".into(),
+            };
+            Arc::new(WorkerView {
+                models: vec![listed],
+                ..worker.clone()
+            })
+        };
+        let workers = models.iter().flat_map(|(_, workers)| *workers);
+        Snapshot {
+            workers: workers.map(listing).collect(),
+            models: models.iter().map(view).collect(),
+        }
+    }
+
+    fn chosen(snapshot: &Snapshot, chain: &[&str], waits: bool) -> Result<String, ErrorCode> {
+        let test = TestGateway::new();
+        let preprocessor = Preprocessor {
+            waits_for_worker: waits,
+            ..test.gateway.edge.preprocessor.clone()
+        };
+        let chain: Vec<Arc<str>> = chain.iter().map(|id| Arc::from(*id)).collect();
+        let chosen = preprocessor.chosen(snapshot, &chain);
+        chosen.map(|id| id.to_string()).map_err(|error| error.code)
+    }
+
+    #[tokio::test]
+    async fn the_first_model_of_a_chain_that_a_worker_can_generate_for_is_chosen() {
+        let worker = [test_support::worker(1)];
+        let prefill = [WorkerView {
+            role: Role::Prefill,
+            ..test_support::worker(2)
+        }];
+        let fleet = snapshot(&[("none", &[]), ("prefill", &prefill), ("b", &worker)]);
+        for (chain, model) in [
+            (&["b"][..], "b"),
+            (&["none", "b"], "b"),
+            (&["prefill", "b"], "b"),
+            (&["unknown", "b"], "b"),
+            (&["unknown"], "unknown"),
+        ] {
+            assert_eq!(
+                chosen(&fleet, chain, false),
+                Ok(model.to_owned()),
+                "{chain:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_model_whose_workers_are_all_unhealthy_is_the_last_choice() {
+        let worker = [test_support::worker(1)];
+        let mut fleet = snapshot(&[("a", &worker), ("b", &worker)]);
+        let mut panics = |id: &str| {
+            let view = fleet.models.get_mut(id).expect("it is there");
+            Arc::make_mut(view).panic = true;
+            fleet.clone()
+        };
+        assert_eq!(chosen(&panics("a"), &["a", "b"], false), Ok("b".to_owned()));
+        assert_eq!(chosen(&panics("b"), &["a", "b"], false), Ok("a".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_chain_without_a_usable_model_is_refused_unless_requests_wait() {
+        let worker = [test_support::worker(1)];
+        let listed = snapshot(&[("none", &[]), ("other", &worker)]);
+        let both = ["none", "unknown"];
+        assert_eq!(chosen(&listed, &both, false), Err(ErrorCode::NoWorker));
+        assert_eq!(chosen(&listed, &both, true), Ok("none".to_owned()));
+        let unknown = ["unknown", "too"];
+        assert_eq!(
+            chosen(&listed, &unknown, false),
+            Err(ErrorCode::ModelNotFound)
+        );
+    }
+
+    #[tokio::test]
+    async fn without_any_worker_no_model_of_a_chain_is_known_to_be_missing() {
+        let empty = Snapshot::default();
+        assert_eq!(chosen(&empty, &["a", "b"], false), Err(ErrorCode::NoWorker));
+        let silent = Snapshot {
+            workers: vec![Arc::new(test_support::worker(1))],
+            ..Snapshot::default()
+        };
+        assert_eq!(
+            chosen(&silent, &["a", "b"], false),
+            Err(ErrorCode::NoWorker)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_renamed_model_is_spliced_into_the_body_and_noted() {
+        let test = TestGateway::new();
+        let preprocessor = Preprocessor {
+            names: names(&[]),
+            ..test.gateway.edge.preprocessor.clone()
+        };
+        for (path, body, sent, rewrites) in [
+            (
+                "/v1/completions",
+                r#"{ "model":"nick", "n":1}"#,
+                r#"{ "model":"m", "n":1}"#,
+                1,
+            ),
+            (
+                "/v1/completions",
+                r#"{"model":"gpt-4"}"#,
+                r#"{"model":"big"}"#,
+                1,
+            ),
+            ("/tokenize", r#"{"model":"gpt-4"}"#, r#"{"model":"big"}"#, 1),
+            (
+                "/v1/completions",
+                r#"{"model":"other"}"#,
+                r#"{"model":"other"}"#,
+                0,
+            ),
+            // A later stage refuses these, with the reason.
+            ("/v1/completions", r#"{"model":7}"#, r#"{"model":7}"#, 0),
+            ("/v1/completions", "[1]", "[1]", 0),
+        ] {
+            let mut call = test_support::call("");
+            call.body.replace(Bytes::from_static(body.as_bytes()));
+            let mut notes = RoutingNotes::default();
+            let ran = preprocessor.run(route(path), &mut call, &mut notes).await;
+            assert!(ran.is_ok(), "{body}");
+            assert_eq!(
+                (&**call.body.bytes(), notes.rewrites().len()),
+                (sent.as_bytes(), rewrites)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_route_without_a_body_is_left_alone() {
+        let test = TestGateway::new();
+        let preprocessor = Preprocessor {
+            names: names(&["c"]),
+            ..test.gateway.edge.preprocessor.clone()
+        };
+        let mut call = test_support::call(r#"{"model":"gpt-4"}"#);
+        let mut notes = RoutingNotes::default();
+        let without = preprocessor.run(
+            route("/v1/route/r1/prefill_complete"),
+            &mut call,
+            &mut notes,
+        );
+        assert!(without.await.is_ok());
+        let refused = preprocessor
+            .run(route("/v1/completions"), &mut call, &mut notes)
+            .await;
+        assert_eq!(
+            refused.map_err(|error| error.code),
+            Err(ErrorCode::NoWorker)
+        );
+    }
 }

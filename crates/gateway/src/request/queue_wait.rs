@@ -407,3 +407,6 @@ fn no_exclusion(decider: &Decider, model: &ModelView, placement: &PlacementReque
         queue_full: false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,7 @@ use routing::{
 pub(crate) use self::recorder::{ReceiptSinks, RecordSettings, Recorder, WorkerReports};
 use self::{
     attempts::OpenAttempt,
+    hedge::OpenHedge,
     log::{LogEnding, RequestLogLine},
     reply_notes::StoredResponse,
 };
@@ -74,6 +75,8 @@ struct CurrentAttempt {
     prefill: Option<PrefillNote>,
     /// The prefill under way, and its start.
     leg: Option<(PrefillLeg, Moment)>,
+    /// The hedge under way.
+    hedge: Option<Box<OpenHedge>>,
 }
 
 /// The facts of the receipt, stage by stage.
@@ -461,6 +464,7 @@ impl Drop for RequestGuard {
         let kind = self.end.unwrap_or_else(unannounced);
         match kind {
             OutcomeKind::ClientGone => {
+                self.end_hedge(AttemptResult::ClientGone);
                 self.close_attempt(None, AttemptResult::ClientGone, self.reply.status)
             }
             OutcomeKind::RouterError => self.reply.status = self.reply.status.or(Some(500)),

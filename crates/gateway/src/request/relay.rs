@@ -9,6 +9,8 @@
 //! hung up) drops the worker's connection with it.
 
 mod ending;
+#[cfg(test)]
+mod tests;
 mod translation;
 
 use std::{

@@ -190,3 +190,6 @@ pub(super) fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<Re
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     with_head((status, fields), ReplyBody::own(body))
 }
+
+#[cfg(test)]
+mod tests;

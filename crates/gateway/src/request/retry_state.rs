@@ -219,3 +219,6 @@ impl RetryStage<'_> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

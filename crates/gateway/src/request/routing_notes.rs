@@ -65,3 +65,54 @@ impl RoutingNotes {
         &self.rewrites
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use routing::receipt::{ClusterNote, PromptNote, PromptSource};
+
+    use super::*;
+
+    fn facts(model: &str, served_model: Option<&str>) -> RequestFacts {
+        RequestFacts {
+            model: model.into(),
+            served_model: served_model.map(Arc::from),
+            lora: None,
+            stream: false,
+            priority: 0,
+            cluster: Some(ClusterNote {
+                name: "code".into(),
+                similarity: None,
+            }),
+            prompt: PromptNote {
+                source: PromptSource::None,
+                tokens: 0,
+                new_tokens: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn the_receipt_has_the_clients_model_and_the_notes_the_one_that_served() {
+        let mut notes = RoutingNotes::default();
+        notes.record_model_rename("nick".into(), "model");
+        let about = notes.about(facts("alias", Some("base")));
+        assert_eq!((&*about.model, notes.model()), ("nick", Some("base")));
+        assert_eq!(notes.cluster(), Some("code"));
+        let mut unnamed = RoutingNotes::default();
+        let about = unnamed.about(facts("m", None));
+        assert_eq!((&*about.model, unnamed.model()), ("m", Some("m")));
+    }
+
+    #[test]
+    fn a_rewrite_is_listed_once_and_hooks_in_the_order_of_their_calls() {
+        let mut notes = RoutingNotes::default();
+        assert_eq!(notes.hooks(), None);
+        for rewrite in ["hook", "model", "hook"] {
+            notes.record_rewrite(rewrite);
+        }
+        assert_eq!(notes.rewrites(), ["hook", "model"]);
+        notes.hook("b", "allow");
+        notes.hook("a", "transform");
+        assert_eq!(notes.hooks().as_deref(), Some("b=allow,a=transform"));
+    }
+}

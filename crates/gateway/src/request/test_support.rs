@@ -28,7 +28,7 @@ use super::{
 };
 
 /// A ready vLLM worker with this number, named `wN`.
-pub(super) fn worker(number: u32) -> WorkerView {
+pub(crate) fn worker(number: u32) -> WorkerView {
     let rank = RankView {
         cache: CacheSource::Predicted,
         replay: false,
@@ -64,7 +64,7 @@ pub(super) fn worker(number: u32) -> WorkerView {
     }
 }
 
-pub(super) fn target(worker: &WorkerView) -> Target {
+pub(crate) fn target(worker: &WorkerView) -> Target {
     Target {
         worker: worker.id,
         rank: DpRank(0),
@@ -72,7 +72,7 @@ pub(super) fn target(worker: &WorkerView) -> Target {
 }
 
 /// A model that these workers serve.
-pub(super) fn model(workers: Vec<WorkerView>) -> ModelView {
+pub(crate) fn model(workers: Vec<WorkerView>) -> ModelView {
     let candidate = |worker: WorkerView| ModelCandidate {
         target: target(&worker),
         worker: Arc::new(worker),
@@ -91,7 +91,7 @@ pub(super) fn model(workers: Vec<WorkerView>) -> ModelView {
 }
 
 /// An accepted chat with this body.
-pub(super) fn call(body: &'static str) -> AcceptedRequest {
+pub(crate) fn call(body: &'static str) -> AcceptedRequest {
     let budget = BodyBudget::new(prometheus_client::metrics::gauge::Gauge::default());
     AcceptedRequest {
         request_id: "r1".into(),
@@ -107,7 +107,7 @@ pub(super) fn call(body: &'static str) -> AcceptedRequest {
 }
 
 /// The facts of a request without a known prompt.
-pub(super) fn facts() -> RoutingFacts {
+pub(crate) fn facts() -> RoutingFacts {
     RoutingFacts {
         prompt: TokenizedPrompt::without_blocks(0),
         affinity: AffinityKeys::default(),
@@ -120,7 +120,7 @@ pub(super) fn facts() -> RoutingFacts {
     }
 }
 
-pub(super) const LIMITS: AttemptLimits = AttemptLimits {
+pub(crate) const LIMITS: AttemptLimits = AttemptLimits {
     request: Duration::from_secs(10),
     connect: Duration::from_secs(1),
     stream: StreamLimits {
@@ -131,7 +131,7 @@ pub(super) const LIMITS: AttemptLimits = AttemptLimits {
 };
 
 /// A dispatcher to scripted workers.
-pub(super) fn dispatcher(upstream: &Arc<FakeUpstream>) -> Dispatcher {
+pub(crate) fn dispatcher(upstream: &Arc<FakeUpstream>) -> Dispatcher {
     Dispatcher {
         upstream: Arc::<FakeUpstream>::clone(upstream),
         abort: Arc::<AbortSwitch>::default(),
@@ -140,7 +140,7 @@ pub(super) fn dispatcher(upstream: &Arc<FakeUpstream>) -> Dispatcher {
     }
 }
 
-pub(super) fn attempt_target(number: u32) -> AttemptTarget {
+pub(crate) fn attempt_target(number: u32) -> AttemptTarget {
     let worker = worker(number);
     AttemptTarget {
         target: target(&worker),

@@ -7,6 +7,8 @@
 
 mod reply;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 

@@ -2,8 +2,9 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use http::{Request, Response, response};
 use kv_blocks::WorkerId;
 use parking_lot::Mutex;
+use tokio::time::{Sleep, sleep};
 
 use super::{
     OutgoingRequest, SendFailure, SendFuture, Upstream, UpstreamBody, UpstreamReply,
@@ -33,6 +35,9 @@ impl FakeReply {
     ) -> Self {
         let body = ScriptedBody {
             pieces: pieces.into_iter().collect(),
+            pause: Duration::ZERO,
+            resting: None,
+            never_ends: false,
             ending: Arc::default(),
         };
         Self {
@@ -74,6 +79,24 @@ impl FakeReply {
         self.delay = delay;
         self
     }
+
+    /// Waits before each piece but the first.
+    #[must_use]
+    pub fn paced(mut self, pause: Duration) -> Self {
+        if let Ok((_, body)) = &mut self.result {
+            body.pause = pause;
+        }
+        self
+    }
+
+    /// Sends nothing after the last piece, and does not end.
+    #[must_use]
+    pub fn unended(mut self) -> Self {
+        if let Ok((_, body)) = &mut self.result {
+            body.never_ends = true;
+        }
+        self
+    }
 }
 
 /// What became of the connection of a scripted reply.
@@ -89,22 +112,36 @@ enum Ending {
 #[derive(Debug)]
 pub(super) struct ScriptedBody {
     pieces: VecDeque<Result<Bytes, &'static str>>,
+    /// The time before each piece but the first.
+    pause: Duration,
+    resting: Option<Pin<Box<Sleep>>>,
+    never_ends: bool,
     ending: Arc<Mutex<Ending>>,
 }
 
 impl ScriptedBody {
     pub(super) fn poll_data(
         &mut self,
-        _: &mut Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let Some(resting) = &mut self.resting {
+            ready!(resting.as_mut().poll(cx));
+            self.resting = None;
+        }
         match self.pieces.pop_front() {
-            Some(piece) => Poll::Ready(Some(piece.map_err(|why| BodyError(why.to_owned())))),
+            Some(piece) => {
+                if !self.pause.is_zero() {
+                    self.resting = Some(Box::pin(sleep(self.pause)));
+                }
+                Poll::Ready(Some(piece.map_err(|why| BodyError(why.to_owned()))))
+            }
+            None if self.never_ends => Poll::Pending,
             None => Poll::Ready(None),
         }
     }
 
     pub(super) fn is_end(&self) -> bool {
-        self.pieces.is_empty()
+        self.pieces.is_empty() && !self.never_ends
     }
 
     pub(super) fn announced(&self) -> Option<u64> {
@@ -154,11 +191,17 @@ impl FakeUpstream {
 
     /// Returns the number of replies whose connection may carry another request.
     pub fn released(&self) -> usize {
+        self.count(Ending::Released)
+    }
+
+    /// Returns the number of replies whose connection was closed before their end.
+    pub fn closed(&self) -> usize {
+        self.count(Ending::Closed)
+    }
+
+    fn count(&self, ending: Ending) -> usize {
         let endings = self.endings.lock();
-        endings
-            .iter()
-            .filter(|ending| *ending.lock() == Ending::Released)
-            .count()
+        endings.iter().filter(|it| *it.lock() == ending).count()
     }
 }
 

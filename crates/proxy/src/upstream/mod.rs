@@ -10,6 +10,8 @@ mod fake;
 mod local_faults;
 mod pool;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use std::{fmt, pin::Pin};
 

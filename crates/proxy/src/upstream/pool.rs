@@ -84,7 +84,7 @@ impl ConnectionPools {
         });
     }
 
-    fn keep(&self, worker: WorkerId, connection: UpstreamConnection) {
+    pub(super) fn keep(&self, worker: WorkerId, connection: UpstreamConnection) {
         let now = self.clock.now();
         let mut idle = self.idle.lock();
         let kept = idle.entry(worker).or_default();

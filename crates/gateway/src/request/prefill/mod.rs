@@ -11,6 +11,8 @@ mod legs;
 mod mooncake;
 mod nixl;
 mod sglang;
+#[cfg(test)]
+mod tests;
 
 use dialect::{ApiError, ErrorCode, PromptPart, RequestView};
 use fleet::ModelView;

@@ -4,17 +4,31 @@ use kv_blocks::Moment;
 use routing::receipt::AttemptResult;
 
 use super::{RequestGuard, attempts::OpenAttempt};
-use crate::request::{decide::PlacedAttempt, dispatch::AttemptFailure, engine_priority};
+use crate::{
+    lease::Lease,
+    request::{decide::PlacedAttempt, dispatch::AttemptFailure, engine_priority},
+};
+
+/// A hedge under way, beside the current attempt.
+#[derive(Debug)]
+pub(super) struct OpenHedge {
+    placed: PlacedAttempt,
+    since: Moment,
+}
 
 impl RequestGuard {
-    /// Makes the hedge, sent at `since`, the current attempt. The first one failed, or is
-    /// cancelled.
-    pub(in crate::request) fn record_hedge_won(
-        &mut self,
-        placed: PlacedAttempt,
-        since: Moment,
-        failure: Option<&AttemptFailure>,
-    ) {
+    /// Records that a hedge is sent now; this guard frees its load if no answer follows.
+    pub(in crate::request) fn begin_hedge(&mut self, placed: PlacedAttempt) {
+        let since = self.recorder.clock.now();
+        self.attempt.hedge = Some(Box::new(OpenHedge { placed, since }));
+    }
+
+    /// Makes the hedge the current attempt. The first one failed, or is cancelled.
+    pub(in crate::request) fn record_hedge_won(&mut self, failure: Option<&AttemptFailure>) {
+        let Some(hedge) = self.attempt.hedge.take() else {
+            return;
+        };
+        let OpenHedge { placed, since } = *hedge;
         match failure {
             Some(failure) => self.fail_attempt(failure),
             None => {
@@ -40,13 +54,29 @@ impl RequestGuard {
         }
     }
 
-    /// Keeps the first attempt. The hedge, sent at `since`, failed, or is cancelled.
-    pub(in crate::request) fn record_hedge_lost(
-        &mut self,
-        placed: PlacedAttempt,
-        since: Moment,
-        failure: Option<&AttemptFailure>,
-    ) {
+    /// Keeps the first attempt. The hedge failed, or is cancelled.
+    pub(in crate::request) fn record_hedge_lost(&mut self, failure: Option<&AttemptFailure>) {
+        match failure {
+            Some(failure) => {
+                if let Some((lease, second)) = self.take_hedge() {
+                    lease.fail();
+                    self.failed(second, failure);
+                }
+            }
+            None => self.end_hedge(AttemptResult::Cancelled),
+        }
+    }
+
+    /// Ends a hedge that has not answered, if there is one.
+    pub(super) fn end_hedge(&mut self, result: AttemptResult) {
+        if let Some((lease, second)) = self.take_hedge() {
+            drop(lease);
+            self.finish_attempt(second, None, result, None);
+        }
+    }
+
+    fn take_hedge(&mut self) -> Option<(Lease, OpenAttempt)> {
+        let OpenHedge { placed, since } = *self.attempt.hedge.take()?;
         let PlacedAttempt {
             decision, lease, ..
         } = placed;
@@ -55,15 +85,6 @@ impl RequestGuard {
             name: decision.winner_name,
             started: since,
         };
-        match failure {
-            Some(failure) => {
-                lease.fail();
-                self.failed(second, failure);
-            }
-            None => {
-                drop(lease);
-                self.finish_attempt(second, None, AttemptResult::Cancelled, None);
-            }
-        }
+        Some((lease, second))
     }
 }

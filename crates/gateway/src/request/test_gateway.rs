@@ -1,0 +1,381 @@
+//! A whole gateway of tests, with scripted workers in the place of connections.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use config::{ConfigSource, Settings};
+use dialect::Dialect;
+use fleet::{Fleet, FleetConfig, FleetParts, HubCache, WorkerView};
+use http::{Method, Response};
+use http_body_util::BodyExt as _;
+use kv_blocks::{HashScheme, WorkerId};
+use kv_index::{IndexSettings, KvIndex};
+use net::Clock;
+use parity::ParityTracker;
+use prometheus_client::registry::Registry;
+use proxy::{FakeReply, FakeUpstream};
+use response_cache::ResponseCache;
+use routing::{
+    KvDecisionCounters, Policy, PrefixDecisionCounters, Router, RoutingSettings,
+    receipt::{
+        DecisionId, OutcomeKind, PromptNote, PromptSource, Receipt, ReceiptRing, ReceiptRingLimits,
+        RequestOutcome,
+    },
+};
+use tokenization::TokenCacheSettings;
+
+use super::{
+    delivery::DeliveryStage,
+    queue_wait::{WaitLimits, WaitRecord},
+    receipt::RequestFacts,
+    record::RequestGuard,
+    reply_body::ReplyBody,
+    reply_headers::ReplyHeaders,
+    routed_request::{PriorityField, RoutedRequest},
+    test_support,
+    translate::{ApiSupport, ReplyContext, RequestTranslator},
+};
+use crate::{
+    CountLimits, Gateway, GatewayParts, InboundKey, ListenerLimits, ModelListSettings, RetryRules,
+    model_names::ModelNames,
+    model_routing::ModelRouting,
+    request_settings::RequestSettings,
+    retry::RetryPermit,
+    routes::{self, RouteMatch},
+};
+
+/// A gateway whose workers are scripts. Its fleet has only the workers of its configuration; the
+/// stages behind the choice of the model get theirs from the request.
+pub(crate) struct TestGateway {
+    pub(crate) gateway: Gateway,
+    pub(crate) upstream: Arc<FakeUpstream>,
+    pub(crate) router: Arc<Router>,
+    pub(crate) ring: Arc<ReceiptRing>,
+    registry: Registry,
+}
+
+/// A reply as its client got it.
+#[derive(Debug)]
+pub(crate) struct ClientReply {
+    pub(crate) status: u16,
+    pub(crate) headers: http::HeaderMap,
+    /// The pieces of the body, as they were sent.
+    pub(crate) pieces: Vec<String>,
+    pub(crate) ending: ReplyEnding,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplyEnding {
+    Clean,
+    Broken,
+}
+
+impl ClientReply {
+    /// Reads a reply to its end.
+    pub(crate) async fn read(response: Response<ReplyBody>) -> Self {
+        let (head, mut body) = response.into_parts();
+        let mut pieces = Vec::new();
+        let ending = loop {
+            match body.frame().await {
+                None => break ReplyEnding::Clean,
+                Some(Err(_)) => break ReplyEnding::Broken,
+                Some(Ok(frame)) => {
+                    let data = frame.into_data().expect("replies have no trailers");
+                    pieces.push(String::from_utf8_lossy(&data).into_owned());
+                }
+            }
+        };
+        Self {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            pieces,
+            ending,
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.pieces.concat()
+    }
+}
+
+impl TestGateway {
+    pub(crate) fn new() -> Self {
+        Self::configured("{}")
+    }
+
+    /// A gateway whose fleet and response cache are those of a configuration. Call inside a tokio
+    /// runtime.
+    pub(crate) fn configured(text: &str) -> Self {
+        let (mut registry, clock) = (Registry::default(), Clock::system());
+        let settings = settings(text);
+        let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        let router = Arc::new(Router::new(RoutingSettings::default(), Arc::clone(&index)));
+        let ring = Arc::new(ReceiptRing::new(ReceiptRingLimits::default()));
+        let cache = ResponseCache::start(&settings.response_cache, None, clock, &mut registry);
+        let parity = ParityTracker::new(settings.parity);
+        let parts = GatewayParts {
+            fleet: Arc::new(fleet(settings, index, &mut registry)),
+            router: Arc::clone(&router),
+            ring: Arc::clone(&ring),
+            parity: Arc::new(parking_lot::Mutex::new(parity)),
+            prefix_tally: Arc::new(PrefixDecisionCounters::default()),
+            kv_tally: Arc::new(KvDecisionCounters::default()),
+            log: None,
+            cache: cache.expect("memory suffices"),
+            lmcache: None,
+            tokens: None,
+            clock,
+            keys: InboundKey::default(),
+            limits: limits(),
+            rules: rules(),
+        };
+        let mut gateway = Gateway::new(parts, &mut registry);
+        let upstream = Arc::<FakeUpstream>::default();
+        gateway.generation.delivery.send.dispatcher.upstream =
+            Arc::<FakeUpstream>::clone(&upstream);
+        Self {
+            gateway,
+            upstream,
+            router,
+            ring,
+            registry,
+        }
+    }
+
+    pub(crate) fn delivery(&self) -> &DeliveryStage {
+        &self.gateway.generation.delivery
+    }
+
+    pub(crate) fn delivery_mut(&mut self) -> &mut DeliveryStage {
+        &mut self.gateway.generation.delivery
+    }
+
+    /// Adds the next reply of worker `number`.
+    pub(crate) fn script(&self, number: u32, reply: FakeReply) {
+        self.upstream.script(WorkerId(number), reply);
+    }
+
+    /// The guard of a chat whose receipt will be published.
+    pub(crate) fn guard(&self) -> RequestGuard {
+        self.guard_of("/v1/chat/completions")
+    }
+
+    pub(crate) fn guard_of(&self, path: &str) -> RequestGuard {
+        let RouteMatch::Route(route) = routes::find(&Method::POST, path) else {
+            panic!("{path} is no route");
+        };
+        let received = self.gateway.clock().now();
+        let mut guard = RequestGuard::open(&self.gateway.recorder, route, "r1".into(), received);
+        guard.set_request_facts(RequestFacts {
+            model: "m".into(),
+            served_model: None,
+            lora: None,
+            stream: false,
+            priority: 0,
+            cluster: None,
+            prompt: PromptNote {
+                source: PromptSource::None,
+                tokens: 0,
+                new_tokens: 0,
+            },
+        });
+        guard
+    }
+
+    /// A chat for workers with these numbers, which it tries in their order.
+    pub(in crate::request) fn chat(&self, workers: &[u32]) -> RoutedRequest {
+        let workers = workers.iter().map(|number| test_support::worker(*number));
+        self.chat_for(workers.collect())
+    }
+
+    pub(in crate::request) fn chat_for(&self, workers: Vec<WorkerView>) -> RoutedRequest {
+        let mut call = test_support::call(r#"{"model":"m","messages":[]}"#);
+        call.received = self.gateway.clock().now();
+        call.overrides.policy = Some(Policy::RoundRobin);
+        let deadline = call.received + self.gateway.generation.request_timeout();
+        RoutedRequest {
+            facts: test_support::facts(),
+            model: Arc::new(test_support::model(workers)),
+            wait: WaitRecord::new(call.body.bytes().len(), deadline),
+            translator: RequestTranslator::untranslated(Dialect::Chat, ApiSupport::All),
+            reply_context: ReplyContext {
+                model: "m".into(),
+                prompt_tokens: 0,
+                include_usage: false,
+            },
+            priority: PriorityField::Free,
+            call,
+        }
+    }
+
+    /// Delivers a request, and reads its reply to its end.
+    pub(in crate::request) async fn deliver(
+        &self,
+        request: RoutedRequest,
+    ) -> (ClientReply, Arc<Receipt>) {
+        let guard = self.guard();
+        let id = guard.id();
+        let response = self.delivery().run(request, guard).await;
+        let reply = ClientReply::read(response).await;
+        (reply, self.receipt(id))
+    }
+
+    pub(crate) fn receipt(&self, id: DecisionId) -> Arc<Receipt> {
+        self.ring.get(id).expect("the receipt is published")
+    }
+
+    /// The numbers of the workers that got a request, in this order.
+    pub(crate) fn asked(&self) -> Vec<u32> {
+        let number = |request: http::Request<Bytes>| {
+            let host = request.headers()[http::header::HOST].to_str();
+            let (_, port) = host.expect("ASCII").rsplit_once(':').expect("a port");
+            port.parse::<u32>().expect("a number") - 9000
+        };
+        self.upstream
+            .take_requests()
+            .into_iter()
+            .map(number)
+            .collect()
+    }
+
+    /// Takes all permits of the retry budget.
+    pub(crate) fn use_up_retry_budget(&self) -> Vec<RetryPermit> {
+        std::iter::from_fn(|| self.delivery().retries.permit()).collect()
+    }
+
+    /// Returns whether the metrics page has this line.
+    pub(crate) fn has_metric(&self, line: &str) -> bool {
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &self.registry).expect("a page");
+        page.lines().any(|there| there == line)
+    }
+}
+
+/// The outcome in a finished request's receipt.
+pub(crate) fn outcome(receipt: &Receipt) -> &RequestOutcome {
+    receipt.outcome.as_ref().expect("the request has ended")
+}
+
+pub(crate) fn outcome_kind(receipt: &Receipt) -> OutcomeKind {
+    outcome(receipt).kind
+}
+
+/// The attempts of a receipt: worker, class and result.
+pub(crate) fn attempts(receipt: &Receipt) -> Vec<(&str, &'static str, &'static str)> {
+    let attempt = |it: &'_ routing::receipt::Attempt| {
+        (
+            it.class.map_or("", |class| class.as_str()),
+            it.result.as_str(),
+        )
+    };
+    receipt
+        .attempts
+        .iter()
+        .map(|it| {
+            let (class, result) = attempt(it);
+            (&*it.name, class, result)
+        })
+        .collect()
+}
+
+fn settings(text: &str) -> Settings {
+    let source = ConfigSource {
+        name: "test",
+        text: Some(text),
+        env: &[],
+        own_env: &[],
+        overrides: &[],
+        left_out: &[],
+        more_workers: &[],
+        check_url: |url| Ok(url.to_owned()),
+    };
+    config::load(source).expect("a valid configuration")
+}
+
+fn fleet(settings: Settings, index: Arc<KvIndex>, registry: &mut Registry) -> Fleet {
+    let parts = FleetParts {
+        config: FleetConfig::of(&settings),
+        models: settings.models,
+        kv_cache_index: settings.kv_cache_index,
+        redis: None,
+        max_prefix_length: 1024,
+        hub_cache: HubCache::from_env(|_| None),
+        index,
+        scheme: SCHEME,
+        clock: Clock::system(),
+        on_verdict: Arc::new(|_| {}),
+    };
+    Fleet::start(parts, registry).expect("it has no worker")
+}
+
+const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };
+
+fn limits() -> ListenerLimits {
+    ListenerLimits {
+        max_head_bytes: 64 * 1024,
+        max_body_bytes: 1024 * 1024,
+        max_held_bytes: 16 * 1024 * 1024,
+        memory_budget: None,
+        counts: CountLimits::default(),
+        max_headers: 100,
+        max_connections: 10,
+        keep_alive: Duration::from_secs(1),
+        head_timeout: Duration::from_secs(1),
+        body_timeout: Duration::from_secs(1),
+        client_stall: Duration::from_secs(1),
+        half_close: false,
+        log_requests: false,
+    }
+}
+
+fn rules() -> RequestSettings {
+    let limits = test_support::LIMITS;
+    RequestSettings {
+        timeout: limits.request,
+        connect_timeout: limits.connect,
+        stream_idle: limits.stream.idle,
+        stream_total: limits.stream.total,
+        strict_streams: limits.stream.strict,
+        retry: RetryRules {
+            sends: 3,
+            base_delay: Duration::from_millis(1),
+            max_delay: Duration::from_millis(1),
+            exponential: false,
+            jitter: false,
+            budget_ratio: 0.2,
+        },
+        scheme: SCHEME,
+        tokenize_budget: Duration::from_millis(2),
+        token_cache: TokenCacheSettings::default(),
+        busy_threshold: None,
+        engine_priority: false,
+        by_model: ModelRouting::default(),
+        reservation_ttl: Duration::from_secs(300),
+        max_prefix_bytes: 1024,
+        session_headers: Vec::new(),
+        disaggregation: super::Disaggregation::default(),
+        waiting: WaitLimits {
+            busy: None,
+            no_worker: Duration::ZERO,
+        },
+        clusters: None,
+        shared_prefixes: None,
+        names: ModelNames::default(),
+        hooks: Vec::new(),
+        headers: ReplyHeaders {
+            expose: true,
+            vllm_router: false,
+        },
+        rewriting: super::RewriteSettings::default(),
+        deduplication: None,
+        model_lists: ModelListSettings {
+            own_ttl: Duration::from_secs(300),
+            ttl: Duration::from_secs(60),
+            soft_ratio: 0.8,
+            empty_ttl: Duration::from_secs(5),
+            empty_max_ttl: Duration::from_secs(60),
+            background: None,
+        },
+        hedge_after: None,
+    }
+}

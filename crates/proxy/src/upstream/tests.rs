@@ -1,0 +1,372 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, header};
+use kv_blocks::WorkerId;
+use net::{Address, Clock, WorkerUrl};
+use prometheus_client::registry::Registry;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::*;
+
+const WORKER: WorkerId = WorkerId(1);
+/// Longest wait for something that is certain to come.
+const SOON: Duration = Duration::from_secs(20);
+const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
+
+/// What a worker does after one of its replies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Afterwards {
+    KeepsOpen,
+    Closes,
+}
+
+/// A worker on a loopback port that sends these bytes for each request.
+struct LoopbackWorker {
+    port: u16,
+    connections: Arc<AtomicUsize>,
+    /// One item for each connection that this side closed.
+    closed: mpsc::UnboundedReceiver<()>,
+    task: JoinHandle<()>,
+}
+
+impl LoopbackWorker {
+    async fn start(reply: impl Into<String>, afterwards: Afterwards) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let connections = Arc::<AtomicUsize>::default();
+        let (tell, closed) = mpsc::unbounded_channel();
+        let (count, reply) = (Arc::clone(&connections), reply.into());
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                let (reply, tell) = (reply.clone(), tell.clone());
+                tokio::spawn(async move {
+                    if answer_all(stream, &reply, afterwards).await {
+                        let _ = tell.send(());
+                    }
+                });
+            }
+        });
+        Self {
+            port,
+            connections,
+            closed,
+            task,
+        }
+    }
+
+    fn url(&self) -> WorkerUrl {
+        let url = format!("http://127.0.0.1:{}", self.port);
+        url.parse().expect("a URL")
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    async fn sees_a_close(&mut self) {
+        let closed = timeout(SOON, self.closed.recv()).await;
+        closed.expect("in time").expect("the worker runs");
+    }
+}
+
+impl Drop for LoopbackWorker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Answers the requests of a connection; returns whether the other side closed it.
+async fn answer_all(mut stream: TcpStream, reply: &str, afterwards: Afterwards) -> bool {
+    let (mut head, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return true,
+            Ok(read) => head.extend_from_slice(&buffer[..read]),
+        }
+        if !head.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        head.clear();
+        let _ = stream.write_all(reply.as_bytes()).await;
+        if afterwards == Afterwards::Closes {
+            return false;
+        }
+    }
+}
+
+fn pools() -> ConnectionPools {
+    ConnectionPools::new(Clock::system(), &mut Registry::default())
+}
+
+fn request() -> Request<Bytes> {
+    let mut request = Request::new(Bytes::new());
+    let host = HeaderValue::from_static("worker");
+    request.headers_mut().insert(header::HOST, host);
+    request
+}
+
+async fn send(
+    pools: &ConnectionPools,
+    worker: &LoopbackWorker,
+) -> Result<UpstreamReply, SendFailure> {
+    let url = worker.url();
+    let outgoing = OutgoingRequest {
+        worker: WORKER,
+        url: &url,
+        request: request(),
+        connect_timeout: SOON,
+    };
+    timeout(SOON, pools.send(outgoing)).await.expect("in time")
+}
+
+/// Sends a request and reads its whole reply.
+async fn exchange(pools: &ConnectionPools, worker: &LoopbackWorker) -> Bytes {
+    let mut reply = send(pools, worker).await.expect("a reply");
+    reply.body.read_to_end(100).await.expect("a whole reply")
+}
+
+/// Waits until a released connection is back in its pool.
+async fn pooled(pools: &ConnectionPools) -> UpstreamConnection {
+    let wait = async {
+        loop {
+            if let Some(connection) = pools.take(WORKER, pools.clock.now()) {
+                return connection;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(SOON, wait).await.expect("it comes back")
+}
+
+#[tokio::test]
+async fn a_connection_whose_reply_was_read_to_its_end_carries_the_next_request() {
+    let worker = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let pools = pools();
+    for _ in 0..3 {
+        assert_eq!(exchange(&pools, &worker).await, "hello");
+        let connection = pooled(&pools).await;
+        pools.release(WORKER, connection);
+    }
+    assert_eq!(worker.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_reply_that_is_dropped_or_closed_before_its_end_closes_its_connection() {
+    let half = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello";
+    let mut worker = LoopbackWorker::start(half, Afterwards::KeepsOpen).await;
+    let pools = pools();
+    let mut dropped = send(&pools, &worker).await.expect("a head").body;
+    assert_eq!(
+        dropped.next_data().await.expect("data").expect("data"),
+        "hello"
+    );
+    drop(dropped);
+    worker.sees_a_close().await;
+    let mut closed = send(&pools, &worker).await.expect("a head").body;
+    closed.close();
+    worker.sees_a_close().await;
+    closed.release();
+    assert!(pools.take(WORKER, pools.clock.now()).is_none());
+}
+
+#[tokio::test]
+async fn a_request_that_is_dropped_before_its_reply_closes_its_connection() {
+    let mut worker = LoopbackWorker::start("", Afterwards::KeepsOpen).await;
+    let pools = pools();
+    let url = worker.url();
+    let outgoing = OutgoingRequest {
+        worker: WORKER,
+        url: &url,
+        request: request(),
+        connect_timeout: SOON,
+    };
+    let given_up = timeout(Duration::from_millis(100), pools.send(outgoing)).await;
+    assert!(given_up.is_err(), "the worker never answers");
+    worker.sees_a_close().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_used_and_kept_for_less_than_four_seconds() {
+    let worker = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let pools = pools();
+    let keep = async || {
+        exchange(&pools, &worker).await;
+        let connection = pooled(&pools).await;
+        pools.keep(WORKER, connection);
+    };
+    keep().await;
+    let late = pools.clock.now() + Duration::from_secs(4);
+    assert!(pools.take(WORKER, late).is_none());
+    assert!(
+        pools.take(WORKER, pools.clock.now()).is_none(),
+        "it is closed"
+    );
+    keep().await;
+    pools.close_idle(pools.clock.now() + Duration::from_secs(1));
+    let used = pools.take(WORKER, pools.clock.now());
+    pools.keep(WORKER, used.expect("it is kept"));
+    pools.close_idle(pools.clock.now() + Duration::from_secs(4));
+    assert!(pools.take(WORKER, pools.clock.now()).is_none());
+}
+
+#[tokio::test]
+async fn the_connections_of_one_worker_are_closed_and_those_of_others_stay() {
+    let worker = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let pools = pools();
+    exchange(&pools, &worker).await;
+    let connection = pooled(&pools).await;
+    pools.keep(WORKER, connection);
+    pools.close_worker(WorkerId(2));
+    let connection = pooled(&pools).await;
+    pools.keep(WORKER, connection);
+    pools.close_worker(WORKER);
+    assert!(pools.take(WORKER, pools.clock.now()).is_none());
+}
+
+#[tokio::test]
+async fn a_connection_that_its_worker_closed_while_idle_is_not_used_again() {
+    let worker = LoopbackWorker::start(HELLO, Afterwards::Closes).await;
+    let pools = pools();
+    for sent in 1..=3 {
+        assert_eq!(exchange(&pools, &worker).await, "hello");
+        assert_eq!(worker.connections(), sent);
+        let notice = async {
+            while let Some(connection) = pools.take(WORKER, pools.clock.now()) {
+                pools.keep(WORKER, connection);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(SOON, notice).await.expect("it is noticed");
+    }
+}
+
+#[tokio::test]
+async fn the_failure_says_whether_the_worker_can_have_seen_the_request() {
+    let long_head = format!("HTTP/1.1 200 OK\r\nx-long: {}\r\n\r\n", "a".repeat(1 << 20));
+    for (reply, failure) in [
+        ("", SendFailure::NoHead),
+        ("HTTP/1.1 200 OK\r\ncontent", SendFailure::NoHead),
+        ("SSH-2.0-OpenSSH_9.6\r\n", SendFailure::Protocol),
+        (&*long_head, SendFailure::Protocol),
+    ] {
+        let worker = LoopbackWorker::start(reply, Afterwards::Closes).await;
+        let failed = send(&pools(), &worker).await.map(drop);
+        assert_eq!(failed, Err(failure), "{reply:.30}");
+    }
+    let gone = LoopbackWorker::start("", Afterwards::Closes).await;
+    gone.task.abort();
+    let wait = async { while TcpStream::connect(("127.0.0.1", gone.port)).await.is_ok() {} };
+    timeout(SOON, wait).await.expect("the port closes");
+    let refused = send(&pools(), &gone).await.expect_err("the port is closed");
+    assert_eq!(refused, SendFailure::NotSent(NotSent::Refused));
+}
+
+#[tokio::test]
+async fn a_reply_is_read_whole_or_says_why_not() {
+    let reply = |fields: &str| format!("HTTP/1.1 200 OK\r\n{fields}");
+    let chunked = "transfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n";
+    for (reply, read) in [
+        (HELLO.to_owned(), Ok(Bytes::from_static(b"hello"))),
+        (reply("\r\nhello"), Ok("hello".into())),
+        // Trailers are skipped.
+        (
+            reply(&format!("{chunked}0\r\nx-sum: 1\r\n\r\n")),
+            Ok("hello".into()),
+        ),
+        (reply(chunked), Err(ReadError::Broken)),
+        (
+            reply("content-length: 9\r\n\r\nhello"),
+            Err(ReadError::Broken),
+        ),
+        (
+            reply("content-length: 6\r\n\r\nhello!"),
+            Err(ReadError::TooLong),
+        ),
+        (reply("\r\nhello!"), Err(ReadError::TooLong)),
+    ] {
+        let worker = LoopbackWorker::start(reply.as_str(), Afterwards::Closes).await;
+        let mut body = send(&pools(), &worker).await.expect("a head").body;
+        let got = timeout(SOON, body.read_to_end(5)).await.expect("in time");
+        assert_eq!(got, read, "{reply}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_announces_its_length_knows_its_end_without_another_read() {
+    let worker = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let mut body = send(&pools(), &worker).await.expect("a head").body;
+    assert_eq!((body.announced(), body.is_end()), (Some(5), false));
+    body.next_data().await.expect("data").expect("data");
+    assert_eq!((body.announced(), body.is_end()), (Some(0), true));
+    let endless = "HTTP/1.1 200 OK\r\n\r\nhello";
+    let worker = LoopbackWorker::start(endless, Afterwards::Closes).await;
+    let body = send(&pools(), &worker).await.expect("a head").body;
+    assert_eq!(body.announced(), None);
+}
+
+#[tokio::test]
+async fn a_connection_to_a_server_that_is_no_worker_is_closed_after_its_reply() {
+    let mut server = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let address = Address::Tcp {
+        host: "127.0.0.1".to_owned(),
+        port: server.port,
+    };
+    let sent = timeout(SOON, send_once(&address, request(), SOON)).await;
+    let mut body = sent.expect("in time").expect("a reply").body;
+    assert_eq!(body.read_to_end(5).await.expect("whole"), "hello");
+    server.sees_a_close().await;
+}
+
+#[test]
+fn every_local_fault_is_counted_also_where_its_log_line_is_left_out() {
+    let (mut registry, clock) = (Registry::default(), Clock::system());
+    let pools = ConnectionPools::new(clock, &mut registry);
+    let error = std::io::Error::from_raw_os_error(24);
+    let fault = net::LocalFault::of(&error).expect("no descriptors are left");
+    for _ in 0..3 {
+        pools.local_faults.record(fault, &error, clock.now());
+    }
+    let mut page = String::new();
+    prometheus_client::encoding::text::encode(&mut page, &registry).expect("a page");
+    assert!(
+        page.contains("warmroute_local_failures_total 3\n"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn a_fake_worker_follows_its_script_and_refuses_after_it() {
+    let upstream = FakeUpstream::default();
+    upstream.script(WORKER, FakeReply::events([Ok("a".into()), Err("reset")]));
+    let url: WorkerUrl = "http://w".parse().expect("a URL");
+    let send = || {
+        upstream.send(OutgoingRequest {
+            worker: WORKER,
+            url: &url,
+            request: request(),
+            connect_timeout: SOON,
+        })
+    };
+    let mut body = send().await.expect("a reply").body;
+    assert_eq!(body.next_data().await.expect("data").expect("data"), "a");
+    assert!(body.next_data().await.expect("an error").is_err());
+    body.close();
+    assert_eq!(upstream.released(), 0);
+    let refused = send().await.expect_err("the script is over");
+    assert_eq!(refused, SendFailure::NotSent(NotSent::Refused));
+    assert_eq!(upstream.take_requests().len(), 2);
+}
