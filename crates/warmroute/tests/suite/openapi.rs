@@ -62,7 +62,7 @@ fn parsed(line: &str) -> Value {
 fn close_objects(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
-            fields.values_mut().for_each(|field| close_objects(field));
+            fields.values_mut().for_each(close_objects);
             if fields.get("properties").is_some_and(Value::is_object) {
                 fields.insert("additionalProperties".to_owned(), Value::Bool(false));
             }
