@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use kv_events::{
     frames::encode_live,
-    vllm::{EventLayout, HashForm, WireEvent, WireHash, WireStored, encode},
+    vllm::{EventEncoding, WireEvent, WireHash, WireStored, encode},
 };
 use net::Clock;
 use zmtp::{Pub, PubSettings};
@@ -55,7 +55,7 @@ fn stored(hash: u64, parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
         block_size: u32::try_from(tokens.len()).expect("a short block"),
         ..WireStored::default()
     });
-    encode(1.0, Some(0), &[event], EventLayout::Map, HashForm::Int)
+    encode(1.0, Some(0), &[event], EventEncoding::CURRENT)
 }
 
 async fn heard(
@@ -150,7 +150,7 @@ async fn blocks_of_an_adapter_are_not_the_base_models() {
     publisher.send(&encode_live(
         b"",
         0,
-        &encode(1.0, Some(0), &[event], EventLayout::Map, HashForm::Int),
+        &encode(1.0, Some(0), &[event], EventEncoding::CURRENT),
     ));
     let ears = [ear];
     let name: Arc<str> = "ad1".into();
@@ -219,8 +219,7 @@ async fn blocks_on_unknown_media_and_blocks_without_tokens_are_heard_as_such() {
             1.0,
             Some(0),
             &[WireEvent::Stored(stored)],
-            EventLayout::Map,
-            HashForm::Int,
+            EventEncoding::CURRENT,
         )
     };
     publisher.send(&encode_live(b"", 0, &event(&[], "GPU")));
