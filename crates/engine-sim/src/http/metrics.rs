@@ -34,7 +34,7 @@ const METRICS: &[Metric] = &[
         "kv_cache_usage_perc",
         "gauge",
         "KV-cache usage. 1 means 100 percent usage.",
-        |stats| stats.blocks_used as f64 / stats.blocks_total.max(1) as f64,
+        |stats| stats.blocks.used as f64 / stats.blocks.total.max(1) as f64,
     ),
     (
         "prefix_cache_queries_total",
