@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use config::Settings;
-use fleet::{EventEndpoint, WorkerProbe};
+use fleet::EventEndpoint;
 use kv_blocks::{
     BlockSize, DpRank, IndexUpdate, Namespace, PromptIdentity, Target, Tier, WorkerId,
 };
@@ -16,7 +16,7 @@ use net::Clock;
 use tokio::{sync::watch, task::JoinHandle};
 use zmtp::{Endpoint, Limits, Sub, SubEvent};
 
-use super::Budget;
+use super::ProbeSession;
 use crate::SCHEME;
 
 /// Memory for one publisher's blocks, in bytes: blocks beyond it are not indexed.
@@ -106,21 +106,19 @@ impl EventListener {
     pub(crate) fn open(
         place: EventEndpoint,
         followed: bool,
-        meeting: &WorkerProbe,
         settings: &Settings,
-        budget: Budget,
-        clock: Clock,
+        session: ProbeSession<'_>,
     ) -> Self {
         let index = KvIndex::new(IndexSettings {
             scheme: SCHEME,
             memory_budget: INDEX_BYTES,
             ..IndexSettings::default()
         });
-        let (index, model) = (Arc::new(index), Arc::clone(&meeting.base));
+        let (index, model) = (Arc::new(index), Arc::clone(&session.meeting.base));
         let (sender, heard) = watch::channel(PublisherObservation::default());
         let limits = Limits {
             max_message: settings.kv_events.max_message,
-            handshake_timeout: budget.events,
+            handshake_timeout: session.budget.events,
             ..Limits::default()
         };
         // All topics are subscribed: otherwise a wrong topic looks like a silent publisher.
@@ -135,7 +133,7 @@ impl EventListener {
                     index: Arc::clone(&index),
                     model: Arc::clone(&model),
                     normaliser: Normaliser::default(),
-                    clock,
+                    clock: session.clock,
                 };
                 Some(tokio::spawn(listener.run(sub)))
             }

@@ -10,7 +10,7 @@ use net::Clock;
 use zmtp::{Pub, PubSettings};
 
 use super::{
-    Budget,
+    Budget, ProbeSession,
     announcements::{self, ExpectedAnnouncement},
     event_listener::{EventListener, LinkStatus, PublisherObservation},
 };
@@ -28,14 +28,12 @@ async fn listening(topic: &str) -> (Pub, EventListener) {
     let mut place = scene.meeting().streams[0].clone();
     (place.endpoint, place.topic) = (endpoint.to_string(), topic.to_owned());
     let settings = fixture::settings("");
-    let mut ear = EventListener::open(
-        place,
-        true,
-        scene.meeting(),
-        &settings,
-        Budget::of(PATIENCE),
-        Clock::system(),
-    );
+    let session = ProbeSession {
+        meeting: scene.meeting(),
+        budget: Budget::of(PATIENCE),
+        clock: Clock::system(),
+    };
+    let mut ear = EventListener::open(place, true, &settings, session);
     ear.wait_connected(PATIENCE).await;
     assert!(ear.connected());
     publisher
@@ -243,14 +241,12 @@ async fn a_port_where_nobody_listens_is_known_at_once() {
     let mut place = scene.meeting().streams[0].clone();
     place.endpoint = "tcp://127.0.0.1:1".to_owned();
     let settings = fixture::settings("");
-    let mut ear = EventListener::open(
-        place,
-        true,
-        scene.meeting(),
-        &settings,
-        Budget::of(PATIENCE),
-        Clock::system(),
-    );
+    let session = ProbeSession {
+        meeting: scene.meeting(),
+        budget: Budget::of(PATIENCE),
+        clock: Clock::system(),
+    };
+    let mut ear = EventListener::open(place, true, &settings, session);
     ear.wait_connected(PATIENCE).await;
     assert!(
         matches!(ear.close().heard.link, LinkStatus::Unreachable(reason) if reason.contains("refused"))
