@@ -25,6 +25,14 @@ use crate::{
 /// The message of a bridge that is about to disconnect a slow reader.
 const LAGGED: &str = "lagged";
 
+/// The settings of an applier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ApplierSettings {
+    pub(crate) stale_after: Duration,
+    /// Whether each connection begins with the full current state.
+    pub(crate) standing_state: bool,
+}
+
 /// The applying half of a source.
 #[derive(Debug)]
 pub(crate) struct Applier {
@@ -33,9 +41,7 @@ pub(crate) struct Applier {
     queue: mpsc::Receiver<LinkMessage>,
     clock: Clock,
     status: StatusSender,
-    stale_after: Duration,
-    /// Whether each connection begins with the full current state.
-    standing_state: bool,
+    settings: ApplierSettings,
     tally: SinkCounts,
     quarantine: Quarantine,
     quarantined_until: Option<Moment>,
@@ -55,8 +61,7 @@ impl Applier {
         sink: Box<dyn EventSink>,
         (link, queue): (Arc<ReaderChannel>, mpsc::Receiver<LinkMessage>),
         (clock, outlet): (Clock, StatusSender),
-        stale_after: Duration,
-        standing_state: bool,
+        settings: ApplierSettings,
     ) -> Self {
         Self {
             sink,
@@ -64,8 +69,7 @@ impl Applier {
             queue,
             clock,
             status: outlet,
-            stale_after,
-            standing_state,
+            settings,
             tally: SinkCounts::default(),
             quarantine: Quarantine::default(),
             quarantined_until: None,
@@ -167,7 +171,7 @@ impl Applier {
             return;
         }
         self.connection = connection;
-        if self.standing_state {
+        if self.settings.standing_state {
             self.sink.forget();
         }
         self.sink.connected();
@@ -224,7 +228,7 @@ impl Applier {
             return StreamState::Gapped;
         }
         let heard = self.last_event_at.unwrap_or(open_since).max(open_since);
-        if self.clock.now().since(heard) >= self.stale_after {
+        if self.clock.now().since(heard) >= self.settings.stale_after {
             StreamState::Stale
         } else {
             StreamState::Live
