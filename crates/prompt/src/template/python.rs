@@ -111,6 +111,24 @@ fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_safe_string(json.text))
 }
 
+/// The brackets of a container.
+#[derive(Clone, Copy)]
+struct JsonBrackets {
+    open: char,
+    close: char,
+}
+
+impl JsonBrackets {
+    const LIST: Self = Self {
+        open: '[',
+        close: ']',
+    };
+    const MAP: Self = Self {
+        open: '{',
+        close: '}',
+    };
+}
+
 struct JsonFormatter<'a> {
     text: String,
     indent: Option<usize>,
@@ -134,7 +152,7 @@ impl JsonFormatter<'_> {
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
-                self.container('[', ']', &items, depth, |json, item| {
+                self.container(JsonBrackets::LIST, &items, depth, |json, item| {
                     json.write(item, depth + 1)
                 })?;
             }
@@ -143,7 +161,7 @@ impl JsonFormatter<'_> {
                 if self.sorted {
                     keys.sort();
                 }
-                self.container('{', '}', &keys, depth, |json, key| {
+                self.container(JsonBrackets::MAP, &keys, depth, |json, key| {
                     match key.as_str() {
                         Some(key) => json.string(key),
                         None => {
@@ -171,13 +189,12 @@ impl JsonFormatter<'_> {
 
     fn container(
         &mut self,
-        open: char,
-        close: char,
+        brackets: JsonBrackets,
         items: &[Value],
         depth: usize,
         mut each: impl FnMut(&mut Self, &Value) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        self.text.push(open);
+        self.text.push(brackets.open);
         for (at, item) in items.iter().enumerate() {
             if at > 0 {
                 self.text.push_str(self.comma);
@@ -194,7 +211,7 @@ impl JsonFormatter<'_> {
         if !items.is_empty() {
             self.line(depth);
         }
-        self.text.push(close);
+        self.text.push(brackets.close);
         Ok(())
     }
 
