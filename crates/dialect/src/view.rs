@@ -365,72 +365,30 @@ impl<'a> BodyFields<'a> {
     }
 
     fn into_view(self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
-        let flag = |key| self.get(key).and_then(RawJson::flag);
-        let integer = |key| self.get(key).and_then(RawJson::integer);
-        let count = |key| integer(key).and_then(|number| u32::try_from(number).ok());
+        let count = |key| {
+            self.integer(key)
+                .and_then(|number| u32::try_from(number).ok())
+        };
         let include_usage = self
             .get(Key::StreamOptions)
             .and_then(|it| it.member("include_usage"))
             .and_then(RawJson::flag);
         // An echoed prompt comes with the logprobs of its own tokens.
-        let echoes = dialect == Dialect::Completions && flag(Key::Echo) == Some(true);
+        let echoes = dialect == Dialect::Completions && self.flag(Key::Echo) == Some(true);
         let wants_prompt_logprobs = self.get(Key::PromptLogprobs).is_some()
             || (echoes && self.get(Key::Logprobs).is_some());
         Ok(RequestView {
             model: model(self.get(Key::Model))?,
-            stream: flag(Key::Stream).unwrap_or(false),
+            stream: self.flag(Key::Stream).unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
-            prompt: match dialect {
-                Dialect::Chat => self
-                    .get(Key::Messages)
-                    .map_or(PromptPart::None, PromptPart::Messages),
-                Dialect::Completions => self
-                    .get(Key::Prompt)
-                    .map_or(PromptPart::None, prompts::of_completion),
-                Dialect::Embeddings => self.computed([Key::Input, Key::Messages]),
-                Dialect::Rerank => self.computed([Key::Query, Key::Documents]),
-                Dialect::Score => self.computed([
-                    Key::Text1,
-                    Key::Text2,
-                    Key::Queries,
-                    Key::Documents,
-                    Key::Query,
-                    Key::Items,
-                ]),
-                // These fields come from the chat that represents the request.
-                Dialect::Responses | Dialect::Messages => PromptPart::None,
-            },
+            prompt: self.prompt(dialect),
             max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
             n: count(Key::N),
             counts: BodyCounts::of(self.get(Key::N), self.get(Key::Stop), self.lists(dialect)),
-            priority: integer(Key::Priority),
+            priority: self.integer(Key::Priority),
             cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
-            session: SessionFields {
-                params_session_id: self
-                    .get(Key::SessionParams)
-                    .and_then(|it| it.member("session_id"))
-                    .and_then(name),
-                user: self.get(Key::User).and_then(name),
-                session_id: self.get(Key::SessionId).and_then(name),
-                user_id: self.get(Key::UserId).and_then(name),
-                prompt_cache_key: self.get(Key::PromptCache).and_then(name),
-                metadata_user_id: self
-                    .get(Key::Metadata)
-                    .and_then(|it| it.member("user_id"))
-                    .and_then(name),
-            },
-            rendering: Rendering {
-                add_generation_prompt: flag(Key::AddGenerationPrompt),
-                continue_final_message: flag(Key::ContinueFinalMessage),
-                add_special_tokens: flag(Key::AddSpecialTokens),
-                truncate_prompt_tokens: integer(Key::TruncatePromptTokens),
-                chat_template_kwargs: self.get(Key::ChatTemplateKwargs),
-                chat_template: self.get(Key::ChatTemplate),
-                tools: self.get(Key::Tools),
-                tool_choice: self.get(Key::ToolChoice),
-                documents: self.get(Key::Documents),
-                reasoning_effort: self.get(Key::ReasoningEffort),
-            },
+            session: self.session(),
+            rendering: self.rendering(),
             transfer_field: TRANSFER_FIELDS
                 .into_iter()
                 .find(|key| self.get(*key).is_some())
@@ -438,6 +396,69 @@ impl<'a> BodyFields<'a> {
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
             fidelity: Fidelity::Exact,
         })
+    }
+
+    fn flag(&self, key: Key) -> Option<bool> {
+        self.get(key).and_then(RawJson::flag)
+    }
+
+    fn integer(&self, key: Key) -> Option<i64> {
+        self.get(key).and_then(RawJson::integer)
+    }
+
+    fn prompt(&self, dialect: Dialect) -> PromptPart<'a> {
+        match dialect {
+            Dialect::Chat => self
+                .get(Key::Messages)
+                .map_or(PromptPart::None, PromptPart::Messages),
+            Dialect::Completions => self
+                .get(Key::Prompt)
+                .map_or(PromptPart::None, prompts::of_completion),
+            Dialect::Embeddings => self.computed([Key::Input, Key::Messages]),
+            Dialect::Rerank => self.computed([Key::Query, Key::Documents]),
+            Dialect::Score => self.computed([
+                Key::Text1,
+                Key::Text2,
+                Key::Queries,
+                Key::Documents,
+                Key::Query,
+                Key::Items,
+            ]),
+            // These fields come from the chat that represents the request.
+            Dialect::Responses | Dialect::Messages => PromptPart::None,
+        }
+    }
+
+    fn session(&self) -> SessionFields<'a> {
+        SessionFields {
+            params_session_id: self
+                .get(Key::SessionParams)
+                .and_then(|it| it.member("session_id"))
+                .and_then(name),
+            user: self.get(Key::User).and_then(name),
+            session_id: self.get(Key::SessionId).and_then(name),
+            user_id: self.get(Key::UserId).and_then(name),
+            prompt_cache_key: self.get(Key::PromptCache).and_then(name),
+            metadata_user_id: self
+                .get(Key::Metadata)
+                .and_then(|it| it.member("user_id"))
+                .and_then(name),
+        }
+    }
+
+    fn rendering(&self) -> Rendering<'a> {
+        Rendering {
+            add_generation_prompt: self.flag(Key::AddGenerationPrompt),
+            continue_final_message: self.flag(Key::ContinueFinalMessage),
+            add_special_tokens: self.flag(Key::AddSpecialTokens),
+            truncate_prompt_tokens: self.integer(Key::TruncatePromptTokens),
+            chat_template_kwargs: self.get(Key::ChatTemplateKwargs),
+            chat_template: self.get(Key::ChatTemplate),
+            tools: self.get(Key::Tools),
+            tool_choice: self.get(Key::ToolChoice),
+            documents: self.get(Key::Documents),
+            reasoning_effort: self.get(Key::ReasoningEffort),
+        }
     }
 
     /// Returns the fields that may contain several prompts.
