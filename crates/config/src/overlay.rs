@@ -33,19 +33,12 @@ pub(crate) fn environment(
         if value.is_empty() || name.starts_with(TEST_PREFIX) || own.contains(&name.as_str()) {
             continue;
         }
-        if let Err(problem) = variable(root, name, path, value) {
-            problems.push(problem);
-        }
+        problems.extend(variable(root, name, path, value));
     }
 }
 
-/// Lays one variable over the tree; `path` is its name behind the prefix.
-fn variable(
-    root: &mut LocatedValue,
-    name: &str,
-    path: &str,
-    value: &str,
-) -> Result<(), ProblemDraft> {
+/// Lays one variable over the tree; `path` is its name behind the prefix. Returns its problem.
+fn variable(root: &mut LocatedValue, name: &str, path: &str, value: &str) -> Option<ProblemDraft> {
     let origin = ValueOrigin::Named(name.to_owned());
     let path = path.to_ascii_lowercase();
     let mut names: Vec<&str> = path.split("__").collect();
@@ -53,14 +46,16 @@ fn variable(
         names.splice(..1, target.iter().copied());
     }
     if LATER_SECTIONS.contains(&names[0]) {
-        return Err(top::later(names[0], origin));
+        return Some(top::later(names[0], origin));
     }
     match leaf(&names) {
         Some(ValueKind::Section(_) | ValueKind::Map(_) | ValueKind::Free) => {
             let draft = ProblemDraft::new(names.join("."), "a mapping cannot be set by a variable");
-            Err(draft
-                .expected("it in the file, or a variable for one of its keys")
-                .at(origin))
+            Some(
+                draft
+                    .expected("it in the file, or a variable for one of its keys")
+                    .at(origin),
+            )
         }
         Some(_) => {
             // If the file has something other than a mapping, the walk reports it, and nothing can
@@ -74,9 +69,9 @@ fn variable(
                     origin,
                 };
             }
-            Ok(())
+            None
         }
-        None => Err(unknown_variable(name).at(origin)),
+        None => Some(unknown_variable(name).at(origin)),
     }
 }
 
