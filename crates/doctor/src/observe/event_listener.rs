@@ -49,12 +49,7 @@ pub(crate) struct PublisherObservation {
     pub(crate) usable_stores: u64,
     /// Topics, in the order of their first message.
     pub(crate) topics: Vec<String>,
-    /// The last batch's number.
-    pub(crate) last_seq: Option<u64>,
-    /// Missing batch numbers.
-    pub(crate) missed: u64,
-    /// Batches without a number.
-    pub(crate) unnumbered: u64,
+    pub(crate) numbers: BatchNumbers,
     /// Ranks named by batches.
     pub(crate) ranks: BTreeSet<u32>,
     /// Tokens per block of the last device store, or of the first one elsewhere.
@@ -65,6 +60,17 @@ pub(crate) struct PublisherObservation {
     pub(crate) partial_groups: BTreeSet<String>,
     /// Age of the last batch by both clocks, in seconds; negative: its time is in the future.
     pub(crate) age_s: Option<f64>,
+}
+
+/// The numbers of a publisher's batches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct BatchNumbers {
+    /// The last batch's.
+    pub(crate) last: Option<u64>,
+    /// Missing numbers.
+    pub(crate) missed: u64,
+    /// Batches without a number.
+    pub(crate) unnumbered: u64,
 }
 
 /// Connection state of a publisher.
@@ -234,7 +240,7 @@ impl RecordingSink {
                 SubEvent::Connected { .. } => self.sender.send_modify(|heard| {
                     heard.link = LinkStatus::Connected;
                     // Batches before a reconnect do not count as missed.
-                    heard.last_seq = None;
+                    heard.numbers.last = None;
                 }),
                 SubEvent::Message { frames, .. } => self.message(&frames),
                 SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason } => {
@@ -259,7 +265,7 @@ impl RecordingSink {
         let now_s = self.clock.unix_ms() as f64 / 1e3;
         let mut heard = self.sender.borrow().clone();
         heard.batches += 1;
-        heard.number(live.seq);
+        heard.numbers.record(live.seq);
         heard.age_s = batch.ts.map(|ts| now_s - ts).or(heard.age_s);
         if let Some(rank) = batch.dp_rank
             && heard.ranks.len() < MOST_NAMES
@@ -297,21 +303,23 @@ impl RecordingSink {
     }
 }
 
-impl PublisherObservation {
-    fn number(&mut self, seq: Option<u64>) {
+impl BatchNumbers {
+    fn record(&mut self, seq: Option<u64>) {
         let Some(seq) = seq else {
             self.unnumbered += 1;
             return;
         };
         if let Some(missed) = self
-            .last_seq
+            .last
             .and_then(|last| seq.checked_sub(last.saturating_add(1)))
         {
             self.missed = self.missed.saturating_add(missed);
         }
-        self.last_seq = Some(seq);
+        self.last = Some(seq);
     }
+}
 
+impl PublisherObservation {
     /// Returns a topic's index in the list; `None` if the list is full.
     fn topic(&mut self, topic: String) -> Option<u32> {
         let known = self.topics.iter().position(|known| *known == topic);

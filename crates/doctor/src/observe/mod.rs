@@ -27,6 +27,8 @@ pub(crate) use address::PortOccupant;
 pub(crate) use announcements::AnnouncedBlocks;
 pub(crate) use budget::Budget;
 pub(crate) use engine_client::EngineClient;
+#[cfg(test)]
+pub(crate) use event_listener::BatchNumbers;
 pub(crate) use event_listener::{LinkStatus, PublisherObservation, StreamObservation};
 pub(crate) use probe_reply::ProbeReply;
 pub(crate) use prober::PromptForm;
@@ -77,19 +79,16 @@ pub(crate) async fn observe(
     let ObservationRequest {
         settings,
         worker,
-        id,
-        meetings,
         probe,
+        ..
     } = asked;
     let mut budget = Budget::of(timeout);
     let mut seen = WorkerObservation::default();
     let url = match reach(&asked, budget).await {
         Ok(url) => url,
         Err(reason) => {
-            return WorkerObservation {
-                unreachable: Some(reason),
-                ..seen
-            };
+            seen.unreachable = Some(reason);
+            return seen;
         }
     };
     let engine = EngineClient::new(
@@ -97,13 +96,8 @@ pub(crate) async fn observe(
         worker.engine.unwrap_or(fleet::EngineKind::Generic),
         worker.api_key.as_ref(),
     );
-    let met_at = Instant::now();
-    let (health, meeting) = tokio::join!(
-        within(budget.at_most(budget.request), meetings.health(id)),
-        // Its requests have that limit; loading a tokenizer, which is part of it, is not limited.
-        meetings.probe(id, budget.at_most(budget.request)),
-    );
-    budget.give_back(met_at.elapsed());
+    // On the heap: a whole probe is part of it.
+    let (health, meeting) = Box::pin(meet(&asked, &mut budget)).await;
     (seen.health, seen.probe) = (Some(health), Some(meeting));
     let Some(Ok(meeting)) = &seen.probe else {
         seen.instead = address::identify_service(&engine, &url, budget).await;
@@ -157,6 +151,22 @@ async fn reach(asked: &ObservationRequest<'_>, budget: Budget) -> Result<WorkerU
         Ok(_) => Ok(url),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Checks the worker's health and probes it.
+async fn meet(
+    asked: &ObservationRequest<'_>,
+    budget: &mut Budget,
+) -> (Result<(), String>, Result<WorkerProbe, String>) {
+    let (meetings, id) = (asked.meetings, asked.id);
+    let met_at = Instant::now();
+    let met = tokio::join!(
+        within(budget.at_most(budget.request), meetings.health(id)),
+        // Its requests have that limit; loading a tokenizer, which is part of it, is not limited.
+        meetings.probe(id, budget.at_most(budget.request)),
+    );
+    budget.give_back(met_at.elapsed());
+    met
 }
 
 /// Returns the publishers to follow: those that the router would follow, and those announced

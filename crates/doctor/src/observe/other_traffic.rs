@@ -76,7 +76,7 @@ async fn nonsense_is_counted_and_what_follows_is_still_heard() {
     publisher.send(&encode_live(b"", 4, &stored(7, None, &[1, 2])));
     let found = heard(&mut ear, |heard| heard.batches == 1).await;
     assert_eq!(
-        (found.unreadable, found.stores, found.last_seq),
+        (found.unreadable, found.stores, found.numbers.last),
         (3, 1, Some(4))
     );
     assert_eq!(found.block_size.map(|size| size.tokens()), Some(2));
@@ -91,7 +91,11 @@ async fn numbers_left_out_are_counted_and_a_restart_is_not_one() {
     publisher.send(&[Vec::new(), stored(8, None, &[1, 2])]);
     let found = heard(&mut ear, |heard| heard.batches == 7).await;
     assert_eq!(
-        (found.missed, found.unnumbered, found.last_seq),
+        (
+            found.numbers.missed,
+            found.numbers.unnumbered,
+            found.numbers.last
+        ),
         (2, 1, Some(1))
     );
 }

@@ -158,15 +158,8 @@ pub(super) async fn begin(
             break;
         }
         let before = announcements::stores(ears);
-        match send_pair(prober, attempt, lengths, &mut seen).await {
-            Ok(()) => {}
-            Err(EngineCallError::Failed(reason)) => {
-                return ProbeResults {
-                    outcome: ProbeOutcome::Failed(reason),
-                    ..seen
-                };
-            }
-            Err(refused) => return unfit(refused.into_text()),
+        if let Err(error) = send_pair(prober, attempt, lengths, &mut seen).await {
+            return without_answer(seen, error);
         }
         // An engine without prefix caching publishes nothing.
         if meeting.prefix_caching == Some(false) {
@@ -203,6 +196,16 @@ pub(super) async fn begin(
         seen.counted = counted(asked, meeting).await;
     }
     seen
+}
+
+fn without_answer(seen: ProbeResults, error: EngineCallError) -> ProbeResults {
+    match error {
+        EngineCallError::Failed(reason) => ProbeResults {
+            outcome: ProbeOutcome::Failed(reason),
+            ..seen
+        },
+        refused => unfit(refused.into_text()),
+    }
 }
 
 fn unfit(reason: String) -> ProbeResults {
