@@ -105,7 +105,7 @@ async fn begin(
         ));
     }
     let priority = body.priority.unwrap_or(0);
-    if priority != 0 && state.config.scheduling == Scheduling::Arrival {
+    if priority != 0 && state.config.batch.scheduling == Scheduling::Arrival {
         return Err(SimApiError::bad_request(
             format!("Got priority {priority}, but this engine does not schedule by priority."),
             "priority",
@@ -162,26 +162,19 @@ fn reply_of(
             model,
         )),
         ApiContext::OpenAi => {
-            let block_tokens = state.config.block_size.tokens();
-            let engine_id = || format!("sim-{:x}-{:x}", state.config.seed, state.started_unix_s);
+            let kind = if dialect == ChatApi::Chat {
+                "chatcmpl"
+            } else {
+                "cmpl"
+            };
             Box::new(ReplyShape {
-                offers: (transfer == Transfer::Leaves).then(|| KvOffer {
-                    engine_id: engine_id(),
-                    block_tokens,
-                }),
+                offers: (transfer == Transfer::Leaves).then(|| kv_offer(&state)),
                 dialect,
-                id: reply_id(
-                    &state,
-                    if dialect == ChatApi::Chat {
-                        "chatcmpl"
-                    } else {
-                        "cmpl"
-                    },
-                    headers,
-                ),
+                id: reply_id(&state, kind, headers),
                 created,
                 model,
-                return_token_ids: body.return_token_ids.unwrap_or(false) && state.config.token_ids,
+                return_token_ids: body.return_token_ids.unwrap_or(false)
+                    && state.config.api.token_ids,
                 include_usage: body
                     .stream_options
                     .as_ref()
@@ -193,6 +186,13 @@ fn reply_of(
             })
         }
     })
+}
+
+fn kv_offer(state: &ServerState) -> KvOffer {
+    KvOffer {
+        engine_id: format!("sim-{:x}-{:x}", state.config.seed, state.started_unix_s),
+        block_tokens: state.config.cache.block_size.tokens(),
+    }
 }
 
 async fn reply(

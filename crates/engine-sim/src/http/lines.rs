@@ -32,22 +32,18 @@ pub(crate) async fn start(
     let params = body.kv_transfer_params.clone().unwrap_or_default();
     let max_tokens = body.max_completion_tokens.or(body.max_tokens);
     let open_end = open_end(dialect, &body);
-    let (salt, priority) = (
-        body.cache_salt.as_deref().map(Arc::from),
-        body.priority.unwrap_or(0),
-    );
+    let salt: Option<Arc<str>> = body.cache_salt.as_deref().map(Arc::from);
+    let priority = body.priority.unwrap_or(0);
     let lora = state.adapter(&head.model).flatten();
     let rank = wanted_rank(head.headers)?;
     let transferred = head.transfer == Transfer::Arrives;
     let mut lines = Vec::new();
     for prompt in prompts(Arc::clone(state), dialect, body).await? {
         if transferred {
-            params.check(&prompt, state.config.block_size.tokens())?;
+            params.check(&prompt, state.config.cache.block_size.tokens())?;
         }
-        let room = state
-            .config
-            .max_model_len
-            .saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX));
+        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        let room = state.config.max_model_len.saturating_sub(prompt_tokens);
         let max_tokens = match dialect {
             ChatApi::Completions => max_tokens.or(Some(COMPLETION_TOKENS.min(room).max(1))),
             _ => max_tokens,
@@ -69,7 +65,7 @@ pub(crate) async fn start(
                 prompt: Arc::clone(&prompt),
                 open_end,
                 lora: lora.clone(),
-                salt: Option::clone(&salt),
+                salt: salt.clone(),
                 rank,
                 transferred,
                 priority,

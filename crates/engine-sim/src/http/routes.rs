@@ -106,8 +106,14 @@ const KNOWN: [&str; 25] = [
 
 /// Returns whether this engine is configured to answer as if it did not know the path.
 fn is_hidden(state: &ServerState, path: &str) -> bool {
-    let foreign = path.starts_with("/v1/messages") && !state.config.anthropic;
-    foreign || state.config.without.iter().any(|without| without == path)
+    let foreign = path.starts_with("/v1/messages") && !state.config.api.anthropic;
+    foreign
+        || state
+            .config
+            .api
+            .without
+            .iter()
+            .any(|without| without == path)
 }
 
 fn not_found() -> Response<SimBody> {
@@ -116,7 +122,7 @@ fn not_found() -> Response<SimBody> {
 
 /// Checks the API key. As in vLLM it guards the paths under `/v1`.
 fn is_authorised(state: &ServerState, request: &Request<Incoming>) -> bool {
-    let Some(key) = &state.config.api_key else {
+    let Some(key) = &state.config.api.api_key else {
         return true;
     };
     request
