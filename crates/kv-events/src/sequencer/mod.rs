@@ -258,14 +258,13 @@ impl Sequencer {
         &mut self,
         seq: Option<u64>,
         payload: &[u8],
-        missing: GapAction,
+        mut missing: GapAction,
         actions: &mut Vec<Action>,
     ) -> BatchDisposition {
         let Some(seq) = seq else {
             self.take_unnumbered(payload, actions);
             return BatchDisposition::Done;
         };
-        let mut missing = missing;
         if self.is_restart(seq, payload) {
             self.restart(actions);
             // All known losses belong to the life before.
@@ -285,11 +284,7 @@ impl Sequencer {
         self.returning = false;
         match self.last {
             Some(last) if seq <= last.seq => {
-                // Either sent twice, or a replay was faster than the live socket, which is no
-                // error.
-                let twice = self.last_live == Some(seq);
-                self.batches.counts.duplicates += u64::from(twice);
-                self.last_live = Some(seq);
+                self.count_repeat(seq);
                 return BatchDisposition::Done;
             }
             Some(last) => {
@@ -327,6 +322,13 @@ impl Sequencer {
         }
         self.unnumbered = true;
         self.batches.apply(payload, actions);
+    }
+
+    fn count_repeat(&mut self, seq: u64) {
+        // Either sent twice, or a replay was faster than the live socket, which is no error.
+        let twice = self.last_live == Some(seq);
+        self.batches.counts.duplicates += u64::from(twice);
+        self.last_live = Some(seq);
     }
 
     /// Counts a gap that is not known to be a loss; returns whether a replay may fill it.
