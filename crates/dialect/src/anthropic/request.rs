@@ -75,14 +75,11 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     ] = fields(body, KEYS)?.map(there);
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
-    let mut untranslatable = None;
     // Not a member of a messages request, which has one reply; a chat would compute several, of
     // which all but one were lost.
     let several = n.is_some_and(|n| n.integer() != Some(1));
-    if several {
-        untranslatable =
-            Some("n is no member of a message, which is one reply: leave it out".to_owned());
-    }
+    let mut untranslatable =
+        several.then(|| "n is no member of a message, which is one reply: leave it out".to_owned());
     let mut out = String::with_capacity(text.len() + 256);
     let mut chat = ObjectWriter::open(&mut out);
     chat.some("model", model);

@@ -27,6 +27,7 @@ const KEYS: [&str; 20] = [
     "service_tier",
     "prompt_cache_key",
 ];
+const SEVERAL: &str = "n is above 1, and a message is one reply: send the request several times";
 /// Default of `max_tokens`: required in a messages request, optional in a chat.
 const USUAL_LENGTH: &str = "4096";
 
@@ -61,12 +62,8 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     ] = fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
-    let mut untranslatable = None;
-    if n.and_then(RawJson::integer).is_some_and(|n| n > 1) {
-        untranslatable = Some(
-            "n is above 1, and a message is one reply: send the request several times".to_owned(),
-        );
-    }
+    let several = n.and_then(RawJson::integer).is_some_and(|n| n > 1);
+    let mut untranslatable = several.then(|| SEVERAL.to_owned());
     let mut out = String::with_capacity(text.len() + 256);
     let mut message = ObjectWriter::open(&mut out);
     message.some("model", model);
