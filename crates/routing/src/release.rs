@@ -243,9 +243,8 @@ impl Router {
     /// Computes costs and binds the requests that can begin, in their order: first the overdue
     /// ones, in the order in which they were picked, then the others.
     fn bind<'a>(&self, now: Moment, priced: Vec<PricedRequest<'a>>) -> Vec<BoundRequest<'a>> {
-        let mut able: Vec<(OrderKey, PricedRequest<'a>, Option<ScoredChoice<'a>>)> =
-            Vec::with_capacity(priced.len());
-        let mut bound: Vec<BoundRequest<'a>> = Vec::with_capacity(RELEASE_BUDGET.releases);
+        let mut able = Vec::with_capacity(priced.len());
+        let mut bound = Vec::with_capacity(RELEASE_BUDGET.releases);
         let settings = self.settings.load();
         let state = &mut *self.state.lock();
         for priced in priced {
@@ -288,9 +287,10 @@ impl Router {
         for (_, priced, weighed) in &mut able {
             // A request before this one may have taken the target.
             let first = weighed.take().filter(|_| bound.len() == before);
-            let weighed = first.or_else(|| self.rescore(now, state, priced));
-            let Some(weighed) = weighed.filter(|weighed| self.can_begin(priced, &weighed.choice))
-            else {
+            let weighed = first
+                .or_else(|| self.rescore(now, state, priced))
+                .filter(|weighed| self.can_begin(priced, &weighed.choice));
+            let Some(weighed) = weighed else {
                 continue;
             };
             if bound.len() >= RELEASE_BUDGET.releases {

@@ -66,11 +66,7 @@ impl RouterState {
             keys,
             binding: self.sessions.find(now, keys),
         });
-        let OverlapSurvey {
-            candidates: surveyed,
-            prompts,
-            ..
-        } = survey;
+        let surveyed = &survey.candidates;
         let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
         self.ledger.expire_prefills_on(now, targets.clone());
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
@@ -82,20 +78,7 @@ impl RouterState {
             credited_tokens: (by_warm(policy, settings) && settings.speculative)
                 .then_some(job.prompt_tokens),
         };
-        let scene = PolicyInput {
-            random: job.random,
-            affinity: job.affinity,
-            prefix_holders: job.prefix_holders,
-            overlap_weight: overlap_weight(job, settings),
-            medium_weights: job
-                .overrides
-                .medium_weights
-                .unwrap_or(settings.medium_weights),
-            prompt_tokens: job.prompt_tokens,
-            expected_output_tokens: self.output.expected(job.expected_output_tokens),
-            candidates: self.policy_candidates(&asked, surveyed, &prompts),
-            prompts,
-        };
+        let scene = self.policy_input(&asked, job, settings, survey);
         let ruling = policy.deciding_policy(settings, &scene, |scene| self.rules.scored(scene));
         let rule = self.rules.of(ruling);
         let mut prices = rule.price(&scene);
@@ -230,6 +213,35 @@ impl RouterState {
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
         self.queue
             .target_changed(now, target, TargetGate::new(&self.ledger, queue));
+    }
+
+    /// Returns the inputs of the policies.
+    fn policy_input<'a>(
+        &self,
+        asked: &LoadQuery,
+        job: &Job<'a>,
+        settings: &RoutingSettings,
+        survey: OverlapSurvey<'a>,
+    ) -> PolicyInput<'a> {
+        let OverlapSurvey {
+            candidates,
+            prompts,
+            ..
+        } = survey;
+        PolicyInput {
+            random: job.random,
+            affinity: job.affinity,
+            prefix_holders: job.prefix_holders,
+            overlap_weight: overlap_weight(job, settings),
+            medium_weights: job
+                .overrides
+                .medium_weights
+                .unwrap_or(settings.medium_weights),
+            prompt_tokens: job.prompt_tokens,
+            expected_output_tokens: self.output.expected(job.expected_output_tokens),
+            candidates: self.policy_candidates(asked, candidates, &prompts),
+            prompts,
+        }
     }
 
     /// Returns the surveyed candidates with their states.
