@@ -33,7 +33,7 @@ use std::hash::{DefaultHasher, Hasher};
 use kv_blocks::Moment;
 
 use batches::Batches;
-pub use counts::SequencerCounts;
+pub use counts::{EventKindCounts, SequencerCounts};
 pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
 use pending::PendingQueue;
 use phase::{

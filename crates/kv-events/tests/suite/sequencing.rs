@@ -462,7 +462,14 @@ fn every_event_is_accounted_for_once() {
         ),
         (3, 1, 1, 1)
     );
-    assert_eq!((counts.removed, counts.stored, counts.cleared), (3, 0, 0));
+    assert_eq!(
+        (
+            counts.kinds.removed,
+            counts.kinds.stored,
+            counts.kinds.cleared
+        ),
+        (3, 0, 0)
+    );
 }
 
 #[test]
