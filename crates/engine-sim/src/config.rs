@@ -166,6 +166,7 @@ impl TryFrom<EngineArgs> for EngineConfig {
             scheduling: args.scheduling_policy,
             timing: timing(&args)?,
         };
+        let usage_details = usage_details(&args);
         Ok(Self {
             listen,
             batch,
@@ -190,11 +191,7 @@ impl TryFrom<EngineArgs> for EngineConfig {
                 prefix_caching: !args.no_prefix_caching,
             },
             api: ApiConfig {
-                usage_details: match (args.no_usage_details, args.details_on_hits_only) {
-                    (true, _) => UsageDetails::Never,
-                    (false, true) => UsageDetails::OnHits,
-                    (false, false) => UsageDetails::Always,
-                },
+                usage_details,
                 token_ids: !args.no_token_ids,
                 without: args.without,
                 anthropic: args.anthropic,
@@ -202,16 +199,24 @@ impl TryFrom<EngineArgs> for EngineConfig {
             },
             dp_size: args.dp_size,
             role: args.role,
-            loras: args
-                .loras
-                .iter()
-                .filter(|name| !name.is_empty())
-                .map(|name| Arc::from(name.as_str()))
-                .collect(),
+            loras: adapters(&args.loras),
             seed: args.seed,
             startup_delay: args.startup_delay,
         })
     }
+}
+
+fn usage_details(args: &EngineArgs) -> UsageDetails {
+    match (args.no_usage_details, args.details_on_hits_only) {
+        (true, _) => UsageDetails::Never,
+        (false, true) => UsageDetails::OnHits,
+        (false, false) => UsageDetails::Always,
+    }
+}
+
+fn adapters(names: &[String]) -> Vec<Arc<str>> {
+    let names = names.iter().filter(|name| !name.is_empty());
+    names.map(|name| Arc::from(name.as_str())).collect()
 }
 
 fn flag(flag: &'static str, value: impl ToString, expected: impl Into<String>) -> EngineError {
