@@ -272,12 +272,11 @@ impl Router {
                     let uncached_ms = prefill_ms(&priced.split.decode, &weighed.choice);
                     state.queue.refresh(*ticket, uncached_ms, &settings.queue);
                     if *may_go && self.can_begin(&priced, &weighed.choice) {
-                        let key = OrderTerms {
+                        let terms = OrderTerms {
                             uncached_ms,
                             ..terms
-                        }
-                        .key(now, ageing);
-                        able.push((key, priced, Some(weighed)));
+                        };
+                        able.push((terms.key(now, ageing), priced, Some(weighed)));
                     }
                 }
             }

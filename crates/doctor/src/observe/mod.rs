@@ -103,11 +103,7 @@ pub(crate) async fn observe(
         seen.instead = address::identify_service(&engine, &url, budget).await;
         return seen;
     };
-    if meeting
-        .announced
-        .as_ref()
-        .is_some_and(|announced| !announced.is_empty())
-    {
+    if meeting.announced.iter().flatten().next().is_some() {
         seen.bound = publisher_binding::query(&engine, budget).await;
     }
 
