@@ -5,7 +5,7 @@ use std::time::Duration;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings,
-    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
+    vllm::{EventEncoding, WireEvent, WireRemoved, encode},
 };
 
 /// Reads the bytes as a script. The first byte sets up the sequencer; then each step is a byte that says what happens, and
@@ -154,8 +154,7 @@ impl<'a> FuzzScript<'a> {
                 ts,
                 None,
                 &[WireEvent::Removed(removed)],
-                EventLayout::Map,
-                HashForm::Int,
+                EventEncoding::CURRENT,
             ),
         )
     }

@@ -33,54 +33,60 @@ pub(crate) fn environment(
         if value.is_empty() || name.starts_with(TEST_PREFIX) || own.contains(&name.as_str()) {
             continue;
         }
-        let origin = ValueOrigin::Named(name.clone());
-        let path = path.to_ascii_lowercase();
-        let mut names: Vec<&str> = path.split("__").collect();
-        if let Some((_, target)) = TOP_ALIASES.iter().find(|(alias, _)| *alias == names[0]) {
-            names.splice(..1, target.iter().copied());
-        }
-        if LATER_SECTIONS.contains(&names[0]) {
-            problems.push(top::later(names[0], origin));
-            continue;
-        }
-        match leaf(&names) {
-            Some(ValueKind::Section(_) | ValueKind::Map(_) | ValueKind::Free) => {
-                let draft =
-                    ProblemDraft::new(names.join("."), "a mapping cannot be set by a variable");
-                problems.push(
-                    draft
-                        .expected("it in the file, or a variable for one of its keys")
-                        .at(origin),
-                );
-            }
-            Some(_) => {
-                // If the file has something other than a mapping, the walk reports it, and nothing
-                // can be set.
-                let place = names
-                    .iter()
-                    .try_fold(&mut *root, |at, name| at.get_or_insert(name, &origin));
-                if let Some(place) = place {
-                    *place = LocatedValue {
-                        node: ValueNode::Loose(value.clone()),
-                        origin: origin.clone(),
-                    };
-                }
-            }
-            None => {
-                let known = variables();
-                // Compared without the common prefix, which would make any two names similar.
-                let near = nearest(
-                    &name[PREFIX.len()..],
-                    known.iter().map(|known| &known[PREFIX.len()..]),
-                );
-                let draft = ProblemDraft::new("", "unknown variable")
-                    .nearest(near.map(|near| format!("{PREFIX}{near}")));
-                let form = "WARMROUTE_ and a key's path in capitals with `__` between levels, such as \
-                            WARMROUTE_ROUTING__POLICY";
-                problems.push(draft.expected(form).at(origin));
-            }
-        }
+        problems.extend(variable(root, name, path, value));
     }
+}
+
+/// Lays one variable over the tree; `path` is its name behind the prefix. Returns its problem.
+fn variable(root: &mut LocatedValue, name: &str, path: &str, value: &str) -> Option<ProblemDraft> {
+    let origin = ValueOrigin::Named(name.to_owned());
+    let path = path.to_ascii_lowercase();
+    let mut names: Vec<&str> = path.split("__").collect();
+    if let Some((_, target)) = TOP_ALIASES.iter().find(|(alias, _)| *alias == names[0]) {
+        names.splice(..1, target.iter().copied());
+    }
+    if LATER_SECTIONS.contains(&names[0]) {
+        return Some(top::later(names[0], origin));
+    }
+    match leaf(&names) {
+        Some(ValueKind::Section(_) | ValueKind::Map(_) | ValueKind::Free) => {
+            let draft = ProblemDraft::new(names.join("."), "a mapping cannot be set by a variable");
+            Some(
+                draft
+                    .expected("it in the file, or a variable for one of its keys")
+                    .at(origin),
+            )
+        }
+        Some(_) => {
+            // If the file has something other than a mapping, the walk reports it, and nothing can
+            // be set.
+            let place = names
+                .iter()
+                .try_fold(root, |at, name| at.get_or_insert(name, &origin));
+            if let Some(place) = place {
+                *place = LocatedValue {
+                    node: ValueNode::Loose(value.to_owned()),
+                    origin,
+                };
+            }
+            None
+        }
+        None => Some(unknown_variable(name).at(origin)),
+    }
+}
+
+fn unknown_variable(name: &str) -> ProblemDraft {
+    let known = variables();
+    // Compared without the common prefix, which would make any two names similar.
+    let near = nearest(
+        &name[PREFIX.len()..],
+        known.iter().map(|known| &known[PREFIX.len()..]),
+    );
+    let form = "WARMROUTE_ and a key's path in capitals with `__` between levels, such as \
+                WARMROUTE_ROUTING__POLICY";
+    ProblemDraft::new("", "unknown variable")
+        .nearest(near.map(|near| format!("{PREFIX}{near}")))
+        .expected(form)
 }
 
 /// Returns the kind of the key at this path of names.

@@ -92,14 +92,13 @@ impl ApiError {
     /// );
     /// ```
     pub fn openai_body(&self, request_id: &str) -> Vec<u8> {
-        let (kind, code) = (self.code.openai_type(), self.code.as_str());
-        openai_error(
-            &self.message,
-            kind,
-            self.param.as_deref(),
-            code,
-            Some(request_id),
-        )
+        let error = OpenAiError {
+            message: &self.message,
+            kind: self.code.openai_type(),
+            param: self.param.as_deref(),
+            code: self.code.as_str(),
+        };
+        error.body(Some(request_id))
     }
 
     /// Returns the body on Anthropic-shaped routes.
@@ -121,30 +120,34 @@ impl ApiError {
     }
 }
 
-/// Builds an error as OpenAI's clients read it, from any source.
-pub(crate) fn openai_error(
-    message: &str,
-    kind: &str,
-    param: Option<&str>,
-    code: &str,
-    request_id: Option<&str>,
-) -> Vec<u8> {
-    let mut body = String::with_capacity(160 + message.len());
-    let mut object = ObjectWriter::open(&mut body);
-    let mut error = object.object("error");
-    error.text("message", message);
-    error.text("type", kind);
-    match param {
-        Some(param) => error.text("param", param),
-        None => error.raw("param", "null"),
+/// An error as OpenAI's clients read it, from any source.
+pub(crate) struct OpenAiError<'a> {
+    pub(crate) message: &'a str,
+    /// `error.type`.
+    pub(crate) kind: &'a str,
+    pub(crate) param: Option<&'a str>,
+    pub(crate) code: &'a str,
+}
+
+impl OpenAiError<'_> {
+    pub(crate) fn body(&self, request_id: Option<&str>) -> Vec<u8> {
+        let mut body = String::with_capacity(160 + self.message.len());
+        let mut object = ObjectWriter::open(&mut body);
+        let mut error = object.object("error");
+        error.text("message", self.message);
+        error.text("type", self.kind);
+        match self.param {
+            Some(param) => error.text("param", param),
+            None => error.raw("param", "null"),
+        }
+        error.text("code", self.code);
+        if let Some(id) = request_id {
+            error.text("request_id", id);
+        }
+        error.close();
+        object.close();
+        body.into_bytes()
     }
-    error.text("code", code);
-    if let Some(id) = request_id {
-        error.text("request_id", id);
-    }
-    error.close();
-    object.close();
-    body.into_bytes()
 }
 
 /// Builds an error as Anthropic's clients read it.

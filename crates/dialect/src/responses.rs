@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use crate::{
     Fidelity, RawJson, ViewError,
-    json::{self, ArrayWriter, ObjectWriter},
+    json::{ArrayWriter, ObjectWriter},
     tokenize::fields,
 };
 
@@ -74,10 +74,37 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
     let previous = previous.and_then(RawJson::string);
-    let mut approximate = previous.is_some() || conversation.is_some();
     let mut out = String::with_capacity(text.len() + 128);
     let mut chat = ObjectWriter::open(&mut out);
     chat.some("model", model);
+    let input_fidelity = messages(&mut chat, instructions, input);
+    let exact_tools = tools.is_none_or(|tools| functions(&mut chat, tools));
+    chat.some("max_tokens", max_tokens);
+    chat.pass_on(text, |name| KEYS.contains(&name));
+    chat.close();
+    // Stored unless the client disables it: engines differ in their default, and this is the
+    // careful reading.
+    let stored = store.and_then(RawJson::flag).unwrap_or(true);
+    let fidelity = if previous.is_some() || conversation.is_some() || !exact_tools {
+        Fidelity::Likeness
+    } else {
+        input_fidelity
+    };
+    Ok(ResponsesView {
+        stored,
+        previous,
+        chat: out.into_bytes(),
+        fidelity,
+    })
+}
+
+/// Writes the messages; items that are none are written as they are.
+fn messages(
+    chat: &mut ObjectWriter<'_>,
+    instructions: Option<RawJson<'_>>,
+    input: Option<RawJson<'_>>,
+) -> Fidelity {
+    let mut fidelity = Fidelity::Exact;
     let mut said = chat.array("messages");
     if let Some(text) = instructions
         .and_then(RawJson::string)
@@ -90,36 +117,14 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
         None => {
             for item in input.and_then(RawJson::elements).into_iter().flatten() {
                 if !plain_message(&mut said, item) {
-                    approximate = true;
+                    fidelity = Fidelity::Likeness;
                     said.next().push_str(item.as_str());
                 }
             }
         }
     }
     said.close();
-    approximate |= tools.is_some_and(|tools| !functions(&mut chat, tools));
-    chat.some("max_tokens", max_tokens);
-    for (key, value) in json::members(text).flatten() {
-        let name = json::decode(key);
-        if !KEYS.contains(&&*name) {
-            chat.raw(&name, value.as_str());
-        }
-    }
-    chat.close();
-    // Stored unless the client disables it: engines differ in their default, and this is the
-    // careful reading.
-    let stored = store.and_then(RawJson::flag).unwrap_or(true);
-    let fidelity = if approximate {
-        Fidelity::Likeness
-    } else {
-        Fidelity::Exact
-    };
-    Ok(ResponsesView {
-        stored,
-        previous,
-        chat: out.into_bytes(),
-        fidelity,
-    })
+    fidelity
 }
 
 fn message(said: &mut ArrayWriter<'_>, role: &str, text: &str) {

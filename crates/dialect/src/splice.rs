@@ -82,33 +82,37 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
         }
         kept_end = Some(end);
     }
-    let added = edits
-        .iter()
-        .zip(found)
-        .filter_map(|(edit, found)| match edit {
-            Edit::Set(key, json) if !found => Some((*key, *json)),
-            _ => None,
-        });
-    let mut tail = String::new();
-    let mut comma = kept_end.is_some();
-    for (key, json) in added {
-        if comma {
-            tail.push(',');
-        }
-        comma = true;
-        json::write_string(&mut tail, key);
-        tail.push(':');
-        tail += json;
-    }
+    let absent = edits.iter().zip(found).filter(|(_, found)| !found);
+    let tail = added(absent.map(|(edit, _)| *edit));
+    // Nothing stands before the first addition to an empty object.
+    let tail = if kept_end.is_some() {
+        &tail
+    } else {
+        tail.trim_start_matches(',')
+    };
     // The walk reached the end, so there is a closing brace; additions go right behind the latest
     // member.
     let close = text.rfind('}').unwrap_or(text.len());
     let at = kept_end.unwrap_or(close);
     cuts.push(Replacement {
         range: at..at,
-        text: &tail,
+        text: tail,
     });
     Ok(applied(text, &cuts))
+}
+
+/// Returns the members that these edits set, each behind a comma.
+fn added<'a>(edits: impl Iterator<Item = Edit<'a>>) -> String {
+    let mut members = String::new();
+    for edit in edits {
+        if let Edit::Set(key, json) = edit {
+            members.push(',');
+            json::write_string(&mut members, key);
+            members.push(':');
+            members += json;
+        }
+    }
+    members
 }
 
 /// `cuts` are ordered and do not overlap.

@@ -68,35 +68,7 @@ pub fn tokenize_view(body: &[u8]) -> Result<TokenizeView<'_>, ViewError> {
         chat_template_kwargs,
         tools,
     ] = fields(body, KEYS)?;
-    // A body with both fields is a chat if its messages are valid, as engines read it.
-    let chat = messages.filter(|messages| {
-        messages
-            .elements()
-            .is_some_and(|mut all| all.next().is_some())
-    });
-    let text = prompt.and_then(RawJson::string);
-    if let (Some(raw), Some(text)) = (prompt, &text)
-        && half_a_pair(raw.as_str(), text)
-    {
-        return Err(bad(
-            "prompt",
-            "whole characters; it has half of a surrogate pair",
-        ));
-    }
-    let prompt = match (chat, text, messages, prompt) {
-        (Some(messages), ..) => PromptPart::Messages(messages),
-        (None, Some(text), ..) => PromptPart::Text(text),
-        (None, None, Some(_), _) => return Err(bad("messages", "a list of at least one message")),
-        (None, None, None, Some(_)) => {
-            return Err(bad("prompt", "a string; token ids go to /detokenize"));
-        }
-        (None, None, None, None) => {
-            return Err(bad(
-                "prompt",
-                "a string, or a list in messages in its place",
-            ));
-        }
-    };
+    let prompt = prompt_of(prompt, messages)?;
     let add_special_tokens = flag(special, "add_special_tokens")?;
     let return_token_strs = flag(
         token_strs.filter(|value| !value.is_null()),
@@ -121,6 +93,42 @@ pub fn tokenize_view(body: &[u8]) -> Result<TokenizeView<'_>, ViewError> {
         prompt,
         rendering,
         return_token_strs,
+    })
+}
+
+/// Returns the prompt: the messages if they are a chat, else the text.
+fn prompt_of<'a>(
+    prompt: Option<RawJson<'a>>,
+    messages: Option<RawJson<'a>>,
+) -> Result<PromptPart<'a>, ViewError> {
+    // A body with both fields is a chat if its messages are valid, as engines read it.
+    let chat = messages.filter(|messages| {
+        messages
+            .elements()
+            .is_some_and(|mut all| all.next().is_some())
+    });
+    let text = prompt.and_then(RawJson::string);
+    if let (Some(raw), Some(text)) = (prompt, &text)
+        && half_a_pair(raw.as_str(), text)
+    {
+        return Err(bad(
+            "prompt",
+            "whole characters; it has half of a surrogate pair",
+        ));
+    }
+    Ok(match (chat, text, messages, prompt) {
+        (Some(messages), ..) => PromptPart::Messages(messages),
+        (None, Some(text), ..) => PromptPart::Text(text),
+        (None, None, Some(_), _) => return Err(bad("messages", "a list of at least one message")),
+        (None, None, None, Some(_)) => {
+            return Err(bad("prompt", "a string; token ids go to /detokenize"));
+        }
+        (None, None, None, None) => {
+            return Err(bad(
+                "prompt",
+                "a string, or a list in messages in its place",
+            ));
+        }
     })
 }
 

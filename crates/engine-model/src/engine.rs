@@ -9,8 +9,8 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 use kv_blocks::{EngineHash, Moment, Tier};
 
 use crate::{
-    Allocation, CacheEvent, EmittedToken, EngineSettings, EngineStats, GenerationRequest,
-    NamedRequest, RequestId, Scheduling, SubmitError,
+    Allocation, BlockStats, CacheEvent, EmittedToken, EngineSettings, EngineStats,
+    GenerationRequest, NamedRequest, RequestId, Scheduling, SubmitError,
     host_tier::{HostTier, announce_offload},
     plan::{OpenStep, StepPlan},
     pool::{BlockId, BlockPool},
@@ -250,10 +250,12 @@ impl Engine {
         EngineStats {
             running: self.running.len(),
             waiting: self.waiting.len(),
-            blocks_used: self.pool.total() - self.pool.free(),
-            blocks_total: self.pool.total(),
-            blocks_cached: self.pool.named(),
-            host_blocks: self.host.len(),
+            blocks: BlockStats {
+                used: self.pool.total() - self.pool.free(),
+                total: self.pool.total(),
+                cached: self.pool.named(),
+                host: self.host.len(),
+            },
             ..self.stats
         }
     }
@@ -317,7 +319,7 @@ impl Engine {
     fn turn(&self, sequence: &Sequence) -> i64 {
         match self.settings.scheduling {
             Scheduling::Arrival => 0,
-            Scheduling::Priority => sequence.priority,
+            Scheduling::Priority => sequence.priority(),
         }
     }
 

@@ -25,4 +25,4 @@ pub use profile::{EngineTiming, Profile, UnknownProfile};
 pub use reply::ReplyStream;
 pub use request::{EmittedToken, Finish, GenerationRequest, NamedRequest, RequestId, SubmitError};
 pub use settings::{Allocation, EngineSettings, Scheduling};
-pub use stats::EngineStats;
+pub use stats::{BlockStats, EngineStats};

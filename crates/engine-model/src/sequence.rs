@@ -18,10 +18,8 @@ const NAMES: HashScheme = HashScheme::Xxh3 {
 
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    id: RequestId,
+    terms: RequestTerms,
     pub(crate) prompt_tokens: u32,
-    output_tokens: u32,
-    finish: Finish,
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
     text: SequenceText,
@@ -37,8 +35,16 @@ pub(crate) struct Sequence {
     /// Whether its prompt's KV came from another engine; valid once, so that a preempted prompt is
     /// computed.
     pub(crate) transferred: bool,
+}
+
+/// The parts of a request that its sequence never changes.
+#[derive(Debug)]
+struct RequestTerms {
+    id: RequestId,
+    output_tokens: u32,
+    finish: Finish,
     /// Lower goes first, if the engine schedules by priority.
-    pub(crate) priority: i64,
+    priority: i64,
 }
 
 /// The text of a sequence, as far as it is known.
@@ -85,13 +91,17 @@ impl Sequence {
             script,
             names: Vec::new(),
         };
+        let terms = RequestTerms {
+            id,
+            output_tokens,
+            finish,
+            priority,
+        };
         Self {
             lora,
             salt,
-            finish,
             transferred,
-            priority,
-            ..Self::new(id, prompt_tokens, output_tokens, text, ready_at)
+            ..Self::new(terms, prompt_tokens, text, ready_at)
         }
     }
 
@@ -103,30 +113,19 @@ impl Sequence {
             output_tokens,
             priority,
         } = request;
-        Self {
-            priority,
-            ..Self::new(
-                id,
-                prompt_tokens,
-                output_tokens,
-                SequenceText::Named(blocks),
-                ready_at,
-            )
-        }
-    }
-
-    fn new(
-        id: RequestId,
-        prompt_tokens: u32,
-        output_tokens: u32,
-        text: SequenceText,
-        ready_at: Moment,
-    ) -> Self {
-        Self {
+        let terms = RequestTerms {
             id,
-            prompt_tokens,
             output_tokens,
             finish: Finish::Length,
+            priority,
+        };
+        Self::new(terms, prompt_tokens, SequenceText::Named(blocks), ready_at)
+    }
+
+    fn new(terms: RequestTerms, prompt_tokens: u32, text: SequenceText, ready_at: Moment) -> Self {
+        Self {
+            terms,
+            prompt_tokens,
             lora: None,
             salt: None,
             text,
@@ -137,12 +136,15 @@ impl Sequence {
             cached_tokens: None,
             ready_at,
             transferred: false,
-            priority: 0,
         }
     }
 
     pub(crate) fn id(&self) -> RequestId {
-        self.id
+        self.terms.id
+    }
+
+    pub(crate) fn priority(&self) -> i64 {
+        self.terms.priority
     }
 
     /// Returns the total tokens, generated ones included.
@@ -153,7 +155,7 @@ impl Sequence {
 
     /// Returns the total tokens at its end.
     pub(crate) fn longest(&self) -> u32 {
-        self.prompt_tokens + self.output_tokens
+        self.prompt_tokens + self.terms.output_tokens
     }
 
     /// Returns whether it generates one token per step.
@@ -259,7 +261,7 @@ impl Sequence {
         self.emitted += 1;
         (
             token,
-            (self.emitted >= self.output_tokens).then_some(self.finish),
+            (self.emitted >= self.terms.output_tokens).then_some(self.terms.finish),
         )
     }
 

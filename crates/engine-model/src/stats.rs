@@ -7,14 +7,8 @@ pub struct EngineStats {
     pub running: usize,
     /// Requests not yet scheduled, or preempted.
     pub waiting: usize,
-    /// Device blocks that a sequence refers to.
-    pub blocks_used: usize,
-    /// Total device blocks.
-    pub blocks_total: usize,
-    /// Device blocks that can be found by hash, copies included.
-    pub blocks_cached: usize,
-    /// Host blocks in use.
-    pub host_blocks: usize,
+    /// Occupancy of the cache.
+    pub blocks: BlockStats,
     /// Prompt tokens looked up, once per request.
     pub queried_tokens: u64,
     /// Prompt tokens found on the device.
@@ -35,4 +29,17 @@ pub struct EngineStats {
     pub aborted: u64,
     /// Steps run.
     pub steps: u64,
+}
+
+/// Occupancy of one engine's cache, in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockStats {
+    /// Device blocks that a sequence refers to.
+    pub used: usize,
+    /// Total device blocks.
+    pub total: usize,
+    /// Device blocks that can be found by hash, copies included.
+    pub cached: usize,
+    /// Host blocks in use.
+    pub host: usize,
 }

@@ -28,34 +28,58 @@ use crate::{EngineArgs, EventFormat, HashFormat, ReplayFormat, WorkerRole};
 pub struct EngineConfig {
     pub(crate) listen: ListenAddr,
     pub(crate) model: String,
-    pub(crate) tokenizer: Option<PathBuf>,
+    pub(crate) tokenizer: TokenizerFiles,
+    pub(crate) cache: CacheConfig,
+    pub(crate) batch: BatchConfig,
+    /// Maximum tokens of a sequence; at most the capacity of the blocks.
+    pub(crate) max_model_len: u32,
+    pub(crate) events: Option<EventSettings>,
+    pub(crate) dp_size: u32,
+    pub(crate) role: WorkerRole,
+    pub(crate) loras: Vec<Arc<str>>,
+    pub(crate) api: ApiConfig,
+    pub(crate) seed: u64,
+    pub(crate) startup_delay: Duration,
+}
+
+/// The files of the tokenizer.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenizerFiles {
+    pub(crate) folder: Option<PathBuf>,
     /// Replaces the tokenizer's own template.
     pub(crate) chat_template: Option<PathBuf>,
+}
+
+/// The size and use of the KV cache.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheConfig {
     pub(crate) block_size: BlockSize,
     pub(crate) kv_blocks: u32,
     pub(crate) host_blocks: u32,
     pub(crate) prefix_caching: bool,
+}
+
+/// The limits, order and speed of a step.
+#[derive(Clone, Debug)]
+pub(crate) struct BatchConfig {
+    pub(crate) max_num_seqs: u32,
+    pub(crate) max_num_batched_tokens: u32,
+    pub(crate) scheduling: Scheduling,
+    pub(crate) timing: EngineTiming,
+}
+
+/// What the HTTP API offers and reports.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiConfig {
     /// When the usage reports cached tokens.
     pub(crate) usage_details: UsageDetails,
     /// Whether replies report token ids on request.
     pub(crate) token_ids: bool,
     /// Paths answered with 404.
     pub(crate) without: Vec<String>,
-    /// Maximum tokens of a sequence; at most the capacity of the blocks.
-    pub(crate) max_model_len: u32,
-    pub(crate) max_num_seqs: u32,
-    pub(crate) scheduling: Scheduling,
-    pub(crate) max_num_batched_tokens: u32,
-    pub(crate) timing: EngineTiming,
-    pub(crate) events: Option<EventSettings>,
-    pub(crate) dp_size: u32,
-    pub(crate) role: WorkerRole,
-    pub(crate) loras: Vec<Arc<str>>,
     /// Whether the engine serves Anthropic's routes.
     pub(crate) anthropic: bool,
     pub(crate) api_key: Option<String>,
-    pub(crate) seed: u64,
-    pub(crate) startup_delay: Duration,
 }
 
 /// When the usage reports cached tokens.
@@ -136,9 +160,16 @@ impl TryFrom<EngineArgs> for EngineConfig {
             Some(path) => ListenAddr::unix(path).chosen_by("--uds"),
             None => ListenAddr::tcp(&args.host, args.port),
         };
+        let batch = BatchConfig {
+            max_num_seqs: args.max_num_seqs,
+            max_num_batched_tokens: args.max_num_batched_tokens,
+            scheduling: args.scheduling_policy,
+            timing: timing(&args)?,
+        };
+        let usage_details = usage_details(&args);
         Ok(Self {
             listen,
-            timing: timing(&args)?,
+            batch,
             events: if args.no_kv_events {
                 None
             } else {
@@ -149,36 +180,43 @@ impl TryFrom<EngineArgs> for EngineConfig {
                 .max_model_len
                 .min(u32::try_from(capacity).unwrap_or(u32::MAX)),
             model: args.model,
-            tokenizer: args.tokenizer,
-            chat_template: args.chat_template,
-            block_size,
-            kv_blocks: args.kv_blocks,
-            host_blocks: args.host_blocks,
-            prefix_caching: !args.no_prefix_caching,
-            usage_details: match (args.no_usage_details, args.details_on_hits_only) {
-                (true, _) => UsageDetails::Never,
-                (false, true) => UsageDetails::OnHits,
-                (false, false) => UsageDetails::Always,
+            tokenizer: TokenizerFiles {
+                folder: args.tokenizer,
+                chat_template: args.chat_template,
             },
-            token_ids: !args.no_token_ids,
-            without: args.without,
-            max_num_seqs: args.max_num_seqs,
-            scheduling: args.scheduling_policy,
-            max_num_batched_tokens: args.max_num_batched_tokens,
+            cache: CacheConfig {
+                block_size,
+                kv_blocks: args.kv_blocks,
+                host_blocks: args.host_blocks,
+                prefix_caching: !args.no_prefix_caching,
+            },
+            api: ApiConfig {
+                usage_details,
+                token_ids: !args.no_token_ids,
+                without: args.without,
+                anthropic: args.anthropic,
+                api_key: args.api_key,
+            },
             dp_size: args.dp_size,
             role: args.role,
-            loras: args
-                .loras
-                .iter()
-                .filter(|name| !name.is_empty())
-                .map(|name| Arc::from(name.as_str()))
-                .collect(),
-            anthropic: args.anthropic,
-            api_key: args.api_key,
+            loras: adapters(&args.loras),
             seed: args.seed,
             startup_delay: args.startup_delay,
         })
     }
+}
+
+fn usage_details(args: &EngineArgs) -> UsageDetails {
+    match (args.no_usage_details, args.details_on_hits_only) {
+        (true, _) => UsageDetails::Never,
+        (false, true) => UsageDetails::OnHits,
+        (false, false) => UsageDetails::Always,
+    }
+}
+
+fn adapters(names: &[String]) -> Vec<Arc<str>> {
+    let names = names.iter().filter(|name| !name.is_empty());
+    names.map(|name| Arc::from(name.as_str())).collect()
 }
 
 fn flag(flag: &'static str, value: impl ToString, expected: impl Into<String>) -> EngineError {
@@ -332,21 +370,21 @@ mod tests {
         assert_eq!(config.listen.to_string(), "127.0.0.1:8000");
         assert_eq!(
             (
-                config.block_size.tokens(),
-                config.kv_blocks,
-                config.host_blocks
+                config.cache.block_size.tokens(),
+                config.cache.kv_blocks,
+                config.cache.host_blocks
             ),
             (16, 4096, 0)
         );
         assert_eq!(
             (
                 config.max_model_len,
-                config.max_num_seqs,
-                config.max_num_batched_tokens
+                config.batch.max_num_seqs,
+                config.batch.max_num_batched_tokens
             ),
             (32_768, 256, 8192)
         );
-        assert_eq!(config.timing.profile().name, "toy");
+        assert_eq!(config.batch.timing.profile().name, "toy");
         let events = config.events.unwrap();
         assert_eq!(events.events.to_string(), "tcp://127.0.0.1:5557");
         assert_eq!(events.replay.unwrap().to_string(), "tcp://127.0.0.1:5558");

@@ -32,8 +32,10 @@ pub struct RunningEngine {
 /// Starts an engine: binds every socket, then returns. Must be called on a tokio runtime.
 pub async fn start(config: EngineConfig) -> Result<RunningEngine, EngineError> {
     let clock = Clock::system();
-    let tokenizer =
-        SimTokenizer::load(config.tokenizer.as_deref(), config.chat_template.as_deref())?;
+    let tokenizer = SimTokenizer::load(
+        config.tokenizer.folder.as_deref(),
+        config.tokenizer.chat_template.as_deref(),
+    )?;
     let listener = net::listen(&config.listen).await?;
     let http_addr = shown(&listener.address());
     let mut ranks = Vec::new();
@@ -87,22 +89,22 @@ async fn rank(
             let wire = WireFormat::new(
                 settings.event_format,
                 settings.hash_format,
-                config.block_size.tokens(),
+                config.cache.block_size.tokens(),
                 config.loras.clone(),
             );
             Some(RankPublisher::bind(settings, number, wire, clock).await?)
         }
     };
     let engine = Engine::new(EngineSettings {
-        block_size: config.block_size,
-        device_blocks: config.kv_blocks,
-        host_blocks: config.host_blocks,
-        prefix_caching: config.prefix_caching,
-        max_num_seqs: config.max_num_seqs,
-        max_num_batched_tokens: config.max_num_batched_tokens,
+        block_size: config.cache.block_size,
+        device_blocks: config.cache.kv_blocks,
+        host_blocks: config.cache.host_blocks,
+        prefix_caching: config.cache.prefix_caching,
+        max_num_seqs: config.batch.max_num_seqs,
+        max_num_batched_tokens: config.batch.max_num_batched_tokens,
         allocation: Allocation::Growing,
-        scheduling: config.scheduling,
-        timing: config.timing,
+        scheduling: config.batch.scheduling,
+        timing: config.batch.timing,
         seed: config.seed,
         alphabet: Arc::clone(&tokenizer.alphabet),
     });

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use engine_model::Finish;
 use prompt::PromptModel;
 
-pub(crate) use compose::{LengthLimit, OpenEnd, Speaker, compose};
+pub(crate) use compose::{LengthLimit, OpenEnd, ReplyChoice, Speaker, compose};
 use sample::sample;
 
 use crate::detokenizer::Detokenizer;

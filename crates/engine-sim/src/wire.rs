@@ -2,15 +2,16 @@
 
 use engine_model::CacheEvent;
 use kv_blocks::{EngineHash, HashScheme, Tier};
-use kv_events::vllm::{self, EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored};
+use kv_events::vllm::{
+    self, EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored,
+};
 
 use crate::{EventFormat, HashFormat};
 
 /// The format of an engine's batches.
 #[derive(Clone, Debug)]
 pub(crate) struct WireFormat {
-    shape: EventLayout,
-    hash_form: HashForm,
+    encoding: EventEncoding,
     block_size: u32,
     /// The position + 1 is the number of an adapter.
     loras: Vec<std::sync::Arc<str>>,
@@ -24,13 +25,15 @@ impl WireFormat {
         loras: Vec<std::sync::Arc<str>>,
     ) -> Self {
         Self {
-            shape: match event_format {
-                EventFormat::Map => EventLayout::Map,
-                EventFormat::Array => EventLayout::Array,
-            },
-            hash_form: match hash_format {
-                HashFormat::Int => HashForm::Int,
-                HashFormat::Bytes => HashForm::Bytes,
+            encoding: EventEncoding {
+                layout: match event_format {
+                    EventFormat::Map => EventLayout::Map,
+                    EventFormat::Array => EventLayout::Array,
+                },
+                hash_form: match hash_format {
+                    HashFormat::Int => HashForm::Int,
+                    HashFormat::Bytes => HashForm::Bytes,
+                },
             },
             block_size,
             loras,
@@ -39,7 +42,7 @@ impl WireFormat {
 
     pub(crate) fn batch(&self, ts: f64, rank: u32, events: &[CacheEvent]) -> Vec<u8> {
         let events: Vec<_> = events.iter().map(|event| self.event(event)).collect();
-        vllm::encode(ts, Some(rank), &events, self.shape, self.hash_form)
+        vllm::encode(ts, Some(rank), &events, self.encoding)
     }
 
     fn event(&self, event: &CacheEvent) -> WireEvent {

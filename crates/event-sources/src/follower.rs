@@ -15,7 +15,7 @@ use zmtp::{Limits, Sub, SubEvent};
 use crate::{
     BlockSink, SourceSettings, SourceSpec,
     handle::{SourceControl, StatusSender},
-    replay::{ReplayEvent, ReplayRun},
+    replay::{ReplayEvent, ReplaySocket},
     replaying_driver::{ReplayRequester, ReplayingDriver},
     stream_driver::StreamDriver,
 };
@@ -213,19 +213,12 @@ impl SourceSpec {
 
     /// Builds the function that requests replays; without a replay socket it requests none.
     fn ask(&self) -> ReplayRequester {
-        let (endpoint, limits, patience) = (
-            self.replay_endpoint.clone(),
-            self.limits(),
-            self.settings.replay_timeout,
-        );
-        Box::new(move |from| {
-            Some(ReplayRun::start(
-                endpoint.clone()?,
-                from,
-                limits.clone(),
-                patience,
-            ))
-        })
+        let socket = self.replay_endpoint.clone().map(|endpoint| ReplaySocket {
+            endpoint,
+            limits: self.limits(),
+            patience: self.settings.replay_timeout,
+        });
+        Box::new(move |from| Some(socket.clone()?.history(from)))
     }
 }
 

@@ -113,7 +113,6 @@ struct Poller {
     /// Counts of earlier streams, and of the outcomes of updates.
     past: SinkCounts,
     quarantine: Quarantine,
-    quarantined_until: Option<Moment>,
     state: StreamState,
     last_event_at: Option<Moment>,
     wait: Duration,
@@ -138,7 +137,6 @@ impl Poller {
             ranks: BTreeMap::new(),
             past: SinkCounts::default(),
             quarantine: Quarantine::default(),
-            quarantined_until: None,
             state: StreamState::Connecting,
             last_event_at: None,
         }
@@ -152,13 +150,14 @@ impl Poller {
             }
             self.publish();
             let held = self
-                .quarantined_until
+                .quarantine
+                .until()
                 .map_or(Duration::ZERO, |until| until.since(self.clock.now()));
             tokio::select! {
                 () = sleep(self.wait.max(held)) => {}
                 _ = &mut orders.stop => return,
             }
-            self.quarantined_until = None;
+            self.quarantine.lift();
         }
     }
 
@@ -283,12 +282,11 @@ impl Poller {
 
     /// Counts errors against the engine. Too many of them quarantine it.
     fn judge(&mut self, errors: u64) {
-        let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
+        if self.quarantine.record(self.clock.now(), errors).is_none() {
             return;
-        };
+        }
         tracing::warn!(worker = %self.spec.worker, url = %self.spec.url, error = self.past.last_error,
             "event list quarantined: too many undecodable events");
-        self.quarantined_until = Some(until);
         self.forget();
         self.past = self.tally();
         self.stream = TrtStream::new(self.spec.block_size);
@@ -319,7 +317,7 @@ impl Poller {
         // An orphan counts as handed over, but not as an applied event.
         tally.counts.applied = tally.counts.applied.saturating_sub(tally.counts.orphans);
         self.status.publish(StreamStatus {
-            state: if self.quarantined_until.is_some() {
+            state: if self.quarantine.is_active() {
                 StreamState::Quarantined
             } else {
                 self.state

@@ -11,11 +11,12 @@ const WINDOW: Duration = Duration::from_secs(10);
 /// Length of a quarantine.
 const SENTENCE: Duration = Duration::from_secs(60);
 
-/// Recent decode errors.
+/// Recent decode errors, and the quarantine that they started.
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     /// Times of recent errors, at most [`ERRORS`].
     errors: VecDeque<Moment>,
+    until: Option<Moment>,
 }
 
 impl Quarantine {
@@ -36,7 +37,22 @@ impl Quarantine {
             return None;
         }
         self.errors.clear();
-        Some(now + SENTENCE)
+        self.until = Some(now + SENTENCE);
+        self.until
+    }
+
+    /// Returns the end of the running quarantine.
+    pub(crate) fn until(&self) -> Option<Moment> {
+        self.until
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// Ends the quarantine.
+    pub(crate) fn lift(&mut self) {
+        self.until = None;
     }
 }
 

@@ -75,13 +75,6 @@ struct QueuedReplayEvent {
 }
 
 impl ReplayRun {
-    /// Requests everything from `from` on from a publisher's replay socket. `patience` is the
-    /// longest wait for the connection and for the first message; later messages may take as long,
-    /// but 2 s at most.
-    pub(crate) fn start(endpoint: Endpoint, from: u64, limits: Limits, patience: Duration) -> Self {
-        Self::spawn(|answers| async move { ask(&endpoint, from, limits, patience, &answers).await })
-    }
-
     /// Runs the request `ask`, which sends its answers to the given sender.
     pub(crate) fn spawn<F>(ask: impl FnOnce(ReplaySender) -> F) -> Self
     where
@@ -166,13 +159,30 @@ impl ReplaySender {
     }
 }
 
-async fn ask(
-    endpoint: &Endpoint,
-    from: u64,
-    limits: Limits,
-    patience: Duration,
-    answers: &ReplaySender,
-) -> Result<(), ReplayError> {
+/// A publisher's replay socket, and the limits of requests to it.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplaySocket {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) limits: Limits,
+    /// Longest wait for the connection and for the first message; later messages may take as long,
+    /// but 2 s at most.
+    pub(crate) patience: Duration,
+}
+
+impl ReplaySocket {
+    /// Requests everything from `from` on.
+    pub(crate) fn history(self, from: u64) -> ReplayRun {
+        ReplayRun::spawn(|answers| async move { ask(self, from, &answers).await })
+    }
+}
+
+async fn ask(replay: ReplaySocket, from: u64, answers: &ReplaySender) -> Result<(), ReplayError> {
+    let ReplaySocket {
+        endpoint,
+        limits,
+        patience,
+    } = &replay;
+    let patience = *patience;
     let socket = |source| ReplayError::Socket {
         endpoint: endpoint.clone(),
         source,
@@ -188,7 +198,7 @@ async fn ask(
             batches,
         },
     };
-    let mut dealer = Dealer::connect(endpoint, limits, patience)
+    let mut dealer = Dealer::connect(endpoint, limits.clone(), patience)
         .await
         .map_err(socket)?;
     dealer

@@ -124,9 +124,9 @@ impl StreamTotals {
                 restarts: more.restarts,
                 dropped: more.dropped,
             },
-            stored: more.stored,
-            removed: more.removed,
-            cleared: more.cleared,
+            stored: more.kinds.stored,
+            removed: more.kinds.removed,
+            cleared: more.kinds.cleared,
             ignored: IgnoredReason::ALL.map(|reason| more.ignored_by(reason)),
         });
         sum

@@ -38,7 +38,6 @@ pub(crate) struct StreamDriver {
     /// Totals of earlier sequencers, and of messages that reached none.
     past: StreamTotals,
     quarantine: Quarantine,
-    quarantined_until: Option<Moment>,
     past_epochs: u64,
     connected_at: Option<Moment>,
     connections: u64,
@@ -56,7 +55,6 @@ impl StreamDriver {
             clock,
             past: StreamTotals::default(),
             quarantine: Quarantine::default(),
-            quarantined_until: None,
             past_epochs: 0,
             connected_at: None,
             connections: 0,
@@ -147,12 +145,11 @@ impl StreamDriver {
 
     /// Counts errors against the publisher. Too many of them quarantine the stream.
     fn judge(&mut self, errors: u64) {
-        let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
+        if self.quarantine.record(self.clock.now(), errors).is_none() {
             return;
-        };
+        }
         tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, error = self.last_error,
             "event stream quarantined: too many undecodable messages");
-        self.quarantined_until = Some(until);
         self.sink.clear(self.spec.target);
         self.past = self.past.combined_with(&self.sequencer);
         self.past_epochs += self.sequencer.epoch();
@@ -162,16 +159,16 @@ impl StreamDriver {
 
     /// Returns the end of the running quarantine.
     pub(crate) fn quarantined_until(&self) -> Option<Moment> {
-        self.quarantined_until
+        self.quarantine.until()
     }
 
     pub(crate) fn is_quarantined(&self) -> bool {
-        self.quarantined_until.is_some()
+        self.quarantine.is_active()
     }
 
     /// Ends the quarantine; the stream may be followed again.
     pub(crate) fn end_quarantine(&mut self) {
-        self.quarantined_until = None;
+        self.quarantine.lift();
     }
 
     /// Counts a dropped message.

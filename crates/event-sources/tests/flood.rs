@@ -21,7 +21,7 @@ use std::{
 use engine::{BLOCK, PATIENCE, TestSource, any};
 use kv_events::{
     frames,
-    vllm::{self, EventLayout, HashForm, WireEvent, WireRemoved, WireStored},
+    vllm::{self, EventEncoding, WireEvent, WireRemoved, WireStored},
 };
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
@@ -136,7 +136,7 @@ fn batch(seq: u64, time: f64) -> Vec<u8> {
         }
     };
     let events: Vec<_> = (0..EVENTS).map(event).collect();
-    vllm::encode(time, Some(0), &events, EventLayout::Map, HashForm::Int)
+    vllm::encode(time, Some(0), &events, EventEncoding::CURRENT)
 }
 
 fn seconds(clock: &Clock) -> f64 {

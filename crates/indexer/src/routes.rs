@@ -16,7 +16,7 @@ use crate::{
     Indexer,
     body::ReceivedBody,
     error::{CallError, CallErrorKind},
-    field_map::{Encoding, FieldMap, FieldSpec},
+    field_map::{FieldMap, FieldSpec},
     query::{OverlapQuery, QUERY, QUERY_BY_HASH},
     registration::{REGISTER, Registration, RegistrationKey, UNREGISTER},
     reply::{of_body, reply, wanted},
@@ -138,26 +138,26 @@ async fn call(
     let (head, body) = request.into_parts();
     let encoding = of_body(&head.headers);
     let result = match received(&indexer, &head.headers, body).await {
-        Ok(received) => acted(indexer, received, encoding, fields, act).await,
+        Ok(received) => {
+            let long = received.bytes.len() > LONG;
+            let work = move || {
+                FieldMap::read(&received.bytes, encoding, fields)
+                    .and_then(|form| act(&indexer, form))
+            };
+            if long {
+                beside_the_runtime(work).await
+            } else {
+                work()
+            }
+        }
         Err(error) => Err(error),
     };
     reply(result, wanted(&head.headers))
 }
 
-async fn acted(
-    indexer: Arc<Indexer>,
-    received: ReceivedBody,
-    encoding: Encoding,
-    fields: &'static [FieldSpec],
-    act: fn(&Indexer, FieldMap) -> Result<Value, CallError>,
+async fn beside_the_runtime(
+    work: impl FnOnce() -> Result<Value, CallError> + Send + 'static,
 ) -> Result<Value, CallError> {
-    let long = received.bytes.len() > LONG;
-    let work = move || {
-        FieldMap::read(&received.bytes, encoding, fields).and_then(|form| act(&indexer, form))
-    };
-    if !long {
-        return work();
-    }
     let ended = |_| CallError::new(CallErrorKind::Full, "the call was broken off: ask again");
     tokio::task::spawn_blocking(work).await.map_err(ended)?
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use kv_blocks::{DpRank, HashScheme, IndexUpdate, Target, WorkerId};
-use kv_events::vllm::{EventLayout, HashForm, Normaliser, WireEvent, WireStored, decode, encode};
+use kv_events::vllm::{EventEncoding, Normaliser, WireEvent, WireStored, decode, encode};
 use kv_index::{IndexSettings, KvIndex};
 
 const BATCHES: u64 = 2_000;
@@ -102,13 +102,7 @@ fn batch(number: u64) -> Vec<u8> {
         })
     };
     let events: Vec<_> = (0..EVENTS).map(event).collect();
-    encode(
-        1_700_000_000.5,
-        Some(0),
-        &events,
-        EventLayout::Map,
-        HashForm::Int,
-    )
+    encode(1_700_000_000.5, Some(0), &events, EventEncoding::CURRENT)
 }
 
 fn updates(batch: &[u8]) -> impl Iterator<Item = IndexUpdate> + use<> {

@@ -20,5 +20,6 @@ mod wire;
 
 pub use errors::{BatchError, EventError};
 pub use sequencer::{
-    Action, Codec, Input, Sequencer, SequencerCounts, SequencerSettings, StreamState,
+    Action, Codec, EventKindCounts, Input, Sequencer, SequencerCounts, SequencerSettings,
+    StreamState,
 };

@@ -69,40 +69,19 @@ impl<'a> MsgpackReader<'a> {
             Marker::Bin16 => MsgpackHead::Bytes(self.sized::<2>()?),
             Marker::Bin32 => MsgpackHead::Bytes(self.sized::<4>()?),
             Marker::FixArray(len) => self.array(len.into())?,
-            Marker::Array16 => {
-                let len = self.length::<2>()?;
-                self.array(len)?
-            }
-            Marker::Array32 => {
-                let len = self.length::<4>()?;
-                self.array(len)?
-            }
+            Marker::Array16 => self.length::<2>().and_then(|len| self.array(len))?,
+            Marker::Array32 => self.length::<4>().and_then(|len| self.array(len))?,
             Marker::FixMap(len) => self.map(len.into())?,
-            Marker::Map16 => {
-                let len = self.length::<2>()?;
-                self.map(len)?
-            }
-            Marker::Map32 => {
-                let len = self.length::<4>()?;
-                self.map(len)?
-            }
+            Marker::Map16 => self.length::<2>().and_then(|len| self.map(len))?,
+            Marker::Map32 => self.length::<4>().and_then(|len| self.map(len))?,
             Marker::FixExt1 => self.extension(1)?,
             Marker::FixExt2 => self.extension(2)?,
             Marker::FixExt4 => self.extension(4)?,
             Marker::FixExt8 => self.extension(8)?,
             Marker::FixExt16 => self.extension(16)?,
-            Marker::Ext8 => {
-                let len = self.length::<1>()?;
-                self.extension(len)?
-            }
-            Marker::Ext16 => {
-                let len = self.length::<2>()?;
-                self.extension(len)?
-            }
-            Marker::Ext32 => {
-                let len = self.length::<4>()?;
-                self.extension(len)?
-            }
+            Marker::Ext8 => self.length::<1>().and_then(|len| self.extension(len))?,
+            Marker::Ext16 => self.length::<2>().and_then(|len| self.extension(len))?,
+            Marker::Ext32 => self.length::<4>().and_then(|len| self.extension(len))?,
             Marker::Reserved => return Err(MsgpackError("the bytes are no msgpack")),
         })
     }

@@ -92,18 +92,7 @@ pub(crate) fn render(
             "continue_final_message and add_generation_prompt exclude each other: set one of them",
         ));
     }
-    let tools = chat
-        .tools
-        .map(|tools| json::<Vec<Value>>("tools", tools))
-        .transpose()?;
-    let tools = tools
-        .map(|tools| {
-            tools
-                .into_iter()
-                .map(tool::filled)
-                .collect::<Result<Vec<_>, _>>()
-        })
-        .transpose()?;
+    let tools = tools(chat)?;
     let template = templates.pick(tools.is_some());
     let messages = read::<Vec<Value>>("messages", chat.messages)?;
     if messages.is_empty() {
@@ -114,29 +103,7 @@ pub(crate) fn render(
         open_last(&mut conversation)?;
     }
 
-    let mut variables = Map::new();
-    for (name, value) in chat
-        .chat_template_kwargs
-        .map(|kwargs| json::<Map<_, _>>("chat_template_kwargs", kwargs))
-        .transpose()?
-        .into_iter()
-        .flatten()
-    {
-        match Variable::of(&name, &value) {
-            Variable::Seen => {
-                variables.insert(name, value);
-            }
-            Variable::Unused => {}
-            Variable::Refused => {
-                return Err(refused(format!(
-                    "chat_template_kwargs.{name} is not a client's to set"
-                )));
-            }
-            Variable::Unknown => {
-                return Err(unsupported(format!("{name} in chat_template_kwargs")));
-            }
-        }
-    }
+    let mut variables = variables(chat)?;
     if let Some(effort) = reasoning_effort(chat)? {
         // The client's own thinking settings take precedence. Engines from before May 2026 pass on
         // the effort only.
@@ -164,6 +131,50 @@ pub(crate) fn render(
     } else {
         Ok(text)
     }
+}
+
+/// Returns the tools, filled as the engine fills them.
+fn tools(chat: &ChatRequest<'_>) -> Result<Option<Vec<Value>>, PromptError> {
+    let tools = chat
+        .tools
+        .map(|tools| json::<Vec<Value>>("tools", tools))
+        .transpose()?;
+    tools
+        .map(|tools| {
+            tools
+                .into_iter()
+                .map(tool::filled)
+                .collect::<Result<Vec<_>, _>>()
+        })
+        .transpose()
+}
+
+/// Returns the client's own variables of the template.
+fn variables(chat: &ChatRequest<'_>) -> Result<Map<String, Value>, PromptError> {
+    let mut variables = Map::new();
+    for (name, value) in chat
+        .chat_template_kwargs
+        .map(|kwargs| json::<Map<_, _>>("chat_template_kwargs", kwargs))
+        .transpose()?
+        .into_iter()
+        .flatten()
+    {
+        match Variable::of(&name, &value) {
+            Variable::Seen => {
+                variables.insert(name, value);
+            }
+            Variable::Unused => {}
+            Variable::Refused => {
+                return Err(refused(format!(
+                    "chat_template_kwargs.{name} is not a client's to set"
+                )));
+            }
+            Variable::Unknown => {
+                return Err(unsupported(format!("{name} in chat_template_kwargs")));
+            }
+        }
+    }
+    Ok(variables)
 }
 
 fn reasoning_effort(chat: &ChatRequest<'_>) -> Result<Option<String>, PromptError> {

@@ -15,8 +15,8 @@ use crate::{
     engine::{CacheEngine, CacheParts, CurrentSettings, entries},
     generation::Generations,
     hmac_envelope::HmacEnvelope,
-    similarity::{SimilarityIndex, SimilaritySettings},
-    store::StoreStats,
+    similarity::{IndexedReply, SimilarityIndex, SimilaritySettings},
+    store::{StoreFill, StoreStats},
     telemetry::{CacheTelemetry, NoRedis},
 };
 
@@ -120,7 +120,13 @@ impl ResponseCache {
             self.parts.tally.writes_dropped.one();
             return;
         }
-        engine.put(key, entry, begun, &settings, Box::new(held));
+        let fill = StoreFill {
+            key,
+            entry,
+            ttl: settings.ttl,
+            generation: begun,
+        };
+        engine.put(fill, Box::new(held));
     }
 
     /// Returns the reply of this rest whose question is nearest to `asked`, if it is near enough,
@@ -143,8 +149,14 @@ impl ResponseCache {
             return;
         };
         if begun == self.generation() && *self.relief.lock() != Relief::StopWrites {
-            self.similar
-                .put(rest, direction, entry, near, self.parts.clock.now());
+            let now = self.parts.clock.now();
+            let reply = IndexedReply {
+                rest,
+                direction,
+                entry,
+                until: now + near.ttl,
+            };
+            self.similar.put(reply, near.max_entries, now);
             // A clear in between has already emptied the index.
             if begun != self.generation() {
                 self.similar.clear();

@@ -11,8 +11,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::build::RemoteStore;
 use crate::{
-    CacheEntry, CacheGeneration, CacheKey, CacheLookup, CacheStartError, RedisPool, Relief,
-    StoreFault,
+    CacheKey, CacheLookup, CacheStartError, RedisPool, Relief, StoreFault,
     counters::CacheCounters,
     entry_count,
     generation::Generations,
@@ -113,20 +112,7 @@ impl CacheEngine {
         }
     }
 
-    pub(crate) fn put(
-        &self,
-        key: CacheKey,
-        entry: CacheEntry,
-        begun: CacheGeneration,
-        settings: &ResponseCacheSection,
-        held: WriteGuard,
-    ) {
-        let fill = StoreFill {
-            key,
-            entry,
-            ttl: settings.ttl,
-            generation: begun,
-        };
+    pub(crate) fn put(&self, fill: StoreFill, held: WriteGuard) {
         match &self.behind {
             None => self.memory.keep(fill),
             Some(behind) => {

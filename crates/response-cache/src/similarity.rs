@@ -53,12 +53,15 @@ struct IndexedReplies {
     bytes: usize,
 }
 
+/// A reply to a question.
 #[derive(Debug)]
-struct IndexedReply {
-    rest: CacheKey,
-    direction: UnitVector,
-    entry: CacheEntry,
-    until: Moment,
+pub(crate) struct IndexedReply {
+    pub(crate) rest: CacheKey,
+    /// The meaning of the question.
+    pub(crate) direction: UnitVector,
+    pub(crate) entry: CacheEntry,
+    /// The end of its lifetime.
+    pub(crate) until: Moment,
 }
 
 impl IndexedReply {
@@ -96,20 +99,7 @@ impl SimilarityIndex {
     }
 
     /// Adds a reply; the least recently used ones make room.
-    pub(crate) fn put(
-        &self,
-        rest: CacheKey,
-        direction: UnitVector,
-        entry: CacheEntry,
-        near: SimilaritySettings,
-        now: Moment,
-    ) {
-        let known = IndexedReply {
-            rest,
-            direction,
-            entry,
-            until: now + near.ttl,
-        };
+    pub(crate) fn put(&self, known: IndexedReply, max_entries: usize, now: Moment) {
         if known.direction.is_nothing() || known.bytes() > MOST_BYTES / 4 {
             return;
         }
@@ -120,7 +110,7 @@ impl SimilarityIndex {
         });
         held.bytes += known.bytes();
         held.entries.push_back(known);
-        held.fit(near.max_entries, MOST_BYTES);
+        held.fit(max_entries, MOST_BYTES);
     }
 
     /// Removes all entries; returns their number.
@@ -193,6 +183,21 @@ mod tests {
         }
     }
 
+    fn put(
+        similar: &SimilarityIndex,
+        (of, direction): (u8, UnitVector),
+        text: &'static str,
+        now: u64,
+    ) {
+        let reply = IndexedReply {
+            rest: rest(of),
+            direction,
+            entry: entry(text),
+            until: at(now) + NEAR.ttl,
+        };
+        similar.put(reply, NEAR.max_entries, at(now));
+    }
+
     fn found(similar: &SimilarityIndex, of: u8, asked: UnitVector, now: u64) -> Option<String> {
         let (entry, _) = similar.find(&rest(of), &asked, NEAR, at(now))?;
         Some(String::from_utf8_lossy(&entry.body).into_owned())
@@ -202,14 +207,8 @@ mod tests {
     #[contract("V44")]
     fn the_most_similar_question_matches_above_the_threshold() {
         let similar = SimilarityIndex::default();
-        similar.put(rest(1), direction(1.0, 0.0), entry("east"), NEAR, at(0));
-        similar.put(
-            rest(1),
-            direction(1.0, 0.2),
-            entry("a little north"),
-            NEAR,
-            at(0),
-        );
+        put(&similar, (1, direction(1.0, 0.0)), "east", 0);
+        put(&similar, (1, direction(1.0, 0.2)), "a little north", 0);
         assert_eq!(
             found(&similar, 1, direction(1.0, 0.15), 1).as_deref(),
             Some("a little north")
@@ -226,7 +225,7 @@ mod tests {
     #[contract("CK28")]
     fn a_question_with_another_rest_never_matches() {
         let similar = SimilarityIndex::default();
-        similar.put(rest(1), direction(1.0, 0.0), entry("of one"), NEAR, at(0));
+        put(&similar, (1, direction(1.0, 0.0)), "of one", 0);
         assert_eq!(found(&similar, 2, direction(1.0, 0.0), 1), None);
         assert_eq!(
             found(&similar, 1, direction(1.0, 0.0), 1).as_deref(),
@@ -238,10 +237,10 @@ mod tests {
     #[contract("V44")]
     fn an_entry_expires_and_the_least_recently_used_is_evicted() {
         let similar = SimilarityIndex::default();
-        similar.put(rest(1), direction(1.0, 0.0), entry("a"), NEAR, at(0));
-        similar.put(rest(2), direction(1.0, 0.0), entry("b"), NEAR, at(0));
+        put(&similar, (1, direction(1.0, 0.0)), "a", 0);
+        put(&similar, (2, direction(1.0, 0.0)), "b", 0);
         assert!(found(&similar, 1, direction(1.0, 0.0), 1).is_some());
-        similar.put(rest(3), direction(1.0, 0.0), entry("c"), NEAR, at(1));
+        put(&similar, (3, direction(1.0, 0.0)), "c", 1);
         assert_eq!(found(&similar, 2, direction(1.0, 0.0), 1), None);
         assert!(found(&similar, 1, direction(1.0, 0.0), 299).is_some());
         assert_eq!(found(&similar, 1, direction(1.0, 0.0), 300), None);
@@ -255,7 +254,7 @@ mod tests {
     fn a_question_keeps_only_its_newest_reply() {
         let similar = SimilarityIndex::default();
         for text in ["old", "new"] {
-            similar.put(rest(1), direction(1.0, 0.0), entry(text), NEAR, at(0));
+            put(&similar, (1, direction(1.0, 0.0)), text, 0);
         }
         assert_eq!(
             (

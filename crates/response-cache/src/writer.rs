@@ -57,12 +57,19 @@ pub(crate) struct FillSender {
 #[derive(Debug)]
 enum WriteJob {
     /// Writes to all stores.
-    Keep(StoreFill, WritePermit),
+    Keep(QueuedFill),
     /// Writes to the first tier alone.
-    Promote(StoreFill, WritePermit),
+    Promote(QueuedFill),
     Remove(CacheKey),
     Clear(oneshot::Sender<Result<u64, StoreFault>>),
     End,
+}
+
+/// An entry in the queue.
+#[derive(Debug)]
+struct QueuedFill {
+    fill: StoreFill,
+    _room: WritePermit,
 }
 
 /// An entry's share of the queue's bytes, until it is written or dropped.
@@ -140,7 +147,7 @@ impl FillSender {
         &self,
         fill: StoreFill,
         held: Option<WriteGuard>,
-        job: impl FnOnce(StoreFill, WritePermit) -> WriteJob,
+        job: impl FnOnce(QueuedFill) -> WriteJob,
     ) {
         let bytes = fill.entry.cost();
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -149,7 +156,8 @@ impl FillSender {
             of: Arc::clone(&self.bytes),
             _held: held,
         };
-        if before + bytes > QUEUE_BYTES || self.queue.try_send(job(fill, room)).is_err() {
+        let queued = QueuedFill { fill, _room: room };
+        if before + bytes > QUEUE_BYTES || self.queue.try_send(job(queued)).is_err() {
             self.tally.writes_dropped.one();
         }
     }
@@ -232,12 +240,12 @@ async fn write_all(
             job = jobs.recv(), if writing.len() < written.at_once => job,
         };
         match job {
-            Some(WriteJob::Keep(fill, room)) => {
-                writing.push(write(written, &written.store, fill, room, tally))
+            Some(WriteJob::Keep(queued)) => {
+                writing.push(write(written, &written.store, queued, tally))
             }
-            Some(WriteJob::Promote(fill, room)) => {
+            Some(WriteJob::Promote(queued)) => {
                 let store = written.l1.as_ref().unwrap_or(&written.store);
-                writing.push(write(written, store, fill, room, tally));
+                writing.push(write(written, store, queued, tally));
             }
             Some(WriteJob::Remove(key)) => {
                 while writing.next().await.is_some() {}
@@ -264,10 +272,10 @@ async fn write_all(
 async fn write(
     written: &WriterTarget,
     store: &Arc<dyn Store>,
-    fill: StoreFill,
-    _room: WritePermit,
+    queued: QueuedFill,
     tally: &CacheCounters,
 ) {
+    let QueuedFill { fill, _room } = queued;
     if !written.generations.is_present(fill.generation) {
         return;
     }

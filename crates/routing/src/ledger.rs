@@ -12,6 +12,7 @@ mod active;
 mod blocks;
 mod chunked_list;
 mod load;
+mod prefill_queue;
 mod usage;
 
 use std::{
@@ -164,7 +165,7 @@ impl Ledger {
         reservation.decoding = true;
         let load = &reservation.load;
         let account = self.accounts.get_mut(&load.target)?;
-        account.dequeue(now, id);
+        account.prefills_mut().remove(now, id);
         account.decode(load);
         let ms = now.ms_since(reservation.opened);
         let start = load.prompt_tokens.saturating_sub(load.uncached_tokens);
@@ -202,7 +203,7 @@ impl Ledger {
             if let Some(account) = self
                 .accounts
                 .get_mut(&target)
-                .filter(|account| account.has_unannounced_prefills())
+                .filter(|account| account.prefills().has_unannounced())
             {
                 pass_account(account, &mut self.open, now);
             }
@@ -230,7 +231,7 @@ impl Ledger {
         let load = &reservation.load;
         let account = self.accounts.get_mut(&load.target)?;
         if !reservation.decoding {
-            account.dequeue(now, id);
+            account.prefills_mut().remove(now, id);
         }
         let freed = self.active.remove(load.target, reservation.blocks_end);
         account.close(load, reservation.decoding, freed + load.blocks.unshared);
@@ -258,6 +259,7 @@ impl Ledger {
         backlog: Duration,
     ) -> Option<Moment> {
         self.account(target)?
+            .prefills()
             .falls_below_at(now, backlog.as_secs_f64() * 1e3)
     }
 
@@ -317,7 +319,7 @@ fn pass_account(
     open: &mut BTreeMap<ReservationId, Reservation>,
     now: Moment,
 ) {
-    for id in account.expire_prefills(now) {
+    for id in account.prefills_mut().expire(now) {
         if let Some(reservation) = open.get_mut(&id) {
             reservation.decoding = true;
             account.decode(&reservation.load);

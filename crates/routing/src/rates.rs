@@ -20,6 +20,7 @@ use kv_blocks::{Moment, WorkerId};
 
 pub use self::fit::PrefillCurve;
 use self::robust::{TimeSample, median};
+use crate::ledger::PrefillSample;
 
 mod fit;
 pub mod robust;
@@ -141,16 +142,9 @@ impl Default for RateLearner {
 }
 
 impl RateTable {
-    /// Records that `worker` took `ms` to the first token of a prompt, with `tokens` computed after
-    /// `start` cached ones, and had nothing else to compute.
-    pub(crate) fn observe(
-        &mut self,
-        now: Moment,
-        worker: WorkerId,
-        start: u32,
-        tokens: u32,
-        ms: f64,
-    ) {
+    /// Records a prefill during which `worker` had nothing else to compute.
+    pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, prefill: PrefillSample) {
+        let PrefillSample { start, tokens, ms } = prefill;
         if tokens == 0 || !ms.is_finite() || ms <= 0.0 {
             return;
         }
@@ -333,9 +327,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 W,
-                0,
-                tokens,
-                disturb(i, overhead_ms + f64::from(tokens) * 1e3 / tokens_per_s),
+                PrefillSample {
+                    start: 0,
+                    tokens,
+                    ms: disturb(i, overhead_ms + f64::from(tokens) * 1e3 / tokens_per_s),
+                },
             );
         }
         book.of(W)
@@ -385,9 +381,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 W,
-                0,
-                tokens,
-                5.0 + f64::from(tokens) * ms_per_token,
+                PrefillSample {
+                    start: 0,
+                    tokens,
+                    ms: 5.0 + f64::from(tokens) * ms_per_token,
+                },
             );
         }
         let rates = book.of(W);
@@ -403,7 +401,15 @@ mod tests {
             let mut book = RateTable::default();
             let took = overhead_ms + 1000.0 * 1e3 / tokens_per_s;
             for _ in 0..30 {
-                book.observe(Moment::START, W, 0, 1000, took);
+                book.observe(
+                    Moment::START,
+                    W,
+                    PrefillSample {
+                        start: 0,
+                        tokens: 1000,
+                        ms: took,
+                    },
+                );
             }
             let rates = book.of(W);
             assert!(
@@ -434,9 +440,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 W,
-                start,
-                tokens,
-                noise * took(f64::from(start), f64::from(tokens)),
+                PrefillSample {
+                    start,
+                    tokens,
+                    ms: noise * took(f64::from(start), f64::from(tokens)),
+                },
             );
         }
         let rates = book.of(W);
@@ -464,9 +472,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 WorkerId(i % 4),
-                0,
-                tokens,
-                10.0 + noise * slow * 0.1 * f64::from(tokens),
+                PrefillSample {
+                    start: 0,
+                    tokens,
+                    ms: 10.0 + noise * slow * 0.1 * f64::from(tokens),
+                },
             );
         }
         let speed = |worker| book.of(WorkerId(worker)).prefill_tokens_per_s;
@@ -486,9 +496,11 @@ mod tests {
             book.observe(
                 Moment::at(Duration::from_secs(at_s)),
                 WorkerId(worker),
-                0,
-                1000,
-                10.0 + 100.0 * times,
+                PrefillSample {
+                    start: 0,
+                    tokens: 1000,
+                    ms: 10.0 + 100.0 * times,
+                },
             );
         };
         for i in 0..40 {
@@ -523,9 +535,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 WorkerId(i % 3),
-                0,
-                200 + (i * 997) % 8_000,
-                20.0 + 0.1 * f64::from(200 + (i * 997) % 8_000),
+                PrefillSample {
+                    start: 0,
+                    tokens: 200 + (i * 997) % 8_000,
+                    ms: 20.0 + 0.1 * f64::from(200 + (i * 997) % 8_000),
+                },
             );
         }
         // Long prompts at almost no cost: there is a cache without events.
@@ -533,9 +547,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 WorkerId(i % 2),
-                0,
-                20_000 + (i * 7_919) % 100_000,
-                20.0,
+                PrefillSample {
+                    start: 0,
+                    tokens: 20_000 + (i * 7_919) % 100_000,
+                    ms: 20.0,
+                },
             );
             assert!(book.samples.len() <= KEPT);
         }
@@ -565,9 +581,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 W,
-                0,
-                tokens,
-                5.0 + f64::from(tokens) * ms_per_token,
+                PrefillSample {
+                    start: 0,
+                    tokens,
+                    ms: 5.0 + f64::from(tokens) * ms_per_token,
+                },
             );
             if i % 100 >= 40 {
                 assert!(
@@ -590,9 +608,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 WorkerId(i % 4),
-                0,
-                tokens,
-                10.0 + noise * 0.1 * f64::from(tokens),
+                PrefillSample {
+                    start: 0,
+                    tokens,
+                    ms: 10.0 + noise * 0.1 * f64::from(tokens),
+                },
             );
             if i > 200 {
                 assert!(
@@ -611,9 +631,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 W,
-                0,
-                8 + i % 24,
-                20.0 + f64::from((i * 7919) % 13),
+                PrefillSample {
+                    start: 0,
+                    tokens: 8 + i % 24,
+                    ms: 20.0 + f64::from((i * 7919) % 13),
+                },
             );
         }
         let rates = book.of(W);
@@ -629,9 +651,11 @@ mod tests {
             book.observe(
                 Moment::START,
                 WorkerId(2),
-                0,
-                tokens,
-                20.0 + f64::from(tokens) * 2.0,
+                PrefillSample {
+                    start: 0,
+                    tokens,
+                    ms: 20.0 + f64::from(tokens) * 2.0,
+                },
             );
         }
         let rates = book.of(W);
@@ -646,7 +670,7 @@ mod tests {
         fn no_sequence_of_samples_leaves_the_bounds(samples in prop::collection::vec((0u32.., -1e3f64..1e9), 0..100)) {
             let mut book = RateTable::default();
             for (tokens, ms) in samples {
-                book.observe(Moment::START, W, 0, tokens, ms);
+                book.observe(Moment::START, W, PrefillSample { start: 0, tokens, ms });
             }
             let rates = book.of(W);
             prop_assert!((20.0..=500_001.0).contains(&rates.prefill_tokens_per_s));

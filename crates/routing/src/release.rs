@@ -29,9 +29,14 @@ use crate::{
 struct BoundRequest<'a> {
     ticket: Ticket,
     request: QueuedRequest,
-    split: PoolSplit<'a>,
-    scored: ScoredChoice<'a>,
-    reservation: ReservationId,
+    placed: PlacedRequest<'a>,
+}
+
+/// A request with a target, and its load counted there.
+pub(crate) struct PlacedRequest<'a> {
+    pub(crate) split: PoolSplit<'a>,
+    pub(crate) scored: ScoredChoice<'a>,
+    pub(crate) reservation: ReservationId,
 }
 
 /// A request whose costs are being computed.
@@ -55,7 +60,6 @@ impl Router {
     pub(crate) fn wait_terms(
         &self,
         now: Moment,
-        job: &Job<'_>,
         whole: &Job<'_>,
         choice: &Choice<'_>,
         state: &RouterState,
@@ -68,12 +72,11 @@ impl Router {
         let winner = choice.winner().target();
         let waits =
             (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
-        let uncached_ms = prefill_ms(job, choice);
-        waits.then_some(WaitTerms {
+        waits.then(|| WaitTerms {
             budget: patience,
             minds_backlog,
             winner: Some(winner),
-            uncached_ms,
+            uncached_ms: prefill_ms(whole, choice),
         })
     }
 
@@ -240,9 +243,8 @@ impl Router {
     /// Computes costs and binds the requests that can begin, in their order: first the overdue
     /// ones, in the order in which they were picked, then the others.
     fn bind<'a>(&self, now: Moment, priced: Vec<PricedRequest<'a>>) -> Vec<BoundRequest<'a>> {
-        let mut able: Vec<(OrderKey, PricedRequest<'a>, Option<ScoredChoice<'a>>)> =
-            Vec::with_capacity(priced.len());
-        let mut bound: Vec<BoundRequest<'a>> = Vec::with_capacity(RELEASE_BUDGET.releases);
+        let mut able = Vec::with_capacity(priced.len());
+        let mut bound = Vec::with_capacity(RELEASE_BUDGET.releases);
         let settings = self.settings.load();
         let state = &mut *self.state.lock();
         for priced in priced {
@@ -264,18 +266,17 @@ impl Router {
                 None if overdue => state.queue.cannot_be_bound(*ticket),
                 None => {}
                 Some(weighed) if overdue && *may_go => {
-                    self.take_out(now, state, &priced, weighed, &mut bound)
+                    bound.extend(self.take_out(now, state, &priced, weighed));
                 }
                 Some(weighed) => {
                     let uncached_ms = prefill_ms(&priced.split.decode, &weighed.choice);
                     state.queue.refresh(*ticket, uncached_ms, &settings.queue);
                     if *may_go && self.can_begin(&priced, &weighed.choice) {
-                        let key = OrderTerms {
+                        let terms = OrderTerms {
                             uncached_ms,
                             ..terms
-                        }
-                        .key(now, ageing);
-                        able.push((key, priced, Some(weighed)));
+                        };
+                        able.push((terms.key(now, ageing), priced, Some(weighed)));
                     }
                 }
             }
@@ -285,9 +286,10 @@ impl Router {
         for (_, priced, weighed) in &mut able {
             // A request before this one may have taken the target.
             let first = weighed.take().filter(|_| bound.len() == before);
-            let weighed = first.or_else(|| self.rescore(now, state, priced));
-            let Some(weighed) = weighed.filter(|weighed| self.can_begin(priced, &weighed.choice))
-            else {
+            let weighed = first
+                .or_else(|| self.rescore(now, state, priced))
+                .filter(|weighed| self.can_begin(priced, &weighed.choice));
+            let Some(weighed) = weighed else {
                 continue;
             };
             if bound.len() >= RELEASE_BUDGET.releases {
@@ -296,33 +298,32 @@ impl Router {
                     .offer_again(now, priced.pick.ticket, weighed.choice.winner().target());
                 break;
             }
-            self.take_out(now, state, priced, weighed, &mut bound);
+            bound.extend(self.take_out(now, state, priced, weighed));
         }
         bound
     }
 
-    /// Takes a request out of the queue and counts its load.
+    /// Takes a request out of the queue and counts its load; `None`: it is no longer queued.
     fn take_out<'a>(
         &self,
         now: Moment,
         state: &mut RouterState,
         &PricedRequest { pick, split, .. }: &PricedRequest<'a>,
         weighed: ScoredChoice<'a>,
-        bound: &mut Vec<BoundRequest<'a>>,
-    ) {
-        let Some(request) = state.queue.remove(pick.ticket) else {
-            return;
-        };
+    ) -> Option<BoundRequest<'a>> {
+        let request = state.queue.remove(pick.ticket)?;
         let prompt = split.prompt(weighed.choice.winner());
         let queue = &self.settings.load().queue;
         let reservation = state.reserve(now, &split.decode, &weighed.choice, prompt, queue);
-        bound.push(BoundRequest {
+        Some(BoundRequest {
             ticket: pick.ticket,
             request,
-            split,
-            scored: weighed,
-            reservation,
-        });
+            placed: PlacedRequest {
+                split,
+                scored: weighed,
+                reservation,
+            },
+        })
     }
 
     /// Returns whether a request can be bound by `choice` before its wait budget is used up.
@@ -357,20 +358,15 @@ impl Router {
         })
     }
 
-    /// Tells the index the expected blocks, and chooses the prefill target where another pool
-    /// computes the prompt: outside the lock under which the request was bound.
+    /// Plans a released request, outside the lock under which it was bound.
     fn released_plan(&self, now: Moment, bound: BoundRequest<'_>) -> ReleasedRequest {
         let BoundRequest {
             ticket,
             request,
-            split,
-            scored: weighed,
-            reservation,
+            placed,
         } = bound;
-        let prefill = self.prefill(now, &split, &weighed.choice);
-        self.speculate(now, &weighed.choice, prefill.wait_ms, reservation);
         let since = request.terms.since;
-        let plan = self.plan(since, &split, weighed, prefill, reservation);
+        let plan = self.plan(now, since, placed);
         ReleasedRequest {
             ticket,
             waited: now.since(since),

@@ -15,8 +15,8 @@ use crate::{
     plan::PlacementError,
     policy::{PolicyCandidate, PolicyRules},
     pool_split::PoolSplit,
-    prefill_pool::PrefillDecision,
     queue::{WaitTerms, engine_priority},
+    release::PlacedRequest,
     scored_choice::{ScoredChoice, prefill_ms},
     state::RouterState,
     state_lock::StateLock,
@@ -133,7 +133,7 @@ impl Router {
             now,
             &split.decode,
             BlockCounting::Counted,
-            |state, choice| match self.wait_terms(now, &split.decode, job, choice, state) {
+            |state, choice| match self.wait_terms(now, job, choice, state) {
                 Some(holding) => Err(state
                     .has_room_for(now, choice, holding.budget.bytes, &settings.queue)
                     .then_some(holding)),
@@ -145,15 +145,12 @@ impl Router {
         );
         let (holding, policy, excluded) = match settled {
             Ok((weighed, Ok(reservation))) => {
-                let prefill = self.prefill(now, &split, &weighed.choice);
-                self.speculate(now, &weighed.choice, prefill.wait_ms, reservation);
-                return Dispatch::Plan(Box::new(self.plan(
-                    now,
-                    &split,
-                    weighed,
-                    prefill,
+                let placed = PlacedRequest {
+                    split,
+                    scored: weighed,
                     reservation,
-                )));
+                };
+                return Dispatch::Plan(Box::new(self.plan(now, now, placed)));
             }
             Ok((
                 ScoredChoice {
@@ -187,15 +184,16 @@ impl Router {
         }
     }
 
-    /// Returns the answer to a job that arrived at `since`.
-    pub(crate) fn plan(
-        &self,
-        since: Moment,
-        split: &PoolSplit<'_>,
-        weighed: ScoredChoice<'_>,
-        prefill: PrefillDecision,
-        reservation: ReservationId,
-    ) -> Plan {
+    /// Returns the answer to a job that arrived at `since`. Chooses the prefill target where
+    /// another pool computes the prompt, and tells the index the expected blocks.
+    pub(crate) fn plan(&self, now: Moment, since: Moment, placed: PlacedRequest<'_>) -> Plan {
+        let PlacedRequest {
+            split,
+            scored: weighed,
+            reservation,
+        } = placed;
+        let prefill = self.prefill(now, &split, &weighed.choice);
+        self.speculate(now, &weighed.choice, prefill.wait_ms, reservation);
         Plan {
             reservation,
             prefill: prefill.leg,
@@ -208,7 +206,7 @@ impl Router {
                 self.settings.load().queue.ageing,
                 prefill_ms(&split.decode, &weighed.choice),
             ),
-            decision: weighed.decision(split, prefill.note, self.settings.load().kept_candidates),
+            decision: weighed.decision(&split, prefill.note, self.settings.load().kept_candidates),
         }
     }
 
@@ -322,11 +320,7 @@ impl Router {
             if let Some(seen) = seen {
                 state.latencies.observe(now, seen.worker, seen.ms);
                 match seen.alone {
-                    Some(alone) => {
-                        state
-                            .rates
-                            .observe(now, seen.worker, alone.start, alone.tokens, alone.ms)
-                    }
+                    Some(alone) => state.rates.observe(now, seen.worker, alone),
                     None => state.rates.record_activity(now, seen.worker),
                 }
             }

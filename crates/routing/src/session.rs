@@ -129,6 +129,8 @@ pub(crate) struct Ranking<'a, 'c> {
     pub(crate) candidates: &'a [PolicyCandidate<'c>],
     pub(crate) prices: &'a [CandidateCost],
     pub(crate) order: &'a [usize],
+    /// The place of the candidate that the policy chose.
+    pub(crate) chosen: usize,
 }
 
 impl<'a, 'c> Ranking<'a, 'c> {
@@ -145,6 +147,13 @@ impl<'a, 'c> Ranking<'a, 'c> {
     }
 }
 
+/// A session, and its binding if there is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KnownSession<'a> {
+    pub(crate) keys: &'a SessionKeys,
+    pub(crate) binding: Option<SessionBinding>,
+}
+
 /// The effect of a decision on a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionOutcome {
@@ -154,72 +163,102 @@ pub(crate) struct SessionOutcome {
 }
 
 impl SessionOutcome {
-    /// Decides for the session of `keys`, found as `found`, after a policy has ordered the
-    /// candidates in `line` and chosen the one at `place`; changes `place` where the session takes
-    /// precedence. `None`: there is no key.
+    /// Decides for a session after a policy has ordered the candidates in `line`; returns the
+    /// place of the chosen candidate, too. `None`: there is no key.
     pub(crate) fn of(
-        (keys, found): (&SessionKeys, Option<SessionBinding>),
+        session: KnownSession<'_>,
         mode: SessionMode,
         pin: Option<Pin>,
         line: Ranking<'_, '_>,
-        place: &mut usize,
-    ) -> Option<Self> {
+    ) -> Option<(Self, usize)> {
+        let KnownSession { keys, binding } = session;
         let id = keys
             .name
-            .or(found.map(|found| found.id))
+            .or(binding.map(|found| found.id))
             .or(keys.growth.as_ref().map(|growth| growth.insert_key().0))?;
-        let course = |state, decided| {
-            Some(Self {
-                note: SessionNote { id, state },
-                decided,
-            })
+        let unbound = |state| SessionPlacement {
+            place: line.chosen,
+            state,
+            decided: false,
         };
-        let Some(found) = found else {
-            return course(SessionState::New, false);
+        let home = binding.and_then(|found| {
+            (0..line.len()).find(|place| line.contender(*place).target() == found.target)
+        });
+        let placement = match home {
+            _ if binding.is_none() => unbound(SessionState::New),
+            Some(home) if pin.is_some() && home == line.chosen => unbound(SessionState::Kept),
+            _ if pin.is_some() => unbound(SessionState::MovedByPin),
+            None => unbound(SessionState::MovedGone),
+            Some(home) if mode == SessionMode::Hard => SessionPlacement::hard(line, home),
+            Some(home) => SessionPlacement::soft(line, home),
         };
-        let home = (0..line.len()).find(|place| line.contender(*place).target() == found.target);
-        if pin.is_some() {
-            let state = if home == Some(*place) {
+        let SessionPlacement {
+            place,
+            state,
+            decided,
+        } = placement;
+        let note = SessionNote { id, state };
+        Some((Self { note, decided }, place))
+    }
+}
+
+/// The place of a session's request among the candidates.
+struct SessionPlacement {
+    place: usize,
+    state: SessionState,
+    /// As in [`SessionOutcome::decided`].
+    decided: bool,
+}
+
+impl SessionPlacement {
+    /// Places a request whose session stays on its target, the candidate at `home`, while that has
+    /// room.
+    fn hard(line: Ranking<'_, '_>, home: usize) -> Self {
+        let most = holds_at_most(line);
+        let has_room =
+            |place: usize| f64::from(line.contender(place).state.load.in_flight) + 1.0 <= most;
+        if has_room(home) {
+            return Self {
+                place: home,
+                state: SessionState::Kept,
+                decided: true,
+            };
+        }
+        // The policy chooses again, among targets that have room too; otherwise two full ones
+        // would alternate.
+        let place = if has_room(line.chosen) {
+            line.chosen
+        } else {
+            (0..line.len())
+                .find(|place| has_room(*place))
+                .unwrap_or(line.chosen)
+        };
+        Self {
+            place,
+            state: if place == home {
                 SessionState::Kept
             } else {
-                SessionState::MovedByPin
-            };
-            return course(state, false);
+                SessionState::MovedFull
+            },
+            decided: false,
         }
-        let Some(home) = home else {
-            return course(SessionState::MovedGone, false);
-        };
-        if mode == SessionMode::Hard {
-            let most = holds_at_most(line);
-            let has_room = |contender: &PolicyCandidate<'_>| {
-                f64::from(contender.state.load.in_flight) + 1.0 <= most
-            };
-            if has_room(line.contender(home)) {
-                *place = home;
-                return course(SessionState::Kept, true);
-            }
-            // The policy chooses again, among targets that have room too; otherwise two full ones
-            // would alternate.
-            if !has_room(line.contender(*place)) {
-                *place = (0..line.len())
-                    .find(|place| has_room(line.contender(*place)))
-                    .unwrap_or(*place);
-            }
-            return course(
-                if *place == home {
-                    SessionState::Kept
-                } else {
-                    SessionState::MovedFull
-                },
-                false,
-            );
-        }
-        let (chosen, cost) = (*place, line.cost(*place));
+    }
+
+    /// Places a request whose session stays on its target where that costs about the same.
+    fn soft(line: Ranking<'_, '_>, home: usize) -> Self {
+        let cost = line.cost(line.chosen);
         if line.cost(home) - cost > ABOUT_EQUAL * cost.abs() {
-            return course(SessionState::MovedByPolicy, false);
+            return Self {
+                place: line.chosen,
+                state: SessionState::MovedByPolicy,
+                decided: false,
+            };
         }
-        *place = home;
-        course(SessionState::Kept, chosen != home)
+        Self {
+            place: home,
+            state: SessionState::Kept,
+            decided: line.chosen != home,
+        }
     }
 }
 

@@ -19,8 +19,8 @@ use crate::{
     prompt_location::PromptLocation,
     queue::{QueueSettings, TargetGate, WaitQueue},
     rates::RateTable,
-    session::{Ranking, SessionOutcome, SessionTable},
-    survey::OverlapSurvey,
+    session::{KnownSession, Ranking, SessionOutcome, SessionTable},
+    survey::{CandidateOverlap, NamespacePrompt, OverlapSurvey},
 };
 
 /// Load, learned rates and the policies' memory.
@@ -60,64 +60,25 @@ impl RouterState {
         settings: &RoutingSettings,
         survey: OverlapSurvey<'a>,
     ) -> Choice<'a> {
-        let overlap_weight = job
-            .overrides
-            .overlap_weight
-            .unwrap_or(settings.overlap_weight);
-        let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
         let mode = settings.session.effective_under(policy);
         let keys = job.session.filter(|_| mode != SessionMode::Off);
-        let found = keys.and_then(|keys| self.sessions.find(now, keys));
-        let OverlapSurvey {
-            candidates: surveyed,
-            prompts,
-            ..
-        } = survey;
+        let session = keys.map(|keys| KnownSession {
+            keys,
+            binding: self.sessions.find(now, keys),
+        });
+        let surveyed = &survey.candidates;
         let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
         self.ledger.expire_prefills_on(now, targets.clone());
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
-        let known: Vec<KnownBlocks> = prompts
-            .iter()
-            .map(|prompt| self.ledger.known_blocks(&prompt.blocks))
-            .collect();
         let asked = LoadQuery {
             now,
             policies: [policy, settings.fallback, settings.lmcache.fallback()],
             newcomer_cold_tokens,
-        };
-        let by_warm = policy == Policy::Warm
-            || policy.needs_lmcache() && settings.lmcache.fallback() == Policy::Warm;
-        let contenders = surveyed.into_iter().map(|mut surveyed| {
-            let active = known[surveyed.prompt].of(surveyed.candidate.target);
             // A predicted entry outlives its request by itself.
-            let bridged = settings.speculative && surveyed.candidate.cache == CacheSource::Events;
-            if by_warm && bridged {
-                surveyed.credit(active, job.prompt_tokens);
-            }
-            let new_blocks = prompts[surveyed.prompt].blocks.count() - active as u64;
-            PolicyCandidate {
-                state: self.standing(&asked, surveyed.candidate.target, new_blocks),
-                overlap: surveyed,
-            }
-        });
-        let scene = PolicyInput {
-            random: job.random,
-            affinity: job.affinity,
-            prefix_holders: job.prefix_holders,
-            overlap_weight: if overlap_weight.is_finite() {
-                overlap_weight.clamp(0.0, 100.0)
-            } else {
-                1.0
-            },
-            medium_weights: job
-                .overrides
-                .medium_weights
-                .unwrap_or(settings.medium_weights),
-            prompt_tokens: job.prompt_tokens,
-            expected_output_tokens: self.output.expected(job.expected_output_tokens),
-            candidates: contenders.collect(),
-            prompts,
+            credited_tokens: (by_warm(policy, settings) && settings.speculative)
+                .then_some(job.prompt_tokens),
         };
+        let scene = self.policy_input(&asked, job, settings, survey);
         let ruling = policy.deciding_policy(settings, &scene, |scene| self.rules.scored(scene));
         let rule = self.rules.of(ruling);
         let mut prices = rule.price(&scene);
@@ -127,19 +88,21 @@ impl RouterState {
                 .for_each(|price| price.terms = price.terms.of_fallback());
         }
         let order = order(&prices, job.random);
-        let mut place = if rule.draws() {
+        let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
+        let chosen = if rule.draws() {
             pick(&prices, &order, temperature, job.random)
         } else {
             0
         };
-        let session = keys.and_then(|keys| {
-            let line = Ranking {
-                candidates: &scene.candidates,
-                prices: &prices,
-                order: &order,
-            };
-            SessionOutcome::of((keys, found), mode, job.pin, line, &mut place)
-        });
+        let line = Ranking {
+            candidates: &scene.candidates,
+            prices: &prices,
+            order: &order,
+            chosen,
+        };
+        let placed = session.and_then(|known| SessionOutcome::of(known, mode, job.pin, line));
+        let place = placed.map_or(chosen, |(_, place)| place);
+        let session = placed.map(|(outcome, _)| outcome);
         if session.is_some_and(|session| session.note.state == SessionState::MovedFull) {
             prices
                 .iter_mut()
@@ -252,12 +215,70 @@ impl RouterState {
             .target_changed(now, target, TargetGate::new(&self.ledger, queue));
     }
 
+    /// Returns the inputs of the policies.
+    fn policy_input<'a>(
+        &self,
+        asked: &LoadQuery,
+        job: &Job<'a>,
+        settings: &RoutingSettings,
+        survey: OverlapSurvey<'a>,
+    ) -> PolicyInput<'a> {
+        let OverlapSurvey {
+            candidates,
+            prompts,
+            ..
+        } = survey;
+        PolicyInput {
+            random: job.random,
+            affinity: job.affinity,
+            prefix_holders: job.prefix_holders,
+            overlap_weight: overlap_weight(job, settings),
+            medium_weights: job
+                .overrides
+                .medium_weights
+                .unwrap_or(settings.medium_weights),
+            prompt_tokens: job.prompt_tokens,
+            expected_output_tokens: self.output.expected(job.expected_output_tokens),
+            candidates: self.policy_candidates(asked, candidates, &prompts),
+            prompts,
+        }
+    }
+
+    /// Returns the surveyed candidates with their states.
+    fn policy_candidates<'a>(
+        &self,
+        asked: &LoadQuery,
+        surveyed: Vec<CandidateOverlap<'a>>,
+        prompts: &[NamespacePrompt],
+    ) -> Vec<PolicyCandidate<'a>> {
+        let known: Vec<KnownBlocks> = prompts
+            .iter()
+            .map(|prompt| self.ledger.known_blocks(&prompt.blocks))
+            .collect();
+        let candidates = surveyed.into_iter().map(|mut surveyed| {
+            let active = known[surveyed.prompt].of(surveyed.candidate.target);
+            let credited = asked
+                .credited_tokens
+                .filter(|_| surveyed.candidate.cache == CacheSource::Events);
+            if let Some(prompt_tokens) = credited {
+                surveyed.credit(active, prompt_tokens);
+            }
+            let new_blocks = prompts[surveyed.prompt].blocks.count() - active as u64;
+            PolicyCandidate {
+                state: self.standing(asked, surveyed.candidate.target, new_blocks),
+                overlap: surveyed,
+            }
+        });
+        candidates.collect()
+    }
+
     /// Returns the state of `target`; `new_blocks` blocks of the prompt are not active there.
     fn standing(&self, asked: &LoadQuery, target: Target, new_blocks: u64) -> CandidateState {
         let &LoadQuery {
             now,
             policies,
             newcomer_cold_tokens,
+            ..
         } = asked;
         let account = self.ledger.account(target);
         let load = account.map_or_else(TargetLoad::default, TargetAccount::load);
@@ -291,6 +312,26 @@ struct LoadQuery {
     /// One of them decides.
     policies: [Policy; 3],
     newcomer_cold_tokens: f64,
+    /// The prompt's tokens, if its active blocks count as cached where the cache is known by
+    /// events.
+    credited_tokens: Option<u32>,
+}
+
+/// Returns whether `warm` may decide.
+fn by_warm(policy: Policy, settings: &RoutingSettings) -> bool {
+    policy == Policy::Warm || policy.needs_lmcache() && settings.lmcache.fallback() == Policy::Warm
+}
+
+fn overlap_weight(job: &Job<'_>, settings: &RoutingSettings) -> f64 {
+    let weight = job
+        .overrides
+        .overlap_weight
+        .unwrap_or(settings.overlap_weight);
+    if weight.is_finite() {
+        weight.clamp(0.0, 100.0)
+    } else {
+        1.0
+    }
 }
 
 fn load(job: &Job<'_>, winner: &PolicyCandidate<'_>, blocks: SequenceBlocks) -> DispatchLoad {

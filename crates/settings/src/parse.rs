@@ -1,7 +1,5 @@
 //! Parses values of simple kinds from every notation.
 
-use std::time::Duration;
-
 use crate::{
     Availability, CheckUrl, ListenSetting, LocatedValue, RedisUrl, Secret, ValueKind, ValueNode,
     WordChoice, checked_value::Value, nearest::nearest, notation, value_error::ValueError,
@@ -19,113 +17,121 @@ pub fn scalar(
     written: &LocatedValue,
     check_url: CheckUrl,
 ) -> Result<Value, ValueError> {
-    let unusable = || ValueError::unusable(written, kind);
-    // A text of the file is a text; one from elsewhere may be a number too.
-    let (text, loose) = match &given.node {
-        ValueNode::Text(text) => (Some(text.as_str()), None),
-        ValueNode::Loose(text) => (Some(text.as_str()), Some(text.as_str())),
-        _ => (None, None),
-    };
-    match *kind {
-        ValueKind::Bool => match (&given.node, loose) {
-            (ValueNode::Bool(value), _) => Some(*value),
-            (_, Some("true" | "1")) => Some(true),
-            (_, Some("false" | "0")) => Some(false),
-            _ => None,
+    match kind {
+        ValueKind::WordOr(choices, other) if !has_word(choices, given) => {
+            scalar(other, given, written, check_url).map_err(|fault| {
+                // The words are part of the expected values, unless the error itself is more
+                // specific.
+                if fault.expected.as_deref() == Some(&other.expected()) {
+                    ValueError {
+                        secret: fault.secret,
+                        ..ValueError::unusable(written, kind)
+                    }
+                } else {
+                    fault
+                }
+            })
         }
-        .map(Value::Bool)
-        .ok_or_else(unusable),
+        ValueKind::Word(choices) | ValueKind::WordOr(choices, _) => {
+            one_of(choices, text(given), written, kind)
+        }
+        ValueKind::WorkerUrl => worker_url(kind, given, written, check_url),
+        _ => plain(kind, given).ok_or_else(|| ValueError::unusable(written, kind)),
+    }
+}
+
+/// Reads a value whose only error is that it is not of the kind.
+fn plain(kind: &ValueKind, given: &LocatedValue) -> Option<Value> {
+    let text = text(given);
+    let loose = loose(given);
+    match *kind {
+        ValueKind::Bool => boolean(given, loose).map(Value::Bool),
         ValueKind::Int { min, max } => whole(given, loose)
             .filter(|number| (min..=max).contains(number))
-            .map(Value::Int)
-            .ok_or_else(unusable),
+            .map(Value::Int),
         ValueKind::Counted { unit, min, max } => {
-            let written = || {
-                text.and_then(notation::duration)
+            let in_words = || {
+                text.filter(|text| has_unit(text))
+                    .and_then(notation::duration)
                     .and_then(|duration| unit.count(duration))
             };
-            let read = whole(given, loose)
-                .or_else(|| text.filter(|text| has_unit(text)).and_then(|_| written()));
-            read.filter(|number| (min..=max).contains(number))
+            whole(given, loose)
+                .or_else(in_words)
+                .filter(|number| (min..=max).contains(number))
                 .map(|count| Value::Counted { count, unit })
-                .ok_or_else(unusable)
         }
         ValueKind::Float(range) => number(given, loose)
             .filter(|number| range.holds(*number))
-            .map(Value::Float)
-            .ok_or_else(unusable),
+            .map(Value::Float),
         ValueKind::Duration { least } => {
             let read = match text {
                 Some(text) => notation::duration(text),
                 None => number(given, None).and_then(notation::seconds),
             };
-            let fits = |duration: &Duration| (least..=notation::MAX_DURATION).contains(duration);
-            read.filter(fits).map(Value::Duration).ok_or_else(unusable)
+            read.filter(|duration| (least..=notation::MAX_DURATION).contains(duration))
+                .map(Value::Duration)
         }
-        ValueKind::Size { min, max } => {
-            let read = text.map_or_else(|| whole(given, None), notation::size);
-            read.filter(|bytes| (min..=max).contains(bytes))
-                .map(Value::Size)
-                .ok_or_else(unusable)
-        }
-        ValueKind::Word(choices) => one_of(choices, text, written, kind),
-        ValueKind::WordOr(choices, other) => {
-            match choices
-                .iter()
-                .find(|choice| text.is_some_and(|text| choice.matches(text)))
-            {
-                Some(_) => one_of(choices, text, written, kind),
-                None => scalar(other, given, written, check_url).map_err(|fault| {
-                    // The words are part of the expected values, unless the error itself is more
-                    // specific.
-                    if fault.expected.as_deref() == Some(&other.expected()) {
-                        ValueError {
-                            secret: fault.secret,
-                            ..unusable()
-                        }
-                    } else {
-                        fault
-                    }
-                }),
-            }
-        }
-        ValueKind::Listen => text
-            .and_then(|text| text.parse::<ListenSetting>().ok())
-            .map(Value::Listen)
-            .ok_or_else(unusable),
-        ValueKind::WorkerUrl => {
-            let url = text.ok_or_else(unusable)?;
-            // The reason may quote the URL, with a password or a variable's value in it.
-            let quoted =
-                |reason: String| reason.replace(url, written.shown().as_str().unwrap_or("***"));
-            check_url(url)
-                .map(|host_port| Value::WorkerUrl {
-                    url: url.to_owned(),
-                    host_port,
-                })
-                .map_err(|reason| ValueError::new(quoted(reason)).expected(kind.expected()))
-        }
+        ValueKind::Size { min, max } => text
+            .map_or_else(|| whole(given, None), notation::size)
+            .filter(|bytes| (min..=max).contains(bytes))
+            .map(Value::Size),
+        ValueKind::Listen => text?.parse::<ListenSetting>().ok().map(Value::Listen),
         ValueKind::Secret => text
             .filter(|text| is_one_line(text) && !text.is_empty())
-            .map(|text| Value::Secret(Secret::new(text)))
-            .ok_or_else(unusable),
-        ValueKind::RedisUrl => text
-            .and_then(|text| text.parse::<RedisUrl>().ok())
-            .map(Value::RedisUrl)
-            .ok_or_else(unusable),
-        ValueKind::KeyPrefix { max } => texts(text, |text| is_key_prefix(text, max), unusable),
-        ValueKind::Text => texts(text, |_| true, unusable),
-        ValueKind::Path => texts(text, |text| !text.is_empty(), unusable),
-        ValueKind::HeaderName => texts(text, is_header_name, unusable),
-        ValueKind::UrlPath => texts(text, is_url_path, unusable),
-        ValueKind::Endpoint => texts(text, is_endpoint, unusable),
-        ValueKind::Stream(schemes) => texts(text, |text| is_stream(text, schemes), unusable),
-        ValueKind::Free
+            .map(|text| Value::Secret(Secret::new(text))),
+        ValueKind::RedisUrl => text?.parse::<RedisUrl>().ok().map(Value::RedisUrl),
+        ValueKind::KeyPrefix { max } => line(text, |text| is_key_prefix(text, max)),
+        ValueKind::Text => line(text, |_| true),
+        ValueKind::Path => line(text, |text| !text.is_empty()),
+        ValueKind::HeaderName => line(text, is_header_name),
+        ValueKind::UrlPath => line(text, is_url_path),
+        ValueKind::Endpoint => line(text, is_endpoint),
+        ValueKind::Stream(schemes) => line(text, |text| is_stream(text, schemes)),
+        ValueKind::Word(_)
+        | ValueKind::WordOr(..)
+        | ValueKind::WorkerUrl
+        | ValueKind::Free
         | ValueKind::List(_)
         | ValueKind::Map(_)
         | ValueKind::Section(_)
-        | ValueKind::Worker(_) => Err(unusable()),
+        | ValueKind::Worker(_) => None,
     }
+}
+
+fn text(given: &LocatedValue) -> Option<&str> {
+    match &given.node {
+        ValueNode::Text(text) | ValueNode::Loose(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Returns a text that may be a number too: one from elsewhere than the file.
+fn loose(given: &LocatedValue) -> Option<&str> {
+    match &given.node {
+        ValueNode::Loose(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn worker_url(
+    kind: &ValueKind,
+    given: &LocatedValue,
+    written: &LocatedValue,
+    check_url: CheckUrl,
+) -> Result<Value, ValueError> {
+    let url = text(given).ok_or_else(|| ValueError::unusable(written, kind))?;
+    // The reason may quote the URL, with a password or a variable's value in it.
+    let quoted = |reason: String| reason.replace(url, written.shown().as_str().unwrap_or("***"));
+    check_url(url)
+        .map(|host_port| Value::WorkerUrl {
+            url: url.to_owned(),
+            host_port,
+        })
+        .map_err(|reason| ValueError::new(quoted(reason)).expected(kind.expected()))
+}
+
+fn has_word(choices: &[WordChoice], given: &LocatedValue) -> bool {
+    text(given).is_some_and(|text| choices.iter().any(|choice| choice.matches(text)))
 }
 
 fn one_of(
@@ -157,6 +163,15 @@ fn one_of(
     }
 }
 
+fn boolean(given: &LocatedValue, loose: Option<&str>) -> Option<bool> {
+    match (&given.node, loose) {
+        (ValueNode::Bool(value), _) => Some(*value),
+        (_, Some("true" | "1")) => Some(true),
+        (_, Some("false" | "0")) => Some(false),
+        _ => None,
+    }
+}
+
 fn whole(given: &LocatedValue, loose: Option<&str>) -> Option<u64> {
     match (&given.node, loose) {
         (ValueNode::Int(number), _) => u64::try_from(*number).ok(),
@@ -183,14 +198,9 @@ fn number(given: &LocatedValue, loose: Option<&str>) -> Option<f64> {
     }
 }
 
-fn texts(
-    text: Option<&str>,
-    fits: impl Fn(&str) -> bool,
-    unusable: impl Fn() -> ValueError,
-) -> Result<Value, ValueError> {
+fn line(text: Option<&str>, fits: impl Fn(&str) -> bool) -> Option<Value> {
     text.filter(|text| is_one_line(text) && fits(text))
         .map(|text| Value::Text(text.to_owned()))
-        .ok_or_else(unusable)
 }
 
 fn is_one_line(text: &str) -> bool {

@@ -1,9 +1,6 @@
-//! The process's connections to Redis, or a placeholder in a program without the feature.
+//! The process's connections to Redis, or a type without values in a build without them.
 
 #[cfg(feature = "redis-cache")]
 pub use redis_store::RedisPool;
-
-/// Uninhabited in a program without the feature `redis-cache`.
 #[cfg(not(feature = "redis-cache"))]
-#[derive(Debug)]
-pub enum RedisPool {}
+pub use std::convert::Infallible as RedisPool;

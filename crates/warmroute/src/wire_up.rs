@@ -17,6 +17,7 @@ use gateway::{
     CurrentGateway, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey, ProbeListener,
 };
 use indexer::{Indexer, IndexerParts};
+use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use net::{Clock, Destinations, ListenAddr};
 use parity::ParityTracker;
@@ -69,18 +70,28 @@ pub(crate) struct RunningRouter {
     pub(crate) ring: Arc<ReceiptRing>,
     /// Its workers.
     pub(crate) fleet: Arc<Fleet>,
-    stop: watch::Sender<bool>,
-    stop_admin: watch::Sender<bool>,
+    stop: StopSignals,
     draining: Arc<DrainProgress>,
     handing: Arc<SocketHandover>,
     gateway: Arc<CurrentGateway>,
-    stall_task: JoinHandle<()>,
-    data_task: JoinHandle<()>,
-    watch_task: JoinHandle<()>,
-    admin_task: JoinHandle<()>,
-    log_task: Option<JoinHandle<()>>,
+    tasks: RouterTasks,
     lmcache: Option<Arc<Controller>>,
     cache: Arc<ResponseCache>,
+}
+
+/// The signals that end tasks in an orderly way.
+struct StopSignals {
+    log: watch::Sender<bool>,
+    admin: watch::Sender<bool>,
+}
+
+/// The tasks of a running router.
+struct RouterTasks {
+    stall: JoinHandle<()>,
+    data: JoinHandle<()>,
+    watch: JoinHandle<()>,
+    admin: JoinHandle<()>,
+    log: Option<JoinHandle<()>>,
 }
 
 /// Binds every listener, or takes them over from the running process, then starts everything behind
@@ -95,11 +106,10 @@ pub(crate) async fn start(
         false => None,
     };
     let bound = listeners::bind(&settings, given.as_mut()).await?;
-    let probe = bound.probe.clone();
+    let (probe, taken) = (bound.probe.clone(), bound.taken);
     // On the heap: a whole configuration is part of it.
-    let started = Box::pin(start_on(settings, sources, extras, bound, given.is_some()));
+    let started = Box::pin(start_on(settings, sources, extras, bound));
     let (mut running, gateway) = started.await?;
-    let taken = given.is_some();
     if let Some(Err(error)) = given.map(InheritedSockets::taken_over) {
         tracing::warn!(%error, "the process that gave its listening sockets has gone without waiting for this one");
     }
@@ -117,27 +127,54 @@ pub(crate) async fn start(
     Ok(running)
 }
 
+/// The parts that decide, without I/O.
+struct DecisionCore {
+    scheme: HashScheme,
+    index: Arc<KvIndex>,
+    router: Arc<Router>,
+    ring: Arc<ReceiptRing>,
+    parity: Arc<Mutex<ParityTracker>>,
+    prefix_tally: Arc<PrefixDecisionCounters>,
+    kv_tally: Arc<KvDecisionCounters>,
+}
+
+impl DecisionCore {
+    fn new(settings: &Settings) -> Self {
+        let scheme = scheme(settings);
+        let index = Arc::new(KvIndex::new(from_settings::index(settings, scheme)));
+        let limits = ReceiptRingLimits::from(&settings.decisions);
+        Self {
+            scheme,
+            router: Arc::new(Router::new(routing(settings), Arc::clone(&index))),
+            index,
+            ring: Arc::new(ReceiptRing::new(limits)),
+            parity: Arc::new(Mutex::new(ParityTracker::new(settings.parity))),
+            prefix_tally: Arc::default(),
+            kv_tally: Arc::default(),
+        }
+    }
+}
+
 async fn start_on(
     settings: Settings,
     sources: SourceTexts,
     extras: StartOptions,
     bound: BoundListeners,
-    taken: bool,
 ) -> Result<(RunningRouter, Arc<CurrentGateway>), StartError> {
-    let BoundListeners { data, admin, .. } = bound;
+    let BoundListeners {
+        data, admin, taken, ..
+    } = bound;
     let clock = Clock::system();
     let (mut registry, stall_task) = watched_process(clock);
-    let scheme = scheme(&settings);
-    let index = Arc::new(KvIndex::new(from_settings::index(&settings, scheme)));
-    let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
-    let ring = Arc::new(ReceiptRing::new(ReceiptRingLimits::from(
-        &settings.decisions,
-    )));
-    let parity = Arc::new(Mutex::new(ParityTracker::new(settings.parity)));
-    let (prefix_tally, kv_tally) = (
-        Arc::new(PrefixDecisionCounters::default()),
-        Arc::new(KvDecisionCounters::default()),
-    );
+    let DecisionCore {
+        scheme,
+        index,
+        router,
+        ring,
+        parity,
+        prefix_tally,
+        kv_tally,
+    } = DecisionCore::new(&settings);
     let in_force = Arc::new(settings.clone());
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let access = Access {
@@ -163,7 +200,7 @@ async fn start_on(
         &mut registry,
     )?);
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
-    let cache = redis::replies(&settings.response_cache, redis, clock, &mut registry)?;
+    let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
     let lmcache = lmcache::controller(&settings.routing, &mut registry);
     let log = settings
         .decisions
@@ -225,8 +262,8 @@ async fn start_on(
         dry_run: dry_run(&gateway, limits.max_body_bytes),
         clock,
     };
-    let ((stop, stopped), (stop_admin, admin_stopped)) =
-        (watch::channel(false), watch::channel(false));
+    let (stop_log, log_stopped) = watch::channel(false);
+    let (stop_admin, admin_stopped) = watch::channel(false);
     let mut addresses = data.addresses().into_iter();
     let watch_task = tokio::spawn(live::keep(Arc::clone(&live)));
     if taken {
@@ -243,18 +280,22 @@ async fn start_on(
         admin: admin.address(),
         ring,
         fleet,
-        stop,
-        stop_admin,
-        watch_task,
-        stall_task,
+        stop: StopSignals {
+            log: stop_log,
+            admin: stop_admin,
+        },
         gateway: Arc::clone(&gateway),
-        data_task: tokio::spawn(Arc::clone(&draining).carry(listening)),
+        tasks: RouterTasks {
+            stall: stall_task,
+            watch: watch_task,
+            data: tokio::spawn(Arc::clone(&draining).carry(listening)),
+            log: log.map(|log| tokio::spawn(log.write(log_stopped))),
+            admin: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
+        },
         draining,
         handing,
         lmcache,
         cache,
-        log_task: log.map(|log| tokio::spawn(log.write(stopped))),
-        admin_task: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
     };
     Ok((running, gateway))
 }
@@ -312,8 +353,8 @@ impl RunningRouter {
             return std::future::pending().await;
         }
         // Operators, probes and their changes belong to the other process from now on.
-        self.watch_task.abort();
-        self.stop_admin.send_replace(true);
+        self.tasks.watch.abort();
+        self.stop.admin.send_replace(true);
         let probes = self.probes.lock().take();
         if let Some(probes) = probes {
             probes.stop().await;
@@ -329,11 +370,11 @@ impl RunningRouter {
 
     /// Ends everything that is left, and waits until it has ended.
     pub(crate) async fn stop(self) {
-        self.watch_task.abort();
-        self.stall_task.abort();
-        self.data_task.abort();
-        self.stop_admin.send_replace(true);
-        self.stop.send_replace(true);
+        self.tasks.watch.abort();
+        self.tasks.stall.abort();
+        self.tasks.data.abort();
+        self.stop.admin.send_replace(true);
+        self.stop.log.send_replace(true);
         if let Some(probes) = self.probes.into_inner() {
             probes.stop().await;
         }
@@ -342,8 +383,8 @@ impl RunningRouter {
         if let Some(controller) = self.lmcache {
             controller.stop().await;
         }
-        let _ = tokio::time::timeout(Duration::from_secs(5), self.admin_task).await;
-        if let Some(log) = self.log_task {
+        let _ = tokio::time::timeout(Duration::from_secs(5), self.tasks.admin).await;
+        if let Some(log) = self.tasks.log {
             let _ = tokio::time::timeout(Duration::from_secs(5), log).await;
         }
     }

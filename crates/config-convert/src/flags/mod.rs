@@ -161,30 +161,15 @@ impl ParsedFlags {
             (FlagMeaning::Split, _) => self.split = true,
             (FlagMeaning::Prefill, [url]) => self.prefill.push(text(url)),
             (FlagMeaning::Prefill, [url, port, ..]) => {
-                let node = if port.eq_ignore_ascii_case("none") {
-                    ValueNode::Null
-                } else {
-                    ValueNode::Loose((*port).to_owned())
-                };
-                let pair = vec![
-                    text(url),
-                    LocatedValue {
-                        node,
-                        origin: from.clone(),
-                    },
-                ];
+                let pair = ValueNode::List(vec![text(url), bootstrap_port(port, &from)]);
                 self.prefill.push(LocatedValue {
-                    node: ValueNode::List(pair),
+                    node: pair,
                     origin: from,
                 });
             }
             (FlagMeaning::Decode, [url, ..]) => self.decode.push(text(url)),
             (FlagMeaning::Policy(key), [name, ..]) => {
-                let known = POLICY_NAMES
-                    .iter()
-                    .find(|(theirs, _)| theirs == name)
-                    .map_or(*name, |(_, ours)| *ours);
-                self.put(&[key, "type"], known, &from);
+                self.put(&[key, "type"], policy_name(name), &from);
             }
             (FlagMeaning::Key(path), [value, ..]) => self.put(path, value, &from),
             (FlagMeaning::Fixed(path, value), _) => self.put(path, value, &from),
@@ -281,5 +266,25 @@ fn map(origin: &ValueOrigin) -> LocatedValue {
     LocatedValue {
         node: ValueNode::Map(Vec::<MapEntry>::new()),
         origin: origin.clone(),
+    }
+}
+
+/// Returns our name of a policy, or theirs if we have none.
+fn policy_name(theirs: &str) -> &str {
+    POLICY_NAMES
+        .iter()
+        .find(|(known, _)| *known == theirs)
+        .map_or(theirs, |(_, ours)| *ours)
+}
+
+fn bootstrap_port(port: &str, from: &ValueOrigin) -> LocatedValue {
+    let node = if port.eq_ignore_ascii_case("none") {
+        ValueNode::Null
+    } else {
+        ValueNode::Loose(port.to_owned())
+    };
+    LocatedValue {
+        node,
+        origin: from.clone(),
     }
 }

@@ -28,51 +28,61 @@ pub(super) fn check(
             entry,
         ));
     };
-    if !endpoint.failed && !section.key("source").failed {
-        let scheme = endpoint.text().and_then(scheme);
-        let word = section.key("source").word().unwrap_or("auto");
-        let schemes = schemes(source);
-        match scheme {
-            Some(scheme) if !schemes.contains(&scheme) => {
-                let expected = match schemes {
-                    [] => "no endpoint: the worker's own URL is asked".to_owned(),
-                    schemes => format!("one of {}://", schemes.join("://, ")),
-                };
-                file(
-                    "endpoint",
-                    format!("{scheme}:// is no place for source `{word}`"),
-                    &expected,
-                );
-            }
-            None if matches!(
-                source,
-                EventSource::Sse | EventSource::Ws | EventSource::Nats
-            ) =>
-            {
-                file(
-                    "endpoint",
-                    format!("source `{word}` has no endpoint"),
-                    &format!("{}://...", schemes.join(":// or ")),
-                );
-            }
-            _ => {}
+    if endpoint.failed || section.key("source").failed {
+        return;
+    }
+    let scheme = endpoint.text().and_then(scheme);
+    let word = section.key("source").word().unwrap_or("auto");
+    if let Some((message, expected)) = wrong_endpoint(source, word, scheme) {
+        file("endpoint", message, &expected);
+    }
+    let zmq = matches!(source, EventSource::Auto | EventSource::Zmq);
+    let off = source == EventSource::None;
+    if bind && !off && (!zmq || scheme.is_none()) {
+        file(
+            "bind",
+            "there is nothing to listen at".to_owned(),
+            "an endpoint with tcp:// or ipc://, or `bind: false`",
+        );
+    }
+    if replay.text().is_some() && !off && !zmq {
+        file(
+            "replay_endpoint",
+            format!("source `{word}` is never asked for history there"),
+            "this key left out",
+        );
+    }
+}
+
+/// Returns what is wrong with the endpoint of a source, and the expected form.
+fn wrong_endpoint(
+    source: EventSource,
+    word: &str,
+    scheme: Option<&str>,
+) -> Option<(String, String)> {
+    let schemes = schemes(source);
+    match scheme {
+        Some(scheme) if !schemes.contains(&scheme) => {
+            let expected = match schemes {
+                [] => "no endpoint: the worker's own URL is asked".to_owned(),
+                schemes => format!("one of {}://", schemes.join("://, ")),
+            };
+            Some((
+                format!("{scheme}:// is no place for source `{word}`"),
+                expected,
+            ))
         }
-        let zmq = matches!(source, EventSource::Auto | EventSource::Zmq);
-        let off = source == EventSource::None;
-        if bind && !off && (!zmq || scheme.is_none()) {
-            file(
-                "bind",
-                "there is nothing to listen at".to_owned(),
-                "an endpoint with tcp:// or ipc://, or `bind: false`",
-            );
+        None if matches!(
+            source,
+            EventSource::Sse | EventSource::Ws | EventSource::Nats
+        ) =>
+        {
+            Some((
+                format!("source `{word}` has no endpoint"),
+                format!("{}://...", schemes.join(":// or ")),
+            ))
         }
-        if replay.text().is_some() && !off && !zmq {
-            file(
-                "replay_endpoint",
-                format!("source `{word}` is never asked for history there"),
-                "this key left out",
-            );
-        }
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{blocks, tools};
 use crate::{
     RawJson, ViewError,
-    json::{self, ArrayWriter, ObjectWriter},
+    json::{ArrayWriter, ObjectWriter},
     prefix_key::content_text,
     tokenize::fields,
 };
@@ -75,34 +75,15 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     ] = fields(body, KEYS)?.map(there);
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
-    let mut untranslatable = None;
     // Not a member of a messages request, which has one reply; a chat would compute several, of
     // which all but one were lost.
     let several = n.is_some_and(|n| n.integer() != Some(1));
-    if several {
-        untranslatable =
-            Some("n is no member of a message, which is one reply: leave it out".to_owned());
-    }
+    let mut untranslatable =
+        several.then(|| "n is no member of a message, which is one reply: leave it out".to_owned());
     let mut out = String::with_capacity(text.len() + 256);
     let mut chat = ObjectWriter::open(&mut out);
     chat.some("model", model);
-    match messages {
-        // The engine rejects a value that is no list.
-        Some(value) if value.elements().is_none() => chat.raw("messages", value.as_str()),
-        _ => {
-            let mut said = chat.array("messages");
-            said_by_system(&mut said, system);
-            for (at, message) in messages
-                .and_then(RawJson::elements)
-                .into_iter()
-                .flatten()
-                .enumerate()
-            {
-                blocks::message(&mut said, message, at, &mut untranslatable);
-            }
-            said.close();
-        }
-    }
+    conversation(&mut chat, system, messages, &mut untranslatable);
     chat.some("max_tokens", max_tokens);
     chat.some("stop", stop_sequences);
     chat.some("stream", stream);
@@ -126,12 +107,7 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         "n" => !several,
         _ => KEYS.contains(&name),
     };
-    for (key, value) in json::members(text).flatten() {
-        let name = json::decode(key);
-        if !written(&name) {
-            chat.raw(&name, value.as_str());
-        }
-    }
+    chat.pass_on(text, written);
     chat.close();
     Ok(TranslatedRequest {
         body: out.into_bytes(),
@@ -141,6 +117,26 @@ pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
 
 fn there(value: Option<RawJson<'_>>) -> Option<RawJson<'_>> {
     value.filter(|value| !value.is_null())
+}
+
+/// Writes the messages, the system prompt first.
+fn conversation(
+    chat: &mut ObjectWriter<'_>,
+    system: Option<RawJson<'_>>,
+    messages: Option<RawJson<'_>>,
+    untranslatable: &mut Option<String>,
+) {
+    let turns = messages.and_then(RawJson::elements);
+    if let (Some(value), None) = (messages, &turns) {
+        // The engine rejects a value that is no list.
+        return chat.raw("messages", value.as_str());
+    }
+    let mut said = chat.array("messages");
+    said_by_system(&mut said, system);
+    for (at, message) in turns.into_iter().flatten().enumerate() {
+        blocks::message(&mut said, message, at, untranslatable);
+    }
+    said.close();
 }
 
 /// Writes the system prompt as the first message: its text blocks are joined without a separator,

@@ -271,19 +271,7 @@ impl MessageStream {
             text(function.and_then(|function| function.member("name"))),
         );
         let arguments = text(function.and_then(|function| function.member("arguments")));
-        let number = call
-            .member("index")
-            .and_then(RawJson::integer)
-            .and_then(|index| u32::try_from(index).ok());
-        // Without an index, a new id starts a new call.
-        let number = number.unwrap_or_else(|| {
-            let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
-            if id.is_empty() {
-                next.saturating_sub(1)
-            } else {
-                next
-            }
-        });
+        let number = self.number_of(call, &id);
         if self.calls.contains(&number) {
             if self.open != Some(OpenBlock::Call(number)) {
                 return Err("the worker's stream goes back to a call that had ended");
@@ -327,6 +315,22 @@ impl MessageStream {
             self.delta(out, "input_json_delta", "partial_json", &begun.arguments);
         }
         Ok(())
+    }
+
+    /// Returns the number of a call; without an index, a new id starts a new call.
+    fn number_of(&self, call: RawJson<'_>, id: &str) -> u32 {
+        let index = call
+            .member("index")
+            .and_then(RawJson::integer)
+            .and_then(|index| u32::try_from(index).ok());
+        index.unwrap_or_else(|| {
+            let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
+            if id.is_empty() {
+                next.saturating_sub(1)
+            } else {
+                next
+            }
+        })
     }
 
     fn open_block(

@@ -251,32 +251,40 @@ impl<'a> JsonScanner<'a> {
                 Some(b'n') => self.word(b"null")?,
                 _ => return Err(self.wrong("expected a value")),
             }
-            // A value has ended here: close its containers until another value must follow.
-            loop {
-                if self.depth == outer {
-                    return Ok(RawJson(&self.text[from..self.at]));
-                }
-                self.space();
-                let in_object = kinds & 1 == 1;
-                match self.peek() {
-                    Some(b',') => {
-                        self.at += 1;
-                        self.space();
-                        if in_object {
-                            self.key()?;
-                            self.colon()?;
-                        }
-                        break;
-                    }
-                    Some(b'}') if in_object => {}
-                    Some(b']') if !in_object => {}
-                    _ => return Err(self.wrong("expected a comma or the end of the container")),
-                }
-                self.at += 1;
-                self.depth -= 1;
-                kinds >>= 1;
+            // A value has ended here.
+            self.close(outer, &mut kinds)?;
+            if self.depth == outer {
+                return Ok(RawJson(&self.text[from..self.at]));
             }
         }
+    }
+
+    /// Closes the containers of a value that has ended, until another value must follow or the
+    /// depth is `outer` again.
+    #[inline]
+    fn close(&mut self, outer: u32, kinds: &mut u128) -> Result<(), JsonError> {
+        while self.depth != outer {
+            self.space();
+            let in_object = *kinds & 1 == 1;
+            match self.peek() {
+                Some(b',') => {
+                    self.at += 1;
+                    self.space();
+                    if in_object {
+                        self.key()?;
+                        self.colon()?;
+                    }
+                    return Ok(());
+                }
+                Some(b'}') if in_object => {}
+                Some(b']') if !in_object => {}
+                _ => return Err(self.wrong("expected a comma or the end of the container")),
+            }
+            self.at += 1;
+            self.depth -= 1;
+            *kinds >>= 1;
+        }
+        Ok(())
     }
 
     fn open(&mut self) -> Result<(), JsonError> {

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write as _};
 
-use super::{RawJson, write_string};
+use super::{RawJson, decode, members, write_string};
 
 /// A writer of an object. [`Self::close`] ends it.
 #[derive(Debug)]
@@ -40,6 +40,16 @@ impl<'o> ObjectWriter<'o> {
     pub(crate) fn some(&mut self, name: &str, value: Option<RawJson<'_>>) {
         if let Some(value) = value {
             self.raw(name, value.as_str());
+        }
+    }
+
+    /// Writes the members of `body` unchanged, except those that are written in another form.
+    pub(crate) fn pass_on(&mut self, body: &str, is_written: impl Fn(&str) -> bool) {
+        for (key, value) in members(body).flatten() {
+            let name = decode(key);
+            if !is_written(&name) {
+                self.raw(&name, value.as_str());
+            }
         }
     }
 

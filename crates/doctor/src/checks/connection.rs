@@ -48,11 +48,18 @@ pub(super) fn check<'a>(
         _ => findings.set("reachable", Finding::ok("answers")),
     }
     findings.set("health_endpoint", health_endpoint(subject));
-    let meeting = match &seen.probe {
-        Some(Ok(meeting)) => meeting,
+    let meeting = probed(subject, findings)?;
+    findings.set("model_listed", model_listed(subject, meeting));
+    findings.set("engine_version", version(subject, meeting));
+    Some(meeting)
+}
+
+/// Returns the worker's probe; `None` if it failed, and why is reported.
+fn probed<'a>(subject: &CheckSubject<'a>, findings: &mut Findings) -> Option<&'a WorkerProbe> {
+    match &subject.seen.probe {
+        Some(Ok(meeting)) => return Some(meeting),
         Some(Err(reason)) if findings.failed("health_endpoint") => {
             findings.skip_rest(&WORKER_CHECKS, &format!("the worker is not well: {reason}"));
-            return None;
         }
         Some(Err(reason)) => {
             let fix = format!(
@@ -66,23 +73,32 @@ pub(super) fn check<'a>(
                 Finding::fail(format!("{} {reason}", subject.worker.name), fix),
             );
             findings.skip_rest(&WORKER_CHECKS, "which model the worker serves is not known");
-            return None;
         }
-        None => {
-            findings.skip_rest(&WORKER_CHECKS, "the worker was not asked who it is");
-            return None;
-        }
-    };
-    findings.set("model_listed", model_listed(subject, meeting));
-    findings.set("engine_version", version(subject, meeting));
-    Some(meeting)
+        None => findings.skip_rest(&WORKER_CHECKS, "the worker was not asked who it is"),
+    }
+    None
 }
 
 /// Reports that the address is not an engine's: other results from it say nothing about the engine.
 fn address(subject: &CheckSubject<'_>, instead: &PortOccupant, findings: &mut Findings) {
+    let (id, finding) = occupied(subject, instead);
+    findings.set(id, finding);
+    // The first finding stays.
+    findings.set("reachable", Finding::ok("answers"));
+    if matches!(subject.seen.health, Some(Ok(()))) {
+        findings.set("health_endpoint", health_endpoint(subject));
+    }
+    findings.skip_rest(
+        &WORKER_CHECKS,
+        "the worker does not answer as an engine there",
+    );
+}
+
+/// Returns the check that fails, and its finding.
+fn occupied(subject: &CheckSubject<'_>, instead: &PortOccupant) -> (&'static str, Finding) {
     let (url, key) = (&subject.worker.url, subject.key("url"));
     let fail = |message: String, fix: String| Finding::fail(message, fix).found(url);
-    let (id, finding) = match instead {
+    match instead {
         PortOccupant::Zmtp => {
             let endpoint = url.replacen("http://", "tcp://", 1);
             let message = format!(
@@ -131,17 +147,7 @@ fn address(subject: &CheckSubject<'_>, instead: &PortOccupant, findings: &mut Fi
             let models: Vec<&str> = models.iter().map(String::as_str).collect();
             ("model_listed", listed(subject, &models))
         }
-    };
-    findings.set(id, finding);
-    // The first finding stays.
-    findings.set("reachable", Finding::ok("answers"));
-    if matches!(subject.seen.health, Some(Ok(()))) {
-        findings.set("health_endpoint", health_endpoint(subject));
     }
-    findings.skip_rest(
-        &WORKER_CHECKS,
-        "the worker does not answer as an engine there",
-    );
 }
 
 fn health_endpoint(subject: &CheckSubject<'_>) -> Finding {

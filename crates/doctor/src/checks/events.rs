@@ -100,24 +100,8 @@ fn events_enabled(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding 
     if connection::publishes_none(meeting) && !subject.wants_events() {
         return Finding::skip("this release publishes no events, and none are wanted");
     }
-    if !subject.settings.kv_events.enabled {
-        let message =
-            "kv_events.enabled is false: the router follows no events and guesses what is cached";
-        return Finding::fail(
-            message,
-            "set kv_events.enabled: true (leave out --no-kv-events)",
-        )
-        .found("off")
-        .expected("on");
-    }
-    if subject.worker.kv_events.source == EventSource::None {
-        let key = subject.key("kv_events.source");
-        let message = format!(
-            "{key} is none: the router follows no events of this worker and guesses what is cached"
-        );
-        return Finding::fail(message, format!("set {key}: auto"))
-            .found("off")
-            .expected("on");
+    if let Some(finding) = switched_off(subject) {
+        return finding;
     }
     if let Some(way) = another_way(&subject.worker.kv_events) {
         return Finding::skip(format!(
@@ -144,6 +128,25 @@ fn events_enabled(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding 
     Finding::fail("no publisher of events is known", fix)
         .found("none")
         .expected("on")
+}
+
+fn switched_off(subject: &CheckSubject<'_>) -> Option<Finding> {
+    let off =
+        |message: &str, fix: String| Some(Finding::fail(message, fix).found("off").expected("on"));
+    if !subject.settings.kv_events.enabled {
+        return off(
+            "kv_events.enabled is false: the router follows no events and guesses what is cached",
+            "set kv_events.enabled: true (leave out --no-kv-events)".to_owned(),
+        );
+    }
+    if subject.worker.kv_events.source == EventSource::None {
+        let key = subject.key("kv_events.source");
+        let message = format!(
+            "{key} is none: the router follows no events of this worker and guesses what is cached"
+        );
+        return off(&message, format!("set {key}: auto"));
+    }
+    None
 }
 
 /// Returns the name of an event transport without a publisher to connect to.

@@ -12,9 +12,9 @@ use kv_blocks::BlockSize;
 use prompt::{Artefacts, PromptModel};
 
 use crate::observe::{
-    AnnouncedBlocks, EngineTokenization, LinkStatus, OwnPrompt, ProbeOutcome, ProbeReply,
-    ProbeResults, PublisherBinding, PublisherObservation, ReplayAnswer, ReplayObservation,
-    StreamObservation, TokenCase, TokenComparison, WorkerObservation,
+    AnnouncedBlocks, BatchNumbers, EngineTokenization, LinkStatus, OwnPrompt, ProbeOutcome,
+    ProbeReply, ProbeResults, PublisherBinding, PublisherObservation, ReplayAnswer,
+    ReplayObservation, StreamObservation, TokenCase, TokenComparison, WorkerObservation,
 };
 
 pub(crate) struct CheckFixture {
@@ -245,7 +245,10 @@ fn healthy() -> WorkerObservation {
         stores: 3,
         usable_stores: 3,
         topics: vec![String::new()],
-        last_seq: Some(2),
+        numbers: BatchNumbers {
+            last: Some(2),
+            ..BatchNumbers::default()
+        },
         ranks: [0].into(),
         block_size,
         age_s: Some(0.01),

@@ -11,23 +11,14 @@ use super::{
 };
 use crate::observe::{ReplayAnswer, ReplayObservation};
 
+/// Consequence of a missing replay.
+const LOST: &str = "what is missed once, at a restart for example, is never learned";
+
 pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
-    let lost = "what is missed once, at a restart for example, is never learned";
-    if !subject.settings.kv_events.replay {
-        return Finding::fail(
-            format!("kv_events.replay is false: {lost}"),
-            "set kv_events.replay: true",
-        )
-        .found("off")
-        .expected("on");
-    }
     let key = subject.key("kv_events.replay_endpoint");
-    if subject.worker.kv_events.replay_endpoint == ReplayEndpoint::None {
-        return Finding::fail(format!("{key} is none: {lost}"), format!("set {key}: auto"))
-            .found("off")
-            .expected("on");
+    if let Some(finding) = switched_off(subject, &key) {
+        return finding;
     }
-    let setting = EngineFlags::of(meeting.engine).events_setting();
     // Sockets of ranks that only one side counts do not belong to this engine.
     let ranks = shared_ranks(subject, meeting);
     if let Some(finding) = collision(subject, meeting, &key, ranks) {
@@ -40,71 +31,98 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
         .filter(|seen| seen.rank < ranks)
         .peekable();
     let Some(first) = seen.peek().copied() else {
-        let port = replay_port(first_port(subject, meeting), ranks);
-        let fix = format!(
-            "start the engine with \"replay_endpoint\": \"tcp://*:{port}\" in {setting}, or set {key} to where it is"
-        );
-        let message = match &meeting.announced {
-            Some(_) => format!("the engine offers no replay: {lost}"),
-            None => format!("no replay endpoint is known: set {key}; {lost}"),
-        };
-        return Finding::fail(message, fix)
-            .found("none")
-            .expected("a replay endpoint");
+        return unknown(subject, meeting, &key, ranks);
     };
-    let mut silent = None;
-    for ReplayObservation {
-        endpoint, answer, ..
-    } in seen
-    {
-        let own = match announced(meeting) {
+    let mut unclear = None;
+    for replay in seen {
+        match verdict(replay, meeting, &key) {
+            ReplayVerdict::Answers => {}
+            ReplayVerdict::Unclear(reason) => unclear = Some(reason),
+            ReplayVerdict::Wrong(finding) => return finding,
+        }
+    }
+    let endpoint = &first.endpoint;
+    unclear.map_or_else(
+        || Finding::ok(format!("{endpoint} answers")).found(endpoint),
+        Finding::skip,
+    )
+}
+
+fn switched_off(subject: &CheckSubject<'_>, key: &str) -> Option<Finding> {
+    let off = |message, fix| Finding::fail(message, fix).found("off").expected("on");
+    if !subject.settings.kv_events.replay {
+        return Some(off(
+            format!("kv_events.replay is false: {LOST}"),
+            "set kv_events.replay: true".to_owned(),
+        ));
+    }
+    (subject.worker.kv_events.replay_endpoint == ReplayEndpoint::None)
+        .then(|| off(format!("{key} is none: {LOST}"), format!("set {key}: auto")))
+}
+
+/// Reports that no replay endpoint is known.
+fn unknown(subject: &CheckSubject<'_>, meeting: &WorkerProbe, key: &str, ranks: u32) -> Finding {
+    let setting = EngineFlags::of(meeting.engine).events_setting();
+    let port = replay_port(first_port(subject, meeting), ranks);
+    let fix = format!(
+        "start the engine with \"replay_endpoint\": \"tcp://*:{port}\" in {setting}, or set {key} to where it is"
+    );
+    let message = match &meeting.announced {
+        Some(_) => format!("the engine offers no replay: {LOST}"),
+        None => format!("no replay endpoint is known: set {key}; {LOST}"),
+    };
+    Finding::fail(message, fix)
+        .found("none")
+        .expected("a replay endpoint")
+}
+
+/// The result of querying one replay socket.
+enum ReplayVerdict {
+    Answers,
+    /// The reason why the query shows nothing.
+    Unclear(String),
+    Wrong(Finding),
+}
+
+fn verdict(seen: &ReplayObservation, meeting: &WorkerProbe, key: &str) -> ReplayVerdict {
+    let setting = EngineFlags::of(meeting.engine).events_setting();
+    let endpoint = &seen.endpoint;
+    let wrong = |message: String, fix: String| {
+        ReplayVerdict::Wrong(Finding::fail(message, fix).found(endpoint))
+    };
+    let no_replay_socket = |reason: String| {
+        let fix = match announced(meeting) {
             Some(there) => format!(
                 "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
             ),
             None => format!("set {key} to the replay_endpoint in {setting}, or leave it at auto"),
         };
-        let (message, fix) = match answer {
-            ReplayAnswer::Answered {
-                asked_for: Some(seq),
-                found: false,
-            } => (
-                format!("{endpoint} answers, but without batch {seq}, which was just heard"),
-                format!("check that {key} is this engine's, and raise buffer_steps in {setting}"),
-            ),
-            ReplayAnswer::Answered { .. } => continue,
-            ReplayAnswer::Silent {
-                asked_for: Some(_),
-                waited,
-            } => (
-                format!(
-                    "{endpoint} does not answer as a replay socket: no answer within {waited:.1?}"
-                ),
-                own,
-            ),
-            ReplayAnswer::Silent {
-                asked_for: None, ..
-            } => {
-                silent = Some(format!(
-                    "{endpoint} is a replay socket, and nothing was published that it could tell"
-                ));
-                continue;
-            }
-            ReplayAnswer::Failed(reason) => (
-                format!("{endpoint} does not answer as a replay socket: {reason}"),
-                own,
-            ),
-            ReplayAnswer::NotAsked(reason) => {
-                silent = Some((*reason).to_owned());
-                continue;
-            }
-        };
-        return Finding::fail(message, fix).found(endpoint);
+        wrong(
+            format!("{endpoint} does not answer as a replay socket: {reason}"),
+            fix,
+        )
+    };
+    match &seen.answer {
+        ReplayAnswer::Answered {
+            asked_for: Some(seq),
+            found: false,
+        } => wrong(
+            format!("{endpoint} answers, but without batch {seq}, which was just heard"),
+            format!("check that {key} is this engine's, and raise buffer_steps in {setting}"),
+        ),
+        ReplayAnswer::Answered { .. } => ReplayVerdict::Answers,
+        ReplayAnswer::Silent {
+            asked_for: Some(_),
+            waited,
+        } => no_replay_socket(format!("no answer within {waited:.1?}")),
+        ReplayAnswer::Silent {
+            asked_for: None, ..
+        } => ReplayVerdict::Unclear(format!(
+            "{endpoint} is a replay socket, and nothing was published that it could tell"
+        )),
+        ReplayAnswer::Failed(reason) => no_replay_socket(reason.to_string()),
+        ReplayAnswer::NotAsked(reason) => ReplayVerdict::Unclear((*reason).to_owned()),
     }
-    let endpoint = &first.endpoint;
-    silent.map_or_else(
-        || Finding::ok(format!("{endpoint} answers")).found(endpoint),
-        Finding::skip,
-    )
 }
 
 /// Returns the replay endpoint that the engine announces for its first rank.

@@ -133,7 +133,7 @@ struct TimeoutPair {
     costs: Option<&'static str>,
 }
 
-fn timers(settings: &Settings) -> Finding {
+fn timeout_pairs(settings: &Settings) -> [TimeoutPair; 5] {
     let (request, checks, retry) = (&settings.request, &settings.health_checks, &settings.retry);
     let pair = |(short, is), (long, than), costs| TimeoutPair {
         short,
@@ -143,7 +143,7 @@ fn timers(settings: &Settings) -> Finding {
         costs,
     };
     let whole = ("request.timeout", request.timeout);
-    let pairs = [
+    [
         pair(
             ("request.connect_timeout", request.connect_timeout),
             whole,
@@ -169,16 +169,21 @@ fn timers(settings: &Settings) -> Finding {
             ("server.keep_alive", settings.server.keep_alive),
             None,
         ),
-    ];
+    ]
+}
+
+fn timers(settings: &Settings) -> Finding {
     let Some(TimeoutPair {
         short,
         is,
         long,
         than,
         costs,
-    }) = pairs.into_iter().find(|pair| pair.is > pair.than)
+    }) = timeout_pairs(settings)
+        .into_iter()
+        .find(|pair| pair.is > pair.than)
     else {
-        return if checks.enabled {
+        return if settings.health_checks.enabled {
             Finding::ok("no time limit makes another one pointless")
         } else {
             let message =

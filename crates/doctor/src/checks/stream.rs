@@ -51,7 +51,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, findings: &mut Findings) {
 fn sequence(heard: &[&PublisherObservation]) -> Finding {
     let missed: u64 = heard
         .iter()
-        .map(|heard| heard.missed)
+        .map(|heard| heard.numbers.missed)
         .fold(0, u64::saturating_add);
     let unreadable: u64 = heard.iter().map(|heard| heard.unreadable).sum();
     let batches: u64 = heard.iter().map(|heard| heard.batches).sum();
@@ -73,7 +73,7 @@ fn sequence(heard: &[&PublisherObservation]) -> Finding {
         .found(unreadable)
         .expected(0);
     }
-    if heard.iter().any(|heard| heard.unnumbered > 0) {
+    if heard.iter().any(|heard| heard.numbers.unnumbered > 0) {
         let fix = "use a publisher that numbers its batches (three frames)";
         return Finding::warn("batches carry no number: a lost one is never noticed", fix);
     }
@@ -215,13 +215,13 @@ mod tests {
     #[test]
     fn lost_and_undecodable_batches_fail_the_sequence_check() {
         let mut scene = CheckFixture::healthy();
-        scene.heard().missed = 2;
+        scene.heard().numbers.missed = 2;
         assert_eq!(scene.failed(), ["sequence"]);
         let mut scene = CheckFixture::healthy();
         scene.heard().unreadable = 1;
         assert_eq!(scene.failed(), ["sequence"]);
         let mut scene = CheckFixture::healthy();
-        scene.heard().unnumbered = 1;
+        scene.heard().numbers.unnumbered = 1;
         assert_eq!(scene.check("sequence").status, CheckStatus::Warn);
     }
 

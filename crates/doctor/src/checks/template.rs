@@ -23,17 +23,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
             false => "the engine renders none of the chats tried",
         });
     }
-    let fix = match &subject.settings.models.get(&meeting.base).chat_template {
-        ChatTemplateSetting::File(file) => format!(
-            "start the engine with --chat-template {file}, or set models.entries[{:?}].chat_template to the engine's own",
-            meeting.base,
-            file = file.display()
-        ),
-        ChatTemplateSetting::Auto => format!(
-            "set models.entries[{:?}].chat_template to the file that the engine was started with (--chat-template), or start the engine without it",
-            meeting.base
-        ),
-    };
+    let fix = fix(subject, meeting);
     // Features of every chat come first: they decide.
     let (plain, special): (Vec<&observe::TokenCase>, Vec<_>) =
         accepted.iter().copied().partition(|one| one.plain);
@@ -46,18 +36,41 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
         );
         return with_pieces(Finding::fail(message, fix), one);
     }
-    let unrendered = |chats: &[&observe::TokenCase]| {
-        chats
-            .iter()
-            .find_map(|one| Some((one.name, one.own.as_ref().err()?.clone())))
-    };
     if let Some((name, reason)) = unrendered(&plain) {
         return Finding::fail(
             format!("{name} cannot be rendered here as the engine does: {reason}"),
             fix,
         );
     }
-    if let Some((one, difference)) = first_differing(&special) {
+    if let Some(finding) = special_differs(&special, &fix) {
+        return finding;
+    }
+    let digest = meeting
+        .artefacts
+        .prompt
+        .as_ref()
+        .and_then(|prompt| prompt.template_digest());
+    let finding = Finding::ok(format!("{} chats are rendered alike", accepted.len()));
+    digest.map_or(finding.clone(), |digest| finding.found(digest))
+}
+
+fn fix(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> String {
+    match &subject.settings.models.get(&meeting.base).chat_template {
+        ChatTemplateSetting::File(file) => format!(
+            "start the engine with --chat-template {file}, or set models.entries[{:?}].chat_template to the engine's own",
+            meeting.base,
+            file = file.display()
+        ),
+        ChatTemplateSetting::Auto => format!(
+            "set models.entries[{:?}].chat_template to the file that the engine was started with (--chat-template), or start the engine without it",
+            meeting.base
+        ),
+    }
+}
+
+/// Reports a difference in chats with features that not every chat has.
+fn special_differs(special: &[&observe::TokenCase], fix: &str) -> Option<Finding> {
+    if let Some((one, difference)) = first_differing(special) {
         let names: Vec<&str> = special
             .iter()
             .filter(|one| difference_of(one))
@@ -67,21 +80,22 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
             "plain chats are rendered alike, those with {} are not: {difference}",
             names.join(", with ")
         );
-        return with_pieces(Finding::warn(message, fix), one);
+        return Some(with_pieces(Finding::warn(message, fix), one));
     }
-    if let Some((name, reason)) = unrendered(&special) {
-        let message = format!(
+    let (name, reason) = unrendered(special)?;
+    Some(Finding::warn(
+        format!(
             "{name} is rendered by the engine and not here: such chats are compared as text ({reason})"
-        );
-        return Finding::warn(message, fix);
-    }
-    let digest = meeting
-        .artefacts
-        .prompt
-        .as_ref()
-        .and_then(|prompt| prompt.template_digest());
-    let finding = Finding::ok(format!("{} chats are rendered alike", accepted.len()));
-    digest.map_or(finding.clone(), |digest| finding.found(digest))
+        ),
+        fix,
+    ))
+}
+
+/// Returns the first chat that only the engine renders, and the reason.
+fn unrendered<'a>(chats: &[&'a observe::TokenCase]) -> Option<(&'a str, &'a str)> {
+    chats
+        .iter()
+        .find_map(|one| Some((one.name, one.own.as_ref().err()?.as_str())))
 }
 
 fn first_differing<'a>(

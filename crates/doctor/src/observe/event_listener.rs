@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use config::Settings;
-use fleet::{EventEndpoint, WorkerProbe};
+use fleet::EventEndpoint;
 use kv_blocks::{
     BlockSize, DpRank, IndexUpdate, Namespace, PromptIdentity, Target, Tier, WorkerId,
 };
@@ -16,7 +16,7 @@ use net::Clock;
 use tokio::{sync::watch, task::JoinHandle};
 use zmtp::{Endpoint, Limits, Sub, SubEvent};
 
-use super::Budget;
+use super::ProbeSession;
 use crate::SCHEME;
 
 /// Memory for one publisher's blocks, in bytes: blocks beyond it are not indexed.
@@ -49,12 +49,7 @@ pub(crate) struct PublisherObservation {
     pub(crate) usable_stores: u64,
     /// Topics, in the order of their first message.
     pub(crate) topics: Vec<String>,
-    /// The last batch's number.
-    pub(crate) last_seq: Option<u64>,
-    /// Missing batch numbers.
-    pub(crate) missed: u64,
-    /// Batches without a number.
-    pub(crate) unnumbered: u64,
+    pub(crate) numbers: BatchNumbers,
     /// Ranks named by batches.
     pub(crate) ranks: BTreeSet<u32>,
     /// Tokens per block of the last device store, or of the first one elsewhere.
@@ -65,6 +60,17 @@ pub(crate) struct PublisherObservation {
     pub(crate) partial_groups: BTreeSet<String>,
     /// Age of the last batch by both clocks, in seconds; negative: its time is in the future.
     pub(crate) age_s: Option<f64>,
+}
+
+/// The numbers of a publisher's batches.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct BatchNumbers {
+    /// The last batch's.
+    pub(crate) last: Option<u64>,
+    /// Missing numbers.
+    pub(crate) missed: u64,
+    /// Batches without a number.
+    pub(crate) unnumbered: u64,
 }
 
 /// Connection state of a publisher.
@@ -106,21 +112,19 @@ impl EventListener {
     pub(crate) fn open(
         place: EventEndpoint,
         followed: bool,
-        meeting: &WorkerProbe,
         settings: &Settings,
-        budget: Budget,
-        clock: Clock,
+        session: ProbeSession<'_>,
     ) -> Self {
         let index = KvIndex::new(IndexSettings {
             scheme: SCHEME,
             memory_budget: INDEX_BYTES,
             ..IndexSettings::default()
         });
-        let (index, model) = (Arc::new(index), Arc::clone(&meeting.base));
+        let (index, model) = (Arc::new(index), Arc::clone(&session.meeting.base));
         let (sender, heard) = watch::channel(PublisherObservation::default());
         let limits = Limits {
             max_message: settings.kv_events.max_message,
-            handshake_timeout: budget.events,
+            handshake_timeout: session.budget.events,
             ..Limits::default()
         };
         // All topics are subscribed: otherwise a wrong topic looks like a silent publisher.
@@ -135,7 +139,7 @@ impl EventListener {
                     index: Arc::clone(&index),
                     model: Arc::clone(&model),
                     normaliser: Normaliser::default(),
-                    clock,
+                    clock: session.clock,
                 };
                 Some(tokio::spawn(listener.run(sub)))
             }
@@ -236,7 +240,7 @@ impl RecordingSink {
                 SubEvent::Connected { .. } => self.sender.send_modify(|heard| {
                     heard.link = LinkStatus::Connected;
                     // Batches before a reconnect do not count as missed.
-                    heard.last_seq = None;
+                    heard.numbers.last = None;
                 }),
                 SubEvent::Message { frames, .. } => self.message(&frames),
                 SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason } => {
@@ -261,7 +265,7 @@ impl RecordingSink {
         let now_s = self.clock.unix_ms() as f64 / 1e3;
         let mut heard = self.sender.borrow().clone();
         heard.batches += 1;
-        heard.number(live.seq);
+        heard.numbers.record(live.seq);
         heard.age_s = batch.ts.map(|ts| now_s - ts).or(heard.age_s);
         if let Some(rank) = batch.dp_rank
             && heard.ranks.len() < MOST_NAMES
@@ -299,21 +303,23 @@ impl RecordingSink {
     }
 }
 
-impl PublisherObservation {
-    fn number(&mut self, seq: Option<u64>) {
+impl BatchNumbers {
+    fn record(&mut self, seq: Option<u64>) {
         let Some(seq) = seq else {
             self.unnumbered += 1;
             return;
         };
         if let Some(missed) = self
-            .last_seq
+            .last
             .and_then(|last| seq.checked_sub(last.saturating_add(1)))
         {
             self.missed = self.missed.saturating_add(missed);
         }
-        self.last_seq = Some(seq);
+        self.last = Some(seq);
     }
+}
 
+impl PublisherObservation {
     /// Returns a topic's index in the list; `None` if the list is full.
     fn topic(&mut self, topic: String) -> Option<u32> {
         let known = self.topics.iter().position(|known| *known == topic);

@@ -11,6 +11,7 @@ mod probes;
 mod publisher_binding;
 mod replays;
 mod request;
+mod session;
 mod tokens;
 
 #[cfg(test)]
@@ -26,6 +27,8 @@ pub(crate) use address::PortOccupant;
 pub(crate) use announcements::AnnouncedBlocks;
 pub(crate) use budget::Budget;
 pub(crate) use engine_client::EngineClient;
+#[cfg(test)]
+pub(crate) use event_listener::BatchNumbers;
 pub(crate) use event_listener::{LinkStatus, PublisherObservation, StreamObservation};
 pub(crate) use probe_reply::ProbeReply;
 pub(crate) use prober::PromptForm;
@@ -33,6 +36,7 @@ pub(crate) use probes::{OwnPrompt, ProbeOutcome, ProbeResults};
 pub(crate) use publisher_binding::PublisherBinding;
 pub(crate) use replays::{ReplayAnswer, ReplayObservation};
 pub(crate) use request::ObservationRequest;
+pub(crate) use session::ProbeSession;
 pub(crate) use tokens::{EngineTokenization, TokenCase, TokenComparison, first_difference};
 
 use crate::{
@@ -75,88 +79,90 @@ pub(crate) async fn observe(
     let ObservationRequest {
         settings,
         worker,
-        id,
-        meetings,
         probe,
+        ..
     } = asked;
     let mut budget = Budget::of(timeout);
     let mut seen = WorkerObservation::default();
-    let url = match worker.url.parse::<WorkerUrl>() {
+    let url = match reach(&asked, budget).await {
         Ok(url) => url,
-        Err(error) => {
-            return WorkerObservation {
-                unreachable: Some(error.to_string()),
-                ..seen
-            };
+        Err(reason) => {
+            seen.unreachable = Some(reason);
+            return seen;
         }
     };
-    let url = match TrustCache::default().attach(url, &worker.tls) {
-        Ok(url) => url,
-        Err(error) => {
-            return WorkerObservation {
-                unreachable: Some(error.to_string()),
-                ..seen
-            };
-        }
-    };
-    if let Err(error) = net::dial(&url, budget.at_most(settings.request.connect_timeout)).await {
-        return WorkerObservation {
-            unreachable: Some(error.to_string()),
-            ..seen
-        };
-    }
     let engine = EngineClient::new(
         url.clone(),
         worker.engine.unwrap_or(fleet::EngineKind::Generic),
         worker.api_key.as_ref(),
     );
-    let met_at = Instant::now();
-    let (health, meeting) = tokio::join!(
-        within(budget.at_most(budget.request), meetings.health(id)),
-        // Its requests have that limit; loading a tokenizer, which is part of it, is not limited.
-        meetings.probe(id, budget.at_most(budget.request)),
-    );
-    budget.give_back(met_at.elapsed());
+    // On the heap: a whole probe is part of it.
+    let (health, meeting) = Box::pin(meet(&asked, &mut budget)).await;
     (seen.health, seen.probe) = (Some(health), Some(meeting));
     let Some(Ok(meeting)) = &seen.probe else {
         seen.instead = address::identify_service(&engine, &url, budget).await;
         return seen;
     };
-    if meeting
-        .announced
-        .as_ref()
-        .is_some_and(|announced| !announced.is_empty())
-    {
+    if meeting.announced.iter().flatten().next().is_some() {
         seen.bound = publisher_binding::query(&engine, budget).await;
     }
 
+    let session = ProbeSession {
+        meeting,
+        budget,
+        clock,
+    };
     let mut ears: Vec<EventListener> = places(meeting)
         .into_iter()
-        .map(|(place, followed)| {
-            EventListener::open(place, followed, meeting, settings, budget, clock)
-        })
+        .map(|(place, followed)| EventListener::open(place, followed, settings, session))
         .collect();
-    seen.tokens = tokens::compare(&engine, meeting, probe, budget, clock).await;
+    seen.tokens = tokens::compare(&engine, session, probe).await;
     for ear in &mut ears {
         ear.wait_connected(budget.at_most(budget.events)).await;
     }
     let tokenizes = seen.tokens.has_route == Some(true);
-    let mut prober = Prober::new(
-        &engine,
-        meeting,
-        tokenizes,
-        probes::first_rank(meeting),
-        budget,
-        clock,
-    );
+    let mut prober = Prober::new(&engine, session, tokenizes, probes::first_rank(meeting));
     if probe == ProbeMode::Send {
-        seen.probes = probes::begin(&mut prober, asked, meeting, &ears, budget).await;
+        seen.probes = probes::begin(&mut prober, asked, &ears).await;
     }
     // Runs before the further requests, so that the time they use is not missing here.
     seen.replays = replays::query(&ears, settings, budget).await;
-    probes::send_further(&mut seen.probes, &prober, meeting, &ears, budget).await;
+    probes::send_further(&mut seen.probes, &prober, &ears).await;
     seen.streams = ears.into_iter().map(EventListener::close).collect();
     seen
+}
+
+/// Returns the worker's address, once a connection to it was opened.
+async fn reach(asked: &ObservationRequest<'_>, budget: Budget) -> Result<WorkerUrl, String> {
+    let worker = asked.worker;
+    let url = worker
+        .url
+        .parse::<WorkerUrl>()
+        .map_err(|error| error.to_string())?;
+    let url = TrustCache::default()
+        .attach(url, &worker.tls)
+        .map_err(|error| error.to_string())?;
+    let limit = budget.at_most(asked.settings.request.connect_timeout);
+    match net::dial(&url, limit).await {
+        Ok(_) => Ok(url),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Checks the worker's health and probes it.
+async fn meet(
+    asked: &ObservationRequest<'_>,
+    budget: &mut Budget,
+) -> (Result<(), String>, Result<WorkerProbe, String>) {
+    let (meetings, id) = (asked.meetings, asked.id);
+    let met_at = Instant::now();
+    let met = tokio::join!(
+        within(budget.at_most(budget.request), meetings.health(id)),
+        // Its requests have that limit; loading a tokenizer, which is part of it, is not limited.
+        meetings.probe(id, budget.at_most(budget.request)),
+    );
+    budget.give_back(met_at.elapsed());
+    met
 }
 
 /// Returns the publishers to follow: those that the router would follow, and those announced

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use kv_events::{
     frames::encode_live,
-    vllm::{EventLayout, HashForm, WireEvent, WireHash, WireStored, encode},
+    vllm::{EventEncoding, WireEvent, WireHash, WireStored, encode},
 };
 use net::Clock;
 use zmtp::{Pub, PubSettings};
 
 use super::{
-    Budget,
+    Budget, ProbeSession,
     announcements::{self, ExpectedAnnouncement},
     event_listener::{EventListener, LinkStatus, PublisherObservation},
 };
@@ -28,14 +28,12 @@ async fn listening(topic: &str) -> (Pub, EventListener) {
     let mut place = scene.meeting().streams[0].clone();
     (place.endpoint, place.topic) = (endpoint.to_string(), topic.to_owned());
     let settings = fixture::settings("");
-    let mut ear = EventListener::open(
-        place,
-        true,
-        scene.meeting(),
-        &settings,
-        Budget::of(PATIENCE),
-        Clock::system(),
-    );
+    let session = ProbeSession {
+        meeting: scene.meeting(),
+        budget: Budget::of(PATIENCE),
+        clock: Clock::system(),
+    };
+    let mut ear = EventListener::open(place, true, &settings, session);
     ear.wait_connected(PATIENCE).await;
     assert!(ear.connected());
     publisher
@@ -55,7 +53,7 @@ fn stored(hash: u64, parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
         block_size: u32::try_from(tokens.len()).expect("a short block"),
         ..WireStored::default()
     });
-    encode(1.0, Some(0), &[event], EventLayout::Map, HashForm::Int)
+    encode(1.0, Some(0), &[event], EventEncoding::CURRENT)
 }
 
 async fn heard(
@@ -78,7 +76,7 @@ async fn nonsense_is_counted_and_what_follows_is_still_heard() {
     publisher.send(&encode_live(b"", 4, &stored(7, None, &[1, 2])));
     let found = heard(&mut ear, |heard| heard.batches == 1).await;
     assert_eq!(
-        (found.unreadable, found.stores, found.last_seq),
+        (found.unreadable, found.stores, found.numbers.last),
         (3, 1, Some(4))
     );
     assert_eq!(found.block_size.map(|size| size.tokens()), Some(2));
@@ -93,7 +91,11 @@ async fn numbers_left_out_are_counted_and_a_restart_is_not_one() {
     publisher.send(&[Vec::new(), stored(8, None, &[1, 2])]);
     let found = heard(&mut ear, |heard| heard.batches == 7).await;
     assert_eq!(
-        (found.missed, found.unnumbered, found.last_seq),
+        (
+            found.numbers.missed,
+            found.numbers.unnumbered,
+            found.numbers.last
+        ),
         (2, 1, Some(1))
     );
 }
@@ -150,7 +152,7 @@ async fn blocks_of_an_adapter_are_not_the_base_models() {
     publisher.send(&encode_live(
         b"",
         0,
-        &encode(1.0, Some(0), &[event], EventLayout::Map, HashForm::Int),
+        &encode(1.0, Some(0), &[event], EventEncoding::CURRENT),
     ));
     let ears = [ear];
     let name: Arc<str> = "ad1".into();
@@ -219,8 +221,7 @@ async fn blocks_on_unknown_media_and_blocks_without_tokens_are_heard_as_such() {
             1.0,
             Some(0),
             &[WireEvent::Stored(stored)],
-            EventLayout::Map,
-            HashForm::Int,
+            EventEncoding::CURRENT,
         )
     };
     publisher.send(&encode_live(b"", 0, &event(&[], "GPU")));
@@ -244,14 +245,12 @@ async fn a_port_where_nobody_listens_is_known_at_once() {
     let mut place = scene.meeting().streams[0].clone();
     place.endpoint = "tcp://127.0.0.1:1".to_owned();
     let settings = fixture::settings("");
-    let mut ear = EventListener::open(
-        place,
-        true,
-        scene.meeting(),
-        &settings,
-        Budget::of(PATIENCE),
-        Clock::system(),
-    );
+    let session = ProbeSession {
+        meeting: scene.meeting(),
+        budget: Budget::of(PATIENCE),
+        clock: Clock::system(),
+    };
+    let mut ear = EventListener::open(place, true, &settings, session);
     ear.wait_connected(PATIENCE).await;
     assert!(
         matches!(ear.close().heard.link, LinkStatus::Unreachable(reason) if reason.contains("refused"))

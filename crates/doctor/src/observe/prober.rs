@@ -2,12 +2,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use fleet::WorkerProbe;
-use net::Clock;
 use serde_json::{Value, json};
 
 use super::{
-    Budget,
+    ProbeSession,
     engine_client::{EngineCallError, EngineClient},
     probe_reply::ProbeReply,
     tokens,
@@ -55,32 +53,26 @@ const MANNERS: [PromptOptions; 4] = [
 #[derive(Clone, Copy)]
 pub(super) struct Prober<'a> {
     engine: &'a EngineClient,
-    probe: &'a WorkerProbe,
+    pub(super) session: ProbeSession<'a>,
     /// Whether the engine answers `/tokenize`.
     tokenizes: bool,
     /// Rank of all requests, if there are several ranks.
     rank: Option<u32>,
-    budget: Budget,
-    clock: Clock,
     options: PromptOptions,
 }
 
 impl<'a> Prober<'a> {
     pub(super) fn new(
         engine: &'a EngineClient,
-        meeting: &'a WorkerProbe,
+        session: ProbeSession<'a>,
         tokenizes: bool,
         rank: Option<u32>,
-        budget: Budget,
-        clock: Clock,
     ) -> Self {
         Self {
             engine,
-            probe: meeting,
+            session,
             tokenizes,
             rank,
-            budget,
-            clock,
             options: MANNERS[0],
         }
     }
@@ -133,7 +125,8 @@ impl<'a> Prober<'a> {
         text: &str,
         extra: Value,
     ) -> Result<ProbeReply, EngineCallError> {
-        let mut body = json!({"model": &*self.probe.base, "max_tokens": 1, "temperature": 0});
+        let mut body =
+            json!({"model": &*self.session.meeting.base, "max_tokens": 1, "temperature": 0});
         let path = match self.options.form {
             PromptForm::Text => {
                 body["prompt"] = text.into();
@@ -150,7 +143,7 @@ impl<'a> Prober<'a> {
         if let (Value::Object(body), Value::Object(extra)) = (&mut body, extra) {
             body.extend(extra);
         }
-        let limit = self.budget.at_most(self.budget.request);
+        let limit = self.session.budget.at_most(self.session.budget.request);
         self.engine
             .post(path, &body, self.rank, limit)
             .await
@@ -169,18 +162,24 @@ impl<'a> Prober<'a> {
             PromptForm::Text => json!({"prompt": text, "add_special_tokens": true}),
             PromptForm::Chat => json!({"messages": messages(text)}),
         };
-        tokens::ids_of(self.engine, &self.probe.base, question, self.budget).await
+        tokens::ids_of(
+            self.engine,
+            &self.session.meeting.base,
+            question,
+            self.session.budget,
+        )
+        .await
     }
 
     /// Returns the ids of a prompt by our tokenizer and template.
     pub(super) fn own_ids(&self, text: &str) -> Option<Vec<u32>> {
-        let own = self.probe.artefacts.prompt.as_deref()?;
+        let own = self.session.meeting.artefacts.prompt.as_deref()?;
         match self.options.form {
             PromptForm::Text => own.text_tokens(text, true).ok(),
             PromptForm::Chat => tokens::own_chat(
                 own,
                 &json!({"messages": messages(text)}),
-                self.clock.unix_s(),
+                self.session.clock.unix_s(),
             )
             .ok(),
         }

@@ -9,7 +9,7 @@ use kv_blocks::BlockSize;
 use serde_json::json;
 
 use super::{
-    Budget, ObservationRequest,
+    ObservationRequest,
     announcements::{self, AnnouncedBlocks, ExpectedAnnouncement},
     budget::NO_TIME,
     engine_client::EngineCallError,
@@ -141,20 +141,15 @@ pub(super) fn first_rank(meeting: &WorkerProbe) -> Option<u32> {
 pub(super) async fn begin(
     prober: &mut Prober<'_>,
     asked: ObservationRequest<'_>,
-    meeting: &WorkerProbe,
     ears: &[EventListener],
-    budget: Budget,
 ) -> ProbeResults {
-    let mut seen = ProbeResults::default();
-    let unfit = |reason: String| ProbeResults {
-        outcome: ProbeOutcome::Unfit(reason),
-        ..ProbeResults::default()
-    };
+    let (meeting, budget) = (prober.session.meeting, prober.session.budget);
     let longest = meeting.models.first().and_then(|model| model.max_model_len);
-    let (first, second) = match lengths(asked.worker.block_size, meeting.block_size, longest) {
+    let lengths = match lengths(asked.worker.block_size, meeting.block_size, longest) {
         Ok(lengths) => lengths,
         Err(reason) => return unfit(reason),
     };
+    let mut seen = ProbeResults::default();
     for attempt in 1..=ATTEMPTS {
         if budget.is_spent() {
             if attempt == 1 {
@@ -162,39 +157,15 @@ pub(super) async fn begin(
             }
             break;
         }
-        let text = words(&nonce(), second);
-        let start = words_of(&text, first);
         let before = announcements::stores(ears);
-        let begun = if attempt == 1 {
-            prober.begin(&start).await
-        } else {
-            prober.ask(&start, json!({})).await
-        };
-        let replies = match begun {
-            Ok(first) => prober
-                .ask(&text, json!({}))
-                .await
-                .map(|second| (first, second)),
-            Err(refusal) => Err(refusal),
-        };
-        (seen.first, seen.second) = match replies {
-            Ok(replies) => replies,
-            Err(EngineCallError::Failed(reason)) => {
-                return ProbeResults {
-                    outcome: ProbeOutcome::Failed(reason),
-                    ..seen
-                };
-            }
-            Err(refused) => return unfit(refused.into_text()),
-        };
-        (seen.outcome, seen.form) = (ProbeOutcome::Answered, prober.form());
-        seen.own = own_prompt(prober, meeting, &start, &text);
-        seen.text.clone_from(&text);
+        if let Err(error) = send_pair(prober, attempt, lengths, &mut seen).await {
+            return without_answer(seen, error);
+        }
         // An engine without prefix caching publishes nothing.
         if meeting.prefix_caching == Some(false) {
             break;
         }
-        let ids = prober.engine_ids(&seen.second, &text).await;
+        let ids = prober.engine_ids(&seen.second, &seen.text).await;
         let guess = seen
             .own
             .as_ref()
@@ -227,6 +198,46 @@ pub(super) async fn begin(
     seen
 }
 
+fn without_answer(seen: ProbeResults, error: EngineCallError) -> ProbeResults {
+    match error {
+        EngineCallError::Failed(reason) => ProbeResults {
+            outcome: ProbeOutcome::Failed(reason),
+            ..seen
+        },
+        refused => unfit(refused.into_text()),
+    }
+}
+
+fn unfit(reason: String) -> ProbeResults {
+    ProbeResults {
+        outcome: ProbeOutcome::Unfit(reason),
+        ..ProbeResults::default()
+    }
+}
+
+/// Sends both requests with a new prompt of these lengths; the first attempt finds the form in
+/// which the engine takes it.
+async fn send_pair(
+    prober: &mut Prober<'_>,
+    attempt: u32,
+    (first, second): (u32, u32),
+    seen: &mut ProbeResults,
+) -> Result<(), EngineCallError> {
+    let text = words(&nonce(), second);
+    let start = words_of(&text, first);
+    let first = if attempt == 1 {
+        prober.begin(&start).await?
+    } else {
+        prober.ask(&start, json!({})).await?
+    };
+    let second = prober.ask(&text, json!({})).await?;
+    (seen.first, seen.second) = (first, second);
+    (seen.outcome, seen.form) = (ProbeOutcome::Answered, prober.form());
+    seen.own = own_prompt(prober, &start, &text);
+    seen.text = text;
+    Ok(())
+}
+
 /// Returns the increase of the engine's own counters since the probe.
 async fn counted(asked: ObservationRequest<'_>, meeting: &WorkerProbe) -> Option<(u64, u64)> {
     let (queries, hits) = meeting.prefix_cache?;
@@ -237,13 +248,8 @@ async fn counted(asked: ObservationRequest<'_>, meeting: &WorkerProbe) -> Option
     ))
 }
 
-fn own_prompt(
-    prober: &Prober<'_>,
-    meeting: &WorkerProbe,
-    start: &str,
-    text: &str,
-) -> Option<OwnPrompt> {
-    let own = meeting.artefacts.prompt.as_ref()?;
+fn own_prompt(prober: &Prober<'_>, start: &str, text: &str) -> Option<OwnPrompt> {
+    let own = prober.session.meeting.artefacts.prompt.as_ref()?;
     let (short, long) = (
         own.text_tokens(start, false).ok()?,
         own.text_tokens(text, false).ok()?,
@@ -261,10 +267,9 @@ fn own_prompt(
 pub(super) async fn send_further(
     seen: &mut ProbeResults,
     prober: &Prober<'_>,
-    meeting: &WorkerProbe,
     ears: &[EventListener],
-    budget: Budget,
 ) {
+    let (meeting, budget) = (prober.session.meeting, prober.session.budget);
     if seen.outcome != ProbeOutcome::Answered || budget.is_spent() {
         return;
     }
@@ -289,7 +294,6 @@ pub(super) async fn send_further(
     let further = FurtherProbes {
         prober,
         listeners: ears,
-        budget,
     };
     if let Some(adapter) = meeting.loras.first().filter(|_| !budget.is_spent()) {
         seen.adapter = Some(further.adapter(&adapter.id, &text).await);
@@ -311,7 +315,6 @@ pub(super) async fn send_further(
 struct FurtherProbes<'a> {
     prober: &'a Prober<'a>,
     listeners: &'a [EventListener],
-    budget: Budget,
 }
 
 impl FurtherProbes<'_> {
@@ -370,13 +373,8 @@ impl FurtherProbes<'_> {
     }
 
     async fn wait(&self, announcement: &ExpectedAnnouncement<'_>) -> Option<AnnouncedBlocks> {
-        announcements::wait(
-            self.listeners,
-            announcement,
-            self.budget.events,
-            self.budget,
-        )
-        .await
+        let budget = self.prober.session.budget;
+        announcements::wait(self.listeners, announcement, budget.events, budget).await
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) async fn query(
     let followed = ears.iter().filter(|ear| ear.followed && ear.connected());
     let asks = followed.filter_map(|ear| {
         let endpoint = ear.endpoint.replay_endpoint.clone()?;
-        let last = ear.heard.borrow().last_seq;
+        let last = ear.heard.borrow().numbers.last;
         let rank = ear.endpoint.rank;
         Some(async move {
             let answer = if budget.is_spent() {

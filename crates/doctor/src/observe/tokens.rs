@@ -1,14 +1,12 @@
 //! Compares the engine's token ids with our own, for texts and chats in which tokenizers and
 //! templates usually differ.
 
-use fleet::WorkerProbe;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
-use net::Clock;
 use prompt::{ChatRequest, PromptError, PromptModel};
 use serde_json::{Value, json};
 
 use super::{
-    Budget,
+    Budget, ProbeSession,
     budget::NO_TIME,
     engine_client::{EngineCallError, EngineClient},
     probe_reply::{ProbeReply, ids_in},
@@ -150,15 +148,13 @@ const AS_REQUESTS: usize = 3;
 /// probed.
 pub(crate) async fn compare(
     engine: &EngineClient,
-    meeting: &WorkerProbe,
+    session: ProbeSession<'_>,
     probe: ProbeMode,
-    budget: Budget,
-    clock: Clock,
 ) -> TokenComparison {
     let asking = TokenizeProbe {
         engine,
-        model: &meeting.base,
-        budget,
+        model: &session.meeting.base,
+        budget: session.budget,
     };
     let has_route = match asking.text(TEXTS[0].1, false).await {
         EngineTokenization::Ids(_) => Some(true),
@@ -169,7 +165,7 @@ pub(crate) async fn compare(
         has_route,
         ..TokenComparison::default()
     };
-    let Some(own) = meeting.artefacts.prompt.as_deref() else {
+    let Some(own) = session.meeting.artefacts.prompt.as_deref() else {
         return seen;
     };
     if has_route == Some(true) {
@@ -182,7 +178,7 @@ pub(crate) async fn compare(
         (_, true) => AS_REQUESTS,
         _ => 0,
     };
-    let now_s = clock.unix_s();
+    let now_s = session.clock.unix_s();
     let cases: Vec<BoxFuture<'_, TokenCase>> = chats()
         .into_iter()
         .take(asked)

@@ -221,7 +221,7 @@ fn without_prefix_caching_there_are_no_hits_and_no_events() {
         (
             stats.queried_tokens,
             stats.device_hit_tokens,
-            stats.blocks_cached
+            stats.blocks.cached
         ),
         (0, 0, 0)
     );
@@ -282,7 +282,7 @@ fn a_full_host_tier_drops_its_oldest_block() {
         bench.submit(request(u64::from(kind), &tokens(kind, 13), 1));
         bench.run();
     }
-    assert_eq!(bench.engine.stats().host_blocks, 2);
+    assert_eq!(bench.engine.stats().blocks.host, 2);
     assert!(bench.batches.concat().iter().any(|event| matches!(
         event,
         CacheEvent::Removed {
@@ -346,7 +346,7 @@ proptest! {
             }
         }
         bench.run();
-        prop_assert_eq!(bench.engine.stats().blocks_used, 0);
+        prop_assert_eq!(bench.engine.stats().blocks.used, 0);
         // Changes since the last step are published with the next one.
         bench.submit(request(9_999, &[1], 1));
         bench.run();

@@ -18,7 +18,7 @@ fn a_request_gets_one_token_per_step_and_ends_with_its_finish_reason() {
     let finishes: Vec<_> = bench.emitted.iter().map(|token| token.finish).collect();
     assert_eq!(finishes, [None, None, Some(Finish::Length)]);
     assert_eq!(bench.engine.stats().finished, 1);
-    assert_eq!(bench.engine.stats().blocks_used, 0);
+    assert_eq!(bench.engine.stats().blocks.used, 0);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn an_abort_during_a_step_frees_its_blocks_and_yields_no_token() {
     );
     assert!(!bench.engine.abort(RequestId(1)), "it is gone");
     bench.run();
-    assert_eq!(bench.engine.stats().blocks_used, 0);
+    assert_eq!(bench.engine.stats().blocks.used, 0);
     assert_eq!(
         (bench.engine.stats().finished, bench.engine.stats().aborted),
         (1, 1)

@@ -21,7 +21,7 @@ use super::{
     messages::{self, MessageReply},
     reply::{FinishedGeneration, ReplyFormat, RunningChoice},
     request::{self, GenerationBody},
-    responses::{self, ResponseReply},
+    responses::{self, ResponseHead, ResponseReply},
     shape::{KvOffer, ReplyShape},
     stream::{BrokenEnd, SseReply, broken_body},
     transfer::Transfer,
@@ -69,6 +69,14 @@ enum ApiContext {
     Message,
 }
 
+/// What a request says beside its body, checked.
+pub(super) struct GenerationHead<'a> {
+    pub(super) dialect: ChatApi,
+    pub(super) headers: &'a HeaderMap,
+    pub(super) model: String,
+    pub(super) transfer: Transfer,
+}
+
 async fn begin(
     state: &Arc<ServerState>,
     dialect: ChatApi,
@@ -97,7 +105,7 @@ async fn begin(
         ));
     }
     let priority = body.priority.unwrap_or(0);
-    if priority != 0 && state.config.scheduling == Scheduling::Arrival {
+    if priority != 0 && state.config.batch.scheduling == Scheduling::Arrival {
         return Err(SimApiError::bad_request(
             format!("Got priority {priority}, but this engine does not schedule by priority."),
             "priority",
@@ -108,9 +116,15 @@ async fn begin(
         .clone()
         .unwrap_or_default()
         .transfer(state.config.role)?;
-    let reply = reply_of(state, dialect, headers, &model, &body, frame, transfer)?;
+    let head = GenerationHead {
+        dialect,
+        headers,
+        model,
+        transfer,
+    };
+    let reply = reply_of(state, &head, &body, frame)?;
     let stream = body.stream.unwrap_or(false);
-    let lines = lines::start(state, dialect, headers, &model, body, transfer).await?;
+    let lines = lines::start(state, &head, body).await?;
     Ok(StartedGenerations {
         reply,
         stream,
@@ -120,20 +134,26 @@ async fn begin(
 
 fn reply_of(
     state: &Arc<ServerState>,
-    dialect: ChatApi,
-    headers: &HeaderMap,
-    model: &str,
+    head: &GenerationHead<'_>,
     body: &GenerationBody,
     frame: ApiContext,
-    transfer: Transfer,
 ) -> Result<Box<dyn ReplyFormat>, SimApiError> {
-    let (state, model, created) = (Arc::clone(state), model.to_owned(), state.clock.unix_s());
+    let GenerationHead {
+        dialect,
+        headers,
+        transfer,
+        ..
+    } = *head;
+    let (state, model) = (Arc::clone(state), head.model.clone());
+    let created = state.clock.unix_s();
     Ok(match frame {
         ApiContext::Response(frame) => Box::new(ResponseReply::new(
             Arc::clone(&state),
-            bare_id(&state, headers),
-            created,
-            model,
+            ResponseHead {
+                id: bare_id(&state, headers),
+                created,
+                model,
+            },
             *frame,
         )),
         ApiContext::Message => Box::new(MessageReply::new(
@@ -142,26 +162,19 @@ fn reply_of(
             model,
         )),
         ApiContext::OpenAi => {
-            let block_tokens = state.config.block_size.tokens();
-            let engine_id = || format!("sim-{:x}-{:x}", state.config.seed, state.started_unix_s);
+            let kind = if dialect == ChatApi::Chat {
+                "chatcmpl"
+            } else {
+                "cmpl"
+            };
             Box::new(ReplyShape {
-                offers: (transfer == Transfer::Leaves).then(|| KvOffer {
-                    engine_id: engine_id(),
-                    block_tokens,
-                }),
+                offers: (transfer == Transfer::Leaves).then(|| kv_offer(&state)),
                 dialect,
-                id: reply_id(
-                    &state,
-                    if dialect == ChatApi::Chat {
-                        "chatcmpl"
-                    } else {
-                        "cmpl"
-                    },
-                    headers,
-                ),
+                id: reply_id(&state, kind, headers),
                 created,
                 model,
-                return_token_ids: body.return_token_ids.unwrap_or(false) && state.config.token_ids,
+                return_token_ids: body.return_token_ids.unwrap_or(false)
+                    && state.config.api.token_ids,
                 include_usage: body
                     .stream_options
                     .as_ref()
@@ -173,6 +186,13 @@ fn reply_of(
             })
         }
     })
+}
+
+fn kv_offer(state: &ServerState) -> KvOffer {
+    KvOffer {
+        engine_id: format!("sim-{:x}-{:x}", state.config.seed, state.started_unix_s),
+        block_tokens: state.config.cache.block_size.tokens(),
+    }
 }
 
 async fn reply(

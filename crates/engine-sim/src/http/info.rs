@@ -11,7 +11,7 @@ use super::{SimBody, body};
 /// Returns the base model and its adapters.
 pub(crate) fn models(state: &ServerState) -> Response<SimBody> {
     let config = &state.config;
-    let root = match &config.tokenizer {
+    let root = match &config.tokenizer.folder {
         Some(dir) => dir.display().to_string(),
         None => config.model.clone(),
     };

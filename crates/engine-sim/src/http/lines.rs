@@ -6,13 +6,13 @@ use http::HeaderMap;
 
 use crate::{
     generation::{Generation, GenerationJob},
-    script::{LengthLimit, OpenEnd, ReplyOptions, ReplyScript, Speaker, compose},
+    script::{LengthLimit, OpenEnd, ReplyChoice, ReplyOptions, ReplyScript, Speaker, compose},
     server_state::ServerState,
 };
 
 use super::{
-    SimApiError, chat_api::ChatApi, prompts::prompts, reply::RunningChoice, reply_options,
-    request::GenerationBody, transfer::Transfer,
+    SimApiError, chat_api::ChatApi, generate::GenerationHead, prompts::prompts,
+    reply::RunningChoice, reply_options, request::GenerationBody, transfer::Transfer,
 };
 
 /// Default number of generated tokens in the completions dialect.
@@ -23,67 +23,57 @@ const MOST_CHOICES: u32 = 128;
 /// Starts one generation for each choice of each prompt.
 pub(crate) async fn start(
     state: &Arc<ServerState>,
-    dialect: ChatApi,
-    headers: &HeaderMap,
-    model: &str,
+    head: &GenerationHead<'_>,
     body: GenerationBody,
-    transfer: Transfer,
 ) -> Result<Vec<RunningChoice>, SimApiError> {
-    let choices = body.n.unwrap_or(1);
-    if !(1..=MOST_CHOICES).contains(&choices) {
-        return Err(SimApiError::bad_request(
-            format!("n is {choices}: expected 1 to {MOST_CHOICES}."),
-            "n",
-        ));
-    }
+    let dialect = head.dialect;
+    let choices = choice_count(&body)?;
     let wish = Arc::new(reply_options::wish(&body, dialect)?);
     let params = body.kv_transfer_params.clone().unwrap_or_default();
     let max_tokens = body.max_completion_tokens.or(body.max_tokens);
-    let open_end = match dialect {
-        _ if body.ignore_eos.unwrap_or(false) => OpenEnd::Longest,
-        ChatApi::Responses | ChatApi::Messages => OpenEnd::NaturalWithin,
-        ChatApi::Chat | ChatApi::Completions => OpenEnd::Natural,
-    };
-    let (salt, priority) = (
-        body.cache_salt.as_deref().map(Arc::from),
-        body.priority.unwrap_or(0),
-    );
-    let lora = state.adapter(model).flatten();
-    let rank = wanted_rank(headers)?;
+    let open_end = open_end(dialect, &body);
+    let salt: Option<Arc<str>> = body.cache_salt.as_deref().map(Arc::from);
+    let priority = body.priority.unwrap_or(0);
+    let lora = state.adapter(&head.model).flatten();
+    let rank = wanted_rank(head.headers)?;
+    let transferred = head.transfer == Transfer::Arrives;
     let mut lines = Vec::new();
     for prompt in prompts(Arc::clone(state), dialect, body).await? {
-        if transfer == Transfer::Arrives {
-            params.check(&prompt, state.config.block_size.tokens())?;
+        if transferred {
+            params.check(&prompt, state.config.cache.block_size.tokens())?;
         }
-        let room = state
-            .config
-            .max_model_len
-            .saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX));
+        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        let room = state.config.max_model_len.saturating_sub(prompt_tokens);
         let max_tokens = match dialect {
             ChatApi::Completions => max_tokens.or(Some(COMPLETION_TOKENS.min(room).max(1))),
             _ => max_tokens,
         };
-        for choice in 0..choices {
-            let limit = LengthLimit {
-                max_tokens,
-                open_end,
-                room,
+        let limit = LengthLimit {
+            max_tokens,
+            open_end,
+            room,
+        };
+        for number in 0..choices {
+            let choice = ReplyChoice {
+                prompt: Arc::clone(&prompt),
+                number,
+                limit,
             };
             let job = GenerationJob {
                 max_tokens,
-                script: script(state, &wish, &prompt, choice, limit).await?,
+                script: script(state, &wish, choice).await?,
                 prompt: Arc::clone(&prompt),
                 open_end,
                 lora: lora.clone(),
-                salt: Option::clone(&salt),
+                salt: salt.clone(),
                 rank,
-                transferred: transfer == Transfer::Arrives,
+                transferred,
                 priority,
             };
             let generation = Generation::start(state, job)?;
             lines.push(RunningChoice {
                 index: lines.len(),
-                counts_prompt: choice == 0,
+                counts_prompt: number == 0,
                 generation,
             });
         }
@@ -91,19 +81,36 @@ pub(crate) async fn start(
     Ok(lines)
 }
 
+fn choice_count(body: &GenerationBody) -> Result<u32, SimApiError> {
+    let choices = body.n.unwrap_or(1);
+    if (1..=MOST_CHOICES).contains(&choices) {
+        return Ok(choices);
+    }
+    Err(SimApiError::bad_request(
+        format!("n is {choices}: expected 1 to {MOST_CHOICES}."),
+        "n",
+    ))
+}
+
+fn open_end(dialect: ChatApi, body: &GenerationBody) -> OpenEnd {
+    match dialect {
+        _ if body.ignore_eos.unwrap_or(false) => OpenEnd::Longest,
+        ChatApi::Responses | ChatApi::Messages => OpenEnd::NaturalWithin,
+        ChatApi::Chat | ChatApi::Completions => OpenEnd::Natural,
+    }
+}
+
 /// Returns the script of a reply that is more than the words of seed and prompt. Long replies take
 /// a while, so this runs outside the runtime's threads.
 async fn script(
     state: &Arc<ServerState>,
     wish: &Arc<ReplyOptions>,
-    prompt: &Arc<[u32]>,
-    choice: u32,
-    limit: LengthLimit,
+    choice: ReplyChoice,
 ) -> Result<Option<Arc<ReplyScript>>, SimApiError> {
-    if wish.is_plain() && choice == 0 {
+    if wish.is_plain() && choice.number == 0 {
         return Ok(None);
     }
-    let (state, wish, prompt) = (Arc::clone(state), Arc::clone(wish), Arc::clone(prompt));
+    let (state, wish) = (Arc::clone(state), Arc::clone(wish));
     let composed = tokio::task::spawn_blocking(move || {
         let tokenizer = &state.tokenizer;
         let speaker = Speaker {
@@ -111,7 +118,7 @@ async fn script(
             alphabet: &tokenizer.alphabet,
             seed: state.config.seed,
         };
-        compose(&wish, &speaker, &prompt, choice, limit)
+        compose(&wish, &speaker, &choice)
     });
     composed
         .await

@@ -34,7 +34,7 @@ const METRICS: &[Metric] = &[
         "kv_cache_usage_perc",
         "gauge",
         "KV-cache usage. 1 means 100 percent usage.",
-        |stats| stats.blocks_used as f64 / stats.blocks_total.max(1) as f64,
+        |stats| stats.blocks.used as f64 / stats.blocks.total.max(1) as f64,
     ),
     (
         "prefix_cache_queries_total",
@@ -115,13 +115,16 @@ pub(crate) fn metrics(state: &ServerState) -> Response<SimBody> {
         "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig"
     );
     let _ = writeln!(page, "# TYPE vllm:cache_config_info gauge");
-    let caching = if state.config.prefix_caching {
+    let caching = if state.config.cache.prefix_caching {
         "True"
     } else {
         "False"
     };
     for rank in 0..stats.len() {
-        let (size, blocks) = (state.config.block_size.tokens(), state.config.kv_blocks);
+        let (size, blocks) = (
+            state.config.cache.block_size.tokens(),
+            state.config.cache.kv_blocks,
+        );
         let _ = writeln!(
             page,
             "vllm:cache_config_info{{block_size=\"{size}\",enable_prefix_caching=\"{caching}\",engine=\"{rank}\",num_gpu_blocks=\"{blocks}\"}} 1.0"

@@ -15,6 +15,7 @@ use super::{
     request::{self, GenerationBody},
 };
 
+pub(crate) use object::ResponseHead;
 pub(crate) use reply::ResponseReply;
 pub(crate) use store::ResponseStore;
 

@@ -28,12 +28,8 @@ pub(crate) async fn answer(
             &json!({"error": "Unauthorized"}),
         ));
     }
-    let hidden = path.starts_with("/v1/messages") && !state.config.anthropic;
-    if hidden || state.config.without.contains(&path) {
-        return Ok(body::json(
-            StatusCode::NOT_FOUND,
-            &json!({"detail": "Not Found"}),
-        ));
+    if is_hidden(&state, &path) {
+        return Ok(not_found());
     }
     let get = request.method() == Method::GET || request.method() == Method::HEAD;
     let post = request.method() == Method::POST;
@@ -75,7 +71,7 @@ pub(crate) async fn answer(
             StatusCode::METHOD_NOT_ALLOWED,
             &json!({"detail": "Method Not Allowed"}),
         ),
-        _ => body::json(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"})),
+        _ => not_found(),
     })
 }
 
@@ -108,9 +104,25 @@ const KNOWN: [&str; 25] = [
     "/sim/tokenizer_config.json",
 ];
 
+/// Returns whether this engine is configured to answer as if it did not know the path.
+fn is_hidden(state: &ServerState, path: &str) -> bool {
+    let foreign = path.starts_with("/v1/messages") && !state.config.api.anthropic;
+    foreign
+        || state
+            .config
+            .api
+            .without
+            .iter()
+            .any(|without| without == path)
+}
+
+fn not_found() -> Response<SimBody> {
+    body::json(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"}))
+}
+
 /// Checks the API key. As in vLLM it guards the paths under `/v1`.
 fn is_authorised(state: &ServerState, request: &Request<Incoming>) -> bool {
-    let Some(key) = &state.config.api_key else {
+    let Some(key) = &state.config.api.api_key else {
         return true;
     };
     request

@@ -221,7 +221,7 @@ impl ReplyFormat for ReplyShape {
             "choices": choices,
             "service_tier": null,
             "system_fingerprint": FINGERPRINT,
-            "usage": Usage::of(finished).value(self.state.config.usage_details),
+            "usage": Usage::of(finished).value(self.state.config.api.usage_details),
         });
         if self.dialect == ChatApi::Chat {
             reply["prompt_logprobs"] = Value::Null;
@@ -279,7 +279,7 @@ impl ReplyFormat for ReplyShape {
             return Vec::new();
         }
         let mut chunk = self.chunk(json!([]));
-        chunk["usage"] = usage.value(self.state.config.usage_details);
+        chunk["usage"] = usage.value(self.state.config.api.usage_details);
         chunk["system_fingerprint"] = json!(FINGERPRINT);
         vec![data(&chunk)]
     }

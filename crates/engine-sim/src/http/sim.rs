@@ -28,8 +28,8 @@ pub(crate) fn stats(state: &ServerState) -> Response<SimBody> {
             stats.waiting as u64,
             cached,
             stats.queried_tokens,
-            stats.blocks_used as u64,
-            stats.blocks_cached as u64,
+            stats.blocks.used as u64,
+            stats.blocks.cached as u64,
         ];
         for (sum, own) in sums.iter_mut().zip(own) {
             *sum += own;

@@ -77,72 +77,37 @@ impl LengthLimit {
     }
 }
 
-/// Returns the reply to `prompt`; choice 0 has the model's own words, the others differ.
+/// One choice of the reply to a prompt.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplyChoice {
+    pub(crate) prompt: Arc<[u32]>,
+    /// Choice 0 has the model's own words, the others differ.
+    pub(crate) number: u32,
+    pub(crate) limit: LengthLimit,
+}
+
+/// Returns the script of a choice.
 pub(crate) fn compose(
     wish: &ReplyOptions,
     speaker: &Speaker<'_>,
-    prompt: &[u32],
-    choice: u32,
-    limit: LengthLimit,
+    choice: &ReplyChoice,
 ) -> ReplyScript {
     let seed = speaker
         .seed
-        .wrapping_add(u64::from(choice).wrapping_mul(CHOICE));
-    let stream =
-        |purpose: u64| ReplyStream::new(seed ^ purpose, prompt, Arc::clone(speaker.alphabet));
+        .wrapping_add(u64::from(choice.number).wrapping_mul(CHOICE));
+    let stream = |purpose: u64| {
+        ReplyStream::new(seed ^ purpose, &choice.prompt, Arc::clone(speaker.alphabet))
+    };
+    let filling = || WordSource::new(speaker.model, &stream(FILLING));
     let mut writer = ScriptWriter::new(speaker.model);
     if wish.thinking {
         think(&mut writer, &stream(THOUGHTS));
     }
     let (mut finish, mut calls) = (Finish::Stop, Vec::new());
     match &wish.form {
-        _ if !wish.calls.is_empty() => {
-            let mut words = WordSource::new(speaker.model, &stream(FILLING));
-            for (place, (name, schema)) in wish.calls.iter().enumerate() {
-                let arguments = python_json::spelled(&sample(schema, &mut words));
-                writer.text(
-                    Channel::Hidden,
-                    &format!(
-                        "\n<call>{{\"name\": {}, \"arguments\": ",
-                        Value::from(&**name)
-                    ),
-                );
-                writer.text(Channel::Call(place), &arguments);
-                writer.text(Channel::Hidden, "}</call>");
-                calls.push(ToolCall {
-                    id: words.id(),
-                    name: name.clone(),
-                });
-            }
-        }
-        Some(form) => {
-            let mut words = WordSource::new(speaker.model, &stream(FILLING));
-            let text = match form {
-                ReplyForm::Schema(schema) => python_json::spelled(&sample(schema, &mut words)),
-                ReplyForm::Choice(texts) => texts
-                    .get(words.below(texts.len()))
-                    .cloned()
-                    .unwrap_or_default(),
-            };
-            writer.text(Channel::Content, &text);
-        }
-        None => {
-            let reply = stream(0);
-            let (whole, end) = limit.words(|| reply.natural_len());
-            // Reasoning counts towards a length that the client sets.
-            let left = if end == Finish::Length {
-                whole.saturating_sub(writer.len())
-            } else {
-                whole
-            };
-            finish = end;
-            writer.words(
-                Channel::Content,
-                (0..left.min(limit.room))
-                    .map(|place| reply.token(place))
-                    .collect(),
-            );
-        }
+        _ if !wish.calls.is_empty() => calls = call(&mut writer, &wish.calls, &mut filling()),
+        Some(form) => writer.text(Channel::Content, &filled(form, &mut filling())),
+        None => finish = say(&mut writer, &stream(0), choice.limit),
     }
     let mut script = ReplyScript {
         tokens: Arc::default(),
@@ -156,6 +121,60 @@ pub(crate) fn compose(
     script.texts.truncate(kept);
     script.tokens = writer.tokens.into();
     script
+}
+
+/// Writes the calls, with arguments that fit their schemas.
+fn call(
+    writer: &mut ScriptWriter<'_>,
+    wanted: &[(String, Value)],
+    words: &mut WordSource,
+) -> Vec<ToolCall> {
+    let mut calls = Vec::with_capacity(wanted.len());
+    for (place, (name, schema)) in wanted.iter().enumerate() {
+        let arguments = python_json::spelled(&sample(schema, words));
+        writer.text(
+            Channel::Hidden,
+            &format!(
+                "\n<call>{{\"name\": {}, \"arguments\": ",
+                Value::from(&**name)
+            ),
+        );
+        writer.text(Channel::Call(place), &arguments);
+        writer.text(Channel::Hidden, "}</call>");
+        calls.push(ToolCall {
+            id: words.id(),
+            name: name.clone(),
+        });
+    }
+    calls
+}
+
+fn filled(form: &ReplyForm, words: &mut WordSource) -> String {
+    match form {
+        ReplyForm::Schema(schema) => python_json::spelled(&sample(schema, words)),
+        ReplyForm::Choice(texts) => texts
+            .get(words.below(texts.len()))
+            .cloned()
+            .unwrap_or_default(),
+    }
+}
+
+/// Writes the model's own words; returns the reply's finish reason.
+fn say(writer: &mut ScriptWriter<'_>, reply: &ReplyStream, limit: LengthLimit) -> Finish {
+    let (whole, finish) = limit.words(|| reply.natural_len());
+    // Reasoning counts towards a length that the client sets.
+    let left = if finish == Finish::Length {
+        whole.saturating_sub(writer.len())
+    } else {
+        whole
+    };
+    writer.words(
+        Channel::Content,
+        (0..left.min(limit.room))
+            .map(|place| reply.token(place))
+            .collect(),
+    );
+    finish
 }
 
 fn think(writer: &mut ScriptWriter<'_>, stream: &ReplyStream) {

@@ -94,26 +94,7 @@ impl NatsRequester {
         answers: &ReplaySender,
     ) -> Result<RequestProgress, NatsRequestError> {
         let subject = self.subject.replay();
-        let lost = || NatsRequestError::Lost {
-            subject: subject.clone(),
-        };
-        let inbox = self.client.new_inbox();
-        let subscriber = self
-            .client
-            .subscribe(inbox.clone())
-            .await
-            .map_err(|_| lost())?;
-        let settings = SubscriptionQueueSettings {
-            max_message: self.max_message,
-            max_bytes: self.max_bytes,
-            when_full: WhenFull::End,
-        };
-        let mut intake = SubscriptionQueue::start(subscriber, settings);
-        let body = Bytes::from(from.to_string());
-        self.client
-            .publish_with_reply(subject.clone(), inbox, body)
-            .await
-            .map_err(|_| lost())?;
+        let mut intake = self.ask(from).await?;
         let (mut limit, mut last, mut batches) = (self.timeout, None, 0);
         loop {
             let silent = |_| match batches {
@@ -135,7 +116,7 @@ impl NatsRequester {
                     return last
                         .filter(|_| intake.take_dropped() > 0)
                         .map(RequestProgress::Until)
-                        .ok_or_else(lost);
+                        .ok_or_else(|| self.lost());
                 }
             };
             limit = self.timeout.min(PAUSE);
@@ -160,6 +141,35 @@ impl NatsRequester {
                 RelayReply::Refused(reason) => return Err(NatsRequestError::Refused { reason }),
                 RelayReply::Nobody => return Err(NatsRequestError::Nobody { subject }),
             }
+        }
+    }
+
+    /// Sends the request for all batches from `from` on; returns the queue of its answers.
+    async fn ask(&self, from: u64) -> Result<SubscriptionQueue, NatsRequestError> {
+        let subject = self.subject.replay();
+        let inbox = self.client.new_inbox();
+        let subscriber = self
+            .client
+            .subscribe(inbox.clone())
+            .await
+            .map_err(|_| self.lost())?;
+        let settings = SubscriptionQueueSettings {
+            max_message: self.max_message,
+            max_bytes: self.max_bytes,
+            when_full: WhenFull::End,
+        };
+        let intake = SubscriptionQueue::start(subscriber, settings);
+        let body = Bytes::from(from.to_string());
+        self.client
+            .publish_with_reply(subject, inbox, body)
+            .await
+            .map_err(|_| self.lost())?;
+        Ok(intake)
+    }
+
+    fn lost(&self) -> NatsRequestError {
+        NatsRequestError::Lost {
+            subject: self.subject.replay(),
         }
     }
 }

@@ -25,6 +25,14 @@ use crate::{
 /// The message of a bridge that is about to disconnect a slow reader.
 const LAGGED: &str = "lagged";
 
+/// The settings of an applier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ApplierSettings {
+    pub(crate) stale_after: Duration,
+    /// Whether each connection begins with the full current state.
+    pub(crate) standing_state: bool,
+}
+
 /// The applying half of a source.
 #[derive(Debug)]
 pub(crate) struct Applier {
@@ -33,21 +41,25 @@ pub(crate) struct Applier {
     queue: mpsc::Receiver<LinkMessage>,
     clock: Clock,
     status: StatusSender,
-    stale_after: Duration,
-    /// Whether each connection begins with the full current state.
-    standing_state: bool,
+    settings: ApplierSettings,
     tally: SinkCounts,
     quarantine: Quarantine,
-    quarantined_until: Option<Moment>,
     /// The connection whose messages are being applied.
     connection: u64,
     /// The last connection that is no longer trusted: it lost messages or was quarantined.
     disbelieved: u64,
     last_event_at: Option<Moment>,
     rate: MessageRate,
-    /// The newer of the sink's and the connection's last error.
-    last_error: Option<String>,
-    link_error: Option<String>,
+    errors: LastErrors,
+}
+
+/// The last errors of a stream.
+#[derive(Debug, Default)]
+struct LastErrors {
+    /// The newer of the sink's and the connection's.
+    newest: Option<String>,
+    /// The connection's.
+    link: Option<String>,
 }
 
 impl Applier {
@@ -55,8 +67,7 @@ impl Applier {
         sink: Box<dyn EventSink>,
         (link, queue): (Arc<ReaderChannel>, mpsc::Receiver<LinkMessage>),
         (clock, outlet): (Clock, StatusSender),
-        stale_after: Duration,
-        standing_state: bool,
+        settings: ApplierSettings,
     ) -> Self {
         Self {
             sink,
@@ -64,17 +75,14 @@ impl Applier {
             queue,
             clock,
             status: outlet,
-            stale_after,
-            standing_state,
+            settings,
             tally: SinkCounts::default(),
             quarantine: Quarantine::default(),
-            quarantined_until: None,
             connection: 0,
             disbelieved: 0,
             last_event_at: None,
             rate: MessageRate::default(),
-            last_error: None,
-            link_error: None,
+            errors: LastErrors::default(),
         }
     }
 
@@ -157,7 +165,7 @@ impl Applier {
     /// Takes over the sink's last error.
     fn handle_notice(&mut self) {
         if let Some(error) = self.tally.last_error.take() {
-            self.last_error = Some(error);
+            self.errors.newest = Some(error);
         }
     }
 
@@ -167,7 +175,7 @@ impl Applier {
             return;
         }
         self.connection = connection;
-        if self.standing_state {
+        if self.settings.standing_state {
             self.sink.forget();
         }
         self.sink.connected();
@@ -180,19 +188,18 @@ impl Applier {
         }
         self.disbelieved = connection;
         self.sink.forget();
-        self.link.give_up(connection, self.quarantined_until);
+        self.link.give_up(connection, self.quarantine.until());
     }
 
     /// Counts errors against the sender. Too many of them quarantine the stream.
     fn judge(&mut self, errors: u64) {
-        let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
+        if self.quarantine.record(self.clock.now(), errors).is_none() {
             return;
-        };
+        }
         tracing::warn!(
-            error = self.last_error,
+            error = self.errors.newest,
             "event stream quarantined: too many undecodable messages"
         );
-        self.quarantined_until = Some(until);
         self.distrust(self.connection);
     }
 
@@ -205,16 +212,18 @@ impl Applier {
         {
             self.meet(link.connections);
         }
-        if link.last_error != self.link_error {
-            self.link_error.clone_from(&link.last_error);
-            self.last_error = link.last_error;
+        if link.last_error != self.errors.link {
+            self.errors.link.clone_from(&link.last_error);
+            self.errors.newest = link.last_error;
         }
         let now = self.clock.now();
-        self.quarantined_until = self.quarantined_until.filter(|until| *until > now);
+        if self.quarantine.until().is_some_and(|until| until <= now) {
+            self.quarantine.lift();
+        }
     }
 
     fn state(&self, link: &LinkState) -> StreamState {
-        if self.quarantined_until.is_some() {
+        if self.quarantine.is_active() {
             return StreamState::Quarantined;
         }
         let Some(open_since) = link.open_since else {
@@ -224,7 +233,7 @@ impl Applier {
             return StreamState::Gapped;
         }
         let heard = self.last_event_at.unwrap_or(open_since).max(open_since);
-        if self.clock.now().since(heard) >= self.stale_after {
+        if self.clock.now().since(heard) >= self.settings.stale_after {
             StreamState::Stale
         } else {
             StreamState::Live
@@ -244,7 +253,7 @@ impl Applier {
             lag_events: self.queue.len() as u64,
             last_event_at: self.last_event_at,
             rate: self.rate.clone(),
-            last_error: self.last_error.clone(),
+            last_error: self.errors.newest.clone(),
             reconnects: link.connections.saturating_sub(1),
             totals: tally.into(),
             ..StreamStatus::default()

@@ -9,8 +9,11 @@ use supervision::contain;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
-    EventSink, EventTransport, SseEndpoint, applier::Applier, connection::SseDialer,
-    reader::SseReader, reader_channel::ReaderChannel,
+    EventSink, EventTransport, SseEndpoint,
+    applier::{Applier, ApplierSettings},
+    connection::SseDialer,
+    reader::SseReader,
+    reader_channel::ReaderChannel,
 };
 use crate::{SourceHandle, SourceSettings, follower::PENDING_BYTES, handle::SourceInfo};
 
@@ -110,19 +113,15 @@ impl SseSource {
         let reading = ReaderTask(tokio::spawn(async {
             let _ended = contain("sse_reader", reader.run()).await;
         }));
-        let standing_state = spec.endpoint.sends_snapshot();
-        let stale_after = spec.settings.stale_after;
+        let settings = ApplierSettings {
+            stale_after: spec.settings.stale_after,
+            standing_state: spec.endpoint.sends_snapshot(),
+        };
         SourceHandle::start(about, clock, move |outlet, orders| async move {
             let reading = reading;
-            Applier::new(
-                sink,
-                (link, queue),
-                (clock, outlet),
-                stale_after,
-                standing_state,
-            )
-            .run(orders)
-            .await;
+            Applier::new(sink, (link, queue), (clock, outlet), settings)
+                .run(orders)
+                .await;
             reading.end().await;
         })
     }

@@ -11,7 +11,7 @@ use kv_blocks::{
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings,
     frames::{self, ReplayForm},
-    vllm::{self, EventLayout, HashForm, WireEvent, WireRemoved, WireStored},
+    vllm::{self, EventEncoding, WireEvent, WireRemoved, WireStored},
 };
 use kv_index::{IndexSettings, KvIndex, TargetDigest};
 use net::Clock;
@@ -173,7 +173,7 @@ pub(crate) fn cleared() -> Vec<u8> {
 }
 
 fn batch(events: &[WireEvent]) -> Vec<u8> {
-    vllm::encode(1.0, Some(0), events, EventLayout::Map, HashForm::Int)
+    vllm::encode(1.0, Some(0), events, EventEncoding::CURRENT)
 }
 
 pub(crate) fn live(seq: u64, payload: &[u8]) -> Vec<Vec<u8>> {

@@ -96,8 +96,10 @@ fn of_rank(rank: u32, n: u32) -> Vec<u8> {
         1.0,
         Some(rank),
         &[event],
-        vllm::EventLayout::Array,
-        vllm::HashForm::Int,
+        vllm::EventEncoding {
+            layout: vllm::EventLayout::Array,
+            ..vllm::EventEncoding::CURRENT
+        },
     )
 }
 

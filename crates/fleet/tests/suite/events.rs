@@ -7,7 +7,7 @@ use fleet::{CacheSource, FailureKind, WorkerState};
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::{
     frames,
-    vllm::{EventLayout, HashForm, WireEvent, WireStored, encode},
+    vllm::{EventEncoding, WireEvent, WireStored, encode},
 };
 use zmtp::{Endpoint, Pub, PubSettings};
 
@@ -59,8 +59,7 @@ pub(crate) async fn store(publisher: &Pub, seq: u64, block_size: u32) {
         1.0,
         Some(0),
         &[WireEvent::Stored(stored)],
-        EventLayout::Map,
-        HashForm::Int,
+        EventEncoding::CURRENT,
     );
     publisher.send(&frames::encode_live(b"", seq, &payload));
 }

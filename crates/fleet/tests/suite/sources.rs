@@ -7,7 +7,7 @@ use fleet::CacheSource;
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::{
     frames,
-    vllm::{EventLayout, HashForm, WireEvent, WireStored, encode},
+    vllm::{EventEncoding, WireEvent, WireStored, encode},
 };
 use serde_json::json;
 use test_programs::ReservedPort;
@@ -49,8 +49,7 @@ fn send(publisher: &Pub, topic: &str, seq: u64, first_token: u32) {
         1.0,
         Some(0),
         &[WireEvent::Stored(stored)],
-        EventLayout::Map,
-        HashForm::Int,
+        EventEncoding::CURRENT,
     );
     publisher.send(&frames::encode_live(topic.as_bytes(), seq, &payload));
 }

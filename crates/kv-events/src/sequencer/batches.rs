@@ -52,9 +52,9 @@ impl Batches {
 
     fn take_standard(&mut self, event: &StandardEvent, actions: &mut Vec<Action>) {
         match event.change {
-            StandardChange::Stored { .. } => self.counts.stored += 1,
-            StandardChange::Removed { .. } => self.counts.removed += 1,
-            StandardChange::Cleared => self.counts.cleared += 1,
+            StandardChange::Stored { .. } => self.counts.kinds.stored += 1,
+            StandardChange::Removed { .. } => self.counts.kinds.removed += 1,
+            StandardChange::Cleared => self.counts.kinds.cleared += 1,
         }
         #[expect(
             clippy::cast_precision_loss,
@@ -64,7 +64,7 @@ impl Batches {
             self.ts = Some(ms as f64 / 1e3);
         }
         let medium = Medium::parse(event.stream.medium.as_deref(), None);
-        self.counts.unlisted_media += u64::from(medium == Medium::Unlisted);
+        self.counts.kinds.unlisted_media += u64::from(medium == Medium::Unlisted);
         match standard::to_named(event) {
             Ok(update) => actions.push(Action::Apply(update)),
             // Well formed, but about objects that the index does not know: a store's other objects
@@ -97,20 +97,20 @@ impl Batches {
     fn take(&mut self, event: &VllmEvent, actions: &mut Vec<Action>) {
         let medium = match event {
             VllmEvent::Stored(event) => {
-                self.counts.stored += 1;
+                self.counts.kinds.stored += 1;
                 Medium::parse(event.medium.as_deref(), None)
             }
             VllmEvent::Removed(event) => {
-                self.counts.removed += 1;
+                self.counts.kinds.removed += 1;
                 Medium::parse(event.medium.as_deref(), None)
             }
             VllmEvent::Cleared => {
-                self.counts.cleared += 1;
+                self.counts.kinds.cleared += 1;
                 Medium::Known(Tier::Device)
             }
             VllmEvent::Unknown { .. } => Medium::Known(Tier::Device),
         };
-        self.counts.unlisted_media += u64::from(medium == Medium::Unlisted);
+        self.counts.kinds.unlisted_media += u64::from(medium == Medium::Unlisted);
         match self.normaliser.update(event) {
             Ok(update) => {
                 if let IndexUpdate::Stored(stored) = &update

@@ -29,6 +29,14 @@ pub struct SequencerCounts {
     pub restarts: u64,
     /// Batches dropped because the buffer beside a replay was full.
     pub dropped: u64,
+    /// Events by their kind.
+    pub kinds: EventKindCounts,
+    ignored_by: [u64; IgnoredReason::ALL.len()],
+}
+
+/// Events of a stream's life by what they say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventKindCounts {
     /// Store events.
     pub stored: u64,
     /// Remove events.
@@ -37,7 +45,6 @@ pub struct SequencerCounts {
     pub cleared: u64,
     /// Events with an unknown medium name.
     pub unlisted_media: u64,
-    ignored_by: [u64; IgnoredReason::ALL.len()],
 }
 
 impl SequencerCounts {

@@ -33,7 +33,7 @@ use std::hash::{DefaultHasher, Hasher};
 use kv_blocks::Moment;
 
 use batches::Batches;
-pub use counts::SequencerCounts;
+pub use counts::{EventKindCounts, SequencerCounts};
 pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
 use pending::PendingQueue;
 use phase::{
@@ -258,19 +258,13 @@ impl Sequencer {
         &mut self,
         seq: Option<u64>,
         payload: &[u8],
-        missing: GapAction,
+        mut missing: GapAction,
         actions: &mut Vec<Action>,
     ) -> BatchDisposition {
         let Some(seq) = seq else {
-            // Without numbers a lost connection is the only possible sign of a restart.
-            if std::mem::take(&mut self.returning) {
-                self.restart(actions);
-            }
-            self.unnumbered = true;
-            self.batches.apply(payload, actions);
+            self.take_unnumbered(payload, actions);
             return BatchDisposition::Done;
         };
-        let mut missing = missing;
         if self.is_restart(seq, payload) {
             self.restart(actions);
             // All known losses belong to the life before.
@@ -288,45 +282,60 @@ impl Sequencer {
             };
         }
         self.returning = false;
-        if let Some(last) = self.last {
-            if seq <= last.seq {
-                // Either sent twice, or a replay was faster than the live socket, which is no
-                // error.
-                let twice = self.last_live == Some(seq);
-                self.batches.counts.duplicates += u64::from(twice);
-                self.last_live = Some(seq);
+        match self.last {
+            Some(last) if seq <= last.seq => {
+                self.count_repeat(seq);
                 return BatchDisposition::Done;
             }
-            let expected = last.seq.saturating_add(1);
-            if seq > expected {
-                if missing == GapAction::Ask {
-                    self.batches.counts.gaps += 1;
-                    if self.settings.replay {
-                        return BatchDisposition::Missing {
-                            from: expected,
-                            purpose: Purpose::Gap,
-                        };
-                    }
+            Some(last) => {
+                let expected = last.seq.saturating_add(1);
+                if seq > expected && self.asks_for_gap(missing) {
+                    return BatchDisposition::Missing {
+                        from: expected,
+                        purpose: Purpose::Gap,
+                    };
                 }
                 self.accept_loss(seq - expected, actions);
             }
-        } else if seq == 0 {
             // The life is known from its first batch on: an earlier failure of a replay no longer
             // matters. A failure now does, for the batches behind this one.
-            if missing == GapAction::Ask {
-                self.complete();
-            }
-        } else if missing == GapAction::Ask && self.settings.replay {
+            None if seq == 0 && missing == GapAction::Ask => self.complete(),
             // The beginning was missed: it may have been published since the last replay was
             // answered.
-            return BatchDisposition::Missing {
-                from: 0,
-                purpose: Purpose::History,
-            };
+            None if missing == GapAction::Ask && self.settings.replay => {
+                return BatchDisposition::Missing {
+                    from: 0,
+                    purpose: Purpose::History,
+                };
+            }
+            None => {}
         }
         self.last_live = Some(seq);
         self.apply(seq, payload, actions);
         BatchDisposition::Done
+    }
+
+    fn take_unnumbered(&mut self, payload: &[u8], actions: &mut Vec<Action>) {
+        // Without numbers a lost connection is the only possible sign of a restart.
+        if std::mem::take(&mut self.returning) {
+            self.restart(actions);
+        }
+        self.unnumbered = true;
+        self.batches.apply(payload, actions);
+    }
+
+    fn count_repeat(&mut self, seq: u64) {
+        // Either sent twice, or a replay was faster than the live socket, which is no error.
+        let twice = self.last_live == Some(seq);
+        self.batches.counts.duplicates += u64::from(twice);
+        self.last_live = Some(seq);
+    }
+
+    /// Counts a gap that is not known to be a loss; returns whether a replay may fill it.
+    fn asks_for_gap(&mut self, missing: GapAction) -> bool {
+        let may_ask = missing == GapAction::Ask;
+        self.batches.counts.gaps += u64::from(may_ask);
+        may_ask && self.settings.replay
     }
 
     fn is_restart(&self, seq: u64, payload: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use rmp::encode;
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
-use super::event::{StandardChange, StandardEvent};
+use super::event::{StandardChange, StandardEvent, StreamKey};
 
 /// Encodes one event as a JSON object, on one line. Hashes are numbers.
 pub fn encode_json(event: &StandardEvent) -> String {
@@ -106,6 +106,14 @@ impl Packer {
         self.entry("event_id", |out| out.number(*event_id));
         self.entry("timestamp", |out| out.optional(*timestamp_ms, Self::signed));
         self.entry("event_type", |out| out.text(change.as_str()));
+        self.stream(stream);
+        self.change(change);
+        if let Some(key) = object_key {
+            self.entry("object_key", |out| out.text(key));
+        }
+    }
+
+    fn stream(&mut self, stream: &StreamKey) {
         self.entry("model_name", |out| {
             out.optional(stream.model.as_deref(), Self::text)
         });
@@ -130,6 +138,9 @@ impl Packer {
         self.entry("dp_rank", |out| {
             out.optional(stream.dp_rank.map(u64::from), Self::number)
         });
+    }
+
+    fn change(&mut self, change: &StandardChange) {
         match change {
             StandardChange::Stored {
                 seq_hashes,
@@ -160,9 +171,6 @@ impl Packer {
                 });
             }
             StandardChange::Cleared => {}
-        }
-        if let Some(key) = object_key {
-            self.entry("object_key", |out| out.text(key));
         }
     }
 

@@ -61,7 +61,11 @@ pub fn to_hashed(
                 (parent, _) => parent,
             };
             match token_ids {
-                Some(tokens) => follows(seq_hashes, place, tokens, block_size(event)?, scheme)?,
+                Some(tokens) => {
+                    let size = block_size(event)?;
+                    enough(seq_hashes, tokens, size)?;
+                    same(seq_hashes, &scheme.chain(place, tokens, size))?;
+                }
                 None if matches!(scheme, HashScheme::Xxh3 { .. }) => {}
                 None => return Err(EventRejection::NotStandard),
             }
@@ -120,19 +124,11 @@ pub(super) fn enough(
     }
 }
 
-/// Checks that the hashes follow from the tokens.
-fn follows(
-    hashes: &[u64],
-    parent: Option<SequenceHash>,
-    tokens: &[u32],
-    size: BlockSize,
-    scheme: HashScheme,
-) -> Result<(), EventRejection> {
-    enough(hashes, tokens, size)?;
-    let own = scheme.chain(parent, tokens, size);
+/// Checks that the hashes are the ones computed from the tokens.
+fn same(hashes: &[u64], own: &[SequenceHash]) -> Result<(), EventRejection> {
     match hashes
         .iter()
-        .zip(&own)
+        .zip(own)
         .position(|(found, own)| *found != own.0)
     {
         None => Ok(()),

@@ -39,9 +39,9 @@ pub struct VllmBatchError {
 /// skipped), or a map with `ts`, `events` and `data_parallel_rank`.
 ///
 /// ```
-/// use kv_events::vllm::{EventLayout, HashForm, VllmEvent, WireEvent, decode, encode};
+/// use kv_events::vllm::{EventEncoding, VllmEvent, WireEvent, decode, encode};
 ///
-/// let payload = encode(12.5, Some(0), &[WireEvent::Cleared], EventLayout::Map, HashForm::Int);
+/// let payload = encode(12.5, Some(0), &[WireEvent::Cleared], EventEncoding::CURRENT);
 /// let batch = decode(&payload).unwrap();
 /// assert_eq!(batch.events, [Ok(VllmEvent::Cleared)]);
 /// assert!(decode(&payload[1..]).is_err());
@@ -57,9 +57,9 @@ pub fn decode(payload: &[u8]) -> Result<EventBatch, VllmBatchError> {
 /// topic, it identifies the number sequence. `None` also for bytes that are not a batch.
 ///
 /// ```
-/// use kv_events::vllm::{EventLayout, HashForm, encode, rank_of};
+/// use kv_events::vllm::{EventEncoding, encode, rank_of};
 ///
-/// assert_eq!(rank_of(&encode(12.5, Some(3), &[], EventLayout::Array, HashForm::Int)), Some(3));
+/// assert_eq!(rank_of(&encode(12.5, Some(3), &[], EventEncoding::CURRENT)), Some(3));
 /// assert_eq!(rank_of(b"garbage"), None);
 /// ```
 pub fn rank_of(payload: &[u8]) -> Option<u32> {

@@ -21,6 +21,23 @@ pub enum HashForm {
     Bytes,
 }
 
+/// Encoding of an engine's events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventEncoding {
+    /// The layout of each event.
+    pub layout: EventLayout,
+    /// The form of their hashes.
+    pub hash_form: HashForm,
+}
+
+impl EventEncoding {
+    /// The encoding of vLLM from 0.24 on, with its default hashes.
+    pub const CURRENT: Self = Self {
+        layout: EventLayout::Map,
+        hash_form: HashForm::Int,
+    };
+}
+
 /// A block's digest. An integer hash becomes the low 64 bits of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WireHash(pub [u8; 32]);
@@ -88,18 +105,17 @@ pub fn encode(
     ts: f64,
     dp_rank: Option<u32>,
     events: &[WireEvent],
-    shape: EventLayout,
-    hash_form: HashForm,
+    encoding: EventEncoding,
 ) -> Vec<u8> {
     let mut writer = BatchWriter {
         out: Vec::new(),
-        hash_form,
+        hash_form: encoding.hash_form,
     };
     writer.array(3);
     writer.float(ts);
     writer.array(events.len());
     for event in events {
-        match shape {
+        match encoding.layout {
             EventLayout::Map => writer.map_event(event),
             EventLayout::Array => writer.array_event(event),
         }

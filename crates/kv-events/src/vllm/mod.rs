@@ -17,7 +17,9 @@ mod medium;
 mod update;
 
 pub use batch::{EventBatch, VllmBatchError, decode, rank_of};
-pub use encode::{EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored, encode};
+pub use encode::{
+    EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored, encode,
+};
 pub use event::{BlockRemoved, BlockStored, ExtraKey, VllmEvent, VllmEventError, WireTokens};
 pub use medium::Medium;
 pub use update::{IgnoredEvent, IgnoredReason, Normaliser, to_update};

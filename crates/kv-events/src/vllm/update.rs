@@ -125,44 +125,7 @@ impl Normaliser {
                 })),
             };
         }
-        let size = event.block_size as usize;
-        let Ok(block_size) = BlockSize::new(event.block_size.into()) else {
-            return Err(IgnoredReason::NoTokens.into());
-        };
-        if event.token_ids.len() != event.block_hashes.len() * size {
-            return Err(IgnoredReason::SkippedBlocks.into());
-        }
-        let mut sorted: Vec<_> = event
-            .block_hashes
-            .iter()
-            .copied()
-            .chain(event.parent_block_hash)
-            .collect();
-        sorted.sort_unstable();
-        if sorted.windows(2).any(|two| two[0] == two[1]) {
-            return Err(IgnoredReason::SelfReference.into());
-        }
-        let keys = ExtraKeys::read(event);
-        let plain = keys.plain_blocks.min(event.block_hashes.len());
-        if plain == 0 {
-            return Err(IgnoredReason::Multimodal.into());
-        }
-        let tokens = match &event.token_ids {
-            WireTokens::Flat(tokens) => tokens[..plain * size].to_vec(),
-            WireTokens::Pairs(pairs) => pairs[..plain * size]
-                .iter()
-                .map(|(token, _)| *token)
-                .collect(),
-        };
-        Ok(IndexUpdate::Stored(StoredBlocks {
-            hashes: event.block_hashes[..plain].to_vec(),
-            parent: event.parent_block_hash,
-            tokens,
-            block_size,
-            lora: keys.lora,
-            salt: keys.salt,
-            tier,
-        }))
+        stored_blocks(event, tier)
     }
 
     fn removed(&self, event: &BlockRemoved) -> Result<IndexUpdate, IgnoredEvent> {
@@ -195,6 +158,54 @@ impl Normaliser {
             .find(|(known, _)| *known == group)
             .map_or(group == 0, |(_, full)| *full)
     }
+}
+
+/// Returns the blocks of a store with tokens, as far as they depend on tokens, adapter and salt
+/// alone.
+fn stored_blocks(event: &BlockStored, tier: Tier) -> Result<IndexUpdate, IgnoredEvent> {
+    let size = event.block_size as usize;
+    let Ok(block_size) = BlockSize::new(event.block_size.into()) else {
+        return Err(IgnoredReason::NoTokens.into());
+    };
+    if event.token_ids.len() != event.block_hashes.len() * size {
+        return Err(IgnoredReason::SkippedBlocks.into());
+    }
+    if names_a_block_twice(event) {
+        return Err(IgnoredReason::SelfReference.into());
+    }
+    let keys = ExtraKeys::read(event);
+    let plain = keys.plain_blocks.min(event.block_hashes.len());
+    if plain == 0 {
+        return Err(IgnoredReason::Multimodal.into());
+    }
+    let tokens = match &event.token_ids {
+        WireTokens::Flat(tokens) => tokens[..plain * size].to_vec(),
+        WireTokens::Pairs(pairs) => pairs[..plain * size]
+            .iter()
+            .map(|(token, _)| *token)
+            .collect(),
+    };
+    Ok(IndexUpdate::Stored(StoredBlocks {
+        hashes: event.block_hashes[..plain].to_vec(),
+        parent: event.parent_block_hash,
+        tokens,
+        block_size,
+        lora: keys.lora,
+        salt: keys.salt,
+        tier,
+    }))
+}
+
+/// Returns whether a block occurs twice, the parent included.
+fn names_a_block_twice(event: &BlockStored) -> bool {
+    let mut sorted: Vec<_> = event
+        .block_hashes
+        .iter()
+        .copied()
+        .chain(event.parent_block_hash)
+        .collect();
+    sorted.sort_unstable();
+    sorted.windows(2).any(|two| two[0] == two[1])
 }
 
 impl From<IgnoredReason> for IgnoredEvent {

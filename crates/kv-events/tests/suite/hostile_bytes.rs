@@ -18,8 +18,8 @@ mod vllm_payload;
 use contract_id::contract;
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
-    BlockRemoved, BlockStored, EventLayout, ExtraKey, HashForm, VllmEvent, WireEvent, WireHash,
-    WireRemoved, WireStored, WireTokens, decode, encode, to_update,
+    BlockRemoved, BlockStored, EventEncoding, EventLayout, ExtraKey, HashForm, VllmEvent,
+    WireEvent, WireHash, WireRemoved, WireStored, WireTokens, decode, encode, to_update,
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -67,12 +67,10 @@ fn event() -> impl Strategy<Value = WireEvent> {
     prop_oneof![stored(), removed, Just(WireEvent::Cleared)]
 }
 
-fn shape() -> impl Strategy<Value = EventLayout> {
-    prop_oneof![Just(EventLayout::Map), Just(EventLayout::Array)]
-}
-
-fn hash_form() -> impl Strategy<Value = HashForm> {
-    prop_oneof![Just(HashForm::Int), Just(HashForm::Bytes)]
+fn encoding() -> impl Strategy<Value = EventEncoding> {
+    let layout = prop_oneof![Just(EventLayout::Map), Just(EventLayout::Array)];
+    let hash_form = prop_oneof![Just(HashForm::Int), Just(HashForm::Bytes)];
+    (layout, hash_form).prop_map(|(layout, hash_form)| EventEncoding { layout, hash_form })
 }
 
 /// Returns the expected decoding of an event.
@@ -136,10 +134,10 @@ proptest! {
 
     #[test]
     fn a_damaged_batch_is_handled(
-        events in vec(event(), 0..4), shape in shape(), form in hash_form(),
+        events in vec(event(), 0..4), encoding in encoding(),
         at in any::<prop::sample::Index>(), byte in any::<u8>(),
     ) {
-        let mut bytes = encode(1.5, Some(2), &events, shape, form);
+        let mut bytes = encode(1.5, Some(2), &events, encoding);
         let at = at.index(bytes.len());
         bytes[at] = byte;
         read_all(&bytes);
@@ -147,9 +145,9 @@ proptest! {
 
     #[test]
     fn an_encoded_batch_decodes_to_the_same(
-        events in vec(event(), 0..6), shape in shape(), form in hash_form(), rank in option::of(any::<u32>()),
+        events in vec(event(), 0..6), encoding in encoding(), rank in option::of(any::<u32>()),
     ) {
-        let batch = decode(&encode(1.5, rank, &events, shape, form)).unwrap();
+        let batch = decode(&encode(1.5, rank, &events, encoding)).unwrap();
         prop_assert_eq!(batch.ts, Some(1.5));
         prop_assert_eq!(batch.dp_rank, rank);
         let decoded: Vec<VllmEvent> = batch.events.into_iter().map(Result::unwrap).collect();
@@ -158,9 +156,9 @@ proptest! {
 
     #[test]
     fn a_truncated_batch_is_an_error(
-        events in vec(event(), 1..4), shape in shape(), form in hash_form(), cut in any::<prop::sample::Index>(),
+        events in vec(event(), 1..4), encoding in encoding(), cut in any::<prop::sample::Index>(),
     ) {
-        let bytes = encode(1.5, None, &events, shape, form);
+        let bytes = encode(1.5, None, &events, encoding);
         prop_assert!(decode(&bytes[..cut.index(bytes.len())]).is_err());
     }
 }

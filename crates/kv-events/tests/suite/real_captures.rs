@@ -9,7 +9,7 @@ use kv_blocks::EngineHash;
 use kv_events::{
     frames::{self, ReplayForm, ReplayFrame},
     vllm::{
-        EventLayout, ExtraKey, HashForm, VllmEvent, WireEvent, WireHash, WireRemoved, WireStored,
+        EventEncoding, ExtraKey, VllmEvent, WireEvent, WireHash, WireRemoved, WireStored,
         WireTokens, decode, encode,
     },
 };
@@ -177,8 +177,7 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
             batch.ts.unwrap(),
             batch.dp_rank,
             &events,
-            EventLayout::Map,
-            HashForm::Int,
+            EventEncoding::CURRENT,
         );
         assert_eq!(again, live.payload, "batch {}", live.seq.unwrap());
         assert_eq!(

@@ -6,7 +6,7 @@ use contract_id::contract;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState,
-    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
+    vllm::{EventEncoding, WireEvent, WireRemoved, encode},
 };
 
 /// Feeds an input; returns the actions, one word each: the number of an applied batch, `clear`,
@@ -36,8 +36,7 @@ fn payload(seq: u64) -> Vec<u8> {
         1.0,
         Some(0),
         &[WireEvent::Removed(removed)],
-        EventLayout::Map,
-        HashForm::Int,
+        EventEncoding::CURRENT,
     )
 }
 

@@ -6,7 +6,7 @@ use contract_id::contract;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState,
-    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
+    vllm::{EventEncoding, WireEvent, WireRemoved, encode},
 };
 
 /// A stream under test, which records its actions.
@@ -52,8 +52,7 @@ impl StreamUnderTest {
             1.0,
             Some(0),
             &[WireEvent::Removed(removed)],
-            EventLayout::Map,
-            HashForm::Int,
+            EventEncoding::CURRENT,
         )
     }
 
@@ -463,7 +462,14 @@ fn every_event_is_accounted_for_once() {
         ),
         (3, 1, 1, 1)
     );
-    assert_eq!((counts.removed, counts.stored, counts.cleared), (3, 0, 0));
+    assert_eq!(
+        (
+            counts.kinds.removed,
+            counts.kinds.stored,
+            counts.kinds.cleared
+        ),
+        (3, 0, 0)
+    );
 }
 
 #[test]

@@ -75,7 +75,12 @@ fn batches_of_a_store_add_tiers_to_known_blocks() {
     );
     let counts = store.counts();
     assert_eq!(
-        (counts.batches, counts.events, counts.stored, counts.removed),
+        (
+            counts.batches,
+            counts.events,
+            counts.kinds.stored,
+            counts.kinds.removed
+        ),
         (3, 3, 2, 1)
     );
 }

@@ -9,7 +9,7 @@ use contract_id::contract;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState,
-    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
+    vllm::{EventEncoding, WireEvent, WireRemoved, encode},
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -303,8 +303,7 @@ fn payload(mark: u64) -> Vec<u8> {
         1.0,
         None,
         &[WireEvent::Removed(removed)],
-        EventLayout::Map,
-        HashForm::Int,
+        EventEncoding::CURRENT,
     )
 }
 

@@ -67,20 +67,7 @@ fn turn(
     }
     turn.insert("content".into(), content(parts, &role, format));
     match role.as_str() {
-        "assistant" => {
-            let calls = tool_calls(message.shift_remove("tool_calls"))?;
-            if !calls.is_empty() {
-                turn.insert("tool_calls".into(), calls.into());
-            }
-            let reasoning = message
-                .shift_remove("reasoning")
-                .filter(|reasoning| !reasoning.is_null());
-            let reasoning = reasoning.or_else(|| message.shift_remove("reasoning_content"));
-            if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_null()) {
-                turn.insert("reasoning".into(), reasoning.clone());
-                turn.insert("reasoning_content".into(), reasoning);
-            }
-        }
+        "assistant" => move_calls_and_reasoning(&mut message, &mut turn)?,
         "tool" => match message.shift_remove("tool_call_id") {
             None => {}
             Some(id @ (Value::String(_) | Value::Null)) => {
@@ -112,6 +99,26 @@ fn turn(
         check_custom(&message)?;
     }
     Ok(turn)
+}
+
+/// Moves the calls and the reasoning of an assistant's message to its turn.
+fn move_calls_and_reasoning(
+    message: &mut Map<String, Value>,
+    turn: &mut Map<String, Value>,
+) -> Result<(), PromptError> {
+    let calls = tool_calls(message.shift_remove("tool_calls"))?;
+    if !calls.is_empty() {
+        turn.insert("tool_calls".into(), calls.into());
+    }
+    let reasoning = message
+        .shift_remove("reasoning")
+        .filter(|reasoning| !reasoning.is_null());
+    let reasoning = reasoning.or_else(|| message.shift_remove("reasoning_content"));
+    if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_null()) {
+        turn.insert("reasoning".into(), reasoning.clone());
+        turn.insert("reasoning_content".into(), reasoning);
+    }
+    Ok(())
 }
 
 /// Checks the form of fields in a message with a custom role; the values are not used here.

@@ -8,6 +8,7 @@
 //! limit, and reads only its variables. Compiling a template evaluates no part of it.
 
 mod content_format;
+mod json_formatter;
 mod library;
 mod meter;
 mod operators;

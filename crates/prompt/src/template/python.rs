@@ -11,7 +11,10 @@ use minijinja::{
 };
 use time::OffsetDateTime;
 
-use super::meter::{MAX_DEPTH, charge, charge_text};
+use super::{
+    json_formatter::JsonFormatter,
+    meter::{MAX_DEPTH, charge, charge_text},
+};
 
 /// Adds the missing features to an environment.
 pub(super) fn teach(environment: &mut Environment<'_>) {
@@ -111,130 +114,8 @@ fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_safe_string(json.text))
 }
 
-struct JsonFormatter<'a> {
-    text: String,
-    indent: Option<usize>,
-    ascii: bool,
-    sorted: bool,
-    comma: &'a str,
-    colon: &'a str,
-}
-
-impl JsonFormatter<'_> {
-    fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        if depth > MAX_DEPTH {
-            return Err(Error::new(ErrorKind::BadSerialization, "nested too deep"));
-        }
-        match value.kind() {
-            ValueKind::None => self.text.push_str("null"),
-            ValueKind::Bool => self
-                .text
-                .push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.text.push_str(&number(value)),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => {
-                let items: Vec<Value> = value.try_iter()?.collect();
-                self.container('[', ']', &items, depth, |json, item| {
-                    json.write(item, depth + 1)
-                })?;
-            }
-            ValueKind::Map => {
-                let mut keys: Vec<Value> = value.try_iter()?.collect();
-                if self.sorted {
-                    keys.sort();
-                }
-                self.container('{', '}', &keys, depth, |json, key| {
-                    match key.as_str() {
-                        Some(key) => json.string(key),
-                        None => {
-                            let mut inner = JsonFormatter {
-                                text: String::new(),
-                                ..*json
-                            };
-                            inner.write(key, MAX_DEPTH)?;
-                            json.string(&inner.text);
-                        }
-                    }
-                    json.text.push_str(json.colon);
-                    json.write(&value.get_item(key)?, depth + 1)
-                })?;
-            }
-            kind => {
-                return Err(Error::new(
-                    ErrorKind::BadSerialization,
-                    format!("{kind} has no form in json"),
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn container(
-        &mut self,
-        open: char,
-        close: char,
-        items: &[Value],
-        depth: usize,
-        mut each: impl FnMut(&mut Self, &Value) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        self.text.push(open);
-        for (at, item) in items.iter().enumerate() {
-            if at > 0 {
-                self.text.push_str(self.comma);
-            }
-            self.line(depth + 1);
-            // The text around an item; its own text was charged by its length, and grows little.
-            charge(
-                self.comma.len()
-                    + self.colon.len()
-                    + self.indent.map_or(0, |indent| indent.min(16) * (depth + 1)),
-            )?;
-            each(self, item)?;
-        }
-        if !items.is_empty() {
-            self.line(depth);
-        }
-        self.text.push(close);
-        Ok(())
-    }
-
-    fn line(&mut self, depth: usize) {
-        if let Some(indent) = self.indent {
-            self.text.push('\n');
-            // The template's own number: an absurd one must not create an absurdly long string.
-            self.text
-                .extend(std::iter::repeat_n(' ', indent.min(16) * depth));
-        }
-    }
-
-    fn string(&mut self, string: &str) {
-        self.text.push('"');
-        for letter in string.chars() {
-            match letter {
-                '"' => self.text.push_str("\\\""),
-                '\\' => self.text.push_str("\\\\"),
-                '\n' => self.text.push_str("\\n"),
-                '\r' => self.text.push_str("\\r"),
-                '\t' => self.text.push_str("\\t"),
-                '\u{8}' => self.text.push_str("\\b"),
-                '\u{c}' => self.text.push_str("\\f"),
-                '\0'..='\u{1f}' => escape(&mut self.text, letter),
-                '\u{7f}'.. if self.ascii && letter != '\u{7f}' => escape(&mut self.text, letter),
-                _ => self.text.push(letter),
-            }
-        }
-        self.text.push('"');
-    }
-}
-
-fn escape(text: &mut String, letter: char) {
-    for unit in letter.encode_utf16(&mut [0; 2]) {
-        let _ = write!(text, "\\u{unit:04x}");
-    }
-}
-
 /// Returns a number as Python writes it.
-fn number(value: &Value) -> String {
+pub(super) fn number(value: &Value) -> String {
     match f64::try_from(value.clone()) {
         Ok(float) if !value.is_integer() => python_float(float),
         _ => value.to_string(),

@@ -25,105 +25,129 @@ pub(crate) struct CacheTelemetry(pub(crate) Arc<ResponseCache>);
 impl Collector for CacheTelemetry {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let cache = &*self.0;
-        let tally = cache.tally();
-        let held = cache.held();
-        let requests =
-            CacheResult::ALL.map(|what| ([("result", what.as_str())], tally.requests(what)));
-        counters(
-            &mut encoder,
-            "continuum_response_cache_requests",
-            "Requests by what the cache had for them",
-            requests,
-        )?;
-        let backend = cache.settings().backend;
-        let backends =
-            CacheBackend::ALL.map(|one| ([("backend", one.as_str())], u64::from(one == backend)));
-        gauges(
-            &mut encoder,
-            "continuum_cache_backend_type",
-            "1 for the place where replies are kept",
-            backends,
-        )?;
-        for (name, help, value) in [
-            (
-                "continuum_response_cache_entries",
-                "Replies kept, in Redis as counted a while ago",
-                cache.entries(),
-            ),
-            (
-                "continuum_response_cache_size_bytes",
-                "Bytes that those in this process take",
-                held.bytes,
-            ),
-        ] {
-            let gauge = ConstGauge::new(value);
-            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
-        }
-        let rate = ConstGauge::new(cache.hit_rate());
-        let help = "Share of lookups of the last five minutes that found something, 0 to 1";
-        let name = "continuum_response_cache_hit_rate";
-        rate.encode(encoder.encode_descriptor(name, help, None, rate.metric_type())?)?;
-        let tiers = CacheTier::ALL.into_iter().flat_map(|tier| {
-            let labels = |result| [("tier", tier.as_str()), ("result", result)];
-            [
-                (labels("hit"), tally.tier_requests(tier, true)),
-                (labels("miss"), tally.tier_requests(tier, false)),
-            ]
-        });
-        counters(
-            &mut encoder,
-            "continuum_cache_tier_requests",
-            "Lookups in a tier by what it had",
-            tiers,
-        )?;
-        for (name, help, value) in [
-            (
-                "continuum_response_cache_evictions",
-                "Replies that had to leave memory before their time",
-                held.evictions + tally.evictions.get(),
-            ),
-            (
-                "continuum_cache_promotions",
-                "Replies copied to the first tier",
-                tally.promotions.get(),
-            ),
-            (
-                "continuum_cache_demotions",
-                "Replies too long for the first tier",
-                tally.demotions.get(),
-            ),
-            (
-                "warmroute_cache_lookups_abandoned",
-                "Lookups that were not waited for any longer",
-                tally.lookups_abandoned.get(),
-            ),
-            (
-                "warmroute_cache_writes_dropped",
-                "Replies that were to be kept and are not",
-                tally.writes_dropped.get(),
-            ),
-            (
-                "warmroute_cache_auth_failures",
-                "Replies found in a shared store that are not as this fleet wrote them",
-                tally.auth_failures.get(),
-            ),
-        ] {
-            let counter = ConstCounter::new(value);
-            counter.encode(encoder.encode_descriptor(
-                name,
-                help,
-                None,
-                counter.metric_type(),
-            )?)?;
-        }
-        let errors = S3Code::ALL.map(|code| ([("code", code.as_str())], tally.s3_errors(code)));
-        counters(
-            &mut encoder,
-            "warmroute_s3_errors",
-            "Operations on the object store that failed",
-            errors,
-        )
+        requests(&mut encoder, cache)?;
+        backends(&mut encoder, cache)?;
+        sizes(&mut encoder, cache)?;
+        tiers(&mut encoder, cache)?;
+        totals(&mut encoder, cache)?;
+        object_store_errors(&mut encoder, cache)
     }
+}
+
+fn requests(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
+    let tally = cache.tally();
+    let requests = CacheResult::ALL.map(|what| ([("result", what.as_str())], tally.requests(what)));
+    counters(
+        encoder,
+        "continuum_response_cache_requests",
+        "Requests by what the cache had for them",
+        requests,
+    )
+}
+
+fn backends(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
+    let backend = cache.settings().backend;
+    let backends =
+        CacheBackend::ALL.map(|one| ([("backend", one.as_str())], u64::from(one == backend)));
+    gauges(
+        encoder,
+        "continuum_cache_backend_type",
+        "1 for the place where replies are kept",
+        backends,
+    )
+}
+
+/// The size and the hit rate.
+fn sizes(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
+    let held = cache.held();
+    for (name, help, value) in [
+        (
+            "continuum_response_cache_entries",
+            "Replies kept, in Redis as counted a while ago",
+            cache.entries(),
+        ),
+        (
+            "continuum_response_cache_size_bytes",
+            "Bytes that those in this process take",
+            held.bytes,
+        ),
+    ] {
+        let gauge = ConstGauge::new(value);
+        gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+    }
+    let rate = ConstGauge::new(cache.hit_rate());
+    let help = "Share of lookups of the last five minutes that found something, 0 to 1";
+    let name = "continuum_response_cache_hit_rate";
+    rate.encode(encoder.encode_descriptor(name, help, None, rate.metric_type())?)?;
+    Ok(())
+}
+
+fn tiers(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
+    let tally = cache.tally();
+    let tiers = CacheTier::ALL.into_iter().flat_map(|tier| {
+        let labels = |result| [("tier", tier.as_str()), ("result", result)];
+        [
+            (labels("hit"), tally.tier_requests(tier, true)),
+            (labels("miss"), tally.tier_requests(tier, false)),
+        ]
+    });
+    counters(
+        encoder,
+        "continuum_cache_tier_requests",
+        "Lookups in a tier by what it had",
+        tiers,
+    )
+}
+
+fn totals(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
+    let (tally, held) = (cache.tally(), cache.held());
+    for (name, help, value) in [
+        (
+            "continuum_response_cache_evictions",
+            "Replies that had to leave memory before their time",
+            held.evictions + tally.evictions.get(),
+        ),
+        (
+            "continuum_cache_promotions",
+            "Replies copied to the first tier",
+            tally.promotions.get(),
+        ),
+        (
+            "continuum_cache_demotions",
+            "Replies too long for the first tier",
+            tally.demotions.get(),
+        ),
+        (
+            "warmroute_cache_lookups_abandoned",
+            "Lookups that were not waited for any longer",
+            tally.lookups_abandoned.get(),
+        ),
+        (
+            "warmroute_cache_writes_dropped",
+            "Replies that were to be kept and are not",
+            tally.writes_dropped.get(),
+        ),
+        (
+            "warmroute_cache_auth_failures",
+            "Replies found in a shared store that are not as this fleet wrote them",
+            tally.auth_failures.get(),
+        ),
+    ] {
+        let counter = ConstCounter::new(value);
+        counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+    }
+    Ok(())
+}
+
+fn object_store_errors(encoder: &mut DescriptorEncoder<'_>, cache: &ResponseCache) -> fmt::Result {
+    let tally = cache.tally();
+    let errors = S3Code::ALL.map(|code| ([("code", code.as_str())], tally.s3_errors(code)));
+    counters(
+        encoder,
+        "warmroute_s3_errors",
+        "Operations on the object store that failed",
+        errors,
+    )
 }
 
 fn counters<const N: usize>(

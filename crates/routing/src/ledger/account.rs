@@ -1,11 +1,11 @@
 //! One target's load.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use kv_blocks::Moment;
 
-use super::{DispatchLoad, TargetLoad};
-use crate::{ReplyMode, ReservationId, decaying_sum::DecayingSum};
+use super::{DispatchLoad, TargetLoad, prefill_queue::PrefillQueue};
+use crate::{ReservationId, decaying_sum::DecayingSum};
 
 /// Time for which dispatched prefill work counts towards utilisation.
 const WORK_MEMORY: Duration = Duration::from_secs(30);
@@ -15,10 +15,6 @@ const BACKLOG_MEMORY: Duration = Duration::from_secs(120);
 
 /// Time for which cold tokens given to a target count towards its share.
 const COLD_MEMORY: Duration = Duration::from_secs(300);
-
-/// Delay added to the computed time of a backlog's fall, or rounding would find the backlog
-/// slightly too long at that time.
-const LATE_MS: f64 = 0.1;
 
 /// A decaying mean over time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,14 +38,7 @@ impl TimeMean {
 #[derive(Debug)]
 pub(crate) struct TargetAccount {
     in_flight: u32,
-    /// Prefills without a first token, in the order of dispatch.
-    queue: BTreeMap<ReservationId, QueuedPrefill>,
-    queued_tokens: u64,
-    queued_us: u64,
-    /// Number of prefills in `queue` whose first token is not reported.
-    silent: usize,
-    /// Estimated start of the first prefill in `queue`.
-    head_since: Moment,
+    prefills: PrefillQueue,
     decode_sequences: u32,
     decode_tokens: u64,
     /// Blocks of open reservations, shared ones once.
@@ -62,22 +51,11 @@ pub(crate) struct TargetAccount {
     pub(super) forgotten: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct QueuedPrefill {
-    tokens: u32,
-    us: u64,
-    answer: ReplyMode,
-}
-
 impl Default for TargetAccount {
     fn default() -> Self {
         Self {
             in_flight: 0,
-            queue: BTreeMap::new(),
-            queued_tokens: 0,
-            queued_us: 0,
-            silent: 0,
-            head_since: Moment::START,
+            prefills: PrefillQueue::default(),
             decode_sequences: 0,
             decode_tokens: 0,
             blocks: 0,
@@ -113,23 +91,8 @@ impl TargetAccount {
         load: &DispatchLoad,
         blocks: u64,
     ) -> bool {
-        let alone = self.queue.is_empty();
-        if alone {
-            self.head_since = now;
-        }
+        let alone = self.prefills.push(now, id, load);
         self.in_flight += 1;
-        let us = whole_us(load.prefill_ms);
-        self.queue.insert(
-            id,
-            QueuedPrefill {
-                tokens: load.uncached_tokens,
-                us,
-                answer: load.answer,
-            },
-        );
-        self.silent += usize::from(load.answer == ReplyMode::Whole);
-        self.queued_tokens += u64::from(load.uncached_tokens);
-        self.queued_us += us;
         self.last_dispatch = id.0;
         self.work_ms.add(now, load.prefill_ms);
         self.cold_tokens.add(now, f64::from(load.uncached_tokens));
@@ -161,66 +124,23 @@ impl TargetAccount {
     pub(crate) fn load(&self) -> TargetLoad {
         TargetLoad {
             in_flight: self.in_flight,
-            queued_prefill_tokens: self.queued_tokens,
+            queued_prefill_tokens: self.prefills.tokens(),
             decode_sequences: self.decode_sequences,
             decode_blocks: self.blocks,
         }
     }
 
-    /// Returns the estimated time until the queued prefills are computed. Prefills run in order, so
-    /// the time since the first one started counts, up to nearly all of its own estimate: its first
-    /// token has not come yet.
+    /// Returns the estimated time until the queued prefills are computed.
     pub(crate) fn backlog_ms(&self, now: Moment) -> f64 {
-        self.queued_us as f64 / 1e3 - self.ran_ms(now)
+        self.prefills.backlog_ms(now)
     }
 
-    /// Returns when the backlog falls to this value, if it is higher now; `None`: not before a
-    /// first token.
-    pub(super) fn falls_below_at(&self, now: Moment, most_ms: f64) -> Option<Moment> {
-        let excess_ms = self.backlog_ms(now) - most_ms;
-        let then = now + Duration::from_secs_f64((excess_ms.max(0.0) + LATE_MS) / 1e3);
-        (excess_ms > 0.0 && self.backlog_ms(then) <= most_ms).then_some(then)
+    pub(super) fn prefills(&self) -> &PrefillQueue {
+        &self.prefills
     }
 
-    /// Returns the time for which the first prefill is assumed to have run.
-    fn ran_ms(&self, now: Moment) -> f64 {
-        let Some((_, head)) = self.queue.first_key_value() else {
-            return 0.0;
-        };
-        now.ms_since(self.head_since)
-            .min(0.95 * head.us as f64 / 1e3)
-    }
-
-    /// Returns whether there are prefills whose end is not reported.
-    pub(super) fn has_unannounced_prefills(&self) -> bool {
-        self.silent > 0
-    }
-
-    /// Removes the prefills whose end is not reported, once their estimated time and that of all
-    /// before them is over. A prefill whose expected report never came does not delay the ones
-    /// behind it.
-    pub(super) fn expire_prefills(&mut self, now: Moment) -> Vec<ReservationId> {
-        if self.silent == 0 {
-            return Vec::new();
-        }
-        let mut over = self.head_since;
-        let over_by_now = |(id, queued): (&ReservationId, &QueuedPrefill)| {
-            over = over + Duration::from_micros(queued.us);
-            (over <= now).then_some((*id, *queued))
-        };
-        let passed = self
-            .queue
-            .iter()
-            .map_while(over_by_now)
-            .filter(|(_, queued)| queued.answer == ReplyMode::Whole);
-        let passed: Vec<_> = passed.collect();
-        for (id, queued) in &passed {
-            self.unqueue(*id);
-            // Its time was subtracted from the queued total: the end of the remaining prefills
-            // stays where it was.
-            self.head_since = self.head_since + Duration::from_micros(queued.us);
-        }
-        passed.into_iter().map(|(id, _)| id).collect()
+    pub(super) fn prefills_mut(&mut self) -> &mut PrefillQueue {
+        &mut self.prefills
     }
 
     /// Returns the prompt tokens of the generating sequences.
@@ -247,32 +167,4 @@ impl TargetAccount {
     pub(crate) fn cold_tokens(&self, now: Moment) -> f64 {
         self.cold_tokens.at(now)
     }
-
-    pub(super) fn dequeue(&mut self, now: Moment, id: ReservationId) {
-        if self.unqueue(id) {
-            // Whichever prefill ended, the engine is assumed to start the next one now.
-            self.head_since = now;
-        }
-    }
-
-    fn unqueue(&mut self, id: ReservationId) -> bool {
-        let Some(queued) = self.queue.remove(&id) else {
-            return false;
-        };
-        self.queued_tokens -= u64::from(queued.tokens);
-        self.queued_us -= queued.us;
-        self.silent -= usize::from(queued.answer == ReplyMode::Whole);
-        true
-    }
-}
-
-fn whole_us(ms: f64) -> u64 {
-    // Bounded on both sides, so the cast is exact enough; an hour is longer than any prefill.
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "clamped to an hour"
-    )]
-    let us = (ms * 1e3).clamp(0.0, 3.6e9) as u64;
-    us
 }

@@ -43,6 +43,20 @@ pub(crate) struct ReleaseCandidate {
     pub(crate) may_go: bool,
 }
 
+/// The requests picked so far.
+struct PickList {
+    requests: Vec<ReleaseCandidate>,
+    /// Candidates that may still be priced.
+    left: usize,
+}
+
+impl PickList {
+    /// Returns whether a request with this many candidates may be added; the first one always may.
+    fn fits(&self, candidates: usize) -> bool {
+        self.requests.is_empty() || self.left >= candidates
+    }
+}
+
 impl WaitQueue {
     /// Returns the requests to be priced next. Each call makes progress: a returned request leaves
     /// the queue or is passed over.
@@ -52,23 +66,19 @@ impl WaitQueue {
         gate: TargetGate<'_>,
         budget: ReleaseBudget,
     ) -> Vec<ReleaseCandidate> {
-        let mut picks = Vec::new();
-        let mut left = budget.priced;
-        self.pick_overdue(now, budget.releases, &mut left, &mut picks);
-        self.pick_in_order(now, gate, budget, &mut left, &mut picks);
-        picks
+        let mut picks = PickList {
+            requests: Vec::new(),
+            left: budget.priced,
+        };
+        self.pick_overdue(now, budget.releases, &mut picks);
+        self.pick_in_order(now, gate, budget, &mut picks);
+        picks.requests
     }
 
     /// Returns overdue requests of all queues in the order in which they were due, for half of the
     /// budget.
-    fn pick_overdue(
-        &self,
-        now: Moment,
-        most: usize,
-        left: &mut usize,
-        picks: &mut Vec<ReleaseCandidate>,
-    ) {
-        let half = *left / 2;
+    fn pick_overdue(&self, now: Moment, most: usize, picks: &mut PickList) {
+        let half = picks.left / 2;
         // The first request of a queue beyond these is due later than the first of each of them.
         let queues = self
             .due
@@ -85,11 +95,11 @@ impl WaitQueue {
                 continue;
             };
             let candidates = request.job.set.candidates.len();
-            if !picks.is_empty() && *left < half + candidates {
+            if !picks.fits(half + candidates) {
                 break;
             }
-            *left = left.saturating_sub(candidates);
-            picks.push(ReleaseCandidate {
+            picks.left = picks.left.saturating_sub(candidates);
+            picks.requests.push(ReleaseCandidate {
                 ticket,
                 job: Arc::clone(&request.job),
                 may_go: true,
@@ -104,8 +114,7 @@ impl WaitQueue {
         now: Moment,
         gate: TargetGate<'_>,
         budget: ReleaseBudget,
-        left: &mut usize,
-        picks: &mut Vec<ReleaseCandidate>,
+        picks: &mut PickList,
     ) {
         let ids: Vec<QueueId> = self
             .looks
@@ -119,37 +128,18 @@ impl WaitQueue {
             let Some(targets) = self.queues.get(id).map(|queue| queue.targets.len().max(1)) else {
                 continue;
             };
-            if (!picks.is_empty() && *left < targets) || (place > 0 && gates < targets) {
+            if !picks.fits(targets) || (place > 0 && gates < targets) {
                 break;
             }
             gates = gates.saturating_sub(targets);
             // One third is for estimates that may be old; the rest is shared with the following
             // queues.
-            let share = *left * 2 / 3 / (ids.len() - place);
-            let (next, stale) = self.change(*id, |queue| {
-                if !queue.start_or_resume_pass(now, &gate) {
-                    return (Vec::new(), Vec::new());
-                }
-                let next = queue.take_next((share / targets).min(MOST_IN_ORDER));
-                let stale = if queue.len() > next.len() {
-                    queue.take_stale(share / 2 / targets)
-                } else {
-                    Vec::new()
-                };
-                if queue.is_pass_finished() {
-                    queue.end_pass(now, &gate);
-                } else {
-                    queue.resume_pass(now);
-                }
-                (next, stale)
-            });
-            let next: Vec<Ticket> = next.into_iter().map(|(_, ticket)| ticket).collect();
-            let stale: Vec<Ticket> = stale
-                .into_iter()
-                .filter(|ticket| !next.contains(ticket))
-                .collect();
-            *left = left.saturating_sub((next.len() + stale.len()) * targets);
-            let known: Vec<Ticket> = picks.iter().map(|pick| pick.ticket).collect();
+            let share = picks.left * 2 / 3 / (ids.len() - place) / targets;
+            let (next, stale) = self.continue_pass(now, *id, gate, share);
+            picks.left = picks
+                .left
+                .saturating_sub((next.len() + stale.len()) * targets);
+            let known: Vec<Ticket> = picks.requests.iter().map(|pick| pick.ticket).collect();
             for (ticket, may_go) in next
                 .iter()
                 .map(|next| (next, true))
@@ -160,7 +150,7 @@ impl WaitQueue {
                     .get(ticket)
                     .filter(|_| !known.contains(ticket))
                 {
-                    picks.push(ReleaseCandidate {
+                    picks.requests.push(ReleaseCandidate {
                         ticket: *ticket,
                         job: Arc::clone(&request.job),
                         may_go,
@@ -168,5 +158,39 @@ impl WaitQueue {
                 }
             }
         }
+    }
+
+    /// Continues the pass of a queue by `share` requests; returns the next ones, and those of half
+    /// as many whose estimates are old.
+    fn continue_pass(
+        &mut self,
+        now: Moment,
+        id: QueueId,
+        gate: TargetGate<'_>,
+        share: usize,
+    ) -> (Vec<Ticket>, Vec<Ticket>) {
+        let (next, stale) = self.change(id, |queue| {
+            if !queue.start_or_resume_pass(now, &gate) {
+                return (Vec::new(), Vec::new());
+            }
+            let next = queue.take_next(share.min(MOST_IN_ORDER));
+            let stale = if queue.len() > next.len() {
+                queue.take_stale(share / 2)
+            } else {
+                Vec::new()
+            };
+            if queue.is_pass_finished() {
+                queue.end_pass(now, &gate);
+            } else {
+                queue.resume_pass(now);
+            }
+            (next, stale)
+        });
+        let next: Vec<Ticket> = next.into_iter().map(|(_, ticket)| ticket).collect();
+        let stale = stale
+            .into_iter()
+            .filter(|ticket| !next.contains(ticket))
+            .collect();
+        (next, stale)
     }
 }

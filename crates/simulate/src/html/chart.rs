@@ -40,6 +40,15 @@ pub(super) struct BarGroup {
     pub(super) bars: Vec<(usize, f64)>,
 }
 
+/// One bar of a drawing, between two values.
+#[derive(Clone, Copy)]
+struct Bar {
+    x: f64,
+    width: f64,
+    from: f64,
+    to: f64,
+}
+
 /// Returns the colour of an index, far from that of the index before.
 pub(super) fn colour(place: usize) -> String {
     format!("hsl({} 60% 54%)", (205 + place * 137) % 360)
@@ -59,7 +68,13 @@ impl Bars<'_> {
             for (number, (name, value)) in group.bars.iter().enumerate() {
                 let x = left + slot * GAP / 2.0 + width * number as f64;
                 let told = format!("{}, {}: {}", self.names[*name], group.name, short(*value));
-                drawing.bar(x, width, (self.from, *value), &colour(*name), &told);
+                let bar = Bar {
+                    x,
+                    width,
+                    from: self.from,
+                    to: *value,
+                };
+                drawing.bar(bar, &colour(*name), &told);
                 if width >= LEAST_LABELLED {
                     drawing.text(
                         x + width / 2.0,
@@ -99,9 +114,20 @@ pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
             short(computed),
             worker.requests
         );
-        drawing.bar(x, width, (0.0, computed), COMPUTED, &told);
+        let below = Bar {
+            x,
+            width,
+            from: 0.0,
+            to: computed,
+        };
+        drawing.bar(below, COMPUTED, &told);
         let told = format!("{name}: {} tokens found", short(hits));
-        drawing.bar(x, width, (computed, computed + hits), FOUND, &told);
+        let above = Bar {
+            from: computed,
+            to: computed + hits,
+            ..below
+        };
+        drawing.bar(above, FOUND, &told);
         if place % every == 0 {
             drawing.text(x + width / 2.0, HEIGHT - 6.0, "middle", &name);
         }
@@ -156,8 +182,9 @@ impl Drawing {
         HEIGHT - BELOW - share * (HEIGHT - BELOW - ABOVE)
     }
 
-    /// Draws a bar between two values, with a tooltip.
-    fn bar(&mut self, x: f64, width: f64, (from, to): (f64, f64), colour: &str, told: &str) {
+    /// Draws a bar, with a tooltip.
+    fn bar(&mut self, bar: Bar, colour: &str, told: &str) {
+        let Bar { x, width, from, to } = bar;
         let (top, foot) = (self.y(to), self.y(from));
         let (height, told) = (foot - top, escaped(told));
         let _ = write!(

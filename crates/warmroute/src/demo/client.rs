@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use dialect::{SseEvent, SseSplitter, StreamChunk, Usage};
-use http::{Request, StatusCode, header};
+use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use hyper::{body::Bytes, client::conn::http1};
+use hyper::{
+    body::{Bytes, Incoming},
+    client::conn::http1,
+};
 use hyper_util::rt::TokioIo;
+use kv_blocks::Moment;
 use net::{Address, Clock};
 use serde_json::json;
 use tokio::task::AbortHandle;
@@ -67,7 +71,21 @@ impl Client {
             .body(Full::new(Bytes::from(body.to_string())))?;
         let sent = self.clock.now();
         self.sender.ready().await?;
-        let mut response = self.sender.send_request(request).await?;
+        let response = self.sender.send_request(request).await?;
+        anyhow::ensure!(
+            response.status() == StatusCode::OK,
+            "the router answered {}",
+            response.status()
+        );
+        self.read(response, sent).await
+    }
+
+    /// Reads a stream to its end; `sent` is the time of its request.
+    async fn read(
+        &self,
+        mut response: Response<Incoming>,
+        sent: Moment,
+    ) -> anyhow::Result<ClientReply> {
         let named = |name: &str| {
             response
                 .headers()
@@ -80,11 +98,6 @@ impl Client {
             worker: named("x-warmroute-worker"),
             ..ClientReply::default()
         };
-        anyhow::ensure!(
-            response.status() == StatusCode::OK,
-            "the router answered {}",
-            response.status()
-        );
         let (mut events, mut done) = (SseSplitter::new(), false);
         while let Some(frame) = response.body_mut().frame().await {
             let Ok(data) = frame?.into_data() else {

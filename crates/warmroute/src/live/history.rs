@@ -25,35 +25,36 @@ impl ConfigHistory {
         changed: Vec<String>,
         from: SourceTexts,
     ) {
-        self.add(at, source, "applied", changed, Some(from));
+        let entry = self.next_entry(at, source, "applied");
+        self.add(HistoryEntry { changed, ..entry }, Some(from));
     }
 
     pub(super) fn rejected(&mut self, at: OffsetDateTime, source: &'static str) {
-        self.add(at, source, "rejected", Vec::new(), None);
+        let entry = self.next_entry(at, source, "rejected");
+        self.add(entry, None);
     }
 
-    fn add(
+    fn next_entry(
         &mut self,
         at: OffsetDateTime,
         source: &'static str,
         result: &'static str,
-        changed: Vec<String>,
-        from: Option<SourceTexts>,
-    ) {
+    ) -> HistoryEntry {
         self.count += 1;
+        HistoryEntry {
+            id: self.count,
+            at: net::rfc3339(at),
+            source,
+            result,
+            changed: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, entry: HistoryEntry, from: Option<SourceTexts>) {
         if self.entries.len() == KEPT {
             self.entries.pop_front();
         }
-        self.entries.push_back((
-            HistoryEntry {
-                id: self.count,
-                at: net::rfc3339(at),
-                source: source.into(),
-                result: result.into(),
-                changed,
-            },
-            from,
-        ));
+        self.entries.push_back((entry, from));
     }
 
     /// Returns the entries, newest first.

@@ -75,6 +75,15 @@ struct LiveState {
     history: ConfigHistory,
 }
 
+/// Usable settings, and their differences.
+struct SettingsChange {
+    new: Settings,
+    /// Keys that differ from the settings in force and change now.
+    changed: Vec<String>,
+    /// Keys that differ from those of the start and need a restart.
+    restart_needed: Vec<String>,
+}
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ChangeOutcome {
     result: &'static str,
@@ -146,10 +155,11 @@ impl LiveConfig {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
         let settings = sources.reread().and_then(|()| sources.settings());
-        let reloaded = self.take(state, sources, settings, why, dry_run);
-        if !dry_run {
-            self.set_refused(!reloaded.applied);
+        if dry_run {
+            return self.preview(settings);
         }
+        let reloaded = self.take(state, sources, settings, why);
+        self.set_refused(!reloaded.applied);
         reloaded
     }
 
@@ -174,7 +184,7 @@ impl LiveConfig {
             return Ok(changed);
         }
         let settings = sources.settings();
-        let reloaded = self.take(state, sources, settings, why, false);
+        let reloaded = self.take(state, sources, settings, why);
         if !reloaded.problems.is_empty() {
             return Err(WorkerRejection::Problems(reloaded.problems));
         }
@@ -192,6 +202,37 @@ impl LiveConfig {
         }
     }
 
+    /// Returns what these settings would change.
+    fn preview(&self, settings: Result<Settings, Vec<Problem>>) -> ReloadOutcome {
+        match self.examine(settings) {
+            Ok(change) => ReloadOutcome {
+                applied: false,
+                changed: change.changed,
+                restart_needed: change.restart_needed,
+                problems: Vec::new(),
+            },
+            Err(problems) => ReloadOutcome {
+                problems,
+                ..ReloadOutcome::default()
+            },
+        }
+    }
+
+    fn examine(
+        &self,
+        settings: Result<Settings, Vec<Problem>>,
+    ) -> Result<SettingsChange, Vec<Problem>> {
+        let new = settings.and_then(settings::usable)?;
+        let restart_needed = ConfigChanges::between(&self.started, &new).restart_needed;
+        let new = new.taken_over(&self.started);
+        let changed = ConfigChanges::between(&self.settings(), &new).live;
+        Ok(SettingsChange {
+            new,
+            changed,
+            restart_needed,
+        })
+    }
+
     /// Applies settings, all of them or none, and records the change.
     fn take(
         &self,
@@ -199,58 +240,34 @@ impl LiveConfig {
         sources: SourceTexts,
         settings: Result<Settings, Vec<Problem>>,
         why: &'static str,
-        dry_run: bool,
     ) -> ReloadOutcome {
         let at = self.parts.clock.wall();
-        let refused = |state: &mut LiveState, problems: Vec<Problem>| {
-            if !dry_run {
+        let usable = self.examine(settings).and_then(|change| {
+            self.parts
+                .fleet
+                .apply(&FleetConfig::of(&change.new))
+                .map_err(|error| vec![Problem::bad_value("workers", "", &error.to_string())])?;
+            Ok(change)
+        });
+        let SettingsChange {
+            new,
+            changed,
+            restart_needed,
+        } = match usable {
+            Ok(change) => change,
+            Err(problems) => {
                 for problem in &problems {
                     tracing::error!(%problem, source = why, "the configuration is not taken over, nothing changed");
                 }
                 self.reloads.get_or_create(&REJECTED).inc();
                 state.history.rejected(at, why);
-            }
-            ReloadOutcome {
-                problems,
-                ..ReloadOutcome::default()
+                return ReloadOutcome {
+                    problems,
+                    ..ReloadOutcome::default()
+                };
             }
         };
-        let new = match settings.and_then(settings::usable) {
-            Ok(new) => new,
-            Err(problems) => return refused(state, problems),
-        };
-        let restart_needed = ConfigChanges::between(&self.started, &new).restart_needed;
-        let new = new.taken_over(&self.started);
-        let in_force = self.settings();
-        let changed = ConfigChanges::between(&in_force, &new).live;
-        if dry_run {
-            return ReloadOutcome {
-                applied: false,
-                changed,
-                restart_needed,
-                problems: Vec::new(),
-            };
-        }
-        if let Err(error) = self.parts.fleet.apply(&FleetConfig::of(&new)) {
-            return refused(
-                state,
-                vec![Problem::bad_value("workers", "", &error.to_string())],
-            );
-        }
-        self.parts.router.reconfigure(from_settings::routing(&new));
-        self.parts.cache.reconfigure(&new.response_cache);
-        self.parts.gateway.reconfigure(
-            from_settings::limits(&new),
-            from_settings::rules(&new, self.parts.scheme),
-        );
-        logging::set_level(new.logging.level);
-        for problem in new
-            .skipped_workers()
-            .iter()
-            .filter(|problem| !in_force.skipped_workers().contains(problem))
-        {
-            tracing::warn!(%problem, source = why, "a worker is passed over, the others are taken in");
-        }
+        self.put_in_force(&new, why);
         if !changed.is_empty() || !restart_needed.is_empty() {
             tracing::info!(
                 source = why,
@@ -270,6 +287,25 @@ impl LiveConfig {
             changed,
             restart_needed,
             problems: Vec::new(),
+        }
+    }
+
+    /// Hands the settings to the components besides the fleet.
+    fn put_in_force(&self, new: &Settings, why: &'static str) {
+        self.parts.router.reconfigure(from_settings::routing(new));
+        self.parts.cache.reconfigure(&new.response_cache);
+        self.parts.gateway.reconfigure(
+            from_settings::limits(new),
+            from_settings::rules(new, self.parts.scheme),
+        );
+        logging::set_level(new.logging.level);
+        let in_force = self.settings();
+        for problem in new
+            .skipped_workers()
+            .iter()
+            .filter(|problem| !in_force.skipped_workers().contains(problem))
+        {
+            tracing::warn!(%problem, source = why, "a worker is passed over, the others are taken in");
         }
     }
 
@@ -334,7 +370,7 @@ impl Control for LiveConfig {
             .members_mut()
             .keep_leases_of(state.sources.members());
         let settings = sources.settings();
-        let reloaded = self.take(state, sources, settings, "admin", false);
+        let reloaded = self.take(state, sources, settings, "admin");
         if reloaded.applied {
             self.keep_members(state);
         }

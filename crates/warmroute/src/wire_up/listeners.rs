@@ -23,6 +23,8 @@ pub(super) struct BoundListeners {
     pub(super) data: Listeners,
     pub(super) admin: Arc<Listener>,
     pub(super) probe: Option<ListenAddr>,
+    /// Whether a running process gave some of them.
+    pub(super) taken: bool,
 }
 
 /// Binds the addresses in the settings.
@@ -30,6 +32,7 @@ pub(super) async fn bind(
     settings: &Settings,
     mut given: Option<&mut InheritedSockets>,
 ) -> Result<BoundListeners, StartError> {
+    let taken = given.is_some();
     let (server, admin) = (&settings.server, &settings.admin);
     let (server_tls, admin_tls) = (
         identity(server.tls.as_ref())?,
@@ -65,6 +68,7 @@ pub(super) async fn bind(
             .probe_listen
             .as_ref()
             .map(|place| address(place).chosen_by("server.probe_listen")),
+        taken,
     })
 }
 

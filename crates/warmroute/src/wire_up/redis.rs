@@ -6,7 +6,6 @@ use config::Settings;
 use fleet::RedisPool;
 use net::Clock;
 use prometheus_client::registry::Registry;
-use response_cache::{CacheStartError, ResponseCache};
 use tokenization::{RedisTokenStore, SharedTokensError};
 
 /// Reason why no pool can be created.
@@ -50,30 +49,7 @@ pub(super) fn pool(
     Ok(None)
 }
 
-/// Returns the store of cached replies, on the same connections.
-#[cfg(feature = "redis-cache")]
-pub(super) fn replies(
-    settings: &config::ResponseCacheSection,
-    pool: Option<Arc<RedisPool>>,
-    clock: Clock,
-    registry: &mut Registry,
-) -> Result<Arc<ResponseCache>, CacheStartError> {
-    ResponseCache::start(settings, pool, clock, registry)
-}
-
-/// As above, for a build without Redis: the crates have no common connection type.
-#[cfg(not(feature = "redis-cache"))]
-pub(super) fn replies(
-    settings: &config::ResponseCacheSection,
-    _: Option<Arc<RedisPool>>,
-    clock: Clock,
-    registry: &mut Registry,
-) -> Result<Arc<ResponseCache>, CacheStartError> {
-    ResponseCache::start(settings, None, clock, registry)
-}
-
 /// Returns the store of token ids from engines, on the same connections.
-#[cfg(feature = "redis-cache")]
 pub(super) fn tokens(
     settings: &Settings,
     pool: Option<&Arc<RedisPool>>,
@@ -83,17 +59,4 @@ pub(super) fn tokens(
         return Ok(None);
     }
     RedisTokenStore::start(pool.cloned(), clock).map(Some)
-}
-
-/// As above, for a build without Redis.
-#[cfg(not(feature = "redis-cache"))]
-pub(super) fn tokens(
-    settings: &Settings,
-    _: Option<&Arc<RedisPool>>,
-    clock: Clock,
-) -> Result<Option<RedisTokenStore>, SharedTokensError> {
-    if settings.prompt_cache_redis.is_none() {
-        return Ok(None);
-    }
-    RedisTokenStore::start(None, clock).map(Some)
 }

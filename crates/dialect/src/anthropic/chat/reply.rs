@@ -2,7 +2,7 @@
 
 use crate::{
     RawJson, Usage,
-    api_error::openai_error,
+    api_error::OpenAiError,
     chunk::usage,
     json::{self, ObjectWriter},
 };
@@ -20,46 +20,66 @@ use crate::{
 pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u8>> {
     let reply = json::object(body)?;
     let content = reply.member("content")?;
-    let is = |block: &RawJson<'_>, kind: &str| {
-        block.member("type").and_then(RawJson::string).as_deref() == Some(kind)
-    };
-    let texts = |kind: &'static str| -> Option<String> {
-        let blocks = content.elements()?.filter(|block| is(block, kind));
-        Some(
-            blocks
-                .filter_map(|block| block.member(kind).and_then(RawJson::string))
-                .collect(),
-        )
-    };
     let mut out = String::with_capacity(body.len() + 256);
     let mut chat = ObjectWriter::open(&mut out);
     let named = reply.member("model").and_then(RawJson::string);
     let id = reply.member("id").and_then(RawJson::string);
-    head(
-        &mut chat,
-        "chat.completion",
-        &completion_id(id.as_deref()),
+    let head = CompletionHead {
+        kind: "chat.completion",
+        id: &completion_id(id.as_deref()),
         created,
-        named.as_deref().unwrap_or(model),
-    );
+        model: named.as_deref().unwrap_or(model),
+    };
+    head.write(&mut chat);
     let mut choices = chat.array("choices");
     let mut choice = choices.object();
     choice.number("index", 0);
     let mut said = choice.object("message");
     said.text("role", "assistant");
-    match texts("text")?.as_str() {
+    match texts(content, "text")?.as_str() {
         "" => said.raw("content", "null"),
         text => said.text("content", text),
     }
-    if let Some(thoughts) = texts("thinking").filter(|thoughts| !thoughts.is_empty()) {
+    if let Some(thoughts) = texts(content, "thinking").filter(|thoughts| !thoughts.is_empty()) {
         said.text("reasoning_content", &thoughts);
     }
-    let mut calls = content
-        .elements()?
-        .filter(|block| is(block, "tool_use"))
-        .peekable();
+    tool_calls(&mut said, content)?;
+    said.close();
+    choice.raw("logprobs", "null");
+    let stop_reason = reply.member("stop_reason").and_then(RawJson::string);
+    choice.text("finish_reason", finish(stop_reason.as_deref()));
+    choice.close();
+    choices.close();
+    write_usage(
+        &mut chat,
+        reply.member("usage").and_then(usage).unwrap_or_default(),
+    );
+    chat.close();
+    Some(out.into_bytes())
+}
+
+/// Returns the blocks of this type.
+fn blocks<'a>(
+    content: RawJson<'a>,
+    kind: &'static str,
+) -> Option<impl Iterator<Item = RawJson<'a>>> {
+    let is_kind = move |block: &RawJson<'_>| {
+        block.member("type").and_then(RawJson::string).as_deref() == Some(kind)
+    };
+    Some(content.elements()?.filter(is_kind))
+}
+
+/// Returns the joined texts of the blocks whose type is also the name of their text.
+fn texts(content: RawJson<'_>, kind: &'static str) -> Option<String> {
+    let texts =
+        blocks(content, kind)?.filter_map(|block| block.member(kind).and_then(RawJson::string));
+    Some(texts.collect())
+}
+
+fn tool_calls(message: &mut ObjectWriter<'_>, content: RawJson<'_>) -> Option<()> {
+    let mut calls = blocks(content, "tool_use")?.peekable();
     if calls.peek().is_some() {
-        let mut list = said.array("tool_calls");
+        let mut list = message.array("tool_calls");
         for call in calls {
             let mut one = list.object();
             one.some("id", call.member("id"));
@@ -75,33 +95,25 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
         }
         list.close();
     }
-    said.close();
-    choice.raw("logprobs", "null");
-    choice.text(
-        "finish_reason",
-        finish(
-            reply
-                .member("stop_reason")
-                .and_then(RawJson::string)
-                .as_deref(),
-        ),
-    );
-    choice.close();
-    choices.close();
-    write_usage(
-        &mut chat,
-        reply.member("usage").and_then(usage).unwrap_or_default(),
-    );
-    chat.close();
-    Some(out.into_bytes())
+    Some(())
 }
 
-/// Writes the first members of every completion and every chunk.
-pub(super) fn head(chat: &mut ObjectWriter<'_>, kind: &str, id: &str, created: i64, model: &str) {
-    chat.text("id", id);
-    chat.text("object", kind);
-    chat.number("created", created);
-    chat.text("model", model);
+/// The first members of every completion and every chunk.
+pub(super) struct CompletionHead<'a> {
+    pub(super) kind: &'static str,
+    pub(super) id: &'a str,
+    /// In Unix seconds.
+    pub(super) created: i64,
+    pub(super) model: &'a str,
+}
+
+impl CompletionHead<'_> {
+    pub(super) fn write(&self, chat: &mut ObjectWriter<'_>) {
+        chat.text("id", self.id);
+        chat.text("object", self.kind);
+        chat.number("created", self.created);
+        chat.text("model", self.model);
+    }
 }
 
 pub(super) fn completion_id(message: Option<&str>) -> String {
@@ -154,5 +166,11 @@ pub fn error_from_message(status: u16, body: &[u8], request_id: &str) -> Vec<u8>
         || "invalid_request_error".to_owned(),
         std::borrow::Cow::into_owned,
     );
-    openai_error(&message, &kind, None, &kind, Some(request_id))
+    let error = OpenAiError {
+        message: &message,
+        kind: &kind,
+        param: None,
+        code: &kind,
+    };
+    error.body(Some(request_id))
 }

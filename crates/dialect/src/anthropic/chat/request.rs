@@ -1,11 +1,7 @@
 //! Translates a chat completion request into a messages request.
 
 use super::{super::TranslatedRequest, content};
-use crate::{
-    RawJson, ViewError,
-    json::{self, ObjectWriter},
-    tokenize::fields,
-};
+use crate::{RawJson, ViewError, json::ObjectWriter, tokenize::fields};
 
 /// Members that are read here, followed by those that have no meaning for a message and do not
 /// change the output.
@@ -31,6 +27,7 @@ const KEYS: [&str; 20] = [
     "service_tier",
     "prompt_cache_key",
 ];
+const SEVERAL: &str = "n is above 1, and a message is one reply: send the request several times";
 /// Default of `max_tokens`: required in a messages request, optional in a chat.
 const USUAL_LENGTH: &str = "4096";
 
@@ -48,8 +45,6 @@ const USUAL_LENGTH: &str = "4096";
 ///
 /// If the body is not one JSON object in UTF-8, or a member that is read here occurs twice.
 pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
-    let there = |value: Option<RawJson<'_>>| value.is_some_and(|value| !value.is_null());
-    let read = fields(body, KEYS)?;
     let [
         model,
         messages,
@@ -64,15 +59,11 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         format,
         n,
         ..,
-    ] = read.map(|value| value.filter(|value| there(Some(*value))));
+    ] = fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
-    let mut untranslatable = None;
-    if n.and_then(RawJson::integer).is_some_and(|n| n > 1) {
-        untranslatable = Some(
-            "n is above 1, and a message is one reply: send the request several times".to_owned(),
-        );
-    }
+    let several = n.and_then(RawJson::integer).is_some_and(|n| n > 1);
+    let mut untranslatable = several.then(|| SEVERAL.to_owned());
     let mut out = String::with_capacity(text.len() + 256);
     let mut message = ObjectWriter::open(&mut out);
     message.some("model", model);
@@ -87,12 +78,7 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         Some(value) if value.elements().is_none() => message.raw("messages", value.as_str()),
         _ => content::conversation(&mut message, messages, &mut untranslatable),
     }
-    match stop {
-        Some(stop) if stop.string().is_some() => {
-            message.raw("stop_sequences", &format!("[{}]", stop.as_str()))
-        }
-        stop => message.some("stop_sequences", stop),
-    }
+    stop_sequences(&mut message, stop);
     message.some("stream", stream);
     functions(&mut message, tools);
     chosen(
@@ -101,25 +87,29 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         parallel.and_then(RawJson::flag) == Some(false),
         tools.is_some(),
     );
-    if let Some(user) = user {
+    if user.is_some() {
         let mut metadata = message.object("metadata");
-        metadata.some("user_id", Some(user));
+        metadata.some("user_id", user);
         metadata.close();
     }
     if let Some(format) = format {
         wanted(&mut message, format, &mut untranslatable);
     }
-    for (key, value) in json::members(text).flatten() {
-        let name = json::decode(key);
-        if !KEYS.contains(&&*name) {
-            message.raw(&name, value.as_str());
-        }
-    }
+    message.pass_on(text, |name| KEYS.contains(&name));
     message.close();
     Ok(TranslatedRequest {
         body: out.into_bytes(),
         untranslatable,
     })
+}
+
+fn stop_sequences(message: &mut ObjectWriter<'_>, stop: Option<RawJson<'_>>) {
+    match stop {
+        Some(stop) if stop.string().is_some() => {
+            message.raw("stop_sequences", &format!("[{}]", stop.as_str()))
+        }
+        stop => message.some("stop_sequences", stop),
+    }
 }
 
 /// Writes the functions, each with its schema as the client wrote it.

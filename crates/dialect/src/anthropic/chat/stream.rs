@@ -7,11 +7,11 @@
 
 use super::{
     super::ChunkOutcome,
-    reply::{completion_id, finish, head, write_usage},
+    reply::{CompletionHead, completion_id, finish, write_usage},
 };
 use crate::{
     RawJson, Usage,
-    api_error::openai_error,
+    api_error::OpenAiError,
     chunk::usage,
     json::{self, ObjectWriter},
 };
@@ -251,13 +251,13 @@ impl ChatStream {
         let mut text = String::with_capacity(200);
         text.push_str("data: ");
         let mut chunk = ObjectWriter::open(&mut text);
-        head(
-            &mut chunk,
-            "chat.completion.chunk",
-            &self.id,
-            self.asked.created,
-            &self.asked.model,
-        );
+        let head = CompletionHead {
+            kind: "chat.completion.chunk",
+            id: &self.id,
+            created: self.asked.created,
+            model: &self.asked.model,
+        };
+        head.write(&mut chunk);
         describe(&mut chunk);
         chunk.close();
         text.push_str("\n\n");
@@ -267,7 +267,13 @@ impl ChatStream {
     fn fail(&mut self, out: &mut Vec<u8>, kind: &str, message: &str) -> ChunkOutcome {
         self.over = true;
         out.extend_from_slice(b"data: ");
-        out.extend_from_slice(&openai_error(message, kind, None, kind, None));
+        let error = OpenAiError {
+            message,
+            kind,
+            param: None,
+            code: kind,
+        };
+        out.extend_from_slice(&error.body(None));
         out.extend_from_slice(b"\n\n");
         ChunkOutcome::Failed
     }

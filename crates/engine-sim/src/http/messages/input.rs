@@ -23,29 +23,7 @@ pub(crate) fn read(body: &[u8], limit: LengthRequirement) -> Result<GenerationBo
             "max_tokens",
         ));
     }
-    let mut messages = Vec::new();
-    let system = texts(&asked["system"], "system")?.concat();
-    if !system.is_empty() {
-        messages.push(json!({"role": "system", "content": system}));
-    }
-    let turns = asked["messages"]
-        .as_array()
-        .filter(|turns| !turns.is_empty());
-    for turn in turns.ok_or_else(|| {
-        refused(
-            "messages is missing or empty: expected at least one.",
-            "messages",
-        )
-    })? {
-        match turn["role"].as_str() {
-            Some("user") => user(&turn["content"], &mut messages)?,
-            Some("assistant") => messages.push(assistant(&turn["content"])?),
-            other => {
-                let message = format!("A message's role is {other:?}: expected user or assistant.");
-                return Err(refused(message, "messages"));
-            }
-        }
-    }
+    let messages = conversation(&asked)?;
     let alone = asked["tool_choice"]["disable_parallel_tool_use"] == true;
     let thinks = matches!(
         asked["thinking"]["type"].as_str(),
@@ -76,6 +54,34 @@ pub(crate) fn read(body: &[u8], limit: LengthRequirement) -> Result<GenerationBo
             },
         ),
     ])
+}
+
+/// Returns the system prompt and the turns as a chat's messages.
+fn conversation(asked: &Value) -> Result<Vec<Value>, SimApiError> {
+    let mut messages = Vec::new();
+    let system = texts(&asked["system"], "system")?.concat();
+    if !system.is_empty() {
+        messages.push(json!({"role": "system", "content": system}));
+    }
+    let turns = asked["messages"]
+        .as_array()
+        .filter(|turns| !turns.is_empty());
+    for turn in turns.ok_or_else(|| {
+        refused(
+            "messages is missing or empty: expected at least one.",
+            "messages",
+        )
+    })? {
+        match turn["role"].as_str() {
+            Some("user") => user(&turn["content"], &mut messages)?,
+            Some("assistant") => messages.push(assistant(&turn["content"])?),
+            other => {
+                let message = format!("A message's role is {other:?}: expected user or assistant.");
+                return Err(refused(message, "messages"));
+            }
+        }
+    }
+    Ok(messages)
 }
 
 /// Returns a text, or the texts of blocks that contain nothing else.

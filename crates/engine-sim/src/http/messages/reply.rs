@@ -59,7 +59,7 @@ impl MessageReply {
 
     /// Returns the counts in Anthropic's form: cached tokens are not part of the input.
     fn usage(&self, usage: Usage) -> Value {
-        let cached = if usage.tells_cached(self.state.config.usage_details) {
+        let cached = if usage.tells_cached(self.state.config.api.usage_details) {
             usage.cached
         } else {
             0

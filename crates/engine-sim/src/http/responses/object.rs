@@ -7,29 +7,35 @@ use crate::http::reply::Usage;
 
 /// The members of a response that do not repeat its request.
 #[derive(Debug)]
-pub(super) struct ResponseHead {
-    pub(super) id: String,
-    pub(super) created: i64,
-    pub(super) model: String,
+pub(crate) struct ResponseHead {
+    pub(crate) id: String,
+    pub(crate) created: i64,
+    pub(crate) model: String,
 }
 
-/// Returns a response with this output; `usage` once it has ended, `cut` if the token limit ended
-/// it.
+/// The end of a response.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ResponseEnd {
+    pub(super) usage: Usage,
+    /// Whether the token limit ended it.
+    pub(super) cut: bool,
+}
+
+/// Returns a response with this output; `end` once it has ended.
 pub(super) fn response(
     head: &ResponseHead,
     frame: &ResponseContext,
     output: &[Value],
-    usage: Option<Usage>,
-    cut: bool,
+    end: Option<ResponseEnd>,
 ) -> Value {
     let asked = |field: &str, default: Value| match frame.asked.get(field) {
         None | Some(Value::Null) => default,
         Some(value) => value.clone(),
     };
-    let status = match (usage, cut) {
-        (None, _) => "in_progress",
-        (Some(_), true) => "incomplete",
-        (Some(_), false) => "completed",
+    let (status, incomplete) = match end {
+        None => ("in_progress", Value::Null),
+        Some(end) if end.cut => ("incomplete", json!({"reason": "max_output_tokens"})),
+        Some(_) => ("completed", Value::Null),
     };
     json!({
         "id": format!("resp_{}", head.id),
@@ -38,7 +44,7 @@ pub(super) fn response(
         "status": status,
         "background": false,
         "error": null,
-        "incomplete_details": if cut { json!({"reason": "max_output_tokens"}) } else { Value::Null },
+        "incomplete_details": incomplete,
         "instructions": asked("instructions", Value::Null),
         "max_output_tokens": asked("max_output_tokens", Value::Null),
         "metadata": asked("metadata", json!({})),
@@ -56,7 +62,7 @@ pub(super) fn response(
         "top_logprobs": asked("top_logprobs", json!(0)),
         "top_p": asked("top_p", json!(1.0)),
         "truncation": asked("truncation", json!("disabled")),
-        "usage": usage.map(counts),
+        "usage": end.map(|end| counts(end.usage)),
         "user": asked("user", Value::Null),
     })
 }

@@ -18,7 +18,7 @@ use crate::{
 use super::{
     ResponseContext,
     items::{self, ItemStatus},
-    object::{ResponseHead, response},
+    object::{ResponseEnd, ResponseHead, response},
 };
 
 /// A response under construction.
@@ -46,14 +46,7 @@ struct OpenItem {
 }
 
 impl ResponseReply {
-    pub(crate) fn new(
-        state: Arc<ServerState>,
-        id: String,
-        created: i64,
-        model: String,
-        frame: ResponseContext,
-    ) -> Self {
-        let head = ResponseHead { id, created, model };
+    pub(crate) fn new(state: Arc<ServerState>, head: ResponseHead, frame: ResponseContext) -> Self {
         Self {
             state,
             head,
@@ -166,13 +159,11 @@ impl ResponseReply {
 
     /// Ends the response and stores it, so that other requests can continue it.
     fn ended(&mut self) -> Value {
-        let whole = response(
-            &self.head,
-            &self.frame,
-            &self.output,
-            Some(self.usage),
-            self.cut,
-        );
+        let end = ResponseEnd {
+            usage: self.usage,
+            cut: self.cut,
+        };
+        let whole = response(&self.head, &self.frame, &self.output, Some(end));
         if self.frame.store {
             let mut messages = std::mem::take(&mut self.frame.messages);
             // The output is an input like any other.
@@ -217,7 +208,7 @@ impl ReplyFormat for ResponseReply {
         let mut events = Vec::new();
         if self.sequence == 0 {
             for kind in ["response.created", "response.in_progress"] {
-                let begun = response(&self.head, &self.frame, &[], None, false);
+                let begun = response(&self.head, &self.frame, &[], None);
                 events.push(self.event(kind, json!({"response": begun})));
             }
         }

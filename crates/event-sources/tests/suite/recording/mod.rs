@@ -12,7 +12,7 @@ use event_sources::StreamReport;
 use kv_blocks::{BlockSize, HashScheme, SequenceHash};
 use kv_events::{
     frames,
-    vllm::{self, EventLayout, HashForm, WireEvent, WireRemoved},
+    vllm::{self, EventEncoding, WireEvent, WireRemoved},
 };
 use kv_index::{DumpCursor, KvIndex};
 use serde_json::Value;
@@ -41,7 +41,7 @@ impl RecordedBatch {
             .iter()
             .map(|name| WireEvent::Removed(removed(name)))
             .collect();
-        let payload = vllm::encode(1.0, Some(0), &events, EventLayout::Map, HashForm::Int);
+        let payload = vllm::encode(1.0, Some(0), &events, EventEncoding::CURRENT);
         let event = |name| serde_json::json!({"type": "BlockRemoved", "block_hashes": [name]});
         Self {
             seq,

@@ -15,7 +15,7 @@ use kv_blocks::HashScheme;
 use kv_events::{
     frames,
     standard::{self, StandardChange, StandardEvent, StreamKey},
-    vllm::{self, EventLayout, HashForm, WireEvent, WireRemoved, WireStored},
+    vllm::{self, EventEncoding, WireEvent, WireRemoved, WireStored},
 };
 use kv_index::{IndexSettings, KvIndex};
 use net::{Clock, Destinations};
@@ -205,7 +205,7 @@ impl TestPublisher {
 
     pub(crate) fn publish(&self, event: WireEvent) {
         let seq = self.next.replace(self.next.get() + 1);
-        let payload = vllm::encode(1.0, Some(0), &[event], EventLayout::Map, HashForm::Int);
+        let payload = vllm::encode(1.0, Some(0), &[event], EventEncoding::CURRENT);
         self.socket.send(&frames::encode_live(b"", seq, &payload));
     }
 

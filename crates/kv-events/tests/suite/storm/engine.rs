@@ -8,7 +8,8 @@ use std::{
 
 use kv_blocks::{BlockSize, DpRank, HashScheme, IndexUpdate, SequenceHash, Target, Tier, WorkerId};
 use kv_events::vllm::{
-    self, EventLayout, HashForm, Normaliser, WireEvent, WireHash, WireRemoved, WireStored,
+    self, EventEncoding, EventLayout, HashForm, Normaliser, WireEvent, WireHash, WireRemoved,
+    WireStored,
 };
 use kv_index::{DumpCursor, IndexSettings, KvIndex, TargetDigest};
 
@@ -59,8 +60,7 @@ pub(crate) struct Life {
     behavior: EngineBehavior,
     /// Each life hashes its blocks differently, as engines with a random seed.
     naming: u64,
-    shape: EventLayout,
-    hash_form: HashForm,
+    encoding: EventEncoding,
     /// Copies of each block.
     device: BTreeMap<BlockPath, usize>,
     host: BTreeSet<BlockPath>,
@@ -102,8 +102,10 @@ impl Life {
         Self {
             behavior,
             naming: dice.roll(),
-            shape: *dice.pick(&[EventLayout::Map, EventLayout::Array]),
-            hash_form: *dice.pick(&[HashForm::Int, HashForm::Bytes]),
+            encoding: EventEncoding {
+                layout: *dice.pick(&[EventLayout::Map, EventLayout::Array]),
+                hash_form: *dice.pick(&[HashForm::Int, HashForm::Bytes]),
+            },
             device: BTreeMap::new(),
             host: BTreeSet::new(),
             left: Vec::new(),
@@ -120,7 +122,7 @@ impl Life {
         for _ in 0..dice.within(1, 3) {
             self.work(dice, &mut events);
         }
-        let payload = vllm::encode(1.0, Some(0), &events, self.shape, self.hash_form);
+        let payload = vllm::encode(1.0, Some(0), &events, self.encoding);
         self.update_reference(&payload);
         let left = keys_of(std::mem::take(&mut self.left));
         self.truths.push(CacheTruth {

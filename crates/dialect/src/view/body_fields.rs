@@ -1,0 +1,266 @@
+//! The keys of a body that routing reads, and what they mean in each dialect.
+
+use std::borrow::Cow;
+
+use super::{Dialect, Fidelity, PromptPart, Rendering, RequestView, SessionFields, ViewError};
+use crate::{
+    BodyCounts,
+    json::{self, RawJson},
+    prompts,
+};
+
+/// Declares the keys that routing reads: one list for their names and their places in
+/// [`BodyFields`].
+macro_rules! keys {
+    ($($key:ident $name:literal)*) => {
+        #[derive(Clone, Copy)]
+        enum Key { $($key),* }
+
+        impl Key {
+            const COUNT: usize = [$(Self::$key),*].len();
+
+            fn named(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$key),)*
+                    _ => None,
+                }
+            }
+
+            const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$key => $name,)*
+                }
+            }
+        }
+    };
+}
+
+// The last one is not read here yet: it controls where and how a request runs, so two of them are
+// two readings.
+keys! {
+    Model "model"
+    Messages "messages"
+    Prompt "prompt"
+    Stream "stream"
+    StreamOptions "stream_options"
+    MaxTokens "max_tokens"
+    MaxCompletionTokens "max_completion_tokens"
+    N "n"
+    Stop "stop"
+    Priority "priority"
+    CacheSalt "cache_salt"
+    SessionParams "session_params"
+    User "user"
+    SessionId "session_id"
+    UserId "user_id"
+    PromptCache "prompt_cache_key"
+    Metadata "metadata"
+    AddGenerationPrompt "add_generation_prompt"
+    ContinueFinalMessage "continue_final_message"
+    AddSpecialTokens "add_special_tokens"
+    TruncatePromptTokens "truncate_prompt_tokens"
+    ChatTemplateKwargs "chat_template_kwargs"
+    ChatTemplate "chat_template"
+    Tools "tools"
+    ToolChoice "tool_choice"
+    Documents "documents"
+    ReasoningEffort "reasoning_effort"
+    PromptLogprobs "prompt_logprobs"
+    Logprobs "logprobs"
+    Echo "echo"
+    KvTransferParams "kv_transfer_params"
+    EcTransferParams "ec_transfer_params"
+    BootstrapHost "bootstrap_host"
+    BootstrapPort "bootstrap_port"
+    BootstrapRoom "bootstrap_room"
+    Input "input"
+    Query "query"
+    Queries "queries"
+    Items "items"
+    Text1 "text_1"
+    Text2 "text_2"
+    LoraRequest "lora_request"
+}
+
+/// These fields name hosts and blocks of other engines: a client's values could reach the caches of
+/// others.
+const TRANSFER_FIELDS: [Key; 5] = [
+    Key::KvTransferParams,
+    Key::EcTransferParams,
+    Key::BootstrapHost,
+    Key::BootstrapPort,
+    Key::BootstrapRoom,
+];
+
+/// The values of the routing keys in the body.
+pub(super) struct BodyFields<'a>([Option<RawJson<'a>>; Key::COUNT]);
+
+impl<'a> BodyFields<'a> {
+    pub(super) fn read(text: &'a str) -> Result<Self, ViewError> {
+        let mut found = [None; Key::COUNT];
+        let mut twice = None;
+        for member in json::members(text) {
+            let (key, value) = member?;
+            let Some(key) = Key::named(&json::decode(key)) else {
+                continue;
+            };
+            if found[key as usize].replace(value).is_some() {
+                twice = twice.or(Some(key));
+            }
+        }
+        // Reported after the walk: a body that is not JSON at all reports that error first.
+        match twice {
+            Some(key) => Err(ViewError::DuplicateKey { key: key.name() }),
+            None => Ok(Self(found)),
+        }
+    }
+
+    /// Returns the value of a key; `null` counts as absent.
+    fn get(&self, key: Key) -> Option<RawJson<'a>> {
+        self.0[key as usize].filter(|value| !value.is_null())
+    }
+
+    pub(super) fn into_view(self, dialect: Dialect) -> Result<RequestView<'a>, ViewError> {
+        let count = |key| {
+            self.integer(key)
+                .and_then(|number| u32::try_from(number).ok())
+        };
+        let include_usage = self
+            .get(Key::StreamOptions)
+            .and_then(|it| it.member("include_usage"))
+            .and_then(RawJson::flag);
+        // An echoed prompt comes with the logprobs of its own tokens.
+        let echoes = dialect == Dialect::Completions && self.flag(Key::Echo) == Some(true);
+        let wants_prompt_logprobs = self.get(Key::PromptLogprobs).is_some()
+            || (echoes && self.get(Key::Logprobs).is_some());
+        Ok(RequestView {
+            model: model(self.get(Key::Model))?,
+            stream: self.flag(Key::Stream).unwrap_or(false),
+            include_usage: include_usage.unwrap_or(false),
+            prompt: self.prompt(dialect),
+            max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
+            n: count(Key::N),
+            counts: BodyCounts::of(self.get(Key::N), self.get(Key::Stop), self.lists(dialect)),
+            priority: self.integer(Key::Priority),
+            cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
+            session: self.session(),
+            rendering: self.rendering(),
+            transfer_field: TRANSFER_FIELDS
+                .into_iter()
+                .find(|key| self.get(*key).is_some())
+                .map(Key::name),
+            skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
+            fidelity: Fidelity::Exact,
+        })
+    }
+
+    fn flag(&self, key: Key) -> Option<bool> {
+        self.get(key).and_then(RawJson::flag)
+    }
+
+    fn integer(&self, key: Key) -> Option<i64> {
+        self.get(key).and_then(RawJson::integer)
+    }
+
+    fn prompt(&self, dialect: Dialect) -> PromptPart<'a> {
+        match dialect {
+            Dialect::Chat => self
+                .get(Key::Messages)
+                .map_or(PromptPart::None, PromptPart::Messages),
+            Dialect::Completions => self
+                .get(Key::Prompt)
+                .map_or(PromptPart::None, prompts::of_completion),
+            Dialect::Embeddings => self.computed([Key::Input, Key::Messages]),
+            Dialect::Rerank => self.computed([Key::Query, Key::Documents]),
+            Dialect::Score => self.computed([
+                Key::Text1,
+                Key::Text2,
+                Key::Queries,
+                Key::Documents,
+                Key::Query,
+                Key::Items,
+            ]),
+            // These fields come from the chat that represents the request.
+            Dialect::Responses | Dialect::Messages => PromptPart::None,
+        }
+    }
+
+    fn session(&self) -> SessionFields<'a> {
+        SessionFields {
+            params_session_id: self
+                .get(Key::SessionParams)
+                .and_then(|it| it.member("session_id"))
+                .and_then(name),
+            user: self.get(Key::User).and_then(name),
+            session_id: self.get(Key::SessionId).and_then(name),
+            user_id: self.get(Key::UserId).and_then(name),
+            prompt_cache_key: self.get(Key::PromptCache).and_then(name),
+            metadata_user_id: self
+                .get(Key::Metadata)
+                .and_then(|it| it.member("user_id"))
+                .and_then(name),
+        }
+    }
+
+    fn rendering(&self) -> Rendering<'a> {
+        Rendering {
+            add_generation_prompt: self.flag(Key::AddGenerationPrompt),
+            continue_final_message: self.flag(Key::ContinueFinalMessage),
+            add_special_tokens: self.flag(Key::AddSpecialTokens),
+            truncate_prompt_tokens: self.integer(Key::TruncatePromptTokens),
+            chat_template_kwargs: self.get(Key::ChatTemplateKwargs),
+            chat_template: self.get(Key::ChatTemplate),
+            tools: self.get(Key::Tools),
+            tool_choice: self.get(Key::ToolChoice),
+            documents: self.get(Key::Documents),
+            reasoning_effort: self.get(Key::ReasoningEffort),
+        }
+    }
+
+    /// Returns the fields that may contain several prompts.
+    fn lists(&self, dialect: Dialect) -> impl Iterator<Item = (&'static str, RawJson<'a>)> {
+        let keys: &[Key] = match dialect {
+            Dialect::Chat | Dialect::Responses | Dialect::Messages => &[],
+            Dialect::Completions => &[Key::Prompt],
+            Dialect::Embeddings => &[Key::Input],
+            Dialect::Rerank => &[Key::Documents],
+            Dialect::Score => &[
+                Key::Text1,
+                Key::Text2,
+                Key::Queries,
+                Key::Documents,
+                Key::Items,
+            ],
+        };
+        keys.iter()
+            .filter_map(|key| self.get(*key).map(|value| (key.name(), value)))
+    }
+
+    /// Returns the texts of a request without generation: they are load, and no prefix of anything.
+    fn computed<const N: usize>(&self, keys: [Key; N]) -> PromptPart<'a> {
+        prompts::computed(keys.into_iter().filter_map(|key| self.get(key)))
+    }
+}
+
+fn model(value: Option<RawJson<'_>>) -> Result<Cow<'_, str>, ViewError> {
+    let found = match value {
+        None => "missing or null",
+        Some(value) => match value.string() {
+            Some(name) if !name.is_empty() => return Ok(name),
+            Some(_) => "an empty string",
+            None => "not a string",
+        },
+    };
+    Err(ViewError::Model { found })
+}
+
+/// A string, or a number as written.
+fn name(value: RawJson<'_>) -> Option<Cow<'_, str>> {
+    let text = value.as_str();
+    let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    if is_number {
+        Some(Cow::Borrowed(text))
+    } else {
+        value.string().filter(|text| !text.is_empty())
+    }
+}

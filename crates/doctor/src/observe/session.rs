@@ -1,0 +1,14 @@
+//! One probed worker, and the limits of its further observation.
+
+use fleet::WorkerProbe;
+use net::Clock;
+
+use super::Budget;
+
+/// A probed worker, and the time left to observe it.
+#[derive(Clone, Copy)]
+pub(crate) struct ProbeSession<'a> {
+    pub(crate) meeting: &'a WorkerProbe,
+    pub(crate) budget: Budget,
+    pub(crate) clock: Clock,
+}
