@@ -25,18 +25,21 @@ use routing::{
 use tokenization::TokenCacheSettings;
 
 use super::{
+    decide::PlacementOutcome,
     delivery::DeliveryStage,
     queue_wait::{WaitLimits, WaitRecord},
     receipt::RequestFacts,
     record::RequestGuard,
     reply_body::ReplyBody,
     reply_headers::ReplyHeaders,
+    retry_state::RetryState,
     routed_request::{PriorityField, RoutedRequest},
     test_support,
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
 use crate::{
     CountLimits, Gateway, GatewayParts, InboundKey, ListenerLimits, ModelListSettings, RetryRules,
+    lease::Lease,
     model_names::ModelNames,
     model_routing::ModelRouting,
     request_settings::RequestSettings,
@@ -218,6 +221,21 @@ impl TestGateway {
         let response = self.delivery().run(request, guard).await;
         let reply = ClientReply::read(response).await;
         (reply, self.receipt(id))
+    }
+
+    /// Places a chat for these workers, and returns its load.
+    pub(crate) fn place(&self, workers: &[u32]) -> Lease {
+        let (request, tries) = (self.chat(workers), RetryState::default());
+        let decider = &self.delivery().queue.decider;
+        match decider.place(&request.model, &request.placement(&tries), None) {
+            PlacementOutcome::Placed(placed) => placed.lease,
+            other => panic!("it is not placed: {other:?}"),
+        }
+    }
+
+    /// Delivers a chat of worker 1 whose guard is `guard`, and reads its reply to its end.
+    pub(crate) async fn deliver_chat(&self, guard: RequestGuard) -> ClientReply {
+        ClientReply::read(self.delivery().run(self.chat(&[1]), guard).await).await
     }
 
     pub(crate) fn receipt(&self, id: DecisionId) -> Arc<Receipt> {

@@ -291,10 +291,7 @@ async fn a_continued_response_is_pinned_to_its_worker_while_that_is_known_and_pr
 #[tokio::test]
 async fn a_body_that_is_no_request_of_its_dialect_is_refused() {
     let test = TestGateway::new();
-    for (dialect, body) in [
-        (Dialect::Messages, "[]"),
-        (Dialect::Responses, "{"),
-    ] {
+    for (dialect, body) in [(Dialect::Messages, "[]"), (Dialect::Responses, "{")] {
         let refused = translator(&test, dialect, body).await.map(drop);
         let code = refused.expect_err(body).code;
         assert!(
