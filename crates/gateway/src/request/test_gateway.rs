@@ -22,7 +22,11 @@ use routing::{
         RequestOutcome,
     },
 };
-use tokenization::TokenCacheSettings;
+use tokenization::{TokenCacheSettings, WorkerClient};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 use super::{
     decide::PlacementOutcome,
@@ -142,6 +146,39 @@ impl TestGateway {
             router,
             ring,
             registry,
+        }
+    }
+
+    /// A gateway with one ready worker, `w1`, which serves the model `m` by scripts.
+    pub(crate) async fn with_worker() -> (Self, WorkerId) {
+        let port = listing_engine().await;
+        let test = Self::configured(&format!(
+            "workers: [{{name: w1, url: 'http://127.0.0.1:{port}', type: generic, messages: translate}}]"
+        ));
+        let ready = async {
+            loop {
+                let snapshot = test.gateway.fleet().snapshot();
+                if snapshot
+                    .model("m")
+                    .is_some_and(|model| !model.candidates.is_empty())
+                {
+                    return snapshot.workers[0].id;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let worker = tokio::time::timeout(Duration::from_secs(20), ready).await;
+        let worker = worker.expect("the worker is found ready");
+        (test, worker)
+    }
+
+    /// The router's own client of the scripted workers.
+    pub(crate) fn worker_client(&self) -> WorkerClient {
+        WorkerClient {
+            fleet: Arc::clone(self.gateway.fleet()),
+            upstream: Arc::<FakeUpstream>::clone(&self.upstream),
+            clock: self.gateway.clock(),
+            connect_timeout: test_support::LIMITS.connect,
         }
     }
 
@@ -294,6 +331,25 @@ pub(crate) fn attempts(receipt: &Receipt) -> Vec<(&str, &'static str, &'static s
             (&*it.name, class, result)
         })
         .collect()
+}
+
+/// A server that answers every request of a check with a list of one model.
+async fn listing_engine() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let list = r#"{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"vllm","root":"m","max_model_len":4096}]}"#;
+                let length = list.len();
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
+                let reply = format!("{head}\r\ncontent-length: {length}\r\n\r\n{list}");
+                let _ = stream.write_all(reply.as_bytes()).await;
+            });
+        }
+    });
+    port
 }
 
 fn settings(text: &str) -> Settings {

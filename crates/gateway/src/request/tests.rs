@@ -1,14 +1,7 @@
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{Method, header};
-use kv_blocks::WorkerId;
 use proxy::FakeReply;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
-};
 
 use super::{
     test_gateway::{ReplyEnding, TestGateway},
@@ -80,48 +73,6 @@ async fn ask_with(
     }
 }
 
-/// A server that answers every request of a check with a list of one model.
-async fn listing_engine() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("bound").port();
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let _ = stream.read(&mut [0; 4096]).await;
-                let list = r#"{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"vllm","root":"m","max_model_len":4096}]}"#;
-                let length = list.len();
-                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
-                let reply = format!("{head}\r\ncontent-length: {length}\r\n\r\n{list}");
-                let _ = stream.write_all(reply.as_bytes()).await;
-            });
-        }
-    });
-    port
-}
-
-/// A gateway with one ready worker, `w1`, which serves the model `m` by scripts.
-async fn with_worker() -> (TestGateway, WorkerId) {
-    let port = listing_engine().await;
-    let test = TestGateway::configured(&format!(
-        "workers: [{{name: w1, url: 'http://127.0.0.1:{port}', type: generic, messages: translate}}]"
-    ));
-    let ready = async {
-        loop {
-            let snapshot = test.gateway.fleet().snapshot();
-            if snapshot
-                .model("m")
-                .is_some_and(|model| !model.candidates.is_empty())
-            {
-                return snapshot.workers[0].id;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let worker = tokio::time::timeout(Duration::from_secs(20), ready).await;
-    let worker = worker.expect("the worker is found ready");
-    (test, worker)
-}
-
 const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#;
 
 #[tokio::test]
@@ -185,7 +136,7 @@ async fn probes_say_what_an_empty_fleet_can_do() {
 
 #[tokio::test]
 async fn a_body_that_is_no_request_is_refused_before_any_worker_is_asked() {
-    let (test, _) = with_worker().await;
+    let (test, _) = TestGateway::with_worker().await;
     for body in [
         "",
         "[]",
@@ -214,7 +165,7 @@ async fn a_body_that_is_no_request_is_refused_before_any_worker_is_asked() {
 
 #[tokio::test]
 async fn a_generation_reaches_its_worker_as_received_and_its_reply_the_client() {
-    let (test, worker) = with_worker().await;
+    let (test, worker) = TestGateway::with_worker().await;
     test.upstream
         .script(worker, FakeReply::json(200, r#"{"id":"c"}"#));
     let reply = ask(&test, Method::POST, "/v1/chat/completions", CHAT).await;
@@ -232,7 +183,7 @@ async fn a_generation_reaches_its_worker_as_received_and_its_reply_the_client() 
 
 #[tokio::test]
 async fn the_named_worker_is_used_or_the_request_refused() {
-    let (test, worker) = with_worker().await;
+    let (test, worker) = TestGateway::with_worker().await;
     test.upstream.script(worker, FakeReply::json(200, "{}"));
     for (name, status) in [("w1", 200), ("w2", 400), ("w1/7", 400)] {
         let field = [("x-warmroute-worker", name)];
@@ -245,7 +196,7 @@ async fn the_named_worker_is_used_or_the_request_refused() {
 
 #[tokio::test]
 async fn the_models_of_the_workers_are_listed_and_found_by_name() {
-    let (test, _) = with_worker().await;
+    let (test, _) = TestGateway::with_worker().await;
     let list = ask(&test, Method::GET, "/v1/models", "").await;
     assert_eq!(list.json()["data"][0]["id"], "m");
     let one = ask(&test, Method::GET, "/v1/models/m", "").await;
@@ -259,7 +210,7 @@ async fn the_models_of_the_workers_are_listed_and_found_by_name() {
 
 #[tokio::test]
 async fn tokens_of_a_model_without_local_files_come_from_its_worker() {
-    let (test, worker) = with_worker().await;
+    let (test, worker) = TestGateway::with_worker().await;
     let reply = r#"{"tokens":[1,2],"count":2}"#;
     test.upstream.script(worker, FakeReply::json(200, reply));
     let body = r#"{"model":"m","prompt":"a b"}"#;
@@ -278,7 +229,7 @@ async fn tokens_of_a_model_without_local_files_come_from_its_worker() {
 
 #[tokio::test]
 async fn a_route_shows_the_decision_and_counts_no_load_without_an_id() {
-    let (test, _) = with_worker().await;
+    let (test, _) = TestGateway::with_worker().await;
     let body = CHAT.replacen('{', r#"{"request_id":"r1","#, 1);
     let dry = ask(&test, Method::POST, "/v1/route", CHAT).await;
     assert_eq!(dry.status, 200, "{}", dry.body);
@@ -312,7 +263,7 @@ async fn a_route_shows_the_decision_and_counts_no_load_without_an_id() {
 
 #[tokio::test]
 async fn a_message_of_a_worker_with_chats_is_counted_by_its_tokens_or_not_at_all() {
-    let (test, _) = with_worker().await;
+    let (test, _) = TestGateway::with_worker().await;
     let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"}]}"#;
     let path = "/v1/messages/count_tokens";
     let uncounted = ask(&test, Method::POST, path, body).await;
@@ -327,7 +278,7 @@ async fn a_message_of_a_worker_with_chats_is_counted_by_its_tokens_or_not_at_all
 
 #[tokio::test]
 async fn a_failure_of_its_worker_is_reported_to_the_fleet() {
-    let (test, worker) = with_worker().await;
+    let (test, worker) = TestGateway::with_worker().await;
     let lost = || FakeReply::failure(proxy::SendFailure::NoHead);
     for reply in [lost(), lost(), lost()] {
         test.upstream.script(worker, reply);

@@ -220,7 +220,7 @@ impl Clusters {
 mod tests {
     use dialect::Dialect;
     use prometheus_client::registry::Registry;
-    use proxy::FakeUpstream;
+    use proxy::FakeReply;
 
     use super::*;
     use crate::request::test_gateway::TestGateway;
@@ -232,20 +232,14 @@ mod tests {
             workers: vec![worker.into()],
         };
         let settings = ClusterSettings {
-            embedding_model: "embed".into(),
+            embedding_model: "m".into(),
             threshold: 0.5,
             timeout: Duration::from_secs(1),
             clusters: vec![cluster("code", "w1"), cluster("prose", "w2")],
         };
-        let workers = WorkerClient {
-            fleet: Arc::clone(test.gateway.fleet()),
-            upstream: Arc::<FakeUpstream>::clone(&test.upstream),
-            clock: test.gateway.clock(),
-            connect_timeout: Duration::from_secs(1),
-        };
         let mut registry = Registry::default();
         let results = OutcomeCounters::registered(&mut registry, "clusters", "", &[]);
-        Clusters::new(settings, workers, results)
+        Clusters::new(settings, test.worker_client(), results)
     }
 
     async fn of(clusters: &Clusters, named: Option<&'static str>) -> Option<ClusterMembership> {
@@ -297,5 +291,38 @@ mod tests {
         assert!(clusters.middles.set(vec![middle.clone(), middle]).is_ok());
         assert!(of(&clusters, None).await.is_none());
         assert!(test.upstream.take_requests().is_empty());
+    }
+    fn vector(numbers: &str) -> FakeReply {
+        let body = format!(r#"{{"data":[{{"index":0,"embedding":[{numbers}]}}]}}"#);
+        FakeReply::json(200, body)
+    }
+
+    #[tokio::test]
+    async fn a_question_belongs_to_the_nearest_cluster_that_is_near_enough() {
+        let (test, worker) = TestGateway::with_worker().await;
+        let clusters = clusters(&test);
+        for example in ["1,0,0", "0,1,0"] {
+            test.upstream.script(worker, vector(example));
+        }
+        let middles = clusters.learn().await.expect("both are embedded");
+        assert!(clusters.middles.set(middles).is_ok());
+        for (question, cluster) in [
+            ("3,1,0", Some("code")),
+            ("1,3,0", Some("prose")),
+            // Its cosine is about 0.45.
+            ("1,0,2", None),
+        ] {
+            test.upstream.script(worker, vector(question));
+            let found = of(&clusters, None).await;
+            assert_eq!(
+                found.as_ref().map(ClusterMembership::name),
+                cluster,
+                "{question}"
+            );
+            assert_eq!(
+                found.is_some_and(|it| it.note().similarity.is_some()),
+                cluster.is_some()
+            );
+        }
     }
 }
