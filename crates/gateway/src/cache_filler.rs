@@ -293,3 +293,94 @@ fn number(dialect: Dialect) -> u8 {
         Dialect::Responses | Dialect::Embeddings | Dialect::Rerank | Dialect::Score => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dialect::RepeatabilityView;
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::request::test_gateway::TestGateway;
+
+    fn key(body: &str) -> RequestKey {
+        let view = RepeatabilityView::read(body.as_bytes()).expect("an object");
+        view.key("default", "/v1/chat/completions", &[])
+    }
+
+    #[tokio::test]
+    async fn a_lookup_waits_for_a_reply_that_is_being_stored_and_for_no_other() {
+        let test = TestGateway::new();
+        let filler = &test.gateway.reply_cache.filler;
+        let (one, other) = (key(r#"{"model":"m"}"#), key(r#"{"model":"n"}"#));
+        let long = Duration::from_secs(3600);
+        assert!(filler.wait_for_fill(&one, long).now_or_never().is_some());
+        let fill = filler.begin_fill(one);
+        assert!(filler.wait_for_fill(&other, long).now_or_never().is_some());
+        let mut waiting = Box::pin(filler.wait_for_fill(&one, long));
+        assert!((&mut waiting).now_or_never().is_none());
+        drop(fill);
+        waiting.await;
+        assert!(filler.pending_fills.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lookup_waits_no_longer_than_its_budget() {
+        let test = TestGateway::new();
+        let filler = &test.gateway.reply_cache.filler;
+        let _fill = filler.begin_fill(key("{}"));
+        let began = tokio::time::Instant::now();
+        filler
+            .wait_for_fill(&key("{}"), Duration::from_millis(50))
+            .await;
+        assert_eq!(began.elapsed().as_millis(), 50);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_fill_does_not_end_a_later_one_of_the_same_key() {
+        let test = TestGateway::new();
+        let filler = &test.gateway.reply_cache.filler;
+        let first = filler.begin_fill(key("{}"));
+        let second = filler.begin_fill(key("{}"));
+        drop(first);
+        assert_eq!(filler.pending_fills.lock().len(), 1);
+        drop(second);
+        assert!(filler.pending_fills.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_bytes_of_all_fills_are_bounded_and_each_returns_its_own() {
+        let test = TestGateway::new();
+        let filler = &test.gateway.reply_cache.filler;
+        let (mut one, mut two) = (filler.fill_budget(), filler.fill_budget());
+        assert!(one.try_grow(HELD_BYTES - 1) && two.try_grow(1));
+        assert!(!one.try_grow(1) && !two.try_grow(1));
+        drop(two);
+        assert!(!one.try_grow(2) && one.try_grow(1));
+        drop(one);
+        assert_eq!(filler.held_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_kind_of_an_entry_is_read_back_and_only_for_its_dialect() {
+        let dialects = [Dialect::Chat, Dialect::Completions, Dialect::Messages];
+        for dialect in dialects {
+            for (has_usage, form, complete) in [
+                (true, StoredForm::Whole, true),
+                (false, StoredForm::Whole, true),
+                (true, StoredForm::Stream, true),
+                (false, StoredForm::Stream, false),
+            ] {
+                let kind = EntryKind {
+                    dialect,
+                    has_usage,
+                    form,
+                };
+                assert_eq!(EntryKind::read(kind.as_u8(), dialect), Some(kind));
+                assert_eq!(kind.is_complete_reply(), complete);
+                for other in dialects.into_iter().filter(|other| *other != dialect) {
+                    assert_eq!(EntryKind::read(kind.as_u8(), other), None);
+                }
+            }
+        }
+    }
+}

@@ -173,8 +173,10 @@ fn read(body: &[u8], texts: usize) -> Option<Vec<UnitVector>> {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
+    use proxy::FakeReply;
 
     use super::*;
+    use crate::request::test_gateway::TestGateway;
 
     #[test]
     #[contract("V44")]
@@ -216,5 +218,56 @@ mod tests {
             None
         );
         assert_eq!(read(b"{", 1), None);
+    }
+    const VECTOR: &str = r#"{"data":[{"index":0,"embedding":[1.0]}]}"#;
+
+    #[tokio::test]
+    async fn a_failure_of_the_worker_pauses_the_queries_and_a_refused_text_does_not() {
+        for (reply, expected, next) in [
+            (FakeReply::json(200, VECTOR), Ok(()), Ok(())),
+            (
+                FakeReply::json(400, "{}"),
+                Err(EmbeddingError::Refused),
+                Ok(()),
+            ),
+            (
+                FakeReply::json(503, "{}"),
+                Err(EmbeddingError::NoAnswer),
+                Err(EmbeddingError::Resting),
+            ),
+            (
+                FakeReply::json(200, "{}"),
+                Err(EmbeddingError::NoAnswer),
+                Err(EmbeddingError::Resting),
+            ),
+            (
+                FakeReply::json(200, VECTOR).after(Duration::from_secs(3600)),
+                Err(EmbeddingError::NoAnswer),
+                Err(EmbeddingError::Resting),
+            ),
+        ] {
+            let (test, worker) = TestGateway::with_worker().await;
+            test.upstream.script(worker, reply);
+            test.upstream.script(worker, FakeReply::json(200, VECTOR));
+            let embedder = Embedder::new(test.worker_client(), "m".into());
+            let limit = Duration::from_millis(50);
+            assert_eq!(embedder.embed("a", limit).await.map(drop), expected);
+            assert_eq!(embedder.embed("a", limit).await.map(drop), next);
+            let sent = 1 + usize::from(next.is_ok());
+            let requests = test.upstream.take_requests();
+            assert_eq!(requests.len(), sent, "{expected:?}");
+            assert_eq!(requests[0].uri(), "/v1/embeddings");
+            let body: serde_json::Value = serde_json::from_slice(requests[0].body()).expect("JSON");
+            assert_eq!(body, serde_json::json!({"model": "m", "input": ["a"]}));
+        }
+    }
+
+    #[tokio::test]
+    async fn without_a_worker_of_its_model_nothing_is_sent() {
+        let (test, _) = TestGateway::with_worker().await;
+        let embedder = Embedder::new(test.worker_client(), "other".into());
+        let missing = embedder.embed("a", Duration::from_secs(1)).await;
+        assert_eq!(missing.map(drop), Err(EmbeddingError::NoWorker));
+        assert!(test.upstream.take_requests().is_empty());
     }
 }

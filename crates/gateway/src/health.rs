@@ -105,3 +105,49 @@ impl Gateway {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::request::test_gateway::TestGateway;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn without_a_usable_worker_the_router_lives_and_is_not_ready() {
+        let test = TestGateway::new();
+        assert_eq!(test.gateway.live().status, "ok");
+        let ready = test.gateway.ready();
+        assert_eq!((ready.status, ready.reasons.len()), ("unavailable", 1));
+        let health = test.gateway.health();
+        assert_eq!((health.status, health.workers.total), ("unavailable", 0));
+        assert!(health.degraded.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_drain_ends_readiness_and_a_failure_both_probes() {
+        let test = TestGateway::new();
+        test.gateway
+            .lifecycle
+            .leaving
+            .store(true, Ordering::Relaxed);
+        assert_eq!(test.gateway.ready().status, "draining");
+        assert_eq!(test.gateway.live().status, "ok");
+        test.gateway.fail();
+        assert_eq!(test.gateway.ready().status, "failed");
+        assert_eq!(test.gateway.live().status, "failed");
+    }
+
+    #[tokio::test]
+    async fn health_lists_what_is_degraded_by_name_and_in_order() {
+        let test = TestGateway::new();
+        test.gateway.set_config_refused(true);
+        test.gateway
+            .edge
+            .admission
+            .memory
+            .observe(Some(85), Some(100));
+        assert_eq!(test.gateway.health().degraded, ["config", "memory"]);
+        test.gateway.set_config_refused(false);
+        assert_eq!(test.gateway.health().degraded, ["memory"]);
+    }
+}

@@ -113,3 +113,75 @@ impl Drop for Lease {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kv_blocks::{DpRank, WorkerId};
+
+    use super::*;
+    use crate::request::test_gateway::TestGateway;
+
+    /// The load of a decision for one of these workers.
+    fn lease(test: &TestGateway, worker: u32) -> Lease {
+        test.place(&[worker])
+    }
+
+    fn in_flight(test: &TestGateway, worker: u32) -> u32 {
+        let target = Target {
+            worker: WorkerId(worker),
+            rank: DpRank(0),
+        };
+        test.router.load(target).in_flight
+    }
+
+    #[tokio::test]
+    async fn every_end_of_a_lease_frees_its_load_once() {
+        let test = TestGateway::new();
+        let ends: [fn(Lease); 4] = [drop, Lease::fail, Lease::withdraw, |mut lease| {
+            lease.first_token();
+            lease.first_token();
+        }];
+        for end in ends {
+            let (held, other) = (lease(&test, 1), lease(&test, 1));
+            assert_eq!(
+                (in_flight(&test, 1), test.router.open_reservations()),
+                (2, 2)
+            );
+            end(held);
+            assert_eq!(
+                (in_flight(&test, 1), test.router.open_reservations()),
+                (1, 1)
+            );
+            drop(other);
+            assert_eq!(
+                (in_flight(&test, 1), test.router.open_reservations()),
+                (0, 0)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn the_load_of_a_prefill_is_freed_with_its_prompt_or_with_the_request() {
+        let test = TestGateway::new();
+        type End = fn(&mut Lease);
+        let ends: [(End, u32); 5] = [
+            (|_| {}, 1),
+            (|lease| lease.finish_prefill(true), 0),
+            (|lease| lease.finish_prefill(false), 0),
+            (Lease::fail_prefill, 0),
+            (Lease::first_token, 0),
+        ];
+        for (end, left) in ends {
+            let prefill = lease(&test, 2);
+            let mut lease = lease(&test, 1).with_prefill(Some(prefill));
+            end(&mut lease);
+            assert_eq!((in_flight(&test, 1), in_flight(&test, 2)), (1, left));
+            lease.finish_prefill(true);
+            drop(lease);
+            assert_eq!(test.router.open_reservations(), 0);
+        }
+        let prefill = lease(&test, 2);
+        lease(&test, 1).with_prefill(Some(prefill)).withdraw();
+        assert_eq!(test.router.open_reservations(), 0);
+    }
+}

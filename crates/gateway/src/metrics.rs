@@ -470,4 +470,67 @@ mod tests {
             assert!(page.contains(&series), "{series}");
         }
     }
+    fn page(registry: &Registry) -> String {
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, registry).unwrap();
+        page
+    }
+
+    #[test]
+    fn predictions_and_actual_figures_are_counted_only_where_both_are_known() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let selection = crate::request::selection::tests::selection("w1", 64);
+        let usage = |cached_tokens| Usage {
+            prompt_tokens: 128,
+            completion_tokens: 1,
+            cached_tokens,
+        };
+        for (usage, judged) in [
+            (None, None),
+            (Some(usage(None)), None),
+            (Some(usage(Some(32))), None),
+            (Some(usage(Some(64))), Some(Some(64))),
+            (Some(usage(Some(80))), Some(Some(80))),
+            (Some(usage(None)), Some(Some(0))),
+        ] {
+            metrics.record_request(&RequestSummary {
+                route: "/v1/completions",
+                kind: OutcomeKind::Ok,
+                took: Duration::from_secs(1),
+                ttft: None,
+                timing: None,
+                selection: Some(&selection),
+                usage,
+                judged,
+            });
+        }
+        let page = page(&registry);
+        for line in [
+            "warmroute_prompt_tokens_total{worker=\"w1\"} 640",
+            "warmroute_predicted_cached_tokens_total{worker=\"w1\"} 256",
+            "warmroute_actual_cached_tokens_total{worker=\"w1\"} 176",
+            "warmroute_parity_requests_total{worker=\"w1\",result=\"exact\"} 1",
+            "warmroute_parity_requests_total{worker=\"w1\",result=\"under\"} 1",
+            "warmroute_parity_requests_total{worker=\"w1\",result=\"over\"} 1",
+        ] {
+            assert!(page.lines().any(|there| there == line), "{line}\n{page}");
+        }
+    }
+
+    #[test]
+    fn beyond_the_first_workers_all_failures_and_tokens_share_one_series() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::new(&mut registry);
+        let most = crate::worker_labels::MOST_WORKERS;
+        for number in 0..most + 2 {
+            metrics.record_throttle(&format!("w{number}"));
+            metrics.record_worker_failure(&format!("w{number}"), "refused");
+        }
+        let page = page(&registry);
+        let series = |name: &str| page.lines().filter(|line| line.starts_with(name)).count();
+        assert_eq!(series("warmroute_upstream_throttled_total{"), most + 1);
+        assert_eq!(series("warmroute_upstream_failures_total{"), most + 1);
+        assert!(page.contains("warmroute_upstream_throttled_total{worker=\"other\"} 2\n"));
+    }
 }

@@ -146,3 +146,76 @@ fn targets(view: &ModelView) -> Vec<Target> {
         .map(|candidate| candidate.target)
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::request::{test_gateway::TestGateway, test_support};
+
+    fn view(workers: &[u32]) -> ModelView {
+        let workers = workers.iter().map(|number| test_support::worker(*number));
+        test_support::model(workers.collect())
+    }
+
+    fn has_changed(changes: &mut ModelChanges<'_>) -> bool {
+        changes.wait_for_change().now_or_never().is_some()
+    }
+
+    #[tokio::test]
+    async fn a_request_is_woken_when_the_targets_of_its_model_change_and_only_then() {
+        let test = TestGateway::new();
+        let (watch, id) = (ModelWatch::default(), Arc::from("m"));
+        let mut unlisted = watch.subscribe(&id, None);
+        let mut listed = watch.subscribe(&Arc::from("n"), Some(&view(&[1])));
+        assert!(!has_changed(&mut unlisted) && !has_changed(&mut listed));
+        let first = watch.next_check().expect("requests wait");
+        let (fleet, router) = (test.gateway.fleet(), &test.router);
+        watch.check_fleet(first, fleet, router);
+        // Any change of the fleet may settle that the model is missing for good.
+        assert!(has_changed(&mut unlisted));
+        assert!(
+            has_changed(&mut listed),
+            "the fleet has none of its workers"
+        );
+        let second = watch.next_check().expect("requests wait");
+        watch.check_fleet(second, fleet, router);
+        assert!(
+            !has_changed(&mut unlisted) && !has_changed(&mut listed),
+            "the same fleet"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_fleet_is_checked_at_intervals_while_requests_wait() {
+        let test = TestGateway::new();
+        let watch = ModelWatch::default();
+        assert_eq!(watch.next_check(), None);
+        let mut changes = watch.subscribe(&Arc::from("m"), Some(&view(&[1])));
+        let due = watch.next_check().expect("a request waits");
+        let (fleet, router) = (test.gateway.fleet(), &test.router);
+        watch.check_fleet(Moment::START, fleet, router);
+        assert!(!has_changed(&mut changes), "it is not due yet");
+        watch.check_fleet(due, fleet, router);
+        assert!(has_changed(&mut changes));
+        assert_eq!(watch.next_check(), Some(due + LOOK));
+        drop(changes);
+        assert_eq!(watch.next_check(), None);
+        assert!(watch.0.lock().snapshot.is_none());
+    }
+
+    #[test]
+    fn a_request_that_saw_other_targets_than_the_rest_decides_again_at_once() {
+        let (watch, id) = (ModelWatch::default(), Arc::from("m"));
+        let mut first = watch.subscribe(&id, Some(&view(&[1, 2])));
+        let mut same = watch.subscribe(&id, Some(&view(&[1, 2])));
+        let mut other = watch.subscribe(&id, Some(&view(&[1])));
+        assert!(!has_changed(&mut first) && !has_changed(&mut same));
+        assert!(has_changed(&mut other));
+        drop((first, same));
+        assert!(watch.next_check().is_some(), "one request still waits");
+        drop(other);
+        assert_eq!(watch.next_check(), None);
+    }
+}

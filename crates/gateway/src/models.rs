@@ -95,3 +95,69 @@ fn not_found(id: &str) -> ApiError {
     )
     .param("model")
 }
+
+#[cfg(test)]
+mod tests {
+    use fleet::WorkerView;
+
+    use super::*;
+    use crate::request::{test_gateway::TestGateway, test_support};
+
+    fn listing(number: u32) -> Arc<WorkerView> {
+        let mut worker = test_support::worker(number);
+        worker.models.push(fleet::ServedModel {
+            id: "m".into(),
+            root: None,
+            max_model_len: None,
+            created: 0,
+            owned_by: "".into(),
+        });
+        Arc::new(worker)
+    }
+
+    fn snapshot(workers: Vec<Arc<WorkerView>>) -> Snapshot {
+        let model = Arc::new(test_support::model(Vec::new()));
+        Snapshot {
+            workers,
+            models: [(Arc::from("m"), model)].into(),
+        }
+    }
+
+    #[test]
+    fn a_model_is_missing_only_if_every_worker_has_listed_its_models() {
+        let silent = Arc::new(test_support::worker(2));
+        let code = |snapshot: &Snapshot, id| find(snapshot, id).err().map(|error| error.code);
+        for (workers, unknown) in [
+            (vec![], ErrorCode::NoWorker),
+            (vec![listing(1), silent], ErrorCode::NoWorker),
+            (vec![listing(1), listing(2)], ErrorCode::ModelNotFound),
+        ] {
+            let snapshot = snapshot(workers);
+            assert_eq!(code(&snapshot, "x"), Some(unknown));
+            assert_eq!(code(&snapshot, "m"), None, "it is listed");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_missing_model_cannot_break_a_log_line() {
+        let error = not_found(&format!("a\n{}", "b".repeat(1000)));
+        assert_eq!(error.code, ErrorCode::ModelNotFound);
+        assert!(!error.message.contains('\n') && error.message.len() < 250);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_workers_the_list_is_empty_and_an_alias_of_nothing_is_not_listed() {
+        let test = TestGateway::new();
+        let names = ModelNames {
+            aliases: [("nick".to_owned(), "m".to_owned())].into(),
+            ..ModelNames::default()
+        };
+        let catalog = ModelCatalog {
+            names: Arc::new(names),
+            ..test.gateway.edge.catalog.clone()
+        };
+        assert_eq!(catalog.list().await["data"], serde_json::json!([]));
+        let error = catalog.one("nick").await.expect_err("nothing serves it");
+        assert_eq!(error.code, ErrorCode::ModelNotFound);
+    }
+}

@@ -327,6 +327,11 @@ struct EngineTokenizeReply {
 
 #[cfg(test)]
 mod tests {
+    use fleet::{EngineKind, EngineLoad, MessagesMode, WorkerState};
+    use kv_blocks::{BlockSize, Role, WorkerId};
+    use net::Clock;
+    use proxy::{FakeReply, FakeUpstream, NotSent, SendFailure};
+
     use super::*;
 
     #[test]
@@ -351,5 +356,76 @@ mod tests {
         assert_eq!(book.lock().asking.len(), 1);
         drop(third);
         assert!(book.lock().asking.is_empty());
+    }
+    fn worker() -> WorkerView {
+        WorkerView {
+            id: WorkerId(1),
+            name: "w1".into(),
+            url: "http://127.0.0.1:1".parse().expect("a URL"),
+            verified: true,
+            engine: EngineKind::Vllm,
+            version: None,
+            state: WorkerState::Ready,
+            since: Clock::system().wall(),
+            models: Vec::new(),
+            loras: Vec::new(),
+            namespace_model: None,
+            messages: MessagesMode::Translate,
+            role: Role::Unified,
+            bootstrap_port: None,
+            weight: 1.0,
+            block_size: BlockSize::new(16).expect("a size"),
+            block_size_known: true,
+            ranks: Vec::new(),
+            api_key: None,
+            num_blocks: None,
+            allow_tiers: Vec::new(),
+            load: EngineLoad::default(),
+            ended: 0,
+            last_error: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn an_engines_answer_is_read_whole_or_says_why_not() {
+        use TokenizeFailure::{Broken, Late, Refused, Unreachable};
+        let fail = FakeReply::failure;
+        for (reply, expected) in [
+            (
+                FakeReply::json(200, r#"{"tokens":[1,2],"count":2}"#),
+                Ok(vec![1, 2]),
+            ),
+            (FakeReply::json(200, r#"{"tokens":[]}"#), Ok(vec![])),
+            (FakeReply::json(200, r#"{"count":2}"#), Err(Broken)),
+            (FakeReply::json(200, r#"{"tokens":[-1]}"#), Err(Broken)),
+            (FakeReply::json(200, "1,2"), Err(Broken)),
+            (FakeReply::json(200, vec![b' '; 10_000]), Err(Broken)),
+            (FakeReply::json(400, "{}"), Err(Refused)),
+            (FakeReply::json(413, "{}"), Err(Refused)),
+            (FakeReply::json(422, "{}"), Err(Refused)),
+            (FakeReply::json(404, "{}"), Err(Broken)),
+            (FakeReply::json(500, "{}"), Err(Broken)),
+            (fail(SendFailure::NoHead), Err(Late)),
+            (fail(SendFailure::Protocol), Err(Broken)),
+            (
+                fail(SendFailure::NotSent(NotSent::Refused)),
+                Err(Unreachable),
+            ),
+        ] {
+            let what = format!("{reply:.200?}");
+            let upstream = Arc::<FakeUpstream>::default();
+            upstream.script(WorkerId(1), reply);
+            let settings = EngineTokenSettings {
+                here: TokenCacheSettings::default(),
+                shared: None,
+            };
+            let workers = crate::stage::tests::workers(&upstream);
+            let engine = EngineTokenizer::new(workers, Duration::from_millis(2), settings);
+            let (pool, question) = (ComputePool::new(1), Bytes::from_static(b"{}"));
+            let answer = engine.ask_worker(&worker(), question, &pool).await;
+            assert_eq!(format!("{answer:?}"), format!("{expected:?}"), "{what}");
+            let request = upstream.take_requests().pop().expect("one query");
+            assert_eq!(request.uri(), "/tokenize");
+        }
     }
 }

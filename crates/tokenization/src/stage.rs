@@ -301,3 +301,6 @@ impl TokenizationInput<'_> {
             .flatten()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -122,3 +122,97 @@ fn raw(value: Option<RawJson<'_>>) -> serde_json::Result<Option<&RawValue>> {
         .map(|value| serde_json::from_str(value.as_str()))
         .transpose()
 }
+
+#[cfg(test)]
+mod tests {
+    use dialect::Dialect;
+
+    use super::*;
+
+    fn query(dialect: Dialect, body: &str) -> Option<TokenizeQuery> {
+        let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
+        TokenizeQuery::build(&view)
+    }
+
+    fn sent(dialect: Dialect, body: &str) -> serde_json::Value {
+        let query = query(dialect, body).expect("it can be asked");
+        serde_json::from_slice(&query.body).expect("JSON")
+    }
+
+    #[test]
+    fn a_chat_is_asked_with_its_messages_and_every_field_that_its_template_reads() {
+        let chat = sent(
+            Dialect::Chat,
+            r#"{"model":"m","messages":[{"role":"user","content":"a"}],"tools":[{"type":"function"}],
+                "chat_template":"t","chat_template_kwargs":{"b":1},"add_generation_prompt":false,
+                "continue_final_message":true,"temperature":0.5,"stream":true,"max_tokens":7}"#,
+        );
+        assert_eq!(
+            chat,
+            serde_json::json!({
+                "model": "m", "messages": [{"role": "user", "content": "a"}],
+                "tools": [{"type": "function"}], "chat_template": "t",
+                "chat_template_kwargs": {"b": 1}, "add_generation_prompt": false,
+                "continue_final_message": true,
+            })
+        );
+        let completion = r#"{"model":"m","prompt":"a","add_special_tokens":false,"n":2}"#;
+        let expected =
+            serde_json::json!({"model": "m", "prompt": "a", "add_special_tokens": false});
+        assert_eq!(sent(Dialect::Completions, completion), expected);
+    }
+
+    #[test]
+    fn a_prompt_whose_tokens_the_engine_would_count_otherwise_is_not_asked() {
+        let message = r#""messages":[{"role":"user","content":"a"}]"#;
+        let image = r#""messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]"#;
+        let thought = r#""messages":[{"role":"assistant","reasoning_content":"a","content":"b"}]"#;
+        for (dialect, fields) in [
+            (
+                Dialect::Chat,
+                format!(r#"{message},"truncate_prompt_tokens":5"#),
+            ),
+            (
+                Dialect::Chat,
+                format!(r#"{message},"documents":[{{"text":"a"}}]"#),
+            ),
+            (
+                Dialect::Chat,
+                format!(r#"{message},"reasoning_effort":"low""#),
+            ),
+            (Dialect::Chat, image.to_owned()),
+            (Dialect::Chat, thought.to_owned()),
+            (Dialect::Completions, r#""prompt":[1,2]"#.to_owned()),
+            (Dialect::Completions, r#""prompt":["a","b"]"#.to_owned()),
+        ] {
+            let body = format!(r#"{{"model":"m",{fields}}}"#);
+            assert!(query(dialect, &body).is_none(), "{body}");
+        }
+        let plain = format!(r#"{{"model":"m",{message}}}"#);
+        assert!(query(Dialect::Chat, &plain).is_some());
+    }
+
+    #[test]
+    fn a_prompt_too_long_to_wait_for_is_not_asked_and_costs_nothing() {
+        for (length, asked) in [(LONGEST, true), (LONGEST + 1, false)] {
+            let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "a".repeat(length));
+            assert_eq!(query(Dialect::Completions, &body).is_some(), asked);
+            let view = dialect::view(Dialect::Completions, body.as_bytes()).expect("good");
+            assert_eq!(TokenizeQuery::cost(&view) > Duration::from_millis(1), asked);
+        }
+    }
+
+    #[test]
+    fn equal_prompts_are_one_query_and_other_models_or_prompts_are_not() {
+        let digest = |body: &str| query(Dialect::Completions, body).expect("asked").digest;
+        let own = digest(r#"{"model":"m","prompt":"a"}"#);
+        assert_eq!(own, digest(r#"{"max_tokens":1,"prompt":"a","model":"m"}"#));
+        for other in [
+            r#"{"model":"n","prompt":"a"}"#,
+            r#"{"model":"m","prompt":"b"}"#,
+            r#"{"model":"m","prompt":"a","add_special_tokens":false}"#,
+        ] {
+            assert_ne!(own, digest(other), "{other}");
+        }
+    }
+}

@@ -83,3 +83,72 @@ pub(crate) fn prompt_bytes(view: &RequestView<'_>) -> usize {
         PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => 0,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dialect::Dialect;
+    use kv_blocks::PromptIdentity;
+
+    use super::*;
+
+    const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };
+
+    fn by_text(dialect: Dialect, body: &str) -> TokenizedPrompt {
+        let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
+        identify_by_text(SCHEME, &view)
+    }
+
+    #[test]
+    fn a_text_or_a_chat_is_identified_by_its_text_and_never_passes_for_tokens() {
+        for (dialect, body) in [
+            (
+                Dialect::Completions,
+                r#"{"model":"m","prompt":"some words"}"#,
+            ),
+            (
+                Dialect::Chat,
+                r#"{"model":"m","messages":[{"role":"user","content":"some words"}]}"#,
+            ),
+        ] {
+            let found = by_text(dialect, body);
+            let blocks = found.blocks.as_ref().expect("its text stands for it");
+            assert_eq!(blocks.identity(), PromptIdentity::TextPrefix);
+            assert_eq!(found.source, PromptSource::TextPrefix);
+            assert!(found.tokens > 0 && found.new_tokens == found.tokens);
+        }
+    }
+
+    #[test]
+    fn several_prompts_have_a_length_and_no_blocks() {
+        let ids = by_text(
+            Dialect::Completions,
+            r#"{"model":"m","prompt":[[1,2,3],[4,5]]}"#,
+        );
+        assert_eq!((ids.tokens, ids.blocks.is_none()), (5, true));
+        let long = "a".repeat(4000);
+        let body = format!(r#"{{"model":"m","prompt":["{long}","{long}"]}}"#);
+        let texts = by_text(Dialect::Completions, &body);
+        assert!(texts.blocks.is_none() && texts.tokens >= estimate_tokens(8000));
+    }
+
+    #[test]
+    fn the_tools_of_a_chat_count_among_the_bytes_of_its_prompt() {
+        let bytes = |dialect, body: &str| {
+            let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
+            prompt_bytes(&view)
+        };
+        let chat = r#"{"model":"m","messages":[]}"#;
+        assert_eq!(bytes(Dialect::Chat, chat), "[]".len());
+        let tools = r#"{"model":"m","messages":[],"tools":[{"type":"function"}]}"#;
+        let both = "[]".len() + r#"[{"type":"function"}]"#.len();
+        assert_eq!(bytes(Dialect::Chat, tools), both);
+        assert_eq!(
+            bytes(Dialect::Completions, r#"{"model":"m","prompt":"abc"}"#),
+            3
+        );
+        assert_eq!(
+            bytes(Dialect::Completions, r#"{"model":"m","prompt":[1]}"#),
+            0
+        );
+    }
+}

@@ -38,3 +38,34 @@ impl Wake for Wakers {
         self.wake_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn each_task_is_woken_once_by_its_latest_waker_unless_it_has_left() {
+        let tasks: [Arc<Woken>; 4] = Default::default();
+        let wakers = Arc::<Wakers>::default();
+        for (id, task) in [(1, 0), (1, 1), (2, 2), (3, 3)] {
+            wakers.register(id, &Waker::from(Arc::clone(&tasks[task])));
+        }
+        wakers.forget(3);
+        let count = || tasks.each_ref().map(|task| task.0.load(Ordering::Relaxed));
+        Waker::from(Arc::clone(&wakers)).wake();
+        assert_eq!(count(), [0, 1, 1, 0]);
+        wakers.wake_all();
+        assert_eq!(count(), [0, 1, 1, 0], "nobody has registered since");
+    }
+}

@@ -253,3 +253,113 @@ impl DecisionLog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use proxy::FakeReply;
+
+    use super::*;
+    use crate::request::{record::Recorder, test_gateway::TestGateway};
+
+    /// A gateway that logs to a file of this folder, and the task that writes it.
+    struct LoggedGateway {
+        test: TestGateway,
+        path: PathBuf,
+        stop: watch::Sender<bool>,
+        task: tokio::task::JoinHandle<()>,
+        registry: Registry,
+    }
+
+    impl LoggedGateway {
+        fn new(path: PathBuf, include_request_text: bool) -> Self {
+            let settings = DecisionLogSettings {
+                path: path.clone(),
+                interval: Duration::from_millis(5),
+                chains: true,
+                include_request_text,
+            };
+            let mut registry = Registry::default();
+            let log = DecisionLog::new(settings, &mut registry);
+            let (stop, stopping) = watch::channel(false);
+            let mut test = TestGateway::new();
+            let mut recorder = Recorder::clone(&test.gateway.recorder);
+            recorder.receipts.log = Some(Arc::clone(&log));
+            test.gateway.recorder = Arc::new(recorder);
+            Self {
+                test,
+                path,
+                stop,
+                task: tokio::spawn(log.write(stopping)),
+                registry,
+            }
+        }
+
+        async fn send(&self, status: u16) {
+            let mut guard = self.test.guard();
+            let body = br#"{"model":"m","messages":[{"role":"user","content":"a secret"}]}"#;
+            guard.text(&dialect::view(dialect::Dialect::Chat, body).expect("a good body"));
+            self.test.script(1, FakeReply::json(status, "{}"));
+            self.test.deliver_chat(guard).await;
+        }
+
+        /// Stops the task, and returns the lines and the page of its counters.
+        async fn ended(self) -> (Vec<serde_json::Value>, String) {
+            self.stop.send(true).expect("the task runs");
+            self.task.await.expect("it ends");
+            let text = fs::read_to_string(&self.path).unwrap_or_default();
+            let lines = text
+                .lines()
+                .map(|line| serde_json::from_str(line).expect("JSON"));
+            let mut page = String::new();
+            prometheus_client::encoding::text::encode(&mut page, &self.registry).expect("a page");
+            (lines.collect(), page)
+        }
+    }
+
+    #[tokio::test]
+    async fn each_request_is_one_line_that_is_complete_and_has_no_text() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let logged = LoggedGateway::new(folder.path().join("log.jsonl"), false);
+        for status in [200, 400] {
+            logged.send(status).await;
+        }
+        let (lines, page) = logged.ended().await;
+        let kinds: Vec<_> = lines
+            .iter()
+            .map(|line| line["outcome"]["outcome"].clone())
+            .collect();
+        assert_eq!(lines.len(), 2, "{kinds:?}");
+        for line in &lines {
+            assert_eq!(line["attempts"].as_array().map(Vec::len), Some(1), "{line}");
+            assert!(!line.to_string().contains("secret"), "{line}");
+        }
+        assert!(
+            page.contains("warmroute_decision_log_written_total 2\n"),
+            "{page}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_text_of_a_prompt_is_logged_only_where_that_is_configured() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let logged = LoggedGateway::new(folder.path().join("log.jsonl"), true);
+        logged.send(200).await;
+        let (lines, _) = logged.ended().await;
+        let text = lines[0]["request_text"].as_str().expect("the text");
+        assert!(text.contains("a secret"), "{text}");
+        assert!(!format!("{:?}", RequestText::new("a secret".to_owned())).contains("secret"));
+    }
+
+    #[tokio::test]
+    async fn lines_that_cannot_be_written_are_counted_as_lost() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let logged = LoggedGateway::new(folder.path().join("missing").join("log.jsonl"), false);
+        logged.send(200).await;
+        let (lines, page) = logged.ended().await;
+        assert!(lines.is_empty());
+        let lost = "warmroute_decision_log_lost_total{reason=\"write_failed\"} 1\n";
+        assert!(page.contains(lost), "{page}");
+    }
+}

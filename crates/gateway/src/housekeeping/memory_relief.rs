@@ -37,3 +37,41 @@ impl Gateway {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use kv_blocks::{Moment, WorkerId};
+    use routing::PrefixMemorySettings;
+
+    use crate::{
+        request::test_gateway::TestGateway,
+        shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
+    };
+
+    #[tokio::test]
+    async fn under_pressure_the_prefix_memory_takes_nothing_new_and_takes_again_after_it() {
+        let mut test = TestGateway::new();
+        let prefixes = Arc::new(SharedPrefixes::new(SharedPrefixSettings {
+            prefix_chars: 10,
+            memory: PrefixMemorySettings {
+                max_entries: 100,
+                ttl: Duration::from_secs(60),
+                ..PrefixMemorySettings::default()
+            },
+        }));
+        test.delivery_mut().affinity.shared_prefixes = Some(Arc::clone(&prefixes));
+        let memory = &test.gateway.edge.admission.memory;
+        for (key, used, takes) in [(1, 10, true), (2, 85, true), (3, 92, false), (4, 10, true)] {
+            memory.observe(Some(used), Some(100));
+            test.gateway.relieve();
+            prefixes.record_served(Moment::START, key, WorkerId(1), 0);
+            assert_eq!(
+                prefixes.find(Moment::START, key).is_some(),
+                takes,
+                "{used} %"
+            );
+        }
+    }
+}

@@ -225,6 +225,7 @@ mod tests {
     use http::HeaderName;
 
     use super::*;
+    use crate::request::test_gateway::TestGateway;
 
     const FIELDS: &str =
         r#""session_params": {"session_id": "a"}, "user": "b", "session_id": "c", "user_id": "d""#;
@@ -269,5 +270,79 @@ mod tests {
             );
         }
         assert_eq!(name(&[], ""), None);
+    }
+    async fn keys_of(stage: &AffinityStage, policy: Policy, body: &str) -> AffinityKeys {
+        let view = view(Dialect::Chat, body.as_bytes()).expect("a good body");
+        let input = AffinityInput {
+            policies: RequestPolicies {
+                decode: policy,
+                prefill: None,
+            },
+            headers: &HeaderMap::new(),
+            body: body.as_bytes(),
+            view: &view,
+        };
+        stage.keys(input, None).await
+    }
+
+    const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"a long beginning"}]}"#;
+
+    #[tokio::test]
+    async fn keys_are_computed_only_for_a_policy_that_uses_them() {
+        let test = TestGateway::new();
+        let stage = &test.delivery().affinity;
+        let plain = keys_of(stage, Policy::RoundRobin, CHAT).await;
+        assert!(plain.keys.prefix_key.is_none() && plain.keys.session_key.is_none());
+        let keyed = keys_of(stage, Policy::PrefixHash, CHAT).await;
+        assert!(keyed.keys.prefix_key.is_some() && keyed.keys.session_key.is_some());
+        assert!(keyed.holders.is_none(), "no prefix streams are followed");
+    }
+
+    #[tokio::test]
+    async fn equal_beginnings_share_a_prefix_key_and_only_equal_requests_a_session_key() {
+        let test = TestGateway::new();
+        let stage = &test.delivery().affinity;
+        let keys = async |body: &str| keys_of(stage, Policy::PrefixHash, body).await.keys;
+        let own = keys(CHAT).await;
+        let answered = CHAT.replace("}]}", r#"},{"role":"assistant","content":"b"}]}"#);
+        let longer = keys(&answered).await;
+        assert_eq!(own.prefix_key, longer.prefix_key);
+        assert_ne!(own.session_key, longer.session_key);
+        let other_model = keys(&CHAT.replace(r#""m""#, r#""n""#)).await;
+        assert_ne!(own.prefix_key, other_model.prefix_key);
+        let named = |body: &str| body.replacen('{', r#"{"user":"u","#, 1);
+        let (one, two) = (keys(&named(CHAT)).await, keys(&named(&answered)).await);
+        assert_eq!(
+            one.session_key, two.session_key,
+            "the client names its session"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_worker_of_an_equal_beginning_is_remembered_where_that_is_configured() {
+        use routing::PrefixMemorySettings;
+
+        let mut test = TestGateway::new();
+        let unset = keys_of(&test.delivery().affinity, Policy::RoundRobin, CHAT).await;
+        test.delivery().affinity.record_served(&unset, WorkerId(1));
+        let settings = crate::SharedPrefixSettings {
+            prefix_chars: 12,
+            memory: PrefixMemorySettings {
+                max_entries: 10,
+                ..PrefixMemorySettings::default()
+            },
+        };
+        let memory = Arc::new(SharedPrefixes::new(settings));
+        test.delivery_mut().affinity.shared_prefixes = Some(memory);
+        let stage = &test.delivery().affinity;
+        let first = keys_of(stage, Policy::RoundRobin, CHAT).await;
+        assert_eq!(first.keys.served_by, None);
+        stage.record_served(&first, WorkerId(7));
+        let same_beginning = CHAT.replace("beginning", "story");
+        let second = keys_of(stage, Policy::RoundRobin, &same_beginning).await;
+        assert_eq!(second.keys.served_by, Some(WorkerId(7)));
+        let other = CHAT.replace("a long", "no");
+        let third = keys_of(stage, Policy::RoundRobin, &other).await;
+        assert_eq!(third.keys.served_by, None);
     }
 }

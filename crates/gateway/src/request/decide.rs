@@ -428,3 +428,116 @@ impl Stopwatch for ClockStopwatch {
         self.0.now().since_start().as_secs_f64() * 1e6
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{test_gateway::TestGateway, test_support};
+
+    fn snapshot() -> Snapshot {
+        let two_ranks = WorkerView {
+            ranks: vec![test_support::worker(2).ranks[0]; 2],
+            ..test_support::worker(2)
+        };
+        let slashed = WorkerView {
+            name: "a/1".into(),
+            ..test_support::worker(3)
+        };
+        Snapshot {
+            workers: [test_support::worker(1), two_ranks, slashed]
+                .map(Arc::new)
+                .into(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn a_pin_names_a_worker_or_one_of_its_ranks() {
+        for (asked, worker, rank) in [
+            ("w1", 1, None),
+            ("w1/0", 1, Some(0)),
+            ("w2/1", 2, Some(1)),
+            ("a/1", 3, None),
+            ("a/1/0", 3, Some(0)),
+        ] {
+            let found = resolve_worker(&snapshot(), asked);
+            let expected = Pin {
+                worker: kv_blocks::WorkerId(worker),
+                rank: rank.map(DpRank),
+            };
+            assert_eq!(found, Some(expected), "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_pin_to_an_unknown_worker_or_rank_is_refused_by_the_name_of_its_header() {
+        for asked in ["w9", "w1/1", "w2/2", "w1/", "w1/x", "w1/-1", "/0", "", "W1"] {
+            let error = pin(&snapshot(), Some(asked), "x-header").expect_err(asked);
+            assert_eq!(error.code, ErrorCode::UnknownWorker, "{asked}");
+        }
+        assert_eq!(
+            pin(&snapshot(), None, "x-header").expect("none is named"),
+            None
+        );
+    }
+
+    #[tokio::test]
+    async fn the_requests_policy_comes_before_its_models_and_that_before_the_general_one() {
+        let mut test = TestGateway::new();
+        let request = test.chat(&[1]);
+        let usual = HeaderOverrides::default();
+        let general = test
+            .delivery()
+            .queue
+            .decider
+            .policies(&usual, &request.model)
+            .decode;
+        assert_ne!(general, Policy::LeastLoaded);
+        let rules = crate::ModelRules {
+            policy: Some(Policy::LeastLoaded),
+            ..crate::ModelRules::default()
+        };
+        test.delivery_mut().queue.decider.rules.by_model =
+            ModelRouting::new([("m".to_owned(), rules)]);
+        let decider = &test.delivery().queue.decider;
+        let policy = |overrides| decider.policies(overrides, &request.model).decode;
+        assert_eq!(policy(&usual), Policy::LeastLoaded);
+        assert_eq!(policy(&request.call.overrides), Policy::RoundRobin);
+    }
+
+    #[tokio::test]
+    async fn a_preview_changes_nothing_and_shows_the_decision_that_follows() {
+        let test = TestGateway::new();
+        let request = test.chat(&[1, 2, 3]);
+        let tries = super::super::retry_state::RetryState::default();
+        let placement = request.placement(&tries);
+        let decider = &test.delivery().queue.decider;
+        for _ in 0..5 {
+            let shown = decider
+                .preview(&request.model, &placement)
+                .expect("there are workers");
+            let loads = decider.potential_loads(&request.model, &placement);
+            assert_eq!(loads.expect("there are workers").len(), 3);
+            assert_eq!(test.router.open_reservations(), 0);
+            let PlacementOutcome::Placed(placed) = decider.place(&request.model, &placement, None)
+            else {
+                panic!("there are workers");
+            };
+            assert_eq!(placed.decision.winner_name, shown.winner_name);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_last_usable_workers_are_marked_as_a_guess() {
+        let test = TestGateway::new();
+        let mut request = test.chat(&[1]);
+        Arc::make_mut(&mut request.model).panic = true;
+        let tries = super::super::retry_state::RetryState::default();
+        let placement = request.placement(&tries);
+        let decider = &test.delivery().queue.decider;
+        let shown = decider
+            .preview(&request.model, &placement)
+            .expect("there is a worker");
+        assert_eq!(shown.method, Method::Panic);
+    }
+}

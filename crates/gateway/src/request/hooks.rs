@@ -273,3 +273,6 @@ impl HookClient {
         ApiError::new(ErrorCode::HookFailed, message).with_retry_after(1)
     }
 }
+
+#[cfg(test)]
+mod tests;

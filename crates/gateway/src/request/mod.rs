@@ -53,6 +53,8 @@ mod session;
 pub(crate) mod test_gateway;
 #[cfg(test)]
 pub(crate) mod test_support;
+#[cfg(test)]
+mod tests;
 mod tokenize_api;
 pub(crate) mod translate;
 

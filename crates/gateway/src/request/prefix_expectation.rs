@@ -82,3 +82,108 @@ impl PrefixExpectation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use routing::receipt::PromptSource;
+
+    use super::*;
+    use crate::request::selection;
+
+    fn prompt(source: PromptSource) -> TokenizedPrompt {
+        TokenizedPrompt {
+            source,
+            ..TokenizedPrompt::without_blocks(100)
+        }
+    }
+
+    fn expected(dialect: Dialect, body: &str, source: PromptSource) -> PrefixExpectation {
+        let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
+        PrefixExpectation::of(dialect, &view, &prompt(source))
+    }
+
+    fn selection() -> Selection {
+        selection::tests::selection("w1", 64)
+    }
+
+    const ONE: &str = r#"{"model":"m","messages":[]}"#;
+
+    #[test]
+    fn only_one_choice_of_an_exactly_known_prompt_can_be_compared() {
+        for (body, source, comparable) in [
+            (ONE, PromptSource::Tokens, true),
+            (ONE, PromptSource::EngineTokenize, true),
+            (ONE, PromptSource::TextPrefix, false),
+            (ONE, PromptSource::None, false),
+            (
+                r#"{"model":"m","messages":[],"n":1}"#,
+                PromptSource::Tokens,
+                true,
+            ),
+            (
+                r#"{"model":"m","messages":[],"n":2}"#,
+                PromptSource::Tokens,
+                false,
+            ),
+        ] {
+            let sample = expected(Dialect::Chat, body, source).sample(&selection(), None);
+            assert_eq!(sample.is_some(), comparable, "{body} {source:?}");
+        }
+        let foreign = expected(Dialect::Chat, ONE, PromptSource::Tokens).with_foreign_count();
+        assert!(foreign.sample(&selection(), None).is_none());
+    }
+
+    #[test]
+    fn the_engines_own_count_is_used_where_it_has_one() {
+        let usage = |prompt_tokens| Usage {
+            prompt_tokens,
+            completion_tokens: 1,
+            cached_tokens: Some(32),
+        };
+        let expectation = expected(Dialect::Chat, ONE, PromptSource::Tokens);
+        for (usage, tokens, actual) in [
+            (None, 100, None),
+            (Some(usage(0)), 100, Some(32)),
+            (Some(usage(99)), 99, Some(32)),
+        ] {
+            let sample = expectation.sample(&selection(), usage).expect("comparable");
+            assert_eq!((sample.prompt_tokens, sample.actual), (tokens, actual));
+            assert_eq!((sample.predicted, sample.announced), (64, 48));
+            assert_eq!(sample.counted_by.is_some(), tokens == 99);
+        }
+    }
+
+    #[test]
+    fn several_choices_look_the_prompt_up_several_times() {
+        let body = r#"{"model":"m","messages":[],"n":3}"#;
+        let expectation = expected(Dialect::Chat, body, PromptSource::Tokens);
+        let request = expectation.incomparable(Moment::START, Moment::START);
+        assert_eq!(request.prompt_tokens, 300);
+    }
+
+    #[test]
+    fn the_reply_of_a_prefill_is_never_a_stream() {
+        for (dialect, fields, whole) in [
+            (
+                Dialect::Chat,
+                r#""messages":[],"stream":true"#,
+                ReplyKind::Chat,
+            ),
+            (Dialect::Chat, r#""messages":[]"#, ReplyKind::Chat),
+            (
+                Dialect::Completions,
+                r#""prompt":"a","stream":true"#,
+                ReplyKind::Completion,
+            ),
+        ] {
+            let body = format!(r#"{{"model":"m",{fields}}}"#);
+            let expectation = expected(dialect, &body, PromptSource::Tokens);
+            assert_eq!(expectation.of_prefill().reply, whole, "{body}");
+            assert_eq!(
+                expectation.reply == whole,
+                !body.contains("stream"),
+                "{body}"
+            );
+        }
+    }
+}

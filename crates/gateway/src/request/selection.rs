@@ -18,3 +18,23 @@ pub(crate) struct Selection {
     pub(super) target: Target,
     pub(super) sent: Moment,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::request::test_support;
+
+    /// A selection of this worker.
+    pub(crate) fn selection(worker: &str, predicted_cached_tokens: u32) -> Selection {
+        Selection {
+            worker: worker.into(),
+            policy: "warm",
+            label: None,
+            predicted_cached_tokens,
+            announced_cached_tokens: 48,
+            basis: Basis::Events,
+            target: test_support::target(&test_support::worker(1)),
+            sent: Moment::START,
+        }
+    }
+}

@@ -22,21 +22,28 @@ use routing::{
         RequestOutcome,
     },
 };
-use tokenization::TokenCacheSettings;
+use tokenization::{TokenCacheSettings, WorkerClient};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 use super::{
+    decide::PlacementOutcome,
     delivery::DeliveryStage,
     queue_wait::{WaitLimits, WaitRecord},
     receipt::RequestFacts,
     record::RequestGuard,
     reply_body::ReplyBody,
     reply_headers::ReplyHeaders,
+    retry_state::RetryState,
     routed_request::{PriorityField, RoutedRequest},
     test_support,
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
 use crate::{
     CountLimits, Gateway, GatewayParts, InboundKey, ListenerLimits, ModelListSettings, RetryRules,
+    lease::Lease,
     model_names::ModelNames,
     model_routing::ModelRouting,
     request_settings::RequestSettings,
@@ -142,6 +149,39 @@ impl TestGateway {
         }
     }
 
+    /// A gateway with one ready worker, `w1`, which serves the model `m` by scripts.
+    pub(crate) async fn with_worker() -> (Self, WorkerId) {
+        let port = listing_engine().await;
+        let test = Self::configured(&format!(
+            "workers: [{{name: w1, url: 'http://127.0.0.1:{port}', type: generic, messages: translate}}]"
+        ));
+        let ready = async {
+            loop {
+                let snapshot = test.gateway.fleet().snapshot();
+                if snapshot
+                    .model("m")
+                    .is_some_and(|model| !model.candidates.is_empty())
+                {
+                    return snapshot.workers[0].id;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let worker = tokio::time::timeout(Duration::from_secs(20), ready).await;
+        let worker = worker.expect("the worker is found ready");
+        (test, worker)
+    }
+
+    /// The router's own client of the scripted workers.
+    pub(crate) fn worker_client(&self) -> WorkerClient {
+        WorkerClient {
+            fleet: Arc::clone(self.gateway.fleet()),
+            upstream: Arc::<FakeUpstream>::clone(&self.upstream),
+            clock: self.gateway.clock(),
+            connect_timeout: test_support::LIMITS.connect,
+        }
+    }
+
     pub(crate) fn delivery(&self) -> &DeliveryStage {
         &self.gateway.generation.delivery
     }
@@ -220,6 +260,21 @@ impl TestGateway {
         (reply, self.receipt(id))
     }
 
+    /// Places a chat for these workers, and returns its load.
+    pub(crate) fn place(&self, workers: &[u32]) -> Lease {
+        let (request, tries) = (self.chat(workers), RetryState::default());
+        let decider = &self.delivery().queue.decider;
+        match decider.place(&request.model, &request.placement(&tries), None) {
+            PlacementOutcome::Placed(placed) => placed.lease,
+            other => panic!("it is not placed: {other:?}"),
+        }
+    }
+
+    /// Delivers a chat of worker 1 whose guard is `guard`, and reads its reply to its end.
+    pub(crate) async fn deliver_chat(&self, guard: RequestGuard) -> ClientReply {
+        ClientReply::read(self.delivery().run(self.chat(&[1]), guard).await).await
+    }
+
     pub(crate) fn receipt(&self, id: DecisionId) -> Arc<Receipt> {
         self.ring.get(id).expect("the receipt is published")
     }
@@ -276,6 +331,25 @@ pub(crate) fn attempts(receipt: &Receipt) -> Vec<(&str, &'static str, &'static s
             (&*it.name, class, result)
         })
         .collect()
+}
+
+/// A server that answers every request of a check with a list of one model.
+async fn listing_engine() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let list = r#"{"object":"list","data":[{"id":"m","object":"model","created":1,"owned_by":"vllm","root":"m","max_model_len":4096}]}"#;
+                let length = list.len();
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
+                let reply = format!("{head}\r\ncontent-length: {length}\r\n\r\n{list}");
+                let _ = stream.write_all(reply.as_bytes()).await;
+            });
+        }
+    });
+    port
 }
 
 fn settings(text: &str) -> Settings {

@@ -215,3 +215,114 @@ impl Clusters {
         Ok(middles)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dialect::Dialect;
+    use prometheus_client::registry::Registry;
+    use proxy::FakeReply;
+
+    use super::*;
+    use crate::request::test_gateway::TestGateway;
+
+    fn clusters(test: &TestGateway) -> Clusters {
+        let cluster = |name: &str, worker: &str| Cluster {
+            name: name.into(),
+            examples: vec!["an example".to_owned()],
+            workers: vec![worker.into()],
+        };
+        let settings = ClusterSettings {
+            embedding_model: "m".into(),
+            threshold: 0.5,
+            timeout: Duration::from_secs(1),
+            clusters: vec![cluster("code", "w1"), cluster("prose", "w2")],
+        };
+        let mut registry = Registry::default();
+        let results = OutcomeCounters::registered(&mut registry, "clusters", "", &[]);
+        Clusters::new(settings, test.worker_client(), results)
+    }
+
+    async fn of(clusters: &Clusters, named: Option<&'static str>) -> Option<ClusterMembership> {
+        let body = br#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#;
+        let view = dialect::view(Dialect::Chat, body).expect("a good body");
+        let mut headers = HeaderMap::new();
+        if let Some(name) = named {
+            headers.insert(CLUSTER_ID, HeaderValue::from_static(name));
+        }
+        clusters.of(&headers, &view).await
+    }
+
+    #[tokio::test]
+    async fn a_client_that_names_a_cluster_gets_it_without_an_embedding() {
+        let test = TestGateway::new();
+        let found = of(&clusters(&test), Some("prose"))
+            .await
+            .expect("it exists");
+        assert_eq!(found.name(), "prose");
+        assert!(found.has("w2") && !found.has("w1"));
+        assert_eq!(found.note().similarity, None);
+        let mut headers = HeaderMap::new();
+        found.add_header(&mut headers);
+        assert_eq!(headers[CLUSTER_ID], "prose");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_name_is_no_cluster_and_an_empty_one_is_no_name() {
+        let test = TestGateway::new();
+        let clusters = clusters(&test);
+        assert!(of(&clusters, Some("other")).await.is_none());
+        assert!(of(&clusters, Some("Prose")).await.is_none());
+        assert!(of(&clusters, Some("")).await.is_none());
+        assert!(
+            of(&clusters, None).await.is_none(),
+            "the examples are not embedded yet"
+        );
+    }
+
+    #[tokio::test]
+    async fn without_a_worker_for_embeddings_a_request_goes_without_its_cluster() {
+        let test = TestGateway::new();
+        let clusters = clusters(&test);
+        assert!(matches!(
+            clusters.learn().await,
+            Err(EmbeddingError::NoWorker)
+        ));
+        let middle = UnitVector::middle(&[]);
+        assert!(clusters.middles.set(vec![middle.clone(), middle]).is_ok());
+        assert!(of(&clusters, None).await.is_none());
+        assert!(test.upstream.take_requests().is_empty());
+    }
+    fn vector(numbers: &str) -> FakeReply {
+        let body = format!(r#"{{"data":[{{"index":0,"embedding":[{numbers}]}}]}}"#);
+        FakeReply::json(200, body)
+    }
+
+    #[tokio::test]
+    async fn a_question_belongs_to_the_nearest_cluster_that_is_near_enough() {
+        let (test, worker) = TestGateway::with_worker().await;
+        let clusters = clusters(&test);
+        for example in ["1,0,0", "0,1,0"] {
+            test.upstream.script(worker, vector(example));
+        }
+        let middles = clusters.learn().await.expect("both are embedded");
+        assert!(clusters.middles.set(middles).is_ok());
+        for (question, cluster) in [
+            ("3,1,0", Some("code")),
+            ("1,3,0", Some("prose")),
+            // Its cosine is about 0.45.
+            ("1,0,2", None),
+        ] {
+            test.upstream.script(worker, vector(question));
+            let found = of(&clusters, None).await;
+            assert_eq!(
+                found.as_ref().map(ClusterMembership::name),
+                cluster,
+                "{question}"
+            );
+            assert_eq!(
+                found.is_some_and(|it| it.note().similarity.is_some()),
+                cluster.is_some()
+            );
+        }
+    }
+}

@@ -95,8 +95,9 @@ async fn a_refused_request_is_counted_by_what_refused_it() {
 
 #[tokio::test]
 async fn every_way_a_guard_ends_counts_one_outcome_and_one_request_less() {
+    type End = fn(&mut RequestGuard);
     let test = TestGateway::new();
-    let ends: [(fn(&mut RequestGuard), &str); 5] = [
+    let ends: [(End, &str); 5] = [
         (|guard| guard.record_passthrough(200), "ok"),
         (|guard| guard.record_passthrough(429), "shed"),
         (|guard| guard.record_passthrough(404), "client_error"),

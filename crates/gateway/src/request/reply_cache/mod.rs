@@ -14,6 +14,8 @@ mod lookup;
 mod parts;
 mod similar;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 

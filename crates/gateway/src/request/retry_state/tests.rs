@@ -353,3 +353,11 @@ async fn a_failed_attempt_frees_its_load_before_the_next_one() {
     assert_eq!(test.asked(), [1, 2]);
     assert_eq!(test.router.open_reservations(), 0);
 }
+
+#[tokio::test]
+async fn the_retry_budget_grows_with_the_requests_in_flight() {
+    let test = TestGateway::new();
+    assert_eq!(test.use_up_retry_budget().len(), 3);
+    let _load: Vec<_> = (0..50).map(|_| test.place(&[1])).collect();
+    assert_eq!(test.use_up_retry_budget().len(), 10, "a fifth of them");
+}

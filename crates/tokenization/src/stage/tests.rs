@@ -1,0 +1,153 @@
+use config::ConfigSource;
+use fleet::{Fleet, FleetConfig, FleetParts, HubCache};
+use kv_blocks::PromptIdentity;
+use kv_index::{IndexSettings, KvIndex};
+use proxy::FakeUpstream;
+
+use super::*;
+use crate::{EngineTokenSettings, TokenCacheSettings, WorkerClient};
+
+const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };
+const BUDGET: Duration = Duration::from_millis(2);
+
+/// A stage whose fleet has no worker.
+fn stage() -> TokenizationStage {
+    let workers = workers(&Arc::default());
+    let settings = EngineTokenSettings {
+        here: TokenCacheSettings::default(),
+        shared: None,
+    };
+    let engine = EngineTokenizer::new(workers, BUDGET, settings);
+    TokenizationStage::new(
+        SCHEME,
+        BUDGET,
+        Clock::system(),
+        engine,
+        &mut Registry::default(),
+    )
+}
+
+/// A client of scripted workers, and of a fleet that has none.
+pub(crate) fn workers(upstream: &Arc<FakeUpstream>) -> WorkerClient {
+    let source = ConfigSource {
+        name: "test",
+        text: Some("{}"),
+        env: &[],
+        own_env: &[],
+        overrides: &[],
+        left_out: &[],
+        more_workers: &[],
+        check_url: |url| Ok(url.to_owned()),
+    };
+    let settings = config::load(source).expect("a valid configuration");
+    let parts = FleetParts {
+        config: FleetConfig::of(&settings),
+        models: settings.models,
+        kv_cache_index: settings.kv_cache_index,
+        redis: None,
+        max_prefix_length: 1024,
+        hub_cache: HubCache::from_env(|_| None),
+        index: Arc::new(KvIndex::new(IndexSettings::default())),
+        scheme: SCHEME,
+        clock: Clock::system(),
+        on_verdict: Arc::new(|_| {}),
+    };
+    let fleet = Fleet::start(parts, &mut Registry::default()).expect("it has no worker");
+    WorkerClient {
+        fleet: Arc::new(fleet),
+        upstream: Arc::<FakeUpstream>::clone(upstream),
+        clock: Clock::system(),
+        connect_timeout: Duration::from_secs(1),
+    }
+}
+
+/// Identifies the prompt of a body by these tokenizer files.
+async fn identified(source: TokenizerSource, dialect: Dialect, body: &str) -> TokenizedPrompt {
+    let artefacts = Arc::new(ModelArtefacts {
+        source,
+        ..ModelArtefacts::default()
+    });
+    identified_as(Fidelity::Exact, &artefacts, dialect, body).await
+}
+
+async fn identified_as(
+    fidelity: Fidelity,
+    artefacts: &Arc<ModelArtefacts>,
+    dialect: Dialect,
+    body: &str,
+) -> TokenizedPrompt {
+    let (stage, bytes) = (stage(), Bytes::from(body.to_owned()));
+    let mut view = dialect::view(dialect, &bytes).expect("a good body");
+    view.fidelity = fidelity;
+    let input = PromptInput {
+        dialect,
+        bytes: &bytes,
+        view: &view,
+        deadline: Clock::system().now() + Duration::from_secs(20),
+    };
+    stage.run(artefacts, input).await
+}
+
+#[tokio::test]
+async fn token_ids_of_the_client_are_its_prompt_whatever_the_model() {
+    for source in [TokenizerSource::Remote, TokenizerSource::None] {
+        let body = r#"{"model":"m","prompt":[1,2,3]}"#;
+        let found = identified(source, Dialect::Completions, body).await;
+        assert_eq!((found.source, found.tokens), (PromptSource::Given, 3));
+        let blocks = found.blocks.expect("they are known");
+        assert_eq!(blocks.identity(), PromptIdentity::Tokens);
+    }
+}
+
+#[tokio::test]
+async fn token_ids_that_the_engine_cuts_have_a_length_and_no_blocks() {
+    let body = r#"{"model":"m","prompt":[1,2,3],"truncate_prompt_tokens":2}"#;
+    let found = identified(TokenizerSource::None, Dialect::Completions, body).await;
+    assert_eq!((found.source, found.tokens), (PromptSource::None, 3));
+    assert!(found.blocks.is_none());
+}
+
+#[tokio::test]
+async fn without_a_tokenizer_or_a_worker_to_ask_the_text_stands_for_the_prompt() {
+    for source in [TokenizerSource::None, TokenizerSource::Remote] {
+        for (dialect, body) in [
+            (
+                Dialect::Completions,
+                r#"{"model":"m","prompt":"some words"}"#,
+            ),
+            (
+                Dialect::Chat,
+                r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#,
+            ),
+        ] {
+            let found = identified(source.clone(), dialect, body).await;
+            assert_eq!(found.source, PromptSource::TextPrefix, "{body}");
+            assert!(found.blocks.is_some() && found.tokens > 0, "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_merely_similar_prompt_is_never_tokenized() {
+    let artefacts = Arc::new(ModelArtefacts {
+        source: TokenizerSource::Remote,
+        ..ModelArtefacts::default()
+    });
+    let body = r#"{"model":"m","prompt":"some words"}"#;
+    let found = identified_as(Fidelity::Likeness, &artefacts, Dialect::Completions, body).await;
+    assert_eq!(found.source, PromptSource::TextPrefix);
+}
+
+#[tokio::test]
+async fn a_long_text_is_identified_beside_the_runtime_like_a_short_one() {
+    let body = |text: &str| format!(r#"{{"model":"m","prompt":"{text}"}}"#);
+    let (short, long) = ("a ".repeat(50), "a ".repeat(500_000));
+    let mut tokens = Vec::new();
+    for text in [short, long] {
+        let body = body(&text);
+        let found = identified(TokenizerSource::None, Dialect::Completions, &body).await;
+        assert_eq!(found.source, PromptSource::TextPrefix);
+        tokens.push(found.tokens);
+    }
+    assert!(tokens[1] > 1000 * tokens[0], "{tokens:?}");
+}
