@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(source.state(), StreamState::Connecting);
         let report = source.report();
         assert_eq!(
-            (report.state, report.last_error.as_deref()),
+            (&*report.state, report.last_error.as_deref()),
             ("connecting", Some(ENDED))
         );
         source.stop().await;

@@ -117,9 +117,9 @@ mod tests {
         let test = TestGateway::new();
         assert_eq!(test.gateway.live().status, "ok");
         let ready = test.gateway.ready();
-        assert_eq!((ready.status, ready.reasons.len()), ("unavailable", 1));
+        assert_eq!((&*ready.status, ready.reasons.len()), ("unavailable", 1));
         let health = test.gateway.health();
-        assert_eq!((health.status, health.workers.total), ("unavailable", 0));
+        assert_eq!((&*health.status, health.workers.total), ("unavailable", 0));
         assert!(health.degraded.is_empty());
     }
 

@@ -373,7 +373,7 @@ mod tests {
         };
         assert_eq!(
             (scene.failed(), scene.check("model_listed").fix),
-            (vec!["model_listed"], fix("sim", "x"))
+            (vec!["model_listed".into()], fix("sim", "x"))
         );
         scene.seen.instead = Some(PortOccupant::OtherModels(vec![
             "a".to_owned(),
@@ -381,7 +381,7 @@ mod tests {
         ]));
         assert_eq!(
             (scene.failed(), scene.check("model_listed").fix),
-            (vec!["model_listed"], fix("a, b", "sim, x"))
+            (vec!["model_listed".into()], fix("a, b", "sim, x"))
         );
     }
 
@@ -396,7 +396,7 @@ mod tests {
                 scene.failed(),
                 scene.check("health_endpoint").fix.as_deref()
             ),
-            (vec!["health_endpoint"], Some(fix))
+            (vec!["health_endpoint".into()], Some(fix))
         );
     }
 

@@ -80,12 +80,12 @@ pub(crate) fn check(report: &WorkerChecks, id: &str) -> CheckResult {
         .clone()
 }
 
-pub(crate) fn failed(report: &WorkerChecks) -> Vec<&'static str> {
+pub(crate) fn failed(report: &WorkerChecks) -> Vec<api::Name> {
     report
         .checks
         .iter()
         .filter(|check| check.status == CheckStatus::Fail)
-        .map(|check| check.id)
+        .map(|check| check.id.clone())
         .collect()
 }
 
@@ -133,7 +133,7 @@ impl CheckFixture {
         check(&self.again(), id)
     }
 
-    pub(crate) fn failed(&self) -> Vec<&'static str> {
+    pub(crate) fn failed(&self) -> Vec<api::Name> {
         failed(&self.again())
     }
 
@@ -321,10 +321,10 @@ fn healthy() -> WorkerObservation {
 #[test]
 fn a_healthy_worker_has_every_check_in_order_and_none_that_is_not_ok() {
     let report = CheckFixture::healthy().report();
-    let ids: Vec<_> = report.checks.iter().map(|check| check.id).collect();
+    let ids: Vec<_> = report.checks.iter().map(|check| &*check.id).collect();
     assert_eq!(ids, crate::report::WORKER_CHECKS);
     for check in &report.checks {
-        let skipped = ["model_agrees", "dp_offset", "lora", "role_pairing"].contains(&check.id);
+        let skipped = ["model_agrees", "dp_offset", "lora", "role_pairing"].contains(&&*check.id);
         assert_eq!(
             check.status,
             if skipped {

@@ -249,7 +249,7 @@ mod tests {
         let reports = super::super::workers(&settings, &seen);
         assert_eq!(
             (fixture::failed(&reports[0]), fixture::failed(&reports[1])),
-            (vec![], vec!["reachable"])
+            (vec![], vec!["reachable".into()])
         );
         settings.workers[1].role = Role::Prefill;
         let reports = super::super::workers(&settings, &seen);

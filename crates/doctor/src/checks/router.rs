@@ -237,12 +237,12 @@ mod tests {
     fn the_defaults_pass_and_checks_of_unconfigured_parts_are_skipped() {
         let checks = router(&fixture::settings(""), &Environment::default());
         assert_eq!(
-            checks.iter().map(|check| check.id).collect::<Vec<_>>(),
+            checks.iter().map(|check| &*check.id).collect::<Vec<_>>(),
             ROUTER_CHECKS
         );
         for check in &checks {
             let skipped =
-                ["tenants_salted", "redis", "nats", "s3", "limits_fd"].contains(&check.id);
+                ["tenants_salted", "redis", "nats", "s3", "limits_fd"].contains(&&*check.id);
             assert_eq!(
                 check.status,
                 if skipped {

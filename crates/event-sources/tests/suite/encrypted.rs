@@ -70,7 +70,7 @@ async fn an_encrypted_stream_is_read_if_its_authority_is_trusted() {
         .unwrap();
     stream.flush().await.unwrap();
     let report = watcher.until_held(&[(1, 64)]).await;
-    assert_eq!((report.source, report.endpoint), ("sse", url));
+    assert_eq!((&*report.source, report.endpoint), ("sse", url));
     watcher.source.stop().await;
 }
 

@@ -37,7 +37,7 @@ async fn garbage_is_counted_and_loses_only_its_own_batch() {
     ));
     engine.send(&live(5, &stored(2)));
     let report = reader.until_held(&[1, 2]).await;
-    assert_eq!((report.state, report.last_seq), ("live", Some(5)));
+    assert_eq!((&*report.state, report.last_seq), ("live", Some(5)));
     assert_eq!(report.counts.decode_errors, 6);
     assert_eq!(reader.source.counters().decode_errors, 6);
     assert!(report.last_error.is_some());
@@ -126,7 +126,7 @@ async fn a_publisher_that_sends_only_garbage_is_quarantined() {
     let report = reader
         .until("99 errors", |report, _| report.counts.decode_errors == 99)
         .await;
-    assert_eq!((report.state, reader.held()), ("live", vec![1]));
+    assert_eq!((&*report.state, reader.held()), ("live", vec![1]));
 
     engine.send(&live(100, b"garbage"));
     let report = reader

@@ -21,7 +21,7 @@ async fn the_engines_blocks_are_in_the_index() {
     let reader = follow(&server.url());
     let report = until_synced(&reader, &engine).await;
     assert_eq!(
-        (report.source, report.epoch, report.last_seq),
+        (&*report.source, report.epoch, report.last_seq),
         ("nats", 1, Some(0))
     );
     assert_eq!(report.endpoint, format!("{}/{SUBJECT}", server.url()));

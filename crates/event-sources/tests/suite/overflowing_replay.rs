@@ -38,7 +38,7 @@ async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
         .await;
     assert_eq!(reader.index.digest(), truth(&told));
     assert_eq!(
-        (report.state, report.last_error),
+        (&*report.state, report.last_error),
         ("live", None),
         "a loss is not an error of the stream"
     );

@@ -148,7 +148,7 @@ async fn polled_events_reach_the_index() {
     engine.reply_events(&[moved(5, 3, 0, 1)]);
     let (source, index) = engine.follow(|_| {});
     let report = until_held(&source, &index, TARGET, &[(2, "device"), (3, "host")]).await;
-    assert_eq!((report.source, report.worker.as_ref()), ("poll", "w3"));
+    assert_eq!((&*report.source, report.worker.as_ref()), ("poll", "w3"));
     assert_eq!(
         report.endpoint,
         format!("http://{}/kv_cache_events", engine.port.address())
@@ -156,7 +156,7 @@ async fn polled_events_reach_the_index() {
     let report = until(&source, "the counts", |report| report.counts.events == 6).await;
     assert_eq!(
         (
-            report.state,
+            &*report.state,
             report.counts.batches,
             report.counts.applied,
             report.counts.ignored
@@ -212,7 +212,7 @@ async fn the_blocks_of_a_restarted_engine_are_cleared() {
     engine.reply_events(&[stored(0, 9)]);
     until_held(&source, &index, TARGET, &[(9, "device")]).await;
     let report = until(&source, "the restart", |report| report.counts.restarts == 1).await;
-    assert_eq!((report.state, report.epoch), ("live", 2));
+    assert_eq!((&*report.state, report.epoch), ("live", 2));
     source.stop().await;
 }
 
@@ -248,7 +248,7 @@ async fn a_bad_list_is_counted_and_a_bad_event_is_skipped() {
         report.counts.decode_errors == 6
     })
     .await;
-    assert_eq!((report.state, report.counts.gaps), ("live", 0));
+    assert_eq!((&*report.state, report.counts.gaps), ("live", 0));
     source.stop().await;
 }
 

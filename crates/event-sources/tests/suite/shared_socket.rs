@@ -134,7 +134,7 @@ async fn the_topic_selects_the_target_of_a_message() {
     assert_eq!(rows, [("a", 0, Some(3), 0), ("b", 0, Some(43), 0)]);
     let all = socket.source.report();
     assert_eq!(
-        (all.worker.as_ref(), all.source, all.counts.batches),
+        (all.worker.as_ref(), &*all.source, all.counts.batches),
         ("pods", "zmq", 8)
     );
     assert_eq!(socket.source.counters().removed, 1);
@@ -288,12 +288,8 @@ async fn only_the_publisher_that_sends_garbage_is_quarantined() {
         report.counts.dropped == 20
     })
     .await;
-    let states: Vec<_> = socket
-        .source
-        .reports()
-        .iter()
-        .map(|report| report.state)
-        .collect();
+    let reports = socket.source.reports();
+    let states: Vec<_> = reports.iter().map(|report| &*report.state).collect();
     assert_eq!(states, ["quarantined", "live"]);
     socket.source.stop().await;
 }

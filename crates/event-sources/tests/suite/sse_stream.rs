@@ -41,7 +41,7 @@ async fn the_five_event_kinds_reach_the_view_however_their_bytes_are_split() {
     // Without a second tier, a prefix that leaves the accelerator is gone.
     let report = watcher.until_held(&[(1, 64), (5, 8)]).await;
     assert_eq!(
-        (report.source, report.state, report.worker.as_ref()),
+        (&*report.source, &*report.state, report.worker.as_ref()),
         ("sse", "live", "b1")
     );
     assert_eq!(
@@ -117,7 +117,7 @@ async fn an_event_over_a_mebibyte_is_dropped_counted_and_the_stream_continues() 
     stream.event("cache_created", 2, 64).await;
     let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
     assert_eq!(
-        (report.counts.dropped, report.counts.events, report.state),
+        (report.counts.dropped, report.counts.events, &*report.state),
         (1, 2, "live")
     );
     assert!(
@@ -155,7 +155,7 @@ async fn garbage_is_counted_and_loses_only_its_own_event() {
         (
             report.counts.decode_errors,
             report.counts.ignored,
-            report.state
+            &*report.state
         ),
         (6, 1, "live")
     );
@@ -213,7 +213,7 @@ async fn a_stream_that_ended_or_broke_off_is_requested_again() {
     stream.event("cache_created", 3, 64).await;
     let report = watcher.until_held(&[(1, 64), (2, 64), (3, 64)]).await;
     assert_eq!(
-        (report.state, watcher.source.counters().reconnects),
+        (&*report.state, watcher.source.counters().reconnects),
         ("live", 2)
     );
     watcher.source.stop().await;

@@ -84,7 +84,7 @@ async fn blocks_of_envelopes_are_found_by_their_tokens() {
     )
     .await;
     assert_eq!(
-        (report.source, report.state, report.counts.decode_errors),
+        (&*report.source, &*report.state, report.counts.decode_errors),
         ("sse", "live", 0)
     );
     // If an envelope has tokens and hashes, they must agree.

@@ -188,7 +188,7 @@ impl StormFixture {
         let life = self.process.life.lock();
         let truth = life.newest().expect("a batch was published");
         let report = self.reader.source.report();
-        (report.state, report.last_seq) == ("live", life.batches().checked_sub(1))
+        (&*report.state, report.last_seq) == ("live", life.batches().checked_sub(1))
             && self.reader.index.digest() == truth.digest
             && credited(&self.reader.index).is_subset(&truth.held)
     }

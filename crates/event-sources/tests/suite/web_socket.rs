@@ -37,7 +37,7 @@ async fn each_text_message_is_an_event_with_its_type() {
     send(&mut socket, text("cache_purged", 1)).await;
     let report = watcher.until_held(&[(2, 64)]).await;
     assert_eq!(
-        (report.source, report.state, report.counts.applied),
+        (&*report.source, &*report.state, report.counts.applied),
         ("ws", "live", 3)
     );
     assert_eq!(report.endpoint, url(&server));
@@ -74,7 +74,7 @@ async fn a_message_that_is_no_event_is_counted_and_loses_only_itself() {
     .await;
     send(&mut socket, text("cache_created", 2)).await;
     let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
-    assert_eq!((report.counts.decode_errors, report.state), (3, "live"));
+    assert_eq!((report.counts.decode_errors, &*report.state), (3, "live"));
     watcher.source.stop().await;
 }
 

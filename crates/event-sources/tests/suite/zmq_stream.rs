@@ -20,7 +20,7 @@ async fn live_events_reach_the_index() {
     engine.send(&live(0, &stored(1)));
     engine.send(&live(1, &stored(2)));
     let report = reader.until_held(&[1, 2]).await;
-    assert_eq!((report.state, report.epoch), ("live", 1));
+    assert_eq!((&*report.state, report.epoch), ("live", 1));
     assert_eq!(report.endpoint, endpoint.to_string());
 
     engine.send(&live(2, &removed(1)));
@@ -218,7 +218,7 @@ async fn live_events_that_arrive_during_a_replay_wait_for_it() {
     let report = reader
         .until("waiting", |report, _| report.lag_events > 0)
         .await;
-    assert_eq!((report.state, reader.held()), ("replaying", vec![]));
+    assert_eq!((&*report.state, reader.held()), ("replaying", vec![]));
 
     let report = reader
         .until("the end of the time limit", |_, held| held == [4])

@@ -55,7 +55,7 @@ fn send(publisher: &Pub, topic: &str, seq: u64, first_token: u32) {
 }
 
 /// The state of the streams of a worker, as operators see them.
-fn stream_states(running: &RunningFleet, worker: &str) -> Vec<&'static str> {
+fn stream_states(running: &RunningFleet, worker: &str) -> Vec<api::Name> {
     running
         .fleet
         .streams()
@@ -181,7 +181,7 @@ async fn an_engine_with_an_endpoint_list_is_queried_with_the_workers_key() {
     );
     let streams = running.fleet.streams();
     assert_eq!(
-        (streams[0].source, streams[0].endpoint.as_str()),
+        (&*streams[0].source, streams[0].endpoint.as_str()),
         ("poll", &*format!("{}/kv_cache_events", engine.url()))
     );
     running.fleet.stop().await;

@@ -74,7 +74,7 @@ async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
     assert_eq!(Arc::strong_count(prompt), 2);
     let report = &snapshot.model_reports()[0];
     assert_eq!(
-        (report.tokenizer.source, report.tokenizer.engine),
+        (&*report.tokenizer.source, &*report.tokenizer.engine),
         ("dir", "fastokens")
     );
     assert_eq!(report.tokenizer.self_test, "ok");
@@ -287,7 +287,7 @@ async fn without_tokenizer_files_the_engines_tokenize_is_used() {
     );
     let report = &snapshot.model_reports()[0].tokenizer;
     assert_eq!(
-        (report.source, report.engine, report.self_test),
+        (&*report.source, &*report.engine, &*report.self_test),
         ("engine", "remote", "skipped")
     );
     running.fleet.stop().await;

@@ -44,8 +44,8 @@ impl ConfigHistory {
         HistoryEntry {
             id: self.count,
             at: net::rfc3339(at),
-            source,
-            result,
+            source: source.into(),
+            result: result.into(),
             changed: Vec::new(),
         }
     }

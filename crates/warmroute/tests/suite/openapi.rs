@@ -72,20 +72,21 @@ fn close_objects(schema: &mut Value) {
     }
 }
 
-/// Two engines, some requests, a stored reply, and a worker of an operator.
+/// Two engines, some requests, and a stored reply.
 fn fleet() -> RoutedFleet {
     let routed = RoutedFleet::with(
         &[&["--loras", "red"], &["--dp-size", "2"]],
         "response_cache: {enabled: true}\n",
         &[],
     );
-    let messages = [says("user", &words("shape", 60))];
-    for headers in [
-        &[][..],
-        &[("x-request-id", "mine")],
-        &[("x-warmroute-worker", "a")],
-    ] {
-        routed.chat(&messages, headers);
+    for (worker, salt) in [("a", "one"), ("b", "two"), ("a", "three")] {
+        let messages = [says("user", &words(salt, 60))];
+        routed.chat(&messages, &[("x-warmroute-worker", worker)]);
+    }
+    let again =
+        json!({"model": "sim", "prompt": "twice", "max_tokens": 4, "temperature": 0}).to_string();
+    for _ in 0..2 {
+        RawClient::post(&routed.router.data(), "/v1/completions", again.as_bytes());
     }
     routed
 }
