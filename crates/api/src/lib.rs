@@ -39,9 +39,9 @@ pub use models::{ModelReport, ModelReports, TemplateReport, TokenizerReport};
 pub use parity::{ParityFigures, ParityReport, TargetParity};
 pub use problem::Problem;
 pub use receipt::{
-    Attempt, Candidate, ClusterMatch, CostTerms, ExcludedTarget, PrefillLeg, Prompt, QueueHold,
-    Receipt, ReceiptList, RequestOutcome, Reserved, RouterTiming, TargetLoad, TargetName,
-    TierTokens,
+    AttemptReport, Candidate, ClusterMatch, CostTerms, ExcludedTarget, PrefillLeg, Prompt,
+    QueueHold, Receipt, ReceiptList, RequestOutcome, ReservedLoad, RouterTiming, TargetLoad,
+    TargetName, TierTokens,
 };
 pub use requests::{InvalidateRequest, ReloadRequest, RollbackRequest, TakeoverRequest};
 pub use response_cache::{

@@ -74,9 +74,9 @@ pub struct Receipt<'a> {
     /// Time in the queue.
     pub hold: QueueHold<'a>,
     /// What the decision reserved at the winner.
-    pub reserved: Reserved,
+    pub reserved: ReservedLoad,
     /// Attempts, in order.
-    pub attempts: Vec<Attempt<'a>>,
+    pub attempts: Vec<AttemptReport<'a>>,
     /// The router's own time.
     pub timing_us: RouterTiming,
     /// Changes of the client's body.
@@ -252,7 +252,7 @@ pub struct QueueHold<'a> {
 
 /// Load that a decision added to the winner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Reserved {
+pub struct ReservedLoad {
     /// Prompt tokens to compute.
     pub prefill_tokens: u32,
     /// Blocks of the sequence.
@@ -261,7 +261,7 @@ pub struct Reserved {
 
 /// One attempt at one target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Attempt<'a> {
+pub struct AttemptReport<'a> {
     /// From 1.
     pub n: u32,
     /// The target.

@@ -117,7 +117,7 @@ impl Operation {
         self
     }
 
-    /// Adds a JSON reply.
+    /// Adds a JSON reply. A second one of the same status is an alternative.
     pub(super) fn reply<T: JsonSchema>(self, status: u16) -> Self {
         self.reply_as::<T>(status, "application/json")
     }
@@ -166,14 +166,16 @@ impl Operation {
         }
         let mut replies: Map<String, Value> = Map::new();
         for reply in &self.replies {
-            let content = match reply.schema {
-                Some(schema) => json!({"schema": schema(schemas)}),
-                None => json!({}),
-            };
+            let schema = reply.schema.map(|schema| schema(schemas).to_value());
             let entry = replies
                 .entry(reply.status.to_string())
                 .or_insert_with(|| json!({"description": meaning(reply.status), "content": {}}));
-            entry["content"][reply.media_type] = content;
+            let content = &mut entry["content"][reply.media_type];
+            *content = match (content["schema"].take(), schema) {
+                (_, None) => json!({}),
+                (Value::Null, Some(schema)) => json!({"schema": schema}),
+                (other, Some(schema)) => json!({"schema": {"anyOf": [other, schema]}}),
+            };
         }
         object["responses"] = replies.into();
         object

@@ -119,12 +119,12 @@ fn configuration() -> Vec<Operation> {
             .body::<ReloadRequest>()
             .reply::<ReloadOutcome>(200)
             .reply::<ReloadOutcome>(400)
-            .errors(&[401]),
+            .errors(&[400, 401]),
         post("/admin/config/rollback", "rollbackConfig", "Restore the configuration of an applied change")
             .body::<RollbackRequest>()
             .reply::<ReloadOutcome>(200)
             .reply::<ReloadOutcome>(400)
-            .errors(&[401]),
+            .errors(&[400, 401]),
         post("/admin/drain", "drain", "Stop taking requests")
             .body_schema(json!({
                 "type": "object", "additionalProperties": false,

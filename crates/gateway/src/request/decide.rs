@@ -8,8 +8,8 @@ use kv_blocks::{DpRank, Moment};
 use net::Clock;
 use routing::{
     Decision, ExcludeReason, Job, KvDecisionCounters, Method, Overrides, Pin, Plan, Policy,
-    PotentialLoad, PrefillLeg, PrefillPool, PrefixDecisionCounters, Refusal, ReplyMode, Router,
-    Stopwatch, WaitBudget,
+    PotentialLoad, PrefillPool, PrefixDecisionCounters, Refusal, ReplyMode, Router, Stopwatch,
+    WaitBudget,
 };
 use tokenization::TokenizedPrompt;
 
@@ -17,6 +17,7 @@ use super::{
     affinity::AffinityKeys,
     candidates::CandidatePools,
     overrides::{HeaderOverrides, printable},
+    placed_attempt::PlacedAttempt,
     prefill::{Handover, PrefillContext, RequestPolicies},
     translate::ApiSupport,
 };
@@ -55,17 +56,6 @@ pub(crate) struct PlacementRequest<'a> {
     pub(crate) same_body_as: Option<&'a WorkerView>,
     /// Whether the request may wait for a worker.
     pub(crate) may_wait: bool,
-}
-
-/// A decision with its load already counted, and the guard that frees it.
-#[derive(Debug)]
-pub(crate) struct PlacedAttempt {
-    pub(crate) decision: Decision,
-    pub(crate) lease: Lease,
-    /// The prefill leg, if another worker computes the prompt; its load is in the lease.
-    pub(crate) prefill: Option<PrefillLeg>,
-    /// The request's place in the engine's own queue.
-    pub(crate) engine_priority: i64,
 }
 
 /// The router's answer.

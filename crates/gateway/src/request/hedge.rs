@@ -16,8 +16,9 @@ use routing::Pin;
 
 use super::{
     accept::AcceptedRequest,
-    decide::{Decider, PlacedAttempt, PlacementOutcome, PlacementRequest},
+    decide::{Decider, PlacementOutcome, PlacementRequest},
     dispatch::{AttemptFailure, AttemptTarget, CommittedReply},
+    placed_attempt::PlacedAttempt,
     record::RequestGuard,
     send::SendStage,
 };

@@ -30,6 +30,7 @@ pub(crate) mod hedge;
 pub(crate) mod hooks;
 mod lmcache;
 pub(crate) mod overrides;
+mod placed_attempt;
 pub(crate) mod prefill;
 mod prefix_expectation;
 pub(crate) mod preprocess;

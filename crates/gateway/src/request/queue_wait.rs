@@ -17,7 +17,10 @@ use routing::{
     WaitBudget, WaitReason, receipt::QueueWait,
 };
 
-use super::decide::{self, Decider, PlacedAttempt, PlacementOutcome, PlacementRequest};
+use super::{
+    decide::{self, Decider, PlacementOutcome, PlacementRequest},
+    placed_attempt::PlacedAttempt,
+};
 use crate::{
     errors,
     metrics::Metrics,

@@ -9,10 +9,11 @@ use routing::PrefillLeg;
 
 use super::{
     accept::AcceptedRequest,
-    decide::{Decider, PlacedAttempt},
+    decide::Decider,
     dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
     engine_priority,
     hedge::{HedgeOutcome, HedgedAttempt, Hedging},
+    placed_attempt::PlacedAttempt,
     prefill::{self, LegsOutcome, PrefillContext, PrefillDecodeLegs},
     record::RequestGuard,
     retry_state::RetryState,

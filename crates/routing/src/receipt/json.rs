@@ -94,11 +94,11 @@ fn runner_up(decision: &Decision) -> Option<api::TargetName<'_>> {
     Some(target(runner_up, row.map(|row| &*row.name)))
 }
 
-fn reserved(decision: Option<&Decision>) -> api::Reserved {
+fn reserved(decision: Option<&Decision>) -> api::ReservedLoad {
     let reserved = decision
         .map(|decision| decision.reserved)
         .unwrap_or_default();
-    api::Reserved {
+    api::ReservedLoad {
         prefill_tokens: reserved.prefill_tokens,
         decode_blocks: reserved.decode_blocks,
     }
@@ -168,8 +168,8 @@ fn prefill_leg(note: &PrefillNote) -> api::PrefillLeg<'_> {
     }
 }
 
-fn attempt(attempt: &Attempt) -> api::Attempt<'_> {
-    api::Attempt {
+fn attempt(attempt: &Attempt) -> api::AttemptReport<'_> {
+    api::AttemptReport {
         n: attempt.n,
         target: target(attempt.target, Some(&attempt.name)),
         class: attempt.class.map(AttemptClass::as_str).map(Cow::from),

@@ -6,7 +6,7 @@ use routing::receipt::AttemptResult;
 use super::{RequestGuard, attempts::OpenAttempt};
 use crate::{
     lease::Lease,
-    request::{decide::PlacedAttempt, dispatch::AttemptFailure, engine_priority},
+    request::{dispatch::AttemptFailure, engine_priority, placed_attempt::PlacedAttempt},
 };
 
 /// A hedge under way, beside the current attempt.
