@@ -9,14 +9,14 @@ use super::{
 };
 
 /// What a client gets from [`answer`].
-struct Answered {
+struct ClientReply {
     status: u16,
     headers: http::HeaderMap,
     body: String,
     ending: ReplyEnding,
 }
 
-impl Answered {
+impl ClientReply {
     fn json(&self) -> Value {
         serde_json::from_str(&self.body).expect("JSON")
     }
@@ -29,7 +29,7 @@ impl Answered {
     }
 }
 
-async fn ask(test: &TestGateway, method: Method, path: &str, body: &str) -> Answered {
+async fn ask(test: &TestGateway, method: Method, path: &str, body: &str) -> ClientReply {
     ask_with(test, method, path, &[], body).await
 }
 
@@ -39,7 +39,7 @@ async fn ask_with(
     path: &str,
     fields: &[(&'static str, &'static str)],
     body: &str,
-) -> Answered {
+) -> ClientReply {
     use http_body_util::BodyExt as _;
     let mut request = Request::new(RequestBody::of_length(body.to_owned()));
     *request.method_mut() = method;
@@ -65,7 +65,7 @@ async fn ask_with(
         }
     };
     assert_eq!(test.gateway.running_requests(), 0);
-    Answered {
+    ClientReply {
         status: head.status.as_u16(),
         headers: head.headers,
         body: text,

@@ -62,14 +62,14 @@ impl HookServer {
 }
 
 /// The result of one request that passes these hooks.
-struct Passed {
+struct HookResult {
     result: Result<(), ApiError>,
     body: String,
     notes: RoutingNotes,
     page: String,
 }
 
-async fn pass(settings: Vec<HookSettings>, body: &'static str) -> Passed {
+async fn pass(settings: Vec<HookSettings>, body: &'static str) -> HookResult {
     let limits = HookLimits {
         max_body_bytes: 100,
         abort: Arc::default(),
@@ -81,7 +81,7 @@ async fn pass_within(
     limits: HookLimits,
     settings: Vec<HookSettings>,
     body: &'static str,
-) -> Passed {
+) -> HookResult {
     let mut registry = Registry::default();
     let hooks = Hooks::new(settings, limits, &mut registry);
     let RouteMatch::Route(route) = routes::find(&Method::POST, "/v1/completions") else {
@@ -91,7 +91,7 @@ async fn pass_within(
     let result = hooks.call(route, &mut call, &mut notes).await;
     let mut page = String::new();
     encode(&mut page, &registry).expect("a page");
-    Passed {
+    HookResult {
         result,
         body: String::from_utf8_lossy(call.body.bytes()).into_owned(),
         notes,
