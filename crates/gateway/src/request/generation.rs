@@ -263,6 +263,7 @@ impl GenerationStages {
         }
     }
 
+    /// Returns the translation, which also the attempts use.
     pub(super) fn translation(&self) -> &TranslationStage {
         &self.delivery.send.translation
     }

@@ -6,7 +6,7 @@ use kv_blocks::Target;
 use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, macros::format_description};
 
-use super::{Attempt, AttemptClass, Receipt, RequestOutcome, RouterTiming};
+use super::{Attempt, AttemptClass, Receipt, RequestOutcome};
 use crate::{
     CostUnit, Decision, ExcludedTarget, PrefillNote, PrefillSkip, ScoredCandidate, TargetLoad,
     WarmTokens,
@@ -59,7 +59,7 @@ impl<'a> From<&'a Receipt> for api::Receipt<'a> {
             },
             reserved: reserved(decision),
             attempts: receipt.attempts.iter().map(attempt).collect(),
-            timing_us: timing(&receipt.timing),
+            timing_us: receipt.timing,
             rewrites: receipt.rewrites.iter().map(|name| (*name).into()).collect(),
             outcome: receipt
                 .outcome
@@ -176,19 +176,6 @@ fn attempt(attempt: &Attempt) -> api::AttemptReport<'_> {
         result: attempt.result.as_str().into(),
         status: attempt.status,
         ms: attempt.ms,
-    }
-}
-
-fn timing(timing: &RouterTiming) -> api::RouterTiming {
-    api::RouterTiming {
-        accept: timing.accept,
-        cache: timing.cache,
-        render: timing.render,
-        tokenize: timing.tokenize,
-        hash: timing.hash,
-        lookup: timing.lookup,
-        decide: timing.decide,
-        total: timing.total,
     }
 }
 

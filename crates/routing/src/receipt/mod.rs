@@ -10,9 +10,9 @@ mod json;
 mod record;
 mod ring;
 
+pub use api::RouterTiming;
 pub use record::{
     Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIdError, DecisionIds,
     OutcomeKind, PromptNote, PromptSource, QueueWait, Receipt, RequestOutcome, RouterAnswer,
-    RouterTiming,
 };
 pub use ring::{ReceiptFilter, ReceiptRing, ReceiptRingLimits};

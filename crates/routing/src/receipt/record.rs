@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use api::RouterTiming;
 use kv_blocks::Target;
 
 use crate::{Decision, ExcludedTarget, Method, Policy, Refusal};
@@ -304,27 +305,6 @@ impl AttemptResult {
             Self::Cancelled => "cancelled",
         }
     }
-}
-
-/// Time spent in the router, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct RouterTiming {
-    /// Reading and checking the request.
-    pub accept: f64,
-    /// Lookup in the response cache.
-    pub cache: f64,
-    /// Applying the chat template.
-    pub render: f64,
-    /// Tokenising.
-    pub tokenize: f64,
-    /// Hashing blocks.
-    pub hash: f64,
-    /// Lookup in the index.
-    pub lookup: f64,
-    /// Choosing the target.
-    pub decide: f64,
-    /// Total.
-    pub total: f64,
 }
 
 /// The outcome of a request.
