@@ -25,8 +25,8 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides,
-    ReplyMode, Router, RoutingSettings, Tiers, WaitBudget,
+    CacheSource, Candidate, Dispatch, ExpectedReply, Job, JobPrompt, LmcacheFacts, Router,
+    RoutingSettings, TargetPool, Tiers, WaitBudget,
 };
 
 const BLOCKS: u32 = 8_192;
@@ -177,23 +177,21 @@ impl DecisionBench {
         patience: Option<WaitBudget>,
     ) -> Job<'a> {
         Job {
-            policy: None,
-            pin: None,
-            blocks: Some(prompt),
-            affinity: Affinity::default(),
-            prefix_holders: None,
-            session: None,
-            prompt_tokens: BLOCKS * BLOCK_TOKENS,
-            expected_output_tokens: Some(200),
-            answer: ReplyMode::Streamed,
+            targets: TargetPool {
+                candidates: &self.candidates,
+                ..TargetPool::default()
+            },
+            prompt: JobPrompt {
+                blocks: Some(prompt),
+                tokens: BLOCKS * BLOCK_TOKENS,
+            },
+            reply: ExpectedReply {
+                max_tokens: Some(200),
+                ..ExpectedReply::default()
+            },
             wait_budget: patience,
-            busy_threshold: None,
-            candidates: &self.candidates,
-            excluded: &[],
-            prefill: None,
             random,
-            overrides: Overrides::default(),
-            stopwatch: &NoStopwatch,
+            ..Job::default()
         }
     }
 

@@ -21,8 +21,8 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides, Plan,
-    ReleasedRequest, ReplyMode, ReservationId, Router, RoutingSettings, Ticket, Tiers, WaitBudget,
+    CacheSource, Candidate, Dispatch, ExpectedReply, Job, JobPrompt, LmcacheFacts, Plan,
+    ReleasedRequest, ReservationId, Router, RoutingSettings, TargetPool, Ticket, Tiers, WaitBudget,
 };
 
 /// What an engine takes to compute a token, and to generate a reply.
@@ -183,27 +183,25 @@ impl EmbedFleet {
             prompt.into(),
         ));
         let job = Job {
-            policy: None,
-            pin: None,
-            blocks: Some(&prompt),
-            affinity: Affinity::default(),
-            session: None,
-            prefix_holders: None,
-            prompt_tokens: tokens,
-            expected_output_tokens: Some(100),
-            answer: ReplyMode::Streamed,
+            targets: TargetPool {
+                candidates: &self.candidates,
+                ..TargetPool::default()
+            },
+            prompt: JobPrompt {
+                blocks: Some(&prompt),
+                tokens,
+            },
+            reply: ExpectedReply {
+                max_tokens: Some(100),
+                ..ExpectedReply::default()
+            },
             wait_budget: Some(WaitBudget {
                 limit: Duration::from_secs(30),
                 waited: Duration::ZERO,
                 bytes: 0,
             }),
-            busy_threshold: None,
-            candidates: &self.candidates,
-            excluded: &[],
-            prefill: None,
             random: number as u64,
-            overrides: Overrides::default(),
-            stopwatch: &NoStopwatch,
+            ..Job::default()
         };
         let dispatch = self.router.decide(now, &job);
         self.requests.insert(
@@ -248,7 +246,7 @@ impl EmbedFleet {
     fn send(&mut self, now: Moment, number: usize, plan: &Plan) {
         let target = plan.decode.target;
         let request = &self.requests[&number];
-        let cached = plan.decision.predicted_cached_tokens;
+        let cached = plan.decision.winner.predicted_cached_tokens;
         println!(
             "{:>5} ms  request {number}: to w{}, {cached} of {} tokens warm",
             ms(now),

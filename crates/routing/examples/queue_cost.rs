@@ -27,9 +27,9 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, LockEvent, NoStopwatch,
-    Overrides, QueueSettings, ReplyMode, ReservationId, Router, RoutingSettings, Ticket, Tiers,
-    WaitBudget, observe_lock,
+    CacheSource, Candidate, Dispatch, ExpectedReply, Job, JobPrompt, LmcacheFacts, LockEvent,
+    QueueSettings, ReservationId, Router, RoutingSettings, TargetPool, Ticket, Tiers, WaitBudget,
+    observe_lock,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -283,23 +283,21 @@ impl QueueBench {
             bytes: 4_096,
         };
         Job {
-            policy: None,
-            pin: None,
-            blocks: Some(prompt),
-            affinity: Affinity::default(),
-            session: None,
-            prefix_holders: None,
-            prompt_tokens: BLOCKS * 16,
-            expected_output_tokens: Some(200),
-            answer: ReplyMode::Streamed,
+            targets: TargetPool {
+                candidates: &self.candidates[model as usize],
+                ..TargetPool::default()
+            },
+            prompt: JobPrompt {
+                blocks: Some(prompt),
+                tokens: BLOCKS * 16,
+            },
+            reply: ExpectedReply {
+                max_tokens: Some(200),
+                ..ExpectedReply::default()
+            },
             wait_budget: limit_s.map(patience),
-            busy_threshold: None,
-            candidates: &self.candidates[model as usize],
-            excluded: &[],
-            prefill: None,
             random: u64::from(i).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            overrides: Overrides::default(),
-            stopwatch: &NoStopwatch,
+            ..Job::default()
         }
     }
 
@@ -342,7 +340,10 @@ impl QueueBench {
         let now = Moment::at(Duration::from_secs(3));
         for ticket in &self.waiting {
             let job = Job {
-                candidates: &fewer,
+                targets: TargetPool {
+                    candidates: &fewer,
+                    ..TargetPool::default()
+                },
                 ..self.job(SATURATED, 0, Some(30))
             };
             during("changed candidates", || {

@@ -3,9 +3,14 @@
 use std::sync::Arc;
 
 use crate::{
-    CacheUse, CostUnit, Decision, ExcludedTarget, Method, Policy, PotentialLoad, ReservedLoad,
-    ScoredCandidate,
-    policy::{CandidateCost, PolicyCandidate, PolicyInput, composite::held},
+    CacheUse, CostUnit, Decision, DecisionTiming, ExcludedTarget, Method, Policy, PotentialLoad,
+    ReservedLoad, RunnerUp, ScoredCandidate, Winner,
+    policy::{
+        composite::held,
+        cost::{CandidateCost, FALLBACK},
+        definition::PolicyFact,
+        input::{PolicyCandidate, PolicyInput},
+    },
     prompt_location::PromptLocation,
     session::SessionOutcome,
 };
@@ -28,10 +33,6 @@ pub(crate) struct Choice<'a> {
     pub(crate) ruling: Policy,
     /// The effect on the request's session, if it has one.
     pub(crate) session: Option<SessionOutcome>,
-    /// How the policy placed the request, for policies that distinguish ways.
-    pub(crate) label: Option<&'static str>,
-    /// Cold work that new targets were credited with.
-    pub(crate) newcomer_cold_tokens: f64,
 }
 
 /// The facts of a decision that are not part of the choice.
@@ -39,9 +40,7 @@ pub(crate) struct Choice<'a> {
 pub(crate) struct DecisionContext {
     pub(crate) method: Method,
     pub(crate) excluded: Vec<ExcludedTarget>,
-    pub(crate) hash_us: f64,
-    pub(crate) lookup_us: f64,
-    pub(crate) decide_us: f64,
+    pub(crate) timing: DecisionTiming,
 }
 
 impl Choice<'_> {
@@ -66,17 +65,13 @@ impl Choice<'_> {
         let DecisionContext {
             method,
             excluded,
-            hash_us,
-            lookup_us,
-            decide_us,
+            timing,
         } = circumstances;
         let runner_up = (0..self.order.len()).find(|place| *place != self.place);
-        let surveyed = &self.winner().overlap;
-        let price = |place: usize| &self.prices[self.order[place]];
         Decision {
             policy: self.policy,
             method,
-            label: self.label,
+            label: self.label().filter(|_| method != Method::Pinned),
             cache_use: (method != Method::Pinned)
                 .then(|| self.cache_use())
                 .flatten(),
@@ -88,12 +83,20 @@ impl Choice<'_> {
                 .collect(),
             candidates_total: self.order.len(),
             excluded,
-            winner: self.winner().target(),
-            winner_name: Arc::clone(&surveyed.candidate.name),
-            runner_up: runner_up.map(|place| self.input.candidates[self.order[place]].target()),
-            regret_ms: runner_up
-                .filter(|_| self.unit == CostUnit::Ms)
-                .map(|place| price(place).cost - price(self.place).cost),
+            winner: self.reserved_winner(),
+            runner_up: runner_up.map(|place| self.runner_up(place)),
+            session: self.session.map(|session| session.note),
+            prefill: None,
+            timing,
+        }
+    }
+
+    /// Returns the winner with the load that it gets, for the receipt.
+    fn reserved_winner(&self) -> Winner {
+        let surveyed = &self.winner().overlap;
+        Winner {
+            target: surveyed.candidate.target,
+            name: Arc::clone(&surveyed.candidate.name),
             predicted_cached_tokens: surveyed.predicted_cached_tokens,
             announced_cached_tokens: surveyed.announced_cached_tokens,
             block_size: surveyed.candidate.namespace.block_size.tokens(),
@@ -102,11 +105,26 @@ impl Choice<'_> {
                 prefill_tokens: surveyed.uncached_tokens,
                 decode_blocks: u32::try_from(self.winner().new_blocks()).unwrap_or(u32::MAX),
             },
-            session: self.session.map(|session| session.note),
-            prefill: None,
-            hash_us,
-            lookup_us,
-            decide_us,
+        }
+    }
+
+    /// Returns the candidate at this place as the runner-up, for the receipt.
+    fn runner_up(&self, place: usize) -> RunnerUp {
+        let cost = |place: usize| self.prices[self.order[place]].cost;
+        RunnerUp {
+            target: self.input.candidates[self.order[place]].target(),
+            regret_ms: (self.unit == CostUnit::Ms).then(|| cost(place) - cost(self.place)),
+        }
+    }
+
+    /// Returns how the policy placed a request without a pin, for policies that distinguish ways.
+    fn label(&self) -> Option<&'static str> {
+        if self.by_session() {
+            None
+        } else if self.fell_back() {
+            Some(FALLBACK)
+        } else {
+            self.prices[self.order[self.place]].label
         }
     }
 
@@ -118,7 +136,7 @@ impl Choice<'_> {
         } else if self.policy.needs_prefix_holders() {
             let tokens = held(&self.input, self.winner()).map_or(0, |(tokens, _)| tokens);
             (self.ruling == Policy::Composite, tokens)
-        } else if self.policy.uses_block_overlap() {
+        } else if self.policy.uses(PolicyFact::BlockOverlap) {
             (
                 self.input
                     .candidates

@@ -1,6 +1,6 @@
 //! Orders candidates by cost and picks the winner.
 
-use crate::policy::CandidateCost;
+use crate::policy::cost::CandidateCost;
 
 /// Costs this close, relative to the larger, are equal: they differ by rounding only.
 const EQUAL: f64 = 1e-9;

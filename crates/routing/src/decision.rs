@@ -32,39 +32,62 @@ pub struct Decision {
     /// Excluded targets and the reasons.
     pub excluded: Vec<ExcludedTarget>,
     /// The winner.
-    pub winner: Target,
-    /// The winner's worker name.
-    pub winner_name: Arc<str>,
+    pub winner: Winner,
     /// The best of the other candidates.
-    pub runner_up: Option<Target>,
-    /// Cost of the runner-up less cost of the winner; `None` without a time model.
-    pub regret_ms: Option<f64>,
-    /// Cached tokens that the engine is expected to report.
-    pub predicted_cached_tokens: u32,
-    /// The same from the winner's announcements only; differs while the winner is not trusted.
-    pub announced_cached_tokens: u32,
-    /// The winner's block size, tokens.
-    pub block_size: u32,
-    /// Whole blocks of the prompt at the winner's block size.
-    pub prompt_blocks: u32,
-    /// Load counted on the winner.
-    pub reserved: ReservedLoad,
+    pub runner_up: Option<RunnerUp>,
     /// The effect on its session; `None`: it has none, or sessions are ignored.
     pub session: Option<SessionNote>,
     /// The prefill of the request, where another pool computes prompts.
     pub prefill: Option<PrefillNote>,
-    /// Microseconds spent hashing the prompt's blocks.
+    /// The time that the decision took.
+    pub timing: DecisionTiming,
+}
+
+/// The target that got the request, and what is expected of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Winner {
+    /// The target.
+    pub target: Target,
+    /// The worker's name.
+    pub name: Arc<str>,
+    /// Cached tokens that the engine is expected to report.
+    pub predicted_cached_tokens: u32,
+    /// The same from the winner's announcements only; differs while the winner is not trusted.
+    pub announced_cached_tokens: u32,
+    /// Its block size, tokens.
+    pub block_size: u32,
+    /// Whole blocks of the prompt at this block size.
+    pub prompt_blocks: u32,
+    /// Load counted on it.
+    pub reserved: ReservedLoad,
+}
+
+/// The best candidate beside the winner.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunnerUp {
+    /// The target.
+    pub target: Target,
+    /// Its cost less the cost of the winner; `None` without a time model.
+    pub regret_ms: Option<f64>,
+}
+
+/// The time that a decision took, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DecisionTiming {
+    /// Spent hashing the prompt's blocks.
     pub hash_us: f64,
-    /// Microseconds spent on index lookups.
+    /// Spent on index lookups.
     pub lookup_us: f64,
-    /// Microseconds spent on the rest of the decision.
+    /// Spent on the rest of the decision.
     pub decide_us: f64,
 }
 
 impl Decision {
     /// Returns the winner's row; `None` never happens for a decision made by the router.
     pub fn winning(&self) -> Option<&ScoredCandidate> {
-        self.candidates.iter().find(|row| row.target == self.winner)
+        self.candidates
+            .iter()
+            .find(|row| row.target == self.winner.target)
     }
 }
 

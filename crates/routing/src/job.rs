@@ -10,45 +10,106 @@ use crate::{
 };
 
 /// A request that needs a target.
+///
+/// A field that does not matter keeps its default:
+///
+/// ```
+/// use routing::{Job, JobPrompt, TargetPool};
+///
+/// let job = Job {
+///     targets: TargetPool { candidates: &[], ..TargetPool::default() },
+///     prompt: JobPrompt { tokens: 100, ..JobPrompt::default() },
+///     random: 7,
+///     ..Job::default()
+/// };
+/// assert!(job.pin.is_none());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Job<'a> {
-    /// The policy that the request names; `None` selects the configured one.
-    pub policy: Option<Policy>,
+    /// The targets that may serve it; where another pool computes the prompt, those that generate.
+    pub targets: TargetPool<'a>,
+    /// The pool that may compute the prompt; `None`: the decode worker computes it too.
+    pub prefill: Option<PrefillPool<'a>>,
     /// The worker that the request names: every other candidate is excluded as `not_pinned`.
     pub pin: Option<Pin>,
+    /// Its prompt.
+    pub prompt: JobPrompt<'a>,
+    /// What it shares with other requests.
+    pub affinity: JobAffinity<'a>,
+    /// Its reply, as far as the caller knows it.
+    pub reply: ExpectedReply,
+    /// The request's changes of the configuration.
+    pub overrides: Overrides,
+    /// The share of its cache in use, 0 to 1, above which a target takes no new request; `None`: no
+    /// limit.
+    pub busy_threshold: Option<f64>,
+    /// Whether and how long it may wait in the queue; `None`: it gets an answer at once.
+    pub wait_budget: Option<WaitBudget>,
+    /// A random number for this request; breaks ties between equal costs.
+    pub random: u64,
+    /// Measures the parts of the decision.
+    pub stopwatch: &'a dyn Stopwatch,
+}
+
+impl Default for Job<'_> {
+    /// Returns a job without candidates, with an unknown prompt, that does not wait.
+    fn default() -> Self {
+        Self {
+            targets: TargetPool::default(),
+            prefill: None,
+            pin: None,
+            prompt: JobPrompt::default(),
+            affinity: JobAffinity::default(),
+            reply: ExpectedReply::default(),
+            overrides: Overrides::default(),
+            busy_threshold: None,
+            wait_budget: None,
+            random: 0,
+            stopwatch: &NoStopwatch,
+        }
+    }
+}
+
+/// Targets that serve the model of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TargetPool<'a> {
+    /// Targets that may take the request now, in any order.
+    pub candidates: &'a [Candidate],
+    /// Targets that the caller has already ruled out, for the receipt.
+    pub excluded: &'a [ExcludedTarget],
+    /// The policy among them, named by the request or by its model; `None` selects the configured
+    /// one.
+    pub policy: Option<Policy>,
+}
+
+/// The prompt of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JobPrompt<'a> {
     /// The prompt, cut into blocks on demand; `None` when it is unknown.
     pub blocks: Option<&'a Arc<PromptBlocks>>,
-    /// Keys that the request shares with others that should go to the same target.
-    pub affinity: Affinity,
+    /// Its length in tokens; an estimate when the blocks are over text.
+    pub tokens: u32,
+}
+
+/// What a request shares with others that should go to the same target.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JobAffinity<'a> {
+    /// Keys of the policies that hash, and the hint of the prefix memory.
+    pub keys: Affinity,
     /// The keys of its session; `None`: it has none. See [`crate::Router::session_mode`].
     pub session: Option<&'a Arc<SessionKeys>>,
     /// The holders of the prompt's beginning, from streams of whole prefixes; `None`: there are no
     /// such streams.
     pub prefix_holders: Option<&'a [PrefixHolder]>,
-    /// Prompt length in tokens; an estimate when the blocks are over text.
-    pub prompt_tokens: u32,
-    /// Upper limit of the reply's length in tokens, if the caller knows it; typical lengths are
-    /// learned.
-    pub expected_output_tokens: Option<u32>,
-    /// How the reply comes back.
-    pub answer: ReplyMode,
-    /// Whether and how long it may wait in the queue; `None`: it gets an answer at once.
-    pub wait_budget: Option<WaitBudget>,
-    /// The share of its cache in use, 0 to 1, above which a target takes no new request; `None`: no
-    /// limit.
-    pub busy_threshold: Option<f64>,
-    /// Targets that serve the model and may take the request now, in any order.
-    pub candidates: &'a [Candidate],
-    /// Targets the caller has already ruled out, for the receipt.
-    pub excluded: &'a [ExcludedTarget],
-    /// The pool that may compute the prompt; `None`: the decode worker computes it too.
-    pub prefill: Option<PrefillPool<'a>>,
-    /// A random number for this request; breaks ties between equal costs.
-    pub random: u64,
-    /// The request's changes of the configuration.
-    pub overrides: Overrides,
-    /// Measures the parts of the decision.
-    pub stopwatch: &'a dyn Stopwatch,
+}
+
+/// A reply before it is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExpectedReply {
+    /// How it comes back.
+    pub mode: ReplyMode,
+    /// Upper limit of its length in tokens, if the caller knows it; typical lengths are learned.
+    pub max_tokens: Option<u32>,
 }
 
 /// How the reply comes back.

@@ -17,8 +17,10 @@ mod candidate;
 mod choice;
 mod choose;
 mod decaying_sum;
+mod decide;
 mod decision;
 mod distribution;
+mod enqueue;
 mod health;
 mod ids;
 mod job;
@@ -46,6 +48,7 @@ mod scoring;
 mod sections;
 mod session;
 mod sketch;
+mod speculation;
 mod state;
 mod state_lock;
 mod survey;
@@ -53,16 +56,25 @@ mod survey;
 pub use affinity::Affinity;
 pub use candidate::{CacheSource, Candidate, ExcludeReason, ExcludedTarget, Pin, Tiers};
 pub use decision::{
-    CacheUse, Decision, Method, PotentialLoad, ReservedLoad, ScoredCandidate, WarmTokens,
+    CacheUse, Decision, DecisionTiming, Method, PotentialLoad, ReservedLoad, RunnerUp,
+    ScoredCandidate, WarmTokens, Winner,
 };
 pub use distribution::DistributionSnapshot;
 pub use ids::{ReservationId, Ticket};
-pub use job::{Job, NoStopwatch, Overrides, ReplyMode, Stopwatch};
+pub use job::{
+    ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, ReplyMode, Stopwatch,
+    TargetPool,
+};
 pub use kv_counters::{KvCounts, KvDecisionCounters};
 pub use ledger::TargetLoad;
 pub use lmcache::{LmcacheFacts, LmcacheSettings};
 pub use plan::{Dispatch, Leg, Plan, Refusal, ReleasedRequest};
-pub use policy::{CostUnit, LMCACHE_PREFIX, Policy, Terms, UnknownPolicy};
+pub use policy::{
+    Policy,
+    cost::{CostUnit, Terms},
+    lmcache_aware::LMCACHE_PREFIX,
+    name::UnknownPolicy,
+};
 pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters};
 pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};

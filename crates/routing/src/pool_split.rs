@@ -1,8 +1,8 @@
 //! The jobs of the two pools of one request.
 
 use crate::{
-    Job, PrefillPool, PrefillSkip, ReplyMode, policy::PolicyCandidate,
-    prompt_location::PromptLocation,
+    ExpectedReply, Job, JobAffinity, PrefillPool, PrefillSkip, ReplyMode,
+    policy::input::PolicyCandidate, prompt_location::PromptLocation,
 };
 
 /// A job as seen by each of its pools.
@@ -26,24 +26,29 @@ impl<'a> PoolSplit<'a> {
         };
         // A pin on a prefill worker applies to the prefill.
         let named = job.pin.filter(|pin| {
-            pool.candidates
+            pool.targets
+                .candidates
                 .iter()
                 .any(|candidate| pin.allows(candidate.target))
         });
         let prefill = Job {
-            policy: pool.policy,
+            targets: pool.targets,
             pin: named,
-            candidates: pool.candidates,
-            excluded: pool.excluded,
-            // The prefill's only token ends the prompt.
-            answer: if job.answer == ReplyMode::Elsewhere {
-                ReplyMode::Elsewhere
-            } else {
-                ReplyMode::Streamed
+            reply: ExpectedReply {
+                // The prefill's only token ends the prompt.
+                mode: if job.reply.mode == ReplyMode::Elsewhere {
+                    ReplyMode::Elsewhere
+                } else {
+                    ReplyMode::Streamed
+                },
+                ..job.reply
             },
-            // The session belongs to the decode worker: its history is there when the next request
-            // comes.
-            session: None,
+            affinity: JobAffinity {
+                // The session belongs to the decode worker: its history is there when the next
+                // request comes.
+                session: None,
+                ..job.affinity
+            },
             prefill: None,
             ..*job
         };
@@ -53,7 +58,7 @@ impl<'a> PoolSplit<'a> {
                 ..*job
             },
             pool: Some(pool),
-            prefill: (!pool.candidates.is_empty()).then_some(prefill),
+            prefill: (!pool.targets.candidates.is_empty()).then_some(prefill),
         }
     }
 

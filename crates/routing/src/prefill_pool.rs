@@ -4,18 +4,13 @@ use std::sync::Arc;
 
 use kv_blocks::Target;
 
-use crate::{CacheSource, Candidate, ExcludedTarget, Policy, ReservationId};
+use crate::{CacheSource, ReservationId, TargetPool};
 
 /// Workers that compute prompts for others.
 #[derive(Clone, Copy, Debug)]
 pub struct PrefillPool<'a> {
-    /// Targets that may compute the prompt now, in any order; if empty, the decode worker serves
-    /// the whole request.
-    pub candidates: &'a [Candidate],
-    /// Excluded targets of the pool, for the receipt.
-    pub excluded: &'a [ExcludedTarget],
-    /// The policy of the pool; `None` selects the configured one.
-    pub policy: Option<Policy>,
+    /// The targets of the pool; without candidates the decode worker serves the whole request.
+    pub targets: TargetPool<'a>,
     /// Tokens: a decode worker that lacks at most this much of the prompt computes it itself. 0 =
     /// off.
     pub uncached_token_threshold: u32,

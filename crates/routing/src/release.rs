@@ -1,4 +1,4 @@
-//! The router's side of the queue: requests enter it and are released.
+//! Requests that leave the router's queue.
 //!
 //! Requests are released in three steps; the first and the last hold the router's lock: pick a few,
 //! look up their overlaps in the index, compute their costs and bind those that can begin. Each
@@ -9,17 +9,13 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{Moment, Target};
+use kv_blocks::Moment;
 
 use crate::{
-    Candidate, ExcludedTarget, Job, Policy, ReleasedRequest, ReservationId, Router, Ticket,
-    WaitReason,
+    Job, ReleasedRequest, ReservationId, Router, Ticket,
     choice::Choice,
     pool_split::PoolSplit,
-    queue::{
-        CandidateSet, OrderKey, OrderTerms, QueueEntry, QueuedJob, QueuedRequest, RELEASE_BUDGET,
-        ReleaseCandidate, TargetGate, WaitTerms, fingerprint, shared,
-    },
+    queue::{OrderKey, OrderTerms, QueuedRequest, RELEASE_BUDGET, ReleaseCandidate, TargetGate},
     scored_choice::{ScoredChoice, prefill_ms},
     state::RouterState,
     survey::{BlockCounting, OverlapSurvey},
@@ -47,172 +43,6 @@ struct PricedRequest<'a> {
 }
 
 impl Router {
-    /// Returns whether a target's backlog delays a job: only under `warm`; jobs of the other
-    /// policies bind at once. A pinned job is not delayed, and a prompt that another pool computes
-    /// does not wait in the queue of the pool that generates.
-    pub(crate) fn waits_for_backlog(&self, job: &Job<'_>, ruling: Policy) -> bool {
-        let enabled = self.settings.load().queue.enabled;
-        enabled && ruling == Policy::Warm && job.pin.is_none() && job.prefill.is_none()
-    }
-
-    /// Returns the wait terms of a job that `choice` cannot bind now: the target cannot begin it,
-    /// or another request may be first there.
-    pub(crate) fn wait_terms(
-        &self,
-        now: Moment,
-        whole: &Job<'_>,
-        choice: &Choice<'_>,
-        state: &RouterState,
-    ) -> Option<WaitTerms> {
-        let patience = whole.wait_budget?;
-        let minds_backlog = self.waits_for_backlog(whole, choice.ruling);
-        if !minds_backlog && whole.busy_threshold.is_none() {
-            return None;
-        }
-        let winner = choice.winner().target();
-        let waits =
-            (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
-        waits.then(|| WaitTerms {
-            budget: patience,
-            minds_backlog,
-            winner: Some(winner),
-            uncached_ms: prefill_ms(whole, choice),
-        })
-    }
-
-    fn is_backed_up(&self, choice: &Choice<'_>) -> bool {
-        let settings = self.settings.load();
-        choice.winner().state.backlog_ms > settings.queue.longest_backlog_ms()
-    }
-
-    /// Puts a job into the queue; `None`: the queue is full.
-    pub(crate) fn enqueue(&self, now: Moment, job: &Job<'_>, holding: WaitTerms) -> Option<Ticket> {
-        let settings = self.settings.load();
-        let terms = OrderTerms {
-            priority: job.overrides.priority,
-            tenant_virtual_ms: 0.0,
-            since: now - holding.budget.waited,
-            until: now + holding.budget.limit,
-            uncached_ms: holding.uncached_ms,
-        };
-        let entrant = QueueEntry {
-            job: self.queued_job(job),
-            terms,
-            minds_backlog: holding.minds_backlog,
-            caller_bytes: holding.budget.bytes,
-            winner: holding.winner,
-        };
-        let state = &mut *self.state.lock();
-        state.queue.push(
-            now,
-            &settings.queue,
-            TargetGate::new(&state.ledger, &settings.queue),
-            entrant,
-        )
-    }
-
-    /// Returns a job that outlives its caller. Its lists are shared with other queued requests, or
-    /// copied, outside the lock.
-    fn queued_job(&self, job: &Job<'_>) -> QueuedJob {
-        let set = match job.pin {
-            None => self.candidate_set(job.candidates, job.excluded),
-            Some(pin) => {
-                let allowed = |candidate: &&Candidate| pin.allows(candidate.target);
-                let candidates: Vec<Candidate> =
-                    job.candidates.iter().filter(allowed).cloned().collect();
-                let others = job
-                    .candidates
-                    .iter()
-                    .filter(|candidate| !allowed(candidate));
-                let excluded: Vec<ExcludedTarget> = job
-                    .excluded
-                    .iter()
-                    .cloned()
-                    .chain(others.map(ExcludedTarget::not_pinned))
-                    .collect();
-                self.candidate_set(&candidates, &excluded)
-            }
-        };
-        let pool = job
-            .prefill
-            .map(|pool| self.candidate_set(pool.candidates, pool.excluded));
-        QueuedJob::new(job, set, pool)
-    }
-
-    fn candidate_set(
-        &self,
-        candidates: &[Candidate],
-        excluded: &[ExcludedTarget],
-    ) -> Arc<CandidateSet> {
-        let hasher = self.state.lock().queue.hasher();
-        let fingerprint = fingerprint(&hasher, candidates, excluded);
-        let alike = self.state.lock().queue.alike(fingerprint);
-        shared(fingerprint, alike, candidates, excluded)
-    }
-
-    /// Queues a job that no target can take now, until [`Router::replace_candidates`] gives it one
-    /// that can, or it is cancelled. `None`: the queue is full, or the job may not wait.
-    pub fn enqueue_unplaced(&self, now: Moment, job: &Job<'_>) -> Option<Ticket> {
-        let minds_backlog = self.waits_for_backlog(job, self.policy(job.policy));
-        let holding = WaitTerms {
-            budget: job.wait_budget?,
-            minds_backlog,
-            winner: None,
-            uncached_ms: 0.0,
-        };
-        self.enqueue(now, job, holding)
-    }
-
-    /// Replaces the candidates of a queued request by those of `job`: it keeps its place and is due
-    /// as `job` says. `false`: it is no longer queued.
-    pub fn replace_candidates(&self, now: Moment, ticket: Ticket, job: &Job<'_>) -> bool {
-        let until = now
-            + job
-                .wait_budget
-                .map_or_else(Default::default, |patience| patience.limit);
-        let minds_backlog = self.waits_for_backlog(job, self.policy(job.policy));
-        let queued = self.queued_job(job);
-        let waiting = self.settings.load().queue;
-        let state = &mut *self.state.lock();
-        state.queue.replace(
-            now,
-            TargetGate::new(&state.ledger, &waiting),
-            ticket,
-            (queued, until, minds_backlog),
-        )
-    }
-
-    /// Returns why a request waits; `None`: it is not queued.
-    pub fn wait_reason(&self, ticket: Ticket) -> Option<WaitReason> {
-        let state = self.state.lock();
-        let job = &state.queue.get(ticket)?.job;
-        let is_above = |target: &Target| {
-            job.busy_threshold
-                .is_some_and(|threshold| state.ledger.is_above(*target, threshold))
-        };
-        Some(match job.set.targets.iter().all(is_above) {
-            _ if job.set.targets.is_empty() => WaitReason::NoWorker,
-            true => WaitReason::Busy,
-            false => WaitReason::Backlog,
-        })
-    }
-
-    /// Records the share of its cache in use that the engine of `target` reports. Requests sent
-    /// there and ended there count from now on, until the next figure.
-    pub fn observe_usage(
-        &self,
-        target: Target,
-        now: Moment,
-        ratio: f64,
-        total_blocks: Option<u32>,
-    ) {
-        let waiting = self.settings.load().queue;
-        let RouterState { queue, ledger, .. } = &mut *self.state.lock();
-        if ledger.observe_usage(target, ratio, total_blocks) {
-            queue.usage_changed(now, target, TargetGate::new(ledger, &waiting));
-        }
-    }
-
     /// Takes some of the requests that may start now out of the queue, and counts their load.
     /// [`Router::next_release`] tells whether there are more.
     pub(crate) fn release(&self, now: Moment) -> Vec<ReleasedRequest> {
@@ -341,14 +171,13 @@ impl Router {
         priced: &PricedRequest<'a>,
     ) -> Option<ScoredChoice<'a>> {
         let job = &priced.split.decode;
-        let mut excluded = job.excluded.to_vec();
+        let mut excluded = job.targets.excluded.to_vec();
         let survey =
             priced
                 .survey
                 .clone()
                 .exclude_busy(job.busy_threshold, &state.ledger, &mut excluded)?;
-        let policy = self.policy(job.policy);
-        let choice = state.choose(now, job, policy, &self.settings.load(), survey);
+        let choice = state.choose(now, job, &self.settings.load(), survey);
         Some(ScoredChoice {
             choice,
             excluded,

@@ -3,50 +3,34 @@
 use std::time::Duration;
 
 use crate::{
-    DecisionsSection, DynamoSettings, LmcacheSettings, MediumWeights, Policy, PrefixRoutingSection,
-    QueueSettings, RoutingSection, ScoringSettings, SessionMode,
+    DecisionsSection, Job, LmcacheSettings, Policy, PrefixRoutingSection, QueueSettings,
+    RoutingSection, ScoringSettings,
 };
 
-/// Settings of the decision.
+/// Settings of the decision: sections of the configuration as they are, and values that follow from
+/// them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoutingSettings {
+    /// Section `routing`.
+    pub section: RoutingSection,
+    /// Section `prefix_routing`. While it is not enabled, `continuum` has no ring: the fallback
+    /// places requests that its score does not place.
+    pub prefix_routing: PrefixRoutingSection,
+    /// Section `queue`.
+    pub queue: QueueSettings,
+    /// Weights of `composite` and `continuum`.
+    pub scoring: ScoringSettings,
     /// The policy of jobs that name none.
     pub policy: Policy,
     /// The policy that decides for `prefix_hash` when a request has no prefix key; `least_loaded`
     /// in place of `prefix_hash` itself.
     pub fallback: Policy,
-    /// Points, seed and load bound of the policies that hash.
-    pub ring: RingSettings,
-    /// Thresholds of `cache_aware` between following the cache and following the load.
-    pub cache_aware: CacheAwareSettings,
     /// Weight and fallback of `lmcache_aware`.
     pub lmcache: LmcacheSettings,
-    /// Whether `continuum` has the ring; without it the fallback places requests that its score
-    /// does not place.
-    pub continuum_ring: bool,
-    /// Weights of `composite` and `continuum`.
-    pub scoring: ScoringSettings,
-    /// Weight of cached prefixes, 0 to 100.
-    pub overlap_weight: f64,
-    /// 0 takes the lowest cost, above 0 draws by cost.
-    pub temperature: f64,
-    /// Whether a decision is entered in the index before the engine confirms it (targets with
-    /// events).
-    pub speculative: bool,
-    /// How long such an entry lives without confirmation.
-    pub speculative_ttl: Duration,
+    /// Thresholds of `cache_aware` between following the cache and following the load.
+    pub cache_aware: CacheAwareSettings,
     /// How long an entry lives for a target without events.
     pub prediction_ttl: Duration,
-    /// Value of a cached block by its medium.
-    pub medium_weights: MediumWeights,
-    /// Weights of the additional terms of `dynamo_cost`.
-    pub dynamo: DynamoSettings,
-    /// The effect of sessions.
-    pub session: SessionMode,
-    /// Settings of the queue.
-    pub queue: QueueSettings,
-    /// Whether blocks of active sequences are counted.
-    pub track_active_blocks: bool,
     /// Candidates reported in a decision, at least 2.
     pub kept_candidates: usize,
 }
@@ -54,33 +38,33 @@ pub struct RoutingSettings {
 impl RoutingSettings {
     /// Returns the settings that follow from the sections about the decision; those of other
     /// sections have their defaults.
-    pub fn of(routing: &RoutingSection, prefixes: &PrefixRoutingSection) -> Self {
+    pub fn of(section: RoutingSection, prefix_routing: PrefixRoutingSection) -> Self {
+        let lmcache = section.lmcache.as_ref().map(LmcacheSettings::from);
         Self {
-            policy: routing.policy(),
-            fallback: Policy::LeastLoaded,
-            ring: RingSettings {
-                virtual_nodes: prefixes.virtual_nodes,
-                load_factor_epsilon: prefixes.load_factor_epsilon,
-                seed: routing.hash_seed_of_rings,
-            },
-            cache_aware: CacheAwareSettings::default(),
-            lmcache: routing
-                .lmcache
-                .as_ref()
-                .map_or_else(LmcacheSettings::default, LmcacheSettings::from),
-            continuum_ring: prefixes.enabled,
-            scoring: ScoringSettings::default(),
-            overlap_weight: routing.overlap_weight,
-            temperature: routing.temperature,
-            speculative: routing.speculative,
-            speculative_ttl: routing.speculative_ttl,
-            prediction_ttl: Duration::from_secs(120),
-            medium_weights: routing.medium_weights,
-            dynamo: routing.dynamo,
-            session: routing.session.mode,
+            policy: section.policy(),
+            lmcache: lmcache.unwrap_or_default(),
+            section,
+            prefix_routing,
             queue: QueueSettings::default(),
-            track_active_blocks: routing.track_active_blocks,
+            scoring: ScoringSettings::default(),
+            fallback: Policy::LeastLoaded,
+            cache_aware: CacheAwareSettings::default(),
+            prediction_ttl: Duration::from_secs(120),
             kept_candidates: DecisionsSection::default().candidates,
+        }
+    }
+
+    /// Returns the policy of a job.
+    pub(crate) fn policy_of(&self, job: &Job<'_>) -> Policy {
+        job.targets.policy.unwrap_or(self.policy)
+    }
+
+    /// Returns the settings of the policies that hash.
+    pub fn ring(&self) -> RingSettings {
+        RingSettings {
+            virtual_nodes: self.prefix_routing.virtual_nodes,
+            load_factor_epsilon: self.prefix_routing.load_factor_epsilon,
+            seed: self.section.hash_seed_of_rings,
         }
     }
 }
@@ -88,10 +72,11 @@ impl RoutingSettings {
 impl Default for RoutingSettings {
     /// The defaults of the configuration, and `continuum` with its ring.
     fn default() -> Self {
-        Self {
-            continuum_ring: true,
-            ..Self::of(&RoutingSection::default(), &PrefixRoutingSection::default())
-        }
+        let prefix_routing = PrefixRoutingSection {
+            enabled: true,
+            ..PrefixRoutingSection::default()
+        };
+        Self::of(RoutingSection::default(), prefix_routing)
     }
 }
 
@@ -111,7 +96,7 @@ pub struct RingSettings {
 
 impl Default for RingSettings {
     fn default() -> Self {
-        RoutingSettings::default().ring
+        RoutingSettings::default().ring()
     }
 }
 

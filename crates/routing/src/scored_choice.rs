@@ -1,9 +1,9 @@
 //! A choice with what its caller knows about it, and its conversion to a decision.
 
 use crate::{
-    Decision, ExcludedTarget, Job, Method, PrefillNote,
+    Decision, DecisionTiming, ExcludedTarget, Job, Method, PrefillNote,
     choice::{Choice, DecisionContext},
-    policy::PolicyCandidate,
+    policy::input::PolicyCandidate,
     pool_split::PoolSplit,
     prompt_location::PromptLocation,
 };
@@ -39,18 +39,21 @@ impl ScoredChoice<'_> {
             DecisionContext {
                 method,
                 excluded,
-                hash_us,
-                lookup_us,
-                decide_us,
+                timing: DecisionTiming {
+                    hash_us,
+                    lookup_us,
+                    decide_us,
+                },
             },
             kept,
         );
         if elsewhere {
-            decision.reserved.prefill_tokens = 0;
+            decision.winner.reserved.prefill_tokens = 0;
         }
+        let pool = job.prefill.iter();
         decision
             .excluded
-            .extend(job.prefill.iter().flat_map(|pool| pool.excluded).cloned());
+            .extend(pool.flat_map(|pool| pool.targets.excluded).cloned());
         Decision {
             prefill,
             ..decision
@@ -65,7 +68,7 @@ pub(crate) fn prefill_ms(job: &Job<'_>, choice: &Choice<'_>) -> f64 {
         state: standing,
     } = choice.winner();
     let (all, uncached) = (
-        f64::from(job.prompt_tokens),
+        f64::from(job.prompt.tokens),
         f64::from(surveyed.uncached_tokens),
     );
     standing.rates.prefill_ms(all - uncached, uncached)

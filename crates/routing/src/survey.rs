@@ -162,7 +162,10 @@ struct NamespaceGroup<'a> {
 impl<'a> NamespaceGroup<'a> {
     fn ask(index: &KvIndex, now: Moment, job: &Job<'_>, namespace: &'a Namespace) -> Self {
         let started_us = job.stopwatch.elapsed_us();
-        let chain = job.blocks.map(|blocks| blocks.chain(namespace.block_size));
+        let chain = job
+            .prompt
+            .blocks
+            .map(|blocks| blocks.chain(namespace.block_size));
         let hash_us = job.stopwatch.elapsed_us() - started_us;
         let mut overlaps = chain
             .as_deref()
@@ -172,7 +175,7 @@ impl<'a> NamespaceGroup<'a> {
         // The hash only distinguishes namespaces inside this process, so any fixed hash will do.
         let mut hasher = DefaultHasher::new();
         namespace.hash(&mut hasher);
-        let all = u64::from(job.prompt_tokens.div_ceil(namespace.block_size.tokens()));
+        let all = u64::from(job.prompt.tokens.div_ceil(namespace.block_size.tokens()));
         let blocks = SequenceBlocks {
             fingerprint: hasher.finish(),
             unshared: all.saturating_sub(chain.as_ref().map_or(0, |chain| chain.len() as u64)),
@@ -222,16 +225,16 @@ fn surveyed<'a>(
         remote: tokens(held.remote),
         speculative: tokens(held.speculative),
     };
-    let most = most_cached_tokens(size, job.prompt_tokens);
+    let most = most_cached_tokens(size, job.prompt.tokens);
     let predicted_cached_tokens = warm.total().min(most);
-    let whole = size.whole_blocks(job.prompt_tokens);
+    let whole = size.whole_blocks(job.prompt.tokens);
     CandidateOverlap {
         candidate,
         overlap: held,
         warm,
         predicted_cached_tokens,
         announced_cached_tokens: tokens(announced).min(most),
-        uncached_tokens: job.prompt_tokens - predicted_cached_tokens,
+        uncached_tokens: job.prompt.tokens - predicted_cached_tokens,
         prompt_blocks: whole,
         prompt,
     }
@@ -256,7 +259,7 @@ mod tests {
     use kv_blocks::{DpRank, PromptIdentity, WorkerId};
 
     use super::*;
-    use crate::{Affinity, CacheSource, LmcacheFacts, NoStopwatch, Overrides, ReplyMode};
+    use crate::{CacheSource, JobPrompt, LmcacheFacts};
 
     #[test]
     fn blocks_in_a_tier_without_reuse_are_not_credited() {
@@ -284,23 +287,11 @@ mod tests {
             usage: None,
         };
         let job = Job {
-            policy: None,
-            pin: None,
-            blocks: None,
-            affinity: Affinity::default(),
-            session: None,
-            prefix_holders: None,
-            prompt_tokens: 200,
-            expected_output_tokens: None,
-            answer: ReplyMode::Streamed,
-            wait_budget: None,
-            busy_threshold: None,
-            candidates: &[],
-            excluded: &[],
-            prefill: None,
-            random: 0,
-            overrides: Overrides::default(),
-            stopwatch: &NoStopwatch,
+            prompt: JobPrompt {
+                tokens: 200,
+                ..JobPrompt::default()
+            },
+            ..Job::default()
         };
         let found = |blocks| {
             let announced = TierBlocks {

@@ -12,7 +12,7 @@ use std::error::Error;
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
-use routing::{Policy, RoutingSettings};
+use routing::{Policy, RoutingSection, RoutingSettings};
 use simulate::{Cell, Trace, TracePace, run};
 
 const POLICIES: [Policy; 3] = [Policy::RoundRobin, Policy::LeastLoaded, Policy::DynamoCost];
@@ -44,7 +44,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             {
                 let routing = RoutingSettings {
                     policy,
-                    speculative: false,
+                    section: RoutingSection {
+                        speculative: false,
+                        ..RoutingSection::default()
+                    },
                     ..RoutingSettings::default()
                 };
                 let report = run(

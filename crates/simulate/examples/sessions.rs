@@ -9,7 +9,7 @@ use std::{error::Error, time::Duration};
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
-use routing::{Policy, RoutingSettings, SessionMode};
+use routing::{Policy, RoutingSection, RoutingSettings, SessionMode, SessionSection};
 use simulate::{Cell, Synthetic, Trace, TracePace, run};
 
 const WORKERS: u32 = 8;
@@ -34,7 +34,13 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let reports = MODES.map(|session| {
                     let routing = RoutingSettings {
                         policy,
-                        session,
+                        section: RoutingSection {
+                            session: SessionSection {
+                                mode: session,
+                                ..SessionSection::default()
+                            },
+                            ..RoutingSection::default()
+                        },
                         ..RoutingSettings::default()
                     };
                     let pace = TracePace::for_load(&trace, &profile, WORKERS, load);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use engine_model::{Allocation, Profile};
 use routing::{CacheSource, RoutingSettings};
+use serde::Serialize;
 
 use crate::{Trace, speedup_for};
 
@@ -91,7 +92,7 @@ pub struct LostView {
 }
 
 /// Playback speed of a trace.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TracePace {
     /// The load index that the speed was chosen for, if any.
     pub load: Option<f64>,

@@ -24,13 +24,14 @@ pub const COLUMNS: [Column; 16] = [
     Column {
         name: "load",
         of: |cell| {
-            cell.load
+            cell.pace
+                .load
                 .map_or_else(|| "-".to_owned(), |load| load.to_string())
         },
     },
     Column {
         name: "speed",
-        of: |cell| format!("{:.3}", cell.speedup),
+        of: |cell| format!("{:.3}", cell.pace.speedup),
     },
     Column {
         name: "hit %",

@@ -4,7 +4,7 @@ use kv_blocks::Moment;
 use routing::ReservationId;
 
 use crate::{
-    Cell, CellReport, Milliseconds, RequestReport, Trace, TraceRequest, WorkerReport,
+    Cell, CellReport, Milliseconds, RequestReport, Trace, TracePace, TraceRequest, WorkerReport,
     figures::{imbalance, mean, percentile, ratio, sorted},
     report::rounded,
 };
@@ -66,8 +66,10 @@ impl Outcomes<'_> {
         CellReport {
             policy: self.cell.routing.policy.as_str(),
             workers: self.cell.workers,
-            load: self.cell.pace.load,
-            speedup: rounded(self.cell.pace.speedup, 6),
+            pace: TracePace {
+                speedup: rounded(self.cell.pace.speedup, 6),
+                ..self.cell.pace
+            },
             finished,
             unfinished: counted.len() - finished,
             block_hit_ratio: blocks,

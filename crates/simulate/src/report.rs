@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::{FitReport, Trace, infinite_hit_ratio};
+use crate::{FitReport, Trace, TracePace, infinite_hit_ratio};
 
 /// The report of all cells.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -77,10 +77,9 @@ pub struct CellReport {
     pub policy: &'static str,
     /// Number of engines.
     pub workers: u32,
-    /// The load index that the pace was chosen for, if any.
-    pub load: Option<f64>,
-    /// Speed of the trace over its recorded speed.
-    pub speedup: f64,
+    /// The speed of the trace.
+    #[serde(flatten)]
+    pub pace: TracePace,
     /// Requests with a complete reply.
     pub finished: usize,
     /// Requests without a complete reply 900 s after the last arrival: they count with their age at

@@ -34,7 +34,7 @@ struct SimulateError {
 }
 
 pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
-    let done = match &args.write_trace {
+    let done = match &args.output.write_trace {
         Some(path) => text(args).and_then(|text| files::write(path, &text).map_err(not_written)),
         None => simulated(args).and_then(|report| tell(args, &report)),
     };
@@ -50,12 +50,13 @@ pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
 /// Prints the report on stdout before it writes files, so that a full disk does not lose the
 /// results.
 fn tell(args: &SimulateArgs, report: &SimulationReport) -> Result<(), SimulateError> {
-    if args.json {
+    if args.output.json {
         output::out(&files::json(report));
     } else {
         output::out(table::of(report).trim_end());
     }
-    args.out
+    args.output
+        .out
         .iter()
         .try_for_each(|out| out.write(report))
         .map_err(not_written)
@@ -89,21 +90,21 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
     };
     let configured = what_if::configured(&args.settings).map_err(bad_flag)?;
     let mishaps = args.mishaps().map_err(bad_flag)?;
-    let fitted = args.fit.as_ref().map(|log| {
+    let fitted = args.engine.fit.as_ref().map(|log| {
         let told = |problem| SimulateError {
             message: format!("{}: {problem}", log.display()),
             code: BAD_CONFIGURATION,
         };
-        fitted::read(log, &args.profile).map_err(told)
+        fitted::read(log, &args.engine.profile).map_err(told)
     });
     let fitted = fitted.transpose()?;
     let profile = fitted
         .as_ref()
-        .map_or(args.profile, |fitted| fitted.profile);
+        .map_or(args.engine.profile, |fitted| fitted.profile);
     let mut trace = Trace::read(&text(args)?, args.trace_block_tokens)
         .map_err(|error| unusable(args, &error.to_string()))?;
     let profile = Profile {
-        kv_tokens: args.kv_tokens.unwrap_or(profile.kv_tokens),
+        kv_tokens: args.engine.kv_tokens.unwrap_or(profile.kv_tokens),
         ..profile
     };
     trace.drop_what_exceeds(&profile);
@@ -133,12 +134,12 @@ fn cells(
     mishaps: &FaultPlan,
 ) -> Vec<Cell> {
     let usual = [0.55];
-    let loads = if args.load.is_empty() {
+    let loads = if args.pace.load.is_empty() {
         &usual[..]
     } else {
-        &args.load[..]
+        &args.pace.load[..]
     };
-    let paces = |workers: u32| match args.speedup {
+    let paces = |workers: u32| match args.pace.speedup {
         Some(times) => vec![TracePace::faster(times)],
         None => loads
             .iter()
@@ -150,8 +151,8 @@ fn cells(
         for pace in paces(workers) {
             cells.extend(args.policies.iter().map(|policy| Cell {
                 cache: configured.cache,
-                event_delay: Duration::from_millis(args.event_delay_ms),
-                event_loss: args.event_loss,
+                event_delay: Duration::from_millis(args.events.event_delay_ms),
+                event_loss: args.events.event_loss,
                 wait: configured.wait,
                 engine_priority: configured.engine_priority,
                 mishaps: mishaps.clone(),

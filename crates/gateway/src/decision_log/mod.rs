@@ -153,7 +153,7 @@ impl DecisionLog {
     ) {
         let size = receipt
             .decision()
-            .and_then(|decision| BlockSize::new(decision.block_size.into()).ok());
+            .and_then(|decision| BlockSize::new(decision.winner.block_size.into()).ok());
         // The decision has hashed it already.
         let chain = prompt.zip(size).map(|(prompt, size)| prompt.chain(size));
         if !self.queue.push(LogEntry {

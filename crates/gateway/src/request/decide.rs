@@ -7,9 +7,9 @@ use fleet::{ModelView, Snapshot, WorkerView};
 use kv_blocks::{DpRank, Moment};
 use net::Clock;
 use routing::{
-    Decision, ExcludeReason, Job, KvDecisionCounters, Method, Overrides, Pin, Plan, Policy,
-    PotentialLoad, PrefillPool, PrefixDecisionCounters, Refusal, ReplyMode, Router, Stopwatch,
-    WaitBudget,
+    Decision, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt, KvDecisionCounters,
+    Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixDecisionCounters,
+    Refusal, ReplyMode, Router, Stopwatch, TargetPool, WaitBudget,
 };
 use tokenization::TokenizedPrompt;
 
@@ -297,34 +297,44 @@ impl Decider {
             .split(model)
             .filter(|_| !matches!(placement.facts.handover, Handover::NoPrompt));
         let prefill = split.map(|rules| PrefillPool {
-            candidates: &pools.prefill.candidates,
-            excluded: &pools.prefill.excluded,
-            policy: policies.prefill,
+            targets: TargetPool {
+                candidates: &pools.prefill.candidates,
+                excluded: &pools.prefill.excluded,
+                policy: policies.prefill,
+            },
             uncached_token_threshold: rules.uncached_token_threshold,
         });
         let stopwatch = ClockStopwatch(self.clock);
         let job = Job {
-            policy: Some(policies.decode),
-            pin,
-            blocks: facts.prompt.blocks.as_ref(),
-            affinity: facts.affinity.keys,
-            session: facts.affinity.session.as_ref(),
-            prefix_holders: facts.affinity.holders.as_deref(),
-            prompt_tokens: facts.prompt.tokens,
-            expected_output_tokens: facts.expected_output_tokens,
-            answer: facts.answer,
-            wait_budget: None,
-            busy_threshold,
-            candidates: &pools.decode.candidates,
-            excluded: &pools.decode.excluded,
+            targets: TargetPool {
+                candidates: &pools.decode.candidates,
+                excluded: &pools.decode.excluded,
+                policy: Some(policies.decode),
+            },
             prefill,
-            random,
+            pin,
+            prompt: JobPrompt {
+                blocks: facts.prompt.blocks.as_ref(),
+                tokens: facts.prompt.tokens,
+            },
+            affinity: JobAffinity {
+                keys: facts.affinity.keys,
+                session: facts.affinity.session.as_ref(),
+                prefix_holders: facts.affinity.holders.as_deref(),
+            },
+            reply: ExpectedReply {
+                mode: facts.answer,
+                max_tokens: facts.expected_output_tokens,
+            },
             overrides: Overrides {
                 overlap_weight: overrides.overlap_weight.or(own.overlap_weight),
                 temperature: overrides.temperature.or(own.temperature),
                 priority: overrides.priority,
                 medium_weights: own.medium_weights,
             },
+            busy_threshold,
+            wait_budget: None,
+            random,
             stopwatch: &stopwatch,
         };
         act(self.clock.now(), &job)
@@ -375,8 +385,9 @@ impl DecisionCounters {
         let (uses_caches, by_view) = (decision.cache_use.is_some(), affinity.holders.is_some());
         if uses_caches && !by_view && decision.policy != Policy::Continuum {
             // A lookup in the block index; the prefix view times its own lookups.
-            self.kv
-                .record_query(Duration::from_secs_f64(decision.lookup_us.max(0.0) / 1e6));
+            self.kv.record_query(Duration::from_secs_f64(
+                decision.timing.lookup_us.max(0.0) / 1e6,
+            ));
         }
     }
 }
@@ -513,7 +524,7 @@ mod tests {
             else {
                 panic!("there are workers");
             };
-            assert_eq!(placed.decision.winner_name, shown.winner_name);
+            assert_eq!(placed.decision.winner.name, shown.winner.name);
         }
     }
 

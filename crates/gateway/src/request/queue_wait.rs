@@ -13,8 +13,7 @@ use kv_blocks::Moment;
 use net::Clock;
 use proxy::AbortSwitch;
 use routing::{
-    Affinity, ExcludeReason, Job, NoStopwatch, Overrides, Refusal, ReleasedRequest, ReplyMode,
-    WaitBudget, WaitReason, receipt::QueueWait,
+    ExcludeReason, Job, Refusal, ReleasedRequest, WaitBudget, WaitReason, receipt::QueueWait,
 };
 
 use super::{
@@ -374,23 +373,8 @@ impl QueueStage {
 /// Returns a job without candidates: it only holds a place in the queue.
 fn without_candidates(patience: WaitBudget) -> Job<'static> {
     Job {
-        policy: None,
-        pin: None,
-        blocks: None,
-        affinity: Affinity::default(),
-        session: None,
-        prefix_holders: None,
-        prompt_tokens: 0,
-        expected_output_tokens: None,
-        answer: ReplyMode::Streamed,
         wait_budget: Some(patience),
-        busy_threshold: None,
-        candidates: &[],
-        excluded: &[],
-        prefill: None,
-        random: 0,
-        overrides: Overrides::default(),
-        stopwatch: &NoStopwatch,
+        ..Job::default()
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use dialect::RequestView;
 use fleet::ModelView;
 use routing::receipt::{
-    ClusterNote, DecisionId, PromptNote, QueueWait, Receipt, RouterAnswer, RouterTiming,
+    ClusterNote, DecisionId, PromptNote, QueueWait, Receipt, RequestNote, RouterAnswer,
+    RouterTiming,
 };
 
 use tokenization::TokenizedPrompt;
@@ -66,16 +67,18 @@ impl RequestFacts {
         Receipt {
             id,
             at_unix_ms,
-            request_id,
-            tenant: Arc::from("default"),
+            request: RequestNote {
+                id: request_id,
+                tenant: Arc::from("default"),
+                route,
+                model: self.model,
+                served_model: self.served_model,
+                lora: self.lora,
+                stream: self.stream,
+                priority: self.priority,
+            },
             dry_run: false,
-            route,
-            model: self.model,
-            served_model: self.served_model,
-            lora: self.lora,
             cluster: self.cluster,
-            stream: self.stream,
-            priority: self.priority,
             prompt: self.prompt,
             verdict,
             hold,

@@ -181,29 +181,29 @@ impl RequestGuard {
         leg: Option<PrefillLeg>,
     ) {
         let policy = decision.policy.as_str();
-        let us = decision.lookup_us + decision.decide_us;
+        let us = decision.timing.lookup_us + decision.timing.decide_us;
         self.recorder
             .metrics
             .record_decision(policy, decision.method.as_str(), us);
         // A retried request pays for each decision.
-        self.draft.timing.hash += decision.hash_us;
-        self.draft.timing.lookup += decision.lookup_us;
-        self.draft.timing.decide += decision.decide_us;
+        self.draft.timing.hash += decision.timing.hash_us;
+        self.draft.timing.lookup += decision.timing.lookup_us;
+        self.draft.timing.decide += decision.timing.decide_us;
         let (target, now) = (lease.target(), self.recorder.clock.now());
         self.attempt.open = Some(OpenAttempt {
             target,
-            name: Arc::clone(&decision.winner_name),
+            name: Arc::clone(&decision.winner.name),
             started: now,
         });
         let by_events = decision
             .winning()
             .is_some_and(|row| row.cache_source == CacheSource::Events);
         self.selection = Some(Selection {
-            worker: Arc::clone(&decision.winner_name),
+            worker: Arc::clone(&decision.winner.name),
             policy,
             label: decision.label,
-            predicted_cached_tokens: decision.predicted_cached_tokens,
-            announced_cached_tokens: decision.announced_cached_tokens,
+            predicted_cached_tokens: decision.winner.predicted_cached_tokens,
+            announced_cached_tokens: decision.winner.announced_cached_tokens,
             basis: if by_events {
                 Basis::Events
             } else {

@@ -317,7 +317,7 @@ impl<'a> DryRunRequest<'a> {
                     .recorder
                     .metrics
                     .record_prompt_source(self.facts.prompt.source.as_str());
-                let took_us = decision.lookup_us + decision.decide_us;
+                let took_us = decision.timing.lookup_us + decision.timing.decide_us;
                 gateway.recorder.metrics.record_decision(
                     decision.policy.as_str(),
                     decision.method.as_str(),
@@ -359,9 +359,9 @@ impl<'a> DryRunRequest<'a> {
     fn receipt(&self, decision: Decision, request_id: Arc<str>, dry_run: bool) -> Receipt {
         let gateway = self.gateway;
         let timing = RouterTiming {
-            hash: decision.hash_us,
-            lookup: decision.lookup_us,
-            decide: decision.decide_us,
+            hash: decision.timing.hash_us,
+            lookup: decision.timing.lookup_us,
+            decide: decision.timing.decide_us,
             ..self.timing
         };
         let decided = DecisionFacts {

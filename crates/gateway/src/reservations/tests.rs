@@ -4,8 +4,8 @@ use kv_blocks::{BlockSize, DpRank, Namespace, PromptIdentity, Role, Target};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use routing::{
-    CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, ReplyMode, Router,
-    RoutingSettings, Tiers, receipt::ReceiptRingLimits,
+    CacheSource, Candidate, Dispatch, ExpectedReply, Job, JobPrompt, LmcacheFacts, ReplyMode,
+    Router, RoutingSettings, TargetPool, Tiers, receipt::ReceiptRingLimits,
 };
 
 use super::{
@@ -143,23 +143,20 @@ fn worker() -> WorkerView {
 
 fn job(candidates: &[Candidate]) -> Job<'_> {
     Job {
-        policy: None,
-        pin: None,
-        blocks: None,
-        affinity: routing::Affinity::default(),
-        session: None,
-        prefix_holders: None,
-        prompt_tokens: 100,
-        expected_output_tokens: None,
-        answer: ReplyMode::Elsewhere,
-        wait_budget: None,
-        busy_threshold: None,
-        candidates,
-        excluded: &[],
-        prefill: None,
+        targets: TargetPool {
+            candidates,
+            ..TargetPool::default()
+        },
+        prompt: JobPrompt {
+            tokens: 100,
+            ..JobPrompt::default()
+        },
+        reply: ExpectedReply {
+            mode: ReplyMode::Elsewhere,
+            ..ExpectedReply::default()
+        },
         random: 1,
-        overrides: routing::Overrides::default(),
-        stopwatch: &NoStopwatch,
+        ..Job::default()
     }
 }
 

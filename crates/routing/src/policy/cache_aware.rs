@@ -11,11 +11,22 @@
 //! while the load is too uneven for the cache to decide), `remembered` (1 for the target from the
 //! prefix memory).
 
+use settings::word;
+
 use super::{
-    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms,
-    prefix_memory_hint::PrefixMemoryHint, rule::PolicyRule,
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::{PolicyDefinition, PolicyFact},
+    input::{PolicyCandidate, PolicyInput},
+    prefix_memory_hint::PrefixMemoryHint,
+    rule::PolicyRule,
 };
 use crate::{CacheAwareSettings, RingSettings};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("cache_aware"),
+    facts: &[PolicyFact::BlockOverlap],
+    rule: |settings| Box::new(CacheAware::new(settings.cache_aware, settings.ring())),
+};
 
 #[derive(Debug)]
 pub(super) struct CacheAware {

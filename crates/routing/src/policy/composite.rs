@@ -2,15 +2,30 @@
 //!
 //! Cached tokens come from streams of whole prefixes (`kv_cache_index`) if the request carries
 //! their data; otherwise from the block index. Where too little of the prompt is cached anywhere
-//! (`min_overlap_threshold`), another rule decides: for `composite` the fallback, for `continuum`
-//! the ring of `prefix_hash`, or the fallback for a request without a prefix key. `continuum` uses
-//! streams of prefixes only.
+//! (`min_overlap_threshold`), the fallback decides.
 //!
 //! Cost: 1 less the score. Terms: `cached_tokens`, `hot` (1 in the accelerator's memory),
 //! `in_flight`, `health`.
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, rule::PolicyRule};
+use settings::word;
+
+use super::{
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::{PolicyDefinition, PolicyFact},
+    input::{PolicyCandidate, PolicyInput},
+    rule::PolicyRule,
+};
 use crate::{ScoringInput, ScoringSettings};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("composite"),
+    facts: &[
+        PolicyFact::Affinity,
+        PolicyFact::PrefixHolders,
+        PolicyFact::Health,
+    ],
+    rule: |settings| Box::new(Composite::new(settings.scoring)),
+};
 
 /// The label of a request placed by the score.
 const SCORED: &str = "kv_aware";
@@ -24,18 +39,17 @@ impl Composite {
     pub(super) fn new(settings: ScoringSettings) -> Self {
         Self { settings }
     }
-
-    /// Returns whether the score decides for this request.
-    pub(super) fn decides(&self, scene: &PolicyInput<'_>) -> bool {
-        self.settings
-            .scores(scene.prompt_tokens, &scorable(scene))
-            .decides
-    }
 }
 
 impl PolicyRule for Composite {
     fn unit(&self) -> CostUnit {
         CostUnit::Score
+    }
+
+    fn decides(&self, scene: &PolicyInput<'_>) -> bool {
+        self.settings
+            .scores(scene.prompt_tokens, &scorable(scene))
+            .decides
     }
 
     fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {

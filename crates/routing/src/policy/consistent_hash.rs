@@ -8,12 +8,23 @@
 //! Cost: 0 for the owner, 1 for the others, fewest in flight first. Terms: none.
 
 use kv_blocks::WorkerId;
+use settings::word;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
-    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, ring::RingCache, rule::PolicyRule,
+    cost::{CandidateCost, CostUnit},
+    definition::{PolicyDefinition, PolicyFact},
+    input::{PolicyCandidate, PolicyInput},
+    ring::RingCache,
+    rule::PolicyRule,
 };
 use crate::RingSettings;
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("consistent_hash"),
+    facts: &[PolicyFact::Affinity],
+    rule: |settings| Box::new(ConsistentHash::new(settings.ring())),
+};
 
 const VIRTUAL_NODES: u32 = 100;
 

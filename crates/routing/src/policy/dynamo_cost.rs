@@ -13,8 +13,21 @@
 //! - `request_blocks`: its requests in flight, times the configured number of blocks (0 unless
 //!   set).
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, rule::PolicyRule};
+use settings::word_or;
+
+use super::{
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::{PolicyDefinition, PolicyFact},
+    input::{PolicyCandidate, PolicyInput},
+    rule::PolicyRule,
+};
 use crate::DynamoSettings;
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word_or("dynamo_cost", &["kv"]),
+    facts: &[PolicyFact::BlockOverlap],
+    rule: |settings| Box::new(DynamoCost::new(settings.section.dynamo)),
+};
 
 #[derive(Debug)]
 pub(super) struct DynamoCost {

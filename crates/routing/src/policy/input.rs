@@ -25,6 +25,8 @@ pub(crate) struct PolicyInput<'a> {
     pub(crate) prompts: Vec<NamespacePrompt>,
     /// Never empty.
     pub(crate) candidates: Vec<PolicyCandidate<'a>>,
+    /// Cold work that new targets are credited with.
+    pub(crate) newcomer_cold_tokens: f64,
 }
 
 /// One candidate as input of a policy.

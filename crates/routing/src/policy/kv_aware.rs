@@ -11,11 +11,22 @@
 //! `weighted_blocks`, `in_flight`, `remembered` (1 for the target from the prefix memory). Remote
 //! storage counts and weighs as disk.
 
+use settings::word;
+
 use super::{
-    CandidateCost, CostUnit, PolicyInput, Terms, prefix_memory_hint::PrefixMemoryHint,
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::{PolicyDefinition, PolicyFact},
+    input::PolicyInput,
+    prefix_memory_hint::PrefixMemoryHint,
     rule::PolicyRule,
 };
 use crate::RingSettings;
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("kv_aware"),
+    facts: &[PolicyFact::BlockOverlap],
+    rule: |settings| Box::new(KvAware::new(settings.ring())),
+};
 
 #[derive(Debug)]
 pub(super) struct KvAware {

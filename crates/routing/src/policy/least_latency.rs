@@ -8,7 +8,20 @@
 //! Cost: the mean in milliseconds; 0 for a worker to be tried, and the highest mean of the others
 //! for one that is being tried. Terms: `in_flight`, `tried` (1 with a mean of its own).
 
-use super::{CandidateCost, CostUnit, PolicyInput, Terms, rule::PolicyRule};
+use settings::word;
+
+use super::{
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::{PolicyDefinition, PolicyFact},
+    input::PolicyInput,
+    rule::PolicyRule,
+};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("least_latency"),
+    facts: &[PolicyFact::FirstTokenTime],
+    rule: |_| Box::new(LeastLatency),
+};
 
 #[derive(Debug, Default)]
 pub(super) struct LeastLatency;

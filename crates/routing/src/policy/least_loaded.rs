@@ -5,7 +5,20 @@
 //! flight over `workers[].weight`, so that a target of weight 2 gets twice as many; idle targets
 //! are equal whatever their weight. Terms: `in_flight`, `weight`.
 
-use super::{CandidateCost, CostUnit, PolicyInput, Terms, rule::PolicyRule};
+use settings::word;
+
+use super::{
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::PolicyDefinition,
+    input::PolicyInput,
+    rule::PolicyRule,
+};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("least_loaded"),
+    facts: &[],
+    rule: |_| Box::new(LeastLoaded),
+};
 
 #[derive(Debug, Default)]
 pub(super) struct LeastLoaded;

@@ -11,7 +11,20 @@
 //! Cost: 1 less the share of the largest match, or 1 less the score. Terms: `matched_tokens`,
 //! `keys`, `in_flight`, `by_prefix` (1 where the match decides).
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, rule::PolicyRule};
+use settings::word;
+
+use super::{
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::{PolicyDefinition, PolicyFact},
+    input::{PolicyCandidate, PolicyInput},
+    rule::PolicyRule,
+};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("lmcache_aware"),
+    facts: &[PolicyFact::Lmcache],
+    rule: |settings| Box::new(LmcacheAware::new(settings.lmcache.cache_weight)),
+};
 
 /// The label ([`crate::Decision::label`]) of a request placed by its longest prefix match.
 pub const LMCACHE_PREFIX: &str = "lmcache_prefix";
@@ -35,16 +48,16 @@ impl LmcacheAware {
     }
 }
 
-/// Returns whether the controller has figures for any candidate.
-pub(super) fn decides(scene: &PolicyInput<'_>) -> bool {
-    let said =
-        |contender: &PolicyCandidate<'_>| keys(contender).is_some() || matched(contender) > 0;
-    scene.overlap_weight > 0.0 && scene.candidates.iter().any(said)
-}
-
 impl PolicyRule for LmcacheAware {
     fn unit(&self) -> CostUnit {
         CostUnit::Score
+    }
+
+    /// Returns whether the controller has figures for any candidate.
+    fn decides(&self, scene: &PolicyInput<'_>) -> bool {
+        let said =
+            |contender: &PolicyCandidate<'_>| keys(contender).is_some() || matched(contender) > 0;
+        scene.overlap_weight > 0.0 && scene.candidates.iter().any(said)
     }
 
     fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {

@@ -6,8 +6,21 @@
 //!
 //! Cost: 0 for the winner, 1 for the other sample, 2 for the rest. Terms: `in_flight`.
 
-use super::{CandidateCost, CostUnit, PolicyInput, Terms, rule::PolicyRule};
+use settings::word;
+
+use super::{
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::PolicyDefinition,
+    input::PolicyInput,
+    rule::PolicyRule,
+};
 use crate::choose::random_for;
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("power_of_two"),
+    facts: &[],
+    rule: |_| Box::new(PowerOfTwo),
+};
 
 #[derive(Debug, Default)]
 pub(super) struct PowerOfTwo;

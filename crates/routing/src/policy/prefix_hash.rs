@@ -19,12 +19,23 @@
 use std::iter;
 
 use kv_blocks::WorkerId;
+use settings::word_or;
 
 use super::{
-    CandidateCost, CostUnit, PolicyInput, Terms, load_factor::LoadFactor, ring::RingCache,
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::{PolicyDefinition, PolicyFact},
+    input::PolicyInput,
+    load_factor::LoadFactor,
+    ring::RingCache,
     rule::PolicyRule,
 };
 use crate::RingSettings;
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word_or("prefix_hash", &["prefix_aware_hash"]),
+    facts: &[PolicyFact::Affinity],
+    rule: |settings| Box::new(PrefixHash::new(settings.ring())),
+};
 
 /// The labels of requests placed on the key's owner, and on another target because the owner was
 /// full.
@@ -51,6 +62,10 @@ impl PolicyRule for PrefixHash {
         CostUnit::Rank
     }
 
+    fn decides(&self, scene: &PolicyInput<'_>) -> bool {
+        scene.affinity.prefix_key.is_some()
+    }
+
     fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let in_flight = |i: usize| scene.candidates[i].state.load.in_flight;
         let all = (0..scene.candidates.len())
@@ -58,8 +73,8 @@ impl PolicyRule for PrefixHash {
             .sum();
         let cap = self.load_factor.cap(all, scene.candidates.len());
         let ring = self.rings.around(&scene.candidates);
-        // `Policy::deciding_policy` excludes requests without a key; a random place avoids flooding
-        // one target.
+        // Another policy decides for requests without a key; a random place avoids flooding one
+        // target.
         let mut walk = ring.clockwise(scene.affinity.prefix().unwrap_or(scene.random));
         let owner = walk.next().unwrap_or(0);
         let taker = iter::once(owner)

@@ -3,8 +3,21 @@
 //! Cost: the place in a random order: of the targets still to be placed, each one is next with a
 //! probability of its `workers[].weight` over the sum of their weights. Terms: none.
 
-use super::{CandidateCost, CostUnit, PolicyInput, cost::by_place, rule::PolicyRule};
+use settings::word;
+
+use super::{
+    cost::{CandidateCost, CostUnit, by_place},
+    definition::PolicyDefinition,
+    input::PolicyInput,
+    rule::PolicyRule,
+};
 use crate::choose::{random_for, unit};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("random"),
+    facts: &[],
+    rule: |_| Box::new(Random),
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Random;

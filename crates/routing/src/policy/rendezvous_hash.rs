@@ -10,13 +10,23 @@
 //! Cost: the place in the order of scores: the second target would own the key without the first.
 //! Terms: none.
 
+use settings::word;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
-    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, cost::by_place, ring::identity,
+    cost::{CandidateCost, CostUnit, by_place},
+    definition::{PolicyDefinition, PolicyFact},
+    input::{PolicyCandidate, PolicyInput},
+    ring::identity,
     rule::PolicyRule,
 };
 use crate::{RingSettings, choose::unit};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("rendezvous_hash"),
+    facts: &[PolicyFact::Affinity],
+    rule: |settings| Box::new(RendezvousHash::new(settings.ring())),
+};
 
 #[derive(Debug)]
 pub(super) struct RendezvousHash {

@@ -13,7 +13,7 @@ use std::{cell::RefCell, fmt::Write, iter, sync::Arc};
 use kv_blocks::{Target, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::PolicyCandidate;
+use super::input::PolicyCandidate;
 
 /// Most cached rings, and most points of all of them together (16 bytes each); the least recently
 /// used ring is dropped, the latest stays.
@@ -227,8 +227,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Affinity, CacheSource, Candidate, Job, LmcacheFacts, NoStopwatch, Overrides, ReplyMode,
-        RoutingSettings, Tiers, state::RouterState,
+        CacheSource, Candidate, Job, LmcacheFacts, RoutingSettings, TargetPool, Tiers,
+        state::RouterState,
     };
 
     fn candidate(worker: u32) -> Candidate {
@@ -260,34 +260,16 @@ mod tests {
     fn owner(rings: &RingCache, workers: &[u32], key: u64) -> u32 {
         let candidates: Vec<Candidate> = workers.iter().copied().map(candidate).collect();
         let job = Job {
-            policy: None,
-            pin: None,
-            blocks: None,
-            affinity: Affinity::default(),
-            session: None,
-            prefix_holders: None,
-            prompt_tokens: 0,
-            expected_output_tokens: None,
-            answer: ReplyMode::Streamed,
-            wait_budget: None,
-            busy_threshold: None,
-            candidates: &candidates,
-            excluded: &[],
-            prefill: None,
-            random: 0,
-            overrides: Overrides::default(),
-            stopwatch: &NoStopwatch,
+            targets: TargetPool {
+                candidates: &candidates,
+                ..TargetPool::default()
+            },
+            ..Job::default()
         };
         let settings = RoutingSettings::default();
         let index = KvIndex::new(IndexSettings::default());
         let survey = crate::survey::survey(&index, Moment::START, &job, candidates.iter());
-        let choice = RouterState::new(&settings).choose(
-            Moment::START,
-            &job,
-            settings.policy,
-            &settings,
-            survey,
-        );
+        let choice = RouterState::new(&settings).choose(Moment::START, &job, &settings, survey);
         let contenders = &choice.input.candidates;
         let owner = rings
             .around(contenders)
@@ -309,7 +291,7 @@ mod tests {
     #[test]
     #[contract("CK4")]
     fn every_target_has_its_points_and_the_ring_is_built_once() {
-        let rings = RingCache::new(RoutingSettings::default().ring.virtual_nodes, 0);
+        let rings = RingCache::new(RoutingSettings::default().ring().virtual_nodes, 0);
         for key in 0..20 {
             owner(&rings, &[3, 1, 2], key << 59);
         }

@@ -8,9 +8,19 @@
 use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::{Target, WorkerId};
+use settings::word;
 
 use super::{
-    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, cost::by_place, rule::PolicyRule,
+    cost::{CandidateCost, CostUnit, by_place},
+    definition::PolicyDefinition,
+    input::{PolicyCandidate, PolicyInput},
+    rule::PolicyRule,
+};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("round_robin"),
+    facts: &[],
+    rule: |_| Box::new(RoundRobin::default()),
 };
 
 /// Models whose turns are remembered; beyond it all start over, which costs one uneven round.

@@ -4,12 +4,20 @@ use std::fmt::Debug;
 
 use kv_blocks::WorkerId;
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput};
+use super::{
+    cost::{CandidateCost, CostUnit},
+    input::{PolicyCandidate, PolicyInput},
+};
 
 /// The rule of one policy. `price` reads its memory, `chosen` updates it.
 pub(crate) trait PolicyRule: Debug + Send {
     /// Returns the unit of the costs.
     fn unit(&self) -> CostUnit;
+
+    /// Returns whether the request has what the rule decides by; if not, another policy decides.
+    fn decides(&self, _scene: &PolicyInput<'_>) -> bool {
+        true
+    }
 
     /// Returns whether a temperature may choose another candidate than the cheapest.
     fn draws(&self) -> bool {

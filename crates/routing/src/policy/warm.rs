@@ -21,8 +21,21 @@
 //! The first five are the predicted time to first token. A request's overlap weight multiplies
 //! `prefill_ms`, `reload_ms` and `others_ms`: at 0 caches do not count.
 
-use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, rule::PolicyRule};
+use settings::word;
+
+use super::{
+    cost::{CandidateCost, CostUnit, Terms},
+    definition::{PolicyDefinition, PolicyFact},
+    input::{PolicyCandidate, PolicyInput},
+    rule::PolicyRule,
+};
 use crate::rates::CONTEXT_TOKENS_PER_SEQUENCE;
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("warm"),
+    facts: &[PolicyFact::BlockOverlap],
+    rule: |_| Box::new(Warm),
+};
 
 #[derive(Debug, Default)]
 pub(super) struct Warm;

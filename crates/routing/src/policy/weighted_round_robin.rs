@@ -12,9 +12,19 @@
 use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::{Target, WorkerId};
+use settings::word;
 
 use super::{
-    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, Terms, cost::by_place, rule::PolicyRule,
+    cost::{CandidateCost, CostUnit, Terms, by_place},
+    definition::PolicyDefinition,
+    input::{PolicyCandidate, PolicyInput},
+    rule::PolicyRule,
+};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("weighted_round_robin"),
+    facts: &[],
+    rule: |_| Box::new(WeightedRoundRobin::default()),
 };
 
 /// Models whose credits are remembered; beyond it all start over, which costs one uneven round.

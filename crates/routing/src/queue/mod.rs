@@ -14,6 +14,7 @@
 //! cancelled.
 
 mod candidate_queue;
+mod candidate_queues;
 mod candidate_set;
 mod entry;
 mod gate;
@@ -22,18 +23,12 @@ mod pick;
 mod request;
 mod settings;
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    hash::RandomState,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, hash::RandomState, sync::Arc, time::Duration};
 
-use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target};
 
-use self::candidate_queue::CandidateQueue;
 pub use self::settings::{QueueSettings, WaitBudget, WaitReason};
+use self::{candidate_queue::CandidateQueue, candidate_queues::CandidateQueues};
 pub(crate) use self::{
     candidate_set::{CandidateSet, CandidateSets, fingerprint, shared},
     entry::{QueueEntry, WaitTerms},
@@ -54,17 +49,10 @@ const MOVE_TIME: Duration = Duration::from_millis(250);
 pub(crate) struct WaitQueue {
     /// Ordered, because a hash table that grows moves all entries under the lock.
     requests: BTreeMap<Ticket, QueuedRequest>,
-    queues: HashMap<QueueId, CandidateQueue, FixedState>,
-    by_targets: HashMap<Arc<[Target]>, QueueId, FixedState>,
-    by_target: HashMap<Target, Vec<QueueId>, FixedState>,
-    /// When the next pass of each queue is due.
-    looks: BTreeSet<(Moment, QueueId)>,
-    /// When the first request of each queue is due.
-    due: BTreeSet<(Moment, QueueId)>,
+    queues: CandidateQueues,
     sets: CandidateSets,
     bytes: u64,
     tickets: u64,
-    ids: u64,
 }
 
 impl WaitQueue {
@@ -119,7 +107,12 @@ impl WaitQueue {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         let key = terms.waiting_key(settings.ageing);
-        let queue = self.queue_of(now, gate, &job.set.targets, winner.is_none().then_some(now));
+        let queue = self.queues.queue_of(
+            now,
+            gate,
+            &job.pool.set.targets,
+            winner.is_none().then_some(now),
+        );
         self.enter(
             ticket,
             QueuedRequest {
@@ -132,12 +125,13 @@ impl WaitQueue {
             },
         );
         if let Some(winner) = winner {
-            self.change(queue, |queue| match gate.is_open(now, winner, queue) {
-                // A request inserted before the cursor is tried next as well.
-                true if queue.offers(winner) => {}
-                true => queue.open(now, winner),
-                false => queue.open_at(winner, gate.opens_at(now, winner, queue)),
-            });
+            self.queues
+                .change(queue, |queue| match gate.is_open(now, winner, queue) {
+                    // A request inserted before the cursor is tried next as well.
+                    true if queue.offers(winner) => {}
+                    true => queue.open(now, winner),
+                    false => queue.open_at(winner, gate.opens_at(now, winner, queue)),
+                });
         }
         Some(ticket)
     }
@@ -155,22 +149,22 @@ impl WaitQueue {
         let Some(mut request) = self.remove(ticket) else {
             return false;
         };
-        let before = Arc::clone(&request.job.set.targets);
+        let before = Arc::clone(&request.job.pool.set.targets);
         request.bytes = request
             .bytes
             .saturating_sub(request.job.own_bytes())
             .saturating_add(job.own_bytes());
-        let targets = Arc::clone(&job.set.targets);
-        let all_moved = !self.queues.contains_key(&request.queue);
+        let targets = Arc::clone(&job.pool.set.targets);
+        let all_moved = self.queues.get(request.queue).is_none();
         let offered = if all_moved { now } else { now + MOVE_TIME };
-        let queue = self.queue_of(now, gate, &targets, Some(offered));
+        let queue = self.queues.queue_of(now, gate, &targets, Some(offered));
         (request.job, request.minds_backlog, request.queue) = (Arc::new(job), minds_backlog, queue);
         request.terms.until = until;
         self.enter(ticket, request);
         let added = targets
             .iter()
             .filter(|target| before.binary_search(target).is_err());
-        self.change(queue, |queue| {
+        self.queues.change(queue, |queue| {
             for target in added {
                 if gate.is_open(now, *target, queue) && (all_moved || !queue.offers(*target)) {
                     queue.open(offered, *target);
@@ -188,14 +182,9 @@ impl WaitQueue {
             .bytes
             .saturating_sub(request.bytes)
             .saturating_sub(lists);
-        self.change(request.queue, |queue| queue.remove(ticket, &request));
-        if self
-            .queues
-            .get(&request.queue)
-            .is_some_and(|queue| queue.len() == 0)
-        {
-            self.drop_queue(request.queue);
-        }
+        self.queues
+            .change(request.queue, |queue| queue.remove(ticket, &request));
+        self.queues.drop_if_empty(request.queue);
         Some(request)
     }
 
@@ -209,7 +198,7 @@ impl WaitQueue {
         if before != key {
             request.key = key;
             // No scheduled time of the queue changes.
-            if let Some(queue) = self.queues.get_mut(&request.queue) {
+            if let Some(queue) = self.queues.get_mut(request.queue) {
                 queue.reposition(ticket, Some(before), key);
             }
         }
@@ -220,14 +209,16 @@ impl WaitQueue {
     pub(crate) fn cannot_be_bound(&mut self, ticket: Ticket) {
         if let Some(request) = self.requests.get(&ticket) {
             let until = request.terms.until;
-            self.change(request.queue, |queue| queue.cannot_be_bound(ticket, until));
+            self.queues
+                .change(request.queue, |queue| queue.cannot_be_bound(ticket, until));
         }
     }
 
     /// Records that a request that could be bound to `target` was not, because enough were.
     pub(crate) fn offer_again(&mut self, now: Moment, ticket: Ticket, target: Target) {
         if let Some(id) = self.requests.get(&ticket).map(|request| request.queue) {
-            self.change(id, |queue| queue.offer_again(now, target));
+            self.queues
+                .change(id, |queue| queue.offer_again(now, target));
         }
     }
 
@@ -249,8 +240,8 @@ impl WaitQueue {
         gate: TargetGate<'_>,
         minds: impl Fn(&CandidateQueue) -> bool,
     ) {
-        for id in self.queues_with(target) {
-            self.change(id, |queue| {
+        for id in self.queues.ids_with(target) {
+            self.queues.change(id, |queue| {
                 if !minds(queue) {
                     return;
                 }
@@ -265,8 +256,8 @@ impl WaitQueue {
 
     /// Records that `target` was given a request.
     pub(crate) fn target_taken(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
-        for id in self.queues_with(target) {
-            self.change(id, |queue| {
+        for id in self.queues.ids_with(target) {
+            self.queues.change(id, |queue| {
                 if !gate.is_open(now, target, queue) {
                     queue.open_at(target, gate.opens_at(now, target, queue));
                 }
@@ -277,53 +268,12 @@ impl WaitQueue {
     /// Returns whether a request that could begin on `target` would overtake a queued one that may
     /// be first.
     pub(crate) fn is_contended(&self, target: Target, now: Moment) -> bool {
-        let queues = self.by_target.get(&target).into_iter().flatten();
-        queues
-            .filter_map(|id| self.queues.get(id))
-            .any(|queue| queue.is_contended(target, now))
+        self.queues.is_contended(target, now)
     }
 
     /// Returns when the next work is due; at once if that is not after now.
     pub(crate) fn next_work(&self) -> Option<Moment> {
-        let firsts = [self.looks.first(), self.due.first()];
-        firsts
-            .into_iter()
-            .flatten()
-            .map(|(moment, _)| *moment)
-            .min()
-    }
-
-    fn queues_with(&self, target: Target) -> Vec<QueueId> {
-        self.by_target.get(&target).cloned().unwrap_or_default()
-    }
-
-    /// Returns the queue of these targets. A new queue offers every target that is open at
-    /// `offers_all` to its requests.
-    fn queue_of(
-        &mut self,
-        now: Moment,
-        gate: TargetGate<'_>,
-        targets: &Arc<[Target]>,
-        offers_all: Option<Moment>,
-    ) -> QueueId {
-        if let Some(id) = self.by_targets.get(targets) {
-            return *id;
-        }
-        self.ids += 1;
-        let id = QueueId(self.ids);
-        self.by_targets.insert(Arc::clone(targets), id);
-        for target in targets.iter() {
-            self.by_target.entry(*target).or_default().push(id);
-        }
-        self.queues
-            .insert(id, CandidateQueue::new(Arc::clone(targets)));
-        self.change(id, |queue| {
-            queue.end_pass(now, &gate);
-            if let Some(then) = offers_all {
-                queue.open_all(then);
-            }
-        });
-        id
+        self.queues.next_work()
     }
 
     fn enter(&mut self, ticket: Ticket, request: QueuedRequest) {
@@ -332,44 +282,8 @@ impl WaitQueue {
             .bytes
             .saturating_add(request.bytes)
             .saturating_add(lists);
-        self.change(request.queue, |queue| queue.insert(ticket, &request));
+        self.queues
+            .change(request.queue, |queue| queue.insert(ticket, &request));
         self.requests.insert(ticket, request);
-    }
-
-    fn drop_queue(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.remove(&id) else {
-            return;
-        };
-        self.by_targets.remove(&queue.targets);
-        for target in queue.targets.iter() {
-            if let Some(ids) = self.by_target.get_mut(target) {
-                ids.retain(|other| *other != id);
-                if ids.is_empty() {
-                    self.by_target.remove(target);
-                }
-            }
-        }
-        queue.look_at.map(|at| self.looks.remove(&(at, id)));
-        queue.first_due().map(|due| self.due.remove(&(due, id)));
-    }
-
-    /// Changes a queue and updates its scheduled times.
-    fn change<T: Default>(&mut self, id: QueueId, act: impl FnOnce(&mut CandidateQueue) -> T) -> T {
-        let Some(queue) = self.queues.get_mut(&id) else {
-            return T::default();
-        };
-        let before = (queue.look_at, queue.first_due());
-        let result = act(queue);
-        let after = (queue.look_at, queue.first_due());
-        for (moments, before, after) in [
-            (&mut self.looks, before.0, after.0),
-            (&mut self.due, before.1, after.1),
-        ] {
-            if before != after {
-                before.map(|moment| moments.remove(&(moment, id)));
-                after.map(|moment| moments.insert((moment, id)));
-            }
-        }
-        result
     }
 }

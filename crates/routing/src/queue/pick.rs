@@ -80,13 +80,8 @@ impl WaitQueue {
     fn pick_overdue(&self, now: Moment, most: usize, picks: &mut PickList) {
         let half = picks.left / 2;
         // The first request of a queue beyond these is due later than the first of each of them.
-        let queues = self
-            .due
-            .iter()
-            .take_while(|(until, _)| *until <= now)
-            .take(most);
+        let queues = self.queues.overdue(now).take(most);
         let mut overdue: Vec<(Moment, Ticket)> = queues
-            .filter_map(|(_, id)| self.queues.get(id))
             .flat_map(|queue| queue.overdue(now).take(most))
             .collect();
         overdue.sort_unstable();
@@ -94,7 +89,7 @@ impl WaitQueue {
             let Some(request) = self.requests.get(&ticket) else {
                 continue;
             };
-            let candidates = request.job.set.candidates.len();
+            let candidates = request.job.pool.set.candidates.len();
             if !picks.fits(half + candidates) {
                 break;
             }
@@ -116,16 +111,10 @@ impl WaitQueue {
         budget: ReleaseBudget,
         picks: &mut PickList,
     ) {
-        let ids: Vec<QueueId> = self
-            .looks
-            .iter()
-            .take_while(|(at, _)| *at <= now)
-            .take(budget.queues)
-            .map(|(_, id)| *id)
-            .collect();
+        let ids: Vec<QueueId> = self.queues.due_for_pass(now).take(budget.queues).collect();
         let mut gates = budget.gates;
         for (place, id) in ids.iter().enumerate() {
-            let Some(targets) = self.queues.get(id).map(|queue| queue.targets.len().max(1)) else {
+            let Some(targets) = self.queues.get(*id).map(|queue| queue.targets.len().max(1)) else {
                 continue;
             };
             if !picks.fits(targets) || (place > 0 && gates < targets) {
@@ -169,7 +158,7 @@ impl WaitQueue {
         gate: TargetGate<'_>,
         share: usize,
     ) -> (Vec<Ticket>, Vec<Ticket>) {
-        let (next, stale) = self.change(id, |queue| {
+        let (next, stale) = self.queues.change(id, |queue| {
             if !queue.start_or_resume_pass(now, &gate) {
                 return (Vec::new(), Vec::new());
             }

@@ -6,8 +6,8 @@ use kv_blocks::PromptBlocks;
 
 use super::{CandidateSet, OrderKey, OrderTerms};
 use crate::{
-    Affinity, Job, NoStopwatch, Overrides, Pin, Policy, PrefillPool, PrefixHolder, ReplyMode,
-    ReservationId, SessionKeys, Ticket,
+    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, Pin, Policy,
+    PrefillPool, PrefixHolder, ReservationId, SessionKeys, TargetPool, Ticket,
 };
 
 /// Bytes of each request besides its own allocations: its entries in the queue's maps.
@@ -37,101 +37,138 @@ pub(crate) struct QueuedRequest {
 /// A job without a caller.
 #[derive(Debug)]
 pub(crate) struct QueuedJob {
-    pub(crate) policy: Option<Policy>,
-    pub(crate) pin: Option<Pin>,
-    blocks: Option<Arc<PromptBlocks>>,
-    affinity: Affinity,
-    session: Option<Arc<SessionKeys>>,
-    prefix_holders: Option<Vec<PrefixHolder>>,
-    prompt_tokens: u32,
-    expected_output_tokens: Option<u32>,
-    answer: ReplyMode,
-    pub(crate) busy_threshold: Option<f64>,
-    pub(crate) set: Arc<CandidateSet>,
-    prefill: Option<QueuedPool>,
-    random: u64,
+    pub(crate) pool: QueuedPool,
+    prefill: Option<QueuedPrefill>,
+    pin: Option<Pin>,
+    prompt: QueuedPrompt,
+    affinity: QueuedAffinity,
+    reply: ExpectedReply,
     overrides: Overrides,
+    pub(crate) busy_threshold: Option<f64>,
+    random: u64,
+}
+
+/// The targets of a job without a caller.
+#[derive(Debug)]
+pub(crate) struct QueuedPool {
+    pub(crate) set: Arc<CandidateSet>,
+    policy: Option<Policy>,
 }
 
 /// The prefill pool of a job without a caller.
 #[derive(Debug)]
-struct QueuedPool {
-    set: Arc<CandidateSet>,
-    policy: Option<Policy>,
+struct QueuedPrefill {
+    pool: QueuedPool,
     uncached_token_threshold: u32,
 }
 
+/// The prompt of a job without a caller.
+#[derive(Debug)]
+struct QueuedPrompt {
+    blocks: Option<Arc<PromptBlocks>>,
+    tokens: u32,
+}
+
+/// The affinity of a job without a caller.
+#[derive(Debug)]
+struct QueuedAffinity {
+    keys: Affinity,
+    session: Option<Arc<SessionKeys>>,
+    prefix_holders: Option<Vec<PrefixHolder>>,
+}
+
+impl QueuedPool {
+    fn targets(&self) -> TargetPool<'_> {
+        TargetPool {
+            candidates: &self.set.candidates,
+            excluded: &self.set.excluded,
+            policy: self.policy,
+        }
+    }
+}
+
 impl QueuedJob {
-    /// Creates a job; `set` and `pool` are the candidate lists of the job and of its prefill pool.
+    /// Creates a job; `set` and `prefill_set` are the candidate lists of the job and of its prefill
+    /// pool.
     pub(crate) fn new(
         job: &Job<'_>,
         set: Arc<CandidateSet>,
-        pool: Option<Arc<CandidateSet>>,
+        prefill_set: Option<Arc<CandidateSet>>,
     ) -> Self {
+        let prefill = job.prefill.zip(prefill_set);
         Self {
-            policy: job.policy,
-            pin: job.pin,
-            blocks: job.blocks.cloned(),
-            affinity: job.affinity,
-            session: job.session.cloned(),
-            prefix_holders: job.prefix_holders.map(<[_]>::to_vec),
-            prompt_tokens: job.prompt_tokens,
-            expected_output_tokens: job.expected_output_tokens,
-            answer: job.answer,
-            busy_threshold: job.busy_threshold,
-            set,
-            prefill: job.prefill.zip(pool).map(|(prefill, set)| QueuedPool {
+            pool: QueuedPool {
                 set,
-                policy: prefill.policy,
+                policy: job.targets.policy,
+            },
+            prefill: prefill.map(|(prefill, set)| QueuedPrefill {
+                pool: QueuedPool {
+                    set,
+                    policy: prefill.targets.policy,
+                },
                 uncached_token_threshold: prefill.uncached_token_threshold,
             }),
-            random: job.random,
+            pin: job.pin,
+            prompt: QueuedPrompt {
+                blocks: job.prompt.blocks.cloned(),
+                tokens: job.prompt.tokens,
+            },
+            affinity: QueuedAffinity {
+                keys: job.affinity.keys,
+                session: job.affinity.session.cloned(),
+                prefix_holders: job.affinity.prefix_holders.map(<[_]>::to_vec),
+            },
+            reply: job.reply,
             overrides: job.overrides,
+            busy_threshold: job.busy_threshold,
+            random: job.random,
         }
     }
 
     /// Returns the original job, without a wait budget.
     pub(crate) fn job(&self) -> Job<'_> {
         Job {
-            policy: self.policy,
-            pin: self.pin,
-            blocks: self.blocks.as_ref(),
-            affinity: self.affinity,
-            session: self.session.as_ref(),
-            prefix_holders: self.prefix_holders.as_deref(),
-            prompt_tokens: self.prompt_tokens,
-            expected_output_tokens: self.expected_output_tokens,
-            answer: self.answer,
-            wait_budget: None,
-            busy_threshold: self.busy_threshold,
-            candidates: &self.set.candidates,
-            excluded: &self.set.excluded,
-            prefill: self.prefill.as_ref().map(|pool| PrefillPool {
-                candidates: &pool.set.candidates,
-                excluded: &pool.set.excluded,
-                policy: pool.policy,
-                uncached_token_threshold: pool.uncached_token_threshold,
+            targets: self.pool.targets(),
+            prefill: self.prefill.as_ref().map(|prefill| PrefillPool {
+                targets: prefill.pool.targets(),
+                uncached_token_threshold: prefill.uncached_token_threshold,
             }),
-            random: self.random,
+            pin: self.pin,
+            prompt: JobPrompt {
+                blocks: self.prompt.blocks.as_ref(),
+                tokens: self.prompt.tokens,
+            },
+            affinity: JobAffinity {
+                keys: self.affinity.keys,
+                session: self.affinity.session.as_ref(),
+                prefix_holders: self.affinity.prefix_holders.as_deref(),
+            },
+            reply: self.reply,
             overrides: self.overrides,
+            busy_threshold: self.busy_threshold,
+            wait_budget: None,
+            random: self.random,
             stopwatch: &NoStopwatch,
         }
     }
 
     /// Returns its candidate lists.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &Arc<CandidateSet>> {
-        [Some(&self.set), self.prefill.as_ref().map(|pool| &pool.set)]
-            .into_iter()
-            .flatten()
+        let pools = [
+            Some(&self.pool),
+            self.prefill.as_ref().map(|prefill| &prefill.pool),
+        ];
+        pools.into_iter().flatten().map(|pool| &pool.set)
     }
 
     /// Returns the bytes of everything but the lists, which may be shared.
     pub(crate) fn own_bytes(&self) -> u64 {
         let holders = self
+            .affinity
             .prefix_holders
             .as_ref()
             .map_or(0, |holders| holders.capacity() * size_of::<PrefixHolder>());
-        let session = if self.session.is_some() {
+        let session = if self.affinity.session.is_some() {
             SESSION_BYTES
         } else {
             0
@@ -139,6 +176,7 @@ impl QueuedJob {
         let fixed =
             size_of::<QueuedRequest>() + size_of::<Self>() + size_of::<ReservationId>() + ROWS;
         let tokens = self
+            .prompt
             .blocks
             .as_ref()
             .map_or(0, |blocks| u64::from(blocks.token_count()));

@@ -20,18 +20,18 @@ impl Serialize for Receipt {
 
 impl<'a> From<&'a Receipt> for api::Receipt<'a> {
     fn from(receipt: &'a Receipt) -> Self {
-        let decision = receipt.decision();
+        let (request, decision) = (&receipt.request, receipt.decision());
         Self {
             schema: "warmroute.receipt/1".into(),
             id: receipt.id.to_string(),
             at: rfc3339(receipt.at_unix_ms),
-            request_id: (&*receipt.request_id).into(),
-            tenant: (&*receipt.tenant).into(),
+            request_id: (&*request.id).into(),
+            tenant: (&*request.tenant).into(),
             dry_run: receipt.dry_run,
-            route: receipt.route.into(),
-            model: (&*receipt.model).into(),
-            served_model: receipt.served_model.as_deref().map(Cow::from),
-            lora: receipt.lora.as_deref().map(Cow::from),
+            route: request.route.into(),
+            model: (&*request.model).into(),
+            served_model: request.served_model.as_deref().map(Cow::from),
+            lora: request.lora.as_deref().map(Cow::from),
             session: decision
                 .and_then(|decision| decision.session)
                 .map(|session| format!("{:016x}", session.id)),
@@ -39,17 +39,21 @@ impl<'a> From<&'a Receipt> for api::Receipt<'a> {
                 name: (&*cluster.name).into(),
                 similarity: cluster.similarity,
             }),
-            stream: receipt.stream,
-            priority: receipt.priority,
+            stream: request.stream,
+            priority: request.priority,
             policy: receipt.policy().as_str().into(),
             method: receipt.method().as_str().into(),
             prompt: prompt(receipt, decision),
             candidates: decision.map_or_else(Vec::new, candidates),
             candidates_total: decision.map_or(0, |decision| decision.candidates_total),
             excluded: receipt.excluded().iter().map(excluded).collect(),
-            winner: decision.map(|decision| target(decision.winner, Some(&decision.winner_name))),
+            winner: decision
+                .map(|decision| &decision.winner)
+                .map(|winner| target(winner.target, Some(&winner.name))),
             runner_up: decision.and_then(runner_up),
-            regret_ms: decision.and_then(|decision| decision.regret_ms),
+            regret_ms: decision
+                .and_then(|decision| decision.runner_up)
+                .and_then(|runner_up| runner_up.regret_ms),
             prefill: decision
                 .and_then(|decision| decision.prefill.as_ref())
                 .map(prefill_leg),
@@ -74,8 +78,8 @@ fn prompt<'a>(receipt: &Receipt, decision: Option<&Decision>) -> api::Prompt<'a>
         source: receipt.prompt.source.as_str().into(),
         exact: receipt.prompt.source.is_exact(),
         tokens: receipt.prompt.tokens,
-        blocks: decision.map(|decision| decision.prompt_blocks),
-        block_size: decision.map(|decision| decision.block_size),
+        blocks: decision.map(|decision| decision.winner.prompt_blocks),
+        block_size: decision.map(|decision| decision.winner.block_size),
         new_tokens: receipt.prompt.new_tokens,
     }
 }
@@ -88,7 +92,7 @@ fn target(target: Target, name: Option<&str>) -> api::TargetName<'_> {
 }
 
 fn runner_up(decision: &Decision) -> Option<api::TargetName<'_>> {
-    let runner_up = decision.runner_up?;
+    let runner_up = decision.runner_up?.target;
     let mut rows = decision.candidates.iter();
     let row = rows.find(|row| row.target == runner_up);
     Some(target(runner_up, row.map(|row| &*row.name)))
@@ -96,7 +100,7 @@ fn runner_up(decision: &Decision) -> Option<api::TargetName<'_>> {
 
 fn reserved(decision: Option<&Decision>) -> api::ReservedLoad {
     let reserved = decision
-        .map(|decision| decision.reserved)
+        .map(|decision| decision.winner.reserved)
         .unwrap_or_default();
     api::ReservedLoad {
         prefill_tokens: reserved.prefill_tokens,
@@ -191,7 +195,7 @@ fn outcome<'a>(
     };
     let predicted = decision
         .filter(own)
-        .map(|decision| i64::from(decision.predicted_cached_tokens));
+        .map(|decision| i64::from(decision.winner.predicted_cached_tokens));
     api::RequestOutcome {
         kind: outcome.kind.as_str().into(),
         status: outcome.status,

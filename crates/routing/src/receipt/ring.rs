@@ -54,7 +54,7 @@ impl ReceiptFilter {
             && self
                 .tenant
                 .as_ref()
-                .is_none_or(|tenant| receipt.tenant == *tenant)
+                .is_none_or(|tenant| receipt.request.tenant == *tenant)
             && self.policy.is_none_or(|policy| receipt.policy() == policy)
     }
 }
@@ -194,7 +194,7 @@ fn size(receipt: &Receipt) -> usize {
         + size_of::<Receipt>()
         + rows
         + excluded
-        + receipt.request_id.len()
+        + receipt.request.id.len()
         + attempts
         + receipt.rewrites.capacity() * size_of::<&str>()
 }

@@ -74,7 +74,7 @@ fn block_based_policies_report_the_same_from_the_block_index() {
             .preview(NOW, &ask(prompt))
             .expect("a target is eligible");
         assert_eq!(
-            (&*warm.winner_name, warm.cache_use),
+            (&*warm.winner.name, warm.cache_use),
             ("w2", Some(CacheUse::Decided { overlap: 0.8 })),
             "{policy:?}"
         );

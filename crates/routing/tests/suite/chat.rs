@@ -220,7 +220,7 @@ impl ChatSimulation {
         self.figures.prompt_tokens += tokens.len() as u64;
         self.figures.hit_tokens += hit_tokens as u64;
         self.figures.predicted_exactly +=
-            u32::from(plan.decision.predicted_cached_tokens as usize == hit_tokens);
+            u32::from(plan.decision.winner.predicted_cached_tokens as usize == hit_tokens);
         self.figures.per_worker[worker as usize - 1] += 1;
         let request = TurnRequest {
             person,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use contract_id::contract;
 use kv_blocks::{Moment, Tier};
-use routing::{Decision, Method, Policy, PrefixHolder, RoutingSettings};
+use routing::{Decision, Method, Policy, PrefixHolder, PrefixRoutingSection, RoutingSettings};
 
 use crate::fleet::{TestFleet, TestRequest, ask, at_ms, tokens, with_prefix};
 
@@ -90,7 +90,7 @@ fn the_score_combines_cache_load_and_health_and_the_receipt_shows_it() {
         );
     }
     assert_eq!(
-        (&*decision.winner_name, decision.method, decision.label),
+        (&*decision.winner.name, decision.method, decision.label),
         ("w2", Method::Policy, Some("kv_aware"))
     );
     let winner = decision.winning().expect("it is kept");
@@ -141,12 +141,12 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
             (decision.method, decision.label),
             (Method::Policy, Some("prefix_hash"))
         );
-        assert_eq!(decision.winner_name, decided(&ring, ask).winner_name);
+        assert_eq!(decision.winner.name, decided(&ring, ask).winner.name);
     }
     assert_eq!(decided(&continuum, &keyless).method, Method::Fallback);
     let decision = decided(&continuum, &enough);
     assert_eq!(
-        (&*decision.winner_name, decision.label),
+        (&*decision.winner.name, decision.label),
         ("w1", Some("kv_aware"))
     );
     // Without the ring the score decides, or the fallback.
@@ -154,7 +154,7 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
         4,
         RoutingSettings {
             policy: Policy::Continuum,
-            continuum_ring: false,
+            prefix_routing: PrefixRoutingSection::default(),
             ..RoutingSettings::default()
         },
     );
@@ -165,13 +165,13 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
         affinity: with_prefix(99).affinity,
         ..ask(tokens(3, 10))
     };
-    let owner: u32 = decided(&ring, &ring_only).winner_name[1..]
+    let owner: u32 = decided(&ring, &ring_only).winner.name[1..]
         .parse()
         .expect("a number");
     continuum.stored(owner % 4 + 1, &tokens(3, 10), Tier::Device);
     assert_eq!(
-        decided(&continuum, &ring_only).winner_name,
-        decided(&ring, &ring_only).winner_name
+        decided(&continuum, &ring_only).winner.name,
+        decided(&ring, &ring_only).winner.name
     );
 }
 
@@ -193,7 +193,7 @@ fn without_prefix_streams_the_block_index_provides_the_overlap() {
         "{}",
         score(&decision, "w3")
     );
-    assert_eq!(&*decision.winner_name, "w3");
+    assert_eq!(&*decision.winner.name, "w3");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn the_health_of_a_removed_worker_is_dropped() {
         },
     );
     fleet.router.failed(NOW, lost.reservation);
-    assert_eq!(&*decided(&fleet, &of).winner_name, "w2");
+    assert_eq!(&*decided(&fleet, &of).winner.name, "w2");
     fleet.router.forget(kv_blocks::WorkerId(1));
     let decision = decided(&fleet, &of);
     assert!((score(&decision, "w1") - score(&decision, "w2")).abs() < 1e-9);

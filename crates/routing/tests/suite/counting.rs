@@ -52,10 +52,11 @@ fn power_of_two_picks_the_less_loaded_of_two_drawn_targets() {
                 },
             )
             .expect("all are free");
-        counts[decision.winner.worker.0 as usize] += 1;
+        counts[decision.winner.target.worker.0 as usize] += 1;
         let in_flight = |target| fleet.router.load(target).in_flight;
         assert!(
-            in_flight(decision.winner) < in_flight(decision.runner_up.expect("two were drawn"))
+            in_flight(decision.winner.target)
+                < in_flight(decision.runner_up.expect("two were drawn").target)
         );
     }
     // Six pairs: the least loaded is in three, the next in two more, the most loaded wins none.
@@ -81,6 +82,7 @@ fn power_of_two_uses_every_idle_target() {
             )
             .expect("free")
             .winner
+            .target
             .worker
             .0 as usize] += 1;
     }
@@ -196,7 +198,10 @@ fn least_latency_picks_the_worker_with_the_lowest_ttft() {
         .preview(at_ms(1000), &ask(Vec::new()))
         .expect("all are free");
     assert_eq!(
-        (decision.winner, decision.runner_up),
+        (
+            decision.winner.target,
+            decision.runner_up.map(|other| other.target)
+        ),
         (target(2), Some(target(3)))
     );
     assert_eq!(decision.cost_unit, CostUnit::Ms);
@@ -249,14 +254,16 @@ fn least_latency_forgets_a_worker_after_a_minute() {
         fleet
             .preview(at_ms(64_000), &ask(Vec::new()))
             .expect("free")
-            .winner,
+            .winner
+            .target,
         target(1)
     );
     assert_eq!(
         fleet
             .preview(at_ms(65_000), &ask(Vec::new()))
             .expect("free")
-            .winner,
+            .winner
+            .target,
         target(2)
     );
     fleet.router.forget(WorkerId(1));
@@ -264,7 +271,7 @@ fn least_latency_forgets_a_worker_after_a_minute() {
         .preview(at_ms(64_000), &ask(Vec::new()))
         .expect("free");
     assert_eq!(
-        decision.winner,
+        decision.winner.target,
         target(1),
         "a forgotten worker is unknown again"
     );
@@ -318,7 +325,10 @@ fn cache_aware_follows_a_match_of_more_than_three_tenths_of_the_prompt() {
         .preview(NOW, &ask(tokens(1, 10)))
         .expect("all are free");
     assert_eq!(
-        (decision.winner, decision.runner_up),
+        (
+            decision.winner.target,
+            decision.runner_up.map(|other| other.target)
+        ),
         (target(3), Some(target(2)))
     );
     assert!((decision.candidates[0].cost - 0.6).abs() < 1e-9);
@@ -359,7 +369,7 @@ fn cache_aware_balances_load_that_is_uneven_in_difference_and_ratio() {
             .preview(NOW, &ask(tokens(1, 10)))
             .expect("all are free");
         (
-            decision.winner.worker.0,
+            decision.winner.target.worker.0,
             decision.candidates[0].terms.get("uneven"),
         )
     };

@@ -90,7 +90,11 @@ fn a_pin_overrides_every_cost_and_the_others_carry_the_reason() {
         )
         .decision;
     assert_eq!(
-        (decision.winner, decision.method, decision.candidates_total),
+        (
+            decision.winner.target,
+            decision.method,
+            decision.candidates_total
+        ),
         (target(3), Method::Pinned, 1)
     );
     let reasons: Vec<_> = decision
@@ -133,7 +137,7 @@ fn a_single_candidate_is_recorded_as_the_only_one() {
         let fleet = TestFleet::with(1, policy);
         let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
         assert_eq!(decision.method, Method::OnlyCandidate);
-        assert_eq!((decision.runner_up, decision.regret_ms), (None, None));
+        assert_eq!(decision.runner_up, None);
     }
 }
 
@@ -153,14 +157,15 @@ fn the_last_token_is_never_predicted_as_cached() {
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     // Exactly ten blocks: the engine computes the last block again for the logits.
     let exact = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
-    assert_eq!(exact.predicted_cached_tokens, 9 * BLOCK);
-    assert_eq!(exact.reserved.prefill_tokens, BLOCK);
+    assert_eq!(exact.winner.predicted_cached_tokens, 9 * BLOCK);
+    assert_eq!(exact.winner.reserved.prefill_tokens, BLOCK);
     let mut longer = tokens(1, 10);
     longer.push(5);
     assert_eq!(
         fleet
             .plan(NOW, &ask(longer))
             .decision
+            .winner
             .predicted_cached_tokens,
         10 * BLOCK
     );
@@ -171,7 +176,7 @@ fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
     let mut fleet = TestFleet::with(2, Policy::KvAware);
     fleet.stored(1, &tokens(1, 10), Tier::Remote);
     let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
-    assert_eq!(decision.predicted_cached_tokens, 0);
+    assert_eq!(decision.winner.predicted_cached_tokens, 0);
     fleet.candidates[0].tiers = Tiers::ALL;
     let fleet = TestFleet {
         candidates: fleet.candidates,
@@ -180,7 +185,10 @@ fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
     fleet.stored(1, &tokens(1, 10), Tier::Remote);
     let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
     assert_eq!(
-        (decision.winner, decision.predicted_cached_tokens),
+        (
+            decision.winner.target,
+            decision.winner.predicted_cached_tokens
+        ),
         (target(1), 9 * BLOCK)
     );
 }
@@ -195,8 +203,8 @@ fn announced_blocks_of_an_untrusted_target_are_reported_beside_the_credited_ones
             .preview(NOW, &ask(tokens(topic, 10)))
             .expect("one worker is free");
         (
-            decision.predicted_cached_tokens,
-            decision.announced_cached_tokens,
+            decision.winner.predicted_cached_tokens,
+            decision.winner.announced_cached_tokens,
         )
     };
     assert_eq!(
@@ -225,6 +233,7 @@ fn adapters_and_salts_do_not_share_cached_blocks() {
         fleet
             .plan(NOW, &ask(tokens(1, 10)))
             .decision
+            .winner
             .predicted_cached_tokens,
         0
     );
@@ -234,23 +243,12 @@ fn adapters_and_salts_do_not_share_cached_blocks() {
 fn an_unknown_prompt_still_gets_a_target() {
     let fleet = TestFleet::with(2, Policy::Warm);
     let blind = routing::Job {
-        policy: None,
-        pin: None,
-        blocks: None,
-        affinity: routing::Affinity::default(),
-        session: None,
-        prefix_holders: None,
-        prompt_tokens: 0,
-        expected_output_tokens: None,
-        answer: routing::ReplyMode::Streamed,
-        wait_budget: None,
-        busy_threshold: None,
-        candidates: &fleet.candidates,
-        excluded: &[],
-        prefill: None,
+        targets: routing::TargetPool {
+            candidates: &fleet.candidates,
+            ..routing::TargetPool::default()
+        },
         random: 3,
-        overrides: Overrides::default(),
-        stopwatch: &routing::NoStopwatch,
+        ..routing::Job::default()
     };
     assert!(matches!(
         fleet.router.decide(NOW, &blind),
@@ -291,8 +289,9 @@ fn a_decision_keeps_the_most_relevant_candidates() {
             .any(|row| row.target == target(30)),
         "the warmest is kept, whatever its rank"
     );
-    assert_eq!(decision.candidates[0].target, decision.winner);
-    assert_eq!(Some(decision.candidates[1].target), decision.runner_up);
+    assert_eq!(decision.candidates[0].target, decision.winner.target);
+    let runner_up = decision.runner_up.expect("there are others");
+    assert_eq!(decision.candidates[1].target, runner_up.target);
     assert!(
         decision
             .candidates

@@ -6,7 +6,7 @@ use contract_id::contract;
 use kv_blocks::{Moment, Tier, WorkerId};
 use routing::{
     CostUnit, Decision, DynamoSettings, Overrides, Pin, Plan, Policy, ReservationId,
-    RoutingSettings, ScoredCandidate,
+    RoutingSection, RoutingSettings, RunnerUp, ScoredCandidate,
 };
 
 use crate::fleet::{BLOCK, TestFleet, TestRequest, ask, target, tokens};
@@ -73,12 +73,15 @@ fn the_worked_example_costs_18_10_and_11_and_the_second_worker_wins() {
     assert_eq!(figures(&decision, 2), (5.0, 5.0, 10.0));
     assert_eq!(figures(&decision, 3), (2.0, 9.0, 11.0));
     assert_eq!(
-        (decision.winner, decision.runner_up),
-        (target(2), Some(target(3)))
+        (decision.winner.target, decision.cost_unit),
+        (target(2), CostUnit::Blocks)
     );
     assert_eq!(
-        (decision.cost_unit, decision.regret_ms),
-        (CostUnit::Blocks, None)
+        decision.runner_up,
+        Some(RunnerUp {
+            target: target(3),
+            regret_ms: None
+        })
     );
 }
 
@@ -105,7 +108,10 @@ fn the_overlap_weight_multiplies_the_blocks_to_compute() {
     let costs: Vec<f64> = (1..=3).map(|worker| figures(&heavy, worker).2).collect();
     assert_eq!(costs, [26.0, 15.0, 13.0]);
     assert_eq!(
-        (heavy.winner, row(&heavy, 3).terms.get("overlap_weight")),
+        (
+            heavy.winner.target,
+            row(&heavy, 3).terms.get("overlap_weight")
+        ),
         (target(3), Some(2.0))
     );
     // The cost counts blocks of the candidate's own size, including fractions.
@@ -117,7 +123,10 @@ fn the_overlap_weight_multiplies_the_blocks_to_compute() {
 fn an_overlap_weight_of_zero_balances_active_blocks_regardless_of_caches() {
     let settings = RoutingSettings {
         policy: Policy::DynamoCost,
-        overlap_weight: 0.0,
+        section: RoutingSection {
+            overlap_weight: 0.0,
+            ..RoutingSection::default()
+        },
         ..RoutingSettings::default()
     };
     let fleet = TestFleet::new(2, settings);
@@ -127,7 +136,7 @@ fn an_overlap_weight_of_zero_balances_active_blocks_regardless_of_caches() {
     let decision = fleet.plan(NOW, &ask(prompt)).decision;
     assert_eq!(
         (
-            decision.winner,
+            decision.winner.target,
             row(&decision, 1).cost,
             row(&decision, 2).cost
         ),
@@ -142,7 +151,10 @@ fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_if_configured() {
     let costs = |dynamo: DynamoSettings| {
         let settings = RoutingSettings {
             policy: Policy::DynamoCost,
-            dynamo,
+            section: RoutingSection {
+                dynamo,
+                ..RoutingSection::default()
+            },
             ..RoutingSettings::default()
         };
         let fleet = TestFleet::new(3, settings);
@@ -197,7 +209,7 @@ fn blocks_of_a_shared_prefix_count_once_until_its_last_sequence_ends() {
         decision,
         ..
     } = fleet.plan(NOW, &ask(prompt.clone()));
-    assert_eq!(decision.reserved.decode_blocks, 2);
+    assert_eq!(decision.winner.reserved.decode_blocks, 2);
     generating(&fleet, 1, 9, 4);
     assert_eq!(decode(), 9.0);
     fleet.router.done(NOW, first);
@@ -212,14 +224,17 @@ fn blocks_of_a_shared_prefix_count_once_until_its_last_sequence_ends() {
 fn without_tracking_no_active_blocks_are_counted() {
     let settings = RoutingSettings {
         policy: Policy::DynamoCost,
-        track_active_blocks: false,
+        section: RoutingSection {
+            track_active_blocks: false,
+            ..RoutingSection::default()
+        },
         ..RoutingSettings::default()
     };
     let fleet = TestFleet::new(1, settings);
     generating(&fleet, 1, 2, 3);
     let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
     assert_eq!(figures(&decision, 1), (5.0, 0.0, 5.0));
-    assert_eq!(decision.reserved.decode_blocks, 0);
+    assert_eq!(decision.winner.reserved.decode_blocks, 0);
 }
 
 #[test]

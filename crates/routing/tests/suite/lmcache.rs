@@ -84,7 +84,7 @@ fn the_score_is_seven_tenths_cached_chunks_and_three_tenths_free_capacity() {
         assert!((score - expected).abs() < 1e-9, "{worker}: {score}");
     }
     assert_eq!(
-        (&*decision.winner_name, decision.method),
+        (&*decision.winner.name, decision.method),
         ("w1", Method::Policy)
     );
     assert_eq!(decision.label, Some("lmcache_occupancy"));
@@ -100,10 +100,10 @@ fn the_score_is_seven_tenths_cached_chunks_and_three_tenths_free_capacity() {
 #[contract("V29")]
 fn the_fullest_cache_wins_at_equal_load_and_not_under_much_more_load() {
     let fleet = usual(&[(Some(60), None), (Some(100), None)]);
-    assert_eq!(&*decided(&fleet).winner_name, "w2");
+    assert_eq!(&*decided(&fleet).winner.name, "w2");
     busy(&fleet, 2, 3);
     // 0.7 * 0.6 + 0.3 is more than 0.7.
-    assert_eq!(&*decided(&fleet).winner_name, "w1");
+    assert_eq!(&*decided(&fleet).winner.name, "w1");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn the_cache_weight_ranges_from_load_only_to_cache_only() {
             },
         );
         busy(&fleet, 2, 1);
-        assert_eq!(&*decided(&fleet).winner_name, winner, "at {cache_weight}");
+        assert_eq!(&*decided(&fleet).winner.name, winner, "at {cache_weight}");
     }
 }
 
@@ -129,7 +129,7 @@ fn a_worker_unknown_to_the_controller_scores_by_its_load_only() {
     let fleet = usual(&[(None, None), (Some(10), None)]);
     let decision = decided(&fleet);
     assert_eq!(
-        (&*decision.winner_name, decision.method),
+        (&*decision.winner.name, decision.method),
         ("w2", Method::Policy)
     );
     assert!((1.0 - row(&decision, "w1").cost - 0.3).abs() < 1e-9);
@@ -156,7 +156,7 @@ fn without_controller_data_the_fallback_decides_and_the_receipt_shows_it() {
         let decision = fleet
             .preview(NOW, &TestRequest { random, ..prompt() })
             .expect("a target is eligible");
-        assert_ne!(&*decision.winner_name, "w3");
+        assert_ne!(&*decision.winner.name, "w3");
     }
     let last = LmcacheSettings {
         fallback: Policy::LeastLoaded,
@@ -164,7 +164,7 @@ fn without_controller_data_the_fallback_decides_and_the_receipt_shows_it() {
     };
     let fleet = fleet_with(&[(None, None), (None, None)], last);
     busy(&fleet, 1, 1);
-    assert_eq!(&*decided(&fleet).winner_name, "w2");
+    assert_eq!(&*decided(&fleet).winner.name, "w2");
     // A policy that uses a key of the request, or this policy itself, cannot be the fallback.
     for fallback in [Policy::LmcacheAware, Policy::PrefixHash, Policy::Composite] {
         let fleet = fleet_with(
@@ -174,7 +174,7 @@ fn without_controller_data_the_fallback_decides_and_the_receipt_shows_it() {
                 ..LmcacheSettings::default()
             },
         );
-        assert_eq!(&*decided(&fleet).winner_name, "w1");
+        assert_eq!(&*decided(&fleet).winner.name, "w1");
     }
 }
 
@@ -205,7 +205,7 @@ fn the_largest_match_wins_regardless_of_occupancy_and_load() {
     busy(&fleet, 2, 8);
     let decision = decided(&fleet);
     assert_eq!(
-        (&*decision.winner_name, decision.method),
+        (&*decision.winner.name, decision.method),
         ("w2", Method::Policy)
     );
     assert_eq!(decision.label, Some("lmcache_prefix"));
@@ -228,7 +228,7 @@ fn the_largest_match_wins_regardless_of_occupancy_and_load() {
 fn equal_matches_go_to_the_fewest_in_flight() {
     let fleet = usual(&[(None, Some(96)), (None, Some(96))]);
     busy(&fleet, 1, 1);
-    assert_eq!(&*decided(&fleet).winner_name, "w2");
+    assert_eq!(&*decided(&fleet).winner.name, "w2");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn without_a_match_cache_occupancy_decides() {
     let fleet = usual(&[(Some(5), Some(0)), (Some(10), None)]);
     let decision = decided(&fleet);
     assert_eq!(
-        (&*decision.winner_name, decision.label),
+        (&*decision.winner.name, decision.label),
         ("w2", Some("lmcache_occupancy"))
     );
 }

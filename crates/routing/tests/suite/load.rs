@@ -3,8 +3,8 @@
 use kv_blocks::WorkerId;
 use proptest::prelude::*;
 use routing::{
-    Affinity, Dispatch, Pin, Policy, ReplyMode, ReservationId, Router, RoutingSettings, TargetLoad,
-    WaitBudget,
+    Affinity, Dispatch, Pin, Policy, ReplyMode, ReservationId, Router, RoutingSection,
+    RoutingSettings, TargetLoad, WaitBudget,
 };
 
 use crate::fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens, with_prefix};
@@ -144,8 +144,8 @@ fn a_shared_prefix_counts_once_until_its_last_request_ends() {
     fork.extend(tokens(2, 4));
     let first = fleet.plan(at_ms(0), &ask(tokens(1, 10)));
     let second = fleet.plan(at_ms(0), &ask(fork));
-    assert_eq!(first.decision.reserved.decode_blocks, 10);
-    assert_eq!(second.decision.reserved.decode_blocks, 4);
+    assert_eq!(first.decision.winner.reserved.decode_blocks, 10);
+    assert_eq!(second.decision.winner.reserved.decode_blocks, 4);
     assert_eq!(fleet.router.load(target(1)).decode_blocks, 14);
     fleet.router.done(at_ms(5), first.reservation);
     assert_eq!(fleet.router.load(target(1)).decode_blocks, 10);
@@ -176,7 +176,10 @@ fn untracked_blocks_are_not_counted() {
     let fleet = TestFleet::new(
         1,
         RoutingSettings {
-            track_active_blocks: false,
+            section: RoutingSection {
+                track_active_blocks: false,
+                ..RoutingSection::default()
+            },
             ..RoutingSettings::default()
         },
     );

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use contract_id::contract;
 use kv_blocks::{HashScheme, Moment, SequenceHash, Tier, WorkerId};
 use routing::{
-    Affinity, CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings,
+    Affinity, CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSection,
+    RoutingSettings,
 };
 
 use crate::fleet::{self, BLOCK, TestFleet, TestRequest, ask, at_ms, target, tokens};
@@ -151,6 +152,7 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
             fleet
                 .plan(at_ms(5), &ask(tokens(1, 40)))
                 .decision
+                .winner
                 .predicted_cached_tokens,
             39 * BLOCK
         );
@@ -208,10 +210,10 @@ fn kv_aware_picks_the_longest_contiguous_prefix() {
     gap[0] += 1;
     fleet.stored(3, &gap, Tier::Device);
     let decision = fleet.plan(NOW, &ask(prompt)).decision;
-    assert_eq!(decision.winner, target(2));
-    assert_eq!(decision.predicted_cached_tokens, 7 * BLOCK);
+    assert_eq!(decision.winner.target, target(2));
+    assert_eq!(decision.winner.predicted_cached_tokens, 7 * BLOCK);
     assert_eq!(decision.cost_unit, CostUnit::Score);
-    assert_eq!(decision.regret_ms, None);
+    assert_eq!(decision.runner_up.expect("another").regret_ms, None);
 }
 
 #[test]
@@ -221,9 +223,9 @@ fn a_partial_trailing_block_is_ignored() {
     let prompt = tokens(1, 3);
     fleet.stored(2, &prompt, Tier::Device);
     let decision = fleet.plan(NOW, &ask(prompt[..40].to_vec())).decision;
-    assert_eq!(decision.winner, target(2));
-    assert_eq!(decision.prompt_blocks, 2);
-    assert_eq!(decision.predicted_cached_tokens, 32);
+    assert_eq!(decision.winner.target, target(2));
+    assert_eq!(decision.winner.prompt_blocks, 2);
+    assert_eq!(decision.winner.predicted_cached_tokens, 32);
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
     let decision = stored(weighted.clone())
         .plan(NOW, &ask(prompt.clone()))
         .decision;
-    assert_eq!(decision.winner, target(2));
+    assert_eq!(decision.winner.target, target(2));
     let score = |decision: &routing::Decision, i: usize| {
         decision.candidates[i].terms.get("weighted_blocks").unwrap()
     };
@@ -289,10 +291,13 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
 
     // Weights of 1.0 have no effect.
     let plain = RoutingSettings {
-        medium_weights: MediumWeights {
-            gpu: 1.0,
-            cpu: 1.0,
-            disk: 1.0,
+        section: RoutingSection {
+            medium_weights: MediumWeights {
+                gpu: 1.0,
+                cpu: 1.0,
+                disk: 1.0,
+            },
+            ..RoutingSection::default()
         },
         ..weighted
     };
@@ -321,7 +326,7 @@ fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
         let fleet = TestFleet::with(4, policy);
         let first = fleet.plan(NOW, &ask(tokens(1, 40)));
         assert_eq!(
-            first.decision.predicted_cached_tokens, 0,
+            first.decision.winner.predicted_cached_tokens, 0,
             "its own insert does not count"
         );
         for random in 0..4 {
@@ -333,7 +338,7 @@ fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
                 },
             );
             assert_eq!(next.decode.target, first.decode.target, "{policy}");
-            assert_eq!(next.decision.predicted_cached_tokens, 39 * BLOCK);
+            assert_eq!(next.decision.winner.predicted_cached_tokens, 39 * BLOCK);
             let warm = next.decision.winning().unwrap().warm_tokens;
             assert_eq!((warm.speculative, warm.device), (40 * BLOCK, 0));
         }
@@ -350,6 +355,7 @@ fn an_entry_that_no_event_confirms_expires() {
         fleet
             .plan(at_ms(1_999), &ask(tokens(1, 40)))
             .decision
+            .winner
             .predicted_cached_tokens,
         39 * BLOCK
     );
@@ -360,6 +366,7 @@ fn an_entry_that_no_event_confirms_expires() {
         fleet
             .plan(at_ms(2_001), &ask(tokens(1, 40)))
             .decision
+            .winner
             .predicted_cached_tokens,
         0
     );
@@ -375,6 +382,7 @@ fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
         fleet
             .plan(at_ms(11_000), &ask(tokens(2, 40)))
             .decision
+            .winner
             .predicted_cached_tokens,
         39 * BLOCK
     );
@@ -382,6 +390,7 @@ fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
         fleet
             .plan(at_ms(30_000), &ask(tokens(3, 40)))
             .decision
+            .winner
             .predicted_cached_tokens,
         0
     );
@@ -390,7 +399,10 @@ fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
 #[test]
 fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
     let settings = RoutingSettings {
-        speculative: false,
+        section: RoutingSection {
+            speculative: false,
+            ..RoutingSection::default()
+        },
         ..RoutingSettings::default()
     };
     let mut fleet = TestFleet::new(2, settings);
@@ -399,6 +411,7 @@ fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
         fleet
             .plan(NOW, &ask(tokens(1, 40)))
             .decision
+            .winner
             .predicted_cached_tokens,
         0
     );
@@ -413,6 +426,7 @@ fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
         fleet
             .plan(at_ms(ms), &ask(tokens(2, 40)))
             .decision
+            .winner
             .predicted_cached_tokens
     };
     assert_eq!(later(119_000), 39 * BLOCK);
@@ -425,6 +439,7 @@ fn without_speculation_a_target_with_events_gets_no_unconfirmed_credit() {
         fleet
             .plan(at_ms(121_000), &ask(tokens(2, 40)))
             .decision
+            .winner
             .predicted_cached_tokens,
         0
     );
@@ -445,8 +460,8 @@ fn a_long_queue_outweighs_a_longer_cached_prefix() {
     };
     fleet.plan(NOW, &queue);
     let decision = fleet.plan(NOW, &ask(prompt)).decision;
-    assert_eq!(decision.winner, target(2));
-    assert!(decision.regret_ms.unwrap() > 0.0);
+    assert_eq!(decision.winner.target, target(2));
+    assert!(decision.runner_up.unwrap().regret_ms.unwrap() > 0.0);
     assert_eq!(decision.candidates[1].predicted_cached_tokens, 59 * BLOCK);
 }
 
@@ -591,7 +606,7 @@ fn active_blocks_beyond_the_cache_cost_time() {
     fleet.candidates[0].total_blocks = Some(64);
     fleet.candidates[1].total_blocks = Some(100_000);
     let decision = fleet.plan(NOW, &ask(tokens(1, 200))).decision;
-    assert_eq!(decision.winner, target(2));
+    assert_eq!(decision.winner.target, target(2));
     assert!(decision.candidates[1].terms.get("eviction_ms").unwrap() > 1000.0);
     assert_eq!(
         decision.candidates[0].terms.get("eviction_ms").unwrap(),
@@ -659,7 +674,11 @@ fn prefix_memory_applies_only_without_a_cache_match_and_below_the_load_bound() {
                 .iter()
                 .find(|row| row.target == target(2))
                 .expect("all are kept");
-            (decision.winner, row.terms.get("remembered"), row.cost)
+            (
+                decision.winner.target,
+                row.terms.get("remembered"),
+                row.cost,
+            )
         };
         assert_eq!(told(&fleet), (target(2), Some(1.0), 0.0), "{policy}");
         // Its even share and a quarter: three of six requests in flight and this one.

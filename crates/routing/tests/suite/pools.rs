@@ -125,8 +125,8 @@ fn prompt_tokens_count_on_the_prefill_worker_and_blocks_on_the_decode_worker() {
     );
     assert_eq!(
         (
-            plan.decision.reserved.prefill_tokens,
-            plan.decision.reserved.decode_blocks
+            plan.decision.winner.reserved.prefill_tokens,
+            plan.decision.winner.reserved.decode_blocks
         ),
         (0, 10)
     );
@@ -202,7 +202,7 @@ fn a_decode_worker_computes_an_uncached_rest_up_to_the_threshold() {
     }
     let plan = fleet.plan(NOW, &prompt);
     assert!(plan.prefill.is_none());
-    assert_eq!(plan.decision.reserved.prefill_tokens, 32);
+    assert_eq!(plan.decision.winner.reserved.prefill_tokens, 32);
     assert_eq!(fleet.router.load(target(1)).queued_prefill_tokens, 32);
     assert_eq!(fleet.router.load(target(11)), TargetLoad::default());
 }
@@ -264,7 +264,7 @@ fn both_workers_get_speculative_entries_for_the_prompt() {
     let first = fleet.plan(NOW, &ask(tokens(1, 10)));
     let again = fleet.plan(NOW, &ask(tokens(1, 10)));
     assert_eq!((again.decode, leg(&again)), (first.decode, leg(&first)));
-    assert_eq!(again.decision.predicted_cached_tokens, 9 * 16);
+    assert_eq!(again.decision.winner.predicted_cached_tokens, 9 * 16);
     assert_eq!(
         again.prefill.expect("a leg").predicted_cached_tokens,
         9 * 16
@@ -283,7 +283,7 @@ fn a_withdrawn_plan_leaves_no_speculative_entries_and_no_failure() {
     let after = fleet.preview(NOW, &ask(tokens(1, 10))).expect("a decision");
     assert_eq!(
         (
-            after.predicted_cached_tokens,
+            after.winner.predicted_cached_tokens,
             fleet.router.open_reservations()
         ),
         (0, 0)
@@ -305,7 +305,7 @@ fn a_preview_names_the_prefill_worker_and_changes_nothing() {
     );
     let plan = fleet.plan(NOW, &prompt);
     assert_eq!(preview.prefill, plan.decision.prefill);
-    assert_eq!(preview.reserved, plan.decision.reserved);
+    assert_eq!(preview.winner.reserved, plan.decision.winner.reserved);
 }
 
 #[test]

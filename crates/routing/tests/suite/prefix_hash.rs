@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use contract_id::contract;
 use kv_blocks::{DpRank, Moment, WorkerId};
 use proptest::prelude::*;
-use routing::{Method, Pin, Policy, ReservationId, RingSettings, RoutingSettings};
+use routing::{
+    Method, Pin, Policy, PrefixRoutingSection, ReservationId, RingSettings, RoutingSection,
+    RoutingSettings,
+};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, target, tokens, with_prefix};
@@ -16,6 +19,23 @@ fn hashing() -> RoutingSettings {
     RoutingSettings {
         policy: Policy::PrefixHash,
         ..RoutingSettings::default()
+    }
+}
+
+/// `prefix_hash` on this ring.
+fn on_ring(ring: RingSettings) -> RoutingSettings {
+    let usual = hashing();
+    RoutingSettings {
+        section: RoutingSection {
+            hash_seed_of_rings: ring.seed,
+            ..usual.section
+        },
+        prefix_routing: PrefixRoutingSection {
+            virtual_nodes: ring.virtual_nodes,
+            load_factor_epsilon: ring.load_factor_epsilon,
+            ..usual.prefix_routing
+        },
+        ..usual
     }
 }
 
@@ -80,7 +100,7 @@ fn an_unknown_policy_is_rejected_with_all_known_names() {
 #[test]
 #[contract("CK3", "CK4")]
 fn a_target_has_150_points_and_a_quarter_above_its_even_share_unless_set_otherwise() {
-    let settings = RoutingSettings::default().ring;
+    let settings = RoutingSettings::default().ring();
     assert_eq!(
         (
             settings.virtual_nodes,
@@ -98,13 +118,7 @@ fn a_target_has_150_points_and_a_quarter_above_its_even_share_unless_set_otherwi
             ..settings
         },
     ] {
-        let fleet = TestFleet::new(
-            5,
-            RoutingSettings {
-                ring: settings,
-                ..hashing()
-            },
-        );
+        let fleet = TestFleet::new(5, on_ring(settings));
         let ring = PlainRing::of(5, settings);
         let mut dice = TestRandom(1);
         for key in (0..5000)
@@ -245,7 +259,8 @@ fn ranks_of_one_worker_own_separate_keys() {
         let winner = fleet
             .preview(NOW, &with_prefix(dice.roll()))
             .expect("both are free")
-            .winner;
+            .winner
+            .target;
         *counts.entry(winner.rank.0).or_insert(0) += 1;
     }
     assert!(counts[&0] > 300 && counts[&1] > 300, "{counts:?}");
@@ -341,7 +356,7 @@ fn in_a_hundred_thousand_random_steps_no_target_exceeds_the_cap() {
             ..RingSettings::default()
         };
         let mut watched = ObservedFleet {
-            fleet: TestFleet::new(7, RoutingSettings { ring, ..hashing() }),
+            fleet: TestFleet::new(7, on_ring(ring)),
             ring: PlainRing::of(7, ring),
             load_factor,
             in_flight: HashMap::new(),
@@ -462,7 +477,10 @@ fn a_request_pinned_or_placed_by_another_policy_has_no_label() {
         });
         for asked in [with_prefix(1), ask(Vec::new())] {
             let decision = fleet.plan(NOW, &TestRequest { pin, ..asked }).decision;
-            assert_eq!((decision.winner, decision.label), (target(worker), None));
+            assert_eq!(
+                (decision.winner.target, decision.label),
+                (target(worker), None)
+            );
         }
     }
     let decision = fleet

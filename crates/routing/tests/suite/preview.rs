@@ -4,7 +4,8 @@ use contract_id::contract;
 use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Affinity, CacheSource, Decision, Overrides, Pin, Policy, Rates, ReplyMode, TargetLoad,
+    Affinity, CacheSource, Decision, DecisionTiming, Overrides, Pin, Policy, Rates, ReplyMode,
+    TargetLoad,
 };
 
 use crate::fleet::{
@@ -81,9 +82,7 @@ fn summary(decision: &Decision) -> String {
     format!(
         "{:?}",
         Decision {
-            hash_us: 0.0,
-            lookup_us: 0.0,
-            decide_us: 0.0,
+            timing: DecisionTiming::default(),
             ..decision.clone()
         }
     )
@@ -232,7 +231,11 @@ fn a_preview_consumes_no_turn() {
     for turn in 1..=3 {
         for _ in 0..5 {
             assert_eq!(
-                fleet.preview(Moment::START, &request).expect("free").winner,
+                fleet
+                    .preview(Moment::START, &request)
+                    .expect("free")
+                    .winner
+                    .target,
                 target(turn)
             );
         }

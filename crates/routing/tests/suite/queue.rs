@@ -349,7 +349,7 @@ fn a_target_is_credited_with_the_prompts_of_its_open_requests() {
     // Long after the speculative entries have expired, and before any event of the engine.
     let later = fleet.plan(at_ms(60_000), &may_wait(1, 50));
     assert_eq!(later.decode.target, target(home));
-    assert_eq!(later.decision.predicted_cached_tokens, 49 * 16);
+    assert_eq!(later.decision.winner.predicted_cached_tokens, 49 * 16);
 }
 
 #[derive(Clone, Debug)]

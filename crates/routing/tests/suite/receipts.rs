@@ -1,7 +1,5 @@
 //! The form of a receipt, and the retention of receipts.
 
-use std::sync::Arc;
-
 use kv_blocks::{Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
@@ -9,7 +7,7 @@ use routing::{
     receipt::{
         Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIds, OutcomeKind,
         PromptNote, PromptSource, QueueWait, Receipt, ReceiptFilter, ReceiptRing,
-        ReceiptRingLimits, RequestOutcome, RouterAnswer, RouterTiming,
+        ReceiptRingLimits, RequestNote, RequestOutcome, RouterAnswer, RouterTiming,
     },
 };
 use serde_json::{Value, json};
@@ -20,16 +18,18 @@ fn receipt(id: u64, verdict: RouterAnswer) -> Receipt {
     Receipt {
         id: DecisionId(id),
         at_unix_ms: 1_795_196_469_123,
-        request_id: "req-1".into(),
-        tenant: "default".into(),
+        request: RequestNote {
+            id: "req-1".into(),
+            tenant: "default".into(),
+            route: "/v1/chat/completions",
+            model: "qwen".into(),
+            served_model: Some("qwen".into()),
+            lora: None,
+            stream: true,
+            priority: 0,
+        },
         dry_run: false,
-        route: "/v1/chat/completions",
-        model: "qwen".into(),
-        served_model: Some("qwen".into()),
-        lora: None,
         cluster: None,
-        stream: true,
-        priority: 0,
         prompt: PromptNote {
             source: PromptSource::Tokens,
             tokens: 165,
@@ -279,15 +279,11 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
             policy: Some(policy),
             ..ask(tokens(1, 3))
         };
-        let tenant: Arc<str> = if i == 2 {
-            "other".into()
-        } else {
-            "default".into()
-        };
-        ring.push(Receipt {
-            tenant,
-            ..receipt(i, decided(&fleet, &asked))
-        });
+        let mut receipt = receipt(i, decided(&fleet, &asked));
+        if i == 2 {
+            receipt.request.tenant = "other".into();
+        }
+        ring.push(receipt);
     }
     let listed = |filter: ReceiptFilter, limit| {
         ring.list(&filter, limit)

@@ -6,7 +6,8 @@ use contract_id::contract;
 use kv_blocks::{Moment, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Method, Pin, Policy, PromptGrowth, RoutingSettings, SessionKeys, SessionMode, SessionState,
+    Method, Pin, Policy, PromptGrowth, RoutingSection, RoutingSettings, SessionKeys, SessionMode,
+    SessionSection, SessionState,
 };
 
 use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, candidate, target, tokens};
@@ -16,7 +17,13 @@ fn hard(workers: u32, policy: Policy) -> TestFleet {
         workers,
         RoutingSettings {
             policy,
-            session: SessionMode::Hard,
+            section: RoutingSection {
+                session: SessionSection {
+                    mode: SessionMode::Hard,
+                    ..SessionSection::default()
+                },
+                ..RoutingSection::default()
+            },
             ..RoutingSettings::default()
         },
     )
@@ -77,7 +84,13 @@ fn a_soft_session_affects_only_warm_and_only_between_similar_costs() {
                 4,
                 RoutingSettings {
                     policy,
-                    session,
+                    section: RoutingSection {
+                        session: SessionSection {
+                            mode: session,
+                            ..SessionSection::default()
+                        },
+                        ..RoutingSection::default()
+                    },
                     ..RoutingSettings::default()
                 },
             )

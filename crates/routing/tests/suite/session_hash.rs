@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use contract_id::contract;
 use kv_blocks::Moment;
-use routing::{Affinity, Policy, RingSettings, RoutingSettings};
+use routing::{Affinity, Policy, RoutingSection, RoutingSettings};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::fleet::{TestFleet, TestRandom, TestRequest, ask, in_session, target, with_prefix};
@@ -13,15 +13,15 @@ const NOW: Moment = Moment::START;
 const BOTH: [Policy; 2] = [Policy::RendezvousHash, Policy::ConsistentHash];
 
 fn seeded(workers: u32, policy: Policy, seed: u64) -> TestFleet {
-    let ring = RingSettings {
-        seed,
-        ..RingSettings::default()
+    let section = RoutingSection {
+        hash_seed_of_rings: seed,
+        ..RoutingSection::default()
     };
     TestFleet::new(
         workers,
         RoutingSettings {
             policy,
-            ring,
+            section,
             ..RoutingSettings::default()
         },
     )
@@ -153,7 +153,7 @@ fn a_session_stays_regardless_of_load_candidate_order_and_router() {
                 // These requests stay in flight.
                 dice.shuffle(&mut one.candidates);
                 assert_eq!(
-                    one.plan(NOW, &session).decision.winner_name,
+                    one.plan(NOW, &session).decision.winner.name,
                     first,
                     "{policy}"
                 );

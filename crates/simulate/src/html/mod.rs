@@ -164,8 +164,8 @@ fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &ChartSpec) -> Vec<
 }
 
 fn pace(cell: &CellReport) -> String {
-    cell.load.map_or_else(
-        || format!("speed {:.3}", cell.speedup),
+    cell.pace.load.map_or_else(
+        || format!("speed {:.3}", cell.pace.speedup),
         |load| format!("load {load}"),
     )
 }

@@ -23,7 +23,7 @@ pub(crate) fn show(ring: &ReceiptRing, answer: &ClientReply, voice: DemoOutput) 
     let mut line = format!(
         "  {} -> {}: {} of {} prompt tokens warm there",
         receipt.id,
-        decision.winner_name,
+        decision.winner.name,
         winner.warm_tokens.total(),
         receipt.prompt.tokens,
     );
@@ -33,11 +33,14 @@ pub(crate) fn show(ring: &ReceiptRing, answer: &ClientReply, voice: DemoOutput) 
             answer.ttft_ms
         ));
     }
-    let other = decision
-        .candidates
-        .iter()
-        .find(|row| Some(row.target) == decision.runner_up);
-    if let (Some(other), Some(regret)) = (other, decision.regret_ms) {
+    let other = decision.runner_up.and_then(|runner_up| {
+        let mut rows = decision.candidates.iter();
+        Some((
+            rows.find(|row| row.target == runner_up.target)?,
+            runner_up.regret_ms?,
+        ))
+    });
+    if let Some((other, regret)) = other {
         line.push_str(&format!(
             "; {} with {} warm would cost {regret:.0} ms more",
             other.name,

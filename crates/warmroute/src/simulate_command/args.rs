@@ -43,6 +43,30 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [8],
           value_parser = clap::value_parser!(u32).range(1..=MOST_WORKERS))]
     pub(super) workers: Vec<u32>,
+    #[command(flatten)]
+    pub(super) pace: PaceArgs,
+    #[command(flatten)]
+    pub(super) engine: SimulatedEngineArgs,
+    #[command(flatten)]
+    pub(super) events: EventArgs,
+    /// A key of the configuration and its value, such as queue.enabled=false; repeat for more.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(super) settings: Vec<NameValue>,
+    #[command(flatten)]
+    pub(super) faults: FaultArgs,
+    /// Another seed settles ties and loses messages differently.
+    #[arg(long, default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Tokens that one of the trace's hash_ids stands for.
+    #[arg(long, value_name = "TOKENS", default_value = "512", value_parser = block_size)]
+    pub(super) trace_block_tokens: BlockSize,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+/// The speed of the trace.
+#[derive(Args, Debug)]
+pub(super) struct PaceArgs {
     /// How hard the engines have to work: share of their time that useful work would take, separated by commas
     /// [default: 0.55].
     #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = load, conflicts_with = "speedup")]
@@ -50,6 +74,11 @@ pub(crate) struct SimulateArgs {
     /// Play the trace so many times faster than recorded, whatever load that is.
     #[arg(long, value_name = "TIMES", value_parser = speedup)]
     pub(super) speedup: Option<f64>,
+}
+
+/// The engines.
+#[derive(Args, Debug)]
+pub(super) struct SimulatedEngineArgs {
     /// Model and hardware of the engines: 8b-h200, 70b-h100x4, 70b-h100x2, 32b-h100x2 or toy.
     #[arg(long, value_name = "NAME", default_value = "8b-h200", value_parser = Profile::from_str)]
     pub(super) profile: Profile,
@@ -60,6 +89,11 @@ pub(crate) struct SimulateArgs {
     /// Tokens that the cache of an engine holds, in place of the profile's.
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) kv_tokens: Option<u32>,
+}
+
+/// The engines' events.
+#[derive(Args, Debug)]
+pub(super) struct EventArgs {
     /// Time from a change of a cache to the router's knowledge of it.
     #[arg(long, value_name = "MS", default_value_t = 20,
           value_parser = clap::value_parser!(u64).range(0..=LONGEST_DELAY_MS))]
@@ -67,9 +101,11 @@ pub(crate) struct SimulateArgs {
     /// Share of the events' messages that get lost, 0 to 1.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = loss)]
     pub(super) event_loss: f64,
-    /// A key of the configuration and its value, such as queue.enabled=false; repeat for more.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub(super) settings: Vec<NameValue>,
+}
+
+/// Deviations from a healthy fleet.
+#[derive(Args, Debug)]
+pub(super) struct FaultArgs {
     /// An engine, from w1 on, that takes so many times as long for everything; repeat for more.
     #[arg(long, value_name = "WORKER=TIMES", value_parser = slow)]
     pub(super) slow: Vec<SlowEngine>,
@@ -77,12 +113,11 @@ pub(crate) struct SimulateArgs {
     /// more.
     #[arg(long, value_name = "WORKER=SECONDS", value_parser = forgotten)]
     pub(super) forget: Vec<LostView>,
-    /// Another seed settles ties and loses messages differently.
-    #[arg(long, default_value_t = 1)]
-    pub(super) seed: u64,
-    /// Tokens that one of the trace's hash_ids stands for.
-    #[arg(long, value_name = "TOKENS", default_value = "512", value_parser = block_size)]
-    pub(super) trace_block_tokens: BlockSize,
+}
+
+/// The form of the result.
+#[derive(Args, Debug)]
+pub(super) struct OutputArgs {
     /// Write the report there, too: FILE.json, FILE.html (with charts, for a browser), or a folder that gets both as
     /// report.json and report.html; repeat for more.
     #[arg(long, value_name = "FILE|DIR", value_parser = ReportOutput::from_str)]
@@ -100,19 +135,22 @@ impl SimulateArgs {
     /// smallest fleet has no such engine.
     pub(super) fn mishaps(&self) -> Result<FaultPlan, String> {
         let fewest = self.workers.iter().min().copied().unwrap_or(0);
-        let slow = self.slow.iter().map(|slow| ("--slow", slow.worker));
-        let forgotten = self
-            .forget
+        let FaultArgs { slow, forget } = &self.faults;
+        let slowed = slow.iter().map(|slow| ("--slow", slow.worker));
+        let forgotten = forget
             .iter()
             .map(|forgotten| ("--forget", forgotten.worker));
-        match slow.chain(forgotten).find(|(_, worker)| *worker >= fewest) {
+        match slowed
+            .chain(forgotten)
+            .find(|(_, worker)| *worker >= fewest)
+        {
             Some((flag, worker)) => Err(format!(
                 "{flag}: there is no w{}: expected one of w1 to w{fewest}",
                 worker.saturating_add(1)
             )),
             None => Ok(FaultPlan {
-                slow: self.slow.clone(),
-                forgotten: self.forget.clone(),
+                slow: slow.clone(),
+                forgotten: forget.clone(),
             }),
         }
     }

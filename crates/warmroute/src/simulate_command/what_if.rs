@@ -106,7 +106,9 @@ mod tests {
     #[test]
     fn without_changes_it_is_the_router_as_it_is_by_default() {
         let configured = with(&[]).unwrap();
-        assert_eq!(configured.routing, RoutingSettings::default());
+        let mut usual = RoutingSettings::default();
+        usual.section.policy = Some(usual.policy);
+        assert_eq!(configured.routing, usual);
         assert_eq!(
             (configured.cache, configured.wait),
             (CacheSource::Events, Duration::from_secs(30))

@@ -82,7 +82,7 @@ impl RequestGuard {
         } = placed;
         let second = OpenAttempt {
             target: lease.target(),
-            name: decision.winner_name,
+            name: decision.winner.name,
             started: since,
         };
         Some((lease, second))

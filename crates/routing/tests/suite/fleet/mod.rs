@@ -8,9 +8,10 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, CacheSource, Candidate, Decision, Dispatch, ExcludedTarget, Job, LmcacheFacts,
-    NoStopwatch, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal,
-    ReplyMode, Router, RoutingSettings, SessionKeys, Tiers, WaitBudget,
+    Affinity, CacheSource, Candidate, Decision, Dispatch, ExcludedTarget, ExpectedReply, Job,
+    JobAffinity, JobPrompt, LmcacheFacts, NoStopwatch, Overrides, Pin, Plan, Policy, PotentialLoad,
+    PrefillPool, PrefixHolder, Refusal, ReplyMode, Router, RoutingSettings, SessionKeys,
+    TargetPool, Tiers, WaitBudget,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -153,9 +154,11 @@ pub(crate) struct PrefillWorkers {
 impl PrefillWorkers {
     fn as_asked(&self) -> PrefillPool<'_> {
         PrefillPool {
-            candidates: &self.candidates,
-            excluded: &self.excluded,
-            policy: self.policy,
+            targets: TargetPool {
+                candidates: &self.candidates,
+                excluded: &self.excluded,
+                policy: self.policy,
+            },
             uncached_token_threshold: self.threshold,
         }
     }
@@ -240,22 +243,30 @@ impl TestFleet {
             ask.tokens.clone().into(),
         ));
         act(&Job {
-            policy: ask.policy,
-            pin: ask.pin,
-            blocks: Some(&blocks),
-            affinity: ask.affinity,
-            session: ask.session.as_ref(),
-            prefix_holders: ask.prefix_holders.as_deref(),
-            prompt_tokens: blocks.token_count(),
-            expected_output_tokens: ask.output,
-            answer: ask.answer,
-            wait_budget: ask.patience,
-            busy_threshold: self.busy_threshold,
-            candidates: &self.candidates,
-            excluded: &self.excluded,
+            targets: TargetPool {
+                candidates: &self.candidates,
+                excluded: &self.excluded,
+                policy: ask.policy,
+            },
             prefill: self.pool.as_ref().map(PrefillWorkers::as_asked),
-            random: ask.random,
+            pin: ask.pin,
+            prompt: JobPrompt {
+                blocks: Some(&blocks),
+                tokens: blocks.token_count(),
+            },
+            affinity: JobAffinity {
+                keys: ask.affinity,
+                session: ask.session.as_ref(),
+                prefix_holders: ask.prefix_holders.as_deref(),
+            },
+            reply: ExpectedReply {
+                mode: ask.answer,
+                max_tokens: ask.output,
+            },
             overrides: ask.overrides,
+            busy_threshold: self.busy_threshold,
+            wait_budget: ask.patience,
+            random: ask.random,
             stopwatch: &NoStopwatch,
         })
     }
@@ -276,7 +287,8 @@ impl TestFleet {
     pub(crate) fn would_go_to(&self, ask: &TestRequest) -> Arc<str> {
         self.preview(Moment::START, ask)
             .expect("a target is eligible")
-            .winner_name
+            .winner
+            .name
     }
 
     /// Sends `count` equal prompts at once; returns how many each worker got.

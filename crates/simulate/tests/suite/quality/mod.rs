@@ -10,7 +10,7 @@ mod golden;
 mod measured;
 mod workloads;
 
-use routing::RoutingSettings;
+use routing::{RoutingSection, RoutingSettings};
 
 use self::{
     figure::CellFigure,
@@ -48,7 +48,10 @@ fn a_router_that_ignores_caches_is_detected_and_the_cell_is_named() {
     chat.retain(|workload| workload.name == "chat");
     chat[0].cells.truncate(1);
     let careless = RoutingSettings {
-        overlap_weight: 0.0,
+        section: RoutingSection {
+            overlap_weight: 0.0,
+            ..RoutingSection::default()
+        },
         ..RoutingSettings::default()
     };
     let lost = Golden::read().lost(&measured(&chat, &careless));

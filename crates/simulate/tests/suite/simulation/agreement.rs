@@ -44,7 +44,7 @@ fn round_robin_agrees_to_the_last_printed_digit() {
     ] {
         let report = report(Policy::RoundRobin, workers, 1);
         assert_eq!((report.finished, report.unfinished), (270, 0));
-        assert_eq!(to(3, &[report.speedup]), [speedup]);
+        assert_eq!(to(3, &[report.pace.speedup]), [speedup]);
         assert_eq!(
             to(4, &[report.block_hit_ratio, report.token_hit_ratio]),
             hits

@@ -18,7 +18,7 @@ fn hit_tokens(change: impl FnOnce(&mut Cell)) -> u64 {
     ];
     let mut cell = cell(Policy::KvAware, 2);
     // Speculative entries would hide the effect of events.
-    cell.routing.speculative = false;
+    cell.routing.section.speculative = false;
     change(&mut cell);
     let report = run(&read(&lines.join("\n")), &cell);
     report
@@ -60,7 +60,7 @@ fn partial_loss_costs_some_hits_and_no_request() {
     let trace = read(&turns.join("\n"));
     let with = |loss: f64| {
         let mut cell = cell(Policy::KvAware, 4);
-        cell.routing.speculative = false;
+        cell.routing.section.speculative = false;
         cell.event_loss = loss;
         run(&trace, &cell)
     };

@@ -49,7 +49,7 @@ fn computed_of_follow_up(change: impl FnOnce(&mut simulate::Cell)) -> u32 {
         line(1_000, &[1, 2, 3, 4, 5], 1),
     ];
     let mut cell = cell(Policy::KvAware, 2);
-    cell.routing.speculative = false;
+    cell.routing.section.speculative = false;
     change(&mut cell);
     run_in_detail(&read(&lines.join("\n")), &cell).1[3].computed_tokens
 }

@@ -1,0 +1,18 @@
+//! `continuum`: as `composite` where streams of whole prefixes report enough cached tokens, else as
+//! `prefix_hash`, or by the fallback for a request without a prefix key.
+//!
+//! The score of `composite` counts for streams of prefixes only, not for the block index. One of
+//! the other policies decides every request
+//! ([`PolicyRules::deciding_policy`](super::rules::PolicyRules::deciding_policy)), and gives cost and
+//! terms.
+
+use settings::word;
+
+use super::{composite, definition::PolicyDefinition};
+
+pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
+    name: word("continuum"),
+    facts: composite::DEFINITION.facts,
+    // Never asked: it stands in the place of a rule of its own.
+    rule: composite::DEFINITION.rule,
+};

@@ -1,0 +1,149 @@
+//! The queues of all sets of targets, and their scheduled times.
+//!
+//! **Invariant**: the scheduled times are those of the queues: a queue changes in
+//! [`CandidateQueues::change`] only, or in a way that moves none of its times.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use foldhash::fast::FixedState;
+use kv_blocks::{Moment, Target};
+
+use super::{QueueId, TargetGate, candidate_queue::CandidateQueue};
+
+/// One queue for each set of targets.
+#[derive(Debug, Default)]
+pub(super) struct CandidateQueues {
+    queues: HashMap<QueueId, CandidateQueue, FixedState>,
+    by_targets: HashMap<Arc<[Target]>, QueueId, FixedState>,
+    by_target: HashMap<Target, Vec<QueueId>, FixedState>,
+    /// When the next pass of each queue is due.
+    looks: BTreeSet<(Moment, QueueId)>,
+    /// When the first request of each queue is due.
+    due: BTreeSet<(Moment, QueueId)>,
+    /// Number of queues so far.
+    ids: u64,
+}
+
+impl CandidateQueues {
+    pub(super) fn get(&self, id: QueueId) -> Option<&CandidateQueue> {
+        self.queues.get(&id)
+    }
+
+    /// Returns a queue for a change that moves none of its scheduled times.
+    pub(super) fn get_mut(&mut self, id: QueueId) -> Option<&mut CandidateQueue> {
+        self.queues.get_mut(&id)
+    }
+
+    /// Returns the queues to which `target` belongs.
+    pub(super) fn ids_with(&self, target: Target) -> Vec<QueueId> {
+        self.by_target.get(&target).cloned().unwrap_or_default()
+    }
+
+    /// Returns the queues with an overdue request, the first due first.
+    pub(super) fn overdue(&self, now: Moment) -> impl Iterator<Item = &CandidateQueue> {
+        let due = self.due.iter().take_while(move |(until, _)| *until <= now);
+        due.filter_map(|(_, id)| self.queues.get(id))
+    }
+
+    /// Returns the queues whose next pass is due, the first due first.
+    pub(super) fn due_for_pass(&self, now: Moment) -> impl Iterator<Item = QueueId> {
+        let looks = self.looks.iter().take_while(move |(at, _)| *at <= now);
+        looks.map(|(_, id)| *id)
+    }
+
+    /// Returns whether a request that could begin on `target` would overtake a queued one that may
+    /// be first.
+    pub(super) fn is_contended(&self, target: Target, now: Moment) -> bool {
+        let queues = self.by_target.get(&target).into_iter().flatten();
+        queues
+            .filter_map(|id| self.queues.get(id))
+            .any(|queue| queue.is_contended(target, now))
+    }
+
+    /// Returns when the next work is due; at once if that is not after now.
+    pub(super) fn next_work(&self) -> Option<Moment> {
+        let firsts = [self.looks.first(), self.due.first()];
+        firsts
+            .into_iter()
+            .flatten()
+            .map(|(moment, _)| *moment)
+            .min()
+    }
+
+    /// Returns the queue of these targets. A new queue offers every target that is open at
+    /// `offers_all` to its requests.
+    pub(super) fn queue_of(
+        &mut self,
+        now: Moment,
+        gate: TargetGate<'_>,
+        targets: &Arc<[Target]>,
+        offers_all: Option<Moment>,
+    ) -> QueueId {
+        if let Some(id) = self.by_targets.get(targets) {
+            return *id;
+        }
+        self.ids += 1;
+        let id = QueueId(self.ids);
+        self.by_targets.insert(Arc::clone(targets), id);
+        for target in targets.iter() {
+            self.by_target.entry(*target).or_default().push(id);
+        }
+        self.queues
+            .insert(id, CandidateQueue::new(Arc::clone(targets)));
+        self.change(id, |queue| {
+            queue.end_pass(now, &gate);
+            if let Some(then) = offers_all {
+                queue.open_all(then);
+            }
+        });
+        id
+    }
+
+    /// Changes a queue and updates its scheduled times.
+    pub(super) fn change<T: Default>(
+        &mut self,
+        id: QueueId,
+        act: impl FnOnce(&mut CandidateQueue) -> T,
+    ) -> T {
+        let Some(queue) = self.queues.get_mut(&id) else {
+            return T::default();
+        };
+        let before = (queue.look_at, queue.first_due());
+        let result = act(queue);
+        let after = (queue.look_at, queue.first_due());
+        for (moments, before, after) in [
+            (&mut self.looks, before.0, after.0),
+            (&mut self.due, before.1, after.1),
+        ] {
+            if before != after {
+                before.map(|moment| moments.remove(&(moment, id)));
+                after.map(|moment| moments.insert((moment, id)));
+            }
+        }
+        result
+    }
+
+    /// Drops a queue without requests.
+    pub(super) fn drop_if_empty(&mut self, id: QueueId) {
+        if self.queues.get(&id).is_none_or(|queue| queue.len() > 0) {
+            return;
+        }
+        let Some(queue) = self.queues.remove(&id) else {
+            return;
+        };
+        self.by_targets.remove(&queue.targets);
+        for target in queue.targets.iter() {
+            if let Some(ids) = self.by_target.get_mut(target) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.by_target.remove(target);
+                }
+            }
+        }
+        queue.look_at.map(|at| self.looks.remove(&(at, id)));
+        queue.first_due().map(|due| self.due.remove(&(due, id)));
+    }
+}

@@ -1,0 +1,237 @@
+//! The events of a simulation: arrivals, steps, releases and ticks.
+
+use std::{sync::Arc, time::Duration};
+
+use engine_model::{EmittedToken, NamedRequest, RequestId};
+use kv_blocks::Moment;
+use routing::{
+    Dispatch, Job, JobAffinity, JobPrompt, Plan, ReleasedRequest, TargetPool, WaitBudget,
+};
+
+use super::Simulation;
+use crate::{engines::NextWake, wire::StepAnnouncement};
+
+/// Interval of the router's ticks, as in `warmroute serve`.
+const TICK: Duration = Duration::from_secs(1);
+
+/// An event at a moment.
+#[derive(Debug)]
+pub(super) enum SimulationEvent {
+    Arrival(usize),
+    StepEnd(usize),
+    /// An engine must be woken.
+    Wake(usize),
+    Message(StepAnnouncement),
+    /// The router loses its view of an engine's cache.
+    Forget(usize),
+    /// Queued requests may be released.
+    Release,
+    Tick,
+}
+
+impl Simulation<'_> {
+    /// Handles events until every request is finished, or the time is over.
+    pub(super) fn play(&mut self) {
+        self.expect_arrival(0);
+        self.agenda.put(Moment::START + TICK, SimulationEvent::Tick);
+        for forgotten in &self.cell.mishaps.forgotten {
+            self.agenda.put(
+                Moment::at(forgotten.at),
+                SimulationEvent::Forget(forgotten.worker as usize),
+            );
+        }
+        while self.open > 0
+            && let Some((now, what)) = self.agenda.next()
+            && now <= self.end
+        {
+            match what {
+                SimulationEvent::Arrival(request) => self.arrive(now, request),
+                SimulationEvent::StepEnd(worker) => self.end_step(now, worker),
+                SimulationEvent::Wake(worker) => self.rouse(now, worker),
+                SimulationEvent::Message(message) => self.wire.deliver(&message),
+                SimulationEvent::Forget(worker) => self.forget(worker),
+                SimulationEvent::Release => self.release(now),
+                SimulationEvent::Tick => self.tick(now),
+            }
+        }
+    }
+
+    fn expect_arrival(&mut self, request: usize) {
+        if let Some(outcome) = self.requests.get(request) {
+            self.agenda
+                .put(outcome.arrival, SimulationEvent::Arrival(request));
+        }
+    }
+
+    fn arrive(&mut self, now: Moment, request: usize) {
+        self.expect_arrival(request + 1);
+        if request == self.warm_up() {
+            self.computed_before = self.engines.computed_tokens();
+        }
+        let asked = &self.trace.requests[request];
+        let session = asked.session().filter(|_| self.cell.sessions).map(Arc::new);
+        let job = Job {
+            targets: TargetPool {
+                candidates: &self.engines.candidates,
+                ..TargetPool::default()
+            },
+            prompt: JobPrompt {
+                blocks: Some(&asked.blocks),
+                tokens: asked.prompt_tokens,
+            },
+            affinity: JobAffinity {
+                keys: asked.affinity(),
+                session: session.as_ref(),
+                prefix_holders: None,
+            },
+            // No client gives up.
+            wait_budget: Some(WaitBudget {
+                limit: self.cell.wait,
+                waited: Duration::ZERO,
+                bytes: 0,
+            }),
+            random: self.random.next(),
+            ..Job::default()
+        };
+        match self.router.decide(now, &job) {
+            Dispatch::Plan(plan) => {
+                if let Some(worker) = self.send(now, request, &plan) {
+                    self.rouse(now, worker);
+                }
+            }
+            Dispatch::Held(ticket) => {
+                self.requests[request].held = true;
+                self.queue.requests.insert(ticket, request);
+                self.release(now);
+            }
+            Dispatch::Refused(_) => self.open -= 1,
+        }
+    }
+
+    /// Sends a request to the plan's target; returns the engine, which may have to be started.
+    fn send(&mut self, now: Moment, request: usize, plan: &Plan) -> Option<usize> {
+        let asked = &self.trace.requests[request];
+        let generation = NamedRequest {
+            id: RequestId(request as u64),
+            prompt_tokens: asked.prompt_tokens,
+            blocks: Arc::clone(&asked.names),
+            output_tokens: asked.output_tokens,
+            priority: plan.engine_priority,
+        };
+        let taken = self
+            .engines
+            .worker(plan.decode.target)
+            .filter(|worker| self.engines.submit(*worker, now, generation).is_ok());
+        let Some(worker) = taken else {
+            let released = self.router.failed(now, plan.reservation);
+            self.open -= 1;
+            self.let_go(now, released);
+            return None;
+        };
+        self.requests[request].placed = Some((worker, plan.reservation));
+        Some(worker)
+    }
+
+    fn rouse(&mut self, now: Moment, worker: usize) {
+        match self.engines.start_idle(worker, now) {
+            Some(NextWake::Step(length)) => self
+                .agenda
+                .put(now + length, SimulationEvent::StepEnd(worker)),
+            Some(NextWake::Wake(then)) => self.agenda.put(then, SimulationEvent::Wake(worker)),
+            None => {}
+        }
+    }
+
+    fn end_step(&mut self, now: Moment, worker: usize) {
+        let outcome = self.engines.finish(worker);
+        if let Some((delay, message)) =
+            self.wire
+                .send(worker, self.engines.target(worker), outcome.events)
+        {
+            self.agenda
+                .put(now + delay, SimulationEvent::Message(message));
+        }
+        // All tokens are processed before the next step begins.
+        let released = outcome
+            .emitted
+            .iter()
+            .flat_map(|emitted| self.token(now, emitted))
+            .collect();
+        self.let_go(now, released);
+        self.rouse(now, worker);
+    }
+
+    /// Records one emitted token.
+    fn token(&mut self, now: Moment, emitted: &EmittedToken) -> Vec<ReleasedRequest> {
+        // Request ids are positions in the trace.
+        let Some((outcome, asked)) = usize::try_from(emitted.id.0).ok().and_then(|place| {
+            self.requests
+                .get_mut(place)
+                .zip(self.trace.requests.get(place))
+        }) else {
+            return Vec::new();
+        };
+        let Some((_, reservation)) = outcome.placed else {
+            return Vec::new();
+        };
+        let mut released = Vec::new();
+        if outcome.first_token.is_none() {
+            outcome.first_token = Some(now);
+            outcome.cached_tokens = emitted.cached_tokens;
+            released = self.router.first_token(now, reservation);
+        }
+        if emitted.finish.is_some() {
+            outcome.done = Some(now);
+            self.router.record_reply_length(asked.output_tokens);
+            released.extend(self.router.done(now, reservation));
+            self.open -= 1;
+        }
+        released
+    }
+
+    /// Behaves as after a gap that cannot be replayed: all known blocks are dropped, and later
+    /// events may refer to lost ones.
+    fn forget(&self, worker: usize) {
+        if let Some(candidate) = self.engines.candidates.get(worker) {
+            self.index.clear(candidate.target);
+            self.index.mark_loss(candidate.target);
+        }
+    }
+
+    fn release(&mut self, now: Moment) {
+        let released = self.router.take_released(now);
+        self.let_go(now, released);
+    }
+
+    fn let_go(&mut self, now: Moment, mut released: Vec<ReleasedRequest>) {
+        loop {
+            let mut engines: Vec<usize> = Vec::new();
+            for released in released {
+                if let Some(request) = self.queue.requests.remove(&released.ticket) {
+                    engines.extend(self.send(now, request, &released.plan));
+                }
+            }
+            for engine in engines {
+                self.rouse(now, engine);
+            }
+            let Some(then) = self.router.next_release(now) else {
+                return;
+            };
+            if then > now {
+                if self.queue.release_at != Some(then) {
+                    self.queue.release_at = Some(then);
+                    self.agenda.put(then, SimulationEvent::Release);
+                }
+                return;
+            }
+            // One call releases a few requests; the loop releases all that may start now.
+            released = self.router.take_released(now);
+        }
+    }
+
+    fn tick(&mut self, now: Moment) {
+        let released = self.router.tick(now);
+        self.let_go(now, released);
+        self.agenda.put(now + TICK, SimulationEvent::Tick);
+    }
+}
