@@ -1,7 +1,10 @@
 //! Mechanisms for calls to services beside the request path.
 //!
-//! **Invariant**: nothing here does I/O or reads the clock.
+//! **Invariant**: nothing here does I/O, waits, reads the clock or draws random numbers: moments and
+//! random numbers are arguments.
 
+mod backoff;
 mod outcomes;
 
+pub use backoff::{Backoff, jittered};
 pub use outcomes::OutcomeCounters;
