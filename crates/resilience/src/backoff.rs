@@ -73,6 +73,11 @@ impl Backoff {
     pub fn reset(&mut self) {
         self.next = self.first;
     }
+
+    /// Makes the next pause the longest one.
+    pub(crate) fn skip_to_longest(&mut self) {
+        self.next = self.longest;
+    }
 }
 
 /// Returns a pause that is longer by at most the share `most` of it, so that many callers that lost
@@ -128,6 +133,8 @@ mod tests {
         }
         never.reset();
         assert_eq!(never.pause(), ms(10));
+        never.skip_to_longest();
+        assert_eq!([never.pause(), never.pause()], [ms(50); 2]);
     }
 
     #[test]

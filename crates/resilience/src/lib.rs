@@ -4,7 +4,9 @@
 //! random numbers are arguments.
 
 mod backoff;
+mod breaker;
 mod outcomes;
 
 pub use backoff::{Backoff, jittered};
+pub use breaker::CircuitBreaker;
 pub use outcomes::OutcomeCounters;

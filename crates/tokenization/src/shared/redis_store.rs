@@ -6,10 +6,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 use redis_store::{FaultKind, RedisFault, RedisPool, RedisValues};
+use resilience::{Backoff, CircuitBreaker};
 use supervision::Task;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
@@ -54,7 +54,7 @@ pub struct RedisTokenStore {
 struct RedisTokenStoreInner {
     values: RedisValues,
     clock: Clock,
-    rests_until: Mutex<Moment>,
+    breaker: Mutex<CircuitBreaker>,
 }
 
 /// An answer that waits to be written.
@@ -77,7 +77,7 @@ impl RedisTokenStore {
         let inner = Arc::new(RedisTokenStoreInner {
             values,
             clock,
-            rests_until: Mutex::default(),
+            breaker: Mutex::new(CircuitBreaker::new(1, Backoff::new(REST, REST))),
         });
         // Bounded: an answer that finds it full is dropped.
         let (queue, jobs) = mpsc::channel(QUEUE);
@@ -152,11 +152,11 @@ impl Drop for RedisTokenStore {
 
 impl RedisTokenStoreInner {
     fn may_be_asked(&self) -> bool {
-        self.values.pool().is_up() && *self.rests_until.lock() <= self.clock.now()
+        self.values.pool().is_up() && !self.breaker.lock().is_open(self.clock.now())
     }
 
     fn rest(&self) {
-        *self.rests_until.lock() = self.clock.now() + REST;
+        self.breaker.lock().record_failure(self.clock.now());
     }
 
     async fn look(
