@@ -5,8 +5,10 @@
 
 mod backoff;
 mod breaker;
+mod byte_budget;
 mod outcomes;
 
 pub use backoff::{Backoff, jittered};
 pub use breaker::CircuitBreaker;
+pub use byte_budget::{ByteBudget, BytePermit};
 pub use outcomes::OutcomeCounters;

@@ -89,13 +89,7 @@ impl SseReader {
                     name,
                     data: bytes::Bytes::copy_from_slice(data),
                 };
-                if !self.link.try_push(
-                    &self.queue,
-                    LinkMessage {
-                        connection,
-                        message,
-                    },
-                ) {
+                if !self.link.try_push(&self.queue, connection, message) {
                     self.link.record_lost(connection, FULL);
                 }
             }
