@@ -7,8 +7,10 @@ mod backoff;
 mod breaker;
 mod byte_budget;
 mod outcomes;
+mod singleflight;
 
 pub use backoff::{Backoff, jittered};
 pub use breaker::CircuitBreaker;
 pub use byte_budget::{ByteBudget, BytePermit};
 pub use outcomes::OutcomeCounters;
+pub use singleflight::Singleflight;
