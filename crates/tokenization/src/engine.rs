@@ -75,7 +75,7 @@ pub struct EngineTokenizer {
     queries: Singleflight<QueryDigest, OnceCell<Option<EngineTokens>>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct EngineTokenState {
     cache: TokenCache,
     standings: TokenizerBreakers,
@@ -93,7 +93,7 @@ impl EngineTokenizer {
             next_worker: AtomicUsize::new(0),
             state: Mutex::new(EngineTokenState {
                 cache: TokenCache::new(here),
-                ..EngineTokenState::default()
+                standings: TokenizerBreakers::default(),
             }),
             queries: Singleflight::default(),
         }
