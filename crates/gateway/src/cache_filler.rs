@@ -7,20 +7,13 @@
 //! **Invariant**: no reply waits for its assembly, and a lookup waits no longer than the cache's
 //! budget; a reply that does not fit is not stored.
 
-use std::{
-    collections::HashMap,
-    panic::AssertUnwindSafe,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use dialect::{CacheableReply, Dialect, NotCacheable, RequestKey};
 use futures_util::{StreamExt, stream};
 use net::Clock;
 use parking_lot::Mutex;
+use resilience::{ByteBudget, BytePermit};
 use response_cache::{CacheEntry, CacheGeneration, CacheKey, ResponseCache, UnitVector};
 use supervision::Task;
 use tokio::{
@@ -57,7 +50,7 @@ pub(crate) struct WholeReply {
     pub(crate) dialect: Dialect,
     pub(crate) form: StoredForm,
     pub(crate) body: Vec<u8>,
-    pub(crate) budget: FillBudget,
+    pub(crate) room: BytePermit,
     pub(crate) generation: CacheGeneration,
     /// The index entry for similarity lookups.
     pub(crate) similar_query: Option<SimilarQuery>,
@@ -80,7 +73,7 @@ pub(crate) struct CacheFiller {
     /// Bounded by the replies that are being relayed or wait.
     pending_fills: PendingFills,
     queue: mpsc::Sender<WholeReply>,
-    held_bytes: Arc<AtomicUsize>,
+    held_bytes: ByteBudget,
     task: JoinHandle<()>,
 }
 
@@ -100,7 +93,7 @@ impl CacheFiller {
         Arc::new(Self {
             pending_fills: PendingFills::default(),
             queue,
-            held_bytes: Arc::default(),
+            held_bytes: ByteBudget::new(HELD_BYTES),
             task,
         })
     }
@@ -116,12 +109,9 @@ impl CacheFiller {
         }
     }
 
-    /// Creates an empty budget for one reply.
-    pub(crate) fn fill_budget(&self) -> FillBudget {
-        FillBudget {
-            bytes: 0,
-            of: Arc::clone(&self.held_bytes),
-        }
+    /// Returns an empty permit for the bytes of one reply.
+    pub(crate) fn fill_permit(&self) -> BytePermit {
+        self.held_bytes.empty_permit()
     }
 
     /// Queues a reply. Returns at once.
@@ -137,31 +127,6 @@ impl CacheFiller {
         if let Some(mut told) = told {
             let _ = timeout(budget, told.changed()).await;
         }
-    }
-}
-
-/// One reply's share of the byte budget, until dropped.
-#[derive(Debug)]
-pub(crate) struct FillBudget {
-    bytes: usize,
-    of: Arc<AtomicUsize>,
-}
-
-impl FillBudget {
-    /// Takes `bytes` more. Returns false, and takes none, if they do not fit.
-    pub(crate) fn try_grow(&mut self, bytes: usize) -> bool {
-        if self.of.fetch_add(bytes, Ordering::Relaxed) + bytes > HELD_BYTES {
-            self.of.fetch_sub(bytes, Ordering::Relaxed);
-            return false;
-        }
-        self.bytes += bytes;
-        true
-    }
-}
-
-impl Drop for FillBudget {
-    fn drop(&mut self) {
-        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -196,7 +161,7 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
         dialect,
         form,
         body,
-        budget: room,
+        room,
         generation: begun,
         similar_query: sought,
         pending_fill: mark,
@@ -351,13 +316,13 @@ mod tests {
     async fn the_bytes_of_all_fills_are_bounded_and_each_returns_its_own() {
         let test = TestGateway::new();
         let filler = &test.gateway.reply_cache.filler;
-        let (mut one, mut two) = (filler.fill_budget(), filler.fill_budget());
+        let (mut one, mut two) = (filler.fill_permit(), filler.fill_permit());
         assert!(one.try_grow(HELD_BYTES - 1) && two.try_grow(1));
         assert!(!one.try_grow(1) && !two.try_grow(1));
         drop(two);
         assert!(!one.try_grow(2) && one.try_grow(1));
         drop(one);
-        assert_eq!(filler.held_bytes.load(Ordering::Relaxed), 0);
+        assert!(filler.held_bytes.try_take(HELD_BYTES).is_some());
     }
 
     #[test]

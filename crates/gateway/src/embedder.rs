@@ -14,9 +14,9 @@ use std::{
 };
 
 use fleet::WorkerView;
-use kv_blocks::Moment;
 use parking_lot::Mutex;
 use proxy::QueryError;
+use resilience::{Backoff, CircuitBreaker};
 use response_cache::UnitVector;
 use serde::Deserialize;
 use tokenization::WorkerClient;
@@ -37,7 +37,7 @@ pub(crate) struct Embedder {
     /// Round-robin position.
     next_endpoint: AtomicUsize,
     permits: Semaphore,
-    rests_until: Mutex<Moment>,
+    breaker: Mutex<CircuitBreaker>,
 }
 
 /// The reason why there are no embeddings.
@@ -72,7 +72,7 @@ impl Embedder {
             model,
             next_endpoint: AtomicUsize::new(0),
             permits: Semaphore::new(MOST_QUERIES),
-            rests_until: Mutex::new(Moment::START),
+            breaker: Mutex::new(CircuitBreaker::new(1, Backoff::new(REST, REST))),
         }
     }
 
@@ -86,7 +86,7 @@ impl Embedder {
         text: &str,
         limit: Duration,
     ) -> Result<UnitVector, EmbeddingError> {
-        if self.workers.clock.now() < *self.rests_until.lock() {
+        if self.breaker.lock().is_open(self.workers.clock.now()) {
             return Err(EmbeddingError::Resting);
         }
         // Never closed; a full semaphore means that the worker is far behind.
@@ -101,7 +101,7 @@ impl Embedder {
                 .ok_or(EmbeddingError::NoAnswer),
             Err(why) => {
                 if why != EmbeddingError::Refused {
-                    *self.rests_until.lock() = self.workers.clock.now() + REST;
+                    self.breaker.lock().record_failure(self.workers.clock.now());
                 }
                 Err(why)
             }

@@ -1,10 +1,10 @@
 //! Reads the body of a call within limits of length, time and total memory.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use http_body_util::BodyExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use resilience::{ByteBudget, BytePermit};
 
 use crate::error::{CallError, CallErrorKind};
 
@@ -14,23 +14,21 @@ pub(crate) const LONGEST: usize = 32 << 20;
 const ALL: usize = 256 << 20;
 /// Time limit for the arrival of a body.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes per permit of the semaphore.
-const UNIT: usize = 1 << 10;
 
 /// Memory budget of all bodies that are being read or answered.
 #[derive(Clone, Debug)]
-pub(crate) struct BodyMemory(Arc<Semaphore>);
+pub(crate) struct BodyMemory(ByteBudget);
 
 /// A body and its share of the memory; dropping it frees the share.
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Vec<u8>,
-    _room: Option<OwnedSemaphorePermit>,
+    room: BytePermit,
 }
 
 impl Default for BodyMemory {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(ALL / UNIT)))
+        Self(ByteBudget::new(ALL))
     }
 }
 
@@ -53,7 +51,7 @@ impl BodyMemory {
         }
         let mut received = ReceivedBody {
             bytes: Vec::new(),
-            _room: None,
+            room: self.0.empty_permit(),
         };
         while let Some(frame) = body.frame().await {
             let cut = |_| {
@@ -68,36 +66,20 @@ impl BodyMemory {
             if received.bytes.len() + data.len() > LONGEST {
                 return Err(too_long());
             }
-            self.make_room(&mut received, data.len())?;
+            if !received.room.try_grow(data.len()) {
+                return Err(full());
+            }
             received.bytes.extend_from_slice(&data);
         }
         Ok(received)
     }
+}
 
-    fn make_room(&self, received: &mut ReceivedBody, more: usize) -> Result<(), CallError> {
-        let needed = (received.bytes.len() + more).div_ceil(UNIT);
-        let held = received
-            ._room
-            .as_ref()
-            .map_or(0, OwnedSemaphorePermit::num_permits);
-        let Some(lacking) = u32::try_from(needed.saturating_sub(held))
-            .ok()
-            .filter(|lacking| *lacking > 0)
-        else {
-            return Ok(());
-        };
-        let Ok(room) = Arc::clone(&self.0).try_acquire_many_owned(lacking) else {
-            let message = format!(
-                "bodies of {ALL} bytes are being answered, the most there may be: ask again shortly"
-            );
-            return Err(CallError::new(CallErrorKind::Full, message));
-        };
-        match &mut received._room {
-            Some(held) => held.merge(room),
-            none => *none = Some(room),
-        }
-        Ok(())
-    }
+fn full() -> CallError {
+    let message = format!(
+        "bodies of {ALL} bytes are being answered, the most there may be: ask again shortly"
+    );
+    CallError::new(CallErrorKind::Full, message)
 }
 
 fn too_long() -> CallError {

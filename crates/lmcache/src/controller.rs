@@ -11,7 +11,8 @@ use net::{
 };
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use supervision::{Backoff, supervise};
+use resilience::Backoff;
+use supervision::supervise;
 use tokio::{
     sync::Semaphore,
     task::JoinHandle,
@@ -147,16 +148,15 @@ impl Drop for Controller {
 /// try them.
 async fn keep_asking(inner: &ControllerInner) -> Infallible {
     let every = inner.settings.poll_interval;
-    let first = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-    let mut backoff = first.clone();
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     loop {
         if inner.look().await {
-            backoff = first.clone();
+            backoff.reset();
             if timeout(every, inner.gate.closes()).await.is_ok() {
                 sleep(REST.min(every)).await;
             }
         } else {
-            sleep(backoff.after(Duration::ZERO).min(every)).await;
+            sleep(backoff.pause().min(every)).await;
         }
     }
 }

@@ -15,6 +15,7 @@
 //! so no second reading of the same text can lead elsewhere.
 
 mod address;
+mod chance;
 mod clock;
 mod connect;
 mod destinations;
@@ -33,6 +34,7 @@ mod tls;
 mod worker_url;
 
 pub use address::{Address, ListenAddr, ListenAddrError};
+pub use chance::chance;
 pub use clock::{Clock, rfc3339};
 pub use connect::{connect, dial};
 pub use destinations::{Destinations, ForbiddenAddress};

@@ -1,13 +1,10 @@
 //! Checks whether the server is up, and whether it came back.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use net::chance;
 use redis::{Pipeline, Value};
-use supervision::Backoff;
+use resilience::{Backoff, jittered};
 use tokio::time::{sleep, timeout};
 
 use crate::{
@@ -48,13 +45,7 @@ pub(crate) async fn watch(shared: Arc<PoolShared>) {
                 }
             }
         }
-        sleep(
-            backoff
-                .after(lasted)
-                .mul_f64(1.0 + JITTER * chance())
-                .min(LONGEST),
-        )
-        .await;
+        sleep(jittered(backoff.after(lasted), JITTER, chance()).min(LONGEST)).await;
     }
 }
 
@@ -98,10 +89,4 @@ fn unready(answers: &[Value]) -> RedisFault {
         [Value::ServerError(error)] => RedisFault::from(&error.clone().into()),
         _ => RedisFault::unusable("PONG"),
     }
-}
-
-/// Returns a random number from 0 to 1.
-fn chance() -> f64 {
-    f64::from(u16::try_from(RandomState::new().hash_one(0_u8) & 0xffff).unwrap_or_default())
-        / f64::from(u16::MAX)
 }

@@ -16,7 +16,6 @@
 )]
 
 mod cache;
-mod chance;
 mod counters;
 mod engine;
 mod entry;

@@ -3,17 +3,11 @@
 //! **Invariant**: the queue is bounded in number and in bytes, and a clear runs alone: an entry
 //! that began before it is not written after it.
 
-use std::{
-    any::Any,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use parking_lot::Mutex;
+use resilience::{ByteBudget, BytePermit};
 use supervision::Task;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -50,7 +44,7 @@ pub(crate) struct StoreWriter {
 #[derive(Clone, Debug)]
 pub(crate) struct FillSender {
     queue: mpsc::Sender<WriteJob>,
-    bytes: Arc<AtomicUsize>,
+    queue_bytes: ByteBudget,
     tally: Arc<CacheCounters>,
 }
 
@@ -69,26 +63,14 @@ enum WriteJob {
 #[derive(Debug)]
 struct QueuedFill {
     fill: StoreFill,
-    _room: WritePermit,
-}
-
-/// An entry's share of the queue's bytes, until it is written or dropped.
-#[derive(Debug)]
-struct WritePermit {
-    bytes: usize,
-    of: Arc<AtomicUsize>,
+    /// Its share of the queue's bytes, until it is written or dropped.
+    _room: BytePermit,
     /// The caller's guard, dropped at that time.
     _held: Option<WriteGuard>,
 }
 
 /// A guard that is dropped when an entry was written, or discarded.
 pub(crate) type WriteGuard = Box<dyn Any + Send + Sync>;
-
-impl Drop for WritePermit {
-    fn drop(&mut self) {
-        self.of.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// The stores that the writer writes to.
 #[derive(Debug)]
@@ -114,7 +96,7 @@ impl WriterQueue {
         Self {
             lane: FillSender {
                 queue,
-                bytes: Arc::default(),
+                queue_bytes: ByteBudget::new(QUEUE_BYTES),
                 tally,
             },
             jobs,
@@ -149,15 +131,16 @@ impl FillSender {
         held: Option<WriteGuard>,
         job: impl FnOnce(QueuedFill) -> WriteJob,
     ) {
-        let bytes = fill.entry.cost();
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let room = WritePermit {
-            bytes,
-            of: Arc::clone(&self.bytes),
-            _held: held,
-        };
-        let queued = QueuedFill { fill, _room: room };
-        if before + bytes > QUEUE_BYTES || self.queue.try_send(job(queued)).is_err() {
+        let room = self.queue_bytes.try_take(fill.entry.cost());
+        let queued = room.is_some_and(|room| {
+            let fill = QueuedFill {
+                fill,
+                _room: room,
+                _held: held,
+            };
+            self.queue.try_send(job(fill)).is_ok()
+        });
+        if !queued {
             self.tally.writes_dropped.one();
         }
     }
@@ -275,7 +258,7 @@ async fn write(
     queued: QueuedFill,
     tally: &CacheCounters,
 ) {
-    let QueuedFill { fill, _room } = queued;
+    let QueuedFill { fill, _room, _held } = queued;
     if !written.generations.is_present(fill.generation) {
         return;
     }

@@ -2,7 +2,7 @@
 //!
 //! A task that serves as long as its owner lives runs under a [`Task`]: a panic is caught, counted
 //! in `warmroute_task_panics_total{task}` and logged with the task's name, and the task is started
-//! again after a pause that doubles while it keeps panicking ([`Backoff`]). [`supervise`] is for
+//! again after a pause that doubles while it keeps panicking. [`supervise`] is for
 //! tasks that need nothing from the attempt before; [`Task::attempt`] is for tasks that continue
 //! with their state; [`contain`] is for tasks whose owner restarts them by its own rules.
 //!
@@ -19,12 +19,10 @@
 //! for tests and fault campaigns. A release build does not read it; [`panic_point`] describes its
 //! form.
 
-mod backoff;
 mod injection;
 mod metrics;
 mod task;
 
-pub use backoff::Backoff;
 pub use injection::panic_point;
 pub use metrics::register;
 pub use task::{Task, TaskPanic, contain, supervise};

@@ -3,9 +3,10 @@
 use std::{any::Any, future::Future, panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
+use resilience::Backoff;
 use tokio::time::{Instant, sleep};
 
-use crate::{Backoff, injection, metrics};
+use crate::{injection, metrics};
 
 /// Pause after a first panic: short, because other code waits for the task.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);

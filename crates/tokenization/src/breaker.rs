@@ -9,6 +9,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use kv_blocks::{Moment, WorkerId};
+use resilience::{Backoff, CircuitBreaker};
 
 use crate::token_cache::QueryDigest;
 
@@ -47,20 +48,23 @@ pub(crate) struct FailedQuery {
     pub(crate) length: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct WorkerBreaker {
     /// Queries in flight.
     in_flight: usize,
     /// Different queries that failed since the last answer or pause; fewer than [`STRIKES`].
     failed: Vec<QueryDigest>,
-    /// The length of the last pause, and its end; zero after an answer.
-    rest: Duration,
-    until: Option<Moment>,
+    /// Opened when enough queries failed.
+    circuit: CircuitBreaker,
 }
 
-impl WorkerBreaker {
-    fn rests(&self, now: Moment) -> bool {
-        self.until.is_some_and(|until| until > now)
+impl Default for WorkerBreaker {
+    fn default() -> Self {
+        Self {
+            in_flight: 0,
+            failed: Vec::new(),
+            circuit: CircuitBreaker::new(1, Backoff::new(SHORT_REST, REST)),
+        }
     }
 }
 
@@ -72,7 +76,7 @@ impl TokenizerBreakers {
     pub(crate) fn allows(&self, worker: WorkerId, now: Moment) -> bool {
         self.0
             .get(&worker)
-            .is_none_or(|standing| standing.in_flight < AT_ONCE && !standing.rests(now))
+            .is_none_or(|standing| standing.in_flight < AT_ONCE && !standing.circuit.is_open(now))
     }
 
     /// Counts a query to the worker. Each call is paired with [`Self::end_query`].
@@ -90,10 +94,8 @@ impl TokenizerBreakers {
     /// Records an answer.
     pub(crate) fn record_success(&mut self, worker: WorkerId) {
         if let Some(standing) = self.0.get_mut(&worker) {
-            *standing = WorkerBreaker {
-                in_flight: standing.in_flight,
-                ..WorkerBreaker::default()
-            };
+            standing.failed.clear();
+            standing.circuit.record_success();
         }
     }
 
@@ -114,7 +116,8 @@ impl TokenizerBreakers {
             return None;
         }
         let standing = self.0.entry(worker).or_default();
-        if standing.rests(now) || (why == TokenizeFailure::Late && length > LONG_QUESTION) {
+        if standing.circuit.is_open(now) || (why == TokenizeFailure::Late && length > LONG_QUESTION)
+        {
             return None;
         }
         if !standing.failed.contains(&question) {
@@ -124,13 +127,10 @@ impl TokenizerBreakers {
             return None;
         }
         standing.failed.clear();
-        standing.rest = if why == TokenizeFailure::Late {
-            (standing.rest * 2).clamp(SHORT_REST, REST)
-        } else {
-            REST
-        };
-        standing.until = Some(now + standing.rest);
-        Some(standing.rest)
+        match why {
+            TokenizeFailure::Late => standing.circuit.record_failure(now),
+            _ => Some(standing.circuit.record_outage(now)),
+        }
     }
 
     /// Removes workers that are not `there` any more.

@@ -26,6 +26,7 @@ use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 use prompt::{CancelFlag, PromptModel};
+use resilience::{Backoff, CircuitBreaker};
 use tokio::sync::Semaphore;
 
 /// Longest computation of the router itself on a runtime thread: a longer one moves to the blocking
@@ -119,14 +120,14 @@ impl ComputePool {
             tokio::time::timeout(limit, self.seated(&own, (flag.clone(), &progress), work)).await;
         match computed {
             Ok(Some(result)) => {
-                own.lateness.lock().in_time();
+                own.breaker.lock().record_success();
                 Ok(result)
             }
             Ok(None) => Err(ComputeError::Failed),
             Err(_) => {
                 if let Some(rest) = own
                     .mark_late(&progress)
-                    .then(|| own.lateness.lock().late(clock.now()))
+                    .then(|| own.breaker.lock().record_failure(clock.now()))
                     .flatten()
                 {
                     tracing::warn!(
@@ -179,7 +180,7 @@ impl ComputePool {
             permits: Arc::new(Semaphore::new(self.share)),
             share: self.share,
             stuck: AtomicUsize::new(0),
-            lateness: Mutex::default(),
+            breaker: Mutex::new(late_breaker()),
         });
         models.insert(address, Arc::clone(&new));
         new
@@ -194,13 +195,13 @@ struct ModelUsage {
     share: usize,
     /// Abandoned computations that still run.
     stuck: AtomicUsize,
-    lateness: Mutex<LateStreak>,
+    /// Opened by late computations.
+    breaker: Mutex<CircuitBreaker>,
 }
 
 impl ModelUsage {
     fn is_resting(&self, now: Moment) -> bool {
-        self.stuck.load(Relaxed) >= self.share
-            || self.lateness.lock().until.is_some_and(|until| until > now)
+        self.stuck.load(Relaxed) >= self.share || self.breaker.lock().is_open(now)
     }
 
     /// Marks a computation as late. Returns whether it has begun and not ended: it is then stuck.
@@ -215,31 +216,8 @@ impl ModelUsage {
     }
 }
 
-/// A model's late computations in a row.
-#[derive(Debug, Default)]
-struct LateStreak {
-    strikes: u32,
-    /// The last pause; zero after a computation in time.
-    rest: Duration,
-    until: Option<Moment>,
-}
-
-impl LateStreak {
-    fn in_time(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Records a late computation. Returns the length of the pause if one begins now. After a
-    /// pause, one more late computation is enough.
-    fn late(&mut self, now: Moment) -> Option<Duration> {
-        self.strikes = self.strikes.saturating_add(1);
-        if self.strikes < STRIKES {
-            return None;
-        }
-        self.rest = self.rest.saturating_mul(2).clamp(REST, LONGEST_REST);
-        self.until = Some(now + self.rest);
-        Some(self.rest)
-    }
+fn late_breaker() -> CircuitBreaker {
+    CircuitBreaker::new(STRIKES, Backoff::new(REST, LONGEST_REST))
 }
 
 /// The progress of a computation.
@@ -392,15 +370,16 @@ mod tests {
     #[test]
     #[contract("F82")]
     fn a_repeatedly_late_model_is_paused_for_longer_and_longer() {
-        let (mut lateness, now) = (LateStreak::default(), Moment::default());
-        assert_eq!((lateness.late(now), lateness.late(now)), (None, None));
-        assert_eq!(lateness.late(now), Some(REST));
-        assert_eq!(lateness.late(now), Some(REST * 2));
+        let (mut breaker, now) = (late_breaker(), Moment::default());
+        let mut late = || breaker.record_failure(now);
+        assert_eq!((late(), late()), (None, None));
+        assert_eq!(late(), Some(REST));
+        assert_eq!(late(), Some(REST * 2));
         for _ in 0..40 {
-            lateness.late(now);
+            late();
         }
-        assert_eq!(lateness.late(now), Some(LONGEST_REST));
-        lateness.in_time();
-        assert_eq!(lateness.late(now), None);
+        assert_eq!(late(), Some(LONGEST_REST));
+        breaker.record_success();
+        assert_eq!(breaker.record_failure(now), None);
     }
 }

@@ -7,7 +7,6 @@
 //! only queries that no router has an answer to.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -19,6 +18,7 @@ use bytes::Bytes;
 use fleet::WorkerView;
 use parking_lot::Mutex;
 use proxy::QueryError;
+use resilience::Singleflight;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
@@ -71,15 +71,13 @@ pub struct EngineTokenizer {
     /// Round-robin position.
     next_worker: AtomicUsize,
     state: Mutex<EngineTokenState>,
+    /// Queries in flight: at most one per waiting request.
+    queries: Singleflight<QueryDigest, OnceCell<Option<EngineTokens>>>,
 }
 
-type PendingTokens = Arc<OnceCell<Option<EngineTokens>>>;
-
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct EngineTokenState {
     cache: TokenCache,
-    /// Queries in flight: at most one per waiting request.
-    asking: HashMap<QueryDigest, PendingTokens>,
     standings: TokenizerBreakers,
 }
 
@@ -95,8 +93,9 @@ impl EngineTokenizer {
             next_worker: AtomicUsize::new(0),
             state: Mutex::new(EngineTokenState {
                 cache: TokenCache::new(here),
-                ..EngineTokenState::default()
+                standings: TokenizerBreakers::default(),
             }),
+            queries: Singleflight::default(),
         }
     }
 
@@ -109,7 +108,8 @@ impl EngineTokenizer {
         let digest = question.digest;
         let snapshot = self.workers.fleet.snapshot();
         let known = |teller: &TokenSource| teller.is_current(&snapshot);
-        let asking = {
+        // An answer is cached before its query ends, so one of the two is found.
+        let query = {
             let mut book = self.state.lock();
             if let Some(tokens) = book.cache.get(&digest, self.workers.clock.now(), known) {
                 return Some(EngineTokens {
@@ -117,17 +117,11 @@ impl EngineTokenizer {
                     from_cache: true,
                 });
             }
-            Arc::clone(book.asking.entry(digest).or_default())
-        };
-        let waiting = TokenWaiter {
-            state: &self.state,
-            digest,
-            asking: Some(asking),
+            self.queries.join(digest)
         };
         // The request that began the query may be cancelled: the next waiting one then takes it
         // over.
-        let asking = waiting.asking.as_ref()?;
-        asking
+        query
             .get_or_init(|| self.ask(&asked.view.model, question, asked.compute_pool))
             .await
             .clone()
@@ -296,30 +290,6 @@ impl Drop for QueryPermit<'_> {
     }
 }
 
-/// A request that waits for an answer. The last one to be dropped removes the query.
-struct TokenWaiter<'a> {
-    state: &'a Mutex<EngineTokenState>,
-    digest: QueryDigest,
-    /// `Some` until the drop.
-    asking: Option<PendingTokens>,
-}
-
-impl Drop for TokenWaiter<'_> {
-    fn drop(&mut self) {
-        let mut book = self.state.lock();
-        // Dropped under the lock, as all clones are made under it: the last waiter finds only the
-        // map's clone left.
-        drop(self.asking.take());
-        if book
-            .asking
-            .get(&self.digest)
-            .is_some_and(|asking| Arc::strong_count(asking) == 1)
-        {
-            book.asking.remove(&self.digest);
-        }
-    }
-}
-
 #[derive(Deserialize)]
 struct EngineTokenizeReply {
     tokens: Vec<u32>,
@@ -334,29 +304,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_query_is_dropped_with_its_last_waiter_and_not_before() {
-        let (book, digest) = (
-            Mutex::new(EngineTokenState::default()),
-            QueryDigest::default(),
-        );
-        let wait = || {
-            let asking = Arc::clone(book.lock().asking.entry(digest).or_default());
-            TokenWaiter {
-                state: &book,
-                digest,
-                asking: Some(asking),
-            }
-        };
-        let (first, second) = (wait(), wait());
-        drop(first);
-        assert_eq!(book.lock().asking.len(), 1);
-        let third = wait();
-        drop(second);
-        assert_eq!(book.lock().asking.len(), 1);
-        drop(third);
-        assert!(book.lock().asking.is_empty());
-    }
     fn worker() -> WorkerView {
         WorkerView {
             id: WorkerId(1),

@@ -6,18 +6,17 @@
 //! **Invariant**: the cache holds at most [`BUDGET_BYTES`] and [`TokenCacheSettings::capacity`]
 //! answers.
 
-use std::{collections::HashMap, mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use fleet::{Snapshot, WorkerView};
 use kv_blocks::{Moment, WorkerId};
+use lru::LruCache;
 
 /// A SHA-256 of the whole query, so that no client can make two queries collide.
 pub(crate) type QueryDigest = [u8; 32];
 
 /// Bytes of all answers together: some four million tokens.
 const BUDGET_BYTES: usize = 16 << 20;
-/// Most bytes of one generation.
-const YOUNG_BYTES: usize = BUDGET_BYTES / 2;
 /// Bytes of an answer beside its ids, about.
 const ANSWER_BYTES: usize = 160;
 /// Most cached answers, and their lifetime. Bytes bound them too.
@@ -81,14 +80,12 @@ impl CachedTokens {
     }
 }
 
-/// A cache of two generations: a used entry moves to the young one; when that is full, the old one
-/// is dropped. That approximates LRU without a list.
-#[derive(Debug, Default)]
+/// Answers by digest; the least recently used ones make room for others.
+#[derive(Debug)]
 pub(crate) struct TokenCache {
     bounds: TokenCacheSettings,
-    young: HashMap<QueryDigest, CachedTokens>,
-    young_bytes: usize,
-    old: HashMap<QueryDigest, CachedTokens>,
+    answers: LruCache<QueryDigest, CachedTokens>,
+    bytes: usize,
     /// Whether entries stay but no new ones are added.
     closed: bool,
 }
@@ -97,7 +94,10 @@ impl TokenCache {
     pub(crate) fn new(bounds: TokenCacheSettings) -> Self {
         Self {
             bounds,
-            ..Self::default()
+            // Bounded by `fit` after every change.
+            answers: LruCache::unbounded(),
+            bytes: 0,
+            closed: false,
         }
     }
 
@@ -108,29 +108,26 @@ impl TokenCache {
         now: Moment,
         still: impl FnOnce(&TokenSource) -> bool,
     ) -> Option<Arc<[u32]>> {
-        let ttl = self.bounds.ttl;
-        let holds = |answer: &CachedTokens| {
-            now.since(answer.told_at) < ttl.min(answer.left) && still(&answer.teller)
-        };
-        if let Some(answer) = self.young.get(question) {
-            if holds(answer) {
-                return Some(Arc::clone(&answer.ids));
-            }
-            self.young_bytes -= answer.bytes();
-            self.young.remove(question);
-            return None;
+        let answer = self.answers.get(question)?;
+        let lifetime = self.bounds.ttl.min(answer.left);
+        if now.since(answer.told_at) < lifetime && still(&answer.teller) {
+            return Some(Arc::clone(&answer.ids));
         }
-        let answer = self.old.remove(question).filter(holds)?;
-        let ids = Arc::clone(&answer.ids);
-        self.put(*question, answer);
-        Some(ids)
+        let expired = self.answers.pop(question)?;
+        self.bytes -= expired.bytes();
+        None
     }
 
     pub(crate) fn insert(&mut self, question: QueryDigest, answer: CachedTokens) {
         // An answer that would displace a large part of the cache is not added.
-        if !self.closed && answer.bytes() <= YOUNG_BYTES / 4 {
-            self.put(question, answer);
+        if self.closed || answer.bytes() > BUDGET_BYTES / 8 {
+            return;
         }
+        self.bytes += answer.bytes();
+        if let Some(before) = self.answers.put(question, answer) {
+            self.bytes -= before.bytes();
+        }
+        self.fit(self.bounds.capacity, BUDGET_BYTES);
     }
 
     /// Sets whether new answers are added.
@@ -138,21 +135,16 @@ impl TokenCache {
         self.closed = !takes;
     }
 
-    /// Drops entries that were not used recently: at most half of the bound stays.
+    /// Drops the least recently used answers until at most half of the bounds is used.
     pub(crate) fn shrink(&mut self) {
-        self.old = HashMap::new();
+        self.fit(self.bounds.capacity / 2, BUDGET_BYTES / 2);
     }
 
-    fn put(&mut self, question: QueryDigest, answer: CachedTokens) {
-        let bytes = answer.bytes();
-        let is_full = self.young.len() >= (self.bounds.capacity / 2).max(1);
-        if is_full || self.young_bytes + bytes > YOUNG_BYTES {
-            self.old = mem::take(&mut self.young);
-            self.young_bytes = 0;
-        }
-        self.young_bytes += bytes;
-        if let Some(before) = self.young.insert(question, answer) {
-            self.young_bytes -= before.bytes();
+    fn fit(&mut self, answers: usize, bytes: usize) {
+        while (self.answers.len() > answers || self.bytes > bytes)
+            && let Some((_, oldest)) = self.answers.pop_lru()
+        {
+            self.bytes -= oldest.bytes();
         }
     }
 }
@@ -170,6 +162,17 @@ mod tests {
         since_ns: 7,
         ended: 0,
     };
+
+    fn cache() -> TokenCache {
+        TokenCache::new(TokenCacheSettings::default())
+    }
+
+    /// Returns the bytes of all answers.
+    fn held(known: &TokenCache) -> usize {
+        let held: usize = known.answers.iter().map(|(_, answer)| answer.bytes()).sum();
+        assert_eq!(known.bytes, held);
+        held
+    }
 
     fn digest(number: u32) -> QueryDigest {
         let mut digest = QueryDigest::default();
@@ -192,7 +195,7 @@ mod tests {
 
     #[test]
     fn the_cache_stays_within_its_bytes_and_keeps_used_entries() {
-        let mut known = TokenCache::default();
+        let mut known = cache();
         known.insert(digest(u32::MAX), engine_answer(vec![7]));
         for number in 0..20_000 {
             known.insert(digest(number), engine_answer(vec![number; 1_000]));
@@ -202,12 +205,7 @@ mod tests {
                 "forgotten before {number}"
             );
         }
-        let held: usize = known
-            .young
-            .values()
-            .chain(known.old.values())
-            .map(CachedTokens::bytes)
-            .sum();
+        let held = held(&known);
         assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
         assert_eq!(get(&mut known, 0), None);
     }
@@ -226,7 +224,7 @@ mod tests {
                 get(&mut known, u32::MAX).is_some(),
                 "forgotten before {number}, though it is met"
             );
-            assert!(known.young.len() + known.old.len() <= 10);
+            assert!(known.answers.len() <= 10);
         }
         assert_eq!(get(&mut known, 0), None);
         let at = |known: &mut TokenCache, age| {
@@ -264,19 +262,14 @@ mod tests {
     #[test]
     #[contract("F75")]
     fn under_memory_pressure_the_cache_keeps_half_and_accepts_nothing_new() {
-        let mut known = TokenCache::default();
+        let mut known = cache();
         for number in 0..20_000 {
             known.insert(digest(number), engine_answer(vec![number; 1_000]));
         }
         known.shrink();
-        let held: usize = known
-            .young
-            .values()
-            .chain(known.old.values())
-            .map(CachedTokens::bytes)
-            .sum();
+        let held = held(&known);
         assert!(
-            held <= YOUNG_BYTES && get(&mut known, 19_999).is_some(),
+            held <= BUDGET_BYTES / 2 && get(&mut known, 19_999).is_some(),
             "{held}"
         );
         known.set_accepts_new(false);
@@ -290,7 +283,7 @@ mod tests {
 
     #[test]
     fn an_answer_expires_with_its_engine_or_its_age_however_often_it_is_used() {
-        let (mut known, start) = (TokenCache::default(), Moment::default());
+        let (mut known, start) = (cache(), Moment::default());
         let at = |known: &mut TokenCache, age: Duration| {
             known.get(&digest(1), start + age, |_| true).is_some()
         };
@@ -303,17 +296,11 @@ mod tests {
             known.get(&digest(1), start, |teller| *teller != TELLER),
             None
         );
-        assert_eq!((known.young.len(), known.young_bytes), (0, 0));
-        // A move to the young generation does not extend its life.
-        known.insert(digest(1), engine_answer(vec![7]));
-        known.old = mem::take(&mut known.young);
-        known.young_bytes = 0;
-        assert!(at(&mut known, MAX_AGE / 2) && known.young.len() == 1);
-        assert!(!at(&mut known, MAX_AGE));
+        assert_eq!((known.answers.len(), held(&known)), (0, 0));
         // A repeated answer counts once.
         for _ in 0..2 {
             known.insert(digest(2), engine_answer(vec![7, 8]));
         }
-        assert_eq!(known.young_bytes, 8 + ANSWER_BYTES);
+        assert_eq!(held(&known), 8 + ANSWER_BYTES);
     }
 }

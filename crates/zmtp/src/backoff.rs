@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use supervision::Backoff;
+use resilience::Backoff;
 
 const FIRST: Duration = Duration::from_millis(100);
 /// The longest pause after an attempt. A publisher that was away for long is read again at most

@@ -100,9 +100,7 @@ impl Pub {
         let encoded = encoded.freeze();
         let subscribers = self.shared.subscribers.lock();
         for subscriber in subscribers.iter().flat_map(BTreeMap::values) {
-            if subscriber.wants(topic.as_ref())
-                && !subscriber.offer(&encoded, self.shared.settings.queue_bytes)
-            {
+            if subscriber.wants(topic.as_ref()) && !subscriber.offer(&encoded) {
                 self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }

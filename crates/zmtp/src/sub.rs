@@ -7,6 +7,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use net::{Address, ListenError, listen};
+use resilience::Backoff;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{Instant, Sleep},
@@ -137,7 +138,7 @@ fn owned(topics: &[&[u8]]) -> Vec<Bytes> {
 struct SubDialer {
     dial: DialTarget,
     topics: Vec<Bytes>,
-    backoff: supervision::Backoff,
+    backoff: Backoff,
     peers: u64,
     since: Instant,
     link: SubLink,

@@ -1,12 +1,10 @@
 //! One subscriber of a [`Pub`](crate::Pub): its topics, its queue, and the task that writes it out.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use net::Stream;
+use resilience::{ByteBudget, BytePermit};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -24,8 +22,8 @@ const MAX_TOPICS: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     topics: Vec<Bytes>,
-    queue: mpsc::Sender<Bytes>,
-    queued_bytes: Arc<AtomicUsize>,
+    queue: mpsc::Sender<(Bytes, BytePermit)>,
+    queue_bytes: ByteBudget,
 }
 
 impl Subscriber {
@@ -38,18 +36,10 @@ impl Subscriber {
     }
 
     /// Queues a message unless that exceeds a limit; `false`: dropped.
-    pub(crate) fn offer(&self, encoded: &Bytes, max_bytes: usize) -> bool {
-        let before = self
-            .queued_bytes
-            .fetch_add(encoded.len(), Ordering::Relaxed);
+    pub(crate) fn offer(&self, encoded: &Bytes) -> bool {
         // A single message longer than the limit still passes when the queue is empty.
-        let fits = before == 0 || before.saturating_add(encoded.len()) <= max_bytes;
-        let queued = fits && self.queue.try_send(encoded.clone()).is_ok();
-        if !queued {
-            self.queued_bytes
-                .fetch_sub(encoded.len(), Ordering::Relaxed);
-        }
-        queued
+        let room = self.queue_bytes.try_take_capped(encoded.len());
+        room.is_some_and(|room| self.queue.try_send((encoded.clone(), room)).is_ok())
     }
 }
 
@@ -77,12 +67,11 @@ async fn serve(
     shared: Arc<PublisherShared>,
 ) -> Result<(), Disconnect> {
     // When full, the publisher drops the new message for this subscriber and counts it.
-    let (queue, mut messages) = mpsc::channel::<Bytes>(shared.settings.queue_messages.max(1));
-    let queued_bytes = Arc::new(AtomicUsize::new(0));
+    let (queue, mut messages) = mpsc::channel(shared.settings.queue_messages.max(1));
     let subscriber = Subscriber {
         topics: Vec::new(),
         queue,
-        queued_bytes: Arc::clone(&queued_bytes),
+        queue_bytes: ByteBudget::new(shared.settings.queue_bytes.max(1)),
     };
     if !shared.join(number, subscriber) {
         return Ok(());
@@ -109,10 +98,7 @@ async fn serve(
                 Some(_) | None => {}
             },
             message = messages.recv(), if room => match message {
-                Some(message) => {
-                    queued_bytes.fetch_sub(message.len(), Ordering::Relaxed);
-                    connection.queue(&message);
-                }
+                Some((message, _room)) => connection.queue(&message),
                 // The publisher closed and everything it had queued is out of the queue.
                 None => return Ok(connection.flush().await?),
             },

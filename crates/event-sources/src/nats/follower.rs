@@ -6,12 +6,11 @@
 use std::sync::Arc;
 
 use kv_events::Input;
-use net::Clock;
+use net::{Clock, chance};
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use super::{
-    NatsSpec,
-    backoff::NatsBackoff,
+    NatsSpec, backoff,
     dial::{ConnectionEvent, NatsConnection},
     relay_liveness::RelayLiveness,
     request::NatsRequester,
@@ -81,7 +80,7 @@ impl NatsFollower {
         self.sink.register(self.spec.target, &self.spec.model);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut backoff = NatsBackoff::default();
+        let mut backoff = backoff::reconnects();
         loop {
             let started = self.clock.now();
             let ended = match self.connect(&mut orders).await {
@@ -103,7 +102,8 @@ impl NatsFollower {
                 FollowEnd::Lost(reason) => {
                     self.stream.disconnected();
                     self.stream.driver.record_fault(reason);
-                    backoff.after(self.clock.now().since(started))
+                    let lasted = self.clock.now().since(started);
+                    backoff::wait(&mut backoff, lasted, chance())
                 }
             };
             self.publish();

@@ -11,10 +11,8 @@ use std::sync::{
 
 use async_nats::{Message, Subscriber};
 use futures_util::StreamExt;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    task::JoinHandle,
-};
+use resilience::{ByteBudget, BytePermit};
+use tokio::{sync::mpsc, task::JoinHandle};
 
 /// Cost of a message besides its payload: headers and its entry in the queue.
 const PLACE: usize = 512;
@@ -48,7 +46,7 @@ pub(crate) enum QueuedMessage {
 /// The queue. Dropping it ends the subscription.
 #[derive(Debug)]
 pub(crate) struct SubscriptionQueue {
-    queue: mpsc::UnboundedReceiver<(QueuedMessage, OwnedSemaphorePermit)>,
+    queue: mpsc::UnboundedReceiver<(QueuedMessage, BytePermit)>,
     let_go: Arc<AtomicU64>,
     task: JoinHandle<()>,
 }
@@ -92,11 +90,10 @@ impl Drop for SubscriptionQueue {
 async fn carry(
     mut subscriber: Subscriber,
     settings: SubscriptionQueueSettings,
-    queue: mpsc::UnboundedSender<(QueuedMessage, OwnedSemaphorePermit)>,
+    queue: mpsc::UnboundedSender<(QueuedMessage, BytePermit)>,
     let_go: Arc<AtomicU64>,
 ) {
-    let room = settings.max_bytes.min(u32::MAX as usize);
-    let ahead = Arc::new(Semaphore::new(room));
+    let budget = ByteBudget::new(settings.max_bytes);
     while let Some(message) = subscriber.next().await {
         let too_large = message.payload.len() > settings.max_message;
         let kept = if too_large {
@@ -104,9 +101,7 @@ async fn carry(
         } else {
             message.length.max(message.payload.len())
         };
-        // A message larger than the whole budget is queued alone.
-        let bytes = u32::try_from(kept.saturating_add(PLACE).min(room)).unwrap_or(u32::MAX);
-        let Ok(permit) = Arc::clone(&ahead).try_acquire_many_owned(bytes) else {
+        let Some(permit) = budget.try_take_capped(kept.saturating_add(PLACE)) else {
             let_go.fetch_add(1, Ordering::Relaxed);
             if settings.when_full == WhenFull::End {
                 return;

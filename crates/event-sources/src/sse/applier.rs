@@ -114,15 +114,11 @@ impl Applier {
     /// Takes a message and the messages already queued behind it, so that a burst costs one
     /// publication.
     fn burst(&mut self, first: LinkMessage) {
-        let mut next = Some(first);
+        self.apply(&first);
         for _ in 0..GO {
-            let Some(queued) = next else { return };
-            self.link.record_taken(&queued.message);
-            self.apply(&queued);
-            next = self.queue.try_recv().ok();
-        }
-        if let Some(queued) = next {
-            self.link.record_taken(&queued.message);
+            let Ok(queued) = self.queue.try_recv() else {
+                return;
+            };
             self.apply(&queued);
         }
     }

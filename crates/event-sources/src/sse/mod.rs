@@ -9,7 +9,6 @@
 //! Not here: the meaning of a message (`kv-events`, `prefix-view`).
 
 mod applier;
-mod backoff;
 mod connection;
 mod endpoint;
 mod prefix_sink;

@@ -1,21 +1,23 @@
 //! The reading task: connects, queues messages, and reconnects, forever.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use net::Clock;
+use net::{Clock, chance};
+use resilience::{Backoff, jittered};
 use tokio::sync::mpsc;
 
 use super::{
     StreamMessage,
-    backoff::SseBackoff,
     connection::{ConnectionError, EVENT_BYTES, EventConnection, ReceivedEvent, SseDialer},
     reader_channel::{LinkMessage, ReaderChannel},
 };
 
+/// First wait before a reconnect, unless the configured interval is shorter.
+const FIRST: Duration = Duration::from_secs(1);
+/// Longest wait; a connection of at least this length resets the waits.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Most jitter, as a share of the wait.
+const JITTER: f64 = 0.1;
 /// Error text for a full queue.
 const FULL: &str =
     "events came faster than they could be applied and some were let go: the stream is asked anew";
@@ -33,7 +35,7 @@ pub(crate) struct SseReader {
 impl SseReader {
     /// Runs until dropped.
     pub(crate) async fn run(self) {
-        let mut backoff = SseBackoff::new(self.reconnect_interval);
+        let mut backoff = reconnects(self.reconnect_interval);
         loop {
             let mut lasted = Duration::ZERO;
             let reason = match self.dial.open().await {
@@ -51,7 +53,7 @@ impl SseReader {
                 tracing::warn!(endpoint = %self.dial.endpoint, %reason, "no event stream");
                 self.link.closed(reason.to_string());
             }
-            let wait = backoff.after(lasted, chance());
+            let wait = wait(&mut backoff, lasted, chance());
             let held = self
                 .link
                 .state()
@@ -87,13 +89,7 @@ impl SseReader {
                     name,
                     data: bytes::Bytes::copy_from_slice(data),
                 };
-                if !self.link.try_push(
-                    &self.queue,
-                    LinkMessage {
-                        connection,
-                        message,
-                    },
-                ) {
+                if !self.link.try_push(&self.queue, connection, message) {
                     self.link.record_lost(connection, FULL);
                 }
             }
@@ -111,9 +107,64 @@ impl SseReader {
     }
 }
 
-/// Returns an unpredictable number from 0 to 1.
-fn chance() -> f64 {
-    // The standard library's hash keys serve as the random source.
-    let number = RandomState::new().hash_one(0_u8);
-    f64::from((number >> 32) as u32) / f64::from(u32::MAX)
+/// Returns the waits for an `interval`: min(1 s, interval), the interval, then doubling up to a
+/// minute.
+fn reconnects(interval: Duration) -> Backoff {
+    let (first, second) = if interval > FIRST {
+        (FIRST, interval)
+    } else {
+        (interval, interval * 2)
+    };
+    Backoff::new(first, LONGEST).with_second(second)
+}
+
+/// Returns the wait after a connection of this length (zero: it could not be made), however it
+/// ended.
+fn wait(backoff: &mut Backoff, lasted: Duration, chance: f64) -> Duration {
+    jittered(backoff.after(lasted), JITTER, chance).min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("CK48")]
+    fn the_first_pause_is_a_second_then_the_interval_doubling_to_a_minute() {
+        for (interval, pauses) in [
+            (
+                5_000,
+                [1_000, 5_000, 10_000, 20_000, 40_000, 60_000, 60_000],
+            ),
+            (20, [20, 40, 80, 160, 320, 640, 1_280]),
+            (
+                90_000,
+                [1_000, 60_000, 60_000, 60_000, 60_000, 60_000, 60_000],
+            ),
+        ] {
+            let mut backoff = reconnects(Duration::from_millis(interval));
+            let waits = [(); 7].map(|()| wait(&mut backoff, Duration::ZERO, 0.0).as_millis());
+            assert_eq!(waits, pauses, "{interval} ms");
+        }
+    }
+
+    #[test]
+    fn a_healthy_minute_resets_the_pauses_and_a_shorter_connection_does_not() {
+        let mut backoff = reconnects(Duration::from_secs(5));
+        for (lasted, pause) in [(0, 1), (0, 5), (0, 10), (59, 20), (60, 1), (0, 5)] {
+            let wait = wait(&mut backoff, Duration::from_secs(lasted), 0.0);
+            assert_eq!(wait.as_secs(), pause);
+        }
+    }
+
+    #[test]
+    fn jitter_adds_at_most_a_tenth_and_never_exceeds_a_minute() {
+        let mut backoff = reconnects(Duration::from_secs(5));
+        for pause in [1_100, 5_500, 11_000, 22_000, 44_000, 60_000] {
+            let wait = wait(&mut backoff, Duration::ZERO, 1.0);
+            assert_eq!(wait.as_millis(), pause);
+        }
+    }
 }

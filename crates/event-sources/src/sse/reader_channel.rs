@@ -1,10 +1,9 @@
 //! The state that reader and applier share: the connection, and the messages that the queue between
 //! them dropped.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use kv_blocks::Moment;
 use parking_lot::Mutex;
+use resilience::{ByteBudget, BytePermit};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::StreamMessage;
@@ -14,6 +13,7 @@ use super::StreamMessage;
 pub(crate) struct LinkMessage {
     pub(crate) connection: u64,
     pub(crate) message: StreamMessage,
+    _room: BytePermit,
 }
 
 /// State of the connection.
@@ -38,9 +38,8 @@ pub(crate) struct LinkState {
 #[derive(Debug)]
 pub(crate) struct ReaderChannel {
     state: Mutex<LinkState>,
-    /// Bytes of the messages in the queue.
-    queued_bytes: AtomicUsize,
-    max_bytes: usize,
+    /// The byte bound of the queue.
+    queue_bytes: ByteBudget,
     /// Notified of every change of the state.
     pub(crate) changed: Notify,
     /// Connections up to this number must close.
@@ -51,8 +50,7 @@ impl ReaderChannel {
     pub(crate) fn new(max_bytes: usize) -> Self {
         Self {
             state: Mutex::default(),
-            queued_bytes: AtomicUsize::new(0),
-            max_bytes,
+            queue_bytes: ByteBudget::new(max_bytes),
             changed: Notify::new(),
             given_up: watch::Sender::default(),
         }
@@ -113,21 +111,21 @@ impl ReaderChannel {
     }
 
     /// Queues a message without waiting; returns `false` if the queue is full.
-    pub(crate) fn try_push(&self, queue: &mpsc::Sender<LinkMessage>, queued: LinkMessage) -> bool {
-        let bytes = queued.message.bytes();
-        let before = self.queued_bytes.fetch_add(bytes, Ordering::AcqRel);
-        let taken =
-            before.saturating_add(bytes) <= self.max_bytes && queue.try_send(queued).is_ok();
-        if !taken {
-            self.queued_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        }
-        taken
-    }
-
-    /// Records that a message left the queue.
-    pub(crate) fn record_taken(&self, message: &StreamMessage) {
-        self.queued_bytes
-            .fetch_sub(message.bytes(), Ordering::AcqRel);
+    pub(crate) fn try_push(
+        &self,
+        queue: &mpsc::Sender<LinkMessage>,
+        connection: u64,
+        message: StreamMessage,
+    ) -> bool {
+        let Some(room) = self.queue_bytes.try_take(message.bytes()) else {
+            return false;
+        };
+        let queued = LinkMessage {
+            connection,
+            message,
+            _room: room,
+        };
+        queue.try_send(queued).is_ok()
     }
 
     /// Makes the reader close this connection and every earlier one, and open no other before

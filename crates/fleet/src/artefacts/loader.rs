@@ -10,6 +10,7 @@ use std::{
 use net::Clock;
 use parking_lot::Mutex;
 use prompt::{CancelFlag, LoadError, PromptModel};
+use resilience::Singleflight;
 use tokio::sync::Semaphore;
 use tracing::info;
 
@@ -37,9 +38,9 @@ pub(super) struct TokenizerLoader {
     clock: Clock,
     /// One entry per distinct content; it expires with the last model that uses it.
     loaded: Mutex<HashMap<Content, Weak<PromptModel>>>,
-    /// One entry per content whose load runs, so that twelve workers load one tokenizer once, and
-    /// loads of other content do not wait.
-    loading: Mutex<HashMap<Content, Weak<tokio::sync::Mutex<()>>>>,
+    /// The lock of each content whose load runs, so that twelve workers load one tokenizer once,
+    /// and loads of other content do not wait.
+    loading: Singleflight<Content, tokio::sync::Mutex<()>>,
     loads: Semaphore,
     /// Load errors by content, so that a failed load is not repeated. At most [`MOST_REFUSED`].
     refused: Mutex<HashMap<Content, LoadError>>,
@@ -50,7 +51,7 @@ impl TokenizerLoader {
         Self {
             clock,
             loaded: Mutex::default(),
-            loading: Mutex::default(),
+            loading: Singleflight::default(),
             loads: Semaphore::new(LOADS_AT_ONCE),
             refused: Mutex::default(),
         }
@@ -84,7 +85,7 @@ impl TokenizerLoader {
         .map_err(|_| ArtefactError::Stopped {
             origin: origin.clone(),
         })??;
-        let turn = self.turn(content);
+        let turn = self.loading.join(content);
         let _turn = turn.lock().await;
         if let Some(same) = self.loaded.lock().get(&content).and_then(Weak::upgrade) {
             return Ok(same);
@@ -128,18 +129,6 @@ impl TokenizerLoader {
                 error: LoadError::Cancelled,
             }),
         }
-    }
-
-    /// Returns the lock that serializes loads of the same content.
-    fn turn(&self, content: Content) -> Arc<tokio::sync::Mutex<()>> {
-        let mut loading = self.loading.lock();
-        loading.retain(|_, turn| turn.strong_count() > 0);
-        if let Some(turn) = loading.get(&content).and_then(Weak::upgrade) {
-            return turn;
-        }
-        let turn = Arc::default();
-        loading.insert(content, Arc::downgrade(&turn));
-        turn
     }
 
     fn refuse(&self, content: Content, error: &ArtefactError) {

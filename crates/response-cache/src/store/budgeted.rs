@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use net::Clock;
+use net::{Clock, chance};
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, oneshot},
@@ -28,8 +28,8 @@ use super::{
     health::{BreakerConfig, LookupAdmission, StoreHealth},
 };
 use crate::{
-    CacheGeneration, CacheKey, StoreFault, chance::chance, counters::CacheCounters,
-    engine::CurrentSettings, entry::FoundEntry, tasks::Tasks,
+    CacheGeneration, CacheKey, StoreFault, counters::CacheCounters, engine::CurrentSettings,
+    entry::FoundEntry, tasks::Tasks,
 };
 
 /// Maximum wait for a permit while all connections are in use: bursts happen now and then.

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use kv_blocks::Moment;
+use resilience::jittered;
 
 /// Maximum random share added to a pause, so that routers that lost one store together do not
 /// return together.
@@ -147,7 +148,7 @@ impl StoreHealth {
         } else {
             (self.pause * 2).clamp(first, longest)
         };
-        self.next = now + self.pause.mul_f64(1.0 + JITTER * chance).min(longest);
+        self.next = now + jittered(self.pause, JITTER, chance).min(longest);
     }
 }
 

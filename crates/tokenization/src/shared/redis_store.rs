@@ -6,10 +6,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 use redis_store::{FaultKind, RedisFault, RedisPool, RedisValues};
+use resilience::{Backoff, ByteBudget, BytePermit, CircuitBreaker};
 use supervision::Task;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
@@ -45,7 +45,7 @@ pub struct RedisTokenStore {
     /// At most as many tasks as there are permits; they end with this value.
     lookups: Mutex<JoinSet<()>>,
     queue: mpsc::Sender<PendingWrite>,
-    write_permits: Arc<Semaphore>,
+    queue_bytes: ByteBudget,
     /// Ends with this value: an answer that is not written by then is lost.
     writer: JoinHandle<()>,
 }
@@ -54,7 +54,7 @@ pub struct RedisTokenStore {
 struct RedisTokenStoreInner {
     values: RedisValues,
     clock: Clock,
-    rests_until: Mutex<Moment>,
+    breaker: Mutex<CircuitBreaker>,
 }
 
 /// An answer that waits to be written.
@@ -64,7 +64,7 @@ struct PendingWrite {
     ids: Arc<[u32]>,
     ttl: Duration,
     /// Its share of the queue's bytes.
-    _room: OwnedSemaphorePermit,
+    _room: BytePermit,
 }
 
 impl RedisTokenStore {
@@ -77,7 +77,7 @@ impl RedisTokenStore {
         let inner = Arc::new(RedisTokenStoreInner {
             values,
             clock,
-            rests_until: Mutex::default(),
+            breaker: Mutex::new(CircuitBreaker::new(1, Backoff::new(REST, REST))),
         });
         // Bounded: an answer that finds it full is dropped.
         let (queue, jobs) = mpsc::channel(QUEUE);
@@ -87,7 +87,7 @@ impl RedisTokenStore {
             permits: Arc::new(Semaphore::new(LOOKUPS)),
             lookups: Mutex::default(),
             queue,
-            write_permits: Arc::new(Semaphore::new(QUEUE_BYTES)),
+            queue_bytes: ByteBudget::new(QUEUE_BYTES),
         })
     }
 
@@ -118,13 +118,9 @@ impl RedisTokenStore {
         if ids.len() > MOST_IDS || !self.inner.values.pool().is_up() {
             return;
         }
-        let room = u32::try_from(value::length(ids.len())).ok();
-        let room = room.and_then(|bytes| {
-            Arc::clone(&self.write_permits)
-                .try_acquire_many_owned(bytes)
-                .ok()
-        });
-        let Some(room) = room else { return };
+        let Some(room) = self.queue_bytes.try_take(value::length(ids.len())) else {
+            return;
+        };
         let job = PendingWrite {
             name: name(question, whose),
             ids: Arc::clone(ids),
@@ -152,11 +148,11 @@ impl Drop for RedisTokenStore {
 
 impl RedisTokenStoreInner {
     fn may_be_asked(&self) -> bool {
-        self.values.pool().is_up() && *self.rests_until.lock() <= self.clock.now()
+        self.values.pool().is_up() && !self.breaker.lock().is_open(self.clock.now())
     }
 
     fn rest(&self) {
-        *self.rests_until.lock() = self.clock.now() + REST;
+        self.breaker.lock().record_failure(self.clock.now());
     }
 
     async fn look(

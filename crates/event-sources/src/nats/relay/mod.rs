@@ -20,7 +20,7 @@ use std::{
 use async_nats::{Client, client::PublishErrorKind};
 use bytes::Bytes;
 use kv_events::frames;
-use net::{Clock, Destinations, ListenError, TrustRoots};
+use net::{Clock, Destinations, ListenError, TrustRoots, chance};
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
@@ -32,8 +32,7 @@ pub use notice::RelayNotice;
 use outbox::{Outbox, OutboxItem};
 
 use super::{
-    NatsCredentials, NatsEndpoint,
-    backoff::NatsBackoff,
+    NatsCredentials, NatsEndpoint, backoff,
     dial::{ConnectionEvent, NatsConnection, NatsDialer},
     wire::{self, EngineLinkNote},
 };
@@ -263,7 +262,7 @@ impl NatsRelay {
             destinations: Destinations::Any,
             name: "warmroute events relay".to_owned(),
         };
-        let mut backoff = NatsBackoff::default();
+        let mut backoff = backoff::reconnects();
         let mut said: Option<String> = None;
         loop {
             let started = self.clock.now();
@@ -282,7 +281,8 @@ impl NatsRelay {
                     }
                 }
             }
-            sleep(backoff.after(self.clock.now().since(started))).await;
+            let lasted = self.clock.now().since(started);
+            sleep(backoff::wait(&mut backoff, lasted, chance())).await;
         }
     }
 

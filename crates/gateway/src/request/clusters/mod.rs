@@ -17,10 +17,9 @@ use std::{
 
 use dialect::RequestView;
 use http::{HeaderMap, HeaderValue};
-use resilience::OutcomeCounters;
+use resilience::{Backoff, OutcomeCounters};
 use response_cache::UnitVector;
 use routing::receipt::ClusterNote;
-use supervision::Backoff;
 use tokenization::WorkerClient;
 
 use crate::embedder::{Embedder, EmbeddingError};
@@ -198,7 +197,7 @@ impl Clusters {
                     tracing::warn!(model = %self.embedder.model(), "no vectors for the examples of semantic clusters: trying again");
                 }
             }
-            tokio::time::sleep(backoff.after(Duration::ZERO)).await;
+            tokio::time::sleep(backoff.pause()).await;
         }
     }
 

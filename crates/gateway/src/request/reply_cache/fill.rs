@@ -15,11 +15,12 @@ use bytes::Bytes;
 use dialect::{Dialect, RequestKey};
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
+use resilience::BytePermit;
 use response_cache::CacheGeneration;
 
 use super::parts::ReplyCache;
 use crate::{
-    cache_filler::{CacheFiller, FillBudget, PendingFill, SimilarQuery, StoredForm, WholeReply},
+    cache_filler::{CacheFiller, PendingFill, SimilarQuery, StoredForm, WholeReply},
     memory::MemoryStage,
     request::reply_body::ReplyBody,
 };
@@ -81,13 +82,13 @@ impl ReplyFill {
         if response.body().size_hint().lower() > most as u64 {
             return response;
         }
-        let room = self.cache_filler.fill_budget();
+        let room = self.cache_filler.fill_permit();
         let held = BufferedReply {
             fill: self,
             form,
             outcome: good,
             body: Vec::new(),
-            budget: room,
+            room,
             most,
             pending_fill: None,
         };
@@ -127,7 +128,7 @@ struct BufferedReply {
     outcome: Arc<OnceLock<bool>>,
     body: Vec<u8>,
     /// `body`'s share of the byte budget.
-    budget: FillBudget,
+    room: BytePermit,
     most: usize,
     pending_fill: Option<PendingFill>,
 }
@@ -135,7 +136,7 @@ struct BufferedReply {
 impl FillingBody {
     fn passed(&mut self, data: &Bytes) {
         let Some(held) = &mut self.reply else { return };
-        if held.body.len() + data.len() > held.most || !held.budget.try_grow(data.len()) {
+        if held.body.len() + data.len() > held.most || !held.room.try_grow(data.len()) {
             self.reply = None;
             return;
         }
@@ -157,7 +158,7 @@ impl FillingBody {
             form,
             outcome: good,
             body,
-            budget: room,
+            room,
             pending_fill: mark,
             ..
         } = held;
@@ -174,7 +175,7 @@ impl FillingBody {
                 dialect,
                 form,
                 body,
-                budget: room,
+                room,
                 generation: begun,
                 similar_query: sought,
                 pending_fill: mark,
