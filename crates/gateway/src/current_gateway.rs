@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use config::Settings;
 
-use crate::{Gateway, listener_limits::ListenerLimits, request_settings::RequestSettings};
+use crate::{Gateway, process_limits::ProcessLimits};
 
 /// The gateway for new requests. A running request keeps the one that it began with.
 #[derive(Debug)]
@@ -28,9 +29,9 @@ impl CurrentGateway {
         let _ = failed.wait_for(|failed| *failed).await;
     }
 
-    /// Sets the limits and rules of requests that begin from now on.
-    pub fn reconfigure(&self, limits: ListenerLimits, rules: RequestSettings) {
+    /// Sets the settings of requests that begin from now on.
+    pub fn reconfigure(&self, settings: &Settings, process: ProcessLimits) {
         self.0
-            .store(Arc::new(self.current().with_settings(limits, rules)));
+            .store(Arc::new(self.current().with_settings(settings, process)));
     }
 }

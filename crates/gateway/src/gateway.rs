@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use config::Settings;
 use fleet::Fleet;
 use kv_blocks::WorkerId;
 use net::Clock;
@@ -11,13 +12,13 @@ use supervision::contain;
 use crate::{
     ids::IdGenerator,
     lifecycle::Lifecycle,
-    listener_limits::ListenerLimits,
+    model_lists::ModelListSettings,
     models::ModelCatalog,
+    process_limits::ProcessLimits,
     request::{
         accept::Admission, decide::Decider, generation::GenerationStages, preprocess::Preprocessor,
         record::Recorder, reply_cache::ReplyCache,
     },
-    request_settings::RequestSettings,
     reservations::{CallTime, Reservations},
 };
 
@@ -45,16 +46,17 @@ pub(crate) struct Edge {
 }
 
 impl Gateway {
-    /// Returns a gateway with other limits and rules that shares load, caches, connections and
-    /// counters with this one. The parts of `rules` that are fixed at start (hashing, clusters,
-    /// shared prefixes, the reservation TTL, the tokenization budget) stay unchanged.
+    /// Returns a gateway with other settings that shares load, caches, connections and counters
+    /// with this one. Keys that take effect at the next start (hashing, clusters, shared prefixes,
+    /// the reservation TTL, the tokenization budget) have no effect here.
     #[must_use]
-    pub fn with_settings(&self, limits: ListenerLimits, rules: RequestSettings) -> Self {
+    pub fn with_settings(&self, settings: &Settings, process: ProcessLimits) -> Self {
         let mut next = self.clone();
-        let coalesces_for = rules.deduplication.unwrap_or_default();
+        let coalesces_for = settings.cache.deduplication().unwrap_or_default();
         self.reply_cache.coalescer.reconfigure(coalesces_for);
-        self.edge.catalog.lists.reconfigure(rules.model_lists);
-        next.apply(limits, rules);
+        let lists = ModelListSettings::of(settings);
+        self.edge.catalog.lists.reconfigure(lists);
+        next.apply(settings, process);
         next
     }
 

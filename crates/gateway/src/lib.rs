@@ -23,7 +23,6 @@ mod inbound_key;
 mod lease;
 mod lifecycle;
 mod listener;
-mod listener_limits;
 mod load_telemetry;
 mod memory;
 mod metrics;
@@ -35,9 +34,9 @@ mod models;
 mod parity_monitor;
 mod prefix_telemetry;
 mod probe_listener;
+mod process_limits;
 mod queue_waiters;
 mod request;
-mod request_settings;
 mod reservations;
 mod response_affinity;
 mod retry;
@@ -47,20 +46,11 @@ mod worker_labels;
 
 pub use assembly::GatewayParts;
 pub use current_gateway::CurrentGateway;
-pub use decision_log::{DecisionLog, DecisionLogSettings};
+pub use decision_log::DecisionLog;
 pub use gateway::Gateway;
 pub use inbound_key::InboundKey;
 pub use listener::{DrainResult, ListenerPhase, serve};
-pub use listener_limits::{CountLimits, ListenerLimits};
-pub use model_lists::ModelListSettings;
-pub use model_names::{ModelNameRule, ModelNames};
-pub use model_routing::{ModelRouting, ModelRules};
 pub use probe_listener::{ProbeListener, ProbeListenerError};
-pub use request::{
-    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders,
-    RewriteSettings, WaitLimits,
-};
-pub use request_settings::RequestSettings;
-pub use retry::RetryRules;
+pub use process_limits::ProcessLimits;
+pub use request::{Cluster, ClusterSettings, HookSettings};
 pub use routes::{BodyMode, ROUTES, Route, RouteHandler, Scope};
-pub use shared_prefixes::SharedPrefixSettings;

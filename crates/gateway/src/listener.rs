@@ -42,6 +42,10 @@ pub enum ListenerPhase {
 /// Largest head that is read at all, in bytes; the configured limit is checked afterwards, with a
 /// proper error.
 const READ_BUFFER: usize = 64 * 1024;
+/// Most header fields of a request.
+const MAX_HEADERS: usize = 100;
+/// Time without progress after which a client that does not read its reply is disconnected.
+const CLIENT_STALL: Duration = Duration::from_secs(300);
 /// Time for an aborted request to send its error. A client that does not read it is not waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Panics of the accept loop, without ten quiet seconds between them, after which it gives up: some
@@ -80,7 +84,7 @@ async fn accept_and_drain(
 ) -> DrainResult {
     let mut acceptor = Acceptor::new(
         listeners,
-        gateway.current().edge.admission.limits.max_connections,
+        gateway.current().edge.admission.process.max_connections,
     );
     let announced = tokio::spawn(announce(gateway.current(), phase.clone()));
     // Outside the accept loop: a panic there costs no connection.
@@ -177,9 +181,8 @@ async fn connection(
     slot: ConnectionSlot,
     mut phase: watch::Receiver<ListenerPhase>,
 ) {
-    let limits = gateways.current().edge.admission.limits;
-    let (stream, exchange) =
-        ClientStream::new(stream, slot, limits.head_timeout, limits.client_stall);
+    let server = Arc::clone(&gateways.current().edge.admission.server);
+    let (stream, exchange) = ClientStream::new(stream, slot, server.head_timeout, CLIENT_STALL);
     let leaving = phase.clone();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(exchange.slot().peer());
@@ -201,9 +204,9 @@ async fn connection(
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.keep_alive)
-        .half_close(limits.half_close)
-        .max_headers(limits.max_headers)
+        .header_read_timeout(server.keep_alive)
+        .half_close(server.half_close)
+        .max_headers(MAX_HEADERS)
         .max_buf_size(READ_BUFFER);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

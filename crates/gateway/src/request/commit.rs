@@ -39,7 +39,7 @@ pub(super) fn commit(
                 first,
                 rest,
                 kind,
-                limits: dispatcher.limits.stream,
+                limits: dispatcher.limits,
                 clock: dispatcher.clock,
                 cutting: dispatcher.abort.aborted(),
                 stream,

@@ -51,7 +51,7 @@ mod tests {
             (true, PriorityField::Free, &sglang, false),
         ] {
             let mut test = TestGateway::new();
-            test.delivery_mut().send.engine_priority = enabled;
+            test.delivery_mut().send.queue.engine_priority = enabled;
             test.script(1, FakeReply::json(200, "{}"));
             let mut request = test.chat_for(vec![worker.clone()]);
             request.priority = field;

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use config::ServerSection;
 use dialect::{ApiError, Dialect, RequestView};
 use fleet::ModelView;
 use http::Response;
@@ -27,12 +28,13 @@ use super::{
     routed_request::{PriorityField, RoutedRequest},
     translate::{ReplyContext, RequestTranslator, TranslationStage},
 };
-use crate::{listener_limits::CountLimits, metrics::Metrics, response_affinity::ResponseAffinity};
+use crate::{metrics::Metrics, response_affinity::ResponseAffinity};
 
 /// The stages of a generation after its lookup in the reply cache.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationStages {
-    pub(crate) counts: CountLimits,
+    /// Has the limits of counts in a request.
+    pub(crate) server: Arc<ServerSection>,
     pub(crate) tokenization: Arc<TokenizationStage>,
     pub(crate) responses: Arc<ResponseAffinity>,
     pub(crate) delivery: DeliveryStage,
@@ -116,7 +118,7 @@ impl GenerationStages {
     /// Checks the fields that the router limits.
     fn check(&self, translated: &TranslatedCall, view: &RequestView<'_>) -> Result<(), ApiError> {
         prefill::check_transfer_fields(view)?;
-        count_limits::check_counts(&self.counts, translated.client, view)
+        count_limits::check_counts(&self.server, translated.client, view)
     }
 
     /// Finds the model, and the worker that the request names or continues at.
@@ -275,6 +277,6 @@ impl GenerationStages {
 
     /// Returns the time limit of a request.
     pub(super) fn request_timeout(&self) -> Duration {
-        self.delivery.send.dispatcher.limits.request
+        self.delivery.send.dispatcher.limits.timeout
     }
 }

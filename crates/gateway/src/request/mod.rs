@@ -11,7 +11,6 @@
 
 pub(crate) mod accept;
 pub(crate) mod affinity;
-pub(crate) mod attempt_limits;
 pub(crate) mod body_budget;
 mod buffered_body;
 mod candidates;
@@ -41,7 +40,6 @@ pub(crate) mod relay;
 pub(crate) mod reply;
 pub(crate) mod reply_body;
 pub(crate) mod reply_cache;
-pub(crate) mod reply_headers;
 mod retry_state;
 mod retry_step;
 mod route_api;
@@ -69,10 +67,6 @@ use proxy::RequestBody;
 
 pub use clusters::{Cluster, ClusterSettings};
 pub use hooks::HookSettings;
-pub use prefill::{Connector, Disaggregation};
-pub use queue_wait::WaitLimits;
-pub use reply_headers::ReplyHeaders;
-pub use translate::RewriteSettings;
 
 use self::{
     accept::{AcceptedRequest, RequestHead},

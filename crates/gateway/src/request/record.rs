@@ -27,7 +27,7 @@ use routing::{
     },
 };
 
-pub(crate) use self::recorder::{ReceiptSinks, RecordSettings, Recorder, WorkerReports};
+pub(crate) use self::recorder::{ReceiptSinks, Recorder, WorkerReports};
 use self::{
     attempts::OpenAttempt,
     hedge::OpenHedge,
@@ -492,7 +492,7 @@ impl Drop for RequestGuard {
         if let Some(note) = &self.attempt.prefill {
             self.recorder.metrics.record_prefill(note);
         }
-        if self.recorder.settings.log_requests {
+        if self.recorder.logging.requests {
             tracing::info!(
                 request_id = %self.request_id,
                 route = self.route.path,

@@ -60,7 +60,7 @@ impl RetryState {
         let now = queue.clock.now();
         let in_time = self
             .failed_at
-            .is_some_and(|failed_at| now.since(failed_at) < queue.limits.no_worker);
+            .is_some_and(|failed_at| now.since(failed_at) < queue.limits.engine_wait_timeout);
         if self.waits_for_anybody || !nothing_came || !in_time {
             return false;
         }
@@ -106,12 +106,12 @@ impl RetryState {
         }
         if class != AttemptClass::C0 {
             self.sends += 1;
-            if self.sends >= retries.rules.sends {
+            if self.sends >= retries.rules.max_attempts.get() {
                 return false;
             }
         }
         self.excluded.push(Pin { worker, rank: None });
-        let may_wait = queue.clock.now().since(failed_at) < queue.limits.no_worker;
+        let may_wait = queue.clock.now().since(failed_at) < queue.limits.engine_wait_timeout;
         let failed = FailedStep {
             class,
             status,

@@ -5,14 +5,15 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use dialect::ApiError;
 use fleet::{EngineKind, WorkerView};
-use routing::PrefillLeg;
+use resilience::OutcomeCounters;
+use routing::{PrefillLeg, QueueSettings};
 
 use super::{
     accept::AcceptedRequest,
     decide::Decider,
     dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
     engine_priority,
-    hedge::{HedgeOutcome, HedgedAttempt, Hedging},
+    hedge::HedgedAttempt,
     placed_attempt::PlacedAttempt,
     prefill::{self, LegsOutcome, PrefillContext, PrefillDecodeLegs},
     record::RequestGuard,
@@ -26,11 +27,11 @@ use crate::{errors, ids::IdGenerator, retry::Retries};
 #[derive(Clone, Debug)]
 pub(crate) struct SendStage {
     pub(crate) dispatcher: Dispatcher,
-    pub(crate) hedging: Hedging,
+    /// Counts hedges by winner.
+    pub(crate) hedges: OutcomeCounters,
     pub(crate) prefill: Arc<PrefillContext>,
     pub(crate) translation: TranslationStage,
-    /// Whether vLLM workers get the queue's order as their engine priority.
-    pub(crate) engine_priority: bool,
+    pub(crate) queue: QueueSettings,
     pub(crate) ids: Arc<IdGenerator>,
 }
 
@@ -70,6 +71,37 @@ pub(super) struct Failure {
     pub(super) failure: AttemptFailure,
     pub(super) by: AttemptTarget,
     pub(super) also_failed: Option<AttemptTarget>,
+}
+
+/// The result of an attempt, its worker, and the worker of a hedge if that failed too.
+#[derive(Debug)]
+pub(super) struct SendResult {
+    pub(super) result: Result<CommittedReply, AttemptFailure>,
+    pub(super) by: AttemptTarget,
+    pub(super) failed: Option<AttemptTarget>,
+}
+
+impl SendResult {
+    /// Only one attempt counts.
+    pub(super) fn of(result: Result<CommittedReply, AttemptFailure>, by: AttemptTarget) -> Self {
+        Self {
+            result,
+            by,
+            failed: None,
+        }
+    }
+
+    /// Both attempts ended; the other one failed.
+    pub(super) fn beside_failure(
+        result: Result<CommittedReply, AttemptFailure>,
+        by: AttemptTarget,
+        failed: AttemptTarget,
+    ) -> Self {
+        Self {
+            failed: Some(failed),
+            ..Self::of(result, by)
+        }
+    }
 }
 
 impl SendStage {
@@ -118,7 +150,7 @@ impl SendStage {
         let legs = prefill.and_then(|leg| self.legs(request, &call, &first, &leg));
         let sent = match legs {
             Some(legs) => match prefill::send(&legs, settle).await {
-                LegsOutcome::Decode(result) => HedgeOutcome::of(*result, first.clone()),
+                LegsOutcome::Decode(result) => SendResult::of(*result, first),
                 LegsOutcome::PrefillFailed => return AttemptOutcome::PrefillFailed,
             },
             None => {
@@ -128,20 +160,29 @@ impl SendStage {
                     prioritized.then_some(engine_priority),
                     settle,
                 );
-                let hedged = HedgedAttempt {
-                    stage: self,
-                    decider: attempt.decider,
-                    retries: attempt.retries,
-                    call: &call,
-                    model: &request.model,
-                    placement: request.placement(attempt.tries),
-                    deadline: request.deadline(),
-                    may_repeat: !request.translator.keeps_state,
-                };
-                hedged.run(first, body, settle).await
+                match self.hedge_after(request) {
+                    None => {
+                        let deadline = request.deadline();
+                        let sent = self.dispatcher.attempt(&call, body, &first, deadline);
+                        SendResult::of(sent.await, first)
+                    }
+                    Some(after) => {
+                        let hedged = HedgedAttempt {
+                            stage: self,
+                            decider: attempt.decider,
+                            retries: attempt.retries,
+                            call: &call,
+                            model: &request.model,
+                            placement: request.placement(attempt.tries),
+                            deadline: request.deadline(),
+                            after,
+                        };
+                        hedged.run(first, body, settle).await
+                    }
+                }
             }
         };
-        let HedgeOutcome { result, by, failed } = sent;
+        let SendResult { result, by, failed } = sent;
         let result = match result {
             Ok(reply) => back.reply(reply, self.time_left(request)).await,
             Err(failure) => Err(back.failure(failure)),
@@ -180,10 +221,17 @@ impl SendStage {
         })
     }
 
+    /// Returns the time without a first byte after which a hedge of the request starts; `None`:
+    /// only one worker may compute it.
+    fn hedge_after(&self, request: &RoutedRequest) -> Option<Duration> {
+        let may_repeat = !request.translator.keeps_state && request.facts.pin.is_none();
+        self.dispatcher.limits.hedge_after.filter(|_| may_repeat)
+    }
+
     /// Returns whether the router sets the engine priority for this worker.
     fn sets_priority(&self, request: &RoutedRequest, worker: &WorkerView) -> bool {
         request.priority == PriorityField::Free
-            && self.engine_priority
+            && self.queue.engine_priority
             && worker.engine == EngineKind::Vllm
     }
 

@@ -21,7 +21,7 @@ use fleet::{EngineKind, MessagesMode, ModelView, Snapshot, WorkerView};
 use http::uri::PathAndQuery;
 use kv_blocks::Moment;
 use net::Clock;
-use routing::Pin;
+use routing::{Pin, PrefixRoutingSection};
 use tokenization::{TokenizationStage, cost_of};
 
 pub(super) use self::reply::ReplyTranslator;
@@ -29,22 +29,13 @@ pub(crate) use self::stream::StreamTranslator;
 use super::accept::AcceptedRequest;
 use crate::response_affinity::ResponseAffinity;
 
-/// Optional changes of request bodies, beside those that a route needs.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RewriteSettings {
-    /// Whether system prompts of requests to Anthropic workers are marked as cacheable (contract
-    /// CK21).
-    pub cache_control: bool,
-    /// Whether the line that agents' clients change with every request is removed.
-    pub volatile_prefix: bool,
-}
-
 /// The parts that translate bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct TranslationStage {
     /// For long bodies, which would block a runtime thread.
     pub(crate) tokenization: Arc<TokenizationStage>,
-    pub(crate) settings: RewriteSettings,
+    /// Has the optional changes of request bodies, beside those that a route needs.
+    pub(crate) settings: PrefixRoutingSection,
     pub(crate) clock: Clock,
 }
 
@@ -168,7 +159,7 @@ impl RequestTranslator {
         dialect: Dialect,
         call: &mut AcceptedRequest,
     ) -> Result<Self, ApiError> {
-        let shortened = stage.settings.volatile_prefix
+        let shortened = stage.settings.strip_volatile_prefix
             && matches!(dialect, Dialect::Chat | Dialect::Messages)
             && stage.shorten(dialect, call).await;
         let translated = matches!(dialect, Dialect::Messages | Dialect::Chat);
@@ -314,7 +305,7 @@ impl RequestTranslator {
             });
         };
         if worker.messages == MessagesMode::Native && !handed_over {
-            let marks = stage.settings.cache_control;
+            let marks = stage.settings.anthropic_cache_control_injection;
             let marked = if marks {
                 stage
                     .beside(call, |body| dialect::with_cache_control(&body))
@@ -358,7 +349,7 @@ impl RequestTranslator {
         asked: &ReplyContext,
         mut rewrites: Vec<&'static str>,
     ) -> Result<UpstreamRequest<'c>, ApiError> {
-        let marks = stage.settings.cache_control;
+        let marks = stage.settings.anthropic_cache_control_injection;
         let say = move |body: Bytes| {
             let TranslatedRequest {
                 body,

@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use config::CompatSection;
 use routing::{Method, Policy, receipt::RouterAnswer};
 
 use super::RequestGuard;
-use crate::request::{reply_headers::ReplyHeaders, routing_notes::RoutingNotes};
+use crate::request::routing_notes::RoutingNotes;
 
 impl RequestGuard {
     /// Sets the cell for the outcome: followers read from it whether the reply may answer more
@@ -40,7 +41,7 @@ impl RequestGuard {
     }
 
     /// Returns the settings of the reply's routing headers.
-    pub(crate) fn reply_headers(&self) -> ReplyHeaders {
-        self.recorder.settings.headers
+    pub(crate) fn reply_headers(&self) -> &CompatSection {
+        &self.recorder.compat
     }
 }

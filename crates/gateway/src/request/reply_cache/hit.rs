@@ -163,13 +163,13 @@ fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
         settle.request_id(),
     );
     let shown = settle.reply_headers();
-    if shown.expose {
+    if shown.expose_routing_headers {
         insert(
             head,
             HeaderName::from_static("x-warmroute-decision"),
             &settle.id().to_string(),
         );
-        if shown.vllm_router {
+        if shown.vllm_router_headers() {
             let method = if method == Method::SemanticHit {
                 "semantic-hit"
             } else {
@@ -183,13 +183,13 @@ fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
 /// Adds the similarity to the head.
 fn near(head: &mut HeaderMap, settle: &RequestGuard, similarity: f64) {
     let (shown, similarity) = (settle.reply_headers(), format!("{similarity:.4}"));
-    if shown.expose {
+    if shown.expose_routing_headers {
         insert(
             head,
             HeaderName::from_static("x-warmroute-cache-similarity"),
             &similarity,
         );
-        if shown.vllm_router {
+        if shown.vllm_router_headers() {
             insert(
                 head,
                 HeaderName::from_static("x-vllm-router-cache-similarity"),

@@ -19,19 +19,17 @@ mod tests;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
+use config::CompatSection;
 use dialect::Dialect;
 use futures_util::FutureExt;
 use http::{Response, header};
 use response_cache::{CacheResult as Counted, ResponseCache};
 
-pub(crate) use self::parts::{ReplyCache, ReplyCacheSettings};
+pub(crate) use self::parts::ReplyCache;
 use self::{
     cacheability::CacheRequest, fill::ReplyFill, lookup::CacheOutcome, status::CacheStatus,
 };
-use super::{
-    accept::AcceptedRequest, record::RequestGuard, reply, reply_body::ReplyBody,
-    reply_headers::ReplyHeaders,
-};
+use super::{accept::AcceptedRequest, record::RequestGuard, reply, reply_body::ReplyBody};
 use crate::{
     coalesce::{FinishedReplyUse, FlightRole, FollowerReply},
     routes::ErrorShape,
@@ -71,7 +69,7 @@ impl ReplyCache {
             .map(|key| self.coalescer.join_flight(key, afterwards));
         let own = UpstreamGeneration {
             store: Arc::clone(&self.store),
-            headers: self.settings.headers,
+            compat: Arc::clone(&self.compat),
             status,
             fill,
             send,
@@ -120,7 +118,7 @@ impl ReplyCache {
 /// A generation that a worker answers, by `send`.
 struct UpstreamGeneration<S> {
     store: Arc<ResponseCache>,
-    headers: ReplyHeaders,
+    compat: Arc<CompatSection>,
     status: Option<CacheStatus>,
     fill: Option<ReplyFill>,
     send: S,
@@ -137,14 +135,14 @@ where
         }
         let Some(fill) = self.fill else {
             let response = (self.send)(call, settle).await;
-            return status::with_status(self.status, self.headers, response);
+            return status::with_status(self.status, &self.compat, response);
         };
         // The router reads a reply that it caches.
         call.headers.remove(header::ACCEPT_ENCODING);
         let good = settle.shared_outcome();
         let response = (self.send)(call, settle).await;
         fill.watch(
-            status::with_status(self.status, self.headers, response),
+            status::with_status(self.status, &self.compat, response),
             good,
         )
     }

@@ -235,7 +235,8 @@ async fn a_chat_becomes_a_message_only_for_a_worker_with_nothing_else() {
 async fn system_prompts_are_marked_as_cacheable_only_where_that_is_on() {
     let mut test = TestGateway::new();
     for (on, rewrites) in [(false, vec![]), (true, vec!["cache_control"])] {
-        test.delivery_mut().send.translation.settings.cache_control = on;
+        let settings = &mut test.delivery_mut().send.translation.settings;
+        settings.anthropic_cache_control_injection = on;
         let message = ("/v1/messages", MESSAGE);
         let sent = sent(&test, Dialect::Messages, message, &anthropic(1))
             .await
