@@ -270,7 +270,7 @@ impl<'a> SharedParts<'a> {
             server: Arc::new(self.settings.server.clone()),
             process,
             keys,
-            bodies: BodyBudget::new(self.metrics.held_body_bytes.clone()),
+            bodies: BodyBudget::new(self.metrics.requests.held_body_bytes.clone()),
             memory: Arc::clone(&self.memory),
         }
     }

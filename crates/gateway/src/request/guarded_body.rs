@@ -51,7 +51,7 @@ impl Body for GuardedBody {
             Pin::new(body).poll_frame(cx)
         }));
         polled.unwrap_or_else(|_| {
-            this.metrics.panics.inc();
+            this.metrics.requests.panics.inc();
             this.body = None;
             Poll::Ready(Some(Err(io::Error::other(
                 "the router failed on this reply; see its log",
@@ -108,7 +108,7 @@ mod tests {
         assert!(matches!(poll(&mut body), Poll::Ready(Some(Err(_)))));
         assert!(matches!(poll(&mut body), Poll::Ready(None)));
         assert!(body.is_end_stream());
-        assert_eq!(metrics.panics.get(), 1);
+        assert_eq!(metrics.requests.panics.get(), 1);
     }
 
     #[tokio::test]

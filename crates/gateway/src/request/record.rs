@@ -271,7 +271,7 @@ impl RequestGuard {
         }
         if begun {
             self.reply.relaying = true;
-            self.recorder.metrics.open_streams.inc();
+            self.recorder.metrics.requests.open_streams.inc();
         }
         self.publish(None);
     }
@@ -471,7 +471,7 @@ impl Drop for RequestGuard {
             _ => {}
         }
         if self.reply.relaying {
-            self.recorder.metrics.open_streams.dec();
+            self.recorder.metrics.requests.open_streams.dec();
         }
         if let Some(good) = &self.outcome {
             let finished = !matches!(self.reply.finish_reason.as_deref(), Some("error" | "abort"));

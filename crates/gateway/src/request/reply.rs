@@ -117,7 +117,7 @@ pub(super) fn panicked(
     shape: ErrorShape,
     request_id: &str,
 ) -> Response<ReplyBody> {
-    metrics.panics.inc();
+    metrics.requests.panics.inc();
     let message = "the router failed on this request; see its log";
     error(
         &ApiError::new(ErrorCode::Internal, message),
