@@ -1,7 +1,8 @@
-//! The state that all requests share, by stage.
+//! The state that all requests share, by stage, and the one by the current configuration.
 
 use std::sync::{Arc, atomic::Ordering};
 
+use arc_swap::ArcSwap;
 use config::Settings;
 use fleet::Fleet;
 use kv_blocks::WorkerId;
@@ -24,7 +25,7 @@ use crate::{
 
 /// The state that all requests share: the parts of each stage, and the settings in force.
 ///
-/// A request keeps the gateway that it began with ([`crate::CurrentGateway`]): it ends by the rules
+/// A request keeps the gateway that it began with ([`CurrentGateway`]): it ends by the rules
 /// that it began by.
 #[derive(Clone, Debug)]
 pub struct Gateway {
@@ -139,5 +140,34 @@ impl Gateway {
         targets
             .map(|target| u64::from(router.load(target).in_flight))
             .sum()
+    }
+}
+
+/// The gateway for new requests. A running request keeps the one that it began with.
+#[derive(Debug)]
+pub struct CurrentGateway(ArcSwap<Gateway>);
+
+impl CurrentGateway {
+    /// Creates it with this gateway.
+    pub fn new(gateway: Gateway) -> Arc<Self> {
+        Arc::new(Self(ArcSwap::from_pointee(gateway)))
+    }
+
+    /// Returns the gateway for a request that begins now.
+    pub fn current(&self) -> Arc<Gateway> {
+        self.0.load_full()
+    }
+
+    /// Resolves when clients can no longer connect although no drain was requested.
+    pub async fn failed(&self) {
+        let mut failed = self.current().lifecycle.failed.subscribe();
+        // The sender lives as long as any gateway does.
+        let _ = failed.wait_for(|failed| *failed).await;
+    }
+
+    /// Sets the settings of requests that begin from now on.
+    pub fn reconfigure(&self, settings: &Settings, process: ProcessLimits) {
+        self.0
+            .store(Arc::new(self.current().with_settings(settings, process)));
     }
 }

@@ -11,7 +11,6 @@ mod assembly;
 mod cache_filler;
 mod coalesce;
 mod cooldowns;
-mod current_gateway;
 mod decision_log;
 mod embedder;
 mod errors;
@@ -45,9 +44,8 @@ mod shared_prefixes;
 mod worker_labels;
 
 pub use assembly::GatewayParts;
-pub use current_gateway::CurrentGateway;
 pub use decision_log::DecisionLog;
-pub use gateway::Gateway;
+pub use gateway::{CurrentGateway, Gateway};
 pub use inbound_key::InboundKey;
 pub use listener::{DrainResult, ListenerPhase, serve};
 pub use probe_listener::{ProbeListener, ProbeListenerError};

@@ -24,7 +24,7 @@ use routing::{
     receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, RouterTiming},
 };
 
-use crate::{request::selection::Selection, routes::ROUTES, worker_labels::WorkerLabels};
+use crate::{request::receipt::Selection, routes::ROUTES, worker_labels::WorkerLabels};
 
 /// Labels of enums: each name with its value.
 type Labels<const N: usize> = [(&'static str, &'static str); N];
@@ -445,7 +445,7 @@ mod tests {
     fn predictions_and_actual_figures_are_counted_only_where_both_are_known() {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
-        let selection = crate::request::selection::tests::selection("w1", 64);
+        let selection = crate::request::receipt::tests::selection("w1", 64);
         let usage = |cached_tokens| Usage {
             prompt_tokens: 128,
             completion_tokens: 1,

@@ -14,8 +14,7 @@ use net::server::PeerAddress;
 use proxy::{BodyBuffer, RequestBody};
 
 use super::{
-    body_budget::{BodyBudget, BodyLimits},
-    buffered_body::BufferedBody,
+    body_budget::{BodyBudget, BodyLimits, BufferedBody},
     overrides::{self, HeaderOverrides, printable},
 };
 use crate::{

@@ -4,7 +4,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proxy::headers::insert;
 
-use super::{record::RequestGuard, selection::Selection};
+use super::{receipt::Selection, record::RequestGuard};
 
 /// Policies that use the workers' cache contents.
 const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];

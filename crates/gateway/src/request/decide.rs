@@ -17,7 +17,6 @@ use super::{
     affinity::AffinityKeys,
     candidates::CandidatePools,
     overrides::{HeaderOverrides, printable},
-    placed_attempt::PlacedAttempt,
     prefill::{Handover, PrefillContext, RequestPolicies},
     translate::ApiSupport,
 };
@@ -25,7 +24,7 @@ use crate::{
     cooldowns::Cooldowns,
     errors,
     ids::IdGenerator,
-    lease::Lease,
+    lease::{Lease, PlacedAttempt},
     model_routing::ModelRouting,
     queue_waiters::{QueueDecision, QueueWaiters, Waiter},
 };

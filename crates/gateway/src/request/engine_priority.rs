@@ -20,7 +20,7 @@ mod tests {
     use proxy::FakeReply;
 
     use super::*;
-    use crate::request::{routed_request::PriorityField, test_gateway::TestGateway, test_support};
+    use crate::request::{send::PriorityField, test_gateway::TestGateway, test_support};
 
     #[test]
     fn the_number_is_added_or_replaced_and_every_other_byte_stays() {

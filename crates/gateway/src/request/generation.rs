@@ -25,7 +25,7 @@ use super::{
     record::RequestGuard,
     reply,
     reply_body::ReplyBody,
-    routed_request::{PriorityField, RoutedRequest},
+    send::{PriorityField, RoutedRequest},
     translate::{ReplyContext, RequestTranslator, TranslationStage},
 };
 use crate::{metrics::Metrics, response_affinity::ResponseAffinity};

@@ -18,11 +18,10 @@ use super::{
     accept::AcceptedRequest,
     decide::{Decider, PlacementOutcome, PlacementRequest},
     dispatch::{AttemptFailure, AttemptTarget, CommittedReply},
-    placed_attempt::PlacedAttempt,
     record::RequestGuard,
     send::{SendResult, SendStage},
 };
-use crate::retry::Retries;
+use crate::{lease::PlacedAttempt, retry::Retries};
 
 /// Registers the counter of hedges by winner.
 pub(crate) fn results(registry: &mut Registry) -> OutcomeCounters {

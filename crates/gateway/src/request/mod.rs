@@ -12,10 +12,8 @@
 pub(crate) mod accept;
 pub(crate) mod affinity;
 pub(crate) mod body_budget;
-mod buffered_body;
 mod candidates;
 pub(crate) mod clusters;
-mod commit;
 pub(crate) mod compat_headers;
 mod count_limits;
 mod count_tokens;
@@ -24,17 +22,15 @@ pub(crate) mod delivery;
 pub(crate) mod dispatch;
 mod engine_priority;
 pub(crate) mod generation;
-pub(crate) mod guarded_body;
 pub(crate) mod hedge;
 pub(crate) mod hooks;
 mod lmcache;
 pub(crate) mod overrides;
-mod placed_attempt;
 pub(crate) mod prefill;
 mod prefix_expectation;
 pub(crate) mod preprocess;
 pub(crate) mod queue_wait;
-mod receipt;
+pub(crate) mod receipt;
 pub(crate) mod record;
 pub(crate) mod relay;
 pub(crate) mod reply;
@@ -43,9 +39,6 @@ pub(crate) mod reply_cache;
 mod retry_state;
 mod retry_step;
 mod route_api;
-mod routed_request;
-mod routing_notes;
-pub(crate) mod selection;
 pub(crate) mod send;
 mod session;
 #[cfg(test)]
@@ -70,10 +63,9 @@ pub use hooks::HookSettings;
 
 use self::{
     accept::{AcceptedRequest, RequestHead},
-    guarded_body::GuardedBody,
     record::RequestGuard,
     reply::refused,
-    reply_body::ReplyBody,
+    reply_body::{GuardedBody, ReplyBody},
 };
 use crate::{
     Gateway,

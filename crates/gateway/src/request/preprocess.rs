@@ -8,7 +8,7 @@ use dialect::{ApiError, Edit, ErrorCode};
 use fleet::{Fleet, ModelView, Snapshot};
 use routing::QueueSettings;
 
-use super::{accept::AcceptedRequest, hooks::Hooks, routing_notes::RoutingNotes};
+use super::{accept::AcceptedRequest, hooks::Hooks, receipt::RoutingNotes};
 use crate::{
     errors,
     model_names::ModelNames,

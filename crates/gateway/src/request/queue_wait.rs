@@ -17,12 +17,10 @@ use routing::{
     ReplyMode, WaitBudget, WaitReason, receipt::QueueWait,
 };
 
-use super::{
-    decide::{self, Decider, PlacementOutcome, PlacementRequest},
-    placed_attempt::PlacedAttempt,
-};
+use super::decide::{self, Decider, PlacementOutcome, PlacementRequest};
 use crate::{
     errors,
+    lease::PlacedAttempt,
     metrics::Metrics,
     models,
     queue_waiters::Waiter,

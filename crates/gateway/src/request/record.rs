@@ -11,7 +11,6 @@ mod log;
 mod prefill;
 mod recorder;
 mod reply_notes;
-mod shared;
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
@@ -37,9 +36,7 @@ use self::{
 use super::{
     dispatch::{BodyContent, BodyKind},
     prefix_expectation::PrefixExpectation,
-    receipt::{DecisionFacts, RequestFacts},
-    routing_notes::RoutingNotes,
-    selection::Selection,
+    receipt::{DecisionFacts, RequestFacts, RoutingNotes, Selection},
 };
 use crate::{
     lease::Lease,
@@ -216,7 +213,10 @@ impl RequestGuard {
         self.draft.verdict = Some(RouterAnswer::Decided(Box::new(decision)));
         self.attempt.lease = Some(lease);
         self.draft.rewrites = self.draft.notes.rewrites().to_vec();
-        self.begin_prefill(leg);
+        self.attempt.leg = None;
+        if let Some(leg) = leg {
+            self.begin_prefill(leg);
+        }
     }
 
     /// Records the request's wait for its decision.

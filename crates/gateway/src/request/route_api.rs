@@ -28,7 +28,6 @@ use super::{
     decide::{self, PlacementOutcome, PlacementRequest, RoutingFacts},
     lmcache::CandidateChoice,
     overrides::HeaderOverrides,
-    placed_attempt::PlacedAttempt,
     prefill::Handover,
     receipt::{DecisionFacts, RequestFacts},
     reply,
@@ -36,7 +35,9 @@ use super::{
     translate::ApiSupport,
 };
 use crate::{
-    Gateway, errors, models,
+    Gateway, errors,
+    lease::PlacedAttempt,
+    models,
     reservations::{CallTime, OpenReservation},
 };
 

@@ -1,27 +1,52 @@
-//! One attempt of a placed request: in the worker's dialect, through one worker or two.
+//! The request that is sent, and one attempt of it: in the worker's dialect, through one worker or
+//! two.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dialect::ApiError;
-use fleet::{EngineKind, WorkerView};
+use fleet::{EngineKind, ModelView, WorkerView};
+use kv_blocks::{Moment, Target};
 use resilience::OutcomeCounters;
 use routing::{PrefillLeg, QueueSettings};
 
 use super::{
     accept::AcceptedRequest,
-    decide::Decider,
+    decide::{Decider, PlacementRequest, RoutingFacts},
     dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
     engine_priority,
     hedge::HedgedAttempt,
-    placed_attempt::PlacedAttempt,
-    prefill::{self, LegsOutcome, PrefillContext, PrefillDecodeLegs},
+    prefill::{self, Handover, LegsOutcome, PrefillContext, PrefillDecodeLegs},
+    queue_wait::WaitRecord,
     record::RequestGuard,
     retry_state::RetryState,
-    routed_request::{PriorityField, RoutedRequest},
-    translate::{StreamTranslator, TranslationStage, UpstreamRequest},
+    translate::{
+        ReplyContext, RequestTranslator, StreamTranslator, TranslationStage, UpstreamRequest,
+    },
 };
-use crate::{errors, ids::IdGenerator, retry::Retries};
+use crate::{errors, ids::IdGenerator, lease::PlacedAttempt, retry::Retries};
+
+/// A generation with its prompt tokenized and its model known, ready to be placed and sent:
+/// everything that the stages after tokenization need.
+#[derive(Debug)]
+pub(super) struct RoutedRequest {
+    pub(super) call: AcceptedRequest,
+    pub(super) facts: RoutingFacts,
+    /// The model's view at the last decision.
+    pub(super) model: Arc<ModelView>,
+    pub(super) wait: WaitRecord,
+    pub(super) translator: RequestTranslator,
+    pub(super) reply_context: ReplyContext,
+    pub(super) priority: PriorityField,
+}
+
+/// Whether the router may set the engine priority in the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PriorityField {
+    Free,
+    /// The client sets it, or the body has no such member.
+    Taken,
+}
 
 /// The parts that send a request to workers.
 #[derive(Clone, Debug)]
@@ -101,6 +126,45 @@ impl SendResult {
             failed: Some(failed),
             ..Self::of(result, by)
         }
+    }
+}
+
+impl RoutedRequest {
+    /// Returns the end of the request's time limit.
+    pub(super) fn deadline(&self) -> Moment {
+        self.wait.deadline()
+    }
+
+    /// Returns the worker of a target; `None` if it is gone.
+    pub(super) fn target(&self, target: Target) -> Option<AttemptTarget> {
+        let candidates = &self.model.candidates;
+        let found = candidates
+            .iter()
+            .find(|candidate| candidate.target == target)?;
+        let worker = Arc::clone(&found.worker);
+        Some(AttemptTarget { worker, target })
+    }
+
+    /// Returns the next decision about the request. A retry has already waited, unless no worker
+    /// was left for it; a request without a prompt asks for no work worth waiting for.
+    pub(super) fn placement<'a>(&'a self, tries: &'a RetryState) -> PlacementRequest<'a> {
+        placement(&self.call, &self.facts, tries)
+    }
+}
+
+/// Returns the next decision about a request, as [`RoutedRequest::placement`] does.
+pub(super) fn placement<'a>(
+    call: &'a AcceptedRequest,
+    facts: &'a RoutingFacts,
+    tries: &'a RetryState,
+) -> PlacementRequest<'a> {
+    let is_new = tries.last.is_none() || tries.waits_for_anybody;
+    PlacementRequest {
+        overrides: &call.overrides,
+        facts,
+        failed: &tries.excluded,
+        same_body_as: None,
+        may_wait: is_new && !matches!(facts.handover, Handover::NoPrompt),
     }
 }
 

@@ -36,7 +36,7 @@ use super::{
     record::RequestGuard,
     reply_body::ReplyBody,
     retry_state::RetryState,
-    routed_request::{PriorityField, RoutedRequest},
+    send::{PriorityField, RoutedRequest},
     test_support,
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };

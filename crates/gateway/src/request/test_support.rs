@@ -18,8 +18,7 @@ use tokenization::TokenizedPrompt;
 use super::{
     accept::AcceptedRequest,
     affinity::AffinityKeys,
-    body_budget::BodyBudget,
-    buffered_body::BufferedBody,
+    body_budget::{BodyBudget, BufferedBody},
     decide::RoutingFacts,
     dispatch::{AttemptTarget, Dispatcher},
     overrides::HeaderOverrides,

@@ -25,7 +25,7 @@ use super::{
     record::RequestGuard,
     reply::{self, refused},
     reply_body::ReplyBody,
-    routed_request::{PriorityField, RoutedRequest},
+    send::{PriorityField, RoutedRequest},
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
 use crate::{Gateway, models};

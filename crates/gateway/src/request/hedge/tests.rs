@@ -6,7 +6,7 @@ use routing::receipt::{OutcomeKind, Receipt};
 
 use super::*;
 use crate::request::{
-    routed_request::RoutedRequest,
+    send::RoutedRequest,
     test_gateway::{ClientReply, TestGateway, attempts, outcome_kind},
     test_support,
 };

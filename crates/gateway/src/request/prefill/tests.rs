@@ -16,7 +16,7 @@ use tokio::{
 
 use super::*;
 use crate::request::{
-    routed_request::RoutedRequest,
+    send::RoutedRequest,
     test_gateway::{ClientReply, TestGateway, attempts, outcome_kind},
     test_support,
 };

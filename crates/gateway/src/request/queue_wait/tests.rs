@@ -7,7 +7,7 @@ use routing::{QueueSettings, RoutingSettings};
 use super::*;
 use crate::request::{
     retry_state::RetryState,
-    routed_request::{self, RoutedRequest},
+    send::{self, RoutedRequest},
     test_gateway::TestGateway,
     test_support,
 };
@@ -57,7 +57,7 @@ async fn place_after(
         wait,
         ..
     } = request;
-    let placement = routed_request::placement(call, facts, tries);
+    let placement = send::placement(call, facts, tries);
     let placed = test.delivery().queue.place(model, &placement, wait).await;
     placed.map(|placed| placed.lease.target().worker)
 }

@@ -7,7 +7,7 @@ use routing::receipt::{OutcomeKind, Receipt};
 
 use super::*;
 use crate::request::{
-    routed_request::RoutedRequest,
+    send::RoutedRequest,
     test_gateway::{ClientReply, ReplyEnding, TestGateway, attempts, outcome, outcome_kind},
     test_support,
     translate::RequestTranslator,

@@ -81,12 +81,9 @@ async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
 /// Answers with the cached reply.
 pub(super) fn into_reply(
     cache: &ReplyCache,
-    call: &AcceptedRequest,
-    asked: &CacheRequest,
     mut settle: RequestGuard,
     found: HitReply,
 ) -> Response<ReplyBody> {
-    about(call, asked, &mut settle);
     let method = if found.similarity.is_some() {
         Method::SemanticHit
     } else {
@@ -125,19 +122,17 @@ pub(super) fn into_reply(
 /// Answers with another request's reply, running or just finished.
 pub(super) fn into_follower_reply(
     cache: &ReplyCache,
-    call: &AcceptedRequest,
-    asked: &CacheRequest,
     mut settle: RequestGuard,
     (status, mut head, body): (StatusCode, HeaderMap, Box<SharedBody>),
 ) -> Response<ReplyBody> {
-    about(call, asked, &mut settle);
     settle.record_shared_reply(Method::Dedup, cache.router.policy(None), status.as_u16());
     CacheStatus::hit(CacheReason::Joined).add_headers(&mut head, settle.reply_headers());
     under_own_name(&mut head, &settle, Method::Dedup);
     reply::with_head((status, head), ReplyBody::live(body.settling(settle)))
 }
 
-fn about(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard) {
+/// Records what the receipt says about a request that no worker answers.
+pub(super) fn set_facts(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard) {
     if let Some(said) = &asked.body {
         settle.set_request_facts(RequestFacts {
             model: Arc::clone(&said.model),

@@ -50,12 +50,17 @@ impl ReplyCache {
     {
         let began = self.clock.now();
         let request = CacheRequest::of(self, &call, dialect).await;
-        let looked = self.look_up(&call, &request).await;
+        let looked = match request.cacheability {
+            None => CacheOutcome::Miss(None, None),
+            Some(Err(reason)) => CacheOutcome::Miss(Some(CacheStatus::bypass(reason)), None),
+            Some(Ok(())) => self.look_up(&call, &request).await,
+        };
         settle.timing().cache = self.clock.now().ms_since(began) * 1e3;
         let (status, fill) = match looked {
             CacheOutcome::Hit(found) => {
                 self.store.record_result(Counted::Hit);
-                return hit::into_reply(self, &call, &request, settle, found);
+                hit::set_facts(&call, &request, &mut settle);
+                return hit::into_reply(self, settle, found);
             }
             CacheOutcome::Miss(status, fill) => (status, fill),
         };
@@ -85,7 +90,8 @@ impl ReplyCache {
                     if own.status.is_some() {
                         self.store.record_result(Counted::Hit);
                     }
-                    hit::into_follower_reply(self, &call, &request, settle, (status, head, body))
+                    hit::set_facts(&call, &request, &mut settle);
+                    hit::into_follower_reply(self, settle, (status, head, body))
                 }
                 FollowerReply::Nothing => own.run(call, settle).await,
             },

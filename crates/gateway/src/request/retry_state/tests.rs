@@ -56,7 +56,7 @@ async fn asked(
 
 async fn asked_at(
     test: &TestGateway,
-    request: crate::request::routed_request::RoutedRequest,
+    request: crate::request::send::RoutedRequest,
     workers: &[u32],
     replies: Vec<(u32, FakeReply)>,
 ) -> (Vec<u32>, u16) {

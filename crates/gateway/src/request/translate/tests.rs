@@ -5,7 +5,7 @@ use routing::receipt::OutcomeKind;
 
 use super::*;
 use crate::request::{
-    routed_request::RoutedRequest,
+    send::RoutedRequest,
     test_gateway::{ClientReply, ReplyEnding, TestGateway, outcome_kind},
     test_support,
 };
