@@ -213,7 +213,6 @@ impl Gateway {
 
 impl<'a> SharedParts<'a> {
     fn new(parts: &GatewayParts, settings: &'a Settings, registry: &mut Registry) -> Self {
-        let reservation_ttl = settings.routing.reservation_ttl;
         Self {
             settings,
             fleet: Arc::clone(&parts.fleet),
@@ -224,7 +223,10 @@ impl<'a> SharedParts<'a> {
             metrics: Arc::new(Metrics::new(registry)),
             memory: Arc::new(MemoryPressure::registered(registry)),
             lifecycle: Arc::default(),
-            reservations: Arc::new(Reservations::new(reservation_ttl)),
+            reservations: Arc::new(Reservations::new(
+                settings.routing.reservation_ttl,
+                Arc::clone(&parts.ring),
+            )),
             responses: Arc::default(),
             cooldowns: Arc::default(),
         }

@@ -102,8 +102,7 @@ impl Gateway {
         let at = CallTime::now(self.clock());
         self.decider().cooldowns.tick(at.now);
         self.pools().close_idle(at.now);
-        let ring = &self.recorder.receipts.ring;
-        self.reservations.tick(at, &self.fleet().snapshot(), ring);
+        self.reservations.tick(at, &self.fleet().snapshot());
     }
 
     /// Removes workers that are no longer configured and have no work left.

@@ -120,17 +120,24 @@ async fn accept_and_drain(
             phase.clone(),
         ));
     }
+    let drained = drain(&gateway, connections, &mut phase).await;
+    announced.abort();
+    drained
+}
+
+/// Waits for the running connections, and aborts those that are left at the end of the drain time.
+async fn drain(
+    gateway: &CurrentGateway,
+    mut connections: JoinSet<()>,
+    phase: &mut watch::Receiver<ListenerPhase>,
+) -> DrainResult {
     let ended = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
-        () = ended => {
-            announced.abort();
-            return DrainResult { cut: 0 };
-        }
-        () = reached(&mut phase, ListenerPhase::Cut) => {}
+        () = ended => return DrainResult { cut: 0 },
+        () = reached(phase, ListenerPhase::Cut) => {}
     }
     while connections.try_join_next().is_some() {}
     let cut = connections.len();
-    announced.abort();
     gateway.current().lifecycle.abort.abort();
     let last_words = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {

@@ -143,6 +143,39 @@ impl ReplyRelay {
         relay
     }
 
+    /// Waits for bytes of the worker, for the end of its reply or of a time limit, or for the end of
+    /// the drain time, and takes in what came.
+    fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.upstream.poll_data(cx) {
+            Poll::Ready(Some(Ok(data))) => {
+                self.take_in(data);
+                // A body of announced length is not polled again after its last byte: the end is
+                // noticed here.
+                if self.upstream.is_end() {
+                    self.ended();
+                }
+            }
+            Poll::Ready(Some(Err(error))) => {
+                tracing::debug!(%error, "a worker's reply broke off");
+                self.cut(CutReason::Broken);
+            }
+            Poll::Ready(None) => self.ended(),
+            Poll::Pending => {
+                if Pin::new(&mut self.cutting).poll(cx).is_ready() {
+                    self.cut(CutReason::GoingDown);
+                    return Poll::Ready(());
+                }
+                ready!(self.arm(cx));
+                if !self.alarmed() {
+                    // The alarm fired early by the timer's granularity: arm it again.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+
     /// Sorts arriving bytes into complete ones and those of a partial event.
     fn take_in(&mut self, data: Bytes) {
         self.last_byte = self.clock.now();
@@ -412,33 +445,7 @@ impl Body for ReplyRelay {
                 }
                 RelayEnd::Over => return Poll::Ready(None),
             }
-            match relay.upstream.poll_data(cx) {
-                Poll::Ready(Some(Ok(data))) => {
-                    relay.take_in(data);
-                    // A body of announced length is not polled again after its last byte: the end
-                    // is noticed here.
-                    if relay.upstream.is_end() {
-                        relay.ended();
-                    }
-                }
-                Poll::Ready(Some(Err(error))) => {
-                    tracing::debug!(%error, "a worker's reply broke off");
-                    relay.cut(CutReason::Broken);
-                }
-                Poll::Ready(None) => relay.ended(),
-                Poll::Pending => {
-                    if Pin::new(&mut relay.cutting).poll(cx).is_ready() {
-                        relay.cut(CutReason::GoingDown);
-                        continue;
-                    }
-                    ready!(relay.arm(cx));
-                    if !relay.alarmed() {
-                        // The alarm fired early by the timer's granularity: arm it again.
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                }
-            }
+            ready!(relay.poll_upstream(cx));
         }
     }
 

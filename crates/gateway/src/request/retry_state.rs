@@ -86,18 +86,7 @@ impl RetryState {
         let class = failure.class;
         let failed_at = *self.failed_at.get_or_insert(queue.clock.now());
         (self.permit, self.waits_for_anybody) = (None, false);
-        // Of several 503s the client gets the longest `Retry-After`.
-        let failure = match self.last.take() {
-            Some(before)
-                if before.retry_after() > failure.retry_after()
-                    && before.status == failure.status =>
-            {
-                before
-            }
-            _ => failure,
-        };
-        let (status, kind) = (failure.status, failure.kind);
-        self.last = Some(failure);
+        let AttemptFailure { status, kind, .. } = *self.keep_for_client(failure);
         let Some(class) = class else { return false };
         if kind == Some(FailureKind::Local) {
             self.local += 1;
@@ -133,14 +122,24 @@ impl RetryState {
                 true
             }
             RetryStep::Again(permit) => {
-                self.prepare_repeat(stage, permit, wait).await && {
+                let repeats = self.prepare_repeat(stage, permit, wait).await;
+                if repeats {
                     // Meanwhile the worker may turn out to be gone.
                     self.waits_for_anybody = may_wait;
                     self.excluded.clear();
-                    true
                 }
+                repeats
             }
         }
+    }
+
+    /// Keeps the failure that the client gets if no further attempt follows: of several 503s the
+    /// one with the longest `Retry-After`.
+    fn keep_for_client(&mut self, failure: AttemptFailure) -> &AttemptFailure {
+        let longest = self.last.take().filter(|before| {
+            before.status == failure.status && before.retry_after() > failure.retry_after()
+        });
+        self.last.insert(longest.unwrap_or(failure))
     }
 
     /// Gets the permit of a retry at a worker that has failed the request, and pauses before it.

@@ -21,7 +21,8 @@ use super::{
     record::RequestGuard,
     retry_state::RetryState,
     translate::{
-        ReplyContext, RequestTranslator, StreamTranslator, TranslationStage, UpstreamRequest,
+        ReplyContext, ReplyTranslator, ReplyWorker, RequestTranslator, StreamTranslator,
+        TranslationStage, UpstreamRequest,
     },
 };
 use crate::{errors, ids::IdGenerator, lease::PlacedAttempt, retry::Retries};
@@ -177,26 +178,18 @@ impl SendStage {
         settle: &mut RequestGuard,
     ) -> AttemptOutcome {
         let request = attempt.request;
-        let PlacedAttempt {
-            decision,
-            lease,
-            prefill,
-            engine_priority,
-        } = placed;
-        let target = lease.target();
-        settle.record_placement(decision, lease, prefill.clone());
+        let (target, prefill) = (placed.lease.target(), placed.prefill);
+        settle.record_placement(placed.decision, placed.lease, prefill.clone());
         let Some(first) = request.target(target) else {
             return AttemptOutcome::Refused(errors::no_worker());
         };
-        let built = request
-            .translator
-            .upstream_request(
-                &self.translation,
-                &request.call,
-                &first.worker,
-                prefill.is_some(),
-                &request.reply_context,
-            )
+        let (translator, context) = (&request.translator, &request.reply_context);
+        let worker = ReplyWorker {
+            view: &first.worker,
+            gets_prompt: prefill.is_some(),
+        };
+        let built = translator
+            .upstream_request(&self.translation, &request.call, worker, context)
             .await;
         let UpstreamRequest {
             call,
@@ -219,36 +212,38 @@ impl SendStage {
             },
             None => {
                 let prioritized = is_openai && self.sets_priority(request, &first.worker);
-                let body = with_priority(
-                    call.body.bytes(),
-                    prioritized.then_some(engine_priority),
-                    settle,
-                );
+                let priority = prioritized.then_some(placed.engine_priority);
+                let body = with_priority(call.body.bytes(), priority, settle);
                 match self.hedge_after(request) {
                     None => {
-                        let deadline = request.deadline();
-                        let sent = self.dispatcher.attempt(&call, body, &first, deadline);
-                        SendResult::of(sent.await, first)
+                        let (dispatcher, deadline) = (&self.dispatcher, request.deadline());
+                        let attempt = dispatcher.attempt(&call, body, &first, deadline);
+                        let result = Box::pin(attempt).await;
+                        SendResult::of(result, first)
                     }
                     Some(after) => {
-                        let hedged = HedgedAttempt {
-                            stage: self,
-                            decider: attempt.decider,
-                            retries: attempt.retries,
-                            call: &call,
-                            model: &request.model,
-                            placement: request.placement(attempt.tries),
-                            deadline: request.deadline(),
-                            after,
-                        };
+                        let hedged = self.hedged(attempt, &call, after);
                         hedged.run(first, body, settle).await
                     }
                 }
             }
         };
+        self.translated_back(request, sent, back).await
+    }
+
+    /// Returns the outcome with the reply in the client's dialect.
+    async fn translated_back(
+        &self,
+        request: &RoutedRequest,
+        sent: SendResult,
+        back: ReplyTranslator,
+    ) -> AttemptOutcome {
         let SendResult { result, by, failed } = sent;
         let result = match result {
-            Ok(reply) => back.reply(reply, self.time_left(request)).await,
+            Ok(reply) => {
+                let left = request.deadline().since(self.dispatcher.clock.now());
+                back.reply(reply, left).await
+            }
             Err(failure) => Err(back.failure(failure)),
         };
         match result {
@@ -262,6 +257,25 @@ impl SendStage {
                 by,
                 also_failed: failed,
             }),
+        }
+    }
+
+    fn hedged<'a>(
+        &'a self,
+        attempt: Attempt<'a>,
+        call: &'a AcceptedRequest,
+        after: Duration,
+    ) -> HedgedAttempt<'a> {
+        let request = attempt.request;
+        HedgedAttempt {
+            stage: self,
+            decider: attempt.decider,
+            retries: attempt.retries,
+            call,
+            model: &request.model,
+            placement: request.placement(attempt.tries),
+            deadline: request.deadline(),
+            after,
         }
     }
 
@@ -297,10 +311,6 @@ impl SendStage {
         request.priority == PriorityField::Free
             && self.queue.engine_priority
             && worker.engine == EngineKind::Vllm
-    }
-
-    fn time_left(&self, request: &RoutedRequest) -> Duration {
-        request.deadline().since(self.dispatcher.clock.now())
     }
 }
 
