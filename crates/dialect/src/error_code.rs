@@ -171,6 +171,13 @@ impl ErrorCode {
         matches!(self.status(), 429 | 500..)
     }
 
+    /// Returns whether the router refuses a request by this code because it has no room, no worker
+    /// or no time left for it; these refusals have a series of their own from the start.
+    pub fn sheds_load(self) -> bool {
+        // A hook that fails is not the router's load.
+        self.status() == 503 && self != Self::HookFailed
+    }
+
     /// The table: code, status, OpenAI type, Anthropic type.
     const fn row(self) -> (&'static str, u16, &'static str, &'static str) {
         match self {

@@ -1,7 +1,11 @@
-//! Builds the gateway: each stage gets the parts that it uses.
+//! Builds the gateway: each stage gets the parts that it uses, and sections of the configuration as
+//! they are.
+
+mod service_settings;
 
 use std::sync::Arc;
 
+use config::Settings;
 use fleet::Fleet;
 use lmcache::Controller;
 use net::Clock;
@@ -12,11 +16,12 @@ use proxy::{ConnectionPools, Upstream};
 use resilience::OutcomeCounters;
 use response_cache::ResponseCache;
 use routing::{
-    KvDecisionCounters, PrefixDecisionCounters, Router,
+    KvDecisionCounters, PrefixDecisionCounters, Router, SemanticClusters,
     receipt::{DecisionIds, ReceiptRing},
 };
 use tokenization::{
-    EngineTokenSettings, EngineTokenizer, RedisTokenStore, TokenizationStage, WorkerClient,
+    EngineTokenSettings, EngineTokenizer, RedisTokenStore, TokenCacheSettings, TokenizationStage,
+    WorkerClient,
 };
 
 use crate::{
@@ -30,36 +35,35 @@ use crate::{
     ids::IdGenerator,
     inbound_key::InboundKey,
     lifecycle::Lifecycle,
-    listener_limits::{CountLimits, ListenerLimits},
     load_telemetry::LoadCollector,
     memory::MemoryPressure,
     metrics::Metrics,
-    model_lists::ModelListRefresher,
+    model_lists::{ModelListRefresher, ModelListSettings},
+    model_names::ModelNames,
     models::ModelCatalog,
     parity_monitor::ParityMonitor,
     prefix_telemetry::PrefixCollector,
+    process_limits::ProcessLimits,
     queue_waiters::QueueWaiters,
     request::{
         accept::Admission,
         affinity::{AffinitySettings, AffinityStage},
-        attempt_limits::{AttemptLimits, StreamLimits},
         body_budget::BodyBudget,
-        clusters::{ClusterSettings, Clusters},
+        clusters::Clusters,
         decide::{Decider, DecisionCounters, PlacementRules},
         delivery::DeliveryStage,
         dispatch::Dispatcher,
         generation::GenerationStages,
-        hedge::{self, Hedging},
+        hedge,
         hooks::{HookLimits, Hooks},
         prefill::PrefillContext,
         preprocess::Preprocessor,
         queue_wait::QueueStage,
-        record::{ReceiptSinks, RecordSettings, Recorder, WorkerReports},
-        reply_cache::{ReplyCache, ReplyCacheSettings},
+        record::{ReceiptSinks, Recorder, WorkerReports},
+        reply_cache::ReplyCache,
         send::SendStage,
         translate::TranslationStage,
     },
-    request_settings::RequestSettings,
     reservations::Reservations,
     response_affinity::ResponseAffinity,
     retry::{Retries, RetryBudget},
@@ -93,14 +97,13 @@ pub struct GatewayParts {
     pub clock: Clock,
     /// The inbound key.
     pub keys: InboundKey,
-    /// Limits of the listener.
-    pub limits: ListenerLimits,
-    /// Settings of a request.
-    pub rules: RequestSettings,
+    /// The limits of the process.
+    pub process: ProcessLimits,
 }
 
-/// Parts that several stages share.
-struct SharedParts {
+/// The settings, and parts that several stages share.
+struct SharedParts<'a> {
+    settings: &'a Settings,
     fleet: Arc<Fleet>,
     router: Arc<Router>,
     clock: Clock,
@@ -116,8 +119,8 @@ struct SharedParts {
 
 impl Gateway {
     /// Builds the parts and registers the metric families.
-    pub fn new(parts: GatewayParts, registry: &mut Registry) -> Self {
-        let shared = SharedParts::new(&parts, registry);
+    pub fn new(parts: GatewayParts, settings: &Settings, registry: &mut Registry) -> Self {
+        let shared = SharedParts::new(&parts, settings, registry);
         let GatewayParts {
             ring,
             parity,
@@ -128,8 +131,7 @@ impl Gateway {
             lmcache,
             tokens,
             keys,
-            limits,
-            rules,
+            process,
             ..
         } = parts;
         registry.register_collector(Box::new(LoadCollector {
@@ -145,83 +147,74 @@ impl Gateway {
             prefix: prefix_tally,
             kv: kv_tally,
         };
-        let workers = shared.worker_client(&rules);
         let receipts = ReceiptSinks {
             ids: Arc::new(DecisionIds::new(shared.ids.next_number())),
             ring,
             log,
         };
-        let tokenization = Arc::new(tokenization(&rules, tokens, workers.clone(), registry));
-        let affinity = shared.affinity(&rules, lmcache, &counters, &workers, registry);
-        let mut gateway = Self {
-            edge: shared.edge(keys, limits, &rules, registry),
-            reply_cache: shared.reply_cache(cache, &rules, &workers, registry),
-            generation: shared.generation(&rules, tokenization, affinity, counters, registry),
-            recorder: shared.recorder(receipts, parity, &rules),
+        let tokenization = Arc::new(shared.tokenization(tokens, registry));
+        let affinity = shared.affinity(lmcache, &counters, registry);
+        let admission = shared.admission(keys, process);
+        let server = Arc::clone(&admission.server);
+        Self {
+            edge: shared.edge(admission, registry),
+            reply_cache: shared.reply_cache(cache, registry),
+            generation: GenerationStages {
+                server,
+                responses: Arc::clone(&shared.responses),
+                delivery: shared.delivery(&tokenization, affinity, counters, registry),
+                tokenization,
+                metrics: Arc::clone(&shared.metrics),
+            },
+            recorder: shared.recorder(receipts, parity),
             reservations: Arc::clone(&shared.reservations),
             lifecycle: Arc::clone(&shared.lifecycle),
-        };
-        gateway.apply(limits, rules);
-        gateway
+        }
     }
 
-    /// Sets the limits and rules that a reload may replace.
-    pub(crate) fn apply(&mut self, limits: ListenerLimits, rules: RequestSettings) {
-        let names = Arc::new(rules.names);
+    /// Sets the sections that a reload may replace.
+    pub(crate) fn apply(&mut self, settings: &Settings, process: ProcessLimits) {
+        let server = Arc::new(settings.server.clone());
+        let compat = Arc::new(settings.compat.clone());
+        let names = Arc::new(ModelNames::of(&settings.models));
         let preprocessor = &mut self.edge.preprocessor;
-        preprocessor.hooks = preprocessor
-            .hooks
-            .with_hooks(rules.hooks, limits.max_body_bytes);
+        preprocessor.hooks = preprocessor.hooks.with_hooks(
+            service_settings::hooks(&settings.hooks),
+            server.max_body_bytes,
+        );
         preprocessor.names = Arc::clone(&names);
-        preprocessor.waits_for_worker = !rules.waiting.no_worker.is_zero();
+        preprocessor.queue = settings.queue;
         self.edge.catalog.names = names;
-        self.edge.admission.limits = limits;
-        self.reply_cache.settings = ReplyCacheSettings {
-            coalesces: rules.deduplication.is_some(),
-            headers: rules.headers,
-        };
+        self.edge.admission.server = Arc::clone(&server);
+        self.edge.admission.process = process;
+        self.reply_cache.settings = settings.cache;
+        self.reply_cache.compat = Arc::clone(&compat);
         self.recorder = Arc::new(Recorder {
-            settings: RecordSettings {
-                headers: rules.headers,
-                log_requests: limits.log_requests,
-            },
+            compat,
+            logging: settings.logging.clone(),
             ..(*self.recorder).clone()
         });
-        let generation = &mut self.generation;
-        generation.counts = limits.counts;
-        let delivery = &mut generation.delivery;
-        delivery.affinity.settings = AffinitySettings {
-            session_headers: rules.session_headers,
-            max_prefix_bytes: rules.max_prefix_bytes,
-        };
-        delivery.retries = delivery.retries.with_rules(rules.retry);
-        delivery.queue.limits = rules.waiting;
-        let prefill = Arc::new(PrefillContext::new(rules.disaggregation));
+        self.generation.server = server;
+        let delivery = &mut self.generation.delivery;
+        delivery.affinity.settings =
+            AffinitySettings::of(&settings.routing.session, settings.prefix_routing);
+        delivery.retries = delivery.retries.with_rules(settings.retry);
+        let prefill = Arc::new(PrefillContext::new(settings.disaggregation));
+        delivery.queue.limits = settings.queue;
         delivery.queue.decider.prefill = Arc::clone(&prefill);
-        delivery.queue.decider.rules = PlacementRules {
-            busy_threshold: rules.busy_threshold,
-            by_model: rules.by_model,
-        };
+        delivery.queue.decider.rules = PlacementRules::of(&settings.routing);
         let send = &mut delivery.send;
         send.prefill = prefill;
-        send.hedging.after = rules.hedge_after;
-        send.engine_priority = rules.engine_priority;
-        send.translation.settings = rules.rewriting;
-        send.dispatcher.limits = AttemptLimits {
-            request: rules.timeout,
-            connect: rules.connect_timeout,
-            stream: StreamLimits {
-                idle: rules.stream_idle,
-                total: rules.stream_total,
-                strict: rules.strict_streams,
-            },
-        };
+        send.queue = settings.queue;
+        send.translation.settings = settings.prefix_routing;
+        send.dispatcher.limits = settings.request;
     }
 }
 
-impl SharedParts {
-    fn new(parts: &GatewayParts, registry: &mut Registry) -> Self {
+impl<'a> SharedParts<'a> {
+    fn new(parts: &GatewayParts, settings: &'a Settings, registry: &mut Registry) -> Self {
         Self {
+            settings,
             fleet: Arc::clone(&parts.fleet),
             router: Arc::clone(&parts.router),
             clock: parts.clock,
@@ -230,7 +223,10 @@ impl SharedParts {
             metrics: Arc::new(Metrics::new(registry)),
             memory: Arc::new(MemoryPressure::registered(registry)),
             lifecycle: Arc::default(),
-            reservations: Arc::new(Reservations::new(parts.rules.reservation_ttl)),
+            reservations: Arc::new(Reservations::new(
+                settings.routing.reservation_ttl,
+                Arc::clone(&parts.ring),
+            )),
             responses: Arc::default(),
             cooldowns: Arc::default(),
         }
@@ -240,57 +236,76 @@ impl SharedParts {
         Arc::new(self.pools.clone())
     }
 
-    fn worker_client(&self, rules: &RequestSettings) -> WorkerClient {
+    fn worker_client(&self) -> WorkerClient {
         WorkerClient {
             fleet: Arc::clone(&self.fleet),
             upstream: self.upstream(),
             clock: self.clock,
-            connect_timeout: rules.connect_timeout,
+            connect_timeout: self.settings.request.connect_timeout,
         }
     }
 
-    fn edge(
+    fn tokenization(
         &self,
-        keys: InboundKey,
-        limits: ListenerLimits,
-        rules: &RequestSettings,
+        tokens: Option<RedisTokenStore>,
         registry: &mut Registry,
-    ) -> Edge {
+    ) -> TokenizationStage {
+        let (routing, scheme) = (
+            &self.settings.routing,
+            self.settings.kv_events.hash_scheme(),
+        );
+        let here = routing.lmcache.as_ref().map(|lmcache| TokenCacheSettings {
+            ttl: lmcache.prompt_cache.ttl,
+            capacity: lmcache.prompt_cache.capacity.get(),
+        });
+        let settings = EngineTokenSettings {
+            here: here.unwrap_or_default(),
+            shared: tokens,
+        };
+        let budget = routing.tokenize_budget;
+        let engine = EngineTokenizer::new(self.worker_client(), budget, settings);
+        TokenizationStage::new(scheme, budget, self.clock, engine, registry)
+    }
+
+    fn admission(&self, keys: InboundKey, process: ProcessLimits) -> Admission {
+        Admission {
+            server: Arc::new(self.settings.server.clone()),
+            process,
+            keys,
+            bodies: BodyBudget::new(self.metrics.requests.held_body_bytes.clone()),
+            memory: Arc::clone(&self.memory),
+        }
+    }
+
+    fn edge(&self, admission: Admission, registry: &mut Registry) -> Edge {
         let hook_limits = HookLimits {
-            max_body_bytes: limits.max_body_bytes,
+            max_body_bytes: self.settings.server.max_body_bytes,
             abort: Arc::clone(&self.lifecycle.abort),
         };
+        let hooks = service_settings::hooks(&self.settings.hooks);
+        let names = Arc::new(ModelNames::of(&self.settings.models));
+        let lists = ModelListSettings::of(self.settings);
         Edge {
-            admission: Admission {
-                limits,
-                keys,
-                bodies: BodyBudget::new(self.metrics.held_body_bytes.clone()),
-                memory: Arc::clone(&self.memory),
-            },
+            admission,
             preprocessor: Preprocessor {
-                hooks: Hooks::new(Vec::new(), hook_limits, registry),
-                names: Arc::default(),
+                hooks: Hooks::new(hooks, hook_limits, registry),
+                names: Arc::clone(&names),
                 fleet: Arc::clone(&self.fleet),
-                waits_for_worker: false,
+                queue: self.settings.queue,
             },
             catalog: ModelCatalog {
                 fleet: Arc::clone(&self.fleet),
-                names: Arc::default(),
-                lists: Arc::new(ModelListRefresher::new(rules.model_lists, registry)),
+                names,
+                lists: Arc::new(ModelListRefresher::new(lists, registry)),
                 clock: self.clock,
             },
             ids: Arc::clone(&self.ids),
         }
     }
 
-    fn reply_cache(
-        &self,
-        store: Arc<ResponseCache>,
-        rules: &RequestSettings,
-        workers: &WorkerClient,
-        registry: &mut Registry,
-    ) -> ReplyCache {
-        let finished_for = rules.deduplication.unwrap_or_default();
+    fn reply_cache(&self, store: Arc<ResponseCache>, registry: &mut Registry) -> ReplyCache {
+        let settings = self.settings.cache;
+        let finished_for = settings.deduplication().unwrap_or_default();
         let model = store
             .settings()
             .semantic
@@ -298,102 +313,100 @@ impl SharedParts {
             .as_deref()
             .map(Arc::from);
         ReplyCache {
-            embedder: model.map(|model| Arc::new(Embedder::new(workers.clone(), model))),
+            embedder: model.map(|model| Arc::new(Embedder::new(self.worker_client(), model))),
             filler: CacheFiller::start(Arc::clone(&store), self.clock),
             coalescer: Arc::new(Coalescer::new(finished_for, self.clock, registry)),
             store,
             memory: Arc::clone(&self.memory),
             metrics: Arc::clone(&self.metrics),
             router: Arc::clone(&self.router),
-            settings: ReplyCacheSettings {
-                coalesces: rules.deduplication.is_some(),
-                headers: rules.headers,
-            },
+            settings,
+            compat: Arc::new(self.settings.compat.clone()),
             clock: self.clock,
         }
     }
 
     fn affinity(
         &self,
-        rules: &RequestSettings,
         lmcache: Option<Arc<Controller>>,
         counters: &DecisionCounters,
-        workers: &WorkerClient,
         registry: &mut Registry,
     ) -> AffinityStage {
-        let clusters = rules
-            .clusters
-            .clone()
-            .map(|settings| clusters(settings, workers, registry));
+        let (routing, prefix_routing) = (&self.settings.routing, self.settings.prefix_routing);
+        let shared_prefixes = routing.shared_prefix_routing.as_ref();
         AffinityStage {
             fleet: Arc::clone(&self.fleet),
             router: Arc::clone(&self.router),
-            shared_prefixes: rules
-                .shared_prefixes
+            shared_prefixes: shared_prefixes
                 .map(|settings| Arc::new(SharedPrefixes::new(settings))),
-            clusters,
+            clusters: routing
+                .semantic_clusters
+                .as_ref()
+                .map(|section| self.clusters(section, registry)),
             lmcache,
             counters: Arc::clone(&counters.kv),
-            settings: AffinitySettings {
-                session_headers: rules.session_headers.clone(),
-                max_prefix_bytes: rules.max_prefix_bytes,
-            },
+            settings: AffinitySettings::of(&routing.session, prefix_routing),
             ids: Arc::clone(&self.ids),
             clock: self.clock,
         }
     }
 
-    fn generation(
+    fn clusters(&self, section: &SemanticClusters, registry: &mut Registry) -> Arc<Clusters> {
+        let help = "Requests by what came of looking for their semantic cluster";
+        let all = [
+            "matched",
+            "named",
+            "below_threshold",
+            "not_learnt",
+            "no_text",
+            "failed",
+        ];
+        let results =
+            OutcomeCounters::registered(registry, "warmroute_semantic_clusters", help, &all);
+        let settings = service_settings::clusters(section);
+        Arc::new(Clusters::new(settings, self.worker_client(), results))
+    }
+
+    fn delivery(
         &self,
-        rules: &RequestSettings,
-        tokenization: Arc<TokenizationStage>,
+        tokenization: &Arc<TokenizationStage>,
         affinity: AffinityStage,
         counters: DecisionCounters,
         registry: &mut Registry,
-    ) -> GenerationStages {
-        let translation = TranslationStage {
-            tokenization: Arc::clone(&tokenization),
-            settings: rules.rewriting,
-            clock: self.clock,
-        };
-        let prefill = Arc::new(PrefillContext::new(rules.disaggregation));
-        GenerationStages {
-            // Set with the other settings of a reload.
-            counts: CountLimits::default(),
-            tokenization,
-            responses: Arc::clone(&self.responses),
-            delivery: DeliveryStage {
-                queue: self.queue(rules, counters, &prefill),
-                retries: Retries {
-                    rules: rules.retry.clone(),
-                    budget: RetryBudget::new(rules.retry.budget_ratio),
-                    router: Arc::clone(&self.router),
-                    reservations: Arc::clone(&self.reservations),
-                    ids: Arc::clone(&self.ids),
-                },
-                send: SendStage {
-                    dispatcher: self.dispatcher(rules),
-                    hedging: Hedging {
-                        after: rules.hedge_after,
-                        results: hedge::results(registry),
-                    },
-                    prefill,
-                    translation,
-                    engine_priority: rules.engine_priority,
-                    ids: Arc::clone(&self.ids),
-                },
-                affinity,
+    ) -> DeliveryStage {
+        let settings = self.settings;
+        let prefill = Arc::new(PrefillContext::new(settings.disaggregation));
+        DeliveryStage {
+            queue: self.queue(counters, &prefill),
+            retries: Retries {
+                rules: settings.retry,
+                budget: RetryBudget::new(settings.retry.budget_ratio),
+                router: Arc::clone(&self.router),
+                reservations: Arc::clone(&self.reservations),
+                ids: Arc::clone(&self.ids),
             },
-            metrics: Arc::clone(&self.metrics),
+            send: SendStage {
+                dispatcher: Dispatcher {
+                    upstream: self.upstream(),
+                    abort: Arc::clone(&self.lifecycle.abort),
+                    clock: self.clock,
+                    limits: settings.request,
+                },
+                hedges: hedge::results(registry),
+                prefill,
+                translation: TranslationStage {
+                    tokenization: Arc::clone(tokenization),
+                    settings: settings.prefix_routing,
+                    clock: self.clock,
+                },
+                queue: settings.queue,
+                ids: Arc::clone(&self.ids),
+            },
+            affinity,
         }
     }
 
-    fn queue(
-        &self,
-        rules: &RequestSettings,
-        counters: DecisionCounters,
-        prefill: &Arc<PrefillContext>,
-    ) -> QueueStage {
+    fn queue(&self, counters: DecisionCounters, prefill: &Arc<PrefillContext>) -> QueueStage {
         QueueStage {
             decider: Decider {
                 router: Arc::clone(&self.router),
@@ -401,44 +414,19 @@ impl SharedParts {
                 cooldowns: Arc::clone(&self.cooldowns),
                 prefill: Arc::clone(prefill),
                 counters,
-                rules: PlacementRules {
-                    busy_threshold: rules.busy_threshold,
-                    by_model: rules.by_model.clone(),
-                },
+                rules: PlacementRules::of(&self.settings.routing),
                 ids: Arc::clone(&self.ids),
                 clock: self.clock,
             },
             fleet: Arc::clone(&self.fleet),
-            limits: rules.waiting,
+            limits: self.settings.queue,
             abort: Arc::clone(&self.lifecycle.abort),
             clock: self.clock,
             metrics: Arc::clone(&self.metrics),
         }
     }
 
-    fn dispatcher(&self, rules: &RequestSettings) -> Dispatcher {
-        Dispatcher {
-            upstream: self.upstream(),
-            abort: Arc::clone(&self.lifecycle.abort),
-            clock: self.clock,
-            limits: AttemptLimits {
-                request: rules.timeout,
-                connect: rules.connect_timeout,
-                stream: StreamLimits {
-                    idle: rules.stream_idle,
-                    total: rules.stream_total,
-                    strict: rules.strict_streams,
-                },
-            },
-        }
-    }
-
-    fn recorder(
-        &self,
-        receipts: ReceiptSinks,
-        parity: Arc<Mutex<ParityTracker>>,
-        rules: &RequestSettings,
-    ) -> Arc<Recorder> {
+    fn recorder(&self, receipts: ReceiptSinks, parity: Arc<Mutex<ParityTracker>>) -> Arc<Recorder> {
         let fleet = Arc::clone(&self.fleet);
         Arc::new(Recorder {
             receipts,
@@ -452,44 +440,9 @@ impl SharedParts {
             metrics: Arc::clone(&self.metrics),
             response_affinity: Arc::clone(&self.responses),
             running: Arc::default(),
-            settings: RecordSettings {
-                headers: rules.headers,
-                log_requests: false,
-            },
+            compat: Arc::new(self.settings.compat.clone()),
+            logging: self.settings.logging.clone(),
             clock: self.clock,
         })
     }
-}
-
-fn tokenization(
-    rules: &RequestSettings,
-    tokens: Option<RedisTokenStore>,
-    workers: WorkerClient,
-    registry: &mut Registry,
-) -> TokenizationStage {
-    let settings = EngineTokenSettings {
-        here: rules.token_cache,
-        shared: tokens,
-    };
-    let clock = workers.clock;
-    let engine = EngineTokenizer::new(workers, rules.tokenize_budget, settings);
-    TokenizationStage::new(rules.scheme, rules.tokenize_budget, clock, engine, registry)
-}
-
-fn clusters(
-    settings: ClusterSettings,
-    workers: &WorkerClient,
-    registry: &mut Registry,
-) -> Arc<Clusters> {
-    let help = "Requests by what came of looking for their semantic cluster";
-    let all = [
-        "matched",
-        "named",
-        "below_threshold",
-        "not_learnt",
-        "no_text",
-        "failed",
-    ];
-    let results = OutcomeCounters::registered(registry, "warmroute_semantic_clusters", help, &all);
-    Arc::new(Clusters::new(settings, workers.clone(), results))
 }

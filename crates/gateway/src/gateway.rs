@@ -1,7 +1,9 @@
-//! The state that all requests share, by stage.
+//! The state that all requests share, by stage, and the one by the current configuration.
 
 use std::sync::{Arc, atomic::Ordering};
 
+use arc_swap::ArcSwap;
+use config::Settings;
 use fleet::Fleet;
 use kv_blocks::WorkerId;
 use net::Clock;
@@ -11,19 +13,19 @@ use supervision::contain;
 use crate::{
     ids::IdGenerator,
     lifecycle::Lifecycle,
-    listener_limits::ListenerLimits,
+    model_lists::ModelListSettings,
     models::ModelCatalog,
+    process_limits::ProcessLimits,
     request::{
         accept::Admission, decide::Decider, generation::GenerationStages, preprocess::Preprocessor,
         record::Recorder, reply_cache::ReplyCache,
     },
-    request_settings::RequestSettings,
     reservations::{CallTime, Reservations},
 };
 
 /// The state that all requests share: the parts of each stage, and the settings in force.
 ///
-/// A request keeps the gateway that it began with ([`crate::CurrentGateway`]): it ends by the rules
+/// A request keeps the gateway that it began with ([`CurrentGateway`]): it ends by the rules
 /// that it began by.
 #[derive(Clone, Debug)]
 pub struct Gateway {
@@ -45,16 +47,17 @@ pub(crate) struct Edge {
 }
 
 impl Gateway {
-    /// Returns a gateway with other limits and rules that shares load, caches, connections and
-    /// counters with this one. The parts of `rules` that are fixed at start (hashing, clusters,
-    /// shared prefixes, the reservation TTL, the tokenization budget) stay unchanged.
+    /// Returns a gateway with other settings that shares load, caches, connections and counters
+    /// with this one. Keys that take effect at the next start (hashing, clusters, shared prefixes,
+    /// the reservation TTL, the tokenization budget) have no effect here.
     #[must_use]
-    pub fn with_settings(&self, limits: ListenerLimits, rules: RequestSettings) -> Self {
+    pub fn with_settings(&self, settings: &Settings, process: ProcessLimits) -> Self {
         let mut next = self.clone();
-        let coalesces_for = rules.deduplication.unwrap_or_default();
+        let coalesces_for = settings.cache.deduplication().unwrap_or_default();
         self.reply_cache.coalescer.reconfigure(coalesces_for);
-        self.edge.catalog.lists.reconfigure(rules.model_lists);
-        next.apply(limits, rules);
+        let lists = ModelListSettings::of(settings);
+        self.edge.catalog.lists.reconfigure(lists);
+        next.apply(settings, process);
         next
     }
 
@@ -99,8 +102,7 @@ impl Gateway {
         let at = CallTime::now(self.clock());
         self.decider().cooldowns.tick(at.now);
         self.pools().close_idle(at.now);
-        let ring = &self.recorder.receipts.ring;
-        self.reservations.tick(at, &self.fleet().snapshot(), ring);
+        self.reservations.tick(at, &self.fleet().snapshot());
     }
 
     /// Removes workers that are no longer configured and have no work left.
@@ -137,5 +139,34 @@ impl Gateway {
         targets
             .map(|target| u64::from(router.load(target).in_flight))
             .sum()
+    }
+}
+
+/// The gateway for new requests. A running request keeps the one that it began with.
+#[derive(Debug)]
+pub struct CurrentGateway(ArcSwap<Gateway>);
+
+impl CurrentGateway {
+    /// Creates it with this gateway.
+    pub fn new(gateway: Gateway) -> Arc<Self> {
+        Arc::new(Self(ArcSwap::from_pointee(gateway)))
+    }
+
+    /// Returns the gateway for a request that begins now.
+    pub fn current(&self) -> Arc<Gateway> {
+        self.0.load_full()
+    }
+
+    /// Resolves when clients can no longer connect although no drain was requested.
+    pub async fn failed(&self) {
+        let mut failed = self.current().lifecycle.failed.subscribe();
+        // The sender lives as long as any gateway does.
+        let _ = failed.wait_for(|failed| *failed).await;
+    }
+
+    /// Sets the settings of requests that begin from now on.
+    pub fn reconfigure(&self, settings: &Settings, process: ProcessLimits) {
+        self.0
+            .store(Arc::new(self.current().with_settings(settings, process)));
     }
 }

@@ -1,9 +1,10 @@
-//! The lease: a request's load, from the decision to the last byte.
+//! The lease: a request's load, from the decision to the last byte; and the decision that it comes
+//! with.
 
 use std::sync::Arc;
 
 use kv_blocks::Target;
-use routing::ReservationId;
+use routing::{Decision, PrefillLeg, ReservationId};
 
 use crate::queue_waiters::QueueWaiters;
 
@@ -19,6 +20,17 @@ pub(crate) struct Lease {
     end: LeaseEnd,
     /// The load of the prefill worker until the prompt is computed, if there is one.
     prefill: Option<Box<Lease>>,
+}
+
+/// A decision with its load already counted, and the guard that frees it.
+#[derive(Debug)]
+pub(crate) struct PlacedAttempt {
+    pub(crate) decision: Decision,
+    pub(crate) lease: Lease,
+    /// The prefill leg, if another worker computes the prompt; its load is in the lease.
+    pub(crate) prefill: Option<PrefillLeg>,
+    /// The request's place in the engine's own queue.
+    pub(crate) engine_priority: i64,
 }
 
 /// The part of the request that reached the worker.

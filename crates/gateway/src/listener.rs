@@ -42,6 +42,10 @@ pub enum ListenerPhase {
 /// Largest head that is read at all, in bytes; the configured limit is checked afterwards, with a
 /// proper error.
 const READ_BUFFER: usize = 64 * 1024;
+/// Most header fields of a request.
+const MAX_HEADERS: usize = 100;
+/// Time without progress after which a client that does not read its reply is disconnected.
+const CLIENT_STALL: Duration = Duration::from_secs(300);
 /// Time for an aborted request to send its error. A client that does not read it is not waited for.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Panics of the accept loop, without ten quiet seconds between them, after which it gives up: some
@@ -80,7 +84,7 @@ async fn accept_and_drain(
 ) -> DrainResult {
     let mut acceptor = Acceptor::new(
         listeners,
-        gateway.current().edge.admission.limits.max_connections,
+        gateway.current().edge.admission.process.max_connections,
     );
     let announced = tokio::spawn(announce(gateway.current(), phase.clone()));
     // Outside the accept loop: a panic there costs no connection.
@@ -116,17 +120,24 @@ async fn accept_and_drain(
             phase.clone(),
         ));
     }
+    let drained = drain(&gateway, connections, &mut phase).await;
+    announced.abort();
+    drained
+}
+
+/// Waits for the running connections, and aborts those that are left at the end of the drain time.
+async fn drain(
+    gateway: &CurrentGateway,
+    mut connections: JoinSet<()>,
+    phase: &mut watch::Receiver<ListenerPhase>,
+) -> DrainResult {
     let ended = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
-        () = ended => {
-            announced.abort();
-            return DrainResult { cut: 0 };
-        }
-        () = reached(&mut phase, ListenerPhase::Cut) => {}
+        () = ended => return DrainResult { cut: 0 },
+        () = reached(phase, ListenerPhase::Cut) => {}
     }
     while connections.try_join_next().is_some() {}
     let cut = connections.len();
-    announced.abort();
     gateway.current().lifecycle.abort.abort();
     let last_words = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
@@ -177,9 +188,8 @@ async fn connection(
     slot: ConnectionSlot,
     mut phase: watch::Receiver<ListenerPhase>,
 ) {
-    let limits = gateways.current().edge.admission.limits;
-    let (stream, exchange) =
-        ClientStream::new(stream, slot, limits.head_timeout, limits.client_stall);
+    let server = Arc::clone(&gateways.current().edge.admission.server);
+    let (stream, exchange) = ClientStream::new(stream, slot, server.head_timeout, CLIENT_STALL);
     let leaving = phase.clone();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(exchange.slot().peer());
@@ -201,9 +211,9 @@ async fn connection(
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.keep_alive)
-        .half_close(limits.half_close)
-        .max_headers(limits.max_headers)
+        .header_read_timeout(server.keep_alive)
+        .half_close(server.half_close)
+        .max_headers(MAX_HEADERS)
         .max_buf_size(READ_BUFFER);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

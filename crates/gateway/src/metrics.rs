@@ -5,7 +5,7 @@
 //! so that their rates and ratios always have data; series with a worker's name begin with their
 //! first sample.
 
-use std::{sync::atomic::AtomicU64, time::Duration};
+use std::{cmp::Ordering, hash::Hash, time::Duration};
 
 use dialect::{ErrorCode, Usage};
 use prometheus_client::{
@@ -24,40 +24,10 @@ use routing::{
     receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, RouterTiming},
 };
 
-use crate::{request::selection::Selection, routes::ROUTES, worker_labels::WorkerLabels};
+use crate::{request::receipt::Selection, routes::ROUTES, worker_labels::WorkerLabels};
 
-/// Labels of a request counter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteOutcome {
-    route: &'static str,
-    outcome: &'static str,
-}
-
-/// Labels of an attempt counter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ClassResult {
-    class: &'static str,
-    result: &'static str,
-}
-
-/// One label: the reason.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabel {
-    reason: &'static str,
-}
-
-/// Labels of a decision counter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PolicyMethod {
-    policy: &'static str,
-    method: &'static str,
-}
-
-/// One label: the policy.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PolicyLabel {
-    policy: &'static str,
-}
+/// Labels of enums: each name with its value.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// Reasons of rejections that share the error code `overloaded`: too many bytes of bodies at once,
 /// or too little memory.
@@ -70,46 +40,22 @@ const UNFINISHED: &str = "unfinished";
 
 /// One label: the worker's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WorkerLabel {
+pub(crate) struct WorkerLabel {
     worker: String,
 }
 
 /// Labels of a worker failure counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WorkerReason {
+pub(crate) struct WorkerReason {
     worker: String,
     reason: &'static str,
 }
 
 /// Labels of a parity counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WorkerResult {
+pub(crate) struct WorkerResult {
     worker: String,
     result: &'static str,
-}
-
-/// One label: the source of a prompt's identity.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SourceLabel {
-    source: &'static str,
-}
-
-/// One label: the result.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabel {
-    result: &'static str,
-}
-
-/// One label: the stage of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StageLabel {
-    stage: &'static str,
-}
-
-/// One label: the route's path.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabel {
-    route: &'static str,
 }
 
 /// Seconds, 0.1 ms to about 200 s: first tokens and whole requests.
@@ -150,170 +96,184 @@ pub(crate) struct RequestSummary<'a> {
     pub(crate) judged: Option<Option<u32>>,
 }
 
+/// Declares a group of families, each with its first value, its documented name (the encoder adds
+/// `_total` to counters) and its help text.
+macro_rules! families {
+    (
+        $(#[$meta:meta])*
+        struct $Group:ident {
+            $($field:ident: $type:ty = $first:expr, $name:literal $help:literal;)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub(crate) struct $Group {
+            $(pub(crate) $field: $type,)*
+        }
+
+        impl $Group {
+            fn registered(registry: &mut Registry) -> Self {
+                let group = Self { $($field: $first,)* };
+                $(registry.register($name, $help, group.$field.clone());)*
+                group
+            }
+        }
+    };
+}
+
+families! {
+    /// Families of requests, from their acceptance to their end.
+    struct RequestFamilies {
+        outcomes: Family<Labels<2>, Counter> = Family::default(),
+            "warmroute_requests" "Requests by route and outcome";
+        shed: Family<Labels<1>, Counter> = Family::default(),
+            "warmroute_shed" "Requests refused for want of room";
+        panics: Counter = Counter::default(),
+            "warmroute_panics" "Requests that ended in a panic";
+        stages: Seconds<Labels<1>> = Family::new_with_constructor(stage_seconds),
+            "warmroute_stage_seconds" "Time spent in a stage of the router";
+        durations: Seconds<Labels<1>> = Family::new_with_constructor(request_seconds),
+            "warmroute_request_seconds" "Time from accepting a request to its end";
+        queue_wait: Histogram = request_seconds(),
+            "warmroute_queue_wait_seconds" "Time that requests waited for a worker, of those that did";
+        similarity: Histogram = similarity(),
+            "vllm_router_cache_similarity" "Cosine of question and kept question, where their meaning answered";
+        open_streams: Gauge = Gauge::default(),
+            "warmroute_open_streams" "Replies being relayed";
+        held_body_bytes: Gauge = Gauge::default(),
+            "warmroute_held_body_bytes" "Bytes of request bodies in memory";
+    }
+}
+
+families! {
+    /// Families of decisions, and of the prompts by which they are made.
+    struct DecisionFamilies {
+        decisions: Family<Labels<2>, Counter> = Family::default(),
+            "warmroute_decisions" "Placement decisions";
+        durations: Seconds<Labels<1>> = Family::new_with_constructor(stage_seconds),
+            "warmroute_decision_seconds" "Time of one placement decision";
+        prompt_source: Family<Labels<1>, Counter> = Family::default(),
+            "warmroute_prompt_source" "How the identity of prompts was found";
+        prefill: Family<Labels<1>, Counter> = Family::default(),
+            "warmroute_prefill" "Requests of models with prefill workers, by what became of the prefill";
+        overlap: Histogram = ratio(),
+            "warmroute_overlap_ratio" "Share of the prompt predicted to be cached where it went";
+    }
+}
+
+families! {
+    /// Families of attempts, and of what workers did with them.
+    struct WorkerFamilies {
+        attempts: Family<Labels<2>, Counter> = Family::default(),
+            "warmroute_attempts" "Attempts at workers by retry class and result";
+        failures: Family<WorkerReason, Counter> = Family::default(),
+            "warmroute_upstream_failures" "Failures of workers as requests saw them";
+        throttled: Family<WorkerLabel, Counter> = Family::default(),
+            "warmroute_upstream_throttled" "Requests that workers answered with 429";
+        streams_incomplete: Family<WorkerLabel, Counter> = Family::default(),
+            "warmroute_streams_incomplete" "Streams that ended without saying that they were whole";
+        ttft: Seconds<WorkerLabel> = Family::new_with_constructor(request_seconds),
+            "warmroute_ttft_seconds" "Time from accepting a request to its first byte from the worker";
+        prompt_tokens: Family<WorkerLabel, Counter> = Family::default(),
+            "warmroute_prompt_tokens" "Prompt tokens that workers reported";
+        predicted_cached_tokens: Family<WorkerLabel, Counter> = Family::default(),
+            "warmroute_predicted_cached_tokens" "Cached tokens predicted at decision time";
+        actual_cached_tokens: Family<WorkerLabel, Counter> = Family::default(),
+            "warmroute_actual_cached_tokens" "Cached tokens that workers reported";
+        parity: Family<WorkerResult, Counter> = Family::default(),
+            "warmroute_parity_requests" "Predictions against what the worker reported";
+    }
+}
+
 /// All families of the request path.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    workers: WorkerLabels,
-    requests: Family<RouteOutcome, Counter>,
-    attempts: Family<ClassResult, Counter>,
-    shed: Family<ReasonLabel, Counter>,
-    decisions: Family<PolicyMethod, Counter>,
-    pub(crate) panics: Counter,
-    upstream_failures: Family<WorkerReason, Counter>,
-    upstream_throttled: Family<WorkerLabel, Counter>,
-    streams_incomplete: Family<WorkerLabel, Counter>,
-    prompt_tokens: Family<WorkerLabel, Counter>,
-    predicted_cached_tokens: Family<WorkerLabel, Counter>,
-    actual_cached_tokens: Family<WorkerLabel, Counter>,
-    parity_requests: Family<WorkerResult, Counter>,
-    prompt_source: Family<SourceLabel, Counter>,
-    prefill: Family<ResultLabel, Counter>,
-    ttft: Seconds<WorkerLabel>,
-    stage: Seconds<StageLabel>,
-    decision: Seconds<PolicyLabel>,
-    request: Seconds<RouteLabel>,
-    queue_wait: Histogram,
-    overlap: Histogram,
-    similarity: Histogram,
-    pub(crate) open_streams: Gauge,
-    pub(crate) held_body_bytes: Gauge<i64, std::sync::atomic::AtomicI64>,
+    labels: WorkerLabels,
+    pub(crate) requests: RequestFamilies,
+    decisions: DecisionFamilies,
+    workers: WorkerFamilies,
 }
 
 impl Metrics {
-    /// Registers every family under its documented name (the encoder adds `_total` to counters).
+    /// Registers every family.
     pub(crate) fn new(registry: &mut Registry) -> Self {
         let metrics = Self {
-            workers: WorkerLabels::default(),
-            requests: Family::default(),
-            attempts: Family::default(),
-            shed: Family::default(),
-            decisions: Family::default(),
-            panics: Counter::<u64, AtomicU64>::default(),
-            upstream_failures: Family::default(),
-            upstream_throttled: Family::default(),
-            streams_incomplete: Family::default(),
-            prompt_tokens: Family::default(),
-            predicted_cached_tokens: Family::default(),
-            actual_cached_tokens: Family::default(),
-            parity_requests: Family::default(),
-            prompt_source: Family::default(),
-            prefill: Family::default(),
-            ttft: Family::new_with_constructor(request_seconds),
-            stage: Family::new_with_constructor(stage_seconds),
-            decision: Family::new_with_constructor(stage_seconds),
-            request: Family::new_with_constructor(request_seconds),
-            queue_wait: request_seconds(),
-            overlap: ratio(),
-            similarity: similarity(),
-            open_streams: Gauge::default(),
-            held_body_bytes: Gauge::default(),
+            labels: WorkerLabels::default(),
+            requests: RequestFamilies::registered(registry),
+            decisions: DecisionFamilies::registered(registry),
+            workers: WorkerFamilies::registered(registry),
         };
-        macro_rules! register {
-            ($($field:ident $name:literal $help:literal;)*) => {
-                $(registry.register($name, $help, metrics.$field.clone());)*
-            };
-        }
-        register! {
-            requests "warmroute_requests" "Requests by route and outcome";
-            attempts "warmroute_attempts" "Attempts at workers by retry class and result";
-            shed "warmroute_shed" "Requests refused for want of room";
-            decisions "warmroute_decisions" "Placement decisions";
-            panics "warmroute_panics" "Requests that ended in a panic";
-            upstream_failures "warmroute_upstream_failures" "Failures of workers as requests saw them";
-            upstream_throttled "warmroute_upstream_throttled" "Requests that workers answered with 429";
-            streams_incomplete "warmroute_streams_incomplete" "Streams that ended without saying that they were whole";
-            prompt_tokens "warmroute_prompt_tokens" "Prompt tokens that workers reported";
-            predicted_cached_tokens "warmroute_predicted_cached_tokens" "Cached tokens predicted at decision time";
-            actual_cached_tokens "warmroute_actual_cached_tokens" "Cached tokens that workers reported";
-            parity_requests "warmroute_parity_requests" "Predictions against what the worker reported";
-            prompt_source "warmroute_prompt_source" "How the identity of prompts was found";
-            prefill "warmroute_prefill" "Requests of models with prefill workers, by what became of the prefill";
-            ttft "warmroute_ttft_seconds" "Time from accepting a request to its first byte from the worker";
-            stage "warmroute_stage_seconds" "Time spent in a stage of the router";
-            decision "warmroute_decision_seconds" "Time of one placement decision";
-            request "warmroute_request_seconds" "Time from accepting a request to its end";
-            queue_wait "warmroute_queue_wait_seconds" "Time that requests waited for a worker, of those that did";
-            overlap "warmroute_overlap_ratio" "Share of the prompt predicted to be cached where it went";
-            similarity "vllm_router_cache_similarity" "Cosine of question and kept question, where their meaning answered";
-            open_streams "warmroute_open_streams" "Replies being relayed";
-            held_body_bytes "warmroute_held_body_bytes" "Bytes of request bodies in memory";
-        }
-        metrics.start_at_zero();
+        metrics.requests.start_at_zero();
+        metrics.decisions.start_at_zero();
+        metrics.workers.start_at_zero();
         metrics
     }
 
     /// Records a placement decision that took `us` microseconds.
     pub(crate) fn record_decision(&self, policy: &'static str, method: &'static str, us: f64) {
         self.record_method(policy, method);
-        self.decision
-            .get_or_create(&PolicyLabel { policy })
+        let durations = &self.decisions.durations;
+        durations
+            .get_or_create(&[("policy", policy)])
             .observe(us / 1e6);
     }
 
     /// Records the method by which a request got its worker or its reply, without a decision time.
     pub(crate) fn record_method(&self, policy: &'static str, method: &'static str) {
-        self.decisions
-            .get_or_create(&PolicyMethod { policy, method })
-            .inc();
+        count(
+            &self.decisions.decisions,
+            [("policy", policy), ("method", method)],
+        );
     }
 
     /// Records a similarity hit with its cosine.
     pub(crate) fn record_similar_hit(&self, similarity: f64) {
-        self.similarity.observe(similarity);
+        self.requests.similarity.observe(similarity);
     }
 
     /// Records a request's wait for a worker.
     pub(crate) fn record_wait(&self, waited: Duration) {
-        self.queue_wait.observe(waited.as_secs_f64());
+        self.requests.queue_wait.observe(waited.as_secs_f64());
     }
 
     /// Records the end of an attempt.
     pub(crate) fn record_attempt(&self, class: &'static str, result: &'static str) {
-        self.attempts
-            .get_or_create(&ClassResult { class, result })
-            .inc();
+        count(
+            &self.workers.attempts,
+            [("class", class), ("result", result)],
+        );
     }
 
     /// Records a worker's failure.
     pub(crate) fn record_worker_failure(&self, worker: &str, reason: &'static str) {
-        self.upstream_failures
-            .get_or_create(&WorkerReason {
-                worker: self.workers.label(worker),
-                reason,
-            })
-            .inc();
+        let worker = self.labels.label(worker);
+        count(&self.workers.failures, WorkerReason { worker, reason });
     }
 
     /// Records a 429 of a worker.
     pub(crate) fn record_throttle(&self, worker: &str) {
-        self.upstream_throttled
-            .get_or_create(&self.labelled(worker))
-            .inc();
+        count(&self.workers.throttled, self.labelled(worker));
     }
 
     /// Records a stream without its end marker.
     pub(crate) fn record_incomplete_stream(&self, worker: &str) {
-        self.streams_incomplete
-            .get_or_create(&self.labelled(worker))
-            .inc();
+        count(&self.workers.streams_incomplete, self.labelled(worker));
     }
 
     fn labelled(&self, worker: &str) -> WorkerLabel {
         WorkerLabel {
-            worker: self.workers.label(worker),
+            worker: self.labels.label(worker),
         }
     }
 
     /// Records a rejected request.
     pub(crate) fn record_rejection(&self, reason: &'static str) {
-        self.shed.get_or_create(&ReasonLabel { reason }).inc();
+        count(&self.requests.shed, [("reason", reason)]);
     }
 
     /// Records the source of a prompt's identity.
     pub(crate) fn record_prompt_source(&self, source: &'static str) {
-        self.prompt_source
-            .get_or_create(&SourceLabel { source })
-            .inc();
+        count(&self.decisions.prompt_source, [("source", source)]);
     }
 
     /// Records the end of a request with a prefill leg, planned or sent.
@@ -323,106 +283,120 @@ impl Metrics {
             (None, Some(_)) => PREFILLED,
             (None, None) => UNFINISHED,
         };
-        self.prefill.get_or_create(&ResultLabel { result }).inc();
+        count(&self.decisions.prefill, [("result", result)]);
     }
 
     /// Records the end of a request.
     pub(crate) fn record_request(&self, settled: &RequestSummary<'_>) {
-        let route = settled.route;
-        self.requests
-            .get_or_create(&RouteOutcome {
-                route,
-                outcome: settled.kind.as_str(),
-            })
-            .inc();
-        self.request
-            .get_or_create(&RouteLabel { route })
+        let (families, route) = (&self.requests, settled.route);
+        count(
+            &families.outcomes,
+            [("route", route), ("outcome", settled.kind.as_str())],
+        );
+        families
+            .durations
+            .get_or_create(&[("route", route)])
             .observe(settled.took.as_secs_f64());
         if let Some(timing) = settled.timing {
-            for (stage, us) in [
-                ("accept", timing.accept),
-                ("render", timing.render),
-                ("tokenize", timing.tokenize),
-                ("hash", timing.hash),
-                ("lookup", timing.lookup),
-                ("decide", timing.decide),
-            ] {
-                self.stage
-                    .get_or_create(&StageLabel { stage })
-                    .observe(us / 1e6);
-            }
+            families.record_stages(timing);
         }
         let Some(won) = settled.selection else { return };
         let worker = self.labelled(&won.worker);
         if let Some(ttft) = settled.ttft {
-            self.ttft.get_or_create(&worker).observe(ttft.as_secs_f64());
+            let observed = self.workers.ttft.get_or_create(&worker);
+            observed.observe(ttft.as_secs_f64());
         }
         let Some(usage) = settled.usage else { return };
-        self.prompt_tokens
-            .get_or_create(&worker)
-            .inc_by(u64::from(usage.prompt_tokens));
-        let predicted = won.predicted_cached_tokens;
-        if usage.prompt_tokens > 0 {
-            self.overlap
-                .observe((f64::from(predicted) / f64::from(usage.prompt_tokens)).min(1.0));
+        let (predicted, prompt) = (won.predicted_cached_tokens, usage.prompt_tokens);
+        if prompt > 0 {
+            let share = (f64::from(predicted) / f64::from(prompt)).min(1.0);
+            self.decisions.overlap.observe(share);
         }
+        self.workers
+            .prompt_tokens
+            .get_or_create(&worker)
+            .inc_by(u64::from(prompt));
         // Counted only where both are known, so that the two totals are comparable.
         let judged = settled.judged.flatten();
-        let Some(actual) = judged.or(usage.cached_tokens) else {
-            return;
-        };
-        self.predicted_cached_tokens
-            .get_or_create(&worker)
-            .inc_by(u64::from(predicted));
-        self.actual_cached_tokens
-            .get_or_create(&worker)
-            .inc_by(u64::from(actual));
-        if judged.is_none() {
-            return;
+        if let Some(actual) = judged.or(usage.cached_tokens) {
+            let workers = &self.workers;
+            workers.record_cached_tokens(&worker, predicted, actual);
         }
-        let result = match predicted.cmp(&actual) {
-            std::cmp::Ordering::Equal => "exact",
-            std::cmp::Ordering::Greater => "over",
-            std::cmp::Ordering::Less => "under",
-        };
-        self.parity_requests
-            .get_or_create(&WorkerResult {
-                worker: worker.worker,
-                result,
-            })
-            .inc();
+        if let Some(actual) = judged {
+            self.workers.record_parity(worker, predicted, actual);
+        }
+    }
+}
+
+impl RequestFamilies {
+    fn record_stages(&self, timing: &RouterTiming) {
+        for (stage, us) in [
+            ("accept", timing.accept),
+            ("render", timing.render),
+            ("tokenize", timing.tokenize),
+            ("hash", timing.hash),
+            ("lookup", timing.lookup),
+            ("decide", timing.decide),
+        ] {
+            self.stages
+                .get_or_create(&[("stage", stage)])
+                .observe(us / 1e6);
+        }
     }
 
     fn start_at_zero(&self) {
-        for result in PrefillSkip::ALL
-            .map(PrefillSkip::as_str)
-            .into_iter()
-            .chain([PREFILLED, UNFINISHED])
-        {
-            drop(self.prefill.get_or_create(&ResultLabel { result }));
-        }
-        for reason in [
-            ErrorCode::NoWorker,
-            ErrorCode::Overloaded,
-            ErrorCode::QueueFull,
-            ErrorCode::QueueTimeout,
-            ErrorCode::Draining,
-        ] {
-            drop(self.shed.get_or_create(&ReasonLabel {
-                reason: reason.as_str(),
-            }));
-        }
-        for reason in [HELD_BYTES, MEMORY] {
-            drop(self.shed.get_or_create(&ReasonLabel { reason }));
+        let codes = ErrorCode::ALL.into_iter().filter(|code| code.sheds_load());
+        for reason in codes.map(ErrorCode::as_str).chain([HELD_BYTES, MEMORY]) {
+            drop(self.shed.get_or_create(&[("reason", reason)]));
         }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {
-                drop(self.requests.get_or_create(&RouteOutcome {
-                    route: route.path,
-                    outcome: outcome.as_str(),
-                }));
+                let labels = [("route", route.path), ("outcome", outcome.as_str())];
+                drop(self.outcomes.get_or_create(&labels));
             }
         }
+    }
+}
+
+impl DecisionFamilies {
+    fn start_at_zero(&self) {
+        let skips = PrefillSkip::ALL.map(PrefillSkip::as_str);
+        for result in skips.into_iter().chain([PREFILLED, UNFINISHED]) {
+            drop(self.prefill.get_or_create(&[("result", result)]));
+        }
+        for source in [
+            PromptSource::Tokens,
+            PromptSource::EngineTokenize,
+            PromptSource::Given,
+            PromptSource::TextPrefix,
+            PromptSource::None,
+        ] {
+            let labels = [("source", source.as_str())];
+            drop(self.prompt_source.get_or_create(&labels));
+        }
+    }
+}
+
+impl WorkerFamilies {
+    fn record_cached_tokens(&self, worker: &WorkerLabel, predicted: u32, actual: u32) {
+        self.predicted_cached_tokens
+            .get_or_create(worker)
+            .inc_by(u64::from(predicted));
+        self.actual_cached_tokens
+            .get_or_create(worker)
+            .inc_by(u64::from(actual));
+    }
+
+    fn record_parity(&self, WorkerLabel { worker }: WorkerLabel, predicted: u32, actual: u32) {
+        let result = match predicted.cmp(&actual) {
+            Ordering::Equal => "exact",
+            Ordering::Greater => "over",
+            Ordering::Less => "under",
+        };
+        count(&self.parity, WorkerResult { worker, result });
+    }
+
+    fn start_at_zero(&self) {
         use AttemptResult::{
             ConnectFailed, MidStream, Ok, Protocol, ResetBeforeHead, Status, Timeout,
         };
@@ -436,23 +410,14 @@ impl Metrics {
             (AttemptClass::C2.as_str(), Status),
             (AttemptClass::C3.as_str(), MidStream),
         ] {
-            drop(self.attempts.get_or_create(&ClassResult {
-                class,
-                result: result.as_str(),
-            }));
-        }
-        for source in [
-            PromptSource::Tokens,
-            PromptSource::EngineTokenize,
-            PromptSource::Given,
-            PromptSource::TextPrefix,
-            PromptSource::None,
-        ] {
-            drop(self.prompt_source.get_or_create(&SourceLabel {
-                source: source.as_str(),
-            }));
+            let labels = [("class", class), ("result", result.as_str())];
+            drop(self.attempts.get_or_create(&labels));
         }
     }
+}
+
+fn count<L: Clone + Eq + Hash>(family: &Family<L, Counter>, labels: L) {
+    family.get_or_create(&labels).inc();
 }
 
 #[cfg(test)]
@@ -480,7 +445,7 @@ mod tests {
     fn predictions_and_actual_figures_are_counted_only_where_both_are_known() {
         let mut registry = Registry::default();
         let metrics = Metrics::new(&mut registry);
-        let selection = crate::request::selection::tests::selection("w1", 64);
+        let selection = crate::request::receipt::tests::selection("w1", 64);
         let usage = |cached_tokens| Usage {
             prompt_tokens: 128,
             completion_tokens: 1,

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use config::{CacheSection, ModelAggregationSection, Settings};
 use fleet::Fleet;
 use kv_blocks::Moment;
 use net::Clock;
@@ -20,20 +21,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const LONGEST_REFRESH: Duration = Duration::from_secs(10);
 
 /// Refresh settings of the model list.
-#[derive(Clone, Copy, Debug)]
-pub struct ModelListSettings {
-    /// Lifetime of one worker's own list.
-    pub own_ttl: Duration,
-    /// Lifetime of the merged list.
-    pub ttl: Duration,
-    /// Share of the lifetime after which the list is refreshed in the background.
-    pub soft_ratio: f64,
-    /// First lifetime of an empty list.
-    pub empty_ttl: Duration,
-    /// Longest lifetime of an empty list.
-    pub empty_max_ttl: Duration,
-    /// Interval of age checks without any client; `None`: refreshed only for clients.
-    pub background: Option<Duration>,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ModelListSettings {
+    /// Has the lifetime of one worker's own list.
+    pub(crate) own: CacheSection,
+    /// Of the merged list.
+    pub(crate) merged: ModelAggregationSection,
 }
 
 /// Refreshes the model list.
@@ -63,13 +56,21 @@ enum ListAge {
 }
 
 impl ModelListSettings {
+    pub(crate) fn of(settings: &Settings) -> Self {
+        Self {
+            own: settings.cache,
+            merged: settings.model_aggregation,
+        }
+    }
+
     fn ttl(&self, empty: u32) -> Duration {
         match empty.checked_sub(1) {
-            None => self.ttl,
+            None => self.merged.ttl,
             Some(times) => self
+                .merged
                 .empty_ttl
                 .saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX))
-                .min(self.empty_max_ttl),
+                .min(self.merged.empty_max_ttl),
         }
     }
 
@@ -77,7 +78,7 @@ impl ModelListSettings {
         let (ttl, age) = (self.ttl(state.empty), now.since(state.renewed));
         if age >= ttl {
             ListAge::Over
-        } else if age >= ttl.mul_f64(self.soft_ratio) && state.empty == 0 {
+        } else if age >= ttl.mul_f64(self.merged.soft_ttl_ratio) && state.empty == 0 {
             ListAge::Stale
         } else {
             ListAge::Fresh
@@ -131,7 +132,7 @@ impl ModelListRefresher {
     /// Refreshes the list when a client needs it or it gets old. Never ends.
     pub(crate) async fn run(&self, fleet: &Fleet, clock: Clock) -> std::convert::Infallible {
         loop {
-            match self.settings().background {
+            match self.settings().merged.background() {
                 Some(pause) => {
                     let _ = tokio::time::timeout(pause, self.wanted.notified()).await;
                 }
@@ -143,7 +144,7 @@ impl ModelListRefresher {
                 continue;
             }
             fleet
-                .refresh_lists(self.settings().own_ttl, LONGEST_REFRESH)
+                .refresh_lists(self.settings().own.model_ttl, LONGEST_REFRESH)
                 .await;
             let empty = fleet.snapshot().model_list().data.is_empty();
             {
@@ -168,13 +169,16 @@ mod tests {
     use super::*;
 
     fn settings() -> ModelListSettings {
-        ModelListSettings {
-            own_ttl: Duration::from_secs(300),
+        let merged = ModelAggregationSection {
             ttl: Duration::from_secs(60),
-            soft_ratio: 0.8,
+            soft_ttl_ratio: 0.8,
             empty_ttl: Duration::from_secs(5),
             empty_max_ttl: Duration::from_secs(60),
-            background: None,
+            ..ModelAggregationSection::default()
+        };
+        ModelListSettings {
+            merged,
+            ..ModelListSettings::default()
         }
     }
 

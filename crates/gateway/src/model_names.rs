@@ -3,29 +3,27 @@
 //! **Invariant**: a name leads to at least one model and to no model twice, through at most one
 //! rule and one alias.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-/// A rule that replaces a model by others.
-#[derive(Clone, Debug)]
-pub struct ModelNameRule {
-    /// Pattern of names; `*` matches anything.
-    pub pattern: String,
-    /// The replacement; `None`: the requested model.
-    pub rewrite: Option<String>,
-    /// Further models to try, in this order.
-    pub fallback: Vec<String>,
-}
+use config::{ModelRule, ModelsSection};
 
 /// Aliases and rules of the configuration.
 #[derive(Clone, Debug, Default)]
-pub struct ModelNames {
+pub(crate) struct ModelNames {
     /// The first match applies.
-    pub rules: Vec<ModelNameRule>,
+    pub(crate) rules: Vec<ModelRule>,
     /// Aliases of models.
-    pub aliases: HashMap<String, String>,
+    pub(crate) aliases: BTreeMap<String, String>,
 }
 
 impl ModelNames {
+    pub(crate) fn of(models: &ModelsSection) -> Self {
+        Self {
+            rules: models.rules.clone(),
+            aliases: models.aliases.clone(),
+        }
+    }
+
     /// Returns whether there are no rules and no aliases.
     pub(crate) fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.aliases.is_empty()
@@ -85,7 +83,7 @@ mod tests {
     use super::*;
 
     fn names() -> ModelNames {
-        let rule = |pattern: &str, rewrite: Option<&str>, fallback: &[&str]| ModelNameRule {
+        let rule = |pattern: &str, rewrite: Option<&str>, fallback: &[&str]| ModelRule {
             pattern: pattern.to_owned(),
             rewrite: rewrite.map(str::to_owned),
             fallback: fallback.iter().map(|name| (*name).to_owned()).collect(),

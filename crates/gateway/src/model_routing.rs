@@ -5,44 +5,26 @@
 use std::{collections::HashMap, sync::Arc};
 
 use fleet::ModelView;
-use routing::{MediumWeights, Policy};
-
-/// One model's settings; `None`: as in general.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ModelRules {
-    /// The policy; also for either pool without a policy of its own.
-    pub policy: Option<Policy>,
-    /// The policy among prefill workers.
-    pub prefill_policy: Option<Policy>,
-    /// The policy among decode workers.
-    pub decode_policy: Option<Policy>,
-    /// Weight of cached prefixes.
-    pub overlap_weight: Option<f64>,
-    /// 0 takes the lowest cost; above 0 the choice is random by cost.
-    pub temperature: Option<f64>,
-    /// A worker whose KV cache usage is above this share gets none of the model's requests.
-    pub busy_threshold: Option<f64>,
-    /// The value of a cached block by tier.
-    pub medium_weights: Option<MediumWeights>,
-}
+use routing::ModelRoutingEntry;
 
 /// The settings of models, by name.
 #[derive(Clone, Debug, Default)]
-pub struct ModelRouting {
-    named: HashMap<Box<str>, ModelRules>,
+pub(crate) struct ModelRouting {
+    named: HashMap<Box<str>, ModelRoutingEntry>,
     /// By name prefix, the longest first.
-    beginnings: Vec<(Box<str>, ModelRules)>,
-    usual: ModelRules,
+    beginnings: Vec<(Box<str>, ModelRoutingEntry)>,
+    usual: ModelRoutingEntry,
 }
 
 impl ModelRouting {
     /// Creates the table; a `*` at the end of a name matches anything.
-    pub fn new(entries: impl IntoIterator<Item = (String, ModelRules)>) -> Self {
+    pub(crate) fn new(entries: &[(String, ModelRoutingEntry)]) -> Self {
         let mut routing = Self::default();
-        for (name, rules) in entries {
+        for (name, entry) in entries {
+            let entry = entry.clone();
             match name.strip_suffix('*') {
-                Some(beginning) => routing.beginnings.push((beginning.into(), rules)),
-                None => drop(routing.named.insert(name.into(), rules)),
+                Some(beginning) => routing.beginnings.push((beginning.into(), entry)),
+                None => drop(routing.named.insert(name.as_str().into(), entry)),
             }
         }
         routing
@@ -52,7 +34,7 @@ impl ModelRouting {
     }
 
     /// Returns the settings of a model: by its own name, else by the base model's.
-    pub(crate) fn of(&self, model: &ModelView) -> &ModelRules {
+    pub(crate) fn of(&self, model: &ModelView) -> &ModelRoutingEntry {
         let base = model
             .candidates
             .first()
@@ -60,9 +42,9 @@ impl ModelRouting {
         self.by_names(&model.id, base)
     }
 
-    fn by_names(&self, id: &Arc<str>, base: &Arc<str>) -> &ModelRules {
+    fn by_names(&self, id: &Arc<str>, base: &Arc<str>) -> &ModelRoutingEntry {
         let whole = || self.named.get(&**id).or_else(|| self.named.get(&**base));
-        let begins = |(beginning, _): &&(Box<str>, ModelRules)| {
+        let begins = |(beginning, _): &&(Box<str>, ModelRoutingEntry)| {
             id.starts_with(&**beginning) || base.starts_with(&**beginning)
         };
         let by_beginning = || self.beginnings.iter().find(begins).map(|(_, rules)| rules);
@@ -80,9 +62,12 @@ mod tests {
 
     #[test]
     fn the_full_name_precedes_the_base_model_and_both_precede_the_longest_prefix() {
-        let rules = |weight| ModelRules {
-            overlap_weight: Some(weight),
-            ..ModelRules::default()
+        let entry = |name: &str, weight| {
+            let entry = ModelRoutingEntry {
+                overlap_weight: Some(weight),
+                ..ModelRoutingEntry::default()
+            };
+            (name.to_owned(), entry)
         };
         let names = [
             ("*", 1.0),
@@ -91,8 +76,7 @@ mod tests {
             ("qwen/8b", 4.0),
             ("chat", 5.0),
         ];
-        let routing =
-            ModelRouting::new(names.map(|(name, weight)| (name.to_owned(), rules(weight))));
+        let routing = ModelRouting::new(&names.map(|(name, weight)| entry(name, weight)));
         for (id, base, want) in [
             ("llama", "llama", 1.0),
             ("qwen/30b", "qwen/30b", 2.0),
@@ -106,7 +90,7 @@ mod tests {
             assert_eq!(weight(&routing, id, base), Some(want), "{id} of {base}");
         }
         assert_eq!(
-            weight(&ModelRouting::new([("a".to_owned(), rules(1.0))]), "b", "b"),
+            weight(&ModelRouting::new(&[entry("a", 1.0)]), "b", "b"),
             None
         );
     }

@@ -24,6 +24,8 @@ use crate::lease::Lease;
 pub(crate) struct Reservations {
     ttl: Duration,
     table: Mutex<ReservationTable>,
+    /// Has the receipts of the reservations.
+    ring: Arc<ReceiptRing>,
 }
 
 /// The time of a call, on two clocks.
@@ -76,13 +78,11 @@ impl ReservedProcess {
 }
 
 impl OpenReservation {
-    /// Creates a reservation of the load of `lease` on `worker`, with the receipt of that id, for a
-    /// request received at `received`.
+    /// Creates a reservation of the load of `lease` on `worker`, with the receipt of that id.
     pub(crate) fn new(
         lease: Lease,
         worker: &WorkerView,
         receipt: DecisionId,
-        received: Moment,
         at: CallTime,
     ) -> Self {
         let process = ReservedProcess {
@@ -93,10 +93,15 @@ impl OpenReservation {
             lease,
             process,
             receipt,
-            received,
+            received: at.now,
             first_token: None,
             last_call: at.run,
         }
+    }
+
+    /// Sets when its request was received; else that is the time of the call.
+    pub(crate) fn received_at(self, received: Moment) -> Self {
+        Self { received, ..self }
     }
 
     fn end(self, kind: OutcomeKind, now: Moment, ring: &ReceiptRing) {
@@ -150,10 +155,11 @@ impl Drop for ReservationIdGuard<'_> {
 
 impl Reservations {
     /// Creates an empty table; each reservation ends `ttl` after the last call about it.
-    pub(crate) fn new(ttl: Duration) -> Self {
+    pub(crate) fn new(ttl: Duration, ring: Arc<ReceiptRing>) -> Self {
         Self {
             ttl,
             table: Mutex::default(),
+            ring,
         }
     }
 
@@ -174,10 +180,9 @@ impl Reservations {
         id: &Arc<str>,
         blocks: u64,
         at: CallTime,
-        ring: &ReceiptRing,
         place: impl FnOnce() -> Result<(OpenReservation, T), ApiError>,
     ) -> Result<T, ApiError> {
-        self.end_if_over(id, at, ring);
+        self.end_if_over(id, at);
         self.table.lock().take(id, blocks)?;
         let taken = ReservationIdGuard {
             reservations: self,
@@ -190,13 +195,8 @@ impl Reservations {
     }
 
     /// Records that the prompt is computed; a repeated call only keeps the reservation alive.
-    pub(crate) fn prefill_complete(
-        &self,
-        id: &str,
-        at: CallTime,
-        ring: &ReceiptRing,
-    ) -> Result<(), ApiError> {
-        self.end_if_over(id, at, ring);
+    pub(crate) fn prefill_complete(&self, id: &str, at: CallTime) -> Result<(), ApiError> {
+        self.end_if_over(id, at);
         let places = &mut *self.table.lock();
         let held = places.get_mut(id).ok_or_else(|| not_found(id))?;
         held.last_call = at.run;
@@ -206,31 +206,28 @@ impl Reservations {
     }
 
     /// Ends the reservation of a finished request.
-    pub(crate) fn free(&self, id: &str, at: CallTime, ring: &ReceiptRing) -> Result<(), ApiError> {
-        self.end_if_over(id, at, ring);
+    pub(crate) fn free(&self, id: &str, at: CallTime) -> Result<(), ApiError> {
+        self.end_if_over(id, at);
         let freed = self.table.lock().remove_if(id, |_| true);
         freed
             .ok_or_else(|| not_found(id))?
-            .end(OutcomeKind::Ok, at.now, ring);
+            .end(OutcomeKind::Ok, at.now, &self.ring);
         Ok(())
     }
 
     /// Ends expired reservations, and those of ended worker processes, whose sequences ended too.
     /// Call about once a second.
-    pub(crate) fn tick(&self, at: CallTime, workers: &Snapshot, ring: &ReceiptRing) {
+    pub(crate) fn tick(&self, at: CallTime, workers: &Snapshot) {
         let over = |held: &OpenReservation| self.is_over(held, at) || !held.process.lives(workers);
         let ended = self.table.lock().remove_all(over);
         for held in ended {
             let silent = self.is_over(&held, at);
-            held.end(
-                if silent {
-                    OutcomeKind::ClientGone
-                } else {
-                    OutcomeKind::UpstreamError
-                },
-                at.now,
-                ring,
-            );
+            let kind = if silent {
+                OutcomeKind::ClientGone
+            } else {
+                OutcomeKind::UpstreamError
+            };
+            held.end(kind, at.now, &self.ring);
         }
     }
 
@@ -239,13 +236,13 @@ impl Reservations {
     }
 
     /// Ends an expired reservation, whether or not a tick came since.
-    fn end_if_over(&self, id: &str, at: CallTime, ring: &ReceiptRing) {
+    fn end_if_over(&self, id: &str, at: CallTime) {
         let over = self
             .table
             .lock()
             .remove_if(id, |held| self.is_over(held, at));
         if let Some(held) = over {
-            held.end(OutcomeKind::ClientGone, at.now, ring);
+            held.end(OutcomeKind::ClientGone, at.now, &self.ring);
         }
     }
 }

@@ -26,44 +26,26 @@ use std::{
     time::Duration,
 };
 
+use config::RetrySection;
 use routing::Router;
 
 use crate::{ids::IdGenerator, reservations::Reservations};
 
-/// The rules of the configuration's `retry` and `request` sections.
-#[derive(Clone, Debug)]
-pub struct RetryRules {
-    /// Sends per request, including the first (decision B2). Attempts of class C0 sent nothing and
-    /// do not count.
-    pub sends: u32,
-    /// First delay before a retry at the same worker.
-    pub base_delay: Duration,
-    /// Longest such delay.
-    pub max_delay: Duration,
-    /// Whether delays double; otherwise each is `base_delay`.
-    pub exponential: bool,
-    /// Whether a delay is drawn from its upper half.
-    pub jitter: bool,
-    /// Share of the requests in flight that may be retries at one time.
-    pub budget_ratio: f64,
-}
-
-impl RetryRules {
-    /// Returns the delay before retry number `n` (from 0) on the same worker (contract CH10).
-    pub(crate) fn delay(&self, n: u32, random: u64) -> Duration {
-        let full = if self.exponential {
-            self.base_delay
-                .saturating_mul(1u32.checked_shl(n).unwrap_or(u32::MAX))
-                .min(self.max_delay)
-        } else {
-            self.base_delay.min(self.max_delay)
-        };
-        if !self.jitter {
-            return full;
-        }
-        let share = (random >> 40) as f64 / (1u64 << 24) as f64;
-        full.mul_f64(0.5 + share / 2.0)
+/// Returns the delay before retry number `n` (from 0) on the same worker (contract CH10).
+fn delay(rules: &RetrySection, n: u32, random: u64) -> Duration {
+    let full = if rules.exponential_backoff {
+        rules
+            .base_delay
+            .saturating_mul(1u32.checked_shl(n).unwrap_or(u32::MAX))
+            .min(rules.max_delay)
+    } else {
+        rules.base_delay.min(rules.max_delay)
+    };
+    if !rules.jitter {
+        return full;
     }
+    let share = (random >> 40) as f64 / (1u64 << 24) as f64;
+    full.mul_f64(0.5 + share / 2.0)
 }
 
 /// The retry budget: concurrent retries are limited to a share of the requests in flight, but three
@@ -108,7 +90,7 @@ impl RetryBudget {
 /// The rules of retries, and their budget: a share of the requests in flight here.
 #[derive(Clone, Debug)]
 pub(crate) struct Retries {
-    pub(crate) rules: RetryRules,
+    pub(crate) rules: RetrySection,
     pub(crate) budget: RetryBudget,
     pub(crate) router: Arc<Router>,
     pub(crate) reservations: Arc<Reservations>,
@@ -117,7 +99,7 @@ pub(crate) struct Retries {
 
 impl Retries {
     /// Returns retries by other rules; running ones still count.
-    pub(crate) fn with_rules(&self, rules: RetryRules) -> Self {
+    pub(crate) fn with_rules(&self, rules: RetrySection) -> Self {
         Self {
             budget: self.budget.with_ratio(rules.budget_ratio),
             rules,
@@ -135,7 +117,7 @@ impl Retries {
 
     /// Returns the delay before retry number `n` (from 0) at the same worker.
     pub(crate) fn delay(&self, n: u32) -> Duration {
-        self.rules.delay(n, self.ids.next_number())
+        delay(&self.rules, n, self.ids.next_number())
     }
 }
 
@@ -157,40 +139,38 @@ mod tests {
 
     use super::*;
 
-    fn rules() -> RetryRules {
-        RetryRules {
-            sends: 3,
+    fn rules() -> RetrySection {
+        RetrySection {
             base_delay: Duration::from_millis(100),
             max_delay: Duration::from_millis(350),
-            exponential: true,
             jitter: false,
-            budget_ratio: 0.2,
+            ..RetrySection::default()
         }
     }
 
     #[test]
     #[contract("CH10")]
     fn delays_double_to_the_cap() {
-        let delays: Vec<u128> = (0..4).map(|n| rules().delay(n, 0).as_millis()).collect();
+        let delays: Vec<u128> = (0..4).map(|n| delay(&rules(), n, 0).as_millis()).collect();
         assert_eq!(delays, [100, 200, 350, 350]);
-        let flat = RetryRules {
-            exponential: false,
+        let flat = RetrySection {
+            exponential_backoff: false,
             ..rules()
         };
-        assert_eq!(flat.delay(5, 0), Duration::from_millis(100));
-        assert_eq!(rules().delay(u32::MAX, 0), Duration::from_millis(350));
+        assert_eq!(delay(&flat, 5, 0), Duration::from_millis(100));
+        assert_eq!(delay(&rules(), u32::MAX, 0), Duration::from_millis(350));
     }
 
     #[test]
     #[contract("CH10")]
     fn jitter_stays_in_the_upper_half() {
-        let rules = RetryRules {
+        let rules = RetrySection {
             jitter: true,
             ..rules()
         };
-        assert_eq!(rules.delay(0, 0), Duration::from_millis(50));
-        assert!(rules.delay(0, u64::MAX) > Duration::from_millis(99));
-        assert!(rules.delay(0, u64::MAX) <= Duration::from_millis(100));
+        assert_eq!(delay(&rules, 0, 0), Duration::from_millis(50));
+        assert!(delay(&rules, 0, u64::MAX) > Duration::from_millis(99));
+        assert!(delay(&rules, 0, u64::MAX) <= Duration::from_millis(100));
     }
 
     #[test]

@@ -8,21 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dialect::RequestView;
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::Mutex;
-use routing::{PrefixMemory, PrefixMemorySettings};
+use routing::{PrefixMemory, PrefixMemorySettings, SharedPrefixRouting};
 use xxhash_rust::xxh3::xxh3_64;
-
-/// Settings of the memory.
-#[derive(Clone, Copy, Debug)]
-pub struct SharedPrefixSettings {
-    /// Length of a beginning, in characters.
-    pub prefix_chars: usize,
-    /// Bounds of the memory.
-    pub memory: PrefixMemorySettings,
-}
 
 /// The memory that all requests share.
 #[derive(Debug)]
 pub(crate) struct SharedPrefixes {
+    /// Length of a beginning, in characters.
     prefix_chars: usize,
     memory: Mutex<PrefixMemory>,
     /// Whether entries stay but no new ones are added.
@@ -30,10 +22,10 @@ pub(crate) struct SharedPrefixes {
 }
 
 impl SharedPrefixes {
-    pub(crate) fn new(settings: SharedPrefixSettings) -> Self {
+    pub(crate) fn new(settings: &SharedPrefixRouting) -> Self {
         Self {
             prefix_chars: settings.prefix_chars,
-            memory: Mutex::new(PrefixMemory::new(settings.memory)),
+            memory: Mutex::new(PrefixMemory::new(PrefixMemorySettings::from(settings))),
             closed: AtomicBool::new(false),
         }
     }

@@ -9,16 +9,14 @@
 //! (`gateway`).
 
 mod abort_switch;
-mod body_buffer;
+mod body;
 pub mod headers;
 mod json_query;
-mod request_body;
 mod upstream;
 
 pub use abort_switch::{AbortSignal, AbortSwitch};
-pub use body_buffer::BodyBuffer;
+pub use body::{BodyBuffer, RequestBody};
 pub use json_query::{JsonQuery, JsonReply, QueryError, send_query};
-pub use request_body::RequestBody;
 pub use upstream::{
     BodyError, ConnectionPools, FakeReply, FakeUpstream, NotSent, OutgoingRequest, ReadError,
     SendFailure, SendFuture, Upstream, UpstreamBody, UpstreamReply, send_once,

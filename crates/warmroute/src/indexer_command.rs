@@ -116,7 +116,7 @@ async fn until_signal(
     let listener =
         net::listen(&from_settings::address(&settings.admin.listen).chosen_by("--listen")).await?;
     announce(&listener.address().to_string(), print_ready);
-    let scheme = from_settings::scheme(settings);
+    let scheme = settings.kv_events.hash_scheme();
     let indexer = Indexer::start(IndexerParts {
         index: Arc::new(KvIndex::new(IndexSettings {
             scheme,

@@ -34,7 +34,7 @@ pub(crate) use self::error::StartError;
 use self::listeners::BoundListeners;
 use crate::{
     drain::{DrainDefaults, DrainProgress, NewConnections},
-    from_settings::{self, limits, routing, rules, scheme},
+    from_settings::{self, routing},
     live::{self, LiveConfig, SourceTexts},
     log_queue, stall_watch,
     takeover::{self, InheritedSockets, SocketHandover},
@@ -140,11 +140,10 @@ struct DecisionCore {
 
 impl DecisionCore {
     fn new(settings: &Settings) -> Self {
-        let scheme = scheme(settings);
-        let index = Arc::new(KvIndex::new(from_settings::index(settings, scheme)));
+        let index = Arc::new(KvIndex::new(from_settings::index(settings)));
         let limits = ReceiptRingLimits::from(&settings.decisions);
         Self {
-            scheme,
+            scheme: settings.kv_events.hash_scheme(),
             router: Arc::new(Router::new(routing(settings), Arc::clone(&index))),
             index,
             ring: Arc::new(ReceiptRing::new(limits)),
@@ -176,7 +175,6 @@ async fn start_on(
         kv_tally,
     } = DecisionCore::new(&settings);
     let in_force = Arc::new(settings.clone());
-    let (limits, rules) = (limits(&settings), rules(&settings, scheme));
     let access = Access {
         token: extras.token,
         loopback: settings.admin.listen.is_local(),
@@ -205,7 +203,7 @@ async fn start_on(
     let log = settings
         .decisions
         .log
-        .map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
+        .map(|log| DecisionLog::new(log, &mut registry));
     let gateway = CurrentGateway::new(Gateway::new(
         GatewayParts {
             fleet: Arc::clone(&fleet),
@@ -220,9 +218,9 @@ async fn start_on(
             tokens,
             clock,
             keys: extras.keys,
-            limits,
-            rules,
+            process: from_settings::process_limits(&in_force),
         },
+        &in_force,
         &mut registry,
     ));
     let indexer = Indexer::start(IndexerParts {
@@ -237,7 +235,6 @@ async fn start_on(
         router: Arc::clone(&router),
         gateway: Arc::clone(&gateway),
         cache: Arc::clone(&cache),
-        scheme,
         clock,
     };
     let handing = SocketHandover::new(&data, &admin, Arc::clone(&draining));
@@ -259,7 +256,7 @@ async fn start_on(
         drain: drain(&draining, &gateway),
         takeover: takeover(&handing),
         doctor: doctor(&live, asks_key),
-        dry_run: dry_run(&gateway, limits.max_body_bytes),
+        dry_run: dry_run(&gateway, in_force.server.max_body_bytes),
         clock,
     };
     let (stop_log, log_stopped) = watch::channel(false);

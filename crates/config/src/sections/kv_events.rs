@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use kv_blocks::HashScheme;
 use settings::kinds::{int, size};
 
 settings::section! {
@@ -34,6 +35,18 @@ settings::section! {
         stale_after: Duration = "60s", live;
         /// Predicted cache content of workers without events, from our own decisions.
         prediction: PredictionSection, live;
+    }
+}
+
+impl KvEventsSection {
+    /// Returns the hash scheme of blocks.
+    pub fn hash_scheme(&self) -> HashScheme {
+        match self.block_hash {
+            BlockHashKind::Xxh3 => HashScheme::Xxh3 {
+                seed: self.block_hash_seed,
+            },
+            BlockHashKind::Fnv1a => HashScheme::Fnv1a,
+        }
     }
 }
 

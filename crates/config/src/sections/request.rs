@@ -6,7 +6,7 @@ use settings::kinds::{SECONDS_OR_ZERO, int};
 
 settings::section! {
     /// Section `request`.
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Copy, Debug)]
     pub struct RequestSection {
         /// Time limit, over all attempts, for the first byte of a stream or for a whole reply that
         /// is not streamed.
@@ -32,7 +32,7 @@ settings::section! {
 
 settings::section! {
     /// Section `retry`.
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Copy, Debug)]
     pub struct RetrySection {
         /// Maximum number of attempts, including the first; at most 1 + `request.max_retries`.
         max_attempts: NonZeroU32 = "3" in int(1, 100), live;

@@ -12,33 +12,19 @@
 mod file;
 mod queue;
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use kv_blocks::{BlockSize, PromptBlocks, SequenceHash};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family},
     registry::Registry,
 };
-use routing::receipt::Receipt;
+use routing::{DecisionLogSection, receipt::Receipt};
 use serde::Serialize;
 use supervision::supervise;
 use tokio::sync::watch;
 
 use self::{file::LogFile, queue::LogEntryQueue};
-
-/// Settings of the decision log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DecisionLogSettings {
-    /// The file to append to.
-    pub path: PathBuf,
-    /// Time between writes.
-    pub interval: Duration,
-    /// Whether a line has the hashes of the prompt's blocks, which show what it has in common with
-    /// others.
-    pub chains: bool,
-    /// Whether it has the prompt's text.
-    pub include_request_text: bool,
-}
 
 /// Bytes of lines per write.
 const CHUNK: usize = 1 << 20;
@@ -46,7 +32,7 @@ const CHUNK: usize = 1 << 20;
 /// Queues receipts and writes them.
 #[derive(Debug)]
 pub struct DecisionLog {
-    settings: DecisionLogSettings,
+    settings: DecisionLogSection,
     queue: LogEntryQueue,
     written: Counter,
     lost: Family<[(&'static str, &'static str); 1], Counter>,
@@ -104,7 +90,7 @@ impl Drop for UnwrittenLines<'_> {
 
 impl DecisionLog {
     /// Registers the metric families; nothing is written before [`DecisionLog::write`] runs.
-    pub fn new(settings: DecisionLogSettings, registry: &mut Registry) -> Arc<Self> {
+    pub fn new(settings: DecisionLogSection, registry: &mut Registry) -> Arc<Self> {
         let log = Self {
             settings,
             queue: LogEntryQueue::default(),
@@ -256,7 +242,7 @@ impl DecisionLog {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, path::PathBuf, time::Duration};
 
     use proxy::FakeReply;
 
@@ -274,7 +260,7 @@ mod tests {
 
     impl LoggedGateway {
         fn new(path: PathBuf, include_request_text: bool) -> Self {
-            let settings = DecisionLogSettings {
+            let settings = DecisionLogSection {
                 path: path.clone(),
                 interval: Duration::from_millis(5),
                 chains: true,

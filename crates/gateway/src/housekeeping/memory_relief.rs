@@ -43,23 +43,18 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use kv_blocks::{Moment, WorkerId};
-    use routing::PrefixMemorySettings;
+    use routing::SharedPrefixRouting;
 
-    use crate::{
-        request::test_gateway::TestGateway,
-        shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
-    };
+    use crate::{request::test_gateway::TestGateway, shared_prefixes::SharedPrefixes};
 
     #[tokio::test]
     async fn under_pressure_the_prefix_memory_takes_nothing_new_and_takes_again_after_it() {
         let mut test = TestGateway::new();
-        let prefixes = Arc::new(SharedPrefixes::new(SharedPrefixSettings {
+        let prefixes = Arc::new(SharedPrefixes::new(&SharedPrefixRouting {
             prefix_chars: 10,
-            memory: PrefixMemorySettings {
-                max_entries: 100,
-                ttl: Duration::from_secs(60),
-                ..PrefixMemorySettings::default()
-            },
+            max_entries: 100,
+            ttl: Duration::from_secs(60),
+            ..SharedPrefixRouting::default()
         }));
         test.delivery_mut().affinity.shared_prefixes = Some(Arc::clone(&prefixes));
         let memory = &test.gateway.edge.admission.memory;

@@ -44,7 +44,7 @@ pub(crate) async fn watch(
     loop {
         looks.tick().await;
         let gateway = gateways.current();
-        let budget = gateway.edge.admission.limits.memory_budget;
+        let budget = gateway.edge.admission.process.memory_budget;
         let used = budget.and_then(|_| resident.bytes());
         let changed = gateway.edge.admission.memory.observe(used, budget);
         if let Some((before, now)) = changed {

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use config::ServerSection;
 use dialect::{ApiError, ErrorCode};
 use http::{HeaderMap, Method, Uri, header, request::Parts, uri::PathAndQuery};
 use kv_blocks::Moment;
@@ -13,14 +14,13 @@ use net::server::PeerAddress;
 use proxy::{BodyBuffer, RequestBody};
 
 use super::{
-    body_budget::{BodyBudget, BodyLimits},
-    buffered_body::BufferedBody,
+    body_budget::{BodyBudget, BodyLimits, BufferedBody},
     overrides::{self, HeaderOverrides, printable},
 };
 use crate::{
     inbound_key::{InboundKey, PresentedKey},
-    listener_limits::ListenerLimits,
     memory::MemoryPressure,
+    process_limits::ProcessLimits,
     routes::{self, BodyMode, Route, RouteHandler, RouteMatch, Scope},
 };
 
@@ -99,7 +99,8 @@ pub(crate) fn allowed_methods(parts: &Parts) -> Option<&'static str> {
 /// The limits and budgets by which requests are accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission {
-    pub(crate) limits: ListenerLimits,
+    pub(crate) server: Arc<ServerSection>,
+    pub(crate) process: ProcessLimits,
     pub(crate) keys: InboundKey,
     pub(crate) bodies: Arc<BodyBudget>,
     pub(crate) memory: Arc<MemoryPressure>,
@@ -127,7 +128,7 @@ impl Admission {
             request_id,
             received,
         } = head;
-        head_fits(&parts, self.limits.max_head_bytes)?;
+        head_fits(&parts, self.server.max_head_bytes)?;
         host_is_plain(&parts.headers, &parts.uri)?;
         match route.scope {
             Scope::Public => {}
@@ -166,9 +167,9 @@ impl Admission {
         body: &mut RequestBody,
         peer: PeerAddress,
     ) -> Result<BufferedBody, ApiError> {
-        let limit = self.limits.max_body_bytes;
+        let limit = self.server.max_body_bytes;
         let limits = BodyLimits {
-            max_held: self.limits.max_held_bytes,
+            max_held: self.server.max_held_bytes,
             max_body: limit as u64,
         };
         let too_large = |size: u64| {
@@ -186,7 +187,7 @@ impl Admission {
         // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
         // if a second follows.
         let mut buffer = BodyBuffer::default();
-        let (started, most) = (tokio::time::Instant::now(), self.limits.body_timeout);
+        let (started, most) = (tokio::time::Instant::now(), self.server.body_timeout);
         loop {
             let allowed =
                 BODY_GRACE + Duration::from_secs(buffer.len() as u64 / BODY_BYTES_PER_SECOND);
@@ -326,24 +327,19 @@ mod tests {
     use prometheus_client::metrics::gauge::Gauge;
 
     use super::*;
-    use crate::listener_limits::CountLimits;
 
     fn admission(keys: InboundKey) -> Admission {
         Admission {
-            limits: ListenerLimits {
+            server: Arc::new(ServerSection {
                 max_head_bytes: 200,
                 max_body_bytes: 10,
                 max_held_bytes: 1000,
-                memory_budget: None,
-                counts: CountLimits::default(),
-                max_headers: 100,
-                max_connections: 1,
-                keep_alive: Duration::from_secs(1),
-                head_timeout: Duration::from_secs(1),
                 body_timeout: Duration::from_secs(1),
-                client_stall: Duration::from_secs(1),
-                half_close: false,
-                log_requests: false,
+                ..ServerSection::default()
+            }),
+            process: ProcessLimits {
+                memory_budget: None,
+                max_connections: 1,
             },
             keys,
             bodies: BodyBudget::new(Gauge::default()),

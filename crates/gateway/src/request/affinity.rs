@@ -11,7 +11,8 @@ use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 use prefix_view::{Holder, PrefixHash, StorageTier};
 use routing::{
-    Affinity, KvDecisionCounters, Policy, PrefixHolder, Router, SessionKeys, SessionMode,
+    Affinity, KvDecisionCounters, Policy, PrefixHolder, PrefixRoutingSection, Router, SessionKeys,
+    SessionMode, SessionSection,
 };
 use tokenization::TokenizedPrompt;
 use xxhash_rust::xxh3::xxh3_64;
@@ -74,9 +75,19 @@ impl AffinityKeys {
 #[derive(Clone, Debug)]
 pub(crate) struct AffinitySettings {
     /// Headers that name a session; the first one present wins.
-    pub(crate) session_headers: Vec<HeaderName>,
-    /// Longest prompt beginning, in bytes.
-    pub(crate) max_prefix_bytes: usize,
+    session_headers: Vec<HeaderName>,
+    prefix_routing: PrefixRoutingSection,
+}
+
+impl AffinitySettings {
+    pub(crate) fn of(session: &SessionSection, prefix_routing: PrefixRoutingSection) -> Self {
+        // Invalid names were refused with the configuration.
+        let names = session.headers.iter().filter_map(|name| name.parse().ok());
+        Self {
+            session_headers: names.collect(),
+            prefix_routing,
+        }
+    }
 }
 
 /// The sources of a request's affinity keys.
@@ -173,7 +184,7 @@ impl AffinityStage {
                 ..AffinityKeys::default()
             };
         }
-        let max_bytes = self.settings.max_prefix_bytes;
+        let max_bytes = self.settings.prefix_routing.max_prefix_length;
         let keys = Affinity {
             prefix_key: Anchor::of(view).map(|anchor| anchor.key(&view.model, max_bytes)),
             // Without a session name only an equal request has this key.
@@ -320,19 +331,17 @@ mod tests {
 
     #[tokio::test]
     async fn the_worker_of_an_equal_beginning_is_remembered_where_that_is_configured() {
-        use routing::PrefixMemorySettings;
+        use routing::SharedPrefixRouting;
 
         let mut test = TestGateway::new();
         let unset = keys_of(&test.delivery().affinity, Policy::RoundRobin, CHAT).await;
         test.delivery().affinity.record_served(&unset, WorkerId(1));
-        let settings = crate::SharedPrefixSettings {
+        let settings = SharedPrefixRouting {
             prefix_chars: 12,
-            memory: PrefixMemorySettings {
-                max_entries: 10,
-                ..PrefixMemorySettings::default()
-            },
+            max_entries: 10,
+            ..SharedPrefixRouting::default()
         };
-        let memory = Arc::new(SharedPrefixes::new(settings));
+        let memory = Arc::new(SharedPrefixes::new(&settings));
         test.delivery_mut().affinity.shared_prefixes = Some(memory);
         let stage = &test.delivery().affinity;
         let first = keys_of(stage, Policy::RoundRobin, CHAT).await;

@@ -1,4 +1,4 @@
-//! The budget for buffered request bodies, in total and per client address.
+//! Buffered request bodies, and the budget for them, in total and per client address.
 //!
 //! Bytes count as they arrive. So that no client can lock others out, a share of the budget is
 //! reserved for small bodies, and a share for other addresses:
@@ -11,10 +11,11 @@
 //! of `server.max_held_bytes`, and never less than one body of `server.max_body_bytes`.
 //!
 //! **Invariant**: the count is the sum over all live [`BodyPermit`]s, so an address without bodies
-//! has no entry.
+//! has no entry. The bytes of a body and of its copies count for as long as they exist.
 
 use std::{collections::HashMap, sync::Arc};
 
+use bytes::Bytes;
 use dialect::{ApiError, ErrorCode};
 use net::server::PeerAddress;
 use parking_lot::Mutex;
@@ -249,6 +250,50 @@ impl Drop for BodyPermit {
     }
 }
 
+/// A request's body, with its share of the budget.
+#[derive(Debug)]
+pub(crate) struct BufferedBody {
+    bytes: Bytes,
+    permit: BodyPermit,
+}
+
+impl BufferedBody {
+    /// Creates a body whose permit is granted.
+    pub(crate) fn new(bytes: Bytes, mut room: BodyPermit) -> Self {
+        room.set(bytes.len() as u64);
+        Self {
+            bytes,
+            permit: room,
+        }
+    }
+
+    /// Returns a second body with these bytes, counted beside the first.
+    pub(crate) fn with_extra(&self, bytes: Bytes) -> Self {
+        let room = self.permit.reserve_extra(bytes.len() as u64);
+        Self {
+            bytes,
+            permit: room,
+        }
+    }
+
+    /// Returns the client's bytes; a clone shares them.
+    pub(crate) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Replaces the client's bytes.
+    pub(crate) fn replace(&mut self, bytes: Bytes) {
+        self.permit.set(bytes.len() as u64);
+        self.bytes = bytes;
+    }
+}
+
+impl Clone for BufferedBody {
+    fn clone(&self) -> Self {
+        self.with_extra(self.bytes.clone())
+    }
+}
+
 fn refusal(bytes: u64, limits: BodyLimits) -> ApiError {
     ApiError::new(
         ErrorCode::Overloaded,
@@ -367,5 +412,26 @@ mod tests {
         let mut room = budget.reserve(ONE, Some(800), limits).expect("room");
         assert!(room.grow_to(800, limits).is_ok());
         assert!(budget.reserve(ONE, Some(1), limits).is_err());
+    }
+
+    #[test]
+    fn a_body_is_counted_by_its_bytes_and_not_by_its_announced_length() {
+        let gauge: Gauge = Gauge::default();
+        let budget = BodyBudget::new(gauge.clone());
+        let limits = BodyLimits {
+            max_held: 100,
+            max_body: 100,
+        };
+        let room = budget
+            .reserve(PeerAddress::Local, Some(9), limits)
+            .expect("there is room");
+        assert_eq!(gauge.get(), 9);
+        let mut body = BufferedBody::new(Bytes::from_static(b"12345"), room);
+        assert_eq!(gauge.get(), 5);
+        body.replace(Bytes::from_static(b"12"));
+        let beside = body.with_extra(Bytes::from_static(b"123"));
+        assert_eq!(gauge.get(), 2 + 3);
+        drop((body.clone(), body, beside));
+        assert_eq!(gauge.get(), 0);
     }
 }

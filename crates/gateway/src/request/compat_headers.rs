@@ -4,7 +4,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use proxy::headers::insert;
 
-use super::{record::RequestGuard, selection::Selection};
+use super::{receipt::Selection, record::RequestGuard};
 
 /// Policies that use the workers' cache contents.
 const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];
@@ -54,20 +54,23 @@ pub(super) fn hooks(fields: &mut HeaderMap, settle: &RequestGuard) {
 mod tests {
     use std::sync::Arc;
 
+    use config::{CompatHeaders, CompatSection};
     use proxy::FakeReply;
 
     use super::*;
-    use crate::request::{
-        record::Recorder, reply_headers::ReplyHeaders, test_gateway::TestGateway,
-    };
+    use crate::request::{record::Recorder, test_gateway::TestGateway};
 
     fn showing(expose: bool, vllm_router: bool) -> TestGateway {
         let mut test = TestGateway::new();
         let mut recorder = Recorder::clone(&test.gateway.recorder);
-        recorder.settings.headers = ReplyHeaders {
-            expose,
-            vllm_router,
-        };
+        recorder.compat = Arc::new(CompatSection {
+            expose_routing_headers: expose,
+            headers: vllm_router
+                .then_some(CompatHeaders::VllmRouter)
+                .into_iter()
+                .collect(),
+            ..CompatSection::default()
+        });
         test.gateway.recorder = Arc::new(recorder);
         test
     }

@@ -2,13 +2,12 @@
 //!
 //! Each of these counts multiplies the engine's work for one short body.
 
+use config::ServerSection;
 use dialect::{ApiError, Dialect, ErrorCode, RequestView};
-
-use crate::CountLimits;
 
 /// Checks the counts of a request. `dialect`: that of the client's body.
 pub(super) fn check_counts(
-    limits: &CountLimits,
+    limits: &ServerSection,
     dialect: Dialect,
     view: &RequestView<'_>,
 ) -> Result<(), ApiError> {
@@ -22,16 +21,16 @@ pub(super) fn check_counts(
         (
             "n",
             view.counts.choices,
-            limits.choices,
+            limits.max_choices,
             "server.max_choices",
         ),
         (
             prompts,
             view.counts.prompts,
-            limits.prompts,
+            limits.max_prompts,
             "server.max_prompts",
         ),
-        (stop, view.counts.stops, limits.stops, "server.max_stop"),
+        (stop, view.counts.stops, limits.max_stop, "server.max_stop"),
     ] {
         if most > 0 && asked > most {
             let what = if field == "n" {
@@ -52,13 +51,18 @@ pub(super) fn check_counts(
 mod tests {
     use super::*;
 
+    fn limits(each: u64) -> ServerSection {
+        ServerSection {
+            max_choices: each,
+            max_prompts: each,
+            max_stop: each,
+            ..ServerSection::default()
+        }
+    }
+
     /// The field that is refused with limits of 2 each.
     fn refused(dialect: Dialect, body: &str) -> Option<String> {
-        let limits = CountLimits {
-            choices: 2,
-            prompts: 2,
-            stops: 2,
-        };
+        let limits = limits(2);
         let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
         let error = check_counts(&limits, dialect, &view).err()?;
         assert_eq!(error.code, ErrorCode::InvalidRequest);
@@ -105,11 +109,7 @@ mod tests {
     fn a_message_names_its_stop_sequences_otherwise() {
         let body = br#"{"model":"m","messages":[],"stop":["a","b","c"]}"#;
         let view = dialect::view(Dialect::Chat, body).expect("a good body");
-        let limits = CountLimits {
-            stops: 1,
-            ..CountLimits::default()
-        };
-        let error = check_counts(&limits, Dialect::Messages, &view).expect_err("too many");
+        let error = check_counts(&limits(1), Dialect::Messages, &view).expect_err("too many");
         assert!(
             error.message.starts_with("stop_sequences "),
             "{}",
@@ -121,6 +121,6 @@ mod tests {
     fn zero_is_no_limit() {
         let body = br#"{"model":"m","messages":[],"n":1000000,"stop":["a","b","c"]}"#;
         let view = dialect::view(Dialect::Chat, body).expect("a good body");
-        assert!(check_counts(&CountLimits::default(), Dialect::Chat, &view).is_ok());
+        assert!(check_counts(&limits(0), Dialect::Chat, &view).is_ok());
     }
 }

@@ -76,14 +76,11 @@ pub(super) async fn count_tokens(
             .iter()
             .any(|candidate| ApiSupport::Native.by(&candidate.worker))
         {
-            return tokenize_api::forward(
-                gateway,
-                call,
-                Arc::clone(model),
-                ApiSupport::Native,
-                settle,
-            )
-            .await;
+            let stages = &gateway.generation;
+            let model = Arc::clone(model);
+            return stages
+                .forward(call, model, ApiSupport::Native, settle)
+                .await;
         }
         counted = by_engine(
             gateway,

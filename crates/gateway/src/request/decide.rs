@@ -9,7 +9,7 @@ use net::Clock;
 use routing::{
     Decision, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt, KvDecisionCounters,
     Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixDecisionCounters,
-    Refusal, ReplyMode, Router, Stopwatch, TargetPool, WaitBudget,
+    Refusal, ReplyMode, Router, RoutingSection, Stopwatch, TargetPool, WaitBudget,
 };
 use tokenization::TokenizedPrompt;
 
@@ -17,7 +17,6 @@ use super::{
     affinity::AffinityKeys,
     candidates::CandidatePools,
     overrides::{HeaderOverrides, printable},
-    placed_attempt::PlacedAttempt,
     prefill::{Handover, PrefillContext, RequestPolicies},
     translate::ApiSupport,
 };
@@ -25,7 +24,7 @@ use crate::{
     cooldowns::Cooldowns,
     errors,
     ids::IdGenerator,
-    lease::Lease,
+    lease::{Lease, PlacedAttempt},
     model_routing::ModelRouting,
     queue_waiters::{QueueDecision, QueueWaiters, Waiter},
 };
@@ -135,10 +134,18 @@ pub(crate) struct DecisionCounters {
 /// Settings of the decision that a reload replaces.
 #[derive(Clone, Debug)]
 pub(crate) struct PlacementRules {
-    /// A worker whose KV cache usage is above this share gets no new request; `None`: off.
-    pub(crate) busy_threshold: Option<f64>,
+    pub(crate) general: Arc<RoutingSection>,
     /// Settings of single models that differ from the general ones.
     pub(crate) by_model: ModelRouting,
+}
+
+impl PlacementRules {
+    pub(crate) fn of(section: &RoutingSection) -> Self {
+        Self {
+            general: Arc::new(section.clone()),
+            by_model: ModelRouting::new(&section.models),
+        }
+    }
 }
 
 impl Decider {
@@ -260,15 +267,17 @@ impl Decider {
         model: &ModelView,
     ) -> RequestPolicies {
         let policy = |named| self.router.policy(named);
-        let own = self.rules.by_model.of(model);
+        let (own, general) = (self.rules.by_model.of(model), &self.rules.general);
         match self.prefill.split(model) {
             None => RequestPolicies {
                 decode: policy(overrides.policy.or(own.policy)),
                 prefill: None,
             },
-            Some(rules) => {
-                let decode = own.decode_policy.or(own.policy).or(rules.decode_policy);
-                let prefill = own.prefill_policy.or(own.policy).or(rules.prefill_policy);
+            Some(_) => {
+                let decode = own.decode_policy.or(own.policy);
+                let decode = decode.or(general.decode_policy);
+                let prefill = own.prefill_policy.or(own.policy);
+                let prefill = prefill.or(general.prefill_policy);
                 RequestPolicies {
                     decode: policy(overrides.policy.or(decode)),
                     prefill: Some(policy(prefill)),
@@ -288,8 +297,8 @@ impl Decider {
         let PlacementRequest {
             overrides, facts, ..
         } = placement;
-        let own = self.rules.by_model.of(model);
-        let busy_threshold = own.busy_threshold.or(self.rules.busy_threshold);
+        let (own, general) = (self.rules.by_model.of(model), &self.rules.general);
+        let busy_threshold = own.busy_threshold.or(general.busy_threshold);
         let policies = self.policies(overrides, model);
         let (pools, pin) = self.pools(model, placement, busy_threshold);
         let split = self
@@ -330,7 +339,7 @@ impl Decider {
                 overlap_weight: overrides.overlap_weight.or(own.overlap_weight),
                 temperature: overrides.temperature.or(own.temperature),
                 priority: overrides.priority,
-                medium_weights: own.medium_weights,
+                medium_weights: own.medium_weights.over(general.medium_weights),
             },
             busy_threshold,
             wait_budget: None,
@@ -432,6 +441,8 @@ impl Stopwatch for ClockStopwatch {
 
 #[cfg(test)]
 mod tests {
+    use routing::ModelRoutingEntry;
+
     use super::*;
     use crate::request::{test_gateway::TestGateway, test_support};
 
@@ -494,12 +505,12 @@ mod tests {
             .policies(&usual, &request.model)
             .decode;
         assert_ne!(general, Policy::LeastLoaded);
-        let rules = crate::ModelRules {
+        let entry = ModelRoutingEntry {
             policy: Some(Policy::LeastLoaded),
-            ..crate::ModelRules::default()
+            ..ModelRoutingEntry::default()
         };
         test.delivery_mut().queue.decider.rules.by_model =
-            ModelRouting::new([("m".to_owned(), rules)]);
+            ModelRouting::new(&[("m".to_owned(), entry)]);
         let decider = &test.delivery().queue.decider;
         let policy = |overrides| decider.policies(overrides, &request.model).decode;
         assert_eq!(policy(&usual), Policy::LeastLoaded);

@@ -8,16 +8,16 @@ use routing::receipt::AttemptClass;
 
 use super::{
     affinity::AffinityStage,
-    commit::commit,
-    dispatch::{AttemptFailure, FinalError},
+    dispatch::{self, AttemptFailure, BodyContent, CommittedReply, Dispatcher, FinalError},
     hedge::worker_pin,
     queue_wait::{QueueStage, Rejection},
     record::RequestGuard,
+    relay::{ReplyRelay, ReplyStart},
     reply,
     reply_body::ReplyBody,
     retry_state::{FailedAttempt, RetryStage, RetryState},
-    routed_request::{self, RoutedRequest},
-    send::{Attempt, AttemptOutcome, Failure, SendStage},
+    send::{self, Attempt, AttemptOutcome, Failure, RoutedRequest, SendStage},
+    translate::StreamTranslator,
 };
 use crate::{errors, retry::Retries};
 
@@ -46,7 +46,7 @@ impl DeliveryStage {
                 wait,
                 ..
             } = &mut request;
-            let placement = routed_request::placement(call, facts, &tries);
+            let placement = send::placement(call, facts, &tries);
             let placed = self.queue.place(model, &placement, wait).await;
             settle.record_wait(wait.receipt_wait());
             let placed = match placed {
@@ -135,4 +135,44 @@ impl DeliveryStage {
 /// retry could compute and store it twice.
 fn may_be_stored(request: &RoutedRequest, failure: &AttemptFailure) -> bool {
     request.translator.keeps_state && failure.class == Some(AttemptClass::C1)
+}
+
+/// Commits to a reply: from here on it is the client's, and nothing is retried. Its body carries the
+/// rest of the request with it.
+fn commit(
+    dispatcher: &Dispatcher,
+    committed: CommittedReply,
+    stream: Option<StreamTranslator>,
+    mut settle: RequestGuard,
+) -> Response<ReplyBody> {
+    let CommittedReply { head, content } = committed;
+    settle.commit(head.status.as_u16(), &content);
+    let is_empty = matches!(&content, BodyContent::Whole(bytes) if bytes.is_empty());
+    let empty_stream =
+        is_empty && settle.expected_ending().is_some() && dispatch::is_event_stream(&head.headers);
+    let head = reply::head(&head, &settle);
+    let body = match content {
+        BodyContent::Whole(bytes) => {
+            if empty_stream {
+                settle.record_incomplete();
+            }
+            if let Some(chunk) = dialect::StreamChunk::read(&bytes) {
+                settle.record_chunk(&chunk);
+            }
+            ReplyBody::whole(bytes, settle)
+        }
+        BodyContent::Begun { first, rest, kind } => ReplyBody::live(ReplyRelay::new(
+            ReplyStart {
+                first,
+                rest,
+                kind,
+                limits: dispatcher.limits,
+                clock: dispatcher.clock,
+                cutting: dispatcher.abort.aborted(),
+                stream,
+            },
+            settle,
+        )),
+    };
+    reply::with_head(head, body)
 }

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use config::RequestSection;
 use dialect::{ApiError, ErrorCode};
 use fleet::{FailureKind, WorkerView};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header, response::Parts};
@@ -17,10 +18,7 @@ use proxy::{
 };
 use routing::receipt::{AttemptClass, AttemptResult};
 
-use super::{
-    accept::AcceptedRequest,
-    attempt_limits::{AttemptLimits, StreamLimits},
-};
+use super::accept::AcceptedRequest;
 use crate::errors;
 
 /// A reply worth committing to.
@@ -89,7 +87,7 @@ pub(crate) struct Dispatcher {
     pub(crate) upstream: Arc<dyn Upstream>,
     pub(crate) abort: Arc<AbortSwitch>,
     pub(crate) clock: Clock,
-    pub(crate) limits: AttemptLimits,
+    pub(crate) limits: RequestSection,
 }
 
 /// A worker that gets the request.
@@ -114,7 +112,7 @@ impl Dispatcher {
             result = tokio::time::timeout(left, self.exchange(call, body, to)) => {
                 match result {
                     Ok(result) => result,
-                    Err(_) => Err(AttemptFailure::timeout(self.limits.request)),
+                    Err(_) => Err(AttemptFailure::timeout(self.limits.timeout)),
                 }
             }
             () = self.abort.aborted() => Err(AttemptFailure::draining()),
@@ -132,7 +130,7 @@ impl Dispatcher {
             worker: to.worker.id,
             url: &to.worker.url,
             request: request(call, body, &to.worker, to.target),
-            connect_timeout: self.limits.connect,
+            connect_timeout: self.limits.connect_timeout,
         };
         let sent = self.upstream.send(outgoing).await;
         sent.map_err(AttemptFailure::from_send_failure)
@@ -151,13 +149,13 @@ impl Dispatcher {
             ));
         }
         match head.status.as_u16() {
-            200..=299 => content(self.limits.stream, head, body).await,
+            200..=299 => content(&self.limits, head, body).await,
             429 | 502 | 503 | 504 => {
                 // A long error reply, or one that breaks off, costs its connection and its text.
                 let body = body.read_to_end(ERROR_BODY).await.unwrap_or_default();
                 Err(AttemptFailure::from_status(head, body))
             }
-            400..=499 => content(self.limits.stream, head, body).await,
+            400..=499 => content(&self.limits, head, body).await,
             status @ 500..=599 => Err(AttemptFailure::internal(status)),
             status => Err(AttemptFailure::protocol(format!(
                 "a worker answered with the unexpected status {status}"
@@ -198,7 +196,7 @@ fn request(
 
 /// Waits for the first bytes of a stream, or for all of a small reply.
 async fn content(
-    limits: StreamLimits,
+    limits: &RequestSection,
     head: Parts,
     mut body: UpstreamBody,
 ) -> Result<CommittedReply, AttemptFailure> {
@@ -214,7 +212,7 @@ async fn content(
                 };
                 Ok(CommittedReply { head, content })
             }
-            None if limits.strict => Err(AttemptFailure::unfinished(
+            None if limits.strict_stream_completion => Err(AttemptFailure::unfinished(
                 "the worker's stream ended before its first event: try again".to_owned(),
             )),
             None => {
@@ -479,7 +477,7 @@ mod tests {
         upstream.script(to.worker.id, reply);
         let dispatcher = test_support::dispatcher(&upstream);
         let call = test_support::call(r#"{"model":"m"}"#);
-        let deadline = dispatcher.clock.now() + dispatcher.limits.request;
+        let deadline = dispatcher.clock.now() + dispatcher.limits.timeout;
         let body = call.body.bytes().clone();
         let result = dispatcher.attempt(&call, body, &to, deadline).await;
         (result, upstream.released())
@@ -613,7 +611,7 @@ mod tests {
         let mut call = test_support::call(r#"{"model": "m" }"#);
         let client = HeaderValue::from_static("Bearer client");
         call.headers.insert(header::AUTHORIZATION, client);
-        let deadline = dispatcher.clock.now() + dispatcher.limits.request;
+        let deadline = dispatcher.clock.now() + dispatcher.limits.timeout;
         let body = call.body.bytes().clone();
         let sent = dispatcher.attempt(&call, body, &to, deadline).await;
         assert!(sent.is_ok());

@@ -20,7 +20,7 @@ mod tests {
     use proxy::FakeReply;
 
     use super::*;
-    use crate::request::{routed_request::PriorityField, test_gateway::TestGateway, test_support};
+    use crate::request::{send::PriorityField, test_gateway::TestGateway, test_support};
 
     #[test]
     fn the_number_is_added_or_replaced_and_every_other_byte_stays() {
@@ -51,7 +51,7 @@ mod tests {
             (true, PriorityField::Free, &sglang, false),
         ] {
             let mut test = TestGateway::new();
-            test.delivery_mut().send.engine_priority = enabled;
+            test.delivery_mut().send.queue.engine_priority = enabled;
             test.script(1, FakeReply::json(200, "{}"));
             let mut request = test.chat_for(vec![worker.clone()]);
             request.priority = field;

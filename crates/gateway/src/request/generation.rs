@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use config::ServerSection;
 use dialect::{ApiError, Dialect, RequestView};
 use fleet::ModelView;
 use http::Response;
@@ -11,7 +12,7 @@ use tokenization::{PromptInput, TokenizationStage, TokenizedPrompt};
 
 use super::{
     accept::AcceptedRequest,
-    affinity::{AffinityInput, AffinityStage},
+    affinity::{AffinityInput, AffinityKeys, AffinityStage},
     clusters::ClusterMembership,
     count_limits,
     decide::{self, RoutingFacts},
@@ -24,15 +25,16 @@ use super::{
     record::RequestGuard,
     reply,
     reply_body::ReplyBody,
-    routed_request::{PriorityField, RoutedRequest},
+    send::{PriorityField, RoutedRequest},
     translate::{ReplyContext, RequestTranslator, TranslationStage},
 };
-use crate::{listener_limits::CountLimits, metrics::Metrics, response_affinity::ResponseAffinity};
+use crate::{metrics::Metrics, response_affinity::ResponseAffinity};
 
 /// The stages of a generation after its lookup in the reply cache.
 #[derive(Clone, Debug)]
 pub(crate) struct GenerationStages {
-    pub(crate) counts: CountLimits,
+    /// Has the limits of counts in a request.
+    pub(crate) server: Arc<ServerSection>,
     pub(crate) tokenization: Arc<TokenizationStage>,
     pub(crate) responses: Arc<ResponseAffinity>,
     pub(crate) delivery: DeliveryStage,
@@ -57,8 +59,9 @@ struct ModelChoice {
     policies: RequestPolicies,
 }
 
-/// The prompt of a generation, and the semantic cluster that it belongs to.
+/// The prompt of a generation for its model, and the semantic cluster that it belongs to.
 struct IdentifiedPrompt {
+    choice: ModelChoice,
     prompt: TokenizedPrompt,
     cluster: Option<ClusterMembership>,
 }
@@ -89,9 +92,9 @@ impl GenerationStages {
         let view = translator.request_view(translated.dialect, &body)?;
         self.check(&translated, &view)?;
         let choice = self.choose_model(&mut translated, &view).await?;
-        let identified = self.identify(&translated, &choice, &view).await;
-        self.describe(&translated, &choice, &identified, &view, settle);
-        Ok(self.route(translated, choice, identified, &view).await)
+        let identified = self.identify(&translated, choice, &view).await;
+        self.describe(&translated, &identified, &view, settle);
+        Ok(self.route(translated, identified, &view).await)
     }
 
     /// Determines the dialects of the request.
@@ -116,7 +119,7 @@ impl GenerationStages {
     /// Checks the fields that the router limits.
     fn check(&self, translated: &TranslatedCall, view: &RequestView<'_>) -> Result<(), ApiError> {
         prefill::check_transfer_fields(view)?;
-        count_limits::check_counts(&self.counts, translated.client, view)
+        count_limits::check_counts(&self.server, translated.client, view)
     }
 
     /// Finds the model, and the worker that the request names or continues at.
@@ -149,7 +152,7 @@ impl GenerationStages {
     async fn identify(
         &self,
         translated: &TranslatedCall,
-        choice: &ModelChoice,
+        choice: ModelChoice,
         view: &RequestView<'_>,
     ) -> IdentifiedPrompt {
         let input = PromptInput {
@@ -162,19 +165,26 @@ impl GenerationStages {
             self.tokenization.run(&choice.model.artefacts, input),
             self.affinity().cluster(&translated.call.headers, view),
         );
-        IdentifiedPrompt { prompt, cluster }
+        IdentifiedPrompt {
+            choice,
+            prompt,
+            cluster,
+        }
     }
 
     /// Records what the receipt says about the request.
     fn describe(
         &self,
         translated: &TranslatedCall,
-        choice: &ModelChoice,
         identified: &IdentifiedPrompt,
         view: &RequestView<'_>,
         settle: &mut RequestGuard,
     ) {
-        let IdentifiedPrompt { prompt, cluster } = identified;
+        let IdentifiedPrompt {
+            choice,
+            prompt,
+            cluster,
+        } = identified;
         settle.timing().render = prompt.render_us;
         settle.timing().tokenize = prompt.tokenize_us;
         let priority = translated.call.overrides.priority;
@@ -195,35 +205,24 @@ impl GenerationStages {
     async fn route(
         &self,
         translated: TranslatedCall,
-        choice: ModelChoice,
         identified: IdentifiedPrompt,
         view: &RequestView<'_>,
     ) -> RoutedRequest {
+        let affinity = self
+            .affinity_keys(&translated.call, &identified, view)
+            .await;
         let TranslatedCall {
             mut call,
             translator,
             wait,
             ..
         } = translated;
-        let ModelChoice {
-            model,
-            pin,
-            policies,
-        } = choice;
-        let IdentifiedPrompt { prompt, cluster } = identified;
-        let added = cluster.clone();
-        let keys = AffinityInput {
-            policies,
-            headers: &call.headers,
-            body: call.body.bytes(),
-            view,
-        };
-        let mut affinity = self.affinity().keys(keys, cluster).await;
-        affinity.lmcache = self
-            .affinity()
-            .lmcache(policies, &model, &prompt, CandidateChoice::of(pin))
-            .await;
-        if let Some(cluster) = added {
+        let IdentifiedPrompt {
+            choice,
+            prompt,
+            cluster,
+        } = identified;
+        if let Some(cluster) = cluster {
             cluster.add_header(&mut call.headers);
         }
         let exact_tokens = prompt.source.is_exact().then_some(prompt.tokens);
@@ -239,7 +238,7 @@ impl GenerationStages {
                 } else {
                     ReplyMode::Whole
                 },
-                pin,
+                pin: choice.pin,
                 handover: if translator.can_split() {
                     Handover::of(view)
                 } else {
@@ -247,7 +246,7 @@ impl GenerationStages {
                 },
                 spoken: translator.spoken,
             },
-            model,
+            model: choice.model,
             wait,
             priority: if view.priority.is_some() {
                 PriorityField::Taken
@@ -263,6 +262,37 @@ impl GenerationStages {
         }
     }
 
+    /// Computes the keys that tie the request to earlier ones.
+    async fn affinity_keys(
+        &self,
+        call: &AcceptedRequest,
+        identified: &IdentifiedPrompt,
+        view: &RequestView<'_>,
+    ) -> AffinityKeys {
+        let ModelChoice {
+            model,
+            pin,
+            policies,
+        } = &identified.choice;
+        let input = AffinityInput {
+            policies: *policies,
+            headers: &call.headers,
+            body: call.body.bytes(),
+            view,
+        };
+        let (sources, cluster) = (self.affinity(), identified.cluster.clone());
+        let mut keys = sources.keys(input, cluster).await;
+        keys.lmcache = sources
+            .lmcache(
+                *policies,
+                model,
+                &identified.prompt,
+                CandidateChoice::of(*pin),
+            )
+            .await;
+        keys
+    }
+
     /// Returns the translation, which also the attempts use.
     pub(super) fn translation(&self) -> &TranslationStage {
         &self.delivery.send.translation
@@ -275,6 +305,6 @@ impl GenerationStages {
 
     /// Returns the time limit of a request.
     pub(super) fn request_timeout(&self) -> Duration {
-        self.delivery.send.dispatcher.limits.request
+        self.delivery.send.dispatcher.limits.timeout
     }
 }

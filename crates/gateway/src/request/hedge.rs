@@ -18,11 +18,10 @@ use super::{
     accept::AcceptedRequest,
     decide::{Decider, PlacementOutcome, PlacementRequest},
     dispatch::{AttemptFailure, AttemptTarget, CommittedReply},
-    placed_attempt::PlacedAttempt,
     record::RequestGuard,
-    send::SendStage,
+    send::{SendResult, SendStage},
 };
-use crate::retry::Retries;
+use crate::{lease::PlacedAttempt, retry::Retries};
 
 /// Registers the counter of hedges by winner.
 pub(crate) fn results(registry: &mut Registry) -> OutcomeCounters {
@@ -35,45 +34,6 @@ pub(crate) fn results(registry: &mut Registry) -> OutcomeCounters {
     )
 }
 
-/// The settings and the counter of hedges.
-#[derive(Clone, Debug)]
-pub(crate) struct Hedging {
-    /// Time without a first byte after which a hedge starts; `None`: never.
-    pub(crate) after: Option<Duration>,
-    pub(crate) results: OutcomeCounters,
-}
-
-/// The result of the attempt, its worker, and the other one if it failed too.
-#[derive(Debug)]
-pub(super) struct HedgeOutcome {
-    pub(super) result: Result<CommittedReply, AttemptFailure>,
-    pub(super) by: AttemptTarget,
-    pub(super) failed: Option<AttemptTarget>,
-}
-
-impl HedgeOutcome {
-    /// Only one attempt counts.
-    pub(super) fn of(result: Result<CommittedReply, AttemptFailure>, by: AttemptTarget) -> Self {
-        Self {
-            result,
-            by,
-            failed: None,
-        }
-    }
-
-    /// Both attempts ended; the other one failed.
-    fn beside_failure(
-        result: Result<CommittedReply, AttemptFailure>,
-        by: AttemptTarget,
-        failed: AttemptTarget,
-    ) -> Self {
-        Self {
-            failed: Some(failed),
-            ..Self::of(result, by)
-        }
-    }
-}
-
 /// The parts and the request of an attempt that may be hedged.
 #[derive(Debug)]
 pub(super) struct HedgedAttempt<'a> {
@@ -84,8 +44,8 @@ pub(super) struct HedgedAttempt<'a> {
     pub(super) model: &'a ModelView,
     pub(super) placement: PlacementRequest<'a>,
     pub(super) deadline: Moment,
-    /// Whether two workers may compute the request.
-    pub(super) may_repeat: bool,
+    /// Time without a first byte after which the hedge starts.
+    pub(super) after: Duration,
 }
 
 impl HedgedAttempt<'_> {
@@ -95,50 +55,45 @@ impl HedgedAttempt<'_> {
         first: AttemptTarget,
         body: Bytes,
         settle: &mut RequestGuard,
-    ) -> HedgeOutcome {
+    ) -> SendResult {
         let one = Box::pin(self.attempt(&first, body));
-        let may_hedge = self.may_repeat && self.placement.facts.pin.is_none();
-        let Some(after) = self.stage.hedging.after.filter(|_| may_hedge) else {
-            let result = one.await;
-            return HedgeOutcome::of(result, first);
-        };
-        let raced = select(one, Box::pin(tokio::time::sleep(after))).await;
+        let raced = select(one, Box::pin(tokio::time::sleep(self.after))).await;
         let one = match raced {
-            Either::Left((result, _)) => return HedgeOutcome::of(result, first.clone()),
+            Either::Left((result, _)) => return SendResult::of(result, first.clone()),
             Either::Right(((), one)) => one,
         };
         let permit = self.retries.permit();
         let second = permit.as_ref().and_then(|_| self.place_hedge(&first));
         let Some((placed, second)) = second else {
             let result = one.await;
-            return HedgeOutcome::of(result, first.clone());
+            return SendResult::of(result, first.clone());
         };
         settle.begin_hedge(placed);
         let two = Box::pin(self.attempt(&second, self.call.body.bytes().clone()));
-        let results = &self.stage.hedging.results;
+        let results = &self.stage.hedges;
         match select(one, two).await {
             Either::Left((Ok(committed), _)) => {
                 results.count("first");
                 settle.record_hedge_lost(None);
-                HedgeOutcome::of(Ok(committed), first.clone())
+                SendResult::of(Ok(committed), first.clone())
             }
             Either::Right((Ok(committed), _)) => {
                 results.count("second");
                 settle.record_hedge_won(None);
-                HedgeOutcome::of(Ok(committed), second.clone())
+                SendResult::of(Ok(committed), second.clone())
             }
             // One failed: the result of the other counts.
             Either::Left((Err(failure), two)) => {
                 settle.record_hedge_won(Some(&failure));
                 let result = two.await;
                 results.count(if result.is_ok() { "second" } else { "nobody" });
-                HedgeOutcome::beside_failure(result, second.clone(), first.clone())
+                SendResult::beside_failure(result, second.clone(), first.clone())
             }
             Either::Right((Err(failure), one)) => {
                 settle.record_hedge_lost(Some(&failure));
                 let result = one.await;
                 results.count(if result.is_ok() { "first" } else { "nobody" });
-                HedgeOutcome::beside_failure(result, first.clone(), second.clone())
+                SendResult::beside_failure(result, first.clone(), second.clone())
             }
         }
     }

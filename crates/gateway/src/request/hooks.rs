@@ -17,7 +17,7 @@ use prometheus_client::{
 };
 use proxy::{AbortSwitch, headers::REQUEST_ID};
 
-use super::{accept::AcceptedRequest, overrides::printable, routing_notes::RoutingNotes};
+use super::{accept::AcceptedRequest, overrides::printable, receipt::RoutingNotes};
 use crate::{model_names, routes::Route};
 
 /// The entry in the rewrites header for a hook's body.

@@ -11,12 +11,9 @@
 
 pub(crate) mod accept;
 pub(crate) mod affinity;
-pub(crate) mod attempt_limits;
 pub(crate) mod body_budget;
-mod buffered_body;
 mod candidates;
 pub(crate) mod clusters;
-mod commit;
 pub(crate) mod compat_headers;
 mod count_limits;
 mod count_tokens;
@@ -25,29 +22,23 @@ pub(crate) mod delivery;
 pub(crate) mod dispatch;
 mod engine_priority;
 pub(crate) mod generation;
-pub(crate) mod guarded_body;
 pub(crate) mod hedge;
 pub(crate) mod hooks;
 mod lmcache;
 pub(crate) mod overrides;
-mod placed_attempt;
 pub(crate) mod prefill;
 mod prefix_expectation;
 pub(crate) mod preprocess;
 pub(crate) mod queue_wait;
-mod receipt;
+pub(crate) mod receipt;
 pub(crate) mod record;
 pub(crate) mod relay;
 pub(crate) mod reply;
 pub(crate) mod reply_body;
 pub(crate) mod reply_cache;
-pub(crate) mod reply_headers;
 mod retry_state;
 mod retry_step;
 mod route_api;
-mod routed_request;
-mod routing_notes;
-pub(crate) mod selection;
 pub(crate) mod send;
 mod session;
 #[cfg(test)]
@@ -69,17 +60,12 @@ use proxy::RequestBody;
 
 pub use clusters::{Cluster, ClusterSettings};
 pub use hooks::HookSettings;
-pub use prefill::{Connector, Disaggregation};
-pub use queue_wait::WaitLimits;
-pub use reply_headers::ReplyHeaders;
-pub use translate::RewriteSettings;
 
 use self::{
     accept::{AcceptedRequest, RequestHead},
-    guarded_body::GuardedBody,
     record::RequestGuard,
     reply::refused,
-    reply_body::ReplyBody,
+    reply_body::{GuardedBody, ReplyBody},
 };
 use crate::{
     Gateway,

@@ -6,7 +6,7 @@ use parity::{IncomparableRequest, PredictionSample, ReplyKind};
 
 use tokenization::TokenizedPrompt;
 
-use super::selection::Selection;
+use super::receipt::Selection;
 
 /// One request's lookup.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,7 @@ mod tests {
     use routing::receipt::PromptSource;
 
     use super::*;
-    use crate::request::selection;
+    use crate::request::receipt;
 
     fn prompt(source: PromptSource) -> TokenizedPrompt {
         TokenizedPrompt {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn selection() -> Selection {
-        selection::tests::selection("w1", 64)
+        receipt::tests::selection("w1", 64)
     }
 
     const ONE: &str = r#"{"model":"m","messages":[]}"#;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use dialect::{ApiError, Edit, ErrorCode};
 use fleet::{Fleet, ModelView, Snapshot};
+use routing::QueueSettings;
 
-use super::{accept::AcceptedRequest, hooks::Hooks, routing_notes::RoutingNotes};
+use super::{accept::AcceptedRequest, hooks::Hooks, receipt::RoutingNotes};
 use crate::{
     errors,
     model_names::ModelNames,
@@ -23,8 +24,8 @@ pub(crate) struct Preprocessor {
     pub(crate) hooks: Hooks,
     pub(crate) names: Arc<ModelNames>,
     pub(crate) fleet: Arc<Fleet>,
-    /// Whether a request waits for a worker where none is usable.
-    pub(crate) waits_for_worker: bool,
+    /// Has the wait of a request where no worker is usable.
+    pub(crate) queue: QueueSettings,
 }
 
 impl Preprocessor {
@@ -97,7 +98,7 @@ impl Preprocessor {
             [] => Err(errors::no_worker()),
             // A single one is refused, or waited for, like a model without rules.
             [only] => Ok(Arc::clone(only)),
-            [first, ..] if self.waits_for_worker => Ok(Arc::clone(first)),
+            [first, ..] if !self.queue.engine_wait_timeout.is_zero() => Ok(Arc::clone(first)),
             _ => Err(ended(snapshot, chain)),
         }
     }
@@ -130,16 +131,16 @@ fn ended(snapshot: &Snapshot, chain: &[Arc<str>]) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
+    use std::{collections::BTreeMap, time::Duration};
 
     use bytes::Bytes;
+    use config::ModelRule;
     use fleet::{ServedModel, WorkerView};
     use http::Method;
     use kv_blocks::Role;
 
     use super::*;
     use crate::{
-        ModelNameRule,
         request::{test_gateway::TestGateway, test_support},
         routes::{self, RouteMatch},
     };
@@ -154,12 +155,12 @@ mod tests {
     fn names(fallback: &[&str]) -> Arc<ModelNames> {
         let fallback = fallback.iter().map(|name| (*name).to_owned()).collect();
         Arc::new(ModelNames {
-            rules: vec![ModelNameRule {
+            rules: vec![ModelRule {
                 pattern: "gpt*".to_owned(),
                 rewrite: Some("big".to_owned()),
                 fallback,
             }],
-            aliases: HashMap::from([("nick".to_owned(), "m".to_owned())]),
+            aliases: BTreeMap::from([("nick".to_owned(), "m".to_owned())]),
         })
     }
 
@@ -194,10 +195,8 @@ mod tests {
 
     fn chosen(snapshot: &Snapshot, chain: &[&str], waits: bool) -> Result<String, ErrorCode> {
         let test = TestGateway::new();
-        let preprocessor = Preprocessor {
-            waits_for_worker: waits,
-            ..test.gateway.edge.preprocessor.clone()
-        };
+        let mut preprocessor = test.gateway.edge.preprocessor.clone();
+        preprocessor.queue.engine_wait_timeout = Duration::from_secs(u64::from(waits));
         let chain: Vec<Arc<str>> = chain.iter().map(|id| Arc::from(*id)).collect();
         let chosen = preprocessor.chosen(snapshot, &chain);
         chosen.map(|id| id.to_string()).map_err(|error| error.code)

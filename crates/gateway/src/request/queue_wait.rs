@@ -13,15 +13,14 @@ use kv_blocks::Moment;
 use net::Clock;
 use proxy::AbortSwitch;
 use routing::{
-    ExcludeReason, Job, Refusal, ReleasedRequest, WaitBudget, WaitReason, receipt::QueueWait,
+    ExcludeReason, Job, QueueSettings, Refusal, ReleasedRequest, WaitBudget, WaitReason,
+    receipt::QueueWait,
 };
 
-use super::{
-    decide::{self, Decider, PlacementOutcome, PlacementRequest},
-    placed_attempt::PlacedAttempt,
-};
+use super::decide::{self, Decider, PlacementOutcome, PlacementRequest};
 use crate::{
     errors,
+    lease::PlacedAttempt,
     metrics::Metrics,
     models,
     queue_waiters::Waiter,
@@ -44,19 +43,10 @@ const RETRY_LOOK: Duration = Duration::from_millis(250);
 pub(crate) struct QueueStage {
     pub(crate) decider: Decider,
     pub(crate) fleet: Arc<Fleet>,
-    pub(crate) limits: WaitLimits,
+    pub(crate) limits: QueueSettings,
     pub(crate) abort: Arc<AbortSwitch>,
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
-}
-
-/// Queue wait limits.
-#[derive(Clone, Copy, Debug)]
-pub struct WaitLimits {
-    /// Longest wait while all eligible workers are busy; `None`: no wait.
-    pub busy: Option<Duration>,
-    /// Longest wait while no worker is usable; zero: no wait.
-    pub no_worker: Duration,
 }
 
 /// The waits of one request.
@@ -334,15 +324,20 @@ impl QueueStage {
     fn ends(&self, wait: &WaitRecord, reason: WaitReason) -> Option<Moment> {
         let limit = match reason {
             WaitReason::Backlog => return None,
-            WaitReason::Busy => self.limits.busy.unwrap_or_default() + GRACE,
-            WaitReason::NoWorker => self.limits.no_worker,
+            WaitReason::Busy => self.busy_limit().unwrap_or_default() + GRACE,
+            WaitReason::NoWorker => self.limits.engine_wait_timeout,
         };
         Some((wait.started.unwrap_or_else(|| self.clock.now()) + limit).min(wait.deadline))
     }
 
+    /// Returns the longest wait while all eligible workers are busy; `None`: no wait.
+    fn busy_limit(&self) -> Option<Duration> {
+        self.limits.enabled.then_some(self.limits.wait)
+    }
+
     /// Returns the wait budget for a busy worker; `None`: no wait, or none left.
     fn busy_budget(&self, wait: &WaitRecord) -> Option<WaitBudget> {
-        wait.budget(self.clock.now(), self.limits.busy?)
+        wait.budget(self.clock.now(), self.busy_limit()?)
     }
 
     /// Queues the request while no worker is usable; `None`: no such wait is allowed, or none is
@@ -352,7 +347,7 @@ impl QueueStage {
         wait: &WaitRecord,
         hold: impl FnOnce(WaitBudget) -> Option<Waiter>,
     ) -> Option<Result<Waiter, ApiError>> {
-        let budget = wait.budget(self.clock.now(), self.limits.no_worker)?;
+        let budget = wait.budget(self.clock.now(), self.limits.engine_wait_timeout)?;
         Some(hold(budget).ok_or_else(errors::queue_full))
     }
 

@@ -11,7 +11,6 @@ mod log;
 mod prefill;
 mod recorder;
 mod reply_notes;
-mod shared;
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
@@ -27,7 +26,7 @@ use routing::{
     },
 };
 
-pub(crate) use self::recorder::{ReceiptSinks, RecordSettings, Recorder, WorkerReports};
+pub(crate) use self::recorder::{ReceiptSinks, Recorder, WorkerReports};
 use self::{
     attempts::OpenAttempt,
     hedge::OpenHedge,
@@ -37,9 +36,7 @@ use self::{
 use super::{
     dispatch::{BodyContent, BodyKind},
     prefix_expectation::PrefixExpectation,
-    receipt::{DecisionFacts, RequestFacts},
-    routing_notes::RoutingNotes,
-    selection::Selection,
+    receipt::{DecisionFacts, RequestFacts, RoutingNotes, Selection},
 };
 use crate::{
     lease::Lease,
@@ -216,7 +213,10 @@ impl RequestGuard {
         self.draft.verdict = Some(RouterAnswer::Decided(Box::new(decision)));
         self.attempt.lease = Some(lease);
         self.draft.rewrites = self.draft.notes.rewrites().to_vec();
-        self.begin_prefill(leg);
+        self.attempt.leg = None;
+        if let Some(leg) = leg {
+            self.begin_prefill(leg);
+        }
     }
 
     /// Records the request's wait for its decision.
@@ -271,7 +271,7 @@ impl RequestGuard {
         }
         if begun {
             self.reply.relaying = true;
-            self.recorder.metrics.open_streams.inc();
+            self.recorder.metrics.requests.open_streams.inc();
         }
         self.publish(None);
     }
@@ -471,7 +471,7 @@ impl Drop for RequestGuard {
             _ => {}
         }
         if self.reply.relaying {
-            self.recorder.metrics.open_streams.dec();
+            self.recorder.metrics.requests.open_streams.dec();
         }
         if let Some(good) = &self.outcome {
             let finished = !matches!(self.reply.finish_reason.as_deref(), Some("error" | "abort"));
@@ -492,7 +492,7 @@ impl Drop for RequestGuard {
         if let Some(note) = &self.attempt.prefill {
             self.recorder.metrics.record_prefill(note);
         }
-        if self.recorder.settings.log_requests {
+        if self.recorder.logging.requests {
             tracing::info!(
                 request_id = %self.request_id,
                 route = self.route.path,

@@ -23,6 +23,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use config::RequestSection;
 use dialect::{ApiError, ErrorCode, SseEvent, SseSplitter, StreamChunk, is_done};
 use fleet::FailureKind;
 use http_body::{Body, Frame, SizeHint};
@@ -32,10 +33,7 @@ use proxy::{AbortSignal, UpstreamBody};
 use tokio::time::{Sleep, sleep};
 
 use self::{ending::EndingTracker, translation::StreamTranslation};
-use super::{
-    attempt_limits::StreamLimits, dispatch::BodyKind, record::RequestGuard,
-    translate::StreamTranslator,
-};
+use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
 
 /// Longest wait for the rest of a partial event.
 const TORN_EVENT: Duration = Duration::from_millis(50);
@@ -50,7 +48,7 @@ pub(crate) struct ReplyStart {
     pub(crate) first: Bytes,
     pub(crate) rest: UpstreamBody,
     pub(crate) kind: BodyKind,
-    pub(crate) limits: StreamLimits,
+    pub(crate) limits: RequestSection,
     pub(crate) clock: Clock,
     pub(crate) cutting: AbortSignal,
     /// Translates the stream's events into the client's dialect.
@@ -63,7 +61,7 @@ pub(crate) struct ReplyStart {
 pub(crate) struct ReplyRelay {
     upstream: UpstreamBody,
     clock: Clock,
-    limits: StreamLimits,
+    limits: RequestSection,
     started: Moment,
     /// Fires when no byte arrived within the idle limit, or when a partial event has waited long
     /// enough.
@@ -130,7 +128,7 @@ impl ReplyRelay {
             upstream: rest,
             limits,
             started: now,
-            alarm: Box::pin(sleep(limits.idle)),
+            alarm: Box::pin(sleep(limits.stream_idle_timeout)),
             last_byte: now,
             cutting,
             events: (kind == BodyKind::Events)
@@ -143,6 +141,39 @@ impl ReplyRelay {
         };
         relay.take_in(first);
         relay
+    }
+
+    /// Waits for bytes of the worker, for the end of its reply or of a time limit, or for the end of
+    /// the drain time, and takes in what came.
+    fn poll_upstream(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.upstream.poll_data(cx) {
+            Poll::Ready(Some(Ok(data))) => {
+                self.take_in(data);
+                // A body of announced length is not polled again after its last byte: the end is
+                // noticed here.
+                if self.upstream.is_end() {
+                    self.ended();
+                }
+            }
+            Poll::Ready(Some(Err(error))) => {
+                tracing::debug!(%error, "a worker's reply broke off");
+                self.cut(CutReason::Broken);
+            }
+            Poll::Ready(None) => self.ended(),
+            Poll::Pending => {
+                if Pin::new(&mut self.cutting).poll(cx).is_ready() {
+                    self.cut(CutReason::GoingDown);
+                    return Poll::Ready(());
+                }
+                ready!(self.arm(cx));
+                if !self.alarmed() {
+                    // The alarm fired early by the timer's granularity: arm it again.
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(())
     }
 
     /// Sorts arriving bytes into complete ones and those of a partial event.
@@ -165,8 +196,12 @@ impl ReplyRelay {
     /// Arms the timer for the next event that does not depend on the worker.
     fn arm(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let now = self.clock.now();
-        let idle = self.limits.idle.saturating_sub(now.since(self.last_byte));
-        let total = self.limits.total.saturating_sub(now.since(self.started));
+        let (idle, total) = (
+            self.limits.stream_idle_timeout,
+            self.limits.stream_max_duration,
+        );
+        let idle = idle.saturating_sub(now.since(self.last_byte));
+        let total = total.saturating_sub(now.since(self.started));
         let torn = self.events.as_ref().and_then(|events| events.torn_since);
         let torn = torn.map_or(Duration::MAX, |since| {
             TORN_EVENT.saturating_sub(now.since(since))
@@ -184,7 +219,7 @@ impl ReplyRelay {
     }
 
     fn is_too_long(&self) -> bool {
-        self.clock.now().since(self.started) >= self.limits.total
+        self.clock.now().since(self.started) >= self.limits.stream_max_duration
     }
 
     /// Handles the limits that have expired; returns whether there is something to do now.
@@ -193,7 +228,7 @@ impl ReplyRelay {
         if self.is_too_long() {
             return true;
         }
-        if now.since(self.last_byte) >= self.limits.idle {
+        if now.since(self.last_byte) >= self.limits.stream_idle_timeout {
             self.cut(CutReason::Idle);
             return true;
         }
@@ -273,7 +308,7 @@ impl ReplyRelay {
             events.splitter.finish(|event| seen(settle, ending, event));
             let unfinished = ending.as_ref().is_some_and(|ending| !ending.is_complete())
                 && settle.has_no_in_band_error();
-            if unfinished && self.limits.strict {
+            if unfinished && self.limits.strict_stream_completion {
                 return self.cut(CutReason::Unfinished);
             }
             events.let_go(&mut self.ready);
@@ -410,33 +445,7 @@ impl Body for ReplyRelay {
                 }
                 RelayEnd::Over => return Poll::Ready(None),
             }
-            match relay.upstream.poll_data(cx) {
-                Poll::Ready(Some(Ok(data))) => {
-                    relay.take_in(data);
-                    // A body of announced length is not polled again after its last byte: the end
-                    // is noticed here.
-                    if relay.upstream.is_end() {
-                        relay.ended();
-                    }
-                }
-                Poll::Ready(Some(Err(error))) => {
-                    tracing::debug!(%error, "a worker's reply broke off");
-                    relay.cut(CutReason::Broken);
-                }
-                Poll::Ready(None) => relay.ended(),
-                Poll::Pending => {
-                    if Pin::new(&mut relay.cutting).poll(cx).is_ready() {
-                        relay.cut(CutReason::GoingDown);
-                        continue;
-                    }
-                    ready!(relay.arm(cx));
-                    if !relay.alarmed() {
-                        // The alarm fired early by the timer's granularity: arm it again.
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                }
-            }
+            ready!(relay.poll_upstream(cx));
         }
     }
 

@@ -23,14 +23,14 @@ pub(crate) fn head(worker: &Parts, settle: &RequestGuard) -> (StatusCode, Header
 /// Adds headers about the routing: worker, policy, decision id, and predicted cached tokens.
 pub(crate) fn add_routing_headers(fields: &mut HeaderMap, settle: &RequestGuard) {
     let shown = settle.reply_headers();
-    if shown.expose && shown.vllm_router {
+    if shown.expose_routing_headers && shown.vllm_router_headers() {
         compat_headers::hooks(fields, settle);
     }
     let Some(won) = settle.selection() else {
         return;
     };
     add_rewrite_header(fields, settle.rewrites());
-    if !shown.expose {
+    if !shown.expose_routing_headers {
         return;
     }
     insert(
@@ -52,7 +52,7 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, settle: &RequestGuard)
         "x-warmroute-predicted-cached-tokens",
         HeaderValue::from(won.predicted_cached_tokens),
     );
-    if shown.vllm_router {
+    if shown.vllm_router_headers() {
         compat_headers::vllm_router(fields, settle, won);
     }
 }
@@ -117,7 +117,7 @@ pub(super) fn panicked(
     shape: ErrorShape,
     request_id: &str,
 ) -> Response<ReplyBody> {
-    metrics.panics.inc();
+    metrics.requests.panics.inc();
     let message = "the router failed on this request; see its log";
     error(
         &ApiError::new(ErrorCode::Internal, message),

@@ -1,8 +1,10 @@
-//! The body of a reply.
+//! The body of a reply, and the guard that contains its panics.
 
 use std::{
     fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -10,6 +12,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::record::RequestGuard;
+use crate::metrics::Metrics;
 
 /// A body that produces its bytes over time: a relayed, shared or copied reply.
 pub(crate) trait LiveBody:
@@ -85,6 +88,128 @@ impl Body for ReplyBody {
                 SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
             }
             Self::Live(body) => body.size_hint(),
+        }
+    }
+}
+
+/// A body whose panic ends its reply uncleanly and counts as a panic of a request.
+///
+/// **Invariant**: after a panic the body is dropped, which settles its request, and never polled
+/// again.
+#[derive(Debug)]
+pub(crate) struct GuardedBody {
+    /// `None` after a panic.
+    body: Option<ReplyBody>,
+    metrics: Arc<Metrics>,
+}
+
+impl GuardedBody {
+    pub(crate) fn new(body: ReplyBody, metrics: Arc<Metrics>) -> Self {
+        Self {
+            body: Some(body),
+            metrics,
+        }
+    }
+}
+
+impl Body for GuardedBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        let this = self.get_mut();
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(None);
+        };
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            supervision::panic_point("reply_body");
+            Pin::new(body).poll_frame(cx)
+        }));
+        polled.unwrap_or_else(|_| {
+            this.metrics.requests.panics.inc();
+            this.body = None;
+            Poll::Ready(Some(Err(io::Error::other(
+                "the router failed on this reply; see its log",
+            ))))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body
+            .as_ref()
+            .map_or_else(SizeHint::default, Body::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::request::test_gateway::TestGateway;
+
+    /// A body that panics when it is polled.
+    #[derive(Debug)]
+    struct PanickingBody;
+
+    impl Body for PanickingBody {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+            panic!("a fault of the body");
+        }
+    }
+
+    fn poll(body: &mut GuardedBody) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_panic_of_a_body_ends_its_reply_uncleanly_and_is_counted_once() {
+        let metrics = Arc::new(Metrics::new(&mut Registry::default()));
+        let body = ReplyBody::live(PanickingBody);
+        let mut body = GuardedBody::new(body, Arc::clone(&metrics));
+        assert!(!body.is_end_stream());
+        assert!(matches!(poll(&mut body), Poll::Ready(Some(Err(_)))));
+        assert!(matches!(poll(&mut body), Poll::Ready(None)));
+        assert!(body.is_end_stream());
+        assert_eq!(metrics.requests.panics.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_whole_reply_is_complete_with_its_last_byte_and_not_before() {
+        for polled in [false, true] {
+            let test = TestGateway::new();
+            let guard = test.guard();
+            let body = ReplyBody::whole(Bytes::from_static(b"reply"), guard);
+            let metrics = Arc::clone(&test.gateway.recorder.metrics);
+            let mut body = GuardedBody::new(body, metrics);
+            assert_eq!(body.size_hint().exact(), Some(5));
+            if polled {
+                assert!(matches!(poll(&mut body), Poll::Ready(Some(Ok(_)))));
+                assert!(body.is_end_stream());
+            }
+            drop(body);
+            for (outcome, counted) in [("ok", polled), ("client_gone", !polled)] {
+                let line = format!(
+                    "warmroute_requests_total{{route=\"/v1/chat/completions\",outcome=\"{outcome}\"}} {}",
+                    u32::from(counted)
+                );
+                assert!(test.has_metric(&line), "{line}");
+            }
         }
     }
 }

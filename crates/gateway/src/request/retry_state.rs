@@ -60,7 +60,7 @@ impl RetryState {
         let now = queue.clock.now();
         let in_time = self
             .failed_at
-            .is_some_and(|failed_at| now.since(failed_at) < queue.limits.no_worker);
+            .is_some_and(|failed_at| now.since(failed_at) < queue.limits.engine_wait_timeout);
         if self.waits_for_anybody || !nothing_came || !in_time {
             return false;
         }
@@ -86,18 +86,7 @@ impl RetryState {
         let class = failure.class;
         let failed_at = *self.failed_at.get_or_insert(queue.clock.now());
         (self.permit, self.waits_for_anybody) = (None, false);
-        // Of several 503s the client gets the longest `Retry-After`.
-        let failure = match self.last.take() {
-            Some(before)
-                if before.retry_after() > failure.retry_after()
-                    && before.status == failure.status =>
-            {
-                before
-            }
-            _ => failure,
-        };
-        let (status, kind) = (failure.status, failure.kind);
-        self.last = Some(failure);
+        let AttemptFailure { status, kind, .. } = *self.keep_for_client(failure);
         let Some(class) = class else { return false };
         if kind == Some(FailureKind::Local) {
             self.local += 1;
@@ -106,12 +95,12 @@ impl RetryState {
         }
         if class != AttemptClass::C0 {
             self.sends += 1;
-            if self.sends >= retries.rules.sends {
+            if self.sends >= retries.rules.max_attempts.get() {
                 return false;
             }
         }
         self.excluded.push(Pin { worker, rank: None });
-        let may_wait = queue.clock.now().since(failed_at) < queue.limits.no_worker;
+        let may_wait = queue.clock.now().since(failed_at) < queue.limits.engine_wait_timeout;
         let failed = FailedStep {
             class,
             status,
@@ -133,14 +122,24 @@ impl RetryState {
                 true
             }
             RetryStep::Again(permit) => {
-                self.prepare_repeat(stage, permit, wait).await && {
+                let repeats = self.prepare_repeat(stage, permit, wait).await;
+                if repeats {
                     // Meanwhile the worker may turn out to be gone.
                     self.waits_for_anybody = may_wait;
                     self.excluded.clear();
-                    true
                 }
+                repeats
             }
         }
+    }
+
+    /// Keeps the failure that the client gets if no further attempt follows: of several 503s the
+    /// one with the longest `Retry-After`.
+    fn keep_for_client(&mut self, failure: AttemptFailure) -> &AttemptFailure {
+        let longest = self.last.take().filter(|before| {
+            before.status == failure.status && before.retry_after() > failure.retry_after()
+        });
+        self.last.insert(longest.unwrap_or(failure))
     }
 
     /// Gets the permit of a retry at a worker that has failed the request, and pauses before it.

@@ -18,7 +18,7 @@ use routing::{
     Decision, Pin, ReplyMode,
     receipt::{QueueWait, Receipt, RouterAnswer, RouterTiming},
 };
-use tokenization::PromptInput;
+use tokenization::{PromptInput, TokenizedPrompt};
 
 use self::body::RouteBody;
 use super::{
@@ -26,9 +26,9 @@ use super::{
     affinity::AffinityInput,
     clusters::ClusterMembership,
     decide::{self, PlacementOutcome, PlacementRequest, RoutingFacts},
+    generation::GenerationStages,
     lmcache::CandidateChoice,
     overrides::HeaderOverrides,
-    placed_attempt::PlacedAttempt,
     prefill::Handover,
     receipt::{DecisionFacts, RequestFacts},
     reply,
@@ -36,7 +36,9 @@ use super::{
     translate::ApiSupport,
 };
 use crate::{
-    Gateway, errors, models,
+    Gateway, errors,
+    lease::PlacedAttempt,
+    models,
     reservations::{CallTime, OpenReservation},
 };
 
@@ -51,14 +53,12 @@ pub(super) async fn route(
     call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let asking = DryRunRequest::prepare(
-        gateway,
-        call.body.bytes(),
-        &call.headers,
-        asked,
-        call.received,
-    )
-    .await?;
+    let source = RouteCall {
+        bytes: call.body.bytes(),
+        headers: &call.headers,
+        received: call.received,
+    };
+    let asking = DryRunRequest::prepare(gateway, source, asked).await?;
     let (receipt, reservation) = match asking.body.request_id.clone() {
         None => (asking.dry_run(Arc::clone(&call.request_id))?, None),
         Some(id) => {
@@ -79,14 +79,12 @@ pub(super) async fn potential_loads(
     call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let asking = DryRunRequest::prepare(
-        gateway,
-        call.body.bytes(),
-        &call.headers,
-        asked,
-        call.received,
-    )
-    .await?;
+    let source = RouteCall {
+        bytes: call.body.bytes(),
+        headers: &call.headers,
+        received: call.received,
+    };
+    let asking = DryRunRequest::prepare(gateway, source, asked).await?;
     let loads = gateway
         .decider()
         .potential_loads(&asking.model, &asking.placement())
@@ -116,11 +114,8 @@ pub(super) fn prefill_complete(
         return Err(ApiError::new(ErrorCode::UnknownRoute, message));
     };
     let id = id_in_path(id)?;
-    gateway.reservations.prefill_complete(
-        &id,
-        CallTime::now(gateway.clock()),
-        &gateway.recorder.receipts.ring,
-    )?;
+    let at = CallTime::now(gateway.clock());
+    gateway.reservations.prefill_complete(&id, at)?;
     Ok(reply::json(
         200,
         &ReservationState {
@@ -138,11 +133,9 @@ pub(super) fn free(
     rest: &str,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let id = id_in_path(rest)?;
-    gateway.reservations.free(
-        &id,
-        CallTime::now(gateway.clock()),
-        &gateway.recorder.receipts.ring,
-    )?;
+    gateway
+        .reservations
+        .free(&id, CallTime::now(gateway.clock()))?;
     Ok(reply::json(
         200,
         &ReservationState {
@@ -166,14 +159,24 @@ impl Gateway {
             let message = "request_id asks for a reservation: those are made on the data listener";
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("request_id"));
         }
-        let asking =
-            DryRunRequest::prepare(self, &body, &HeaderMap::new(), asked, self.clock().now())
-                .await?;
+        let source = RouteCall {
+            bytes: &body,
+            headers: &HeaderMap::new(),
+            received: self.clock().now(),
+        };
+        let asking = DryRunRequest::prepare(self, source, asked).await?;
         asking.dry_run(format!("req-{:016x}", self.edge.ids.next_number()).into())
     }
 }
 
-/// A receipt, and the reservation if there is one.
+/// A call as it came.
+#[derive(Clone, Copy)]
+struct RouteCall<'a> {
+    bytes: &'a Bytes,
+    headers: &'a HeaderMap,
+    received: Moment,
+}
+
 /// The request in a body of `/v1/route`, up to the decision.
 struct DryRunRequest<'a> {
     gateway: &'a Arc<Gateway>,
@@ -185,15 +188,36 @@ struct DryRunRequest<'a> {
     timing: RouterTiming,
 }
 
+/// Tokenizes the prompt. A reservation stands for a generation elsewhere, which waits for this
+/// answer; a dry run delays none.
+async fn tokenized(
+    stages: &GenerationStages,
+    call: RouteCall<'_>,
+    asked: &RouteBody<'_>,
+    model: &ModelView,
+) -> TokenizedPrompt {
+    let input = PromptInput {
+        dialect: asked.dialect,
+        bytes: call.bytes,
+        view: &asked.view,
+        deadline: call.received + stages.request_timeout(),
+    };
+    match asked.request_id {
+        Some(_) => stages.tokenization.run(&model.artefacts, input).await,
+        None => {
+            let stage = &stages.tokenization;
+            stage.run_low_priority(&model.artefacts, input).await
+        }
+    }
+}
+
 impl<'a> DryRunRequest<'a> {
-    /// Finds the model and its workers, and tokenizes the prompt. `bytes` is the body from which
-    /// `asked` was read.
+    /// Finds the model and its workers, and tokenizes the prompt. `asked` was read from the body of
+    /// `call`.
     async fn prepare(
         gateway: &'a Arc<Gateway>,
-        bytes: &Bytes,
-        headers: &HeaderMap,
+        call: RouteCall<'_>,
         asked: RouteBody<'a>,
-        received: Moment,
     ) -> Result<Self, ApiError> {
         let snapshot = gateway.fleet().snapshot();
         let model = models::find(&snapshot, &asked.view.model)?;
@@ -208,20 +232,8 @@ impl<'a> DryRunRequest<'a> {
             .iter()
             .filter_map(|name| decide::resolve_worker(&snapshot, name))
             .collect();
-        let accept = gateway.clock().now().ms_since(received) * 1e3;
-        // A reservation stands for a generation elsewhere, which waits for this answer; a dry run
-        // delays none.
-        let input = PromptInput {
-            dialect: asked.dialect,
-            bytes,
-            view: &asked.view,
-            deadline: received + gateway.generation.request_timeout(),
-        };
-        let stage = &gateway.generation.tokenization;
-        let prompt = match asked.request_id {
-            Some(_) => stage.run(&model.artefacts, input).await,
-            None => stage.run_low_priority(&model.artefacts, input).await,
-        };
+        let accept = gateway.clock().now().ms_since(call.received) * 1e3;
+        let prompt = tokenized(&gateway.generation, call, &asked, &model).await;
         let timing = RouterTiming {
             accept,
             render: prompt.render_us,
@@ -230,11 +242,11 @@ impl<'a> DryRunRequest<'a> {
         };
         let policies = gateway.decider().policies(&asked.overrides, &model);
         let sources = gateway.generation.affinity();
-        let cluster = sources.cluster(headers, &asked.view).await;
+        let cluster = sources.cluster(call.headers, &asked.view).await;
         let keys = AffinityInput {
             policies,
-            headers,
-            body: bytes,
+            headers: call.headers,
+            body: call.bytes,
             view: &asked.view,
         };
         let mut affinity = sources.keys(keys, cluster).await;
@@ -255,7 +267,7 @@ impl<'a> DryRunRequest<'a> {
         Ok(Self {
             gateway,
             body: asked,
-            received,
+            received: call.received,
             model,
             exclude,
             facts,
@@ -288,55 +300,45 @@ impl<'a> DryRunRequest<'a> {
     fn reserve(&self, id: &Arc<str>) -> Result<(Receipt, Reservation), ApiError> {
         let gateway = self.gateway;
         let at = CallTime::now(gateway.clock());
-        let receipt = gateway.reservations.reserve(
-            id,
-            self.most_blocks(),
-            at,
-            &gateway.recorder.receipts.ring,
-            || {
-                let PlacedAttempt {
-                    decision, lease, ..
-                } = match gateway
-                    .decider()
-                    .place(&self.model, &self.placement(), None)
-                {
-                    PlacementOutcome::Placed(placed) => *placed,
-                    PlacementOutcome::Refused(refusal) => {
-                        return Err(decide::refusal_error(&refusal));
-                    }
-                    // Without patience no request is queued.
-                    PlacementOutcome::Queued(_) => return Err(errors::no_worker()),
-                };
-                let worker = self
-                    .model
-                    .candidates
-                    .iter()
-                    .find(|candidate| candidate.target == lease.target());
-                let worker = &worker.ok_or_else(errors::no_worker)?.worker;
-                gateway
-                    .recorder
-                    .metrics
-                    .record_prompt_source(self.facts.prompt.source.as_str());
-                let took_us = decision.timing.lookup_us + decision.timing.decide_us;
-                gateway.recorder.metrics.record_decision(
-                    decision.policy.as_str(),
-                    decision.method.as_str(),
-                    took_us,
-                );
-                let receipt = self.receipt(decision, Arc::clone(id), false);
-                gateway.recorder.receipts.ring.push(receipt.clone());
-                Ok((
-                    OpenReservation::new(lease, worker, receipt.id, self.received, at),
-                    receipt,
-                ))
-            },
-        )?;
+        let place = || self.place(id, at);
+        let receipt = gateway
+            .reservations
+            .reserve(id, self.most_blocks(), at, place)?;
         let expires_at = net::rfc3339(gateway.clock().wall_at(at.now + gateway.reservations.ttl()));
         let reservation = Reservation {
             request_id: Arc::clone(id),
             expires_at,
         };
         Ok((receipt, reservation))
+    }
+
+    /// Decides, and publishes the receipt of the reservation.
+    fn place(&self, id: &Arc<str>, at: CallTime) -> Result<(OpenReservation, Receipt), ApiError> {
+        let gateway = self.gateway;
+        let placed = gateway
+            .decider()
+            .place(&self.model, &self.placement(), None);
+        let PlacedAttempt {
+            decision, lease, ..
+        } = match placed {
+            PlacementOutcome::Placed(placed) => *placed,
+            PlacementOutcome::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
+            // Without patience no request is queued.
+            PlacementOutcome::Queued(_) => return Err(errors::no_worker()),
+        };
+        let candidates = &self.model.candidates;
+        let worker = candidates
+            .iter()
+            .find(|candidate| candidate.target == lease.target());
+        let worker = &worker.ok_or_else(errors::no_worker)?.worker;
+        let metrics = &gateway.recorder.metrics;
+        metrics.record_prompt_source(self.facts.prompt.source.as_str());
+        let took_us = decision.timing.lookup_us + decision.timing.decide_us;
+        metrics.record_decision(decision.policy.as_str(), decision.method.as_str(), took_us);
+        let receipt = self.receipt(decision, Arc::clone(id), false);
+        gateway.recorder.receipts.ring.push(receipt.clone());
+        let reservation = OpenReservation::new(lease, worker, receipt.id, at);
+        Ok((reservation.received_at(self.received), receipt))
     }
 
     /// Returns the blocks of the prompt, an upper bound for every target.

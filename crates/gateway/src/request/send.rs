@@ -1,36 +1,63 @@
-//! One attempt of a placed request: in the worker's dialect, through one worker or two.
+//! The request that is sent, and one attempt of it: in the worker's dialect, through one worker or
+//! two.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use dialect::ApiError;
-use fleet::{EngineKind, WorkerView};
-use routing::PrefillLeg;
+use fleet::{EngineKind, ModelView, WorkerView};
+use kv_blocks::{Moment, Target};
+use resilience::OutcomeCounters;
+use routing::{PrefillLeg, QueueSettings};
 
 use super::{
     accept::AcceptedRequest,
-    decide::Decider,
+    decide::{Decider, PlacementRequest, RoutingFacts},
     dispatch::{AttemptFailure, AttemptTarget, CommittedReply, Dispatcher},
     engine_priority,
-    hedge::{HedgeOutcome, HedgedAttempt, Hedging},
-    placed_attempt::PlacedAttempt,
-    prefill::{self, LegsOutcome, PrefillContext, PrefillDecodeLegs},
+    hedge::HedgedAttempt,
+    prefill::{self, Handover, LegsOutcome, PrefillContext, PrefillDecodeLegs},
+    queue_wait::WaitRecord,
     record::RequestGuard,
     retry_state::RetryState,
-    routed_request::{PriorityField, RoutedRequest},
-    translate::{StreamTranslator, TranslationStage, UpstreamRequest},
+    translate::{
+        ReplyContext, ReplyTranslator, ReplyWorker, RequestTranslator, StreamTranslator,
+        TranslationStage, UpstreamRequest,
+    },
 };
-use crate::{errors, ids::IdGenerator, retry::Retries};
+use crate::{errors, ids::IdGenerator, lease::PlacedAttempt, retry::Retries};
+
+/// A generation with its prompt tokenized and its model known, ready to be placed and sent:
+/// everything that the stages after tokenization need.
+#[derive(Debug)]
+pub(super) struct RoutedRequest {
+    pub(super) call: AcceptedRequest,
+    pub(super) facts: RoutingFacts,
+    /// The model's view at the last decision.
+    pub(super) model: Arc<ModelView>,
+    pub(super) wait: WaitRecord,
+    pub(super) translator: RequestTranslator,
+    pub(super) reply_context: ReplyContext,
+    pub(super) priority: PriorityField,
+}
+
+/// Whether the router may set the engine priority in the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PriorityField {
+    Free,
+    /// The client sets it, or the body has no such member.
+    Taken,
+}
 
 /// The parts that send a request to workers.
 #[derive(Clone, Debug)]
 pub(crate) struct SendStage {
     pub(crate) dispatcher: Dispatcher,
-    pub(crate) hedging: Hedging,
+    /// Counts hedges by winner.
+    pub(crate) hedges: OutcomeCounters,
     pub(crate) prefill: Arc<PrefillContext>,
     pub(crate) translation: TranslationStage,
-    /// Whether vLLM workers get the queue's order as their engine priority.
-    pub(crate) engine_priority: bool,
+    pub(crate) queue: QueueSettings,
     pub(crate) ids: Arc<IdGenerator>,
 }
 
@@ -72,6 +99,76 @@ pub(super) struct Failure {
     pub(super) also_failed: Option<AttemptTarget>,
 }
 
+/// The result of an attempt, its worker, and the worker of a hedge if that failed too.
+#[derive(Debug)]
+pub(super) struct SendResult {
+    pub(super) result: Result<CommittedReply, AttemptFailure>,
+    pub(super) by: AttemptTarget,
+    pub(super) failed: Option<AttemptTarget>,
+}
+
+impl SendResult {
+    /// Only one attempt counts.
+    pub(super) fn of(result: Result<CommittedReply, AttemptFailure>, by: AttemptTarget) -> Self {
+        Self {
+            result,
+            by,
+            failed: None,
+        }
+    }
+
+    /// Both attempts ended; the other one failed.
+    pub(super) fn beside_failure(
+        result: Result<CommittedReply, AttemptFailure>,
+        by: AttemptTarget,
+        failed: AttemptTarget,
+    ) -> Self {
+        Self {
+            failed: Some(failed),
+            ..Self::of(result, by)
+        }
+    }
+}
+
+impl RoutedRequest {
+    /// Returns the end of the request's time limit.
+    pub(super) fn deadline(&self) -> Moment {
+        self.wait.deadline()
+    }
+
+    /// Returns the worker of a target; `None` if it is gone.
+    pub(super) fn target(&self, target: Target) -> Option<AttemptTarget> {
+        let candidates = &self.model.candidates;
+        let found = candidates
+            .iter()
+            .find(|candidate| candidate.target == target)?;
+        let worker = Arc::clone(&found.worker);
+        Some(AttemptTarget { worker, target })
+    }
+
+    /// Returns the next decision about the request. A retry has already waited, unless no worker
+    /// was left for it; a request without a prompt asks for no work worth waiting for.
+    pub(super) fn placement<'a>(&'a self, tries: &'a RetryState) -> PlacementRequest<'a> {
+        placement(&self.call, &self.facts, tries)
+    }
+}
+
+/// Returns the next decision about a request, as [`RoutedRequest::placement`] does.
+pub(super) fn placement<'a>(
+    call: &'a AcceptedRequest,
+    facts: &'a RoutingFacts,
+    tries: &'a RetryState,
+) -> PlacementRequest<'a> {
+    let is_new = tries.last.is_none() || tries.waits_for_anybody;
+    PlacementRequest {
+        overrides: &call.overrides,
+        facts,
+        failed: &tries.excluded,
+        same_body_as: None,
+        may_wait: is_new && !matches!(facts.handover, Handover::NoPrompt),
+    }
+}
+
 impl SendStage {
     /// Sends the request to the workers of `placed`.
     pub(super) async fn run(
@@ -81,26 +178,18 @@ impl SendStage {
         settle: &mut RequestGuard,
     ) -> AttemptOutcome {
         let request = attempt.request;
-        let PlacedAttempt {
-            decision,
-            lease,
-            prefill,
-            engine_priority,
-        } = placed;
-        let target = lease.target();
-        settle.record_placement(decision, lease, prefill.clone());
+        let (target, prefill) = (placed.lease.target(), placed.prefill);
+        settle.record_placement(placed.decision, placed.lease, prefill.clone());
         let Some(first) = request.target(target) else {
             return AttemptOutcome::Refused(errors::no_worker());
         };
-        let built = request
-            .translator
-            .upstream_request(
-                &self.translation,
-                &request.call,
-                &first.worker,
-                prefill.is_some(),
-                &request.reply_context,
-            )
+        let (translator, context) = (&request.translator, &request.reply_context);
+        let worker = ReplyWorker {
+            view: &first.worker,
+            gets_prompt: prefill.is_some(),
+        };
+        let built = translator
+            .upstream_request(&self.translation, &request.call, worker, context)
             .await;
         let UpstreamRequest {
             call,
@@ -118,32 +207,43 @@ impl SendStage {
         let legs = prefill.and_then(|leg| self.legs(request, &call, &first, &leg));
         let sent = match legs {
             Some(legs) => match prefill::send(&legs, settle).await {
-                LegsOutcome::Decode(result) => HedgeOutcome::of(*result, first.clone()),
+                LegsOutcome::Decode(result) => SendResult::of(*result, first),
                 LegsOutcome::PrefillFailed => return AttemptOutcome::PrefillFailed,
             },
             None => {
                 let prioritized = is_openai && self.sets_priority(request, &first.worker);
-                let body = with_priority(
-                    call.body.bytes(),
-                    prioritized.then_some(engine_priority),
-                    settle,
-                );
-                let hedged = HedgedAttempt {
-                    stage: self,
-                    decider: attempt.decider,
-                    retries: attempt.retries,
-                    call: &call,
-                    model: &request.model,
-                    placement: request.placement(attempt.tries),
-                    deadline: request.deadline(),
-                    may_repeat: !request.translator.keeps_state,
-                };
-                hedged.run(first, body, settle).await
+                let priority = prioritized.then_some(placed.engine_priority);
+                let body = with_priority(call.body.bytes(), priority, settle);
+                match self.hedge_after(request) {
+                    None => {
+                        let (dispatcher, deadline) = (&self.dispatcher, request.deadline());
+                        let attempt = dispatcher.attempt(&call, body, &first, deadline);
+                        let result = Box::pin(attempt).await;
+                        SendResult::of(result, first)
+                    }
+                    Some(after) => {
+                        let hedged = self.hedged(attempt, &call, after);
+                        hedged.run(first, body, settle).await
+                    }
+                }
             }
         };
-        let HedgeOutcome { result, by, failed } = sent;
+        self.translated_back(request, sent, back).await
+    }
+
+    /// Returns the outcome with the reply in the client's dialect.
+    async fn translated_back(
+        &self,
+        request: &RoutedRequest,
+        sent: SendResult,
+        back: ReplyTranslator,
+    ) -> AttemptOutcome {
+        let SendResult { result, by, failed } = sent;
         let result = match result {
-            Ok(reply) => back.reply(reply, self.time_left(request)).await,
+            Ok(reply) => {
+                let left = request.deadline().since(self.dispatcher.clock.now());
+                back.reply(reply, left).await
+            }
             Err(failure) => Err(back.failure(failure)),
         };
         match result {
@@ -157,6 +257,25 @@ impl SendStage {
                 by,
                 also_failed: failed,
             }),
+        }
+    }
+
+    fn hedged<'a>(
+        &'a self,
+        attempt: Attempt<'a>,
+        call: &'a AcceptedRequest,
+        after: Duration,
+    ) -> HedgedAttempt<'a> {
+        let request = attempt.request;
+        HedgedAttempt {
+            stage: self,
+            decider: attempt.decider,
+            retries: attempt.retries,
+            call,
+            model: &request.model,
+            placement: request.placement(attempt.tries),
+            deadline: request.deadline(),
+            after,
         }
     }
 
@@ -180,15 +299,18 @@ impl SendStage {
         })
     }
 
+    /// Returns the time without a first byte after which a hedge of the request starts; `None`:
+    /// only one worker may compute it.
+    fn hedge_after(&self, request: &RoutedRequest) -> Option<Duration> {
+        let may_repeat = !request.translator.keeps_state && request.facts.pin.is_none();
+        self.dispatcher.limits.hedge_after.filter(|_| may_repeat)
+    }
+
     /// Returns whether the router sets the engine priority for this worker.
     fn sets_priority(&self, request: &RoutedRequest, worker: &WorkerView) -> bool {
         request.priority == PriorityField::Free
-            && self.engine_priority
+            && self.queue.engine_priority
             && worker.engine == EngineKind::Vllm
-    }
-
-    fn time_left(&self, request: &RoutedRequest) -> Duration {
-        request.deadline().since(self.dispatcher.clock.now())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use config::{ConfigSource, Settings};
+use config::{ConfigSource, DisaggregationMode, Settings};
 use dialect::Dialect;
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, WorkerView};
 use http::{Method, Response};
@@ -22,7 +22,7 @@ use routing::{
         RequestOutcome,
     },
 };
-use tokenization::{TokenCacheSettings, WorkerClient};
+use tokenization::WorkerClient;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -31,22 +31,18 @@ use tokio::{
 use super::{
     decide::PlacementOutcome,
     delivery::DeliveryStage,
-    queue_wait::{WaitLimits, WaitRecord},
+    queue_wait::WaitRecord,
     receipt::RequestFacts,
     record::RequestGuard,
     reply_body::ReplyBody,
-    reply_headers::ReplyHeaders,
     retry_state::RetryState,
-    routed_request::{PriorityField, RoutedRequest},
+    send::{PriorityField, RoutedRequest},
     test_support,
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
 use crate::{
-    CountLimits, Gateway, GatewayParts, InboundKey, ListenerLimits, ModelListSettings, RetryRules,
+    Gateway, GatewayParts, InboundKey, ProcessLimits,
     lease::Lease,
-    model_names::ModelNames,
-    model_routing::ModelRouting,
-    request_settings::RequestSettings,
     retry::RetryPermit,
     routes::{self, RouteMatch},
 };
@@ -121,7 +117,7 @@ impl TestGateway {
         let cache = ResponseCache::start(&settings.response_cache, None, clock, &mut registry);
         let parity = ParityTracker::new(settings.parity);
         let parts = GatewayParts {
-            fleet: Arc::new(fleet(settings, index, &mut registry)),
+            fleet: Arc::new(fleet(settings.clone(), index, &mut registry)),
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::new(parking_lot::Mutex::new(parity)),
@@ -133,10 +129,9 @@ impl TestGateway {
             tokens: None,
             clock,
             keys: InboundKey::default(),
-            limits: limits(),
-            rules: rules(),
+            process: LIMITS,
         };
-        let mut gateway = Gateway::new(parts, &mut registry);
+        let mut gateway = Gateway::new(parts, &plain(settings), &mut registry);
         let upstream = Arc::<FakeUpstream>::default();
         gateway.generation.delivery.send.dispatcher.upstream =
             Arc::<FakeUpstream>::clone(&upstream);
@@ -178,7 +173,7 @@ impl TestGateway {
             fleet: Arc::clone(self.gateway.fleet()),
             upstream: Arc::<FakeUpstream>::clone(&self.upstream),
             clock: self.gateway.clock(),
-            connect_timeout: test_support::LIMITS.connect,
+            connect_timeout: test_support::LIMITS.connect_timeout,
         }
     }
 
@@ -384,72 +379,26 @@ fn fleet(settings: Settings, index: Arc<KvIndex>, registry: &mut Registry) -> Fl
 
 const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };
 
-fn limits() -> ListenerLimits {
-    ListenerLimits {
-        max_head_bytes: 64 * 1024,
-        max_body_bytes: 1024 * 1024,
-        max_held_bytes: 16 * 1024 * 1024,
-        memory_budget: None,
-        counts: CountLimits::default(),
-        max_headers: 100,
-        max_connections: 10,
-        keep_alive: Duration::from_secs(1),
-        head_timeout: Duration::from_secs(1),
-        body_timeout: Duration::from_secs(1),
-        client_stall: Duration::from_secs(1),
-        half_close: false,
-        log_requests: false,
-    }
-}
+const LIMITS: ProcessLimits = ProcessLimits {
+    memory_budget: None,
+    max_connections: 10,
+};
 
-fn rules() -> RequestSettings {
-    let limits = test_support::LIMITS;
-    RequestSettings {
-        timeout: limits.request,
-        connect_timeout: limits.connect,
-        stream_idle: limits.stream.idle,
-        stream_total: limits.stream.total,
-        strict_streams: limits.stream.strict,
-        retry: RetryRules {
-            sends: 3,
-            base_delay: Duration::from_millis(1),
-            max_delay: Duration::from_millis(1),
-            exponential: false,
-            jitter: false,
-            budget_ratio: 0.2,
-        },
-        scheme: SCHEME,
-        tokenize_budget: Duration::from_millis(2),
-        token_cache: TokenCacheSettings::default(),
-        busy_threshold: None,
-        engine_priority: false,
-        by_model: ModelRouting::default(),
-        reservation_ttl: Duration::from_secs(300),
-        max_prefix_bytes: 1024,
-        session_headers: Vec::new(),
-        disaggregation: super::Disaggregation::default(),
-        waiting: WaitLimits {
-            busy: None,
-            no_worker: Duration::ZERO,
-        },
-        clusters: None,
-        shared_prefixes: None,
-        names: ModelNames::default(),
-        hooks: Vec::new(),
-        headers: ReplyHeaders {
-            expose: true,
-            vllm_router: false,
-        },
-        rewriting: super::RewriteSettings::default(),
-        deduplication: None,
-        model_lists: ModelListSettings {
-            own_ttl: Duration::from_secs(300),
-            ttl: Duration::from_secs(60),
-            soft_ratio: 0.8,
-            empty_ttl: Duration::from_secs(5),
-            empty_max_ttl: Duration::from_secs(60),
-            background: None,
-        },
-        hedge_after: None,
-    }
+/// These settings without queue, split and coalescing, with short pauses, and without the headers
+/// that name sessions.
+fn plain(mut settings: Settings) -> Settings {
+    settings.server.max_head_bytes = 64 * 1024;
+    settings.server.max_body_bytes = 1024 * 1024;
+    settings.server.max_held_bytes = 16 * 1024 * 1024;
+    settings.request = test_support::LIMITS;
+    settings.retry.base_delay = Duration::from_millis(1);
+    settings.retry.max_delay = Duration::from_millis(1);
+    settings.retry.exponential_backoff = false;
+    settings.retry.jitter = false;
+    settings.queue.enabled = false;
+    settings.disaggregation.mode = DisaggregationMode::Off;
+    settings.cache.enable_deduplication = false;
+    settings.model_aggregation.background.enabled = false;
+    settings.routing.session.headers.clear();
+    settings
 }

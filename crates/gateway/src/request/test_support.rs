@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use config::RequestSection;
 use fleet::{
     CacheSource, EngineKind, EngineLoad, MessagesMode, ModelArtefacts, ModelCandidate, ModelView,
     RankView, WorkerState, WorkerView,
@@ -17,9 +18,7 @@ use tokenization::TokenizedPrompt;
 use super::{
     accept::AcceptedRequest,
     affinity::AffinityKeys,
-    attempt_limits::{AttemptLimits, StreamLimits},
-    body_budget::BodyBudget,
-    buffered_body::BufferedBody,
+    body_budget::{BodyBudget, BufferedBody},
     decide::RoutingFacts,
     dispatch::{AttemptTarget, Dispatcher},
     overrides::HeaderOverrides,
@@ -120,14 +119,15 @@ pub(crate) fn facts() -> RoutingFacts {
     }
 }
 
-pub(crate) const LIMITS: AttemptLimits = AttemptLimits {
-    request: Duration::from_secs(10),
-    connect: Duration::from_secs(1),
-    stream: StreamLimits {
-        idle: Duration::from_secs(5),
-        total: Duration::from_secs(60),
-        strict: false,
-    },
+pub(crate) const LIMITS: RequestSection = RequestSection {
+    timeout: Duration::from_secs(10),
+    max_retries: 2,
+    retry_delay: Duration::ZERO,
+    stream_idle_timeout: Duration::from_secs(5),
+    stream_max_duration: Duration::from_secs(60),
+    strict_stream_completion: false,
+    connect_timeout: Duration::from_secs(1),
+    hedge_after: None,
 };
 
 /// A dispatcher to scripted workers.

@@ -19,13 +19,14 @@ use super::{
     accept::AcceptedRequest,
     affinity::AffinityKeys,
     decide::{self, RoutingFacts},
+    generation::GenerationStages,
     prefill::Handover,
     queue_wait::WaitRecord,
     receipt::RequestFacts,
     record::RequestGuard,
     reply::{self, refused},
     reply_body::ReplyBody,
-    routed_request::{PriorityField, RoutedRequest},
+    send::{PriorityField, RoutedRequest},
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
 use crate::{Gateway, models};
@@ -42,9 +43,11 @@ pub(super) async fn tokenize(
     call: AcceptedRequest,
     settle: RequestGuard,
 ) -> Response<ReplyBody> {
-    let named =
-        |bytes: &[u8]| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
-    answered(gateway, call, settle, named, tokens).await
+    let route = TokenizeRoute {
+        model: |bytes| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned)),
+        work: tokens,
+    };
+    answered(gateway, call, settle, route).await
 }
 
 /// `POST /detokenize`.
@@ -53,9 +56,20 @@ pub(super) async fn detokenize(
     call: AcceptedRequest,
     settle: RequestGuard,
 ) -> Response<ReplyBody> {
-    let named =
-        |bytes: &[u8]| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
-    answered(gateway, call, settle, named, text).await
+    let route = TokenizeRoute {
+        model: |bytes| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned)),
+        work: text,
+    };
+    answered(gateway, call, settle, route).await
+}
+
+/// The work of one of the two routes on a request's body.
+#[derive(Clone, Copy)]
+struct TokenizeRoute {
+    /// Reads the model's name.
+    model: fn(&[u8]) -> Result<Option<String>, dialect::ViewError>,
+    /// Computes the reply.
+    work: fn(&[u8], &TokenizeSubject) -> Result<Vec<u8>, NoLocalAnswer>,
 }
 
 /// The tokenizer and its context for one request.
@@ -88,38 +102,9 @@ async fn answered(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
     mut settle: RequestGuard,
-    named: fn(&[u8]) -> Result<Option<String>, dialect::ViewError>,
-    work: fn(&[u8], &TokenizeSubject) -> Result<Vec<u8>, NoLocalAnswer>,
+    route: TokenizeRoute,
 ) -> Response<ReplyBody> {
-    let seats = gateway.generation.tokenization.low_priority_pool();
-    let asked = async {
-        let bytes = call.body.bytes().clone();
-        let cost = cost_of(bytes.len(), NAME_COST_PER_BYTE);
-        let named = seats.run(cost, move || named(&bytes)).await;
-        let named = named
-            .ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
-        let id = model_asked_for(gateway, named?)?;
-        let snapshot = gateway.fleet().snapshot();
-        let own = snapshot
-            .model(&id)
-            .and_then(|model| model.artefacts.prompt.clone());
-        let tokenizer = match own {
-            Some(tokenizer) => Some(tokenizer),
-            None => gateway
-                .fleet()
-                .configured_artefacts(&id)
-                .await
-                .and_then(|found| found.prompt.clone()),
-        };
-        // A tokenizer suffices for a model that no worker has ever listed.
-        let model = if tokenizer.is_some() {
-            snapshot.model(&id).cloned()
-        } else {
-            Some(models::find(&snapshot, &id)?)
-        };
-        Ok::<_, ApiError>((model, tokenizer))
-    };
-    let (model, tokenizer) = match asked.await {
+    let (model, tokenizer) = match model_and_tokenizer(gateway, &call, route).await {
         Ok(found) => found,
         Err(error) => return refused(settle, &error),
     };
@@ -136,10 +121,10 @@ async fn answered(
         };
         let bytes = call.body.bytes().clone();
         let limit = max_wait(gateway, call.received);
+        let seats = gateway.generation.tokenization.low_priority_pool();
+        let work = move || (route.work)(&bytes, &subject);
         match seats
-            .compute(&tokenizer, limit, gateway.clock(), move || {
-                work(&bytes, &subject)
-            })
+            .compute(&tokenizer, limit, gateway.clock(), work)
             .await
         {
             Ok(Ok(body)) => {
@@ -151,20 +136,51 @@ async fn answered(
             Err(reason) => why = Some(format!("the model's tokenizer is {}", reason.as_str())),
         }
     }
-    match (
-        model.filter(|model| why.is_none() || !model.candidates.is_empty()),
-        why,
-    ) {
-        (Some(model), _) => forward(gateway, call, model, ApiSupport::Openai, settle).await,
-        (None, why) => {
-            let why = why.unwrap_or_else(|| "the tokenizer gave up".to_owned());
-            let message = format!("{why}, and no worker of the model can be asked now: try again");
-            refused(
-                settle,
-                &ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1),
-            )
-        }
+    let model = model.filter(|model| why.is_none() || !model.candidates.is_empty());
+    if let Some(model) = model {
+        let stages = &gateway.generation;
+        return stages
+            .forward(call, model, ApiSupport::Openai, settle)
+            .await;
     }
+    let why = why.unwrap_or_else(|| "the tokenizer gave up".to_owned());
+    let message = format!("{why}, and no worker of the model can be asked now: try again");
+    let error = ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1);
+    refused(settle, &error)
+}
+
+/// Finds the model and its tokenizer. A tokenizer suffices for a model that no worker has ever
+/// listed.
+async fn model_and_tokenizer(
+    gateway: &Gateway,
+    call: &AcceptedRequest,
+    route: TokenizeRoute,
+) -> Result<(Option<Arc<ModelView>>, Option<Arc<PromptModel>>), ApiError> {
+    let bytes = call.body.bytes().clone();
+    let cost = cost_of(bytes.len(), NAME_COST_PER_BYTE);
+    let seats = gateway.generation.tokenization.low_priority_pool();
+    let named = seats.run(cost, move || (route.model)(&bytes)).await;
+    let named =
+        named.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
+    let id = model_asked_for(gateway, named?)?;
+    let snapshot = gateway.fleet().snapshot();
+    let own = snapshot
+        .model(&id)
+        .and_then(|model| model.artefacts.prompt.clone());
+    let tokenizer = match own {
+        Some(tokenizer) => Some(tokenizer),
+        None => gateway
+            .fleet()
+            .configured_artefacts(&id)
+            .await
+            .and_then(|found| found.prompt.clone()),
+    };
+    let model = if tokenizer.is_some() {
+        snapshot.model(&id).cloned()
+    } else {
+        Some(models::find(&snapshot, &id)?)
+    };
+    Ok((model, tokenizer))
 }
 
 /// Returns how long a client waits for a local answer.
@@ -185,61 +201,67 @@ fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>,
         })
 }
 
-/// Forwards the request to a worker: no prompt is computed there, so no load is counted and no
-/// cache content expected.
-pub(super) async fn forward(
-    gateway: &Arc<Gateway>,
-    call: AcceptedRequest,
-    model: Arc<ModelView>,
-    spoken: ApiSupport,
-    mut settle: RequestGuard,
-) -> Response<ReplyBody> {
-    let asked = call.overrides.worker.as_deref();
-    let pin = match decide::pin(&gateway.fleet().snapshot(), asked, "x-warmroute-worker") {
-        Ok(pin) => pin,
-        Err(error) => return refused(settle, &error),
-    };
-    let prompt = TokenizedPrompt::without_blocks(0);
-    let view = dialect::RequestView {
-        model: (&*model.id).into(),
-        ..dialect::RequestView::default()
-    };
-    settle.set_request_facts(RequestFacts::of(
-        &view,
-        &model,
-        call.overrides.priority,
-        &prompt,
-    ));
-    if let Err(error) = spoken.check(&model) {
-        return refused(settle, &error);
+impl GenerationStages {
+    /// Forwards the request to a worker: no prompt is computed there, so no load is counted and no
+    /// cache content expected.
+    pub(super) async fn forward(
+        &self,
+        call: AcceptedRequest,
+        model: Arc<ModelView>,
+        spoken: ApiSupport,
+        mut settle: RequestGuard,
+    ) -> Response<ReplyBody> {
+        let asked = call.overrides.worker.as_deref();
+        let pin = match decide::pin(
+            &self.delivery.queue.fleet.snapshot(),
+            asked,
+            "x-warmroute-worker",
+        ) {
+            Ok(pin) => pin,
+            Err(error) => return refused(settle, &error),
+        };
+        let prompt = TokenizedPrompt::without_blocks(0);
+        let view = dialect::RequestView {
+            model: (&*model.id).into(),
+            ..dialect::RequestView::default()
+        };
+        settle.set_request_facts(RequestFacts::of(
+            &view,
+            &model,
+            call.overrides.priority,
+            &prompt,
+        ));
+        if let Err(error) = spoken.check(&model) {
+            return refused(settle, &error);
+        }
+        let facts = RoutingFacts {
+            prompt,
+            affinity: AffinityKeys::default(),
+            salt: None,
+            expected_output_tokens: Some(0),
+            answer: ReplyMode::Whole,
+            pin,
+            handover: Handover::NoPrompt,
+            spoken,
+        };
+        let deadline = call.received + self.request_timeout();
+        let request = RoutedRequest {
+            facts,
+            // The request is too small to be queued for.
+            wait: WaitRecord::new(0, deadline),
+            // Forwarded as received, whatever it is.
+            translator: RequestTranslator::untranslated(Dialect::Embeddings, spoken),
+            reply_context: ReplyContext {
+                model: Arc::clone(&model.id),
+                prompt_tokens: 0,
+                include_usage: false,
+            },
+            priority: PriorityField::Taken,
+            call,
+            model,
+        };
+        Box::pin(self.delivery.run(request, settle)).await
     }
-    let facts = RoutingFacts {
-        prompt,
-        affinity: AffinityKeys::default(),
-        salt: None,
-        expected_output_tokens: Some(0),
-        answer: ReplyMode::Whole,
-        pin,
-        handover: Handover::NoPrompt,
-        spoken,
-    };
-    let deadline = call.received + gateway.generation.request_timeout();
-    let request = RoutedRequest {
-        facts,
-        // The request is too small to be queued for.
-        wait: WaitRecord::new(0, deadline),
-        // Forwarded as received, whatever it is.
-        translator: RequestTranslator::untranslated(Dialect::Embeddings, spoken),
-        reply_context: ReplyContext {
-            model: Arc::clone(&model.id),
-            prompt_tokens: 0,
-            include_usage: false,
-        },
-        priority: PriorityField::Taken,
-        call,
-        model,
-    };
-    Box::pin(gateway.generation.delivery.run(request, settle)).await
 }
 
 #[derive(Serialize)]

@@ -21,7 +21,7 @@ use fleet::{EngineKind, MessagesMode, ModelView, Snapshot, WorkerView};
 use http::uri::PathAndQuery;
 use kv_blocks::Moment;
 use net::Clock;
-use routing::Pin;
+use routing::{Pin, PrefixRoutingSection};
 use tokenization::{TokenizationStage, cost_of};
 
 pub(super) use self::reply::ReplyTranslator;
@@ -29,22 +29,13 @@ pub(crate) use self::stream::StreamTranslator;
 use super::accept::AcceptedRequest;
 use crate::response_affinity::ResponseAffinity;
 
-/// Optional changes of request bodies, beside those that a route needs.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RewriteSettings {
-    /// Whether system prompts of requests to Anthropic workers are marked as cacheable (contract
-    /// CK21).
-    pub cache_control: bool,
-    /// Whether the line that agents' clients change with every request is removed.
-    pub volatile_prefix: bool,
-}
-
 /// The parts that translate bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct TranslationStage {
     /// For long bodies, which would block a runtime thread.
     pub(crate) tokenization: Arc<TokenizationStage>,
-    pub(crate) settings: RewriteSettings,
+    /// Has the optional changes of request bodies, beside those that a route needs.
+    pub(crate) settings: PrefixRoutingSection,
     pub(crate) clock: Clock,
 }
 
@@ -168,7 +159,7 @@ impl RequestTranslator {
         dialect: Dialect,
         call: &mut AcceptedRequest,
     ) -> Result<Self, ApiError> {
-        let shortened = stage.settings.volatile_prefix
+        let shortened = stage.settings.strip_volatile_prefix
             && matches!(dialect, Dialect::Chat | Dialect::Messages)
             && stage.shorten(dialect, call).await;
         let translated = matches!(dialect, Dialect::Messages | Dialect::Chat);
@@ -182,52 +173,61 @@ impl RequestTranslator {
             ..Self::untranslated(dialect, spoken)
         };
         match dialect {
-            Dialect::Messages => {
-                let TranslatedRequest {
-                    body,
-                    untranslatable,
-                } = stage
-                    .beside(call, |body| dialect::messages_to_chat(&body))
-                    .await??;
-                let spoken = if untranslatable.is_some() {
-                    ApiSupport::Native
-                } else {
-                    spoken
-                };
-                Ok(Self {
-                    chat: Some(body.into()),
-                    untranslatable,
-                    spoken,
-                    ..own
-                })
-            }
-            Dialect::Responses => {
-                let read = |body: Bytes| {
-                    let ResponsesView {
-                        stored,
-                        previous,
-                        chat,
-                        fidelity,
-                    } = dialect::responses_view(&body)?;
-                    Ok::<_, dialect::ViewError>((
-                        stored,
-                        previous.map(|id| Box::from(&*id)),
-                        chat,
-                        fidelity,
-                    ))
-                };
-                let (stored, previous, chat, fidelity) = stage.beside(call, read).await??;
-                let keeps_state = stored || previous.is_some();
-                Ok(Self {
-                    chat: Some(chat.into()),
-                    fidelity,
-                    keeps_state,
-                    previous,
-                    ..own
-                })
-            }
+            Dialect::Messages => own.with_chat_of_message(stage, call).await,
+            Dialect::Responses => own.with_chat_of_response(stage, call).await,
             _ => Ok(own),
         }
+    }
+
+    /// Adds the chat that is equivalent to a message.
+    async fn with_chat_of_message(
+        self,
+        stage: &TranslationStage,
+        call: &AcceptedRequest,
+    ) -> Result<Self, ApiError> {
+        let TranslatedRequest {
+            body,
+            untranslatable,
+        } = stage
+            .beside(call, |body| dialect::messages_to_chat(&body))
+            .await??;
+        let spoken = if untranslatable.is_some() {
+            ApiSupport::Native
+        } else {
+            self.spoken
+        };
+        Ok(Self {
+            chat: Some(body.into()),
+            untranslatable,
+            spoken,
+            ..self
+        })
+    }
+
+    /// Adds the chat that stands for a request of the responses API in routing.
+    async fn with_chat_of_response(
+        self,
+        stage: &TranslationStage,
+        call: &AcceptedRequest,
+    ) -> Result<Self, ApiError> {
+        let read = |body: Bytes| {
+            let ResponsesView {
+                stored,
+                previous,
+                chat,
+                fidelity,
+            } = dialect::responses_view(&body)?;
+            let previous = previous.map(|id| Box::from(&*id));
+            Ok::<_, dialect::ViewError>((stored, previous, chat, fidelity))
+        };
+        let (stored, previous, chat, fidelity) = stage.beside(call, read).await??;
+        Ok(Self {
+            chat: Some(chat.into()),
+            fidelity,
+            keeps_state: stored || previous.is_some(),
+            previous,
+            ..self
+        })
     }
 
     /// Refuses a request whose API no worker of the model supports.
@@ -282,14 +282,12 @@ impl RequestTranslator {
         workers.worker(worker).map(|_| Pin { worker, rank: None })
     }
 
-    /// Builds the request for this worker. `handed_over`: another worker computes the prompt, which
-    /// only a chat can express.
+    /// Builds the request for this worker.
     pub(super) async fn upstream_request<'c>(
         &self,
         stage: &TranslationStage,
         call: &'c AcceptedRequest,
-        worker: &WorkerView,
-        handed_over: bool,
+        worker: ReplyWorker<'_>,
         asked: &ReplyContext,
     ) -> Result<UpstreamRequest<'c>, ApiError> {
         let mut rewrites = if self.shortened {
@@ -297,40 +295,18 @@ impl RequestTranslator {
         } else {
             Vec::new()
         };
-        let as_it_came = |rewrites| UpstreamRequest {
-            call: Cow::Borrowed(call),
-            back: ReplyTranslator::AsItCame,
-            rewrites,
-            is_openai: false,
-        };
-        if self.dialect == Dialect::Chat && worker.engine == EngineKind::Anthropic {
+        if self.dialect == Dialect::Chat && worker.view.engine == EngineKind::Anthropic {
             return self.as_message(stage, call, asked, rewrites).await;
         }
         let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
             let is_openai = matches!(self.dialect, Dialect::Chat | Dialect::Completions);
             return Ok(UpstreamRequest {
                 is_openai,
-                ..as_it_came(rewrites)
+                ..UpstreamRequest::as_received(call, rewrites)
             });
         };
-        if worker.messages == MessagesMode::Native && !handed_over {
-            let marks = stage.settings.cache_control;
-            let marked = if marks {
-                stage
-                    .beside(call, |body| dialect::with_cache_control(&body))
-                    .await?
-            } else {
-                None
-            };
-            if marked.is_none() && call.target.path() == MESSAGES {
-                return Ok(as_it_came(rewrites));
-            }
-            rewrites.extend(marked.iter().map(|_| "cache_control"));
-            let body = marked.map_or_else(|| call.body.bytes().clone(), Bytes::from);
-            return Ok(UpstreamRequest {
-                call: Cow::Owned(call.with_dialect(at(call, MESSAGES), body)),
-                ..as_it_came(rewrites)
-            });
+        if worker.view.messages == MessagesMode::Native && !worker.gets_prompt {
+            return native_message(stage, call, rewrites).await;
         }
         if let Some(why) = &self.untranslatable {
             return Err(ApiError::new(ErrorCode::InvalidRequest, why.clone()));
@@ -349,6 +325,30 @@ impl RequestTranslator {
     }
 }
 
+/// Builds a message for a worker with a messages API of its own.
+async fn native_message<'c>(
+    stage: &TranslationStage,
+    call: &'c AcceptedRequest,
+    mut rewrites: Vec<&'static str>,
+) -> Result<UpstreamRequest<'c>, ApiError> {
+    let marked = if stage.settings.anthropic_cache_control_injection {
+        stage
+            .beside(call, |body| dialect::with_cache_control(&body))
+            .await?
+    } else {
+        None
+    };
+    if marked.is_none() && call.target.path() == MESSAGES {
+        return Ok(UpstreamRequest::as_received(call, rewrites));
+    }
+    rewrites.extend(marked.iter().map(|_| "cache_control"));
+    let body = marked.map_or_else(|| call.body.bytes().clone(), Bytes::from);
+    Ok(UpstreamRequest {
+        call: Cow::Owned(call.with_dialect(at(call, MESSAGES), body)),
+        ..UpstreamRequest::as_received(call, rewrites)
+    })
+}
+
 impl RequestTranslator {
     /// Translates a chat for a worker that supports only messages.
     async fn as_message<'c>(
@@ -358,7 +358,7 @@ impl RequestTranslator {
         asked: &ReplyContext,
         mut rewrites: Vec<&'static str>,
     ) -> Result<UpstreamRequest<'c>, ApiError> {
-        let marks = stage.settings.cache_control;
+        let marks = stage.settings.anthropic_cache_control_injection;
         let say = move |body: Bytes| {
             let TranslatedRequest {
                 body,
@@ -407,6 +407,14 @@ pub(super) struct ReplyContext {
     pub(super) include_usage: bool,
 }
 
+/// The worker that generates the reply.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReplyWorker<'a> {
+    pub(super) view: &'a WorkerView,
+    /// Whether it gets the prompt's KV from another worker, which only a chat can express.
+    pub(super) gets_prompt: bool,
+}
+
 /// A request in a dialect that its worker supports.
 #[derive(Debug)]
 pub(super) struct UpstreamRequest<'c> {
@@ -417,6 +425,17 @@ pub(super) struct UpstreamRequest<'c> {
     /// Whether it is a chat or a completion: engines accept their priority member with these, and
     /// count their prompts as the router does.
     pub(super) is_openai: bool,
+}
+
+impl<'c> UpstreamRequest<'c> {
+    fn as_received(call: &'c AcceptedRequest, rewrites: Vec<&'static str>) -> Self {
+        Self {
+            call: Cow::Borrowed(call),
+            back: ReplyTranslator::AsItCame,
+            rewrites,
+            is_openai: false,
+        }
+    }
 }
 
 /// Returns the client's target with another path; the query stays.

@@ -17,17 +17,16 @@ const TTL: Duration = Duration::from_secs(300);
 
 struct ReservationsFixture {
     router: Arc<Router>,
-    ring: ReceiptRing,
     reservations: Reservations,
 }
 
 impl ReservationsFixture {
     fn new() -> Self {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
+        let ring = Arc::new(ReceiptRing::new(ReceiptRingLimits::default()));
         Self {
             router: Arc::new(Router::new(RoutingSettings::default(), index)),
-            ring: ReceiptRing::new(ReceiptRingLimits::default()),
-            reservations: Reservations::new(TTL),
+            reservations: Reservations::new(TTL, ring),
         }
     }
 
@@ -38,7 +37,7 @@ impl ReservationsFixture {
     fn hold_blocks(&self, id: &str, blocks: u64, now: Moment) -> Result<(), ErrorCode> {
         let place = || Ok((self.place(now), ()));
         self.reservations
-            .reserve(&id.into(), blocks, call(now), &self.ring, place)
+            .reserve(&id.into(), blocks, call(now), place)
             .map_err(|error| error.code)
     }
 
@@ -54,7 +53,7 @@ impl ReservationsFixture {
             plan.reservation,
             plan.decode.target,
         );
-        OpenReservation::new(lease, &worker(), DecisionId(1), now, call(now))
+        OpenReservation::new(lease, &worker(), DecisionId(1), call(now))
     }
 
     fn tick(&self, now: Moment, workers: &[WorkerView]) {
@@ -65,19 +64,18 @@ impl ReservationsFixture {
                 workers,
                 ..Snapshot::default()
             },
-            &self.ring,
         );
     }
 
     fn complete(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
         self.reservations
-            .prefill_complete(id, call(now), &self.ring)
+            .prefill_complete(id, call(now))
             .map_err(|error| error.code)
     }
 
     fn free(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
         self.reservations
-            .free(id, call(now), &self.ring)
+            .free(id, call(now))
             .map_err(|error| error.code)
     }
 }
@@ -238,13 +236,9 @@ fn a_worker_that_fails_its_checks_keeps_its_reservations() {
 fn reservations_are_bounded_and_a_failed_one_holds_nothing() {
     let desk = ReservationsFixture::new();
     let nowhere = || Err::<(OpenReservation, ()), _>(ApiError::new(ErrorCode::NoWorker, "nobody"));
-    let refused = desk.reservations.reserve(
-        &"r0".into(),
-        MOST_BLOCKS,
-        call(after(0)),
-        &desk.ring,
-        nowhere,
-    );
+    let refused = desk
+        .reservations
+        .reserve(&"r0".into(), MOST_BLOCKS, call(after(0)), nowhere);
     assert_eq!(
         refused.map_err(|error| error.code),
         Err(ErrorCode::NoWorker)
@@ -324,7 +318,7 @@ fn during_placement_the_id_is_taken_and_other_calls_do_not_wait() {
         Ok((desk.place(after(0)), ()))
     };
     desk.reservations
-        .reserve(&"r1".into(), 7, call(after(0)), &desk.ring, place)
+        .reserve(&"r1".into(), 7, call(after(0)), place)
         .expect("free");
     assert_eq!(desk.free("r1", after(1)), Ok(()));
     assert_eq!(desk.router.open_reservations(), 1);

@@ -10,7 +10,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use kv_blocks::WorkerId;
 
-use super::{ConnectionPools, connection::UpstreamConnection, fake::ScriptedBody};
+use super::{ConnectionPools, UpstreamConnection, fake::ScriptedBody};
 use crate::BodyBuffer;
 
 /// The rest of a worker's reply, with the connection that carries it. Dropping it closes the

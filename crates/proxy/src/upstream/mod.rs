@@ -5,7 +5,6 @@
 //! the rule.
 
 mod body;
-mod connection;
 mod fake;
 mod local_faults;
 mod pool;
@@ -16,9 +15,9 @@ mod tests;
 use std::{fmt, pin::Pin};
 
 pub use body::{BodyError, ReadError, UpstreamBody};
-use connection::UpstreamConnection;
 pub use fake::{FakeReply, FakeUpstream};
 pub use pool::ConnectionPools;
+use pool::UpstreamConnection;
 pub use send::{NotSent, OutgoingRequest, SendFailure, UpstreamReply, send_once};
 
 /// The result of one attempt, when it is known.

@@ -4,7 +4,7 @@ use settings::kinds::{float, int};
 
 settings::section! {
     /// Section `prefix_routing`.
-    #[derive(Clone, Debug, PartialEq)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct PrefixRoutingSection {
         /// Send requests with the same beginning to the same worker (policy `continuum`), unless
         /// `routing.policy` is set.

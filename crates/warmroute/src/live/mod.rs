@@ -27,7 +27,6 @@ use api::{HistoryEntry, ReloadOutcome};
 use config::{ConfigChanges, Problem, Settings};
 use fleet::{Fleet, FleetConfig};
 use gateway::CurrentGateway;
-use kv_blocks::HashScheme;
 use net::{Clock, Destinations, WorkerUrl};
 use parking_lot::Mutex;
 use prometheus_client::{
@@ -50,7 +49,6 @@ pub(crate) struct LiveParts {
     pub(crate) router: Arc<Router>,
     pub(crate) gateway: Arc<CurrentGateway>,
     pub(crate) cache: Arc<ResponseCache>,
-    pub(crate) scheme: HashScheme,
     pub(crate) clock: Clock,
 }
 
@@ -294,10 +292,8 @@ impl LiveConfig {
     fn put_in_force(&self, new: &Settings, why: &'static str) {
         self.parts.router.reconfigure(from_settings::routing(new));
         self.parts.cache.reconfigure(&new.response_cache);
-        self.parts.gateway.reconfigure(
-            from_settings::limits(new),
-            from_settings::rules(new, self.parts.scheme),
-        );
+        let process = from_settings::process_limits(new);
+        self.parts.gateway.reconfigure(new, process);
         logging::set_level(new.logging.level);
         let in_force = self.settings();
         for problem in new

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 use fleet::{EngineKind, WorkerView};
 use proxy::{FakeReply, SendFailure};
@@ -6,7 +6,7 @@ use routing::receipt::{OutcomeKind, Receipt};
 
 use super::*;
 use crate::request::{
-    routed_request::RoutedRequest,
+    send::RoutedRequest,
     test_gateway::{ClientReply, TestGateway, attempts, outcome_kind},
     test_support,
 };
@@ -16,7 +16,7 @@ const AFTER: Duration = Duration::from_secs(1);
 /// A gateway that hedges after a second.
 fn hedging() -> TestGateway {
     let mut test = TestGateway::new();
-    test.delivery_mut().send.hedging.after = Some(AFTER);
+    test.delivery_mut().send.dispatcher.limits.hedge_after = Some(AFTER);
     test
 }
 
@@ -127,7 +127,7 @@ async fn where_both_fail_a_third_worker_gets_the_request_and_neither_of_them_aga
 #[tokio::test(start_paused = true)]
 async fn a_failed_hedge_counts_among_the_sends_of_its_request() {
     let mut test = hedging();
-    test.delivery_mut().retries.rules.sends = 2;
+    test.delivery_mut().retries.rules.max_attempts = NonZeroU32::new(2).expect("two");
     for worker in [1, 2] {
         test.script(worker, after(2, lost()));
     }
@@ -199,7 +199,7 @@ async fn a_hedge_goes_only_to_a_worker_that_takes_the_same_body() {
 #[tokio::test(start_paused = true)]
 async fn a_hedge_gets_the_clients_body_without_the_engine_priority_of_the_first() {
     let mut test = hedging();
-    test.delivery_mut().send.engine_priority = true;
+    test.delivery_mut().send.queue.engine_priority = true;
     test.script(1, after(5, answer("1")));
     test.script(2, answer("2"));
     let (_, receipt) = test.deliver(test.chat(&[1, 2])).await;

@@ -14,6 +14,7 @@ mod sglang;
 #[cfg(test)]
 mod tests;
 
+use config::{Connector, DisaggregationSection};
 use dialect::{ApiError, ErrorCode, PromptPart, RequestView};
 use fleet::ModelView;
 use routing::{Policy, PrefillNote, PrefillSkip};
@@ -21,30 +22,6 @@ use routing::{Policy, PrefillNote, PrefillSkip};
 pub(crate) use self::legs::{LegsOutcome, PrefillDecodeLegs};
 pub(crate) use self::mooncake::EngineIds;
 use super::record::RequestGuard;
-
-/// Settings of the split between prefill and decode workers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Disaggregation {
-    /// The connector by which engines transfer a prompt's KV; `None`: requests are never split.
-    pub connector: Option<Connector>,
-    /// Tokens: a decode worker that lacks no more than this of a prompt computes it itself; 0: off.
-    pub uncached_token_threshold: u32,
-    /// The policy among prefill workers; `None` = the router's.
-    pub prefill_policy: Option<Policy>,
-    /// The policy among decode workers; `None` = the router's.
-    pub decode_policy: Option<Policy>,
-}
-
-/// The connectors: how engines transfer a prompt's KV.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connector {
-    /// vLLM's NIXL connector.
-    Nixl,
-    /// vLLM's Mooncake connector.
-    Mooncake,
-    /// SGLang.
-    Sglang,
-}
 
 /// Whether another worker may compute a request's prompt.
 #[derive(Clone, Debug)]
@@ -112,13 +89,13 @@ impl RequestPolicies {
 /// The shared state of disaggregation.
 #[derive(Debug)]
 pub(crate) struct PrefillContext {
-    rules: Disaggregation,
+    rules: DisaggregationSection,
     /// Names of Mooncake's engines.
     pub(super) engine_ids: EngineIds,
 }
 
 impl PrefillContext {
-    pub(crate) fn new(rules: Disaggregation) -> Self {
+    pub(crate) fn new(rules: DisaggregationSection) -> Self {
         Self {
             rules,
             engine_ids: EngineIds::default(),
@@ -127,16 +104,16 @@ impl PrefillContext {
 
     /// Returns the settings if requests of this model are split. Read from the snapshot for each
     /// request: a role may appear and vanish while the router runs.
-    pub(crate) fn split(&self, model: &ModelView) -> Option<&Disaggregation> {
-        (self.rules.connector.is_some() && model.split).then_some(&self.rules)
+    pub(crate) fn split(&self, model: &ModelView) -> Option<&DisaggregationSection> {
+        (self.rules.enabled() && model.split).then_some(&self.rules)
     }
 }
 
 /// Sends both legs through the configured connector.
 pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
     match legs.context.rules.connector {
-        Some(Connector::Mooncake) => mooncake::send(legs, settle).await,
-        Some(Connector::Sglang) => sglang::send(legs, settle).await,
-        Some(Connector::Nixl) | None => nixl::send(legs, settle).await,
+        Connector::Mooncake => mooncake::send(legs, settle).await,
+        Connector::Sglang => sglang::send(legs, settle).await,
+        Connector::Nixl => nixl::send(legs, settle).await,
     }
 }

@@ -171,7 +171,7 @@ async fn query(dispatcher: &Dispatcher, server: &Address) -> Result<Bytes, Box<A
     let host =
         HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().insert(header::HOST, host);
-    let answer = proxy::send_once(server, request, dispatcher.limits.connect)
+    let answer = proxy::send_once(server, request, dispatcher.limits.connect_timeout)
         .await
         .map_err(AttemptFailure::from_send_failure)?;
     let UpstreamReply { head, mut body } = answer;

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::*;
 use crate::request::{
-    routed_request::RoutedRequest,
+    send::RoutedRequest,
     test_gateway::{ClientReply, TestGateway, attempts, outcome_kind},
     test_support,
 };
@@ -27,9 +27,9 @@ const CLIENT: &str = r#"{"model":"m","messages":[]}"#;
 
 fn gateway(connector: Connector) -> TestGateway {
     let mut test = TestGateway::new();
-    let context = Arc::new(PrefillContext::new(Disaggregation {
-        connector: Some(connector),
-        ..Disaggregation::default()
+    let context = Arc::new(PrefillContext::new(DisaggregationSection {
+        connector,
+        ..DisaggregationSection::default()
     }));
     let delivery = test.delivery_mut();
     delivery.send.prefill = Arc::clone(&context);
@@ -156,7 +156,7 @@ async fn a_prefill_gets_half_of_the_requests_time() {
     let slow = ok(PREFILLED).after(Duration::from_secs(3600));
     let began = tokio::time::Instant::now();
     let (_, reply, receipt) = deliver(Connector::Nixl, slow, ok("{}")).await;
-    let half = test_support::LIMITS.request / 2;
+    let half = test_support::LIMITS.timeout / 2;
     assert!(began.elapsed().abs_diff(half) < Duration::from_millis(500));
     assert_eq!(reply.status, 200);
     assert_eq!(note(&receipt).skipped, Some(PrefillSkip::PrefillFailed));

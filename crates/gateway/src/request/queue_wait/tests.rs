@@ -7,7 +7,7 @@ use routing::{QueueSettings, RoutingSettings};
 use super::*;
 use crate::request::{
     retry_state::RetryState,
-    routed_request::{self, RoutedRequest},
+    send::{self, RoutedRequest},
     test_gateway::TestGateway,
     test_support,
 };
@@ -27,15 +27,16 @@ fn full(number: u32) -> WorkerView {
 fn busy(limit: Option<Duration>) -> TestGateway {
     let mut test = TestGateway::new();
     let queue = &mut test.delivery_mut().queue;
-    queue.decider.rules.busy_threshold = Some(0.9);
-    queue.limits.busy = limit;
+    Arc::make_mut(&mut queue.decider.rules.general).busy_threshold = Some(0.9);
+    queue.limits.enabled = limit.is_some();
+    queue.limits.wait = limit.unwrap_or_default();
     test
 }
 
 /// A gateway where requests wait this long for any worker.
 fn without_worker(limit: Duration) -> TestGateway {
     let mut test = TestGateway::new();
-    test.delivery_mut().queue.limits.no_worker = limit;
+    test.delivery_mut().queue.limits.engine_wait_timeout = limit;
     test
 }
 
@@ -56,7 +57,7 @@ async fn place_after(
         wait,
         ..
     } = request;
-    let placement = routed_request::placement(call, facts, tries);
+    let placement = send::placement(call, facts, tries);
     let placed = test.delivery().queue.place(model, &placement, wait).await;
     placed.map(|placed| placed.lease.target().worker)
 }

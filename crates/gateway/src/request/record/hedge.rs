@@ -5,8 +5,8 @@ use routing::receipt::AttemptResult;
 
 use super::{RequestGuard, attempts::OpenAttempt};
 use crate::{
-    lease::Lease,
-    request::{dispatch::AttemptFailure, engine_priority, placed_attempt::PlacedAttempt},
+    lease::{Lease, PlacedAttempt},
+    request::{dispatch::AttemptFailure, engine_priority},
 };
 
 /// A hedge under way, beside the current attempt.

@@ -2,23 +2,16 @@
 
 use dialect::Usage;
 use parity::Basis;
-use routing::{CacheSource, PrefillLeg, PrefillNote, PrefillSkip, receipt::AttemptClass};
+use routing::{CacheSource, PrefillLeg, PrefillSkip, receipt::AttemptClass};
 
 use super::RequestGuard;
-use crate::request::selection::Selection;
-use crate::request::{dispatch::AttemptFailure, prefill::Handover};
+use crate::request::{dispatch::AttemptFailure, prefill::Handover, receipt::Selection};
 
 impl RequestGuard {
-    /// Records a prefill leg, if any: the decode worker gets nothing before its own leg is sent.
-    pub(super) fn begin_prefill(&mut self, leg: Option<PrefillLeg>) {
-        let now = self.recorder.clock.now();
-        self.attempt.leg = leg.map(|leg| (leg, now));
-        if let Some(lease) = self
-            .attempt
-            .lease
-            .as_mut()
-            .filter(|_| self.attempt.leg.is_some())
-        {
+    /// Records a prefill leg: the decode worker gets nothing before its own leg is sent.
+    pub(super) fn begin_prefill(&mut self, leg: PrefillLeg) {
+        self.attempt.leg = Some((leg, self.recorder.clock.now()));
+        if let Some(lease) = &mut self.attempt.lease {
             lease.mark_unsent();
         }
     }
@@ -112,37 +105,5 @@ impl RequestGuard {
     /// Returns the handover for the decision after a failed prefill.
     pub(crate) fn without_prefill(&self) -> Handover {
         Handover::Not(self.attempt.prefill.clone().unwrap_or_default())
-    }
-
-    /// Records changed members of the client's body, for the reply's head and the receipt.
-    pub(crate) fn record_rewrite(&mut self, rewrites: Vec<&'static str>) {
-        self.draft.rewrites.extend(rewrites);
-    }
-
-    pub(crate) fn rewrites(&self) -> &[&'static str] {
-        &self.draft.rewrites
-    }
-
-    /// Returns whether the prompt's KV came from another worker.
-    pub(super) fn has_remote_prefill(&self) -> bool {
-        self.attempt
-            .prefill
-            .as_ref()
-            .is_some_and(|note: &PrefillNote| note.skipped.is_none())
-    }
-
-    /// Returns the reply's usage, limited to the worker's own cache.
-    pub(super) fn own_usage(&self) -> Option<Usage> {
-        let handed_over = self.has_remote_prefill();
-        self.reply.usage.map(|usage| {
-            if handed_over {
-                Usage {
-                    cached_tokens: None,
-                    ..usage
-                }
-            } else {
-                usage
-            }
-        })
     }
 }

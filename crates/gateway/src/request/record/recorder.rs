@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicU64};
 
+use config::{CompatSection, LoggingSection};
 use fleet::Fleet;
 use net::Clock;
 use proxy::ConnectionPools;
@@ -12,8 +13,7 @@ use routing::{
 
 use crate::{
     cooldowns::Cooldowns, decision_log::DecisionLog, metrics::Metrics,
-    parity_monitor::ParityMonitor, request::reply_headers::ReplyHeaders,
-    response_affinity::ResponseAffinity,
+    parity_monitor::ParityMonitor, response_affinity::ResponseAffinity,
 };
 
 /// The destinations of a request's facts.
@@ -26,7 +26,9 @@ pub(crate) struct Recorder {
     pub(crate) response_affinity: Arc<ResponseAffinity>,
     /// Requests whose guard is open.
     pub(crate) running: Arc<AtomicU64>,
-    pub(crate) settings: RecordSettings,
+    /// Headers that describe the routing in replies.
+    pub(crate) compat: Arc<CompatSection>,
+    pub(crate) logging: LoggingSection,
     pub(crate) clock: Clock,
 }
 
@@ -45,13 +47,4 @@ pub(crate) struct WorkerReports {
     pub(crate) pools: ConnectionPools,
     pub(crate) cooldowns: Arc<Cooldowns>,
     pub(crate) router: Arc<Router>,
-}
-
-/// Settings that a reload replaces.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordSettings {
-    /// Headers that describe the routing in replies.
-    pub(crate) headers: ReplyHeaders,
-    /// Whether each request logs one line.
-    pub(crate) log_requests: bool,
 }

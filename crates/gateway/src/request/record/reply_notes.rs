@@ -1,10 +1,14 @@
-//! Facts that the reply reports about itself.
+//! The guard's part of a reply: the facts that the reply reports about itself, and those that its
+//! head and coalesced requests read from the guard.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use dialect::StreamChunk;
+use config::CompatSection;
+use dialect::{StreamChunk, Usage};
+use routing::{Method, Policy, PrefillNote, receipt::RouterAnswer};
 
 use super::{PrefixExpectation, RequestGuard};
+use crate::request::receipt::RoutingNotes;
 
 /// State that a request leaves at its engine beside the KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,5 +55,73 @@ impl RequestGuard {
             self.reply.finish_reason = Some(Arc::from(&**reason));
         }
         self.reply.in_band_error |= chunk.error.is_some();
+    }
+
+    /// Records changed members of the client's body, for the reply's head and the receipt.
+    pub(crate) fn record_rewrite(&mut self, rewrites: Vec<&'static str>) {
+        self.draft.rewrites.extend(rewrites);
+    }
+
+    pub(crate) fn rewrites(&self) -> &[&'static str] {
+        &self.draft.rewrites
+    }
+
+    /// Returns whether the prompt's KV came from another worker.
+    pub(super) fn has_remote_prefill(&self) -> bool {
+        self.attempt
+            .prefill
+            .as_ref()
+            .is_some_and(|note: &PrefillNote| note.skipped.is_none())
+    }
+
+    /// Returns the reply's usage, limited to the worker's own cache.
+    pub(super) fn own_usage(&self) -> Option<Usage> {
+        let handed_over = self.has_remote_prefill();
+        self.reply.usage.map(|usage| {
+            if handed_over {
+                Usage {
+                    cached_tokens: None,
+                    ..usage
+                }
+            } else {
+                usage
+            }
+        })
+    }
+
+    /// Sets the cell for the outcome: followers read from it whether the reply may answer more
+    /// requests.
+    pub(crate) fn share_outcome(&mut self, good: Arc<OnceLock<bool>>) {
+        self.outcome = Some(good);
+    }
+
+    /// Returns the cell that the end sets: whether the reply was whole and correct.
+    pub(crate) fn shared_outcome(&mut self) -> Arc<OnceLock<bool>> {
+        Arc::clone(self.outcome.get_or_insert_default())
+    }
+
+    /// Records that another request's reply answers this one; the receipt shows that no worker was
+    /// chosen.
+    pub(crate) fn record_shared_reply(&mut self, method: Method, policy: Policy, status: u16) {
+        self.recorder
+            .metrics
+            .record_method(policy.as_str(), method.as_str());
+        self.reply.status = Some(status);
+        self.draft.verdict = Some(RouterAnswer::Answered(method, policy));
+        self.publish(None);
+    }
+
+    /// Returns the notes for reply headers.
+    pub(crate) fn notes(&mut self) -> &mut RoutingNotes {
+        &mut self.draft.notes
+    }
+
+    pub(crate) fn told_of(&self) -> &RoutingNotes {
+        &self.draft.notes
+    }
+
+    /// Returns the settings of the reply's routing headers.
+    pub(crate) fn reply_headers(&self) -> &CompatSection {
+        &self.recorder.compat
     }
 }

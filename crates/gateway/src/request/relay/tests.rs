@@ -7,7 +7,7 @@ use routing::receipt::{OutcomeKind, Receipt};
 
 use super::*;
 use crate::request::{
-    routed_request::RoutedRequest,
+    send::RoutedRequest,
     test_gateway::{ClientReply, ReplyEnding, TestGateway, attempts, outcome, outcome_kind},
     test_support,
     translate::RequestTranslator,
@@ -29,9 +29,9 @@ async fn relay(test: &TestGateway, reply: FakeReply) -> (ClientReply, Arc<Receip
     test.deliver(test.chat(&[1])).await
 }
 
-fn with_limits(limits: StreamLimits) -> TestGateway {
+fn with_limits(limits: RequestSection) -> TestGateway {
     let mut test = TestGateway::new();
-    test.delivery_mut().send.dispatcher.limits.stream = limits;
+    test.delivery_mut().send.dispatcher.limits = limits;
     test
 }
 
@@ -175,9 +175,9 @@ async fn a_stream_without_its_end_marker_is_relayed_and_counted() {
 
 #[tokio::test]
 async fn where_streams_are_strict_one_without_its_end_marker_is_cut() {
-    let strict = StreamLimits {
-        strict: true,
-        ..test_support::LIMITS.stream
+    let strict = RequestSection {
+        strict_stream_completion: true,
+        ..test_support::LIMITS
     };
     let test = with_limits(strict);
     let (reply, receipt) = relay(&test, events(&[Ok(FIRST), Ok(SECOND)])).await;
@@ -189,9 +189,9 @@ async fn where_streams_are_strict_one_without_its_end_marker_is_cut() {
 
 #[tokio::test]
 async fn a_worker_that_stalls_is_cut_off_and_blamed() {
-    let test = with_limits(StreamLimits {
-        idle: Duration::from_millis(30),
-        ..test_support::LIMITS.stream
+    let test = with_limits(RequestSection {
+        stream_idle_timeout: Duration::from_millis(30),
+        ..test_support::LIMITS
     });
     let (reply, receipt) = relay(&test, events(&[Ok(FIRST)]).unended()).await;
     assert_cut(&reply, FIRST, "stream_idle_timeout");
@@ -203,9 +203,9 @@ async fn a_worker_that_stalls_is_cut_off_and_blamed() {
 
 #[tokio::test]
 async fn a_pause_shorter_than_the_limit_is_no_stall() {
-    let test = with_limits(StreamLimits {
-        idle: Duration::from_secs(20),
-        ..test_support::LIMITS.stream
+    let test = with_limits(RequestSection {
+        stream_idle_timeout: Duration::from_secs(20),
+        ..test_support::LIMITS
     });
     let reply = events(&[Ok(FIRST), Ok(SECOND), Ok(DONE)]).paced(Duration::from_millis(20));
     assert_eq!(relay(&test, reply).await.0.ending, ReplyEnding::Clean);
@@ -213,9 +213,9 @@ async fn a_pause_shorter_than_the_limit_is_no_stall() {
 
 #[tokio::test]
 async fn a_reply_that_runs_too_long_is_cut_without_blame() {
-    let test = with_limits(StreamLimits {
-        total: Duration::from_millis(60),
-        ..test_support::LIMITS.stream
+    let test = with_limits(RequestSection {
+        stream_max_duration: Duration::from_millis(60),
+        ..test_support::LIMITS
     });
     let busy: Vec<_> = std::iter::repeat_n(Ok(FIRST), 1000).collect();
     let reply = events(&busy).paced(Duration::from_millis(5));

@@ -131,7 +131,10 @@ async fn a_guard_that_a_panic_drops_is_an_error_of_the_router() {
     ));
     let metrics = &test.gateway.recorder.metrics;
     let response = panicked(metrics, ErrorShape::Openai, "r1");
-    assert_eq!((response.status().as_u16(), metrics.panics.get()), (500, 1));
+    assert_eq!(
+        (response.status().as_u16(), metrics.requests.panics.get()),
+        (500, 1)
+    );
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl CacheRequest {
         let store = of_cache(&call.headers);
         // A response stored at an engine is for one client to continue.
         let may_be_shared = dialect != Dialect::Responses
-            && cache.settings.coalesces
+            && cache.settings.enable_deduplication
             && store == StoreDirective::Usual;
         let needed = if is_kept && settings.enabled {
             store != StoreDirective::Nothing
@@ -160,7 +160,7 @@ impl CacheRequest {
     ) -> Option<coalesce::FlightKey> {
         let said = self.body.as_ref()?;
         let by_itself = self.own_way || self.fresh || self.dialect == Dialect::Responses;
-        let asks = cache.settings.coalesces && said.asks_repeatable;
+        let asks = cache.settings.enable_deduplication && said.asks_repeatable;
         let same = said.same.filter(|_| !by_itself && (asks || kept))?;
         Some((same.key, same.form, cache.store.generation()))
     }

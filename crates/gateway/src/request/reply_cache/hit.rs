@@ -81,12 +81,9 @@ async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
 /// Answers with the cached reply.
 pub(super) fn into_reply(
     cache: &ReplyCache,
-    call: &AcceptedRequest,
-    asked: &CacheRequest,
     mut settle: RequestGuard,
     found: HitReply,
 ) -> Response<ReplyBody> {
-    about(call, asked, &mut settle);
     let method = if found.similarity.is_some() {
         Method::SemanticHit
     } else {
@@ -125,19 +122,17 @@ pub(super) fn into_reply(
 /// Answers with another request's reply, running or just finished.
 pub(super) fn into_follower_reply(
     cache: &ReplyCache,
-    call: &AcceptedRequest,
-    asked: &CacheRequest,
     mut settle: RequestGuard,
     (status, mut head, body): (StatusCode, HeaderMap, Box<SharedBody>),
 ) -> Response<ReplyBody> {
-    about(call, asked, &mut settle);
     settle.record_shared_reply(Method::Dedup, cache.router.policy(None), status.as_u16());
     CacheStatus::hit(CacheReason::Joined).add_headers(&mut head, settle.reply_headers());
     under_own_name(&mut head, &settle, Method::Dedup);
     reply::with_head((status, head), ReplyBody::live(body.settling(settle)))
 }
 
-fn about(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard) {
+/// Records what the receipt says about a request that no worker answers.
+pub(super) fn set_facts(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard) {
     if let Some(said) = &asked.body {
         settle.set_request_facts(RequestFacts {
             model: Arc::clone(&said.model),
@@ -163,13 +158,13 @@ fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
         settle.request_id(),
     );
     let shown = settle.reply_headers();
-    if shown.expose {
+    if shown.expose_routing_headers {
         insert(
             head,
             HeaderName::from_static("x-warmroute-decision"),
             &settle.id().to_string(),
         );
-        if shown.vllm_router {
+        if shown.vllm_router_headers() {
             let method = if method == Method::SemanticHit {
                 "semantic-hit"
             } else {
@@ -183,13 +178,13 @@ fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
 /// Adds the similarity to the head.
 fn near(head: &mut HeaderMap, settle: &RequestGuard, similarity: f64) {
     let (shown, similarity) = (settle.reply_headers(), format!("{similarity:.4}"));
-    if shown.expose {
+    if shown.expose_routing_headers {
         insert(
             head,
             HeaderName::from_static("x-warmroute-cache-similarity"),
             &similarity,
         );
-        if shown.vllm_router {
+        if shown.vllm_router_headers() {
             insert(
                 head,
                 HeaderName::from_static("x-vllm-router-cache-similarity"),

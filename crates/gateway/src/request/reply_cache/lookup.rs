@@ -21,20 +21,14 @@ pub(super) enum CacheOutcome {
 }
 
 impl ReplyCache {
-    /// Looks up a reply, within the cache's own time budget.
+    /// Looks up a reply to a cacheable request, within the cache's own time budget.
     pub(super) async fn look_up(
         &self,
         call: &AcceptedRequest,
         asked: &CacheRequest,
     ) -> CacheOutcome {
-        let Some(standing) = asked.cacheability else {
-            return CacheOutcome::Miss(None, None);
-        };
         let cache = &self.store;
         let bypass = |reason, fill| CacheOutcome::Miss(Some(CacheStatus::bypass(reason)), fill);
-        if let Err(reason) = standing {
-            return bypass(reason, None);
-        }
         let Some((said, same)) = asked
             .body
             .as_ref()

@@ -19,19 +19,17 @@ mod tests;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
+use config::CompatSection;
 use dialect::Dialect;
 use futures_util::FutureExt;
 use http::{Response, header};
 use response_cache::{CacheResult as Counted, ResponseCache};
 
-pub(crate) use self::parts::{ReplyCache, ReplyCacheSettings};
+pub(crate) use self::parts::ReplyCache;
 use self::{
     cacheability::CacheRequest, fill::ReplyFill, lookup::CacheOutcome, status::CacheStatus,
 };
-use super::{
-    accept::AcceptedRequest, record::RequestGuard, reply, reply_body::ReplyBody,
-    reply_headers::ReplyHeaders,
-};
+use super::{accept::AcceptedRequest, record::RequestGuard, reply, reply_body::ReplyBody};
 use crate::{
     coalesce::{FinishedReplyUse, FlightRole, FollowerReply},
     routes::ErrorShape,
@@ -52,12 +50,17 @@ impl ReplyCache {
     {
         let began = self.clock.now();
         let request = CacheRequest::of(self, &call, dialect).await;
-        let looked = self.look_up(&call, &request).await;
+        let looked = match request.cacheability {
+            None => CacheOutcome::Miss(None, None),
+            Some(Err(reason)) => CacheOutcome::Miss(Some(CacheStatus::bypass(reason)), None),
+            Some(Ok(())) => self.look_up(&call, &request).await,
+        };
         settle.timing().cache = self.clock.now().ms_since(began) * 1e3;
         let (status, fill) = match looked {
             CacheOutcome::Hit(found) => {
                 self.store.record_result(Counted::Hit);
-                return hit::into_reply(self, &call, &request, settle, found);
+                hit::set_facts(&call, &request, &mut settle);
+                return hit::into_reply(self, settle, found);
             }
             CacheOutcome::Miss(status, fill) => (status, fill),
         };
@@ -71,7 +74,7 @@ impl ReplyCache {
             .map(|key| self.coalescer.join_flight(key, afterwards));
         let own = UpstreamGeneration {
             store: Arc::clone(&self.store),
-            headers: self.settings.headers,
+            compat: Arc::clone(&self.compat),
             status,
             fill,
             send,
@@ -87,7 +90,8 @@ impl ReplyCache {
                     if own.status.is_some() {
                         self.store.record_result(Counted::Hit);
                     }
-                    hit::into_follower_reply(self, &call, &request, settle, (status, head, body))
+                    hit::set_facts(&call, &request, &mut settle);
+                    hit::into_follower_reply(self, settle, (status, head, body))
                 }
                 FollowerReply::Nothing => own.run(call, settle).await,
             },
@@ -120,7 +124,7 @@ impl ReplyCache {
 /// A generation that a worker answers, by `send`.
 struct UpstreamGeneration<S> {
     store: Arc<ResponseCache>,
-    headers: ReplyHeaders,
+    compat: Arc<CompatSection>,
     status: Option<CacheStatus>,
     fill: Option<ReplyFill>,
     send: S,
@@ -137,14 +141,14 @@ where
         }
         let Some(fill) = self.fill else {
             let response = (self.send)(call, settle).await;
-            return status::with_status(self.status, self.headers, response);
+            return status::with_status(self.status, &self.compat, response);
         };
         // The router reads a reply that it caches.
         call.headers.remove(header::ACCEPT_ENCODING);
         let good = settle.shared_outcome();
         let response = (self.send)(call, settle).await;
         fill.watch(
-            status::with_status(self.status, self.headers, response),
+            status::with_status(self.status, &self.compat, response),
             good,
         )
     }

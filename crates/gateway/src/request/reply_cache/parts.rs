@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use config::{CacheSection, CompatSection};
 use net::Clock;
 use response_cache::ResponseCache;
 use routing::Router;
 
 use crate::{
     cache_filler::CacheFiller, coalesce::Coalescer, embedder::Embedder, memory::MemoryPressure,
-    metrics::Metrics, request::reply_headers::ReplyHeaders,
+    metrics::Metrics,
 };
 
 /// The caches of replies, and what a lookup needs.
@@ -23,15 +24,9 @@ pub(crate) struct ReplyCache {
     pub(crate) metrics: Arc<Metrics>,
     /// Names the policy in receipts.
     pub(crate) router: Arc<Router>,
-    pub(crate) settings: ReplyCacheSettings,
-    pub(crate) clock: Clock,
-}
-
-/// Settings that a reload replaces.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplyCacheSettings {
-    /// Whether equal requests at the same time are sent once, whether or not they are cached.
-    pub(crate) coalesces: bool,
+    /// Has the coalescing of equal requests, whether or not their replies are cached.
+    pub(crate) settings: CacheSection,
     /// Headers that describe the routing in replies.
-    pub(crate) headers: ReplyHeaders,
+    pub(crate) compat: Arc<CompatSection>,
+    pub(crate) clock: Clock,
 }

@@ -1,9 +1,10 @@
 //! Reply headers about the response cache: `X-Cache` and its reason.
 
+use config::CompatSection;
 use http::{HeaderMap, HeaderValue, Response};
 use response_cache::CacheResult;
 
-use crate::request::{reply_body::ReplyBody, reply_headers::ReplyHeaders};
+use crate::request::reply_body::ReplyBody;
 
 /// Why a reply is from the cache or not (`x-warmroute-cache-reason`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,14 +85,14 @@ impl CacheStatus {
     }
 
     /// Adds `X-Cache`, and the reason where routing headers are enabled.
-    pub(super) fn add_headers(self, fields: &mut HeaderMap, shown: ReplyHeaders) {
+    pub(super) fn add_headers(self, fields: &mut HeaderMap, shown: &CompatSection) {
         fields.insert("x-cache", HeaderValue::from_static(self.word));
-        if shown.expose {
+        if shown.expose_routing_headers {
             fields.insert(
                 "x-warmroute-cache-reason",
                 HeaderValue::from_static(self.reason.as_str()),
             );
-            if shown.vllm_router {
+            if shown.vllm_router_headers() {
                 fields.insert(
                     "x-vllm-router-cache-status",
                     HeaderValue::from_static(self.word),
@@ -104,7 +105,7 @@ impl CacheStatus {
 /// Adds the status to the reply of a cacheable route.
 pub(super) fn with_status(
     status: Option<CacheStatus>,
-    shown: ReplyHeaders,
+    shown: &CompatSection,
     mut response: Response<ReplyBody>,
 ) -> Response<ReplyBody> {
     if let Some(status) = status {

@@ -404,7 +404,7 @@ async fn the_router_reads_a_reply_that_it_stores_or_shares_so_no_encoding_is_ask
 /// A gateway where equal repeatable requests share one reply.
 fn coalescing() -> TestGateway {
     let mut test = TestGateway::new();
-    test.gateway.reply_cache.settings.coalesces = true;
+    test.gateway.reply_cache.settings.enable_deduplication = true;
     test
 }
 

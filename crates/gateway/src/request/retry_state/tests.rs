@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use net::LocalFault;
 use proxy::{FakeReply, NotSent, SendFailure};
@@ -56,7 +56,7 @@ async fn asked(
 
 async fn asked_at(
     test: &TestGateway,
-    request: crate::request::routed_request::RoutedRequest,
+    request: crate::request::send::RoutedRequest,
     workers: &[u32],
     replies: Vec<(u32, FakeReply)>,
 ) -> (Vec<u32>, u16) {
@@ -113,12 +113,12 @@ async fn a_permit_is_returned_when_its_retry_has_ended() {
 
 #[tokio::test]
 async fn a_request_is_sent_at_most_as_often_as_configured() {
-    for (sends, count) in [(1, 1), (2, 2), (3, 3)] {
+    for sends in [1, 2, 3] {
         let mut test = TestGateway::new();
-        test.delivery_mut().retries.rules.sends = sends;
+        test.delivery_mut().retries.rules.max_attempts = NonZeroU32::new(sends).expect("not zero");
         let replies = (1..=4).map(|worker| (worker, lost())).collect();
         let (asked, status) = asked(&test, &[1, 2, 3, 4], replies).await;
-        assert_eq!((asked.len(), status), (count, 502));
+        assert_eq!((asked.len(), status), (sends as usize, 502));
     }
 }
 
@@ -167,7 +167,7 @@ async fn each_repetition_at_a_worker_waits_longer() {
     let mut test = TestGateway::new();
     let rules = &mut test.delivery_mut().retries.rules;
     (rules.base_delay, rules.max_delay) = (Duration::from_secs(1), Duration::from_secs(9));
-    rules.exponential = true;
+    rules.exponential_backoff = true;
     let began = tokio::time::Instant::now();
     let found = asked(&test, &[1], vec![(1, lost()), (1, lost())]).await;
     assert_eq!(found, (vec![1, 1, 1], 200));
@@ -298,7 +298,7 @@ async fn a_request_whose_result_the_engine_stores_is_repeated_only_if_nothing_wa
 /// A gateway where requests wait for a worker.
 fn waiting() -> TestGateway {
     let mut test = TestGateway::new();
-    test.delivery_mut().queue.limits.no_worker = Duration::from_secs(20);
+    test.delivery_mut().queue.limits.engine_wait_timeout = Duration::from_secs(20);
     test
 }
 

@@ -5,7 +5,7 @@ use routing::receipt::OutcomeKind;
 
 use super::*;
 use crate::request::{
-    routed_request::RoutedRequest,
+    send::RoutedRequest,
     test_gateway::{ClientReply, ReplyEnding, TestGateway, outcome_kind},
     test_support,
 };
@@ -53,6 +53,10 @@ fn context() -> ReplyContext {
     }
 }
 
+fn reply_worker(view: &WorkerView, gets_prompt: bool) -> ReplyWorker<'_> {
+    ReplyWorker { view, gets_prompt }
+}
+
 /// The target and body of a request at a worker, with the rewrites.
 async fn sent(
     test: &TestGateway,
@@ -65,7 +69,7 @@ async fn sent(
     let translator = RequestTranslator::of(stage, dialect, &mut call).await;
     let translator = translator.map_err(|error| error.code)?;
     let built = translator
-        .upstream_request(stage, &call, worker, false, &context())
+        .upstream_request(stage, &call, reply_worker(worker, false), &context())
         .await
         .map_err(|error| error.code)?;
     let body = String::from_utf8_lossy(built.call.body.bytes()).into_owned();
@@ -202,8 +206,10 @@ async fn a_prompt_that_another_worker_computes_is_sent_as_a_chat_to_any_worker()
     let translator = RequestTranslator::of(stage, Dialect::Messages, &mut call).await;
     let translator = translator.expect("a good message");
     for (handed_over, target) in [(false, "/v1/messages"), (true, "/v1/chat/completions")] {
+        let native = native(1);
+        let worker = reply_worker(&native, handed_over);
         let built = translator
-            .upstream_request(stage, &call, &native(1), handed_over, &context())
+            .upstream_request(stage, &call, worker, &context())
             .await
             .expect("it can be sent");
         assert_eq!(
@@ -235,7 +241,8 @@ async fn a_chat_becomes_a_message_only_for_a_worker_with_nothing_else() {
 async fn system_prompts_are_marked_as_cacheable_only_where_that_is_on() {
     let mut test = TestGateway::new();
     for (on, rewrites) in [(false, vec![]), (true, vec!["cache_control"])] {
-        test.delivery_mut().send.translation.settings.cache_control = on;
+        let settings = &mut test.delivery_mut().send.translation.settings;
+        settings.anthropic_cache_control_injection = on;
         let message = ("/v1/messages", MESSAGE);
         let sent = sent(&test, Dialect::Messages, message, &anthropic(1))
             .await
