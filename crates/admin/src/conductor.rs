@@ -17,9 +17,9 @@ pub fn residents(fleet: Arc<Fleet>) -> ResidentInstances {
                 .map(|(target, rank)| ResidentInstance {
                     target,
                     instance: Arc::clone(&worker.name),
-                    engine: worker.engine.as_str(),
-                    model: worker.namespace_model.clone(),
-                    block_size: worker.block_size.tokens(),
+                    engine: worker.engine.kind.as_str(),
+                    model: worker.served.namespace_model.clone(),
+                    block_size: worker.cache.block_size.tokens(),
                     state: rank.stream,
                 })
         });

@@ -9,7 +9,7 @@ use axum::{
 use dialect::{ApiError, ErrorCode};
 use serde::Deserialize;
 
-use crate::{AdminParts, response};
+use crate::{Control, response};
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct ConfigQuery {
@@ -17,14 +17,14 @@ pub(crate) struct ConfigQuery {
 }
 
 pub(crate) async fn show(
-    State(parts): State<Arc<AdminParts>>,
+    State(control): State<Arc<dyn Control>>,
     Query(wish): Query<ConfigQuery>,
 ) -> Response {
     match wish.format.as_deref() {
-        None | Some("json") => response::json(parts.control.settings().to_json()),
+        None | Some("json") => response::json(control.settings().to_json()),
         Some("yaml") => response::raw(
             "application/yaml",
-            parts.control.settings().to_yaml().into_bytes(),
+            control.settings().to_yaml().into_bytes(),
         ),
         Some(_) => {
             let message = "format is neither json nor yaml: leave it out, or send ?format=yaml";

@@ -10,11 +10,11 @@ use axum::{
 use dialect::{ApiError, ErrorCode};
 use routing::{
     Policy,
-    receipt::{DecisionId, ReceiptFilter},
+    receipt::{DecisionId, ReceiptFilter, ReceiptRing},
 };
 use serde::Deserialize;
 
-use crate::{AdminParts, response};
+use crate::response;
 
 /// Default and maximum of the entries in a list.
 const USUAL: usize = 100;
@@ -30,7 +30,7 @@ pub(crate) struct DecisionsQuery {
 }
 
 pub(crate) async fn list(
-    State(parts): State<Arc<AdminParts>>,
+    State(ring): State<Arc<ReceiptRing>>,
     Query(narrow): Query<DecisionsQuery>,
 ) -> Response {
     let limit = match narrow.limit.as_deref().map(str::parse::<usize>) {
@@ -61,17 +61,14 @@ pub(crate) async fn list(
         tenant: narrow.tenant.map(Into::into),
         policy,
     };
-    let receipts = parts.ring.list(&filter, limit);
+    let receipts = ring.list(&filter, limit);
     response::json(&ReceiptList {
         decisions: receipts.iter().map(|receipt| (&**receipt).into()).collect(),
     })
 }
 
-pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(id): Path<String>) -> Response {
-    let found = id
-        .parse::<DecisionId>()
-        .ok()
-        .and_then(|id| parts.ring.get(id));
+pub(crate) async fn one(State(ring): State<Arc<ReceiptRing>>, Path(id): Path<String>) -> Response {
+    let found = id.parse::<DecisionId>().ok().and_then(|id| ring.get(id));
     match found {
         Some(receipt) => response::json(&*receipt),
         None => response::error(&ApiError::new(

@@ -13,7 +13,7 @@ use dialect::{ApiError, ErrorCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use crate::{AdminParts, response};
+use crate::response;
 
 type DoctorFuture = Pin<Box<dyn Future<Output = DoctorReport> + Send>>;
 
@@ -52,7 +52,7 @@ pub(crate) struct DoctorQuery {
 }
 
 pub(crate) async fn report(
-    State(parts): State<Arc<AdminParts>>,
+    State(doctor): State<Doctor>,
     wish: Result<Query<DoctorQuery>, QueryRejection>,
 ) -> Response {
     let Ok(Query(wish)) = wish else {
@@ -62,9 +62,9 @@ pub(crate) async fn report(
         ));
     };
     // A caller that hangs up ends its check and releases the lock.
-    let Ok(_turn) = parts.doctor.turn.try_lock() else {
+    let Ok(_turn) = doctor.turn.try_lock() else {
         let message = "another look is under way: ask again when it has ended";
         return response::error(&ApiError::new(ErrorCode::Conflict, message));
     };
-    response::json(&(parts.doctor.look)(wish.probe).await)
+    response::json(&(doctor.look)(wish.probe).await)
 }

@@ -16,7 +16,7 @@ use dialect::{ApiError, ErrorCode};
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 
-use crate::{AdminParts, response};
+use crate::response;
 
 /// Progress of a drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl fmt::Debug for Drain {
 }
 
 pub(crate) async fn begin(
-    State(parts): State<Arc<AdminParts>>,
+    State(drain): State<Drain>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let asked = match body {
@@ -69,15 +69,15 @@ pub(crate) async fn begin(
     };
     match asked {
         Ok(timeout) => {
-            (parts.drain.begin)(timeout);
-            shown((parts.drain.status)())
+            (drain.begin)(timeout);
+            shown((drain.status)())
         }
         Err(error) => response::error(&error),
     }
 }
 
-pub(crate) async fn status(State(parts): State<Arc<AdminParts>>) -> Response {
-    shown((parts.drain.status)())
+pub(crate) async fn status(State(drain): State<Drain>) -> Response {
+    shown((drain.status)())
 }
 
 pub(crate) async fn post_only() -> Response {

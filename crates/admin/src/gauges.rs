@@ -36,11 +36,11 @@ impl Gauges {
         Self {
             fleet: Arc::clone(&parts.fleet),
             router: Arc::clone(&parts.router),
-            index: Arc::clone(&parts.index),
+            index: Arc::clone(&parts.kv_index.index),
             parity: Arc::clone(&parts.parity),
             cache: Arc::clone(&parts.cache),
             control: Arc::clone(&parts.control),
-            features: parts.features,
+            features: parts.metrics.features,
         }
     }
 }
@@ -172,7 +172,10 @@ impl Gauges {
             ),
             (
                 "tls",
-                snapshot.workers.iter().any(|worker| !worker.verified),
+                snapshot
+                    .workers
+                    .iter()
+                    .any(|worker| !worker.connection.verified),
             ),
             ("config", self.control.is_refused()),
             ("redis", cut_off || absent.contains(&"redis")),

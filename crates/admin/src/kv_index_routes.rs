@@ -14,17 +14,22 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
+use fleet::Fleet;
 use hyper::body::Frame;
+use indexer::Indexer;
 use kv_blocks::WorkerId;
 use kv_index::{DumpCursor, DumpRow, KvIndex};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::{AdminParts, response};
+use crate::{KvIndexParts, response};
 
 /// Returns the digests. The index updates them with every change: reading them costs nothing,
 /// however large the index is.
-pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
-    let names = names(&parts);
+pub(crate) async fn digest(
+    State(fleet): State<Arc<Fleet>>,
+    State(parts): State<KvIndexParts>,
+) -> Response {
+    let names = names(&fleet, &parts.indexer);
     let rows = parts.index.digest().into_iter();
     let targets = rows.map(|row| TargetDigest {
         worker: names.get(&row.target.worker).cloned(),
@@ -40,8 +45,12 @@ pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
 
 /// Returns one line per membership. The index is read in pieces with its lock free in between, so
 /// the dump of an index that changes meanwhile is not one instant.
-pub(crate) async fn dump(State(parts): State<Arc<AdminParts>>) -> Response {
-    let lines = DumpBody::new(Arc::clone(&parts.index), names(&parts));
+pub(crate) async fn dump(
+    State(fleet): State<Arc<Fleet>>,
+    State(parts): State<KvIndexParts>,
+) -> Response {
+    let names = names(&fleet, &parts.indexer);
+    let lines = DumpBody::new(parts.index, names);
     (
         [(
             header::CONTENT_TYPE,
@@ -150,13 +159,13 @@ impl DumpProgress {
     }
 }
 
-fn names(parts: &AdminParts) -> HashMap<WorkerId, Arc<str>> {
-    let snapshot = parts.fleet.snapshot();
+fn names(fleet: &Fleet, indexer: &Indexer) -> HashMap<WorkerId, Arc<str>> {
+    let snapshot = fleet.snapshot();
     let workers = snapshot
         .workers
         .iter()
         .map(|worker| (worker.id, Arc::clone(&worker.name)));
-    workers.chain(parts.indexer.names()).collect()
+    workers.chain(indexer.names()).collect()
 }
 
 #[cfg(test)]

@@ -10,20 +10,24 @@ use api::{
 };
 use axum::{extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
-use fleet::{PrefixStream, PrefixViewService};
+use fleet::{Fleet, PrefixStream, PrefixViewService};
+use kv_index::KvIndex;
 use prefix_view::{BackendStats, EventKind, ViewStats};
 use routing::DistributionSnapshot;
 
-use crate::{AdminParts, response};
+use crate::{KvIndexParts, response};
 
-pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
-    let prefixes = parts.fleet.prefixes();
-    let view = view_stats(&parts);
-    let decided = parts.kv_tally.counts();
-    let overlaps = parts.kv_tally.overlaps();
+pub(crate) async fn stats(
+    State(fleet): State<Arc<Fleet>>,
+    State(KvIndexParts { index, tally, .. }): State<KvIndexParts>,
+) -> Response {
+    let prefixes = fleet.prefixes();
+    let view = view_stats(&fleet);
+    let decided = tally.counts();
+    let overlaps = tally.overlaps();
     response::json(&KvIndexStats {
         enabled: prefixes.is_some(),
-        config: configuration(&parts),
+        config: configuration(&fleet),
         index: IndexEntryStats {
             prefix_count: view.prefixes,
             entry_count: view.entries,
@@ -36,25 +40,25 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
             fallback: decided.fallback,
             total: decided.total(),
         },
-        query_latency_count: parts.kv_tally.queries().count(),
+        query_latency_count: tally.queries().count(),
         overlap_score_count: overlaps.count(),
         overlap_scores: OverlapScores {
             mean: overlaps.mean(),
             distribution: ranges(&overlaps),
         },
-        blocks: blocks(&parts),
+        blocks: blocks(&index),
     })
 }
 
-fn view_stats(parts: &AdminParts) -> ViewStats {
-    let prefixes = parts.fleet.prefixes();
+fn view_stats(fleet: &Fleet) -> ViewStats {
+    let prefixes = fleet.prefixes();
     prefixes
         .map(|prefixes| prefixes.view().stats())
         .unwrap_or_default()
 }
 
-fn configuration(parts: &AdminParts) -> KvIndexConfig {
-    let config = parts.fleet.kv_cache_index();
+fn configuration(fleet: &Fleet) -> KvIndexConfig {
+    let config = fleet.kv_cache_index();
     let scoring = &config.scoring;
     KvIndexConfig {
         backend: if config.redis.is_some() {
@@ -74,8 +78,8 @@ fn configuration(parts: &AdminParts) -> KvIndexConfig {
     }
 }
 
-fn blocks(parts: &AdminParts) -> BlockStats {
-    let blocks = parts.index.stats();
+fn blocks(index: &KvIndex) -> BlockStats {
+    let blocks = index.stats();
     BlockStats {
         namespaces: blocks.namespaces,
         distinct: blocks.distinct,
@@ -120,9 +124,9 @@ fn ranges(spread: &DistributionSnapshot) -> Vec<CountRange> {
         .collect()
 }
 
-pub(crate) async fn backends(State(parts): State<Arc<AdminParts>>) -> Response {
-    let prefixes = parts.fleet.prefixes();
-    let view = view_stats(&parts);
+pub(crate) async fn backends(State(fleet): State<Arc<Fleet>>) -> Response {
+    let prefixes = fleet.prefixes();
+    let view = view_stats(&fleet);
     let streams = prefixes.map(PrefixViewService::streams).unwrap_or_default();
     response::json(&KvIndexBackends {
         enabled: prefixes.is_some(),
@@ -164,8 +168,8 @@ fn backend(stream: PrefixStream, view: &ViewStats) -> BackendReport {
 }
 
 /// Empties the prefix view, but not the block index: no stream would announce its content again.
-pub(crate) async fn clear(State(parts): State<Arc<AdminParts>>) -> Response {
-    let Some(prefixes) = parts.fleet.prefixes() else {
+pub(crate) async fn clear(State(fleet): State<Arc<Fleet>>) -> Response {
+    let Some(prefixes) = fleet.prefixes() else {
         let message = "there is no view of prefixes to clear: kv_cache_index.enabled is false";
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     };

@@ -28,8 +28,8 @@ impl KvCollector {
     pub(crate) fn of(parts: &AdminParts) -> Self {
         Self {
             fleet: Arc::clone(&parts.fleet),
-            index: Arc::clone(&parts.index),
-            tally: Arc::clone(&parts.kv_tally),
+            index: Arc::clone(&parts.kv_index.index),
+            tally: Arc::clone(&parts.kv_index.tally),
         }
     }
 }

@@ -24,6 +24,7 @@ mod metrics;
 mod models;
 mod openapi;
 mod parity_report;
+mod parts;
 mod prefix_stats;
 mod reload;
 mod response;
@@ -37,20 +38,11 @@ mod workers;
 
 use std::sync::Arc;
 
-use ::response_cache::ResponseCache;
 use axum::{
     Router as Routes,
     extract::DefaultBodyLimit,
     routing::{MethodRouter, get, post},
 };
-use fleet::Fleet;
-use indexer::Indexer;
-use kv_index::KvIndex;
-use net::Clock;
-use parity::ParityTracker;
-use parking_lot::{Mutex, RwLock};
-use prometheus_client::registry::Registry;
-use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::ReceiptRing};
 
 pub use access::{Access, Token};
 pub use conductor::residents;
@@ -58,69 +50,30 @@ pub use control::{Control, NamedWorker, WorkerRejection};
 pub use doctor::Doctor;
 pub use drain::{Drain, DrainStatus};
 pub use listener::{serve, serve_routes};
+pub use metrics::MetricsPage;
+pub use parts::{AdminParts, DecisionParts, KvIndexParts, ShutdownParts};
 pub use route::DryRun;
 pub use takeover::Takeover;
-
-/// Everything the listener reads.
-#[derive(Clone, Debug)]
-pub struct AdminParts {
-    /// The workers.
-    pub fleet: Arc<Fleet>,
-    /// Load and rates.
-    pub router: Arc<Router>,
-    /// Cache content.
-    pub index: Arc<KvIndex>,
-    /// The Conductor API.
-    pub indexer: Arc<Indexer>,
-    /// Receipts.
-    pub ring: Arc<ReceiptRing>,
-    /// Accuracy of predictions.
-    pub parity: Arc<Mutex<ParityTracker>>,
-    /// Counters of prefix routing.
-    pub prefix_tally: Arc<PrefixDecisionCounters>,
-    /// Cached replies.
-    pub cache: Arc<ResponseCache>,
-    /// Counters of cache knowledge used for requests.
-    pub kv_tally: Arc<KvDecisionCounters>,
-    /// The configuration in force, and its changes.
-    pub control: Arc<dyn Control>,
-    /// The metric families of all parts.
-    pub registry: Arc<RwLock<Registry>>,
-    /// Build features of this program, for its own description.
-    pub features: &'static str,
-    /// Whether `/metrics` is served.
-    pub serve_metrics: bool,
-    /// The drain of the client listener.
-    pub drain: Drain,
-    /// The listening sockets, for a process that takes over.
-    pub takeover: Takeover,
-    /// The check of router against engines.
-    pub doctor: Doctor,
-    /// The dry run of a routing decision.
-    pub dry_run: DryRun,
-    /// The clock.
-    pub clock: Clock,
-}
 
 /// Body limit of a call that changes something, in bytes.
 const SHORT_BODY: usize = 256 * 1024;
 
 /// Returns all routes of the listener. An unknown path answers `unknown_route`.
 pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
-    let conductor = indexer::routes(Arc::clone(&parts.indexer));
+    let conductor = indexer::routes(Arc::clone(&parts.kv_index.indexer));
     let mut routes = Routes::new();
-    for (path, methods) in own_routes(parts.dry_run.max_body_bytes, access) {
+    for (path, methods) in own_routes(parts.decisions.dry_run.max_body_bytes, access) {
         routes = routes.route(path, methods);
     }
     routes
         .fallback(response::unknown_route)
         .method_not_allowed_fallback(response::method_not_allowed)
-        .with_state(Arc::new(parts))
+        .with_state(parts)
         .merge(conductor)
 }
 
 /// A path and what its methods do.
-type Route = (&'static str, MethodRouter<Arc<AdminParts>>);
+type Route = (&'static str, MethodRouter<AdminParts>);
 
 /// Returns the routes of this crate; `api::openapi` describes each. `longest` is the limit of a
 /// request's body, in bytes.
@@ -205,7 +158,7 @@ fn changing_routes(longest: usize) -> Vec<Route> {
 }
 
 /// A call that changes the configuration or the process.
-fn config_call(methods: MethodRouter<Arc<AdminParts>>) -> MethodRouter<Arc<AdminParts>> {
+fn config_call(methods: MethodRouter<AdminParts>) -> MethodRouter<AdminParts> {
     methods
         .layer(DefaultBodyLimit::max(SHORT_BODY))
         .fallback(reload::post_only)

@@ -32,7 +32,7 @@ pub async fn serve(
     stop: watch::Receiver<bool>,
 ) {
     {
-        let mut registry = parts.registry.write();
+        let mut registry = parts.metrics.registry.write();
         registry.register_collector(Box::new(Gauges::of(&parts)));
         registry.register_collector(Box::new(KvCollector::of(&parts)));
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use api::ModelReports;
 use axum::{extract::State, response::Response};
+use fleet::Fleet;
 
-use crate::{AdminParts, response};
+use crate::response;
 
-pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
+pub(crate) async fn list(State(fleet): State<Arc<Fleet>>) -> Response {
     response::json(&ModelReports {
-        models: parts.fleet.snapshot().model_reports(),
+        models: fleet.snapshot().model_reports(),
     })
 }

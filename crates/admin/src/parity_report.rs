@@ -2,23 +2,28 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{ParityFigures, ParityReport, TargetParity};
+use api::{ParityFigures, ParityReport, ParityVerdict, TargetParity};
 use axum::{extract::State, response::Response};
-use fleet::WorkerView;
+use fleet::{Fleet, WorkerView};
 use net::Clock;
-use parity::Summary;
+use parity::{ParityTracker, Summary};
+use parking_lot::Mutex;
 
-use crate::{AdminParts, response};
+use crate::response;
 
-pub(crate) async fn report(State(parts): State<Arc<AdminParts>>) -> Response {
-    let window = parts.parity.lock().settings().window;
+pub(crate) async fn report(
+    State(fleet): State<Arc<Fleet>>,
+    State(parity): State<Arc<Mutex<ParityTracker>>>,
+    State(clock): State<Clock>,
+) -> Response {
+    let window = parity.lock().settings().window;
     let mut workers = Vec::new();
     let mut total: Option<Summary> = None;
-    for worker in &parts.fleet.snapshot().workers {
+    for worker in &fleet.snapshot().workers {
         for target in worker.targets() {
             // Locked for one target at a time and formatted afterwards, since requests end
             // meanwhile.
-            let summary = parts.parity.lock().summary(target);
+            let summary = parity.lock().summary(target);
             match &mut total {
                 Some(total) => total.absorb(summary.clone()),
                 none => *none = Some(summary.clone()),
@@ -26,14 +31,14 @@ pub(crate) async fn report(State(parts): State<Arc<AdminParts>>) -> Response {
             workers.push(TargetParity {
                 worker: Arc::clone(&worker.name),
                 dp_rank: target.rank.0,
-                figures: figures(summary, window, &parts.clock),
+                figures: figures(summary, window, &clock),
             });
         }
     }
     response::json(&ParityReport {
         window_s: window.as_secs_f64(),
         workers,
-        total: figures(total.unwrap_or_default(), window, &parts.clock),
+        total: figures(total.unwrap_or_default(), window, &clock),
     })
 }
 
@@ -51,15 +56,17 @@ fn figures(summary: Summary, window: Duration, clock: &Clock) -> ParityFigures {
         drift_tokens_p50: report.drift_tokens_p50,
         drift_tokens_p99: report.drift_tokens_p99,
         over_ratio: report.over_ratio,
-        state: report.state.as_str().into(),
-        since: net::rfc3339(clock.wall_at(report.since)),
-        reason: report.reason,
+        verdict: ParityVerdict {
+            state: report.verdict.state.as_str().into(),
+            since: net::rfc3339(clock.wall_at(report.verdict.since)),
+            reason: report.verdict.reason,
+        },
     }
 }
 
 /// Returns the parity state of a worker's worst rank.
-pub(crate) fn worst_state(parts: &AdminParts, worker: &WorkerView) -> &'static str {
-    let book = parts.parity.lock();
+pub(crate) fn worst_state(parity: &Mutex<ParityTracker>, worker: &WorkerView) -> &'static str {
+    let book = parity.lock();
     let worst = worker
         .targets()
         .map(|target| book.state(target))

@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use api::{BackendLoad, PrefixConfig, PrefixDecisions, PrefixRoutingStats};
 use axum::{extract::State, response::Response};
+use routing::PrefixDecisionCounters;
 
-use crate::{AdminParts, response, workers};
+use crate::{Control, response, workers::WorkerReporter};
 
-pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
-    let settings = parts.control.settings();
-    let (config, counts) = (&settings.prefix_routing, parts.prefix_tally.counts());
+pub(crate) async fn stats(
+    State(control): State<Arc<dyn Control>>,
+    State(tally): State<Arc<PrefixDecisionCounters>>,
+    State(workers): State<WorkerReporter>,
+) -> Response {
+    let settings = control.settings();
+    let (config, counts) = (&settings.prefix_routing, tally.counts());
     response::json(&PrefixRoutingStats {
         enabled: config.enabled,
         config: PrefixConfig {
@@ -27,16 +32,16 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
             fallback: counts.fallback,
             overflow_rate: format!("{:.4}", counts.overflow_rate()),
         },
-        backend_distribution: distribution(&parts),
-        unique_prefixes: parts.prefix_tally.unique_prefixes(),
+        backend_distribution: distribution(&workers),
+        unique_prefixes: tally.unique_prefixes(),
     })
 }
 
-fn distribution(parts: &AdminParts) -> Vec<BackendLoad> {
-    let snapshot = parts.fleet.snapshot();
+fn distribution(workers: &WorkerReporter) -> Vec<BackendLoad> {
+    let snapshot = workers.fleet.snapshot();
     let rows = snapshot.workers.iter().map(|worker| BackendLoad {
         backend: Arc::clone(&worker.name),
-        in_flight_requests: workers::load(parts, worker).in_flight.into(),
+        in_flight_requests: workers.load(worker).in_flight.into(),
     });
     rows.collect()
 }

@@ -11,27 +11,27 @@ use axum::{
 };
 use dialect::{ApiError, ErrorCode};
 
-use crate::{AdminParts, control::run_blocking, response};
+use crate::{Control, control::run_blocking, response};
 
-pub(crate) async fn reload(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+pub(crate) async fn reload(State(control): State<Arc<dyn Control>>, body: Bytes) -> Response {
     let wish = match body.trim_ascii() {
         [] => Ok(ReloadRequest::default()),
         body => serde_json::from_slice::<ReloadRequest>(body),
     };
     match wish {
         Ok(wish) => {
-            shown(&run_blocking(&parts.control, move |control| control.reload(wish.dry_run)).await)
+            shown(&run_blocking(&control, move |control| control.reload(wish.dry_run)).await)
         }
         Err(error) => response::error(&bad_body(&error, r#"{"dry_run": true} or nothing"#)),
     }
 }
 
-pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+pub(crate) async fn rollback(State(control): State<Arc<dyn Control>>, body: Bytes) -> Response {
     let which: RollbackRequest = match serde_json::from_slice(&body) {
         Ok(which) => which,
         Err(error) => return response::error(&bad_body(&error, r#"{"id": 3}"#)),
     };
-    match run_blocking(&parts.control, move |control| control.rollback(which.id)).await {
+    match run_blocking(&control, move |control| control.rollback(which.id)).await {
         Some(reloaded) => shown(&reloaded),
         None => {
             let message = format!(
@@ -43,8 +43,8 @@ pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) 
     }
 }
 
-pub(crate) async fn history(State(parts): State<Arc<AdminParts>>) -> Response {
-    let history = run_blocking(&parts.control, |control| control.history()).await;
+pub(crate) async fn history(State(control): State<Arc<dyn Control>>) -> Response {
+    let history = run_blocking(&control, |control| control.history()).await;
     response::json(&ConfigHistory { history })
 }
 

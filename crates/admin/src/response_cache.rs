@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ::response_cache::{CacheStats, RedisStats};
+use ::response_cache::{CacheStats, RedisStats, ResponseCache};
 use api::{
     CacheCleared, CacheConfig, CacheRequests, InvalidateRequest, RedisConnections, RedisErrors,
     RedisReport, ResponseCacheStats,
@@ -11,10 +11,10 @@ use api::{
 use axum::{body::Bytes, extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
 
-use crate::{AdminParts, response};
+use crate::response;
 
-pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
-    let (settings, stats) = (parts.cache.settings(), parts.cache.stats().await);
+pub(crate) async fn stats(State(cache): State<Arc<ResponseCache>>) -> Response {
+    let (settings, stats) = (cache.settings(), cache.stats().await);
     let capacity = settings.capacity.get();
     response::json(&ResponseCacheStats {
         enabled: stats.enabled,
@@ -80,13 +80,13 @@ fn written(time: Duration) -> String {
     }
 }
 
-pub(crate) async fn invalidate(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+pub(crate) async fn invalidate(State(cache): State<Arc<ResponseCache>>, body: Bytes) -> Response {
     let wish = serde_json::from_slice::<InvalidateRequest>(&body);
     if !wish.is_ok_and(|wish| wish.clear_all) {
         let message = r#"the body must be {"clear_all": true}: nothing was cleared"#;
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     }
-    match parts.cache.clear().await {
+    match cache.clear().await {
         Ok(cleared) => response::json(&CacheCleared {
             success: true,
             action: "clear_all".into(),

@@ -14,7 +14,7 @@ use axum::{
 use dialect::{ApiError, ErrorCode};
 use routing::receipt::Receipt;
 
-use crate::{AdminParts, response};
+use crate::response;
 
 type DryRunFuture = Pin<Box<dyn Future<Output = Result<Receipt, ApiError>> + Send>>;
 
@@ -48,14 +48,14 @@ impl fmt::Debug for DryRun {
 }
 
 pub(crate) async fn dry_run(
-    State(parts): State<Arc<AdminParts>>,
+    State(dry_run): State<DryRun>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
     let body = match body {
         Ok(body) => body,
-        Err(error) => return response::error(&unread(&error, parts.dry_run.max_body_bytes)),
+        Err(error) => return response::error(&unread(&error, dry_run.max_body_bytes)),
     };
-    match (parts.dry_run.ask)(body).await {
+    match (dry_run.ask)(body).await {
         Ok(receipt) => response::json(&receipt),
         Err(error) => response::error(&error),
     }

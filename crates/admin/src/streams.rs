@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use api::StreamReports;
 use axum::{extract::State, response::Response};
+use fleet::Fleet;
 
-use crate::{AdminParts, response};
+use crate::response;
 
-pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
+pub(crate) async fn list(State(fleet): State<Arc<Fleet>>) -> Response {
     response::json(&StreamReports {
-        streams: parts.fleet.streams(),
+        streams: fleet.streams(),
     })
 }

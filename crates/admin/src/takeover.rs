@@ -6,7 +6,7 @@ use api::{TakeoverReply, TakeoverRequest};
 use axum::{body::Bytes, extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
 
-use crate::{AdminParts, response};
+use crate::response;
 
 /// Handover of the listening sockets to the process at a unix socket.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ impl fmt::Debug for Takeover {
     }
 }
 
-pub(crate) async fn hand_over(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+pub(crate) async fn hand_over(State(takeover): State<Takeover>, body: Bytes) -> Response {
     let wish = serde_json::from_slice::<TakeoverRequest>(&body)
         .ok()
         .filter(|wish| wish.socket.is_absolute());
@@ -35,7 +35,7 @@ pub(crate) async fn hand_over(State(parts): State<Arc<AdminParts>>, body: Bytes)
         let message = r#"the body names no socket: `warmroute serve --takeover` sends {"socket": "/absolute/path"}"#;
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("socket"));
     };
-    let give = Arc::clone(&parts.takeover.0);
+    let give = takeover.0;
     let given = tokio::task::spawn_blocking(move || give(&wish.socket)).await;
     match given.unwrap_or_else(|_| Err("the listening sockets could not be given".to_owned())) {
         Ok(()) => response::json(&TakeoverReply { given: true }),

@@ -2,12 +2,12 @@
 //!
 //! The values are read from the same page that scrapers get, so that the two cannot differ.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use api::CounterTotals;
 use axum::{extract::State, response::Response};
 
-use crate::{AdminParts, metrics, response};
+use crate::{MetricsPage, response};
 
 /// Counters that are listed from the start: on the page they appear with their first worker or
 /// event.
@@ -27,8 +27,8 @@ const FROM_THE_START: [&str; 13] = [
     "warmroute_sink_errors_total",
 ];
 
-pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
-    match metrics::page(&parts) {
+pub(crate) async fn stats(State(metrics): State<MetricsPage>) -> Response {
+    match metrics.text() {
         Ok(page) => response::json(&CounterTotals {
             totals: totals(&page),
         }),

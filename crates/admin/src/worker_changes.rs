@@ -14,50 +14,59 @@ use dialect::{ApiError, ErrorCode};
 use fleet::{WorkerState, WorkerView};
 use serde_json::{Map, Value};
 
-use crate::{AdminParts, NamedWorker, WorkerRejection, control::run_blocking, response, workers};
+use crate::{
+    Control, NamedWorker, WorkerRejection,
+    control::run_blocking,
+    response,
+    workers::{self, WorkerReporter},
+};
 
 /// Minimum lease time. The caller renews its lease: a shorter one would expire after one slow call.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 3600);
 
-pub(crate) async fn add(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    take(&parts, None, &body, false).await
+pub(crate) async fn add(
+    State(control): State<Arc<dyn Control>>,
+    State(workers): State<WorkerReporter>,
+    body: Bytes,
+) -> Response {
+    match read(None, &body) {
+        Ok(asked) => take(&control, &workers, asked, false).await,
+        Err(error) => response::error(&error),
+    }
 }
 
 pub(crate) async fn put(
-    State(parts): State<Arc<AdminParts>>,
+    State(control): State<Arc<dyn Control>>,
+    State(workers): State<WorkerReporter>,
     Path(name): Path<String>,
     body: Bytes,
 ) -> Response {
-    take(&parts, Some(name), &body, true).await
+    match read(Some(name), &body) {
+        Ok(asked) => take(&control, &workers, asked, true).await,
+        Err(error) => response::error(&error),
+    }
 }
 
 async fn take(
-    parts: &Arc<AdminParts>,
-    name: Option<String>,
-    body: &[u8],
+    control: &Arc<dyn Control>,
+    workers: &WorkerReporter,
+    asked: NamedWorker,
     replace: bool,
 ) -> Response {
-    let asked = match read(name, body) {
-        Ok(asked) => asked,
-        Err(error) => return response::error(&error),
-    };
-    let (name, replaced) = match run_blocking(&parts.control, move |control| {
-        control.add_worker(asked, replace)
-    })
-    .await
-    {
-        Ok(taken) => taken,
-        Err(refused) => return not_taken(refused),
-    };
+    let (name, replaced) =
+        match run_blocking(control, move |control| control.add_worker(asked, replace)).await {
+            Ok(taken) => taken,
+            Err(refused) => return not_taken(refused),
+        };
     let status = if replaced {
         StatusCode::OK
     } else {
         StatusCode::CREATED
     };
-    let snapshot = parts.fleet.snapshot();
+    let snapshot = workers.fleet.snapshot();
     match snapshot.worker_named(&name) {
-        Some(worker) => (status, response::json(&workers::describe(parts, worker))).into_response(),
+        Some(worker) => (status, response::json(&workers.report(worker))).into_response(),
         None => response::error(&workers::not_found(&name)),
     }
 }
@@ -125,19 +134,16 @@ fn not_taken(refused: WorkerRejection) -> Response {
 }
 
 pub(crate) async fn remove(
-    State(parts): State<Arc<AdminParts>>,
+    State(control): State<Arc<dyn Control>>,
+    State(workers): State<WorkerReporter>,
     Path(name): Path<String>,
 ) -> Response {
-    let before = parts.fleet.snapshot();
+    let before = workers.fleet.snapshot();
     let worker = before
         .worker_named(&name)
-        .map(|worker| removal(&parts, worker, WorkerState::Draining));
+        .map(|worker| removal(&workers, worker, WorkerState::Draining));
     let leaving = name.clone();
-    match run_blocking(&parts.control, move |control| {
-        control.remove_worker(&leaving)
-    })
-    .await
-    {
+    match run_blocking(&control, move |control| control.remove_worker(&leaving)).await {
         Ok(true) => {}
         Ok(false) => return response::error(&workers::not_found(&name)),
         Err(refused) => return not_taken(refused),
@@ -154,39 +160,39 @@ pub(crate) async fn remove(
 }
 
 pub(crate) async fn drain(
-    State(parts): State<Arc<AdminParts>>,
+    State(workers): State<WorkerReporter>,
     Path(name): Path<String>,
 ) -> Response {
-    drained(&parts, &name, true)
+    drained(&workers, &name, true)
 }
 
 pub(crate) async fn resume(
-    State(parts): State<Arc<AdminParts>>,
+    State(workers): State<WorkerReporter>,
     Path(name): Path<String>,
 ) -> Response {
-    drained(&parts, &name, false)
+    drained(&workers, &name, false)
 }
 
-fn drained(parts: &AdminParts, name: &str, drained: bool) -> Response {
-    let worker = parts.fleet.drain(name, drained);
-    let snapshot = parts.fleet.snapshot();
+fn drained(workers: &WorkerReporter, name: &str, drained: bool) -> Response {
+    let worker = workers.fleet.drain(name, drained);
+    let snapshot = workers.fleet.snapshot();
     match worker.and_then(|id| snapshot.worker(id)) {
-        Some(worker) => response::json(&removal(parts, worker, worker.state)),
+        Some(worker) => response::json(&removal(workers, worker, worker.health.state)),
         None => response::error(&workers::not_found(name)),
     }
 }
 
 /// Returns the running requests of a worker, and the cache that its end would cost: tokens in
 /// remote storage are shared and outlive it.
-fn removal(parts: &AdminParts, worker: &WorkerView, state: WorkerState) -> WorkerRemoval {
-    let in_flight = workers::load(parts, worker).in_flight;
-    let warm = workers::warm_blocks(parts, worker);
+fn removal(workers: &WorkerReporter, worker: &WorkerView, state: WorkerState) -> WorkerRemoval {
+    let in_flight = workers.load(worker).in_flight;
+    let warm = workers.warm_blocks(worker);
     let warm_blocks = warm.device + warm.host + warm.disk;
     WorkerRemoval {
         name: worker.name.to_string(),
         state: state.as_str().into(),
         in_flight: in_flight.into(),
         safe_to_remove: in_flight == 0 && state == WorkerState::Draining,
-        warm_tokens_lost: warm_blocks.saturating_mul(u64::from(worker.block_size.tokens())),
+        warm_tokens_lost: warm_blocks.saturating_mul(u64::from(worker.cache.block_size.tokens())),
     }
 }

@@ -10,6 +10,7 @@ mod doctor;
 mod error;
 mod health;
 mod kv_index;
+mod kv_index_dump;
 mod models;
 mod numbers;
 pub mod openapi;
@@ -32,16 +33,16 @@ pub use health::{HealthReply, ProbeReply, WorkerCounts};
 pub use kv_index::{
     BackendConnection, BackendEvents, BackendHoldings, BackendReport, BlockStats, CountRange,
     EventSourceReport, IndexEntryStats, KvDecisionCounts, KvIndexBackend, KvIndexBackends,
-    KvIndexCleared, KvIndexConfig, KvIndexDigest, KvIndexDumpRow, KvIndexStats, OverlapScores,
-    ScoringConfig, TargetDigest,
+    KvIndexCleared, KvIndexConfig, KvIndexStats, OverlapScores, ScoringConfig,
 };
+pub use kv_index_dump::{KvIndexDigest, KvIndexDumpRow, TargetDigest};
 pub use models::{ModelReport, ModelReports, TemplateReport, TokenizerReport};
-pub use parity::{ParityFigures, ParityReport, TargetParity};
+pub use parity::{ParityFigures, ParityReport, ParityVerdict, TargetParity};
 pub use problem::Problem;
 pub use receipt::{
     AttemptReport, Candidate, ClusterMatch, CostTerms, ExcludedTarget, PrefillLeg, Prompt,
-    QueueHold, Receipt, ReceiptList, RequestOutcome, ReservedLoad, RouterTiming, TargetLoad,
-    TargetName, TierTokens,
+    QueueHold, Receipt, ReceiptDecision, ReceiptList, ReceiptRequest, RequestOutcome, ReservedLoad,
+    RouterTiming, TargetLoad, TargetName, TierTokens,
 };
 pub use requests::{InvalidateRequest, ReloadRequest, RollbackRequest, TakeoverRequest};
 pub use response_cache::{
@@ -52,7 +53,8 @@ pub use route::{PotentialLoad, PotentialLoads, Reservation, ReservationState, Ro
 pub use stats::{BackendLoad, CounterTotals, PrefixConfig, PrefixDecisions, PrefixRoutingStats};
 pub use streams::{StreamCounts, StreamReport, StreamReports};
 pub use workers::{
-    EngineReport, TierBlocks, WorkerLoad, WorkerRates, WorkerRemoval, WorkerReport, WorkerReports,
+    EngineReport, TierBlocks, WorkerHealth, WorkerIdentity, WorkerLoad, WorkerRates, WorkerRemoval,
+    WorkerReport, WorkerReports, WorkerService,
 };
 
 /// Name of a state or kind; the crate that owns it defines the values.

@@ -31,6 +31,18 @@ pub struct TargetParity {
     pub figures: ParityFigures,
 }
 
+/// The state of a target's predictions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ParityVerdict {
+    /// Whether the predictions are trusted.
+    #[schemars(extend("enum" = ["ok", "drifting", "downgraded", "recovering", "no_data"]))]
+    pub state: Name,
+    /// When the state began, RFC 3339.
+    pub since: String,
+    /// Why the state is not `ok`.
+    pub reason: Option<String>,
+}
+
 /// Figures of a window.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ParityFigures {
@@ -56,13 +68,9 @@ pub struct ParityFigures {
     pub drift_tokens_p99: Option<i64>,
     /// Share of the tokens that were predicted and not cached.
     pub over_ratio: Option<f64>,
-    /// Whether the predictions are trusted.
-    #[schemars(extend("enum" = ["ok", "drifting", "downgraded", "recovering", "no_data"]))]
-    pub state: Name,
-    /// When the state began, RFC 3339.
-    pub since: String,
-    /// Why the state is not `ok`.
-    pub reason: Option<String>,
+    /// Whether the predictions are trusted, and since when.
+    #[serde(flatten)]
+    pub verdict: ParityVerdict,
     /// Part of the window that the figures cover, seconds.
     #[serde(serialize_with = "numbers::seconds")]
     pub covered_s: f64,

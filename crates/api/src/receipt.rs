@@ -1,13 +1,13 @@
 //! The receipt of a decision, `warmroute.receipt/1`.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt};
+mod candidate;
+
+use std::borrow::Cow;
 
 use schemars::JsonSchema;
-use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
-    de::{MapAccess, Visitor},
-    ser::SerializeMap,
-};
+use serde::{Deserialize, Serialize};
+
+pub use self::candidate::{Candidate, CostTerms, TargetLoad, TargetName, TierTokens};
 
 /// `GET /admin/decisions`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +26,31 @@ pub struct Receipt<'a> {
     pub id: String,
     /// Time of the decision, RFC 3339 with milliseconds.
     pub at: String,
+    /// The request.
+    #[serde(flatten)]
+    pub request: ReceiptRequest<'a>,
+    /// The decision.
+    #[serde(flatten)]
+    pub decision: ReceiptDecision<'a>,
+    /// The prefill leg where prefill and decode are separate.
+    pub prefill: Option<PrefillLeg<'a>>,
+    /// Time in the queue.
+    pub hold: QueueHold<'a>,
+    /// What the decision reserved at the winner.
+    pub reserved: ReservedLoad,
+    /// Attempts, in order.
+    pub attempts: Vec<AttemptReport<'a>>,
+    /// The router's own time.
+    pub timing_us: RouterTiming,
+    /// Changes of the client's body.
+    pub rewrites: Vec<Cow<'a, str>>,
+    /// `null` while the request runs.
+    pub outcome: Option<RequestOutcome<'a>>,
+}
+
+/// The request of a receipt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReceiptRequest<'a> {
     /// The request's id.
     pub request_id: Cow<'a, str>,
     /// The tenant's name.
@@ -48,6 +73,11 @@ pub struct Receipt<'a> {
     pub stream: bool,
     /// Higher goes first, -100 to 100.
     pub priority: i32,
+}
+
+/// The decision of a receipt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ReceiptDecision<'a> {
     /// The policy that decided.
     pub policy: Cow<'a, str>,
     /// How the winner was found.
@@ -69,20 +99,6 @@ pub struct Receipt<'a> {
     pub runner_up: Option<TargetName<'a>>,
     /// What the runner-up would have cost more, ms; `null` where the policy has no time model.
     pub regret_ms: Option<f64>,
-    /// The prefill leg where prefill and decode are separate.
-    pub prefill: Option<PrefillLeg<'a>>,
-    /// Time in the queue.
-    pub hold: QueueHold<'a>,
-    /// What the decision reserved at the winner.
-    pub reserved: ReservedLoad,
-    /// Attempts, in order.
-    pub attempts: Vec<AttemptReport<'a>>,
-    /// The router's own time.
-    pub timing_us: RouterTiming,
-    /// Changes of the client's body.
-    pub rewrites: Vec<Cow<'a, str>>,
-    /// `null` while the request runs.
-    pub outcome: Option<RequestOutcome<'a>>,
 }
 
 /// The semantic cluster of a prompt.
@@ -110,113 +126,6 @@ pub struct Prompt<'a> {
     pub block_size: Option<u32>,
     /// Tokens that the router's own prompt cache did not have.
     pub new_tokens: u32,
-}
-
-/// A worker and rank.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TargetName<'a> {
-    /// The worker's name.
-    pub worker: Option<Cow<'a, str>>,
-    /// Its data-parallel rank.
-    pub dp_rank: u32,
-}
-
-/// A target that could have taken the request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Candidate<'a> {
-    /// The target.
-    pub target: TargetName<'a>,
-    /// Place in the order of cost, from 1.
-    pub rank: u32,
-    /// Prompt tokens that it holds, each counted in its best tier.
-    pub warm_tokens: TierTokens,
-    /// Prompt tokens that its reply is expected to report as cached.
-    pub predicted_cached_tokens: u32,
-    /// Prompt tokens that it would have to compute.
-    pub uncached_tokens: u32,
-    /// Where the knowledge of its cache comes from.
-    #[schemars(extend("enum" = ["events", "predicted"]))]
-    pub cache_source: Cow<'a, str>,
-    /// State of its event stream.
-    pub stream_state: Option<Cow<'a, str>>,
-    /// State of its worker.
-    pub health: Cow<'a, str>,
-    /// Its load.
-    pub load: TargetLoad,
-    /// The lowest wins.
-    pub cost: f64,
-    /// Unit of the cost.
-    #[schemars(extend("enum" = ["ms", "blocks", "score", "rank"]))]
-    pub cost_unit: Cow<'a, str>,
-    /// `null` where the policy has no time model.
-    pub predicted_ttft_ms: Option<f64>,
-    /// Terms of the cost by name, as the policy's page lists them.
-    #[schemars(with = "BTreeMap<String, f64>")]
-    pub terms: CostTerms<'a>,
-}
-
-/// Prompt tokens by tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TierTokens {
-    /// Memory of the accelerator.
-    pub device: u32,
-    /// Memory of the host.
-    pub host: u32,
-    /// Disk of the host.
-    pub disk: u32,
-    /// Storage shared by engines.
-    pub remote: u32,
-    /// Sent there and not yet confirmed by an event.
-    pub speculative: u32,
-}
-
-/// Load of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct TargetLoad {
-    /// Requests that were sent and are not done.
-    pub in_flight: u32,
-    /// Prompt tokens of requests without a first token.
-    pub queued_prefill_tokens: u64,
-    /// Sequences that decode.
-    pub decode_sequences: u32,
-    /// Blocks of all active sequences.
-    pub decode_blocks: u64,
-}
-
-/// Terms of a cost, in the order of the policy.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct CostTerms<'a>(pub Vec<(Cow<'a, str>, f64)>);
-
-impl Serialize for CostTerms<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, value) in &self.0 {
-            map.serialize_entry(name, value)?;
-        }
-        map.end()
-    }
-}
-
-impl<'de> Deserialize<'de> for CostTerms<'_> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Vec<(Cow<'static, str>, f64)>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of names to numbers")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-                let mut terms = Vec::new();
-                while let Some((name, value)) = map.next_entry::<String, f64>()? {
-                    terms.push((name.into(), value));
-                }
-                Ok(terms)
-            }
-        }
-        deserializer.deserialize_map(InOrder).map(Self)
-    }
 }
 
 /// A target that could not take the request.

@@ -17,6 +17,28 @@ pub struct WorkerReports {
 /// `GET /admin/workers/{name}`: the state of one worker in fleet, router and index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerReport {
+    /// Which worker it is, and its state.
+    #[serde(flatten)]
+    pub identity: WorkerIdentity,
+    /// What it serves.
+    #[serde(flatten)]
+    pub service: WorkerService,
+    /// The engine's own report.
+    pub engine: EngineReport,
+    /// The router's account of its load.
+    pub load: WorkerLoad,
+    /// Blocks that the index has for it, by tier.
+    pub warm_blocks: TierBlocks,
+    /// Learned rates.
+    pub rates: WorkerRates,
+    /// Its health.
+    #[serde(flatten)]
+    pub health: WorkerHealth,
+}
+
+/// Which worker it is, and its state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerIdentity {
     /// Its name.
     pub name: Arc<str>,
     /// Its URL, without secrets.
@@ -29,6 +51,11 @@ pub struct WorkerReport {
     pub state: Name,
     /// When the state began, RFC 3339.
     pub since: String,
+}
+
+/// What a worker serves, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerService {
     /// Ids of its models.
     pub models: Vec<Arc<str>>,
     /// Ids of its LoRA adapters.
@@ -43,14 +70,11 @@ pub struct WorkerReport {
     pub block_size: u32,
     /// Number of data-parallel ranks.
     pub dp_ranks: u32,
-    /// The engine's own report.
-    pub engine: EngineReport,
-    /// The router's account of its load.
-    pub load: WorkerLoad,
-    /// Blocks that the index has for it, by tier.
-    pub warm_blocks: TierBlocks,
-    /// Learned rates.
-    pub rates: WorkerRates,
+}
+
+/// Whether a worker and the knowledge of it can be relied on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct WorkerHealth {
     /// Where the knowledge of its cache comes from.
     #[schemars(extend("enum" = ["events", "predicted"]))]
     pub cache_source: Name,

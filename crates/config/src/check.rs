@@ -5,15 +5,18 @@
 //! **Invariant**: the walk visits everything, records one [`ProblemDraft`] per wrong value, and
 //! gives a complete [`CheckedValue`] tree for any input.
 
+mod leaf;
+
 use settings::{
     Availability, CheckUrl, CheckedValue, KeySchema, LocatedValue, MapEntry, Value, ValueError,
-    ValueKind, ValueNode, default_of, names, nearest, scalar,
+    ValueKind, ValueNode, default_of, names, nearest,
 };
 
 use crate::{
-    expand::{ExpandError, expand},
     key_path::{join, map_path},
     problem::{MAX_PROBLEMS, ProblemDraft},
+    secret_keys::shown_unknown,
+    text_forms::{split, worker_of_text},
 };
 
 /// Inputs of the walk, and the problems found so far.
@@ -227,75 +230,6 @@ impl Checker<'_> {
         worker
     }
 
-    fn leaf(&mut self, kind: &'static ValueKind, given: &LocatedValue, path: &str) -> CheckedValue {
-        let origin = Some(given.origin.clone());
-        let read = self.expanded(given).and_then(|plain| match kind {
-            ValueKind::Free => self.free(&plain).map(Value::Free),
-            _ => scalar(kind, &plain, given, self.check_url),
-        });
-        match read {
-            Ok(value) => CheckedValue {
-                value,
-                origin,
-                failed: false,
-            },
-            Err(fault) => {
-                self.file(path, given, fault);
-                CheckedValue {
-                    value: Value::Unset,
-                    origin,
-                    failed: true,
-                }
-            }
-        }
-    }
-
-    /// Replaces `${NAME}` in the value. The key determines the type of the result, as a number in a
-    /// variable is a text too.
-    fn expanded(&self, given: &LocatedValue) -> Result<LocatedValue, ValueError> {
-        let ValueNode::Text(text) = &given.node else {
-            return Ok(given.clone());
-        };
-        let node = match expand(text, self.env) {
-            Ok(None) => ValueNode::Text(text.clone()),
-            Ok(Some(text)) => ValueNode::Loose(text),
-            Err(ExpandError::Unset(name)) => {
-                let fault = ValueError::new(format!("the variable `{name}` is not set"));
-                return Err(fault.expected(format!("`{name}` in the environment")));
-            }
-            Err(ExpandError::Malformed) => {
-                let fault = ValueError::new("`${` does not name a variable");
-                return Err(fault.expected("`${NAME}`, or `$${` for the characters themselves"));
-            }
-        };
-        Ok(LocatedValue {
-            node,
-            origin: given.origin.clone(),
-        })
-    }
-
-    /// Returns any value as JSON.
-    fn free(&self, given: &LocatedValue) -> Result<serde_json::Value, ValueError> {
-        Ok(match &given.node {
-            ValueNode::List(items) => {
-                let items = items
-                    .iter()
-                    .map(|item| self.expanded(item).and_then(|item| self.free(&item)));
-                items.collect::<Result<_, _>>()?
-            }
-            ValueNode::Map(entries) => {
-                let entries = entries.iter().map(|MapEntry { key, value, .. }| {
-                    self.expanded(value)
-                        .and_then(|value| self.free(&value))
-                        .map(|value| (key.clone(), value))
-                });
-                serde_json::Value::Object(entries.collect::<Result<_, _>>()?)
-            }
-            ValueNode::Text(text) | ValueNode::Loose(text) => text.as_str().into(),
-            _ => given.shown(),
-        })
-    }
-
     fn file(&mut self, path: &str, given: &LocatedValue, fault: ValueError) {
         let draft = ProblemDraft::new(path, fault.message)
             .at(given.origin.clone())
@@ -310,70 +244,4 @@ impl Checker<'_> {
             None => draft,
         });
     }
-}
-
-/// Parses `[NAME=]URL` into the equivalent mapping. A `=` behind `://` belongs to the URL.
-pub(crate) fn worker_of_text(text: &str, given: &LocatedValue) -> LocatedValue {
-    let entry = |key: &str, text: &str| {
-        let node = match given.node {
-            ValueNode::Loose(_) => ValueNode::Loose(text.to_owned()),
-            _ => ValueNode::Text(text.to_owned()),
-        };
-        let value = LocatedValue {
-            node,
-            origin: given.origin.clone(),
-        };
-        MapEntry {
-            key: key.to_owned(),
-            origin: given.origin.clone(),
-            value,
-        }
-    };
-    let scheme = text.find("://").unwrap_or(text.len());
-    let entries = match text[..scheme].split_once('=') {
-        Some((name, _)) => vec![entry("name", name), entry("url", &text[name.len() + 1..])],
-        None => vec![entry("url", text)],
-    };
-    LocatedValue {
-        node: ValueNode::Map(entries),
-        origin: given.origin.clone(),
-    }
-}
-
-/// Splits a list in a variable or flag at commas.
-fn split(text: &str, given: &LocatedValue) -> Vec<LocatedValue> {
-    let parts = text
-        .split(',')
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
-    parts
-        .map(|part| LocatedValue {
-            node: ValueNode::Loose(part.to_owned()),
-            origin: given.origin.clone(),
-        })
-        .collect()
-}
-
-/// Returns the displayable value of an unknown key: a mistyped `api_key` still holds a key.
-pub(crate) fn shown_unknown(entry: &MapEntry) -> serde_json::Value {
-    if sounds_secret(&entry.key) {
-        "***".into()
-    } else {
-        entry.value.shown()
-    }
-}
-
-fn sounds_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    [
-        "key",
-        "secret",
-        "token",
-        "password",
-        "passwd",
-        "credential",
-        "auth",
-    ]
-    .iter()
-    .any(|part| key.contains(part))
 }

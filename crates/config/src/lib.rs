@@ -24,8 +24,10 @@ mod problem;
 mod reference_page;
 mod reload;
 mod schema;
+mod secret_keys;
 mod sections;
 mod starter;
+mod text_forms;
 mod top;
 mod yaml;
 

@@ -9,9 +9,9 @@ use settings::{CheckUrl, LocatedValue, ValueNode, ValueOrigin};
 
 use crate::{
     MoreWorker, Problem,
-    check::worker_of_text,
-    overlay::{name_of, split_list},
+    overlay::name_of,
     problem::{ProblemDraft, report},
+    text_forms::{split_list, worker_of_text},
     yaml,
 };
 

@@ -6,10 +6,10 @@ use settings::{CheckUrl, KeySchema, LocatedValue, ValueKind, ValueNode, ValueOri
 
 use crate::{
     Override,
-    check::worker_of_text,
     key_path::steps,
     problem::ProblemDraft,
     schema::{LATER_SECTIONS, ROOT, TOP_ALIASES},
+    text_forms::{split_list, worker_of_text},
     top,
 };
 
@@ -230,17 +230,6 @@ fn worker_named<'t>(
             known.join(", ")
         }
     ))
-}
-
-/// Turns a list that a variable wrote as a text into a list.
-pub(crate) fn split_list(list: &mut LocatedValue) {
-    if let ValueNode::Loose(text) = &list.node {
-        let items = text.split(',').map(|part| LocatedValue {
-            node: ValueNode::Loose(part.trim().to_owned()),
-            origin: list.origin.clone(),
-        });
-        list.node = ValueNode::List(items.collect());
-    }
 }
 
 /// Returns the name of an entry of `workers` that is a mapping.

@@ -3,9 +3,9 @@
 use settings::{LocatedValue, MapEntry, ValueNode, ValueOrigin, names, nearest};
 
 use crate::{
-    check::shown_unknown,
     problem::{MAX_PROBLEMS, ProblemDraft},
     schema::{LATER_SECTIONS, ROOT, TOP_ALIASES},
+    secret_keys::shown_unknown,
 };
 
 /// Returns the tree with this version's sections only, and records a problem for each other key.

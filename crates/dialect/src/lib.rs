@@ -60,6 +60,6 @@ pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushOutcome, SseSplitter};
 pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
 pub use view::{
-    Dialect, Fidelity, PromptPart, Rendering, RequestView, SessionFields, ViewError, view,
+    Dialect, Fidelity, KvFields, PromptPart, Rendering, RequestView, SessionFields, ViewError, view,
 };
 pub use volatile_prefix::{steady_message, without_volatile_prefix};

@@ -1,15 +1,17 @@
 //! One generation in the model, from submission to its last token or its client's disconnect.
 
+mod length;
+
 use std::sync::Arc;
 
-use engine_model::{EmittedToken, Finish, GenerationRequest, ReplyStream, RequestId};
+use engine_model::{EmittedToken, Finish, GenerationRequest, RequestId};
 use tokio::sync::mpsc;
 
 use crate::{
     detokenizer::Detokenizer,
     http::SimApiError,
     rank::SimRank,
-    script::{Channel, LengthLimit, OpenEnd, ReplyScript, StopCause, TokenText, ToolCall},
+    script::{Channel, OpenEnd, ReplyScript, StopCause, TokenText, ToolCall},
     server_state::{RequestCounts, ServerState},
 };
 
@@ -69,8 +71,8 @@ pub(crate) struct EngineRestarted;
 impl Generation {
     /// Checks a job against the model's limits and submits it.
     pub(crate) fn start(state: &Arc<ServerState>, job: GenerationJob) -> Result<Self, SimApiError> {
-        let room = reply_room(&job, state.config.max_model_len)?;
-        let (output_tokens, finish) = reply_length(state, &job, room);
+        let room = job.room(state.config.max_model_len)?;
+        let (output_tokens, finish) = job.length(state, room);
         let rank = Arc::clone(rank_of(state, job.rank)?);
         let id = RequestId(state.counts.next_id());
         let request = GenerationRequest {
@@ -168,55 +170,6 @@ impl Generation {
         match &self.renderer {
             TokenRenderer::Words(_) => None,
             TokenRenderer::Script(script, _) => script.calls.get(place),
-        }
-    }
-}
-
-/// Returns the tokens that the model's length leaves for the reply, if the job fits.
-fn reply_room(job: &GenerationJob, longest: u32) -> Result<u32, SimApiError> {
-    let prompt_tokens = u32::try_from(job.prompt.len()).unwrap_or(u32::MAX);
-    if prompt_tokens == 0 {
-        return Err(SimApiError::bad_request(
-            "The prompt is empty: provide at least one token.",
-            "prompt",
-        ));
-    }
-    if prompt_tokens >= longest {
-        return Err(SimApiError::prompt_too_long(longest, prompt_tokens));
-    }
-    let room = longest - prompt_tokens;
-    match job.max_tokens {
-        Some(0) => Err(SimApiError::bad_request(
-            "max_tokens must be at least 1, got 0.",
-            "max_tokens",
-        )),
-        Some(wanted) if wanted > room => {
-            Err(SimApiError::reply_too_long(longest, prompt_tokens, wanted))
-        }
-        _ => Ok(room),
-    }
-}
-
-fn reply_length(state: &ServerState, job: &GenerationJob, room: u32) -> (u32, Finish) {
-    match &job.script {
-        None => {
-            let alphabet = Arc::clone(&state.tokenizer.alphabet);
-            let stream = ReplyStream::new(state.config.seed, &job.prompt, alphabet);
-            let limit = LengthLimit {
-                max_tokens: job.max_tokens,
-                open_end: job.open_end,
-                room,
-            };
-            limit.words(|| stream.natural_len())
-        }
-        Some(script) => {
-            let whole = u32::try_from(script.tokens.len()).unwrap_or(u32::MAX);
-            let most = job.max_tokens.unwrap_or(room).min(room);
-            if whole <= most {
-                (whole, script.finish)
-            } else {
-                (most, Finish::Length)
-            }
         }
     }
 }

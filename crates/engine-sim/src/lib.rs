@@ -20,6 +20,7 @@ mod rank;
 mod running_engine;
 mod script;
 mod server_state;
+mod stream_action;
 mod tokenizer;
 mod wire;
 

@@ -4,70 +4,26 @@
 //! Sequence numbers start at 0 and count every batch. Faults affect live messages only: the buffer
 //! always contains the correct batches, so that a reader can recover what it missed.
 
-use std::{collections::VecDeque, str::FromStr, sync::Arc, time::Duration};
+mod live_stream;
+mod sockets;
+
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use kv_events::frames::{self, ReplayForm};
+use kv_events::frames;
 use net::Clock;
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
-use zmtp::{Endpoint, Limits, Pub, PubSettings, Router};
+use zmtp::Endpoint;
 
+use self::{
+    live_stream::{LiveStream, NumberedBatch},
+    sockets::Sockets,
+};
 use crate::{
-    ReplayFormat,
     config::{EventSettings, endpoint_of_rank},
+    stream_action::StreamAction,
     wire::WireFormat,
 };
-
-/// A test's action on the live stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamAction {
-    /// Pauses the live messages.
-    Pause,
-    /// Sends the paused messages.
-    Resume,
-    /// Skips the next messages; their number.
-    Drop(u64),
-    /// Sends each of the next messages twice; their number.
-    Duplicate(u64),
-    /// Sends the next messages together, last one first; their number.
-    Reorder(u64),
-    /// Sends the next messages with a payload that is no batch; their number.
-    Corrupt(u64),
-    /// Restarts the engine process: empty cache, sequence 0, every connection cut.
-    Restart,
-}
-
-/// The text is not an action.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "action {0:?} is unknown: expected pause, resume, drop:N, duplicate:N, reorder:N, corrupt:N or restart"
-)]
-pub(crate) struct StreamActionError(String);
-
-impl FromStr for StreamAction {
-    type Err = StreamActionError;
-
-    fn from_str(text: &str) -> Result<Self, StreamActionError> {
-        let (name, count) = text
-            .split_once(':')
-            .map_or((text, None), |(name, count)| (name, Some(count)));
-        let count = count
-            .map(str::parse::<u64>)
-            .transpose()
-            .map_err(|_| StreamActionError(text.to_owned()))?;
-        match (name, count) {
-            ("pause", None) => Ok(Self::Pause),
-            ("resume", None) => Ok(Self::Resume),
-            ("restart", None) => Ok(Self::Restart),
-            ("drop", Some(count)) => Ok(Self::Drop(count)),
-            ("duplicate", Some(count)) => Ok(Self::Duplicate(count)),
-            ("reorder", Some(count)) => Ok(Self::Reorder(count)),
-            ("corrupt", Some(count)) => Ok(Self::Corrupt(count)),
-            _ => Err(StreamActionError(text.to_owned())),
-        }
-    }
-}
 
 /// The publishing side of one rank.
 #[derive(Debug)]
@@ -81,33 +37,6 @@ pub(crate) struct RankPublisher {
     /// The actual listening address.
     pub(crate) events: Endpoint,
     pub(crate) replay: Option<Endpoint>,
-}
-
-#[derive(Debug)]
-struct Sockets {
-    live: Pub,
-    replay: Option<JoinHandle<()>>,
-}
-
-/// A numbered batch.
-type NumberedBatch = (u64, Bytes);
-
-/// State of the live stream.
-#[derive(Debug, Default)]
-struct LiveStream {
-    next_seq: u64,
-    published: u64,
-    /// The last `buffer_steps` batches; the oldest goes when full.
-    buffer: VecDeque<NumberedBatch>,
-    paused: bool,
-    /// Batches paused by `pause`; at most `buffer_steps`, the oldest is lost when full.
-    paused_batches: VecDeque<NumberedBatch>,
-    drop: u64,
-    duplicate: u64,
-    corrupt: u64,
-    /// The number of batches to collect, and the collected ones.
-    reorder: u64,
-    reordered: Vec<NumberedBatch>,
 }
 
 impl RankPublisher {
@@ -258,110 +187,6 @@ impl RankPublisher {
                 *seq,
                 payload,
             ));
-        }
-    }
-}
-
-impl Sockets {
-    async fn bind(
-        events: &Endpoint,
-        replay: Option<&Endpoint>,
-        settings: &EventSettings,
-        stream: &Arc<Mutex<LiveStream>>,
-    ) -> Result<(Self, Endpoint, Option<Endpoint>), net::ListenError> {
-        let (live, events) = Pub::bind(events, PubSettings::default()).await?;
-        let Some(replay) = replay else {
-            return Ok((Self { live, replay: None }, events, None));
-        };
-        let (router, replay) = Router::bind(replay, Limits::default()).await?;
-        let form = match settings.replay_format {
-            ReplayFormat::Old => ReplayForm::Old,
-            ReplayFormat::New => ReplayForm::New,
-        };
-        let task = tokio::spawn(answer_replays(
-            router,
-            Arc::clone(stream),
-            form,
-            settings.topic.clone(),
-        ));
-        Ok((
-            Self {
-                live,
-                replay: Some(task),
-            },
-            events,
-            Some(replay),
-        ))
-    }
-
-    async fn close(self) {
-        if let Some(replay) = self.replay {
-            replay.abort();
-            // Cancellation is the expected end.
-            let _ = replay.await;
-        }
-        self.live.close(Duration::ZERO).await;
-    }
-}
-
-/// Serves one replay request at a time, as the real publisher does.
-async fn answer_replays(
-    mut router: Router,
-    stream: Arc<Mutex<LiveStream>>,
-    form: ReplayForm,
-    topic: String,
-) {
-    loop {
-        let (peer, request) = router.recv().await;
-        let start = match frames::parse_replay_request(&request) {
-            Ok(start) => start,
-            Err(error) => {
-                // The real engine logs and does not answer.
-                tracing::warn!(%error, "replay request ignored");
-                continue;
-            }
-        };
-        let batches: Vec<NumberedBatch> = {
-            let stream = stream.lock();
-            stream
-                .buffer
-                .iter()
-                .filter(|(seq, _)| *seq >= start)
-                .cloned()
-                .collect()
-        };
-        let mut here = true;
-        for (seq, payload) in &batches {
-            here = here
-                && router
-                    .send(
-                        &peer,
-                        &frames::encode_replay(form, topic.as_bytes(), *seq, payload),
-                    )
-                    .await;
-        }
-        if here {
-            router.send(&peer, &frames::encode_replay_end(form)).await;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn actions_have_their_documented_names() {
-        assert_eq!(
-            "drop:3".parse::<StreamAction>().unwrap(),
-            StreamAction::Drop(3)
-        );
-        assert_eq!(
-            "restart".parse::<StreamAction>().unwrap(),
-            StreamAction::Restart
-        );
-        for wrong in ["drop", "pause:1", "drop:x", ""] {
-            assert!(wrong.parse::<StreamAction>().is_err(), "{wrong}");
         }
     }
 }

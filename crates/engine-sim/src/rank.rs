@@ -13,7 +13,7 @@ use net::Clock;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
-use crate::publisher::{RankPublisher, StreamAction};
+use crate::{publisher::RankPublisher, stream_action::StreamAction};
 
 /// A rank, shared between its driver and its requests.
 #[derive(Debug)]

@@ -7,6 +7,7 @@
 mod compose;
 mod python_json;
 mod sample;
+mod word_source;
 
 use std::sync::Arc;
 

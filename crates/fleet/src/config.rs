@@ -15,7 +15,7 @@ use crate::{
     probe::{HealthCheckPlan, ProbeClient},
     streams::StreamSettings,
     supervisor_config::SupervisorConfig,
-    worker_machine::{HealthSettings, PeriodicChecks},
+    worker_machine::PeriodicChecks,
 };
 
 /// The workers and their rules: the part of a running fleet that [`crate::Fleet::apply`] can
@@ -142,21 +142,6 @@ impl FleetConfig {
     fn is_bound_alone(&self, worker: &config::WorkerEntry) -> bool {
         let same = |other: &&config::WorkerEntry| bound_alike(worker, other);
         self.workers.iter().filter(same).count() <= 1
-    }
-
-    pub(crate) fn health_settings(&self) -> HealthSettings {
-        let (checks, breaker) = (&self.health_checks, &self.circuit_breaker);
-        HealthSettings {
-            interval: checks.interval,
-            unhealthy_threshold: checks.unhealthy_threshold.get(),
-            healthy_threshold: checks.healthy_threshold.get(),
-            warmup_interval: checks.warmup_check_interval,
-            max_warmup: checks.max_warmup_duration,
-            first_connect_pause: checks.recovery_interval,
-            longest_connect_pause: checks.recovery_max_interval,
-            eject_after: breaker.consecutive_failures.get(),
-            eject_for: breaker.ejection,
-        }
     }
 }
 

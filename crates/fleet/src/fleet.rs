@@ -129,7 +129,7 @@ impl Fleet {
         let served = snapshot
             .workers
             .iter()
-            .flat_map(|worker| &worker.models)
+            .flat_map(|worker| &worker.served.models)
             .map(|model| Arc::clone(&model.id));
         let mut ids: Vec<Arc<str>> = served.collect();
         if ids.is_empty() {

@@ -27,6 +27,7 @@ mod probe;
 mod replacement;
 mod reports;
 mod request_record;
+mod served_models;
 mod settings;
 mod snapshot;
 mod snapshot_build;
@@ -45,6 +46,7 @@ mod worker_identity;
 mod worker_machine;
 mod worker_probe;
 mod worker_record;
+mod worker_state;
 mod worker_table;
 
 pub use artefacts::{HubCache, ModelArtefacts, TokenizerSource};
@@ -57,13 +59,15 @@ pub use fleet::Fleet;
 pub use model_report::{ListedModel, ModelListReply};
 pub use prefix_view::{PrefixStream, PrefixViewService, RedisPool};
 pub use probe::event_endpoints::EventEndpoint;
+pub use served_models::{ServedLora, ServedModel, ServedModels};
 pub use settings::{FleetParts, OnVerdict};
 pub use snapshot::{ModelCandidate, ModelView, Snapshot, UnusableTarget};
 pub use start_error::FleetStartError;
 pub use trust_cache::TrustCache;
 pub use verdict::WorkerVerdict;
 pub use view::{
-    CacheSource, EngineLoad, PrefixCacheCounters, RankView, ServedLora, ServedModel, WorkerState,
-    WorkerView,
+    CacheSource, EngineLoad, EngineView, KvCacheView, PrefixCacheCounters, RankView,
+    WorkerConnection, WorkerView,
 };
 pub use worker_probe::{WorkerProbe, WorkerProber};
+pub use worker_state::{HealthView, WorkerState};

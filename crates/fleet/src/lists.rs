@@ -32,7 +32,7 @@ impl Fleet {
 fn ready(table: &WorkerTable, matches: impl Fn(Moment) -> bool) -> Vec<WorkerId> {
     let mut found = Vec::new();
     table.each(|entry| {
-        if entry.view.state == WorkerState::Ready && matches(entry.machine.last_check()) {
+        if entry.view.health.state == WorkerState::Ready && matches(entry.machine.last_check()) {
             found.push(entry.view.id);
         }
     });

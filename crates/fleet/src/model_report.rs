@@ -65,7 +65,7 @@ impl Snapshot {
         let bases = self
             .workers
             .iter()
-            .flat_map(|worker| &worker.models)
+            .flat_map(|worker| &worker.served.models)
             .filter(|base| base.id == model.id);
         if let Some(first) = bases.clone().next() {
             listed.owned_by = Arc::clone(&first.owned_by);
@@ -76,7 +76,7 @@ impl Snapshot {
         let loras = self
             .workers
             .iter()
-            .flat_map(|worker| &worker.loras)
+            .flat_map(|worker| &worker.served.loras)
             .filter(|lora| lora.id == model.id);
         listed.parent = loras.clone().next().map(|lora| Arc::clone(&lora.parent));
         listed.created = loras.map(|lora| lora.created).min().unwrap_or(0);
@@ -96,12 +96,12 @@ impl Snapshot {
 
     fn report(&self, model: &ModelView) -> ModelReport {
         let serves = self.workers.iter().filter(|worker| {
-            worker.models.iter().any(|base| base.id == model.id)
-                || worker.loras.iter().any(|lora| lora.id == model.id)
+            worker.served.models.iter().any(|base| base.id == model.id)
+                || worker.served.loras.iter().any(|lora| lora.id == model.id)
         });
         let block_sizes: BTreeSet<u32> = serves
             .clone()
-            .map(|worker| worker.block_size.tokens())
+            .map(|worker| worker.cache.block_size.tokens())
             .collect();
         let artefacts = &model.artefacts;
         let prompt = artefacts.prompt.as_ref();

@@ -50,16 +50,22 @@ fn is_needed(entry: &WorkerRecord, entries: &[WorkerRecord]) -> bool {
     };
     let models = entry
         .view
+        .served
         .models
         .iter()
         .map(|model| &model.id)
-        .chain(entry.view.loras.iter().map(|lora| &lora.id));
+        .chain(entry.view.served.loras.iter().map(|lora| &lora.id));
     is_expected && models.into_iter().any(|id| !serving(id))
 }
 
 fn lists(entry: &WorkerRecord, id: &str) -> bool {
-    entry.view.models.iter().any(|model| &*model.id == id)
-        || entry.view.loras.iter().any(|lora| &*lora.id == id)
+    entry
+        .view
+        .served
+        .models
+        .iter()
+        .any(|model| &*model.id == id)
+        || entry.view.served.loras.iter().any(|lora| &*lora.id == id)
 }
 
 #[cfg(test)]

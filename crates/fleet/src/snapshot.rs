@@ -63,7 +63,7 @@ impl ModelCandidate {
             model: Arc::clone(&self.namespace_model),
             lora: self.lora.clone(),
             salt,
-            block_size: self.worker.block_size,
+            block_size: self.worker.cache.block_size,
             identity,
         }
     }
@@ -89,7 +89,7 @@ impl ModelCandidate {
 
     /// Returns the tokens in one block.
     pub fn block_size(&self) -> BlockSize {
-        self.worker.block_size
+        self.worker.cache.block_size
     }
 }
 

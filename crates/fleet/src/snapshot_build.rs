@@ -14,15 +14,19 @@ pub(crate) fn build(entries: &[WorkerRecord]) -> Snapshot {
     let mut drafts: HashMap<Arc<str>, ModelDraft<'_>> = HashMap::new();
     for entry in entries {
         let view = &entry.view;
-        for model in &view.models {
+        for model in &view.served.models {
             let draft = drafts.entry(Arc::clone(&model.id)).or_default();
             draft.add(entry, None, &model.id);
             draft.limit(model.max_model_len);
         }
-        for lora in &view.loras {
+        for lora in &view.served.loras {
             let draft = drafts.entry(Arc::clone(&lora.id)).or_default();
             draft.add(entry, Some(Arc::clone(&lora.id)), &lora.parent);
-            let parent = view.models.iter().find(|model| model.id == lora.parent);
+            let parent = view
+                .served
+                .models
+                .iter()
+                .find(|model| model.id == lora.parent);
             draft.limit(parent.and_then(|model| model.max_model_len));
         }
     }
@@ -82,7 +86,7 @@ impl<'a> ModelDraft<'a> {
                 unusable.extend(view.targets().map(|target| UnusableTarget {
                     target,
                     name: Arc::clone(name),
-                    state: view.state,
+                    state: view.health.state,
                 }));
             }
         }
@@ -105,7 +109,7 @@ impl<'a> ModelDraft<'a> {
 }
 
 fn ready(entry: &WorkerRecord) -> bool {
-    entry.view.state == WorkerState::Ready
+    entry.view.health.state == WorkerState::Ready
 }
 
 /// Returns the tokenizer and template that all workers of a model have in common. No worker's
@@ -135,7 +139,7 @@ fn agreed_artefacts(listed: &[ListedWorker<'_>]) -> Arc<ModelArtefacts> {
 /// requests fail. A refused connection, or a worker that reports that it is loading, leaves no
 /// doubt, so such workers are not tried.
 fn last_good(entry: &WorkerRecord) -> bool {
-    match entry.view.state {
+    match entry.view.health.state {
         WorkerState::Ejected => true,
         WorkerState::Down => entry.machine.was_ready() && !entry.machine.is_refused(),
         WorkerState::Ready
@@ -167,17 +171,19 @@ fn candidates_of<'a>(
 /// only where they share a root.
 fn namespace_model(view: &WorkerView, base: &Arc<str>) -> Option<Arc<str>> {
     let root_of = |id: &Arc<str>| {
-        view.models
+        view.served
+            .models
             .iter()
             .find(|model| model.id == *id)
             .and_then(|model| model.root.as_ref())
     };
-    let first = view.namespace_model.as_ref()?;
+    let first = view.served.namespace_model.as_ref()?;
     if view.ranks.iter().any(|rank| rank.stream.is_some()) {
         return Some(Arc::clone(first));
     }
     let same = root_of(base).and_then(|root| {
-        view.models
+        view.served
+            .models
             .iter()
             .find(|model| model.root.as_ref() == Some(root))
     });
@@ -201,9 +207,9 @@ mod tests {
         if state == WorkerState::Down {
             entry = entry.checked(CheckOutcome::Failed);
         }
-        assert_eq!(entry.view.state, state);
+        assert_eq!(entry.view.health.state, state);
         let view = Arc::make_mut(&mut entry.view);
-        (view.role, view.namespace_model) = (role, Some("m".into()));
+        (view.role, view.served.namespace_model) = (role, Some("m".into()));
         entry
     }
 

@@ -3,23 +3,22 @@
 //! **Invariant**: a number is assigned once; a worker is removed from the table only after its
 //! supervisor, and with it every stream, has ended.
 
-use std::{
-    collections::{BTreeSet, HashSet},
-    sync::Arc,
-};
+mod set;
+
+use std::{collections::HashSet, sync::Arc};
 
 use kv_blocks::{HashScheme, WorkerId};
-use net::WorkerUrl;
 use parking_lot::Mutex;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::sync::watch;
 
+use self::set::{SupervisorHandle, SupervisorSet};
 use crate::{
     FleetConfig, FleetStartError, OnVerdict,
     artefacts::ArtefactStore,
     replacement,
     supervisor::Supervisor,
     supervisor_config::SupervisorConfig,
-    worker_machine::WorkerEvent,
+    worker_machine::{HealthSettings, WorkerEvent},
     worker_record::WorkerRecord,
     worker_table::{EjectionRule, WorkerTable},
 };
@@ -31,26 +30,6 @@ pub(crate) struct Supervisors {
     on_verdict: OnVerdict,
     scheme: HashScheme,
     supervisors: Mutex<SupervisorSet>,
-}
-
-#[derive(Default)]
-struct SupervisorSet {
-    /// Count of assigned numbers.
-    next_id: u32,
-    handles: Vec<SupervisorHandle>,
-}
-
-/// Handle of one worker's supervisor.
-struct SupervisorHandle {
-    id: WorkerId,
-    name: Arc<str>,
-    url: WorkerUrl,
-    tls: config::WorkerTls,
-    /// Whether the worker is no longer configured.
-    leaving: bool,
-    config: watch::Sender<Arc<SupervisorConfig>>,
-    stop: watch::Sender<bool>,
-    task: JoinHandle<()>,
 }
 
 impl std::fmt::Debug for Supervisors {
@@ -83,7 +62,8 @@ impl Supervisors {
         let configs =
             fleet.supervisor_configs(self.scheme, |worker, url| set.number_of(worker, url))?;
         let rule = EjectionRule::of(&fleet.circuit_breaker);
-        self.worker_table.reconfigure(rule, fleet.health_settings());
+        let health = HealthSettings::of(&fleet.health_checks, &fleet.circuit_breaker);
+        self.worker_table.reconfigure(rule, health);
         set.mark_leaving(&configs);
         // Leaving workers release their names first: a worker that still finishes its requests may
         // have the name of a new one.
@@ -100,7 +80,7 @@ impl Supervisors {
                     let record = WorkerRecord::from_config(
                         worker,
                         &config,
-                        fleet.health_settings(),
+                        health,
                         &self.worker_table.clock,
                     );
                     self.worker_table.add(record);
@@ -229,49 +209,6 @@ impl Supervisors {
         let handles = std::mem::take(&mut self.supervisors.lock().handles);
         for handle in handles {
             handle.end().await;
-        }
-    }
-}
-
-impl SupervisorSet {
-    /// Returns the number of a configured worker: that of the same worker in the configuration
-    /// before, or a new one.
-    fn number_of(&mut self, worker: &config::WorkerEntry, url: &WorkerUrl) -> WorkerId {
-        // Other trust roots or identities may mean another server, so such a worker counts as
-        // another one.
-        let same = |handle: &&SupervisorHandle| {
-            !handle.leaving
-                && *handle.name == *worker.name
-                && handle.url == *url
-                && handle.tls == worker.tls
-        };
-        if let Some(handle) = self.handles.iter().find(same) {
-            return handle.id;
-        }
-        self.next_id += 1;
-        WorkerId(self.next_id - 1)
-    }
-
-    /// Marks the workers that are missing in these configurations.
-    fn mark_leaving(&mut self, configs: &[SupervisorConfig]) {
-        let stay: HashSet<WorkerId> = configs.iter().map(|config| config.id).collect();
-        for handle in &mut self.handles {
-            handle.leaving |= !stay.contains(&handle.id);
-        }
-    }
-
-    /// Returns the workers that are no longer configured, in the order of their numbers.
-    fn leaving(&self) -> BTreeSet<WorkerId> {
-        let leaving = self.handles.iter().filter(|handle| handle.leaving);
-        leaving.map(|handle| handle.id).collect()
-    }
-}
-
-impl SupervisorHandle {
-    async fn end(self) {
-        self.stop.send_replace(true);
-        if let Err(error) = self.task.await {
-            tracing::error!(%error, worker = %self.name, "a worker's supervisor ended with a panic");
         }
     }
 }

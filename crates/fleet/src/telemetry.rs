@@ -61,7 +61,10 @@ struct WorkerReading {
 
 impl TelemetryReading {
     fn read(&mut self, entry: &WorkerRecord, now: Moment) {
-        *self.states.entry(entry.view.state.as_str()).or_default() += 1;
+        *self
+            .states
+            .entry(entry.view.health.state.as_str())
+            .or_default() += 1;
         let named = self.workers.len() < MOST_WORKERS;
         let label = if named {
             Arc::clone(&entry.view.name)

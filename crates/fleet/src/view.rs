@@ -5,51 +5,8 @@ use std::{num::NonZeroU16, sync::Arc};
 use http::{HeaderName, HeaderValue};
 use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, Tier, WorkerId};
 use net::WorkerUrl;
-use time::OffsetDateTime;
 
-use crate::{EngineKind, MessagesMode};
-
-/// Whether a worker gets requests, and if not, why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum WorkerState {
-    /// Not checked yet.
-    #[default]
-    Unknown,
-    /// Passes its checks: the only state that gets requests.
-    Ready,
-    /// Up and loading, as it reports itself (contract CH4).
-    WarmingUp,
-    /// Refuses connections or fails its checks.
-    Down,
-    /// Finishes running requests and gets no new ones.
-    Draining,
-    /// Passes its checks and fails its requests: excluded for a while.
-    Ejected,
-}
-
-impl WorkerState {
-    /// All states, in the order used in metrics.
-    pub const ALL: [Self; 6] = [
-        Self::Ready,
-        Self::WarmingUp,
-        Self::Down,
-        Self::Unknown,
-        Self::Draining,
-        Self::Ejected,
-    ];
-
-    /// Returns the word used in replies, metrics and the verdict line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Ready => "ready",
-            Self::WarmingUp => "warming_up",
-            Self::Down => "down",
-            Self::Draining => "draining",
-            Self::Ejected => "ejected",
-        }
-    }
-}
+use crate::{EngineKind, HealthView, MessagesMode, ServedModels, WorkerState};
 
 /// The source of knowledge about a worker's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -69,32 +26,6 @@ impl CacheSource {
             Self::Predicted => "predicted",
         }
     }
-}
-
-/// A base model that a worker lists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServedModel {
-    /// The id that requests use.
-    pub id: Arc<str>,
-    /// Where the engine loaded it from: a directory or a hub id.
-    pub root: Option<Arc<str>>,
-    /// Longest prompt plus reply, in tokens.
-    pub max_model_len: Option<u32>,
-    /// Creation time that the worker lists, in Unix seconds.
-    pub created: i64,
-    /// Owner that the worker lists.
-    pub owned_by: Arc<str>,
-}
-
-/// A LoRA adapter that a worker lists: an entry with a `parent`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServedLora {
-    /// The id that requests use, and the adapter's name in KV events.
-    pub id: Arc<str>,
-    /// The base model's id.
-    pub parent: Arc<str>,
-    /// Creation time that the worker lists, in Unix seconds.
-    pub created: i64,
 }
 
 /// An engine's load from its metrics, at most `scrape` old.
@@ -131,6 +62,41 @@ pub struct RankView {
     pub replay: bool,
 }
 
+/// The way to a worker's HTTP server.
+#[derive(Clone, Debug)]
+pub struct WorkerConnection {
+    /// The base URL.
+    pub url: WorkerUrl,
+    /// Whether its certificate is checked, if it has one.
+    pub verified: bool,
+    /// Sent in place of the client's own key.
+    pub api_key: Option<config::Secret>,
+}
+
+/// The engine that a worker runs.
+#[derive(Clone, Debug)]
+pub struct EngineView {
+    /// The engine kind.
+    pub kind: EngineKind,
+    /// Its version, if known.
+    pub version: Option<Arc<str>>,
+    /// How it takes Anthropic messages.
+    pub messages: MessagesMode,
+}
+
+/// The KV cache of each of a worker's ranks.
+#[derive(Clone, Debug)]
+pub struct KvCacheView {
+    /// Tokens in one block.
+    pub block_size: BlockSize,
+    /// Whether the engine or the configuration gives the block size; if false it is assumed.
+    pub block_size_known: bool,
+    /// Blocks of the device cache, per rank.
+    pub num_blocks: Option<u32>,
+    /// Tiers the engine may load blocks back from.
+    pub allow_tiers: Vec<Tier>,
+}
+
 /// One worker at the moment of the snapshot. Plain values: reading needs no lock.
 #[derive(Clone, Debug)]
 pub struct WorkerView {
@@ -138,57 +104,33 @@ pub struct WorkerView {
     pub id: WorkerId,
     /// Its name: from the configuration, else `host:port`.
     pub name: Arc<str>,
-    /// The base URL of its HTTP server.
-    pub url: WorkerUrl,
-    /// Whether its certificate is checked, if it has one.
-    pub verified: bool,
-    /// The engine kind.
-    pub engine: EngineKind,
-    /// The engine's version, if known.
-    pub version: Option<Arc<str>>,
-    /// Whether it gets requests.
-    pub state: WorkerState,
-    /// When it entered this state.
-    pub since: OffsetDateTime,
-    /// Base models it serves.
-    pub models: Vec<ServedModel>,
-    /// Adapters it serves.
-    pub loras: Vec<ServedLora>,
-    /// The model name of its events: the first base model it lists. Aliases of one engine share it.
-    pub namespace_model: Option<Arc<str>>,
-    /// How it takes Anthropic messages.
-    pub messages: MessagesMode,
+    /// The way to it.
+    pub connection: WorkerConnection,
+    /// The engine that it runs.
+    pub engine: EngineView,
+    /// Whether it gets requests, and its last failures.
+    pub health: HealthView,
+    /// Models and adapters that it serves.
+    pub served: ServedModels,
     /// Phases it serves.
     pub role: Role,
     /// Port of the server at which decode workers connect to it; `None` = its engine's default.
     pub bootstrap_port: Option<NonZeroU16>,
     /// Relative share of work, > 0.
     pub weight: f64,
-    /// Tokens in one of its blocks.
-    pub block_size: BlockSize,
-    /// Whether the engine or the configuration gives the block size; if false it is assumed.
-    pub block_size_known: bool,
+    /// Size and tiers of its caches.
+    pub cache: KvCacheView,
     /// Its data-parallel ranks, at least one; position is the rank.
     pub ranks: Vec<RankView>,
-    /// Sent in place of the client's own key.
-    pub api_key: Option<config::Secret>,
-    /// Blocks of the device cache, per rank.
-    pub num_blocks: Option<u32>,
-    /// Tiers the engine may load blocks back from.
-    pub allow_tiers: Vec<Tier>,
     /// The engine's own counters.
     pub load: EngineLoad,
-    /// How often its process ended, detected by refused connections; everything that it held ended
-    /// with it.
-    pub ended: u64,
-    /// The last error; `None` after a success.
-    pub last_error: Option<Arc<str>>,
 }
 
 impl WorkerView {
     /// Returns the header fields that authorize the router at this worker.
     pub fn credentials(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
-        crate::credentials(self.engine, self.api_key.as_ref().map(|key| key.expose()))
+        let key = self.connection.api_key.as_ref();
+        crate::credentials(self.engine.kind, key.map(|key| key.expose()))
     }
 
     /// Returns the owners of its caches, one per data-parallel rank.
@@ -225,6 +167,6 @@ impl WorkerView {
 
     /// Returns whether it may get new requests.
     pub fn is_ready(&self) -> bool {
-        self.state == WorkerState::Ready
+        self.health.state == WorkerState::Ready
     }
 }

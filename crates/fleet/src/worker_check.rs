@@ -3,13 +3,13 @@
 //! A check only sends requests. It changes nothing and may be dropped at any time; the supervisor
 //! applies its finding, and serves the worker's streams meanwhile.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use config::EngineKind;
 use net::Clock;
 
 use crate::{
-    ModelArtefacts, ServedLora, ServedModel,
+    ModelArtefacts, ServedLora,
     artefacts::ArtefactStore,
     probe::{
         self, CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, ProbeError,
@@ -51,28 +51,12 @@ impl WorkerChecker {
     /// that answers now may be another than the one that went down.
     pub(crate) async fn check(self, scope: CheckScope, known: KnownFacts) -> CheckFinding {
         if scope == CheckScope::Connect
-            && let Err(failure) = self.probe_tcp().await
+            && let Err(failure) =
+                probe::connect(self.config.client.url(), self.config.connect_timeout).await
         {
             return CheckFinding::ConnectFailed(failure);
         }
         CheckFinding::Checked(self.examine(scope, &known).await)
-    }
-
-    /// Opens and closes a connection.
-    async fn probe_tcp(&self) -> Result<(), ConnectFailure> {
-        let (url, limit) = (self.config.client.url(), self.config.connect_timeout);
-        match url.destinations().connect(&url.address(), limit).await {
-            Ok(_open) => Ok(()),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
-                ) =>
-            {
-                Err(ConnectFailure::Refused)
-            }
-            Err(_) => Err(ConnectFailure::Other),
-        }
     }
 
     async fn examine(
@@ -106,15 +90,12 @@ impl WorkerChecker {
         if list.models.is_empty() && list.loras.is_empty() {
             return HealthyReport::Nothing;
         }
-        let view = known.view.as_deref();
-        let has_same_models = view.is_none_or(|view| same_models(&view.models, &list.models));
-        let has_same_loras = view.is_none_or(|view| same_loras(&view.loras, &list.loras));
-        if !has_same_models || known.streams_missing {
+        if !known.has_models_of(&list) || known.streams_missing {
             match self.identify_worker(known, CheckPace::Thorough).await {
                 Ok(found) => HealthyReport::Identified(Box::new(found)),
                 Err(_) => HealthyReport::Nothing,
             }
-        } else if !has_same_loras {
+        } else if !known.has_loras_of(&list) {
             HealthyReport::Loras(list.loras)
         } else {
             HealthyReport::Nothing
@@ -256,32 +237,4 @@ struct FoundArtefacts {
     artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
     /// Whether some of them are those of an earlier check.
     carried_over: bool,
-}
-
-impl KnownFacts {
-    /// Returns the first base model that the worker listed.
-    fn base(&self) -> Option<&Arc<str>> {
-        self.view.as_ref()?.namespace_model.as_ref()
-    }
-
-    /// Returns whether the worker listed this model before.
-    fn lists(&self, model: &ServedModel) -> bool {
-        self.view
-            .as_ref()
-            .is_some_and(|view| view.models.iter().any(|old| same_model(old, model)))
-    }
-}
-
-/// Compares model lists. Engines date their lists anew with every answer, so `created` is ignored.
-fn same_models(old: &[ServedModel], new: &[ServedModel]) -> bool {
-    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| same_model(old, new))
-}
-
-fn same_model(old: &ServedModel, new: &ServedModel) -> bool {
-    old.id == new.id && old.root == new.root && old.max_model_len == new.max_model_len
-}
-
-fn same_loras(old: &[ServedLora], new: &[ServedLora]) -> bool {
-    let named = |lora: &ServedLora| (Arc::clone(&lora.id), Arc::clone(&lora.parent));
-    old.iter().map(named).eq(new.iter().map(named))
 }

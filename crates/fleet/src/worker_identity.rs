@@ -6,7 +6,7 @@ use config::EngineKind;
 use kv_blocks::Moment;
 
 use crate::{
-    ModelArtefacts, WorkerView,
+    ModelArtefacts, ServedLora, ServedModel, WorkerView,
     probe::{EngineFacts, Scrape, model_list::ModelList},
     streams::WantedStream,
 };
@@ -22,6 +22,48 @@ pub(crate) struct KnownFacts {
     pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
     /// Whether it has no stream though one is wanted.
     pub(crate) streams_missing: bool,
+}
+
+impl KnownFacts {
+    /// Returns the first base model that the worker listed.
+    pub(crate) fn base(&self) -> Option<&Arc<str>> {
+        self.view.as_ref()?.served.namespace_model.as_ref()
+    }
+
+    /// Returns whether the worker listed this model before.
+    pub(crate) fn lists(&self, model: &ServedModel) -> bool {
+        self.view
+            .as_ref()
+            .is_some_and(|view| view.served.models.iter().any(|old| same_model(old, model)))
+    }
+
+    /// Returns whether the list has the base models that the worker listed before, if it did.
+    pub(crate) fn has_models_of(&self, list: &ModelList) -> bool {
+        self.view
+            .as_ref()
+            .is_none_or(|view| same_models(&view.served.models, &list.models))
+    }
+
+    /// Returns whether the list has the adapters that the worker listed before, if it did.
+    pub(crate) fn has_loras_of(&self, list: &ModelList) -> bool {
+        self.view
+            .as_ref()
+            .is_none_or(|view| same_loras(&view.served.loras, &list.loras))
+    }
+}
+
+/// Compares model lists. Engines date their lists anew with every answer, so `created` is ignored.
+fn same_models(old: &[ServedModel], new: &[ServedModel]) -> bool {
+    old.len() == new.len() && old.iter().zip(new).all(|(old, new)| same_model(old, new))
+}
+
+fn same_model(old: &ServedModel, new: &ServedModel) -> bool {
+    old.id == new.id && old.root == new.root && old.max_model_len == new.max_model_len
+}
+
+fn same_loras(old: &[ServedLora], new: &[ServedLora]) -> bool {
+    let named = |lora: &ServedLora| (Arc::clone(&lora.id), Arc::clone(&lora.parent));
+    old.iter().map(named).eq(new.iter().map(named))
 }
 
 /// The identity of a worker.

@@ -11,8 +11,8 @@ use net::Clock;
 use tokio::sync::Notify;
 
 use crate::{
-    CacheSource, EngineKind, EngineLoad, ModelArtefacts, PrefixCacheCounters, RankView,
-    WorkerState, WorkerVerdict, WorkerView,
+    CacheSource, EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, ModelArtefacts,
+    PrefixCacheCounters, RankView, ServedModels, WorkerConnection, WorkerVerdict, WorkerView,
     streams::FollowedStream,
     supervisor_config::SupervisorConfig,
     worker_identity::WorkerIdentity,
@@ -69,28 +69,29 @@ impl WorkerRecord {
         let view = WorkerView {
             id: config.id,
             name: Arc::clone(&config.name),
-            url: config.client.url().clone(),
-            verified: !worker.tls.insecure_skip_verify,
-            engine: worker.engine.unwrap_or(EngineKind::Generic),
-            version: None,
-            state: WorkerState::Unknown,
-            since: clock.wall(),
-            models: Vec::new(),
-            loras: Vec::new(),
-            namespace_model: None,
-            messages: config.messages.unwrap_or_default(),
+            connection: WorkerConnection {
+                url: config.client.url().clone(),
+                verified: !worker.tls.insecure_skip_verify,
+                api_key: worker.api_key.clone(),
+            },
+            engine: EngineView {
+                kind: worker.engine.unwrap_or(EngineKind::Generic),
+                version: None,
+                messages: config.messages.unwrap_or_default(),
+            },
+            health: HealthView::unknown(clock.wall()),
+            served: ServedModels::default(),
             role: worker.role,
             bootstrap_port: worker.bootstrap_port,
             weight: worker.weight,
-            block_size: worker.block_size.unwrap_or_else(assumed),
-            block_size_known: worker.block_size.is_some(),
+            cache: KvCacheView {
+                block_size: worker.block_size.unwrap_or_else(assumed),
+                block_size_known: worker.block_size.is_some(),
+                num_blocks: None,
+                allow_tiers: worker.allow_tiers.clone(),
+            },
             ranks: vec![RankView::default(); config.dp_ranks.unwrap_or(1) as usize],
-            api_key: worker.api_key.clone(),
-            num_blocks: None,
-            allow_tiers: worker.allow_tiers.clone(),
             load: EngineLoad::default(),
-            ended: 0,
-            last_error: None,
         };
         let machine = WorkerMachine::new(health, config.periodic_checks);
         Self::new(view, machine, config.streams.wanted())
@@ -102,12 +103,12 @@ impl WorkerRecord {
         view.role == worker.role
             && view.bootstrap_port == worker.bootstrap_port
             && view.weight.to_bits() == worker.weight.to_bits()
-            && view.api_key == worker.api_key
-            && view.verified != worker.tls.insecure_skip_verify
-            && view.allow_tiers == worker.allow_tiers
+            && view.connection.api_key == worker.api_key
+            && view.connection.verified != worker.tls.insecure_skip_verify
+            && view.cache.allow_tiers == worker.allow_tiers
             && worker
                 .block_size
-                .is_none_or(|size| view.block_size_known && view.block_size == size)
+                .is_none_or(|size| view.cache.block_size_known && view.cache.block_size == size)
     }
 
     /// Applies the worker's configuration. The supervisor requests the facts that must be read
@@ -117,11 +118,11 @@ impl WorkerRecord {
         view.role = worker.role;
         view.bootstrap_port = worker.bootstrap_port;
         view.weight = worker.weight;
-        view.api_key.clone_from(&worker.api_key);
-        view.verified = !worker.tls.insecure_skip_verify;
-        view.allow_tiers.clone_from(&worker.allow_tiers);
+        view.connection.api_key.clone_from(&worker.api_key);
+        view.connection.verified = !worker.tls.insecure_skip_verify;
+        view.cache.allow_tiers.clone_from(&worker.allow_tiers);
         if let Some(size) = worker.block_size {
-            (view.block_size, view.block_size_known) = (size, true);
+            (view.cache.block_size, view.cache.block_size_known) = (size, true);
         }
     }
 
@@ -144,18 +145,22 @@ impl WorkerRecord {
             .or(announced)
             .or(metrics.and_then(|metrics| metrics.block_size));
         let view = Arc::make_mut(&mut self.view);
-        view.block_size_known = size.is_some();
+        view.cache.block_size_known = size.is_some();
         if let Some(size) = size {
-            view.block_size = size;
+            view.cache.block_size = size;
         }
-        view.engine = found.engine;
-        view.version = found.facts.version().cloned();
-        view.messages = found.facts.messages();
-        view.models = std::mem::take(&mut found.list.models);
-        view.loras = std::mem::take(&mut found.list.loras);
-        view.namespace_model = Some(Arc::clone(&found.base));
+        view.engine = EngineView {
+            kind: found.engine,
+            version: found.facts.version().cloned(),
+            messages: found.facts.messages(),
+        };
+        view.served = ServedModels {
+            models: std::mem::take(&mut found.list.models),
+            loras: std::mem::take(&mut found.list.loras),
+            namespace_model: Some(Arc::clone(&found.base)),
+        };
         view.ranks = vec![RankView::default(); found.ranks as usize];
-        view.num_blocks = metrics.and_then(|metrics| metrics.num_blocks);
+        view.cache.num_blocks = metrics.and_then(|metrics| metrics.num_blocks);
     }
 
     /// Updates the part of the view that follows from state machine and streams. Returns whether
@@ -166,16 +171,16 @@ impl WorkerRecord {
             Arc::make_mut(&mut self.view).ranks = ranks;
         }
         let machine = &self.machine;
-        let same_outage = self.view.ended == machine.ended()
-            && self.view.last_error.as_ref() == machine.last_error();
+        let same_outage = self.view.health.ended == machine.ended()
+            && self.view.health.last_error.as_ref() == machine.last_error();
         if !same_outage {
             let view = Arc::make_mut(&mut self.view);
-            view.ended = machine.ended();
-            view.last_error = machine.last_error().cloned();
+            view.health.ended = machine.ended();
+            view.health.last_error = machine.last_error().cloned();
         }
-        let changed = self.view.state != machine.state();
+        let changed = self.view.health.state != machine.state();
         if changed {
-            Arc::make_mut(&mut self.view).state = machine.state();
+            Arc::make_mut(&mut self.view).health.state = machine.state();
         }
         changed
     }
@@ -191,25 +196,27 @@ impl WorkerRecord {
         let none = if self.events_wanted { "none" } else { "off" };
         WorkerVerdict {
             worker: Arc::clone(&view.name),
-            url: view.url.to_string(),
-            state: view.state,
-            engine: view.engine,
-            version: view.version.clone(),
+            url: view.connection.url.to_string(),
+            state: view.health.state,
+            engine: view.engine.kind,
+            version: view.engine.version.clone(),
             models: view
+                .served
                 .models
                 .iter()
                 .map(|model| Arc::clone(&model.id))
                 .collect(),
-            block_size: view.block_size.tokens(),
-            block_size_known: view.block_size_known,
+            block_size: view.cache.block_size.tokens(),
+            block_size_known: view.cache.block_size_known,
             events: worst.and_then(|rank| rank.stream).unwrap_or(none),
             replay: view.ranks.iter().all(|rank| rank.replay),
             tokenizer: view
+                .served
                 .namespace_model
                 .as_ref()
                 .and_then(|id| self.artefacts.get(id))
                 .map_or("none", |artefacts| artefacts.tokenizer_word()),
-            problem: view.last_error.clone(),
+            problem: view.health.last_error.clone(),
         }
     }
 }

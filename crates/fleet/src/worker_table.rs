@@ -217,8 +217,8 @@ impl WorkerTable {
         if !entry.refresh_view() {
             return;
         }
-        Arc::make_mut(&mut entry.view).since = self.clock.wall();
-        if entry.view.state == WorkerState::Ready {
+        Arc::make_mut(&mut entry.view).health.since = self.clock.wall();
+        if entry.view.health.state == WorkerState::Ready {
             self.records.answered(entry.view.id);
         }
     }

@@ -43,7 +43,7 @@ impl Gateway {
             snapshot
                 .workers
                 .iter()
-                .filter(|it| !it.verified)
+                .filter(|it| !it.connection.verified)
                 .map(|it| format!("tls:{}", it.name)),
         );
         degraded.extend(

@@ -99,7 +99,12 @@ impl ModelWatch {
             }
             for candidate in view.iter().flat_map(|view| &view.candidates) {
                 if let Some(ratio) = candidate.worker.load.kv_usage_ratio {
-                    router.observe_usage(candidate.target, now, ratio, candidate.worker.num_blocks);
+                    router.observe_usage(
+                        candidate.target,
+                        now,
+                        ratio,
+                        candidate.worker.cache.num_blocks,
+                    );
                 }
             }
         }

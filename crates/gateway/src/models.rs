@@ -20,7 +20,7 @@ pub(crate) fn find(snapshot: &Snapshot, id: &str) -> Result<Arc<ModelView>, ApiE
         || snapshot
             .workers
             .iter()
-            .any(|worker| worker.models.is_empty())
+            .any(|worker| worker.served.models.is_empty())
     {
         return Err(errors::no_worker());
     }
@@ -105,7 +105,7 @@ mod tests {
 
     fn listing(number: u32) -> Arc<WorkerView> {
         let mut worker = test_support::worker(number);
-        worker.models.push(fleet::ServedModel {
+        worker.served.models.push(fleet::ServedModel {
             id: "m".into(),
             root: None,
             max_model_len: None,

@@ -63,7 +63,7 @@ pub(crate) struct OpenReservation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReservedProcess {
     worker: WorkerId,
-    /// [`WorkerView::ended`] at the decision.
+    /// [`fleet::HealthView::ended`] at the decision.
     ended: u64,
 }
 
@@ -73,7 +73,7 @@ impl ReservedProcess {
     fn lives(self, workers: &Snapshot) -> bool {
         workers
             .worker(self.worker)
-            .is_some_and(|worker| worker.ended == self.ended)
+            .is_some_and(|worker| worker.health.ended == self.ended)
     }
 }
 
@@ -87,7 +87,7 @@ impl OpenReservation {
     ) -> Self {
         let process = ReservedProcess {
             worker: worker.id,
-            ended: worker.ended,
+            ended: worker.health.ended,
         };
         Self {
             lease,

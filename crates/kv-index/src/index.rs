@@ -1,28 +1,23 @@
 //! The public interface of the index.
 
-use std::{
-    io::{self, Read, Write},
-    sync::Arc,
-    time::Duration,
-};
+mod content;
+mod lookups;
+mod speculation;
+
+use std::sync::Arc;
 
 use kv_blocks::{IndexUpdate, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    ChangeFeed, DumpCursor, DumpRow, ExportCursor, ExportedBlocks, IndexSettings, IndexStats,
-    LoadSummary, Matches, Overlap, SaveSummary, SnapshotError, SpeculationId, TargetDigest,
-    TargetSlot, UpdateOutcome,
+    IndexSettings, UpdateOutcome,
     arena::LineChunks,
     index_lock::IndexLock,
-    lookup::{ChainQuery, CreditSource, SharedIndex},
+    lookup::SharedIndex,
     memory_sizes::MemorySizes,
-    namespaces,
     orphans::HashKeyedBlocks,
-    overlaps::overlaps,
     runs::RunHeads,
-    snapshot,
-    state::{ClearScope, ExpectedChain, IndexState, SpeculationKind},
+    state::{ClearScope, IndexState},
     table::BlockTable,
 };
 
@@ -234,231 +229,6 @@ impl KvIndex {
             next = self.with(|books, core| books.clear(core, target, what, from));
         }
     }
-
-    /// Returns the key of a namespace, for lookups. Creates no state.
-    pub fn namespace_key(&self, namespace: &Namespace) -> NamespaceKey {
-        NamespaceKey(namespaces::key(namespace, self.secret))
-    }
-
-    /// Returns the slot of a target, if the target has one.
-    pub fn slot(&self, target: Target) -> Option<TargetSlot> {
-        self.with(|books, _| books.find(target)).map(TargetSlot)
-    }
-
-    /// Returns the target of a slot; `None` once its worker was removed.
-    pub fn target(&self, slot: TargetSlot) -> Option<Target> {
-        self.core.target(slot.0)
-    }
-
-    /// Looks up how much of `chain` each target holds. Replaces the content of `matches`, whose
-    /// buffers are reused.
-    ///
-    /// Takes no lock and writes nothing but `matches`. Untrusted targets are left out.
-    pub fn lookup_into(
-        &self,
-        space: NamespaceKey,
-        chain: &[SequenceHash],
-        now: Moment,
-        matches: &mut Matches,
-    ) {
-        let query = ChainQuery {
-            space: space.0,
-            hashes: chain,
-            now: nanoseconds(now),
-        };
-        self.core.lookup(query, CreditSource::Trusted, matches);
-    }
-
-    /// Does several lookups at once, so that their cache misses overlap.
-    ///
-    /// # Panics
-    ///
-    /// If the numbers of answers and chains differ.
-    pub fn lookup_batch(
-        &self,
-        space: NamespaceKey,
-        chains: &[&[SequenceHash]],
-        now: Moment,
-        matches: &mut [Matches],
-    ) {
-        self.core
-            .lookup_batch(space.0, chains, nanoseconds(now), matches);
-    }
-
-    /// Returns every target that holds at least the first block of `chain`, in the order of
-    /// targets.
-    pub fn lookup(
-        &self,
-        namespace: &Namespace,
-        chain: &[SequenceHash],
-        now: Moment,
-    ) -> Vec<Overlap> {
-        let query = ChainQuery {
-            space: self.namespace_key(namespace).0,
-            hashes: chain,
-            now: nanoseconds(now),
-        };
-        overlaps(&self.core, query)
-    }
-
-    /// Adds speculative entries for `chain` on `target` until `now + ttl`, because a request was
-    /// just sent there whose events will confirm them. Blocks that the target is known to hold are
-    /// left alone, unless the target is untrusted ([`KvIndex::trust`]).
-    pub fn speculate(
-        &self,
-        target: Target,
-        namespace: &Namespace,
-        chain: &[SequenceHash],
-        now: Moment,
-        ttl: Duration,
-    ) -> SpeculationId {
-        let expected = ExpectedChain {
-            kind: SpeculationKind::Speculative,
-            namespace,
-            hashes: chain,
-            since: nanoseconds(now),
-            ttl,
-        };
-        self.with(|books, core| books.speculate(core, target, expected))
-    }
-
-    /// Adds predicted entries, for a target without trustworthy events: nothing will confirm them,
-    /// so `ttl` is longer. Only the statistics tell the two kinds apart.
-    pub fn predict(
-        &self,
-        target: Target,
-        namespace: &Namespace,
-        chain: &[SequenceHash],
-        now: Moment,
-        ttl: Duration,
-    ) -> SpeculationId {
-        let expected = ExpectedChain {
-            kind: SpeculationKind::Predicted,
-            namespace,
-            hashes: chain,
-            since: nanoseconds(now),
-            ttl,
-        };
-        self.with(|books, core| books.speculate(core, target, expected))
-    }
-
-    /// Takes back the entries of [`KvIndex::speculate`] or [`KvIndex::predict`], because the target
-    /// did not take the request. Entries confirmed since, or renewed for another request, stay.
-    pub fn retract(&self, promised: SpeculationId) {
-        self.with(|books, core| books.retract(core, &promised));
-    }
-
-    /// Removes expired unconfirmed entries. Lookups never count them: this call frees their memory
-    /// and corrects [`KvIndex::stats`]. Also finishes a pruning that is under way.
-    pub fn expire(&self, now: Moment) {
-        while self.with(|books, core| books.sweep_expired(core, nanoseconds(now))) {}
-    }
-
-    /// Returns the confirmed blocks of a target per tier, in the order of [`Tier::ALL`]; a block in
-    /// two tiers counts in both.
-    pub fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
-        self.with(|books, _| books.blocks_per_tier(target))
-    }
-
-    /// Subscribes to the changes from now on; `None` after the index was abandoned. While there is
-    /// a subscriber, each change takes some microseconds more. [`KvIndex::load`] publishes no
-    /// changes.
-    pub fn subscribe(&self) -> Option<ChangeFeed> {
-        self.with(|books, _| Some(books.subscribe()))
-    }
-
-    /// Returns the next stretches that `wanted` targets hold, each after the blocks in front of it;
-    /// `None` after the last. Begin with `ExportCursor::default()` and go on until then.
-    ///
-    /// Each call takes the lock for about four thousand blocks, plus the blocks in front of them
-    /// that no wanted target holds; the lock is free in between. To build another index that ends
-    /// with the same content, also while this one changes: [`KvIndex::subscribe`] first; after each
-    /// piece take all pending changes, and leave out of the piece every block of a target and tier
-    /// that any change so far was about, except for the position that it gives to other blocks;
-    /// then apply the piece, then the changes, and remove the blocks that were added for their
-    /// position alone.
-    pub fn export(
-        &self,
-        place: &mut ExportCursor,
-        wanted: &dyn Fn(Target) -> bool,
-    ) -> Option<Vec<ExportedBlocks>> {
-        loop {
-            let told = self.with(|books, core| books.export(core, place, wanted))?;
-            if !told.is_empty() {
-                return Some(told);
-            }
-        }
-    }
-
-    /// Returns totals.
-    pub fn stats(&self) -> IndexStats {
-        self.with(|books, _| books.stats())
-    }
-
-    /// Returns digests of every target and tier that holds a block, in the order of targets and
-    /// tiers.
-    ///
-    /// Reads every block once, under the lock: updates wait, about 5 ns a block; lookups do not.
-    pub fn digest(&self) -> Vec<TargetDigest> {
-        self.with(|books, core| books.digest(core))
-    }
-
-    /// Writes the confirmed content, for [`KvIndex::load`]; `docs/snapshot-format.md` has the
-    /// format. Contains cache salts in clear, so `to` must be readable by its owner only (mode
-    /// 0600).
-    ///
-    /// The lock is held while the content is assembled in memory, about as many bytes as are
-    /// written: updates wait for some 40 ns a block, lookups do not. It is free again before the
-    /// first write to `to`.
-    ///
-    /// # Errors
-    ///
-    /// The errors of `to`; the bytes written so far are no snapshot then.
-    pub fn save(&self, to: &mut dyn Write) -> io::Result<SaveSummary> {
-        let mut file = Vec::new();
-        let saved = self
-            .with(|books, core| Some(books.save(core, &mut file)))
-            .ok_or_else(given_up)??;
-        to.write_all(&file)?;
-        to.flush()?;
-        Ok(saved)
-    }
-
-    /// Loads the content that [`KvIndex::save`] wrote, and registers its targets; a target that is
-    /// already registered for another model gets none of it. Content without room is left out and
-    /// counted as shed.
-    ///
-    /// Everything is read and checked before the lock is taken; meanwhile the content takes memory
-    /// of its own, bounded by the memory budget as the bytes read are. Then updates wait for some
-    /// 300 to 700 ns a block, lookups do not.
-    ///
-    /// # Errors
-    ///
-    /// A snapshot is loaded as a whole or refused: see [`SnapshotError`]. An index with blocks in
-    /// it refuses every snapshot.
-    pub fn load(&self, from: &mut dyn Read) -> Result<LoadSummary, SnapshotError> {
-        let (scheme, limit) = self
-            .with(|books, _| Some(books.loadable()))
-            .ok_or_else(given_up)??;
-        let content = snapshot::read(from, scheme, limit)?;
-        self.with(|books, core| Some(books.load(core, &content)))
-            .ok_or_else(given_up)?
-    }
-
-    /// Returns the next confirmed memberships, in no particular order; `None` after the last. Begin
-    /// with `DumpCursor::default()` and go on until then.
-    ///
-    /// Each call takes the lock for about a thousand rows (all of one block come together) and
-    /// releases it, so a dump in pieces is not one instant: a membership that exists from beginning
-    /// to end comes exactly once, one that changes meanwhile may come or not.
-    pub fn dump(&self, place: &mut DumpCursor) -> Option<Vec<DumpRow>> {
-        loop {
-            let rows = self.with(|books, core| books.dump(core, place))?;
-            if !rows.is_empty() {
-                return Some(rows);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -467,13 +237,6 @@ impl KvIndex {
     pub(crate) fn check(&self) {
         self.with(|books, core| books.check(core));
     }
-}
-
-/// Returns the error of an abandoned index.
-fn given_up() -> io::Error {
-    io::Error::other(
-        "the index was given up after a panic in it, which was logged: start the router again",
-    )
 }
 
 /// Returns a moment in the unit of runs, nanoseconds.

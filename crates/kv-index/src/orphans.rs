@@ -16,83 +16,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use kv_blocks::{Namespace, Tier};
 
 mod blocks;
+mod pieces;
 #[cfg(test)]
 mod tests;
+mod waiting_store;
 
 pub(crate) use self::blocks::{HashKeyedBlocks, NumberScope, NumberSet, OrphanBlocks};
+use self::waiting_store::{ByNumber, ByParent, PIECE_BYTES, WaitingStore};
 
 /// Maximum number of waiting pieces.
 const MAX_WAITING: usize = 4096;
-/// Estimates: an entry of the index by name, with the name; a piece with its entry by parent; a
-/// store.
-const BLOCK_BYTES: usize = 56;
-const PIECE_BYTES: usize = 80;
-const STORE_BYTES: usize = 352;
-
-/// A store of one target with blocks that still wait.
-#[derive(Debug)]
-struct WaitingStore {
-    slot: u32,
-    late: OrphanBlocks,
-    /// First block to the block behind the last of each piece. Each piece waits for the block in
-    /// front of it.
-    pieces: BTreeMap<u32, u32>,
-}
-
-impl WaitingStore {
-    /// Returns the block for which the piece that begins with block `start` waits.
-    fn parent(&self, start: u32) -> Option<u64> {
-        start
-            .checked_sub(1)
-            .map_or(self.late.parent(), |before| Some(self.late.number(before)))
-    }
-
-    fn blocks(&self) -> u64 {
-        self.pieces
-            .iter()
-            .map(|(start, end)| u64::from(end - start))
-            .sum()
-    }
-
-    fn bytes(&self) -> u64 {
-        let blocks = self.late.len() * BLOCK_BYTES + self.late.own_bytes();
-        (STORE_BYTES + blocks + self.pieces.len() * PIECE_BYTES) as u64
-    }
-
-    fn by_number(&self, store: u64, at: u32) -> ByNumber {
-        let (numbers, number, tier) = (self.late.numbers(), self.late.number(at), self.late.tier());
-        ByNumber {
-            slot: self.slot,
-            numbers,
-            number,
-            tier,
-            store,
-            at,
-        }
-    }
-}
-
-/// A piece by the block for which it waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ByParent {
-    slot: u32,
-    parent: u64,
-    scope: NumberScope,
-    store: u64,
-    start: u32,
-}
-
-/// A waiting block by its own engine hash or rolling hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct ByNumber {
-    slot: u32,
-    number: u64,
-    numbers: NumberSet,
-    tier: Tier,
-    store: u64,
-    at: u32,
-}
-
 /// All waiting blocks.
 #[derive(Debug)]
 pub(crate) struct Orphans {
@@ -271,47 +204,6 @@ impl Orphans {
         self.dropped
     }
 
-    fn add_piece(&mut self, store: u64, start: u32, end: u32) {
-        if let Some(entry) = self.piece_entry(store, start).filter(|_| start < end)
-            && let Some(waiting) = self.stores.get_mut(&store)
-        {
-            waiting.pieces.insert(start, end);
-            self.by_parent.insert(entry);
-            self.bytes += PIECE_BYTES as u64;
-        }
-    }
-
-    /// Returns the end of the piece.
-    fn take_piece(&mut self, store: u64, start: u32) -> Option<u32> {
-        let entry = self.piece_entry(store, start)?;
-        let end = self.stores.get_mut(&store)?.pieces.remove(&start)?;
-        self.by_parent.remove(&entry);
-        self.bytes -= PIECE_BYTES as u64;
-        Some(end)
-    }
-
-    fn piece_entry(&self, store: u64, start: u32) -> Option<ByParent> {
-        let waiting = self.stores.get(&store)?;
-        let (slot, scope) = (waiting.slot, waiting.late.scope());
-        Some(ByParent {
-            slot,
-            parent: waiting.parent(start)?,
-            scope,
-            store,
-            start,
-        })
-    }
-
-    fn free_if_done(&mut self, store: u64) {
-        if self
-            .stores
-            .get(&store)
-            .is_some_and(|waiting| waiting.pieces.is_empty())
-        {
-            self.drop_store(store);
-        }
-    }
-
     fn stay_bounded(&mut self) {
         while (self.len() > MAX_WAITING || self.bytes > self.max_bytes) && self.drop_oldest() {}
     }
@@ -324,29 +216,5 @@ impl Orphans {
         self.dropped += waiting.blocks();
         self.drop_store(*store);
         true
-    }
-
-    fn forget(&mut self, gone: impl Fn(&WaitingStore) -> bool) {
-        let stores = self.stores.iter().filter(|(_, waiting)| gone(waiting));
-        for store in stores.map(|(store, _)| *store).collect::<Vec<_>>() {
-            self.drop_store(store);
-        }
-    }
-
-    fn drop_store(&mut self, store: u64) {
-        let Some(waiting) = self.stores.get(&store) else {
-            return;
-        };
-        for (start, end) in &waiting.pieces {
-            for at in *start..*end {
-                self.by_number.remove(&waiting.by_number(store, at));
-            }
-        }
-        for start in waiting.pieces.keys().copied().collect::<Vec<_>>() {
-            self.take_piece(store, start);
-        }
-        if let Some(waiting) = self.stores.remove(&store) {
-            self.bytes -= waiting.bytes();
-        }
     }
 }

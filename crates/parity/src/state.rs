@@ -1,6 +1,6 @@
 //! How reliable a target's predictions are.
 
-use kv_blocks::Target;
+use kv_blocks::{Moment, Target};
 
 /// The state of a target's predictions.
 ///
@@ -56,6 +56,27 @@ impl ParityState {
     /// Returns whether the target's events are trusted.
     pub fn trusts_events(self) -> bool {
         !matches!(self, Self::Recovering | Self::Downgraded)
+    }
+}
+
+/// A state, and how it came about.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ParityVerdict {
+    /// The state of the predictions.
+    pub state: ParityState,
+    /// When the target entered the state.
+    pub since: Moment,
+    /// Why, if there is a reason.
+    pub reason: Option<String>,
+}
+
+impl ParityVerdict {
+    /// Merges the verdict on another target: the worse one; of equal states the older one.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        let worse = self.state.worse(other.state) != self.state;
+        if worse || (self.state == other.state && other.since < self.since) {
+            *self = other;
+        }
     }
 }
 

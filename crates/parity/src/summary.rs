@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kv_blocks::Moment;
 
-use crate::{ParityState, comparison::ratio};
+use crate::{ParityVerdict, comparison::ratio};
 
 /// The source of the actual numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,9 +35,7 @@ pub struct Summary {
     pub(crate) drifts: Vec<i64>,
     pub(crate) predicted_tokens: u64,
     pub(crate) actual_tokens: u64,
-    pub(crate) state: ParityState,
-    pub(crate) since: Moment,
-    pub(crate) reason: Option<String>,
+    pub(crate) verdict: ParityVerdict,
     /// End of the latest request that left the window early because the window was full.
     pub(crate) made_room: Option<Moment>,
 }
@@ -67,11 +65,7 @@ pub struct ParityReport {
     /// Share of the joined requests with too high a prediction, 0..1; `None` without any.
     pub over_ratio: Option<f64>,
     /// The state of the predictions.
-    pub state: ParityState,
-    /// When the target entered the state.
-    pub since: Moment,
-    /// Why, if there is a reason.
-    pub reason: Option<String>,
+    pub verdict: ParityVerdict,
     /// End of the latest request that left the window early because the window was full: the
     /// figures cover nothing older.
     pub made_room: Option<Moment>,
@@ -87,8 +81,7 @@ impl ParityReport {
 }
 
 impl Summary {
-    /// Adds another target's figures. The state is the worse one, with its time and reason; of
-    /// equal states the older one.
+    /// Adds another target's figures.
     pub fn absorb(&mut self, other: Self) {
         let told = (self.drifts.len() + other.drifts.len()) as u64;
         self.requests += other.requests;
@@ -101,10 +94,7 @@ impl Summary {
         self.predicted_tokens += other.predicted_tokens;
         self.actual_tokens += other.actual_tokens;
         self.made_room = self.made_room.max(other.made_room);
-        let worse = self.state.worse(other.state) != self.state;
-        if worse || (self.state == other.state && other.since < self.since) {
-            (self.state, self.since, self.reason) = (other.state, other.since, other.reason);
-        }
+        self.verdict.absorb(other.verdict);
     }
 
     /// Computes the figures.
@@ -131,9 +121,7 @@ impl Summary {
             drift_tokens_p50: percentile(50),
             drift_tokens_p99: percentile(99),
             over_ratio: (joined > 0).then(|| ratio(over, joined)),
-            state: self.state,
-            since: self.since,
-            reason: self.reason,
+            verdict: self.verdict,
             made_room: self.made_room,
         }
     }

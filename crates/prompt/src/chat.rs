@@ -5,12 +5,14 @@
 //! it verify the facts (`tests/suite/engine_tokens.rs`, `tests/suite/engine_verdicts.rs`). A feature that only
 //! the engine can evaluate (images, a client's own template) is an error, never a guess.
 
+mod content;
 mod field;
 mod message;
 mod number;
 mod rejection;
 mod text_only;
 mod tool;
+mod tool_call;
 
 pub use text_only::text_only;
 

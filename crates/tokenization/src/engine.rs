@@ -297,7 +297,10 @@ struct EngineTokenizeReply {
 
 #[cfg(test)]
 mod tests {
-    use fleet::{EngineKind, EngineLoad, MessagesMode, WorkerState};
+    use fleet::{
+        EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, MessagesMode, ServedModels,
+        WorkerConnection, WorkerState,
+    };
     use kv_blocks::{BlockSize, Role, WorkerId};
     use net::Clock;
     use proxy::{FakeReply, FakeUpstream, NotSent, SendFailure};
@@ -308,28 +311,32 @@ mod tests {
         WorkerView {
             id: WorkerId(1),
             name: "w1".into(),
-            url: "http://127.0.0.1:1".parse().expect("a URL"),
-            verified: true,
-            engine: EngineKind::Vllm,
-            version: None,
-            state: WorkerState::Ready,
-            since: Clock::system().wall(),
-            models: Vec::new(),
-            loras: Vec::new(),
-            namespace_model: None,
-            messages: MessagesMode::Translate,
+            connection: WorkerConnection {
+                url: "http://127.0.0.1:1".parse().expect("a URL"),
+                verified: true,
+                api_key: None,
+            },
+            engine: EngineView {
+                kind: EngineKind::Vllm,
+                version: None,
+                messages: MessagesMode::Translate,
+            },
+            health: HealthView {
+                state: WorkerState::Ready,
+                ..HealthView::unknown(Clock::system().wall())
+            },
+            served: ServedModels::default(),
             role: Role::Unified,
             bootstrap_port: None,
             weight: 1.0,
-            block_size: BlockSize::new(16).expect("a size"),
-            block_size_known: true,
+            cache: KvCacheView {
+                block_size: BlockSize::new(16).expect("a size"),
+                block_size_known: true,
+                num_blocks: None,
+                allow_tiers: Vec::new(),
+            },
             ranks: Vec::new(),
-            api_key: None,
-            num_blocks: None,
-            allow_tiers: Vec::new(),
             load: EngineLoad::default(),
-            ended: 0,
-            last_error: None,
         }
     }
 

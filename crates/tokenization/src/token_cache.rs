@@ -51,8 +51,8 @@ impl TokenSource {
     pub(crate) fn of(worker: &WorkerView) -> Self {
         Self {
             worker: worker.id,
-            since_ns: worker.since.unix_timestamp_nanos(),
-            ended: worker.ended,
+            since_ns: worker.health.since.unix_timestamp_nanos(),
+            ended: worker.health.ended,
         }
     }
 

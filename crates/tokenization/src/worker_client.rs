@@ -35,7 +35,7 @@ impl WorkerClient {
     ) -> Result<JsonReply, QueryError> {
         let query = JsonQuery {
             worker: worker.id,
-            url: &worker.url,
+            url: &worker.connection.url,
             credentials: worker.credentials(),
             path,
             body,

@@ -4,7 +4,7 @@ use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::setting_flags::{LoggingArgs, ReplicaArgs, RoutingArgs};
+use crate::setting_flags::{ListenerArgs, LoggingArgs, ReplicaArgs, RoutingArgs};
 
 /// A router for LLM inference engines: each request goes to the engine that already holds its prompt's KV blocks.
 #[derive(Debug, Parser)]
@@ -55,46 +55,15 @@ pub(crate) struct ServeArgs {
     /// Configuration file (YAML).
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// An engine, by URL; repeat for more. A name may stand in front. Without any engine nothing is started, unless the
-    /// configuration file says `workers: []`.
-    #[arg(short, long = "worker", value_name = "[NAME=]URL")]
-    pub(crate) workers: Vec<String>,
-    /// Where clients connect [default: 127.0.0.1:8080].
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) listen: Option<String>,
-    /// Port of the data listener; 0 takes any free one.
-    #[arg(long)]
-    pub(crate) port: Option<u16>,
-    /// Where operators connect [default: 127.0.0.1:9191].
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) admin_listen: Option<String>,
-    /// How a worker is chosen: warm, kv_aware, dynamo_cost (or kv), least_loaded, round_robin, random [default: warm].
-    #[arg(long, visible_alias = "router-mode", value_name = "NAME")]
-    pub(crate) policy: Option<String>,
-    /// Directory with tokenizer.json for a model; repeat for more.
-    #[arg(long = "tokenizer", value_name = "MODEL=DIR")]
-    pub(crate) tokenizers: Vec<NameValue>,
-    /// Tokens per KV block of every worker, where probing is not to be trusted.
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) block_size: Option<u32>,
-    /// Where a worker publishes KV events; repeat for more.
-    #[arg(long = "kv-events", value_name = "WORKER=ENDPOINT")]
-    pub(crate) kv_events: Vec<NameValue>,
-    /// Key that clients must send as a bearer token; without the flag, that of the variable WARMROUTE_API_KEY.
-    #[arg(long, value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
-    pub(crate) api_key: Option<String>,
-    /// File that holds the token of the admin listener.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) admin_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) workers: WorkerArgs,
+    #[command(flatten)]
+    pub(crate) listeners: ListenerArgs,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
     /// Take the listening sockets of the process that runs with this configuration, which then ends with what it has begun.
     #[arg(long)]
     pub(crate) takeover: bool,
-    /// File that keeps the workers which operators add and take out, over a restart.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) state_file: Option<PathBuf>,
-    /// Listen beyond this machine without an API key.
-    #[arg(long)]
-    pub(crate) insecure_open: bool,
     /// Print one JSON line with the bound addresses on stdout.
     #[arg(long)]
     pub(crate) print_ready: bool,
@@ -104,6 +73,41 @@ pub(crate) struct ServeArgs {
     pub(crate) replicas: ReplicaArgs,
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,
+}
+
+/// The workers and their models.
+#[derive(Args, Debug)]
+pub(crate) struct WorkerArgs {
+    /// An engine, by URL; repeat for more. A name may stand in front. Without any engine nothing is started, unless the
+    /// configuration file says `workers: []`.
+    #[arg(short, long = "worker", value_name = "[NAME=]URL")]
+    pub(crate) workers: Vec<String>,
+    /// Directory with tokenizer.json for a model; repeat for more.
+    #[arg(long = "tokenizer", value_name = "MODEL=DIR")]
+    pub(crate) tokenizers: Vec<NameValue>,
+    /// Tokens per KV block of every worker, where probing is not to be trusted.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) block_size: Option<u32>,
+    /// Where a worker publishes KV events; repeat for more.
+    #[arg(long = "kv-events", value_name = "WORKER=ENDPOINT")]
+    pub(crate) kv_events: Vec<NameValue>,
+    /// File that keeps the workers which operators add and take out, over a restart.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state_file: Option<PathBuf>,
+}
+
+/// Who may call.
+#[derive(Args, Debug)]
+pub(crate) struct AccessArgs {
+    /// Key that clients must send as a bearer token; without the flag, that of the variable WARMROUTE_API_KEY.
+    #[arg(long, value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) api_key: Option<String>,
+    /// File that holds the token of the admin listener.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// Listen beyond this machine without an API key.
+    #[arg(long)]
+    pub(crate) insecure_open: bool,
 }
 
 /// `NAME=VALUE`, neither of them empty.

@@ -57,7 +57,8 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let surroundings = wire_up::surroundings(&settings, settings::api_key(&args.serve).is_some());
+    let surroundings =
+        wire_up::surroundings(&settings, settings::api_key(&args.serve.access).is_some());
     let options = DoctorOptions {
         probe: if args.no_probe {
             ProbeMode::Nothing

@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     tell_idle_keys(&settings);
     warn_of_idle_settings(&settings);
     let extras = StartOptions {
-        keys: settings::api_key(args)
+        keys: settings::api_key(&args.access)
             .as_deref()
             .map_or_else(InboundKey::default, InboundKey::require),
         token,

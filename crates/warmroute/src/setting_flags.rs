@@ -55,8 +55,26 @@ macro_rules! flag_value {
 }
 
 setting_flags! {
+    /// Flags of the addresses.
+    struct ListenerArgs {
+        /// Where clients connect [default: 127.0.0.1:8080].
+        #[arg(long, value_name = "ADDR")]
+        listen: Option<String> => "server.listen";
+        /// Port of the data listener; 0 takes any free one.
+        #[arg(long)]
+        port: Option<u16> => "server.port";
+        /// Where operators connect [default: 127.0.0.1:9191].
+        #[arg(long, value_name = "ADDR")]
+        admin_listen: Option<String> => "admin.listen";
+    }
+}
+
+setting_flags! {
     /// Flags of the decision.
     struct RoutingArgs {
+        /// How a worker is chosen: warm, kv_aware, dynamo_cost (or kv), least_loaded, round_robin, random [default: warm].
+        #[arg(long, visible_alias = "router-mode", value_name = "NAME")]
+        policy: Option<String> => "routing.policy";
         /// Weight of cached prefixes, 0 to 100; 0 ignores caches and follows no KV events [default: 1.0].
         #[arg(long, value_name = "WEIGHT")]
         kv_overlap_score_weight: Option<f64> => "routing.overlap_weight";

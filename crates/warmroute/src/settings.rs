@@ -6,7 +6,7 @@ use std::{path::Path, process::ExitCode};
 use config::{ConfigSource, MoreWorker, Override, Problem, Settings};
 
 use crate::{
-    cli::{NameValue, ServeArgs},
+    cli::{AccessArgs, NameValue, ServeArgs, WorkerArgs},
     output,
 };
 
@@ -37,7 +37,7 @@ pub(crate) fn environment() -> Vec<(String, String)> {
 
 /// Returns the key that clients must send. An empty variable counts as not set; an empty flag was
 /// refused already.
-pub(crate) fn api_key(args: &ServeArgs) -> Option<String> {
+pub(crate) fn api_key(args: &AccessArgs) -> Option<String> {
     let own = || std::env::var(API_KEY).ok().filter(|key| !key.is_empty());
     args.api_key.clone().or_else(own)
 }
@@ -142,13 +142,35 @@ pub(crate) fn refuse(problems: &[Problem]) -> ExitCode {
 /// Returns the overrides from the flags of `serve`.
 pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
     let mut set = SetFlags::default();
+    worker_overrides(&args.workers, &mut set);
+    set.maybe(
+        "admin.token_file",
+        args.access
+            .admin_token_file
+            .as_ref()
+            .map(|path| path.display()),
+        "--admin-token-file",
+    );
+    // A key protects the listener as well as `--insecure-open` allows it to be open.
+    if args.access.insecure_open || api_key(&args.access).is_some() {
+        set.one("server.insecure_open", "true", "--insecure-open");
+    }
+    let groups = [
+        args.listeners.overrides(),
+        args.routing.overrides(),
+        args.replicas.overrides(),
+        args.logging.overrides(),
+    ];
+    set.0
+        .into_iter()
+        .chain(groups.into_iter().flatten())
+        .collect()
+}
+
+fn worker_overrides(args: &WorkerArgs, set: &mut SetFlags) {
     for worker in &args.workers {
         set.one("workers", worker, "--worker");
     }
-    set.maybe("server.listen", args.listen.as_ref(), "--listen");
-    set.maybe("server.port", args.port.as_ref(), "--port");
-    set.maybe("admin.listen", args.admin_listen.as_ref(), "--admin-listen");
-    set.maybe("routing.policy", args.policy.as_ref(), "--policy");
     for NameValue(model, dir) in &args.tokenizers {
         set.one(
             &format!("models.entries[{model:?}].tokenizer"),
@@ -173,24 +195,6 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
         args.state_file.as_ref().map(|path| path.display()),
         "--state-file",
     );
-    set.maybe(
-        "admin.token_file",
-        args.admin_token_file.as_ref().map(|path| path.display()),
-        "--admin-token-file",
-    );
-    // A key protects the listener as well as `--insecure-open` allows it to be open.
-    if args.insecure_open || api_key(args).is_some() {
-        set.one("server.insecure_open", "true", "--insecure-open");
-    }
-    let groups = [
-        args.routing.overrides(),
-        args.replicas.overrides(),
-        args.logging.overrides(),
-    ];
-    set.0
-        .into_iter()
-        .chain(groups.into_iter().flatten())
-        .collect()
 }
 
 #[derive(Default)]

@@ -9,7 +9,10 @@ mod redis;
 use std::{sync::Arc, time::Duration};
 
 use ::lmcache::Controller;
-use admin::{Access, AdminParts, Control, Doctor, Drain, DryRun, Takeover, Token};
+use admin::{
+    Access, AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
+    ShutdownParts, Takeover, Token,
+};
 use config::{ServerSection, Settings};
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, OnVerdict};
@@ -242,21 +245,29 @@ async fn start_on(
     let parts = AdminParts {
         fleet: Arc::clone(&fleet),
         router,
-        index,
-        indexer,
-        ring: Arc::clone(&ring),
+        kv_index: KvIndexParts {
+            index,
+            indexer,
+            tally: kv_tally,
+        },
+        decisions: DecisionParts {
+            ring: Arc::clone(&ring),
+            dry_run: dry_run(&gateway, in_force.server.max_body_bytes),
+        },
         parity,
         prefix_tally,
         cache: Arc::clone(&cache),
-        kv_tally,
         control: Arc::clone(&live) as Arc<dyn Control>,
-        registry: Arc::new(RwLock::new(registry)),
-        features: features::BUILT,
-        serve_metrics,
-        drain: drain(&draining, &gateway),
-        takeover: takeover(&handing),
+        metrics: MetricsPage {
+            registry: Arc::new(RwLock::new(registry)),
+            features: features::BUILT,
+            served: serve_metrics,
+        },
+        shutdown: ShutdownParts {
+            drain: drain(&draining, &gateway),
+            takeover: takeover(&handing),
+        },
         doctor: doctor(&live, asks_key),
-        dry_run: dry_run(&gateway, in_force.server.max_body_bytes),
         clock,
     };
     let (stop_log, log_stopped) = watch::channel(false);

@@ -57,7 +57,7 @@ struct SubscriberLimits {
 }
 
 /// Returns the route.
-pub(crate) fn route(access: &Access) -> MethodRouter<Arc<AdminParts>> {
+pub(crate) fn route(access: &Access) -> MethodRouter<AdminParts> {
     let room = SubscriberLimits {
         subscribers: Arc::new(Semaphore::new(SUBSCRIBERS)),
         snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
@@ -67,7 +67,7 @@ pub(crate) fn route(access: &Access) -> MethodRouter<Arc<AdminParts>> {
 }
 
 async fn subscribe(
-    State(parts): State<Arc<AdminParts>>,
+    State(parts): State<AdminParts>,
     Extension(room): Extension<Arc<SubscriberLimits>>,
     asked: Result<Query<RawStreamQuery>, QueryRejection>,
 ) -> Response {
@@ -135,7 +135,7 @@ fn follower(
         return Err(ApiError::new(ErrorCode::Overloaded, message));
     };
     Follower::new(
-        &parts.index,
+        &parts.kv_index.index,
         parts.clock,
         names,
         &wish,

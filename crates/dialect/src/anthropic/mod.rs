@@ -11,6 +11,7 @@
 mod blocks;
 mod chat;
 mod error;
+mod event;
 mod reply;
 mod request;
 mod stream;

@@ -7,21 +7,15 @@
 //! **Invariant**: events come in Anthropic's order for any chunks; a chunk that does not fit into
 //! it ends the stream with an error.
 
+mod blocks;
+mod calls;
+
 use super::{
     error,
-    reply::{StopReason, head, message_id, only_choice, write_usage},
+    event::event,
+    reply::{StopReason, only_choice, write_usage},
 };
-use crate::{
-    RawJson, Usage,
-    chunk::usage,
-    is_done,
-    json::{self, ObjectWriter},
-};
-
-/// Maximum number of calls in one message.
-const MOST_CALLS: usize = 256;
-/// Maximum bytes of a call's arguments before its name.
-const MOST_UNNAMED: usize = 64 * 1024;
+use crate::{RawJson, Usage, chunk::usage, is_done, json};
 
 /// The result of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,155 +214,6 @@ impl MessageStream {
         Ok(())
     }
 
-    fn begin(&mut self, chunk: RawJson<'_>, out: &mut Vec<u8>) {
-        self.state = StreamPhase::Begun;
-        let id = chunk.member("id").and_then(RawJson::string);
-        let named = chunk.member("model").and_then(RawJson::string);
-        let counted = self.usage.unwrap_or(Usage {
-            prompt_tokens: self.prompt_tokens,
-            ..Usage::default()
-        });
-        event(out, "message_start", |object| {
-            let mut message = object.object("message");
-            head(
-                &mut message,
-                &message_id(id.as_deref()),
-                named.as_deref().unwrap_or(&self.model),
-            );
-            message.raw("content", "[]");
-            message.raw("stop_reason", "null");
-            message.raw("stop_sequence", "null");
-            write_usage(&mut message, counted);
-            message.close();
-        });
-    }
-
-    /// Writes a piece of text or of thinking.
-    fn say(&mut self, kind: OpenBlock, text: &str, out: &mut Vec<u8>) {
-        let (word, delta) = if kind == OpenBlock::Thinking {
-            ("thinking", "thinking_delta")
-        } else {
-            ("text", "text_delta")
-        };
-        if self.open != Some(kind) {
-            self.open_block(kind, out, |block| {
-                block.text("type", word);
-                block.text(word, "");
-                if kind == OpenBlock::Thinking {
-                    block.text("signature", "");
-                }
-            });
-        }
-        self.delta(out, delta, word, text);
-    }
-
-    /// Writes a piece of a call.
-    fn call(&mut self, call: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), InvalidStream> {
-        let function = call.member("function");
-        let text = |value: Option<_>| value.and_then(RawJson::string).unwrap_or_default();
-        let (id, name) = (
-            text(call.member("id")),
-            text(function.and_then(|function| function.member("name"))),
-        );
-        let arguments = text(function.and_then(|function| function.member("arguments")));
-        let number = self.number_of(call, &id);
-        if self.calls.contains(&number) {
-            if self.open != Some(OpenBlock::Call(number)) {
-                return Err("the worker's stream goes back to a call that had ended");
-            }
-            if !arguments.is_empty() {
-                self.delta(out, "input_json_delta", "partial_json", &arguments);
-            }
-            return Ok(());
-        }
-        let mut begun = match self.unnamed.take() {
-            Some(unnamed) if unnamed.number == number => unnamed,
-            Some(_) => return Err("the worker's stream has a call without a name"),
-            None => UnnamedCall {
-                number,
-                id: String::new(),
-                arguments: String::new(),
-            },
-        };
-        if begun.id.is_empty() {
-            begun.id = id.into_owned();
-        }
-        begun.arguments += &arguments;
-        if name.is_empty() {
-            if begun.arguments.len() > MOST_UNNAMED {
-                return Err("the worker's stream has a call without a name");
-            }
-            self.unnamed = Some(begun);
-            return Ok(());
-        }
-        if self.calls.len() >= MOST_CALLS {
-            return Err("the worker's stream has more than 256 calls");
-        }
-        self.calls.push(number);
-        self.open_block(OpenBlock::Call(number), out, |block| {
-            block.text("type", "tool_use");
-            block.text("id", &begun.id);
-            block.text("name", &name);
-            block.raw("input", "{}");
-        });
-        if !begun.arguments.is_empty() {
-            self.delta(out, "input_json_delta", "partial_json", &begun.arguments);
-        }
-        Ok(())
-    }
-
-    /// Returns the number of a call; without an index, a new id starts a new call.
-    fn number_of(&self, call: RawJson<'_>, id: &str) -> u32 {
-        let index = call
-            .member("index")
-            .and_then(RawJson::integer)
-            .and_then(|index| u32::try_from(index).ok());
-        index.unwrap_or_else(|| {
-            let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
-            if id.is_empty() {
-                next.saturating_sub(1)
-            } else {
-                next
-            }
-        })
-    }
-
-    fn open_block(
-        &mut self,
-        kind: OpenBlock,
-        out: &mut Vec<u8>,
-        describe: impl FnOnce(&mut ObjectWriter<'_>),
-    ) {
-        self.close(out);
-        let index = self.blocks;
-        event(out, "content_block_start", |object| {
-            object.number("index", index);
-            let mut block = object.object("content_block");
-            describe(&mut block);
-            block.close();
-        });
-        self.blocks += 1;
-        self.open = Some(kind);
-    }
-
-    fn delta(&self, out: &mut Vec<u8>, kind: &str, member: &str, text: &str) {
-        event(out, "content_block_delta", |object| {
-            object.number("index", self.blocks.saturating_sub(1));
-            let mut delta = object.object("delta");
-            delta.text("type", kind);
-            delta.text(member, text);
-            delta.close();
-        });
-    }
-
-    fn close(&mut self, out: &mut Vec<u8>) {
-        if self.open.take().is_some() {
-            event(out, "content_block_stop", |object| {
-                object.number("index", self.blocks.saturating_sub(1))
-            });
-        }
-    }
-
     fn fail(&mut self, out: &mut Vec<u8>, why: InvalidStream) -> ChunkOutcome {
         let message = format!("{why}: what came before this event is incomplete");
         let event = error::in_stream(None, &message);
@@ -382,18 +227,4 @@ impl MessageStream {
         out.extend_from_slice(b"\n\n");
         ChunkOutcome::Failed
     }
-}
-
-/// Writes one event; its name is also the first member of its data.
-fn event(out: &mut Vec<u8>, name: &str, describe: impl FnOnce(&mut ObjectWriter<'_>)) {
-    let mut text = String::with_capacity(160);
-    text.push_str("event: ");
-    text.push_str(name);
-    text.push_str("\ndata: ");
-    let mut object = ObjectWriter::open(&mut text);
-    object.text("type", name);
-    describe(&mut object);
-    object.close();
-    text.push_str("\n\n");
-    out.extend_from_slice(text.as_bytes());
 }

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::{CacheableReply, NotCacheable, join::says_nothing};
+use super::{CacheableReply, NotCacheable, partial::says_nothing};
 use crate::{
     Dialect,
     json::{self, RawJson},

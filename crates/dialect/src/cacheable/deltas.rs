@@ -2,7 +2,7 @@
 //!
 //! **Invariant**: the deltas joined are the message.
 
-use super::{join::says_nothing, pieces::texts, rules::TEXTS};
+use super::{partial::says_nothing, pieces::texts, rules::TEXTS};
 use crate::json::{ObjectWriter, RawJson, write_string};
 
 /// The deltas of one message.

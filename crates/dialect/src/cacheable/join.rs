@@ -8,50 +8,16 @@
 
 use super::{
     NotCacheable,
+    partial::{PartialMember, PartialObject, PartialValue, says_nothing},
     rules::{JoinRule, JoinRules},
 };
-use crate::json::{ObjectWriter, RawJson};
+use crate::json::RawJson;
 
 /// Maximum number of choices, and of tool calls in one choice.
 const MOST_INDICES: u64 = 1_024;
 
 /// Maximum number of members of an object: they are searched one by one.
 const MOST_MEMBERS: usize = 256;
-
-/// An object that arrives in pieces; its members are in order of arrival.
-#[derive(Debug, Default)]
-pub(super) struct PartialObject {
-    entries: Vec<PartialMember>,
-    /// Number of pieces so far.
-    pieces: u64,
-}
-
-#[derive(Debug)]
-struct PartialMember {
-    name: String,
-    value: PartialValue,
-    /// The last piece that contains it.
-    piece: u64,
-}
-
-/// A partial value.
-#[derive(Debug, Default)]
-pub(super) enum PartialValue {
-    #[default]
-    Null,
-    /// The text between the quotes, and the length of its last piece.
-    Text {
-        inner: String,
-        last: usize,
-    },
-    /// The text between the brackets.
-    List(String),
-    /// One value.
-    One(String),
-    Object(PartialObject),
-    /// Objects by their index.
-    Indexed(Vec<(u64, PartialObject)>),
-}
 
 impl PartialObject {
     /// Adds the next piece of the object.
@@ -87,26 +53,6 @@ impl PartialObject {
             };
         }
         Ok(())
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&PartialValue> {
-        self.entries
-            .iter()
-            .find(|entry| entry.name == name)
-            .map(|entry| &entry.value)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &PartialValue)> {
-        self.entries
-            .iter()
-            .map(|entry| (&*entry.name, &entry.value))
-    }
-
-    /// Writes the member if it is present.
-    pub(super) fn write(&self, name: &str, object: &mut ObjectWriter<'_>) {
-        if let Some(value) = self.get(name) {
-            value.write(object.key(name));
-        }
     }
 
     /// Returns the place of a member in the current piece.
@@ -175,46 +121,6 @@ impl PartialValue {
             (JoinRule::Text | JoinRule::List | JoinRule::Object(_) | JoinRule::Indexed(_), _) => {
                 Err(NotCacheable::UnknownShape)
             }
-        }
-    }
-
-    /// Returns whether the value is a non-empty text, list or object.
-    pub(super) fn says_something(&self) -> bool {
-        match self {
-            Self::Null => false,
-            Self::Text { inner, .. } => !inner.is_empty(),
-            Self::List(inner) => !inner.is_empty(),
-            Self::One(text) => !says_nothing(text),
-            Self::Object(members) => !members.entries.is_empty(),
-            Self::Indexed(all) => !all.is_empty(),
-        }
-    }
-
-    pub(super) fn write(&self, out: &mut String) {
-        match self {
-            Self::Null => out.push_str("null"),
-            Self::Text { inner, .. } => out.extend(["\"", inner, "\""]),
-            Self::List(inner) => out.extend(["[", inner, "]"]),
-            Self::One(text) => out.push_str(text),
-            Self::Object(members) => write_object(members, out),
-            Self::Indexed(all) => {
-                let mut comma = "[";
-                for (_, members) in all {
-                    out.push_str(comma);
-                    write_object(members, out);
-                    comma = ",";
-                }
-                out.push_str(if all.is_empty() { "[]" } else { "]" });
-            }
-        }
-    }
-
-    fn raw(&self) -> &str {
-        match self {
-            Self::One(text) => text,
-            Self::Null => "null",
-            // These are not compared: they count as non-empty.
-            Self::Text { .. } | Self::List(_) | Self::Object(_) | Self::Indexed(_) => "[0]",
         }
     }
 
@@ -293,17 +199,4 @@ impl PartialValue {
         }
         Ok(())
     }
-}
-
-fn write_object(members: &PartialObject, out: &mut String) {
-    let mut object = ObjectWriter::open(out);
-    for (name, value) in members.iter() {
-        value.write(object.key(name));
-    }
-    object.close();
-}
-
-/// Returns whether the value is `null` or as empty as that.
-pub(super) fn says_nothing(text: &str) -> bool {
-    matches!(text, "null" | "\"\"" | "[]" | "{}")
 }

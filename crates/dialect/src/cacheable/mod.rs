@@ -11,6 +11,7 @@ mod check;
 mod deltas;
 mod join;
 mod not_cacheable;
+mod partial;
 mod pieces;
 mod replay;
 mod rules;

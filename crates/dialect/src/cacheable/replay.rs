@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use super::{
     check::judge,
     deltas::{deltas, inside},
-    join::says_nothing,
+    partial::says_nothing,
     pieces::{PieceMetadata, beside, texts},
 };
 use crate::{

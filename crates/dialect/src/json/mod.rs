@@ -8,11 +8,13 @@
 mod compact;
 mod scan;
 mod text;
+mod walk;
 mod write;
 
 pub(crate) use compact::compact;
-pub(crate) use scan::{elements, members, object, whole};
+pub(crate) use scan::{object, whole};
 pub(crate) use text::{decode, write_string};
+pub(crate) use walk::{elements, members};
 pub(crate) use write::{ArrayWriter, ObjectWriter};
 
 use std::borrow::Cow;

@@ -21,126 +21,18 @@ pub(crate) fn object(text: &[u8]) -> Option<RawJson<'_>> {
         .filter(|whole| whole.as_str().starts_with('{'))
 }
 
-/// Walks the members of the object in `text`: raw key (with its quotes) and value. Ends after the
-/// first error; text after the object is an error.
-pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<'_>), JsonError>> {
-    ContainerWalk {
-        scan: JsonScanner::new(text),
-        kind: ContainerKind::Object,
-        state: WalkState::Start,
-    }
-    .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
-}
-
-/// Walks the elements of the array in `text`, as [`members`] does.
-pub(crate) fn elements(text: &str) -> impl Iterator<Item = Result<RawJson<'_>, JsonError>> {
-    ContainerWalk {
-        scan: JsonScanner::new(text),
-        kind: ContainerKind::Array,
-        state: WalkState::Start,
-    }
-    .map(|item| item.map(|(_, value)| value))
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ContainerKind {
-    Object,
-    Array,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WalkState {
-    Start,
-    Between,
-    Over,
-}
-
-struct ContainerWalk<'a> {
-    scan: JsonScanner<'a>,
-    kind: ContainerKind,
-    state: WalkState,
-}
-
-type JsonMember<'a> = (Option<&'a str>, RawJson<'a>);
-
-impl<'a> ContainerWalk<'a> {
-    fn step(&mut self) -> Result<Option<JsonMember<'a>>, JsonError> {
-        let (open, close) = match self.kind {
-            ContainerKind::Object => (b'{', b'}'),
-            ContainerKind::Array => (b'[', b']'),
-        };
-        let scan = &mut self.scan;
-        scan.space();
-        if self.state == WalkState::Start {
-            scan.expect(
-                open,
-                if open == b'{' {
-                    "expected an object"
-                } else {
-                    "expected an array"
-                },
-            )?;
-            scan.depth = 1;
-            scan.count()?;
-            scan.space();
-            if scan.peek() == Some(close) {
-                return self.close();
-            }
-        } else {
-            match scan.peek() {
-                Some(b',') => scan.at += 1,
-                Some(byte) if byte == close => return self.close(),
-                _ => return Err(scan.wrong("expected a comma or the end of the container")),
-            }
-            scan.space();
-        }
-        self.state = WalkState::Between;
-        let key = match self.kind {
-            ContainerKind::Object => {
-                let key = scan.key()?;
-                scan.colon()?;
-                Some(key)
-            }
-            ContainerKind::Array => None,
-        };
-        Ok(Some((key, scan.value()?)))
-    }
-
-    fn close(&mut self) -> Result<Option<JsonMember<'a>>, JsonError> {
-        self.scan.at += 1;
-        self.state = WalkState::Over;
-        self.scan.end()?;
-        Ok(None)
-    }
-}
-
-impl<'a> Iterator for ContainerWalk<'a> {
-    type Item = Result<JsonMember<'a>, JsonError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.state == WalkState::Over {
-            return None;
-        }
-        let item = self.step().transpose();
-        if !matches!(item, Some(Ok(_))) {
-            self.state = WalkState::Over;
-        }
-        item
-    }
-}
-
 /// A position in a text. All cut offsets are at ASCII bytes, so cuts are at character boundaries.
-struct JsonScanner<'a> {
+pub(super) struct JsonScanner<'a> {
     text: &'a str,
     bytes: &'a [u8],
-    at: usize,
+    pub(super) at: usize,
     /// Number of open containers around the value to read.
-    depth: u32,
+    pub(super) depth: u32,
     nodes: u32,
 }
 
 impl<'a> JsonScanner<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(super) fn new(text: &'a str) -> Self {
         Self {
             text,
             bytes: text.as_bytes(),
@@ -150,11 +42,12 @@ impl<'a> JsonScanner<'a> {
         }
     }
 
-    fn peek(&self) -> Option<u8> {
+    #[inline]
+    pub(super) fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
-    fn wrong(&self, what: &'static str) -> JsonError {
+    pub(super) fn wrong(&self, what: &'static str) -> JsonError {
         let what = if self.at >= self.bytes.len() {
             "the text ends too early"
         } else {
@@ -163,7 +56,7 @@ impl<'a> JsonScanner<'a> {
         JsonError { at: self.at, what }
     }
 
-    fn count(&mut self) -> Result<(), JsonError> {
+    pub(super) fn count(&mut self) -> Result<(), JsonError> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             return Err(JsonError {
@@ -174,13 +67,14 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    fn space(&mut self) {
+    #[inline]
+    pub(super) fn space(&mut self) {
         while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
             self.at += 1;
         }
     }
 
-    fn end(&mut self) -> Result<(), JsonError> {
+    pub(super) fn end(&mut self) -> Result<(), JsonError> {
         self.space();
         if self.at == self.bytes.len() {
             return Ok(());
@@ -188,7 +82,7 @@ impl<'a> JsonScanner<'a> {
         Err(self.wrong("something follows the value"))
     }
 
-    fn expect(&mut self, byte: u8, what: &'static str) -> Result<(), JsonError> {
+    pub(super) fn expect(&mut self, byte: u8, what: &'static str) -> Result<(), JsonError> {
         if self.peek() != Some(byte) {
             return Err(self.wrong(what));
         }
@@ -196,7 +90,7 @@ impl<'a> JsonScanner<'a> {
         Ok(())
     }
 
-    fn key(&mut self) -> Result<&'a str, JsonError> {
+    pub(super) fn key(&mut self) -> Result<&'a str, JsonError> {
         if self.peek() != Some(b'"') {
             return Err(self.wrong("expected a key in double quotes"));
         }
@@ -206,7 +100,7 @@ impl<'a> JsonScanner<'a> {
         Ok(&self.text[from..self.at])
     }
 
-    fn colon(&mut self) -> Result<(), JsonError> {
+    pub(super) fn colon(&mut self) -> Result<(), JsonError> {
         self.space();
         self.expect(b':', "expected a colon")?;
         self.space();
@@ -214,7 +108,7 @@ impl<'a> JsonScanner<'a> {
     }
 
     /// Reads one value of any kind. The nesting is stored in the bits of one word: 1 is an object.
-    fn value(&mut self) -> Result<RawJson<'a>, JsonError> {
+    pub(super) fn value(&mut self) -> Result<RawJson<'a>, JsonError> {
         let from = self.at;
         let outer = self.depth;
         let mut kinds: u128 = 0;

@@ -1,86 +1,16 @@
-//! The keys of a body that routing reads, and what they mean in each dialect.
+//! What the fields of a body mean in each dialect.
 
 use std::borrow::Cow;
 
-use super::{Dialect, Fidelity, PromptPart, Rendering, RequestView, SessionFields, ViewError};
+use super::{
+    Dialect, Fidelity, KvFields, PromptPart, Rendering, RequestView, SessionFields, ViewError,
+    key::Key,
+};
 use crate::{
     BodyCounts,
     json::{self, RawJson},
     prompts,
 };
-
-/// Declares the keys that routing reads: one list for their names and their places in
-/// [`BodyFields`].
-macro_rules! keys {
-    ($($key:ident $name:literal)*) => {
-        #[derive(Clone, Copy)]
-        enum Key { $($key),* }
-
-        impl Key {
-            const COUNT: usize = [$(Self::$key),*].len();
-
-            fn named(name: &str) -> Option<Self> {
-                match name {
-                    $($name => Some(Self::$key),)*
-                    _ => None,
-                }
-            }
-
-            const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$key => $name,)*
-                }
-            }
-        }
-    };
-}
-
-// The last one is not read here yet: it controls where and how a request runs, so two of them are
-// two readings.
-keys! {
-    Model "model"
-    Messages "messages"
-    Prompt "prompt"
-    Stream "stream"
-    StreamOptions "stream_options"
-    MaxTokens "max_tokens"
-    MaxCompletionTokens "max_completion_tokens"
-    N "n"
-    Stop "stop"
-    Priority "priority"
-    CacheSalt "cache_salt"
-    SessionParams "session_params"
-    User "user"
-    SessionId "session_id"
-    UserId "user_id"
-    PromptCache "prompt_cache_key"
-    Metadata "metadata"
-    AddGenerationPrompt "add_generation_prompt"
-    ContinueFinalMessage "continue_final_message"
-    AddSpecialTokens "add_special_tokens"
-    TruncatePromptTokens "truncate_prompt_tokens"
-    ChatTemplateKwargs "chat_template_kwargs"
-    ChatTemplate "chat_template"
-    Tools "tools"
-    ToolChoice "tool_choice"
-    Documents "documents"
-    ReasoningEffort "reasoning_effort"
-    PromptLogprobs "prompt_logprobs"
-    Logprobs "logprobs"
-    Echo "echo"
-    KvTransferParams "kv_transfer_params"
-    EcTransferParams "ec_transfer_params"
-    BootstrapHost "bootstrap_host"
-    BootstrapPort "bootstrap_port"
-    BootstrapRoom "bootstrap_room"
-    Input "input"
-    Query "query"
-    Queries "queries"
-    Items "items"
-    Text1 "text_1"
-    Text2 "text_2"
-    LoraRequest "lora_request"
-}
 
 /// These fields name hosts and blocks of other engines: a client's values could reach the caches of
 /// others.
@@ -129,10 +59,6 @@ impl<'a> BodyFields<'a> {
             .get(Key::StreamOptions)
             .and_then(|it| it.member("include_usage"))
             .and_then(RawJson::flag);
-        // An echoed prompt comes with the logprobs of its own tokens.
-        let echoes = dialect == Dialect::Completions && self.flag(Key::Echo) == Some(true);
-        let wants_prompt_logprobs = self.get(Key::PromptLogprobs).is_some()
-            || (echoes && self.get(Key::Logprobs).is_some());
         Ok(RequestView {
             model: model(self.get(Key::Model))?,
             stream: self.flag(Key::Stream).unwrap_or(false),
@@ -145,13 +71,23 @@ impl<'a> BodyFields<'a> {
             cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
             session: self.session(),
             rendering: self.rendering(),
+            kv: self.kv(dialect),
+            fidelity: Fidelity::Exact,
+        })
+    }
+
+    fn kv(&self, dialect: Dialect) -> KvFields {
+        // An echoed prompt comes with the logprobs of its own tokens.
+        let echoes = dialect == Dialect::Completions && self.flag(Key::Echo) == Some(true);
+        let wants_prompt_logprobs = self.get(Key::PromptLogprobs).is_some()
+            || (echoes && self.get(Key::Logprobs).is_some());
+        KvFields {
             transfer_field: TRANSFER_FIELDS
                 .into_iter()
                 .find(|key| self.get(*key).is_some())
                 .map(Key::name),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
-            fidelity: Fidelity::Exact,
-        })
+        }
     }
 
     fn flag(&self, key: Key) -> Option<bool> {

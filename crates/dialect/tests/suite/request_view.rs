@@ -258,7 +258,10 @@ fn prompt_logprobs_and_kv_transfer_skip_the_prefix_cache() {
     ] {
         let body = format!(r#"{{"model":"m",{fields}}}"#);
         assert_eq!(
-            view(dialect, body.as_bytes()).unwrap().skips_prefix_cache,
+            view(dialect, body.as_bytes())
+                .unwrap()
+                .kv
+                .skips_prefix_cache,
             skips,
             "{dialect:?} {fields}"
         );

@@ -7,6 +7,7 @@ mod cache;
 mod connection;
 mod endpoint;
 mod events;
+mod events_enabled;
 mod finding;
 mod flags;
 mod fleet_wide;
@@ -16,6 +17,7 @@ mod replay;
 mod router;
 mod stream;
 mod template;
+mod token_difference;
 
 #[cfg(test)]
 pub(crate) mod fixture;

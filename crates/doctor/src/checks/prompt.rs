@@ -3,9 +3,14 @@
 use config::TokenizerSetting;
 use fleet::{TokenizerSource, WorkerProbe};
 
-use super::{CheckSubject, Finding, Findings, cache::unprobed, template};
+use super::{
+    CheckSubject, Finding, Findings,
+    cache::unprobed,
+    template,
+    token_difference::{difference, own_ids, shown_ids},
+};
 use crate::observe::{
-    self, EngineTokenization, OwnPrompt, ProbeOutcome, ProbeResults, PromptForm, first_difference,
+    EngineTokenization, OwnPrompt, ProbeOutcome, ProbeResults, PromptForm, first_difference,
 };
 
 pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
@@ -242,58 +247,12 @@ fn special_tokens(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding 
     Finding::ok("special tokens are added alike")
 }
 
-/// Describes where ids differ; `None` if they are equal or cannot be compared.
-pub(super) fn difference(one: &observe::TokenCase) -> Option<String> {
-    let own = one.own.as_ref().ok()?;
-    match &one.engine {
-        EngineTokenization::Ids(engine) => {
-            let at = first_difference(engine, own)?;
-            let pieces = one.pieces.as_ref();
-            let texts = pieces.map(|(engine, own)| {
-                format!(", the engine goes on with {engine:?}, the router with {own:?}")
-            });
-            Some(format!(
-                "token {at} of {}{}",
-                engine.len(),
-                texts.unwrap_or_default()
-            ))
-        }
-        EngineTokenization::Count(count) => (*count != own.len())
-            .then(|| format!("the engine counts {count} tokens, the router {}", own.len())),
-        EngineTokenization::Refused | EngineTokenization::Silent(_) => None,
-    }
-}
-
-/// Most ids shown of a text.
-const SHOWN_IDS: usize = 8;
-
-fn shown(ids: &[u32]) -> String {
-    let more = if ids.len() > SHOWN_IDS { ", ..." } else { "" };
-    let ids: Vec<String> = ids
-        .iter()
-        .take(SHOWN_IDS)
-        .map(ToString::to_string)
-        .collect();
-    format!("[{}{more}]", ids.join(", "))
-}
-
-fn shown_ids(one: &observe::TokenCase) -> String {
-    match &one.engine {
-        EngineTokenization::Ids(ids) => shown(ids),
-        EngineTokenization::Count(count) => format!("{count} tokens"),
-        EngineTokenization::Refused | EngineTokenization::Silent(_) => String::new(),
-    }
-}
-
-fn own_ids(one: &observe::TokenCase) -> String {
-    one.own.as_ref().map_or_else(Clone::clone, |ids| shown(ids))
-}
-
 #[cfg(test)]
 mod tests {
     use fleet::ModelArtefacts;
 
     use super::{super::fixture::CheckFixture, *};
+    use crate::observe;
     use api::CheckStatus;
 
     fn case(name: &'static str, engine: &[u32], own: Result<&[u32], &str>) -> observe::TokenCase {

@@ -3,7 +3,7 @@
 use config::ChatTemplateSetting;
 use fleet::WorkerProbe;
 
-use super::{CheckSubject, Finding, prompt::difference};
+use super::{CheckSubject, Finding, token_difference::difference};
 use crate::observe::{self, EngineTokenization};
 
 pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {

@@ -5,13 +5,20 @@ mod announcements;
 mod budget;
 mod engine_client;
 mod event_listener;
+mod further_probes;
+mod probe_lengths;
 mod probe_reply;
 mod prober;
 mod probes;
 mod publisher_binding;
+mod publisher_observation;
+mod recording_sink;
 mod replays;
 mod request;
 mod session;
+mod token_case;
+mod token_samples;
+mod tokenize_probe;
 mod tokens;
 
 #[cfg(test)]
@@ -27,17 +34,18 @@ pub(crate) use address::PortOccupant;
 pub(crate) use announcements::AnnouncedBlocks;
 pub(crate) use budget::Budget;
 pub(crate) use engine_client::EngineClient;
-#[cfg(test)]
-pub(crate) use event_listener::BatchNumbers;
-pub(crate) use event_listener::{LinkStatus, PublisherObservation, StreamObservation};
+pub(crate) use event_listener::StreamObservation;
 pub(crate) use probe_reply::ProbeReply;
 pub(crate) use prober::PromptForm;
 pub(crate) use probes::{OwnPrompt, ProbeOutcome, ProbeResults};
 pub(crate) use publisher_binding::PublisherBinding;
+#[cfg(test)]
+pub(crate) use publisher_observation::BatchNumbers;
+pub(crate) use publisher_observation::{LinkStatus, PublisherObservation};
 pub(crate) use replays::{ReplayAnswer, ReplayObservation};
 pub(crate) use request::ObservationRequest;
 pub(crate) use session::ProbeSession;
-pub(crate) use tokens::{EngineTokenization, TokenCase, TokenComparison, first_difference};
+pub(crate) use token_case::{EngineTokenization, TokenCase, TokenComparison, first_difference};
 
 use crate::{
     ProbeMode,
@@ -127,7 +135,7 @@ pub(crate) async fn observe(
     }
     // Runs before the further requests, so that the time they use is not missing here.
     seen.replays = replays::query(&ears, settings, budget).await;
-    probes::send_further(&mut seen.probes, &prober, &ears).await;
+    further_probes::send_further(&mut seen.probes, &prober, &ears).await;
     seen.streams = ears.into_iter().map(EventListener::close).collect();
     seen
 }

@@ -12,7 +12,8 @@ use zmtp::{Pub, PubSettings};
 use super::{
     Budget, ProbeSession,
     announcements::{self, ExpectedAnnouncement},
-    event_listener::{EventListener, LinkStatus, PublisherObservation},
+    event_listener::EventListener,
+    publisher_observation::{LinkStatus, PublisherObservation},
 };
 use crate::checks::fixture::{self, CheckFixture};
 

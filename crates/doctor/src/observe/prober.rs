@@ -8,7 +8,7 @@ use super::{
     ProbeSession,
     engine_client::{EngineCallError, EngineClient},
     probe_reply::ProbeReply,
-    tokens,
+    tokenize_probe, tokens,
 };
 
 /// Form in which prompts are sent.
@@ -162,7 +162,7 @@ impl<'a> Prober<'a> {
             PromptForm::Text => json!({"prompt": text, "add_special_tokens": true}),
             PromptForm::Chat => json!({"messages": messages(text)}),
         };
-        tokens::ids_of(
+        tokenize_probe::ids_of(
             self.engine,
             &self.session.meeting.base,
             question,

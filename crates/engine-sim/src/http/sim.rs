@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::{
     fault::InjectedFault,
-    publisher::StreamAction,
     server_state::{RequestCounts, ServerState},
+    stream_action::StreamAction,
 };
 
 use super::{SimApiError, SimBody, body, request};
@@ -120,7 +120,7 @@ pub(crate) async fn events(state: &ServerState, request: Request<Incoming>) -> R
         let action: StreamAction =
             body.action
                 .parse()
-                .map_err(|error: crate::publisher::StreamActionError| {
+                .map_err(|error: crate::stream_action::StreamActionError| {
                     SimApiError::bad_request(error.to_string(), "action")
                 })?;
         for (number, rank) in state.ranks.iter().enumerate() {

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::compose::WordSource;
+use super::word_source::WordSource;
 
 /// Maximum nesting of schemas.
 const MOST_DEPTH: usize = 24;
@@ -283,7 +283,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::script::compose::any_words;
+    use crate::script::word_source::any_words;
 
     fn of(schema: &Value) -> Value {
         sample(schema, &mut any_words())

@@ -2,6 +2,7 @@
 //! only its own information.
 
 pub(crate) mod client;
+mod connect;
 pub(crate) mod event_endpoints;
 pub(crate) mod health_check;
 mod identity;
@@ -11,6 +12,7 @@ pub(crate) mod model_list;
 pub(crate) mod prefix_cache;
 
 pub(crate) use client::{ProbeClient, ProbeError};
+pub(crate) use connect::connect;
 pub(crate) use health_check::HealthCheckPlan;
 pub(crate) use identity::{
     CheckPace, ConfiguredIdentity, EngineFacts, EngineIdentity, identify, list_models, scrape,

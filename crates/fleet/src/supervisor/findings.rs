@@ -64,7 +64,7 @@ impl Supervisor {
             HealthyReport::Nothing => {}
             HealthyReport::Loras(loras) => {
                 self.worker_table.change(self.id(), |entry| {
-                    Arc::make_mut(&mut entry.view).loras = loras;
+                    Arc::make_mut(&mut entry.view).served.loras = loras;
                 });
             }
             HealthyReport::Identified(found) => {

@@ -49,7 +49,7 @@ impl Supervisor {
     async fn forget_other_engine(&mut self, found: &WorkerIdentity) {
         let id = self.id();
         let before = self.worker_table.with(id, |entry| {
-            let base = entry.view.namespace_model.clone()?;
+            let base = entry.view.served.namespace_model.clone()?;
             Some((base, entry.view.dp_ranks()))
         });
         let Some((old_base, old_ranks)) = before.flatten() else {

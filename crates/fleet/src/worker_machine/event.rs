@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use kv_blocks::Moment;
 
-use super::health::{CheckOutcome, EjectionPermit, HealthSettings};
+use super::{
+    HealthSettings,
+    health::{CheckOutcome, EjectionPermit},
+};
 use crate::FailureKind;
 
 /// Something that happened to a worker, or that is wanted of it.

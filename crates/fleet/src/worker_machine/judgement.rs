@@ -5,8 +5,9 @@ use std::sync::Arc;
 use kv_blocks::Moment;
 
 use super::{
-    CheckOutcome, CheckReport, ConnectFailure, EjectionPermit, ProcessPace, REFUSED, StreamSummary,
-    SupervisorAction, TableAction, WorkerActions, WorkerMachine,
+    CheckOutcome, CheckReport, ConnectFailure, EjectionPermit, IdentityReport, IdentitySource,
+    ProcessPace, REFUSED, StreamSummary, SupervisorAction, TableAction, WorkerActions,
+    WorkerMachine,
 };
 use crate::{FailureKind, WorkerState};
 
@@ -139,5 +140,14 @@ impl WorkerMachine {
         if self.side_requests.end() {
             actions.supervisor.push(SupervisorAction::CancelSideRequest);
         }
+    }
+
+    /// Takes the result of an identification.
+    pub(super) fn identified(&mut self, now: Moment, report: IdentityReport) {
+        if report.source == IdentitySource::SideRequest && !self.side_requests.end() {
+            return;
+        }
+        self.side_requests.record_identity(now, report);
+        self.known = true;
     }
 }

@@ -15,6 +15,7 @@ mod admission;
 mod checks;
 mod event;
 mod health;
+mod health_settings;
 mod judgement;
 mod outage;
 mod side_requests;
@@ -32,7 +33,8 @@ pub(crate) use self::{
         LoadFigures, LoadReport, PeriodicChecks, ProcessPace, PublisherConnections, SideRequest,
         StreamCoverage, StreamSummary, SupervisorAction, TableAction, WorkerActions, WorkerEvent,
     },
-    health::{CheckOutcome, EjectionPermit, HealthSettings},
+    health::{CheckOutcome, EjectionPermit},
+    health_settings::HealthSettings,
     outage::REFUSED,
 };
 use self::{
@@ -225,14 +227,6 @@ impl WorkerMachine {
                 self.stopped = true;
             }
         }
-    }
-
-    fn identified(&mut self, now: Moment, report: IdentityReport) {
-        if report.source == IdentitySource::SideRequest && !self.side_requests.end() {
-            return;
-        }
-        self.side_requests.record_identity(now, report);
-        self.known = true;
     }
 
     fn streams_changed(&mut self, change: PublisherConnections) {

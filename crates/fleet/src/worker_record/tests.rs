@@ -7,7 +7,8 @@ use net::Clock;
 
 use super::WorkerRecord;
 use crate::{
-    EngineKind, EngineLoad, MessagesMode, RankView, ServedModel, WorkerState, WorkerView,
+    EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, MessagesMode, RankView,
+    ServedModel, ServedModels, WorkerConnection, WorkerState, WorkerView,
     worker_machine::{
         CheckOutcome, CheckReport, HealthSettings, PeriodicChecks, ProcessPace, StreamSummary,
         WorkerEvent, WorkerMachine,
@@ -32,28 +33,29 @@ impl WorkerRecord {
         let view = WorkerView {
             id,
             name: "w1".into(),
-            url: "http://127.0.0.1:1".parse().expect("a url"),
-            verified: true,
-            engine: EngineKind::Generic,
-            version: None,
-            state: WorkerState::Unknown,
-            since: clock.wall(),
-            models: Vec::new(),
-            loras: Vec::new(),
-            namespace_model: None,
-            messages: MessagesMode::Translate,
+            connection: WorkerConnection {
+                url: "http://127.0.0.1:1".parse().expect("a url"),
+                verified: true,
+                api_key: None,
+            },
+            engine: EngineView {
+                kind: EngineKind::Generic,
+                version: None,
+                messages: MessagesMode::Translate,
+            },
+            health: HealthView::unknown(clock.wall()),
+            served: ServedModels::default(),
             role: Role::Unified,
             bootstrap_port: None,
             weight: 1.0,
-            block_size: BlockSize::new(16).expect("a block size"),
-            block_size_known: false,
+            cache: KvCacheView {
+                block_size: BlockSize::new(16).expect("a block size"),
+                block_size_known: false,
+                num_blocks: None,
+                allow_tiers: Vec::new(),
+            },
             ranks: vec![RankView::default()],
-            api_key: None,
-            num_blocks: None,
-            allow_tiers: Vec::new(),
             load: EngineLoad::default(),
-            ended: 0,
-            last_error: None,
         };
         Self::new(
             view,
@@ -64,7 +66,7 @@ impl WorkerRecord {
 
     /// The same worker, which lists this model.
     pub(crate) fn serving(mut self, model: &str) -> Self {
-        Arc::make_mut(&mut self.view).models = vec![ServedModel {
+        Arc::make_mut(&mut self.view).served.models = vec![ServedModel {
             id: model.into(),
             root: None,
             max_model_len: None,
@@ -127,8 +129,11 @@ fn the_view_follows_the_state_machine_and_says_whether_the_state_changed() {
     assert!(record.refresh_view());
     assert!(!record.refresh_view());
     let view = &record.view;
-    assert_eq!((view.state, view.ended), (WorkerState::Down, 1));
-    assert_eq!(view.last_error.as_deref(), Some("gone"));
+    assert_eq!(
+        (view.health.state, view.health.ended),
+        (WorkerState::Down, 1)
+    );
+    assert_eq!(view.health.last_error.as_deref(), Some("gone"));
 }
 
 #[test]

@@ -34,13 +34,14 @@ impl WorkerTable {
     pub(crate) fn learn_block_size(&self, id: WorkerId) -> Option<BlockSize> {
         let news = self.with(id, |entry| {
             let (view, announced) = (&entry.view, entry.announced_block_size()?);
-            (!view.block_size_known || view.block_size != announced).then_some(announced)
+            (!view.cache.block_size_known || view.cache.block_size != announced)
+                .then_some(announced)
         });
         let size = news.flatten()?;
         self.change(id, |entry| {
             let view = Arc::make_mut(&mut entry.view);
-            view.block_size = size;
-            view.block_size_known = true;
+            view.cache.block_size = size;
+            view.cache.block_size_known = true;
         });
         Some(size)
     }

@@ -62,10 +62,20 @@ fn is_replaceable(worker: &WorkerRecord, entries: &[WorkerRecord]) -> bool {
             other.view.id != worker.view.id
                 && !other.view.only_prefills()
                 && other.view.is_ready()
-                && other.view.models.iter().any(|listed| &*listed.id == id)
+                && other
+                    .view
+                    .served
+                    .models
+                    .iter()
+                    .any(|listed| &*listed.id == id)
         })
     };
-    worker.view.models.iter().all(|model| serves(&model.id))
+    worker
+        .view
+        .served
+        .models
+        .iter()
+        .all(|model| serves(&model.id))
 }
 
 impl WorkerTable {
@@ -137,7 +147,10 @@ mod tests {
             (other(CheckOutcome::Failed), EjectionPermit::Denied),
             (ready(1, "other"), EjectionPermit::Denied),
         ] {
-            let what = format!("{:?} {:?}", other.view.state, other.view.models);
+            let what = format!(
+                "{:?} {:?}",
+                other.view.health.state, other.view.served.models
+            );
             assert_eq!(permit(RULE, &[ready(0, "m"), other]), expected, "{what}");
         }
         assert_eq!(

@@ -21,8 +21,8 @@ async fn a_kept_worker_keeps_number_and_state_and_is_probed_with_its_new_setting
     let after = running.fleet.snapshot();
     let now = after.worker_named("w1").unwrap();
     assert_eq!(
-        (now.id, now.state, now.since),
-        (before.id, WorkerState::Ready, before.since),
+        (now.id, now.health.state, now.health.since),
+        (before.id, WorkerState::Ready, before.health.since),
         "it was never away"
     );
     assert!((now.weight - 3.0).abs() < f64::EPSILON);
@@ -35,7 +35,10 @@ async fn a_kept_worker_keeps_number_and_state_and_is_probed_with_its_new_setting
         .until("n alone", |snapshot| snapshot.model("m").is_none())
         .await;
     assert_eq!(snapshot.model("n").unwrap().candidates.len(), 1);
-    assert_eq!(snapshot.worker_named("w1").unwrap().since, before.since);
+    assert_eq!(
+        snapshot.worker_named("w1").unwrap().health.since,
+        before.health.since
+    );
     running.fleet.stop().await;
 }
 
@@ -56,7 +59,7 @@ async fn a_removed_worker_gets_no_requests_and_stays_until_it_is_released() {
     running.fleet.apply(&roster).unwrap();
     let snapshot = running.fleet.snapshot();
     assert_eq!(
-        snapshot.worker(gone.id).unwrap().state,
+        snapshot.worker(gone.id).unwrap().health.state,
         WorkerState::Draining
     );
     let model = snapshot.model("m").unwrap();
@@ -92,7 +95,7 @@ async fn a_worker_with_a_new_url_is_a_new_worker_and_both_are_distinguishable() 
     roster.workers = vec![worker("w1", &two.url())];
     running.fleet.apply(&roster).unwrap();
     let new = running.ready("w1").await;
-    assert_ne!((new.id, &new.url), (old.id, &old.url));
+    assert_ne!((new.id, &new.connection.url), (old.id, &old.connection.url));
     let snapshot = running.fleet.snapshot();
     assert_eq!(
         &*snapshot.worker(old.id).unwrap().name,
@@ -121,7 +124,7 @@ async fn a_drained_worker_stays_drained_across_a_reload_until_it_is_resumed() {
     roster.workers[0].weight = 2.0;
     running.fleet.apply(&roster).unwrap();
     assert_eq!(
-        running.fleet.snapshot().workers[0].state,
+        running.fleet.snapshot().workers[0].health.state,
         WorkerState::Draining
     );
     assert!(
@@ -136,7 +139,7 @@ async fn a_drained_worker_stays_drained_across_a_reload_until_it_is_resumed() {
     );
     assert_eq!(running.fleet.drain("w1", false), Some(id));
     assert_eq!(
-        running.fleet.snapshot().workers[0].state,
+        running.fleet.snapshot().workers[0].health.state,
         WorkerState::Ready
     );
     assert_eq!(running.fleet.drain("nobody", true), None);
@@ -183,6 +186,6 @@ async fn changed_certificate_settings_reconnect_the_worker() {
     roster.workers[0].tls.insecure_skip_verify = true;
     running.fleet.apply(&roster).unwrap();
     let after = running.ready("w1").await;
-    assert!(after.id != before.id && !after.verified);
+    assert!(after.id != before.id && !after.connection.verified);
     running.fleet.stop().await;
 }

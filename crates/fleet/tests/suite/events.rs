@@ -122,7 +122,7 @@ async fn a_lost_stream_reveals_a_dead_engine_and_clears_its_cache() {
     drop(publisher);
     running
         .until("down", |snapshot| {
-            snapshot.workers[0].state == WorkerState::Down
+            snapshot.workers[0].health.state == WorkerState::Down
         })
         .await;
     running
@@ -160,7 +160,7 @@ async fn seen_while_it_was_ending(health: u16) {
     // The next check at the usual interval is 30 s away.
     running
         .until("down", |snapshot| {
-            snapshot.workers[0].state == WorkerState::Down
+            snapshot.workers[0].health.state == WorkerState::Down
         })
         .await;
     running.fleet.stop().await;
@@ -201,7 +201,7 @@ async fn the_block_size_of_the_events_applies() {
     store(&publisher, 0, 64).await;
     running
         .until("64", |snapshot| {
-            snapshot.workers[0].block_size.tokens() == 64
+            snapshot.workers[0].cache.block_size.tokens() == 64
         })
         .await;
     running.fleet.stop().await;

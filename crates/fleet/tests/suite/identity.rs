@@ -17,10 +17,10 @@ async fn a_vllm_engine_is_recognised_with_its_version_block_size_and_cache() {
     engine.vllm(32);
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let view = running.ready("w1").await;
-    assert_eq!(view.engine, EngineKind::Vllm);
-    assert_eq!(view.version.as_deref(), Some("0.32.0"));
-    assert_eq!(view.block_size.tokens(), 32);
-    assert_eq!(view.num_blocks, Some(512));
+    assert_eq!(view.engine.kind, EngineKind::Vllm);
+    assert_eq!(view.engine.version.as_deref(), Some("0.32.0"));
+    assert_eq!(view.cache.block_size.tokens(), 32);
+    assert_eq!(view.cache.num_blocks, Some(512));
     assert_eq!(view.cache_source(), CacheSource::Predicted);
     let want = format!(
         "w1 {} ready vllm 0.32.0 model=qwen block=32 events=none replay=no tokenizer=none",
@@ -38,8 +38,8 @@ async fn a_configured_block_size_overrides_the_engines() {
     own.block_size = Some(BlockSize::new(64).unwrap());
     let running = start(parts(vec![own]));
     let view = running.ready("w1").await;
-    assert_eq!(view.block_size.tokens(), 64);
-    assert!(view.block_size_known);
+    assert_eq!(view.cache.block_size.tokens(), 64);
+    assert!(view.cache.block_size_known);
     running.fleet.stop().await;
 }
 
@@ -272,16 +272,20 @@ async fn a_missing_answer_to_a_side_probe_discards_nothing() {
     let running = start(parts);
     let known = |view: &WorkerView| {
         (
-            view.engine,
-            view.version.as_deref().map(str::to_owned),
-            view.num_blocks,
-            view.block_size,
+            view.engine.kind,
+            view.engine.version.as_deref().map(str::to_owned),
+            view.cache.num_blocks,
+            view.cache.block_size,
             view.dp_ranks(),
         )
     };
     let before = running.ready("w1").await;
     assert_eq!(
-        (before.engine, before.dp_ranks(), before.num_blocks),
+        (
+            before.engine.kind,
+            before.dp_ranks(),
+            before.cache.num_blocks
+        ),
         (EngineKind::Vllm, 2, Some(512))
     );
 

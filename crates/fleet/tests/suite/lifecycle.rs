@@ -28,7 +28,7 @@ async fn a_worker_down_at_the_start_is_reported_and_used_once_it_appears() {
 
     engine.start();
     let view = running.ready("w1").await;
-    assert_eq!(view.last_error, None);
+    assert_eq!(view.health.last_error, None);
     let snapshot = running.fleet.snapshot();
     assert_eq!(
         snapshot.model("m").unwrap().candidates[0].target.worker,
@@ -51,7 +51,7 @@ async fn a_refused_request_takes_the_worker_down_at_once_and_a_restart_brings_it
     running.fleet.report_failure(view.id, FailureKind::Refused);
     // No wait here: the next decision must see it.
     let snapshot = running.fleet.snapshot();
-    assert_eq!(snapshot.workers[0].state, WorkerState::Down);
+    assert_eq!(snapshot.workers[0].health.state, WorkerState::Down);
     assert!(snapshot.model("m").unwrap().candidates.is_empty());
     assert_eq!(
         snapshot.model("m").unwrap().unusable[0].reason(),
@@ -72,23 +72,23 @@ async fn an_ended_process_is_counted_once_even_if_it_is_back_before_a_check() {
     parts.config.health_checks.unhealthy_threshold = NonZeroU32::MIN;
     let running = start(parts);
     let view = running.ready("w1").await;
-    assert_eq!(view.ended, 0);
+    assert_eq!(view.health.ended, 0);
     for ended in 1..=2 {
         engine.die().await;
         running.fleet.report_failure(view.id, FailureKind::Refused);
         running.fleet.report_failure(view.id, FailureKind::Refused);
         engine.start();
-        assert_eq!(running.ready("w1").await.ended, ended);
+        assert_eq!(running.ready("w1").await.health.ended, ended);
     }
     // A failed check is no evidence about the process.
     engine.answer("/health", 500, "");
     running.fleet.report_failure(view.id, FailureKind::Status);
     running
         .until("down", |snapshot| {
-            snapshot.workers[0].state == WorkerState::Down
+            snapshot.workers[0].health.state == WorkerState::Down
         })
         .await;
-    assert_eq!(running.fleet.snapshot().workers[0].ended, 2);
+    assert_eq!(running.fleet.snapshot().workers[0].health.ended, 2);
     running.fleet.stop().await;
 }
 
@@ -193,7 +193,7 @@ async fn a_loading_worker_gets_no_requests_until_it_has_loaded() {
     );
     running
         .until("warming up", |snapshot| {
-            snapshot.workers[0].state == WorkerState::WarmingUp
+            snapshot.workers[0].health.state == WorkerState::WarmingUp
         })
         .await;
     assert_eq!(
@@ -280,7 +280,10 @@ async fn an_invalid_answer_only_makes_a_worker_unusable() {
         engine.answer("/v1/models", 200, body);
         let running = start(parts(vec![worker("w1", &engine.url())]));
         running.verdict(said).await;
-        assert_eq!(running.fleet.snapshot().workers[0].state, WorkerState::Down);
+        assert_eq!(
+            running.fleet.snapshot().workers[0].health.state,
+            WorkerState::Down
+        );
         running.fleet.stop().await;
     }
 }
@@ -352,7 +355,7 @@ async fn a_refused_request_clears_predictions_even_of_a_worker_already_down() {
         .report_failure(view.id, FailureKind::Unavailable);
     running
         .until("down", |snapshot| {
-            snapshot.workers[0].state == WorkerState::Down
+            snapshot.workers[0].health.state == WorkerState::Down
         })
         .await;
     index.predict(

@@ -29,7 +29,7 @@ async fn a_worker_that_passes_checks_and_fails_requests_is_ejected_unless_it_is_
         running.fleet.report_failure(first, FailureKind::Status);
     }
     let snapshot = running.fleet.snapshot();
-    assert_eq!(snapshot.workers[0].state, WorkerState::Ejected);
+    assert_eq!(snapshot.workers[0].health.state, WorkerState::Ejected);
     let model = snapshot.model("m").unwrap();
     assert_eq!(model.candidates.len(), 1);
     assert_eq!(model.unusable[0].reason(), "circuit_open");
@@ -39,7 +39,7 @@ async fn a_worker_that_passes_checks_and_fails_requests_is_ejected_unless_it_is_
             .report_failure(second, FailureKind::ResetBeforeHead);
     }
     assert_eq!(
-        running.fleet.snapshot().workers[1].state,
+        running.fleet.snapshot().workers[1].health.state,
         WorkerState::Ready
     );
     running.fleet.stop().await;
@@ -57,7 +57,7 @@ async fn without_ready_workers_earlier_ones_are_candidates_marked_as_last_resort
     engine.answer("/health", 500, "");
     let snapshot = running
         .until("down", |snapshot| {
-            snapshot.workers[0].state == WorkerState::Down
+            snapshot.workers[0].health.state == WorkerState::Down
         })
         .await;
     let model = snapshot.model("m").unwrap();

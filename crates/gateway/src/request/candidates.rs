@@ -157,10 +157,10 @@ fn offer(candidate: &ModelCandidate, placement: &PlacementRequest<'_>) -> Candid
             (fleet::CacheSource::Events, PromptIdentity::Tokens) => routing::CacheSource::Events,
             _ => routing::CacheSource::Predicted,
         },
-        total_blocks: worker.num_blocks,
-        tiers: worker.allow_tiers.iter().copied().collect(),
+        total_blocks: worker.cache.num_blocks,
+        tiers: worker.cache.allow_tiers.iter().copied().collect(),
         stream_state: candidate.stream_state(),
-        health: worker.state.as_str(),
+        health: worker.health.state.as_str(),
         lmcache: placement
             .facts
             .affinity
@@ -197,7 +197,7 @@ fn unusable(unusable: &UnusableTarget) -> ExcludedTarget {
 
 /// Returns whether a body that was built for one worker may be sent to the other.
 fn takes_same_body(worker: &WorkerView, other: &WorkerView) -> bool {
-    worker.messages == other.messages && worker.engine == other.engine
+    worker.engine.messages == other.engine.messages && worker.engine.kind == other.engine.kind
 }
 
 /// Returns whether a cache is fuller than allowed, by its engine's own figure; `false` without one.
@@ -256,11 +256,9 @@ mod tests {
 
     #[test]
     fn a_worker_that_failed_the_request_or_has_another_api_is_excluded_with_the_reason() {
-        let anthropic = WorkerView {
-            engine: EngineKind::Anthropic,
-            messages: MessagesMode::Native,
-            ..test_support::worker(3)
-        };
+        let mut anthropic = test_support::worker(3);
+        anthropic.engine.kind = EngineKind::Anthropic;
+        anthropic.engine.messages = MessagesMode::Native;
         let model = test_support::model(vec![
             test_support::worker(1),
             test_support::worker(2),

@@ -128,7 +128,7 @@ impl Dispatcher {
     ) -> Result<UpstreamReply, AttemptFailure> {
         let outgoing = OutgoingRequest {
             worker: to.worker.id,
-            url: &to.worker.url,
+            url: &to.worker.connection.url,
             request: request(call, body, &to.worker, to.target),
             connect_timeout: self.limits.connect_timeout,
         };
@@ -171,7 +171,7 @@ fn request(
     worker: &WorkerView,
     target: Target,
 ) -> Request<Bytes> {
-    let host = HeaderValue::try_from(worker.url.authority())
+    let host = HeaderValue::try_from(worker.connection.url.authority())
         .unwrap_or(HeaderValue::from_static("localhost"));
     let mut fields = headers::upstream_head(&call.headers, host, worker.credentials());
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
@@ -186,6 +186,7 @@ fn request(
     // The route table matched the path byte for byte: joined to the worker's base URL it is a valid
     // target.
     *request.uri_mut() = worker
+        .connection
         .url
         .path(call.target.as_str())
         .parse()
@@ -599,10 +600,8 @@ mod tests {
     async fn a_worker_gets_the_clients_bytes_and_its_own_key_and_not_the_clients() {
         let upstream = Arc::new(FakeUpstream::default());
         let dispatcher = test_support::dispatcher(&upstream);
-        let worker = WorkerView {
-            api_key: Some(config::Secret::new("worker")),
-            ..test_support::worker(1)
-        };
+        let mut worker = test_support::worker(1);
+        worker.connection.api_key = Some(config::Secret::new("worker"));
         let to = AttemptTarget {
             target: test_support::target(&worker),
             worker: Arc::new(worker),

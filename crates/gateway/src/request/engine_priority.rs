@@ -16,7 +16,7 @@ pub(super) fn add_priority(body: &Bytes, turn: i64) -> Option<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use fleet::{EngineKind, WorkerView};
+    use fleet::EngineKind;
     use proxy::FakeReply;
 
     use super::*;
@@ -40,10 +40,8 @@ mod tests {
     #[tokio::test]
     async fn only_vllm_workers_get_it_where_it_is_on_and_the_client_sets_none() {
         let vllm = test_support::worker(1);
-        let sglang = WorkerView {
-            engine: EngineKind::Sglang,
-            ..test_support::worker(1)
-        };
+        let mut sglang = test_support::worker(1);
+        sglang.engine.kind = EngineKind::Sglang;
         for (enabled, field, worker, gets_it) in [
             (true, PriorityField::Free, &vllm, true),
             (true, PriorityField::Taken, &vllm, false),

@@ -21,7 +21,7 @@ pub(crate) struct LmcacheAnswer {
 impl LmcacheAnswer {
     /// Returns the answer's facts about one worker.
     pub(super) fn of(&self, worker: &WorkerView) -> LmcacheFacts {
-        let (name, host_port) = (&*worker.name, worker.url.authority());
+        let (name, host_port) = (&*worker.name, worker.connection.url.authority());
         LmcacheFacts {
             keys: self
                 .occupancy

@@ -25,7 +25,7 @@ impl PrefixExpectation {
         let choices = view.n.unwrap_or(1);
         Self {
             tokens: u64::from(prompt.tokens).saturating_mul(choices.into()),
-            judged: prompt.source.is_exact() && choices == 1 && !view.skips_prefix_cache,
+            judged: prompt.source.is_exact() && choices == 1 && !view.kv.skips_prefix_cache,
             reply: match (dialect, view.stream) {
                 (Dialect::Chat, false) => ReplyKind::Chat,
                 (Dialect::Chat, true) => ReplyKind::ChatStream,

@@ -118,7 +118,7 @@ fn ended(snapshot: &Snapshot, chain: &[Arc<str>]) -> ApiError {
         && snapshot
             .workers
             .iter()
-            .all(|worker| !worker.models.is_empty());
+            .all(|worker| !worker.served.models.is_empty());
     if unknown {
         let message = format!(
             "no worker serves any of the models {tried}: GET /v1/models lists those that are served"
@@ -181,10 +181,9 @@ mod tests {
                 created: 0,
                 owned_by: "".into(),
             };
-            Arc::new(WorkerView {
-                models: vec![listed],
-                ..worker.clone()
-            })
+            let mut worker = worker.clone();
+            worker.served.models = vec![listed];
+            Arc::new(worker)
         };
         let workers = models.iter().flat_map(|(_, workers)| *workers);
         Snapshot {

@@ -310,7 +310,7 @@ impl SendStage {
     fn sets_priority(&self, request: &RoutedRequest, worker: &WorkerView) -> bool {
         request.priority == PriorityField::Free
             && self.queue.engine_priority
-            && worker.engine == EngineKind::Vllm
+            && worker.engine.kind == EngineKind::Vllm
     }
 }
 

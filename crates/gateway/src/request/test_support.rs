@@ -5,8 +5,9 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use config::RequestSection;
 use fleet::{
-    CacheSource, EngineKind, EngineLoad, MessagesMode, ModelArtefacts, ModelCandidate, ModelView,
-    RankView, WorkerState, WorkerView,
+    CacheSource, EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, MessagesMode,
+    ModelArtefacts, ModelCandidate, ModelView, RankView, ServedModels, WorkerConnection,
+    WorkerState, WorkerView,
 };
 use http::{HeaderMap, uri::PathAndQuery};
 use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, WorkerId};
@@ -36,30 +37,34 @@ pub(crate) fn worker(number: u32) -> WorkerView {
     WorkerView {
         id: WorkerId(number),
         name: format!("w{number}").into(),
-        url: format!("http://127.0.0.1:{}", 9000 + number)
-            .parse()
-            .expect("a URL"),
-        verified: true,
-        engine: EngineKind::Vllm,
-        version: None,
-        state: WorkerState::Ready,
-        since: time::OffsetDateTime::UNIX_EPOCH,
-        models: Vec::new(),
-        loras: Vec::new(),
-        namespace_model: None,
-        messages: MessagesMode::Translate,
+        connection: WorkerConnection {
+            url: format!("http://127.0.0.1:{}", 9000 + number)
+                .parse()
+                .expect("a URL"),
+            verified: true,
+            api_key: None,
+        },
+        engine: EngineView {
+            kind: EngineKind::Vllm,
+            version: None,
+            messages: MessagesMode::Translate,
+        },
+        health: HealthView {
+            state: WorkerState::Ready,
+            ..HealthView::unknown(time::OffsetDateTime::UNIX_EPOCH)
+        },
+        served: ServedModels::default(),
         role: Role::Unified,
         bootstrap_port: None,
         weight: 1.0,
-        block_size: BlockSize::new(16).expect("a size"),
-        block_size_known: true,
+        cache: KvCacheView {
+            block_size: BlockSize::new(16).expect("a size"),
+            block_size_known: true,
+            num_blocks: None,
+            allow_tiers: Vec::new(),
+        },
         ranks: vec![rank],
-        api_key: None,
-        num_blocks: None,
-        allow_tiers: Vec::new(),
         load: EngineLoad::default(),
-        ended: 0,
-        last_error: None,
     }
 }
 

@@ -91,8 +91,8 @@ impl ApiSupport {
     pub(crate) fn by(self, worker: &WorkerView) -> bool {
         match self {
             Self::All => true,
-            Self::Openai => worker.engine != EngineKind::Anthropic,
-            Self::Native => worker.messages == MessagesMode::Native,
+            Self::Openai => worker.engine.kind != EngineKind::Anthropic,
+            Self::Native => worker.engine.messages == MessagesMode::Native,
         }
     }
 
@@ -295,7 +295,7 @@ impl RequestTranslator {
         } else {
             Vec::new()
         };
-        if self.dialect == Dialect::Chat && worker.view.engine == EngineKind::Anthropic {
+        if self.dialect == Dialect::Chat && worker.view.engine.kind == EngineKind::Anthropic {
             return self.as_message(stage, call, asked, rewrites).await;
         }
         let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
@@ -305,7 +305,7 @@ impl RequestTranslator {
                 ..UpstreamRequest::as_received(call, rewrites)
             });
         };
-        if worker.view.messages == MessagesMode::Native && !worker.gets_prompt {
+        if worker.view.engine.messages == MessagesMode::Native && !worker.gets_prompt {
             return native_message(stage, call, rewrites).await;
         }
         if let Some(why) = &self.untranslatable {

@@ -1,5 +1,8 @@
 use contract_id::contract;
-use fleet::WorkerState;
+use fleet::{
+    EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, MessagesMode, ServedModels,
+    WorkerConnection, WorkerState,
+};
 use kv_blocks::{BlockSize, DpRank, Namespace, PromptIdentity, Role, Target};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
@@ -114,28 +117,32 @@ fn worker() -> WorkerView {
     WorkerView {
         id: WorkerId(1),
         name: "w1".into(),
-        url: "http://127.0.0.1:1".parse().expect("a url"),
-        verified: true,
-        engine: fleet::EngineKind::Generic,
-        version: None,
-        state: WorkerState::Ready,
-        since: Clock::system().wall(),
-        models: Vec::new(),
-        loras: Vec::new(),
-        namespace_model: None,
-        messages: fleet::MessagesMode::Translate,
+        connection: WorkerConnection {
+            url: "http://127.0.0.1:1".parse().expect("a url"),
+            verified: true,
+            api_key: None,
+        },
+        engine: EngineView {
+            kind: EngineKind::Generic,
+            version: None,
+            messages: MessagesMode::Translate,
+        },
+        health: HealthView {
+            state: WorkerState::Ready,
+            ..HealthView::unknown(Clock::system().wall())
+        },
+        served: ServedModels::default(),
         role: Role::Unified,
         bootstrap_port: None,
         weight: 1.0,
-        block_size: BlockSize::new(16).expect("a size"),
-        block_size_known: true,
+        cache: KvCacheView {
+            block_size: BlockSize::new(16).expect("a size"),
+            block_size_known: true,
+            num_blocks: None,
+            allow_tiers: Vec::new(),
+        },
         ranks: Vec::new(),
-        api_key: None,
-        num_blocks: None,
-        allow_tiers: Vec::new(),
-        load: fleet::EngineLoad::default(),
-        ended: 0,
-        last_error: None,
+        load: EngineLoad::default(),
     }
 }
 
@@ -204,10 +211,8 @@ fn a_call_keeps_a_reservation_alive_and_silence_ends_it() {
 #[test]
 fn a_tick_ends_expired_reservations_and_those_of_an_ended_process() {
     let desk = ReservationsFixture::new();
-    let ended = WorkerView {
-        ended: 1,
-        ..worker()
-    };
+    let mut ended = worker();
+    ended.health.ended = 1;
     for workers in [&[][..], &[ended]] {
         desk.hold("r1", after(0)).expect("free");
         desk.tick(after(1), workers);
@@ -227,7 +232,9 @@ fn a_worker_that_fails_its_checks_keeps_its_reservations() {
     let desk = ReservationsFixture::new();
     desk.hold("r1", after(0)).expect("free");
     for state in WorkerState::ALL {
-        desk.tick(after(1), &[WorkerView { state, ..worker() }]);
+        let mut worker = worker();
+        worker.health.state = state;
+        desk.tick(after(1), &[worker]);
     }
     assert_eq!(desk.free("r1", after(2)), Ok(()));
 }

@@ -98,11 +98,11 @@ impl Batches {
         let medium = match event {
             VllmEvent::Stored(event) => {
                 self.counts.kinds.stored += 1;
-                Medium::parse(event.medium.as_deref(), None)
+                Medium::of(&event.place)
             }
             VllmEvent::Removed(event) => {
                 self.counts.kinds.removed += 1;
-                Medium::parse(event.medium.as_deref(), None)
+                Medium::of(&event.place)
             }
             VllmEvent::Cleared => {
                 self.counts.kinds.cleared += 1;

@@ -27,6 +27,7 @@ mod decode;
 mod encode;
 mod event;
 mod field;
+mod field_access;
 mod hash_keyed;
 mod named;
 mod read;

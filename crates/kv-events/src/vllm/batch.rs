@@ -1,9 +1,6 @@
 //! The batch envelope around events.
 
-use super::{
-    event::{VllmEvent, VllmEventError},
-    fields::VllmFields,
-};
+use super::{event::VllmEvent, event_error::VllmEventError, fields::VllmFields};
 use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 
 /// Most events in one batch: far more than an engine's blocks of one step. A decoded event takes

@@ -1,6 +1,6 @@
 //! The split of an event into the bytes of its fields, in either encoding.
 
-use super::event::VllmEventError;
+use super::event_error::VllmEventError;
 use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 
 /// The fields of an event, by the names of the map encoding.

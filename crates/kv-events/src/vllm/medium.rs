@@ -2,6 +2,8 @@
 
 use kv_blocks::Tier;
 
+use super::BlockPlace;
+
 /// The meaning of a medium's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
@@ -46,6 +48,11 @@ impl Medium {
         } else {
             return Self::Unlisted;
         })
+    }
+
+    /// Returns the medium of a place.
+    pub fn of(place: &BlockPlace) -> Self {
+        Self::parse(place.medium.as_deref(), place.locality.as_deref())
     }
 
     /// Returns the tier of the blocks.

@@ -12,14 +12,23 @@
 mod batch;
 mod encode;
 mod event;
+mod event_error;
+mod extra_keys;
 mod fields;
+mod ignored;
 mod medium;
 mod update;
+mod values;
+mod wire_event;
 
 pub use batch::{EventBatch, VllmBatchError, decode, rank_of};
-pub use encode::{
-    EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored, encode,
-};
-pub use event::{BlockRemoved, BlockStored, ExtraKey, VllmEvent, VllmEventError, WireTokens};
+pub use encode::encode;
+pub use event::{BlockPlace, BlockRemoved, BlockStored, KvCacheGroup, LoraAdapter, VllmEvent};
+pub use event_error::VllmEventError;
+pub use ignored::{IgnoredEvent, IgnoredReason};
 pub use medium::Medium;
-pub use update::{IgnoredEvent, IgnoredReason, Normaliser, to_update};
+pub use update::{Normaliser, to_update};
+pub use values::{ExtraKey, WireTokens};
+pub use wire_event::{
+    EventEncoding, EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored,
+};

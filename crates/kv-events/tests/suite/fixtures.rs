@@ -465,27 +465,27 @@ fn stored_json(event: &BlockStored) -> Value {
         }),
     );
     put(&mut object, "block_size", Some(event.block_size));
-    put(&mut object, "lora_id", event.lora_id);
-    put(&mut object, "medium", event.medium.as_deref());
-    put(&mut object, "lora_name", event.lora_name.as_deref());
+    put(&mut object, "lora_id", event.lora.id);
+    put(&mut object, "medium", event.place.medium.as_deref());
+    put(&mut object, "lora_name", event.lora.name.as_deref());
     put(
         &mut object,
         "extra_keys",
         event.extra_keys.as_deref().map(extra_keys_json),
     );
-    put(&mut object, "group_idx", event.group_idx);
+    put(&mut object, "group_idx", event.group.idx);
     put(
         &mut object,
         "kv_cache_spec_kind",
-        event.kv_cache_spec_kind.as_deref(),
+        event.group.spec_kind.as_deref(),
     );
     put(
         &mut object,
         "kv_cache_spec_sliding_window",
-        event.kv_cache_spec_sliding_window,
+        event.group.sliding_window,
     );
-    put(&mut object, "locality", event.locality.as_deref());
-    put(&mut object, "ownership", event.ownership.as_deref());
+    put(&mut object, "locality", event.place.locality.as_deref());
+    put(&mut object, "ownership", event.place.ownership.as_deref());
     put(&mut object, "session_id", event.session_id.as_deref());
     put(
         &mut object,
@@ -507,10 +507,10 @@ fn removed_json(event: &BlockRemoved) -> Value {
         "block_hashes",
         Some(event.block_hashes.iter().map(hash_json).collect::<Value>()),
     );
-    put(&mut object, "medium", event.medium.as_deref());
+    put(&mut object, "medium", event.place.medium.as_deref());
     put(&mut object, "group_idx", event.group_idx);
-    put(&mut object, "locality", event.locality.as_deref());
-    put(&mut object, "ownership", event.ownership.as_deref());
+    put(&mut object, "locality", event.place.locality.as_deref());
+    put(&mut object, "ownership", event.place.ownership.as_deref());
     Value::Object(object)
 }
 

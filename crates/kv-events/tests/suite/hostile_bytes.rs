@@ -18,8 +18,9 @@ mod vllm_payload;
 use contract_id::contract;
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
-    BlockRemoved, BlockStored, EventEncoding, EventLayout, ExtraKey, HashForm, VllmEvent,
-    WireEvent, WireHash, WireRemoved, WireStored, WireTokens, decode, encode, to_update,
+    BlockPlace, BlockRemoved, BlockStored, EventEncoding, EventLayout, ExtraKey, HashForm,
+    KvCacheGroup, VllmEvent, WireEvent, WireHash, WireRemoved, WireStored, WireTokens, decode,
+    encode, to_update,
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -73,6 +74,13 @@ fn encoding() -> impl Strategy<Value = EventEncoding> {
     (layout, hash_form).prop_map(|(layout, hash_form)| EventEncoding { layout, hash_form })
 }
 
+fn in_medium(medium: Option<&str>) -> BlockPlace {
+    BlockPlace {
+        medium: medium.map(Into::into),
+        ..BlockPlace::default()
+    }
+}
+
 /// Returns the expected decoding of an event.
 fn expected(event: &WireEvent) -> VllmEvent {
     let engine = |hash: &WireHash| EngineHash(hash.low());
@@ -82,7 +90,7 @@ fn expected(event: &WireEvent) -> VllmEvent {
             parent_block_hash: event.parent.as_ref().map(engine),
             token_ids: WireTokens::Flat(event.tokens.clone()),
             block_size: event.block_size,
-            medium: event.medium.as_deref().map(Into::into),
+            place: in_medium(event.medium.as_deref()),
             extra_keys: event.extra_keys.as_ref().map(|blocks| {
                 let text = |key: &String| ExtraKey::Text(key.as_str().into());
                 blocks
@@ -90,15 +98,17 @@ fn expected(event: &WireEvent) -> VllmEvent {
                     .map(|keys| keys.iter().flatten().map(text).collect())
                     .collect()
             }),
-            group_idx: Some(0),
-            kv_cache_spec_kind: Some("full_attention".into()),
+            group: KvCacheGroup {
+                idx: Some(0),
+                spec_kind: Some("full_attention".into()),
+                sliding_window: None,
+            },
             ..BlockStored::default()
         })),
         WireEvent::Removed(event) => VllmEvent::Removed(Box::new(BlockRemoved {
             block_hashes: event.hashes.iter().map(engine).collect(),
-            medium: event.medium.as_deref().map(Into::into),
+            place: in_medium(event.medium.as_deref()),
             group_idx: Some(0),
-            ..BlockRemoved::default()
         })),
         WireEvent::Cleared => VllmEvent::Cleared,
     }

@@ -3,8 +3,8 @@
 use contract_id::contract;
 use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Tier};
 use kv_events::vllm::{
-    BlockRemoved, BlockStored, ExtraKey, IgnoredReason, Medium, Normaliser, VllmEvent, WireTokens,
-    to_update,
+    BlockPlace, BlockRemoved, BlockStored, ExtraKey, IgnoredReason, Medium, Normaliser, VllmEvent,
+    WireTokens, to_update,
 };
 
 fn store(blocks: u64) -> BlockStored {
@@ -32,8 +32,8 @@ fn text(text: &str) -> ExtraKey {
 fn removals_follow_the_kind_of_their_group_at_the_store() {
     let kind = |group, kind: &str| {
         let mut event = store(1);
-        event.group_idx = Some(group);
-        event.kv_cache_spec_kind = Some(kind.into());
+        event.group.idx = Some(group);
+        event.group.spec_kind = Some(kind.into());
         VllmEvent::Stored(Box::new(event))
     };
     let removal = |group| {
@@ -56,7 +56,7 @@ fn removals_follow_the_kind_of_their_group_at_the_store() {
     assert!(stream.update(&removal(Some(1))).is_ok());
     // A store without a kind is treated like a removal.
     let mut plain = store(1);
-    plain.group_idx = Some(2);
+    plain.group.idx = Some(2);
     assert_eq!(update(plain), Err(IgnoredReason::NotFullAttention));
 }
 
@@ -78,7 +78,7 @@ fn blocks_before_an_image_count() {
 fn a_bare_string_is_a_salt_only_in_a_salt_position() {
     // The position behind the adapter's name.
     let mut event = store(1);
-    event.lora_name = Some("ad1".into());
+    event.lora.name = Some("ad1".into());
     event.extra_keys = Some(vec![vec![text("ad1"), text("salt")]]);
     let stored = update(event).unwrap();
     assert_eq!(
@@ -150,7 +150,10 @@ fn a_placeholder_on_the_device_is_ignored() {
     let placeholder = |medium: Option<&str>, blocks: u64| BlockStored {
         token_ids: WireTokens::default(),
         block_size: 0,
-        medium: medium.map(Into::into),
+        place: BlockPlace {
+            medium: medium.map(Into::into),
+            ..BlockPlace::default()
+        },
         ..store(blocks)
     };
     for medium in [None, Some("GPU")] {
@@ -181,6 +184,6 @@ fn a_placeholder_on_the_device_is_ignored() {
     }
     // Of a group that does not hold every token even the hashes are useless.
     let mut event = placeholder(Some("CPU"), 1);
-    event.group_idx = Some(3);
+    event.group.idx = Some(3);
     assert_eq!(update(event), Err(IgnoredReason::NotFullAttention));
 }

@@ -69,12 +69,12 @@ fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
                 u64::from(event.block_size),
                 want["block_size"].as_u64().unwrap()
             );
-            assert_eq!(event.lora_id, want["lora_id"].as_i64());
-            assert_eq!(event.medium.as_deref(), names(&want["medium"]));
-            assert_eq!(event.lora_name.as_deref(), names(&want["lora_name"]));
-            assert_eq!(event.group_idx.map(u64::from), want["group_idx"].as_u64());
+            assert_eq!(event.lora.id, want["lora_id"].as_i64());
+            assert_eq!(event.place.medium.as_deref(), names(&want["medium"]));
+            assert_eq!(event.lora.name.as_deref(), names(&want["lora_name"]));
+            assert_eq!(event.group.idx.map(u64::from), want["group_idx"].as_u64());
             assert_eq!(
-                event.kv_cache_spec_kind.as_deref(),
+                event.group.spec_kind.as_deref(),
                 names(&want["kv_cache_spec_kind"])
             );
             assert_eq!(event.session_id.as_deref(), names(&want["session_id"]));
@@ -102,7 +102,7 @@ fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
                 block_size: event.block_size,
                 lora_id: None,
                 lora_name: None,
-                medium: event.medium.as_deref().map(String::from),
+                medium: event.place.medium.as_deref().map(String::from),
                 extra_keys: Some(extra_keys),
             })
         }
@@ -112,7 +112,7 @@ fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
                 event.block_hashes,
                 numbers(&want["block_hashes"], EngineHash)
             );
-            assert_eq!(event.medium.as_deref(), names(&want["medium"]));
+            assert_eq!(event.place.medium.as_deref(), names(&want["medium"]));
             assert_eq!(event.group_idx.map(u64::from), want["group_idx"].as_u64());
             WireEvent::Removed(WireRemoved {
                 hashes: event
@@ -120,7 +120,7 @@ fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
                     .iter()
                     .map(|hash| WireHash::from(hash.0))
                     .collect(),
-                medium: event.medium.as_deref().map(String::from),
+                medium: event.place.medium.as_deref().map(String::from),
             })
         }
         VllmEvent::Cleared => {

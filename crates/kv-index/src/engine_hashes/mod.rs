@@ -17,24 +17,24 @@
 //! **Invariant**: a refused announcement changes nothing here.
 
 mod announce;
+mod bucket_row;
 mod groups;
 mod hash_index;
+mod removal;
+mod resolve;
 mod run_hash_table;
 mod run_hashes;
 mod split;
 #[cfg(test)]
 mod tests;
 
-use std::{cmp::Reverse, ops::Range};
-
 use kv_blocks::{BlockSize, EngineHash};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use self::{
     groups::HashGroups,
     hash_index::{HashIndex, HashSlot, HashTag, RUN_BLOCKS},
     run_hash_table::RunHashTable,
-    run_hashes::{HashWriter, RunHashes},
+    run_hashes::RunHashes,
 };
 
 /// Hashes looked up together, their cache misses overlapping.
@@ -140,106 +140,6 @@ impl EngineHashTable {
             .is_some_and(|member| member.admits(size))
     }
 
-    /// Returns the block that a member's engine means by a hash.
-    pub(crate) fn resolve(
-        &self,
-        member: u32,
-        name: EngineHash,
-        size: BlockSize,
-    ) -> Option<ResolvedHash> {
-        let member = self.groups.member(member)?;
-        let found = self.find(
-            self.key(member.family, size, name),
-            member.family,
-            size,
-            name,
-        )?;
-        let sheet = self.run_hashes.get(found.sheet);
-        let proven = member.proven || sheet.author == HashWriter::Stint(member.stint);
-        Some(ResolvedHash {
-            spot: BlockRef {
-                run: sheet.run,
-                at: found.at,
-            },
-            proven,
-        })
-    }
-
-    /// Resolves each of `names` in each block size that the member announced: calls `each` with the
-    /// position in `names`. For removals, which have no block size.
-    pub(crate) fn resolve_any(
-        &self,
-        member: u32,
-        names: &[EngineHash],
-        mut each: impl FnMut(usize, BlockSize, ResolvedHash),
-    ) {
-        let Some(of) = self.groups.member(member) else {
-            return;
-        };
-        for (batch, names) in names.chunks(BATCH).enumerate() {
-            for size in of.sizes() {
-                let keys = self.keys(of.family, *size, names);
-                for key in &keys[..names.len()] {
-                    if let Some(place) = self.table.find(*key, |_| true) {
-                        self.run_hashes.touch(place.sheet, place.at);
-                    }
-                }
-                for (at, name) in names.iter().enumerate() {
-                    if let Some(resolved) = self.resolve(member, *name, *size) {
-                        each(batch * BATCH + at, *size, resolved);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Removes all hashes of blocks that left the structure.
-    pub(crate) fn forget(&mut self, run: u32, range: Range<u32>) {
-        for sheet in self.run_hashes.of_run(run).collect::<Vec<_>>() {
-            let blocks = self.run_hashes.get(sheet).within(&range);
-            self.erase_all(sheet, blocks);
-            self.free_if_empty(sheet);
-        }
-    }
-
-    /// Removes one hash of a member that is alone in its group; other members may still need it.
-    /// For hashes of blocks that the member does not hold any more.
-    pub(crate) fn remove_hash(&mut self, member: u32, name: EngineHash, size: BlockSize) {
-        let Some(family) = self.groups.member(member).map(|member| member.family) else {
-            return;
-        };
-        let key = self.key(family, size, name);
-        if self.groups.is_alone(family)
-            && let Some(place) = self.find(key, family, size, name)
-        {
-            self.erase(key, place, name);
-            self.free_if_empty(place.sheet);
-        }
-    }
-
-    /// Removes the hashes of a run's blocks from the group of a member that is alone there. For
-    /// blocks that it does not hold: hashes of other members or of earlier times are not its own.
-    pub(crate) fn unlink(&mut self, member: u32, run: u32, range: &Range<u32>) {
-        let Some(family) = self.groups.member(member).map(|member| member.family) else {
-            return;
-        };
-        if self.groups.is_alone(family)
-            && let Some(sheet) = self.run_hashes.find(run, family)
-        {
-            let blocks = self.run_hashes.get(sheet).within(range);
-            self.erase_all(sheet, blocks);
-            self.free_if_empty(sheet);
-        }
-    }
-
-    /// Returns whether a member is alone in its group, and blocks of the run have hashes there.
-    pub(crate) fn may_unlink(&self, member: u32, run: u32) -> bool {
-        let family = self.groups.member(member).map(|member| member.family);
-        family.is_some_and(|family| {
-            self.groups.is_alone(family) && self.run_hashes.find(run, family).is_some()
-        })
-    }
-
     /// Returns whether a member is alone in its group.
     pub(crate) fn is_alone(&self, member: u32) -> bool {
         self.groups
@@ -295,45 +195,6 @@ impl EngineHashTable {
         })
     }
 
-    fn key(&self, family: u32, size: BlockSize, name: EngineHash) -> HashTag {
-        self.keyed(family, size)(name)
-    }
-
-    /// Returns the function from a hash to its key in one group and block size. Without the seed,
-    /// collisions of keys cannot be predicted.
-    fn keyed(&self, family: u32, size: BlockSize) -> impl Fn(EngineHash) -> HashTag {
-        let about = u64::from(family) << 32 | u64::from(size.tokens());
-        let secret = xxh3_64_with_seed(&about.to_le_bytes(), self.seed);
-        move |name| {
-            self.table
-                .key(xxh3_64_with_seed(&name.0.to_le_bytes(), secret))
-        }
-    }
-
-    /// Returns the keys of up to a batch of hashes, and starts to read the location of each.
-    fn keys(&self, family: u32, size: BlockSize, names: &[EngineHash]) -> [HashTag; BATCH] {
-        let key = self.keyed(family, size);
-        let mut keys = [HashTag::default(); BATCH];
-        for (key_of, name) in keys.iter_mut().zip(names) {
-            *key_of = key(*name);
-        }
-        self.table.touch(&keys[..names.len()]);
-        keys
-    }
-
-    fn find(
-        &self,
-        key: HashTag,
-        family: u32,
-        size: BlockSize,
-        name: EngineHash,
-    ) -> Option<HashSlot> {
-        self.table.find(key, |place| {
-            let sheet = self.run_hashes.get(place.sheet);
-            sheet.family == family && sheet.size == size && sheet.has(place.at, name)
-        })
-    }
-
     /// Writes a hash that is new in its group.
     fn write(&mut self, key: HashTag, place: HashSlot, name: EngineHash) {
         self.table.insert(key, place);
@@ -347,41 +208,6 @@ impl EngineHashTable {
         }
     }
 
-    fn erase(&mut self, key: HashTag, place: HashSlot, name: EngineHash) {
-        if self
-            .run_hashes
-            .change(place.sheet, |sheet| sheet.erase(place.at, name))
-        {
-            self.table.remove(key, place);
-        }
-    }
-
-    /// Erases all hashes of some blocks, the last first: then the lines are freed from the end.
-    fn erase_all(&mut self, sheet: u32, blocks: Range<u32>) {
-        let (family, size) = (
-            self.run_hashes.get(sheet).family,
-            self.run_hashes.get(sheet).size,
-        );
-        let names = blocks.flat_map(|at| {
-            self.run_hashes
-                .get(sheet)
-                .names(at)
-                .map(move |name| (at, name))
-        });
-        let mut names: Vec<_> = names.collect();
-        names.sort_by_key(|(at, _)| Reverse(*at));
-        for batch in names.chunks(BATCH) {
-            let mut hashes = [EngineHash(0); BATCH];
-            for (hash, (_, name)) in hashes.iter_mut().zip(batch) {
-                *hash = *name;
-            }
-            let keys = self.keys(family, size, &hashes[..batch.len()]);
-            for ((at, name), key) in batch.iter().zip(keys) {
-                self.erase(key, HashSlot { sheet, at: *at }, *name);
-            }
-        }
-    }
-
     /// Returns the hashes of a run in a group; creates them if there are none.
     fn sheet(&mut self, run: u32, family: u32, size: BlockSize) -> u32 {
         if let Some(sheet) = self.run_hashes.find(run, family) {
@@ -391,31 +217,5 @@ impl EngineHashTable {
         let filed = self.groups.attach_run_hashes(family, number);
         self.run_hashes.change(number, |sheet| sheet.filed = filed);
         number
-    }
-
-    fn free_if_empty(&mut self, number: u32) {
-        if !self.run_hashes.get(number).is_empty() {
-            return;
-        }
-        let sheet = self.run_hashes.remove(number);
-        if let Some(moved) = self.groups.detach_run_hashes(sheet.family, sheet.filed) {
-            self.run_hashes
-                .change(moved, |moved| moved.filed = sheet.filed);
-        }
-    }
-
-    fn free_ended(&mut self, most: usize) -> bool {
-        let mut room = u32::try_from(most).unwrap_or(u32::MAX);
-        while let Some(sheet) = self.groups.next_unused_run_hashes() {
-            let mut blocks = self.run_hashes.get(sheet).within(&(0..RUN_BLOCKS));
-            blocks.start = blocks.start.max(blocks.end.saturating_sub(room.max(1)));
-            room = room.saturating_sub(blocks.end - blocks.start);
-            self.erase_all(sheet, blocks);
-            self.free_if_empty(sheet);
-            if room == 0 {
-                return true;
-            }
-        }
-        false
     }
 }

@@ -8,11 +8,11 @@
 mod area;
 mod block_range;
 mod head;
+mod heads;
 mod holders;
 
 pub(crate) use area::{AreaHeader, EXPECTED, TierSpan, tier_number};
 pub(crate) use block_range::BlockRange;
-pub(crate) use head::{
-    MAX_RUNS, MAX_SLOTS, NO_RUN, RUN_BITS, RunHead, RunHeads, WHOLE, unpack_part,
-};
+pub(crate) use head::{MAX_RUNS, MAX_SLOTS, NO_RUN, RUN_BITS, RunHead, WHOLE, unpack_part};
+pub(crate) use heads::RunHeads;
 pub(crate) use holders::{Holders, SpeculativeBlocks, each_bit};

@@ -19,6 +19,7 @@ mod removing;
 mod reports;
 mod saving;
 mod speculate;
+mod speculation_end;
 mod speculative_entries;
 mod targets;
 #[cfg(test)]

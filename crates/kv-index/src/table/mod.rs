@@ -24,6 +24,8 @@
 )]
 
 mod block_table;
+mod line_scan;
+mod placement;
 mod segment;
 mod slot;
 mod update;

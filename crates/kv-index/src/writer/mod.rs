@@ -12,12 +12,14 @@
     reason = "fields are cut out of words, and numbers of blocks fit 32 bits"
 )]
 
+mod change;
 #[cfg(test)]
 mod check;
 mod cover;
 mod forks;
 mod key_prefetch;
 mod locate;
+mod marks;
 mod restore;
 mod run_nodes;
 mod runs;
@@ -28,6 +30,7 @@ mod trim;
 #[cfg(test)]
 pub(crate) use self::check::HeldBlocks;
 pub(crate) use self::{
+    change::{ChainPart, ChangeEffects, FreedBlocks, RunHolder},
     cover::CoverChange,
-    tree_writer::{ChainPart, ChangeEffects, FreedBlocks, RunHolder, TreeWriter},
+    tree_writer::TreeWriter,
 };

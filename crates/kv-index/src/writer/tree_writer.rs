@@ -2,51 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use kv_blocks::SequenceHash;
-
-use super::{forks::Forks, run_nodes::RunNodes};
+use super::{change::ChangeEffects, forks::Forks, run_nodes::RunNodes};
 use crate::{
     arena::{Extents, LINE_BYTES, LINE_WORDS},
     atomic::Ordering,
     lookup::SharedIndex,
-    namespaces::{NamespaceId, RunNamespace},
-    runs::{BlockRange, Holders, MAX_RUNS, RunHead},
+    namespaces::NamespaceId,
+    runs::{Holders, MAX_RUNS, RunHead},
     table::{BlockRef, NoFreeLines, NotInserted, TableEntry, TableFill},
 };
-
-/// Holder of the blocks of a new run.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum RunHolder {
-    Confirmed { slot: u32, tier: u32 },
-    Expected { slot: u32, expires: u64, stamp: u64 },
-}
-
-/// Consecutive blocks of a chain: known ones, or ones to make.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChainPart<'a> {
-    pub(crate) namespace: RunNamespace,
-    /// The block before the first one; `None` begins a sequence.
-    pub(crate) parent: Option<BlockRef>,
-    pub(crate) hashes: &'a [SequenceHash],
-}
-
-/// Blocks that left the structure.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FreedBlocks {
-    pub(crate) blocks: BlockRange,
-    /// The namespace of a run that was freed as a whole.
-    pub(crate) space: Option<NamespaceId>,
-}
-
-/// Effects of a change beside the structure. The caller takes them.
-#[derive(Debug, Default)]
-pub(crate) struct ChangeEffects {
-    pub(crate) freed: Vec<FreedBlocks>,
-    /// Blocks that are not expected any more: stamp and number of blocks.
-    pub(crate) dropped: Vec<(u64, u32)>,
-    /// The parts of the last covered span that its slot held there before.
-    pub(crate) held: Vec<(u32, u32)>,
-}
 
 /// A block of a run that stays even without a holder: the current change builds on it.
 #[derive(Debug, Default)]
@@ -82,7 +46,7 @@ pub(crate) struct TreeWriter {
     pub(super) forks: Forks,
     pub(super) holders: Holders,
     /// Maximum bytes of heads and body together with everything else.
-    limit: u64,
+    pub(super) limit: u64,
     /// Bytes of everything else, as last reported.
     pub(crate) other_bytes: u64,
     pub(super) blocks: u64,
@@ -156,7 +120,7 @@ impl TreeWriter {
     }
 
     /// Returns the bytes taken from the system permanently.
-    fn committed(&self, core: &SharedIndex) -> u64 {
+    pub(super) fn committed(&self, core: &SharedIndex) -> u64 {
         let body = (self.extents.chunks() as u64) << core.body.log2();
         let maps = self.nodes.committed() + self.end_bytes();
         body * LINE_BYTES + maps + self.extents.own_bytes() + self.other_bytes
@@ -190,7 +154,7 @@ impl TreeWriter {
         to_come.try_into().unwrap_or(u64::MAX)
     }
 
-    fn grow_body(&mut self, core: &SharedIndex) -> Result<(), NoFreeLines> {
+    pub(super) fn grow_body(&mut self, core: &SharedIndex) -> Result<(), NoFreeLines> {
         let more = LINE_BYTES << core.body.log2();
         if self.extents.chunks() >= core.body.most()
             || self.committed(core) + more + self.to_come(core) > self.limit
@@ -247,60 +211,6 @@ impl TreeWriter {
         Ok(())
     }
 
-    /// Marks a block for searches.
-    pub(super) fn mark(
-        &mut self,
-        core: &SharedIndex,
-        entry: TableEntry,
-    ) -> Result<(), NoFreeLines> {
-        loop {
-            let Self { marks, extents, .. } = self;
-            match core
-                .marks
-                .insert(marks, &core.body, extents, entry, |_| false)
-            {
-                Err(NotInserted::NoRoom) => self.grow_body(core)?,
-                _ => return Ok(()),
-            }
-        }
-    }
-
-    pub(super) fn unmark(&mut self, core: &SharedIndex, entry: TableEntry) {
-        core.marks
-            .remove(&mut self.marks, &core.body, &mut self.extents, entry);
-    }
-
-    /// Marks a block as the end of a prompt. The mark is only a hint, so it is skipped if there is
-    /// no room.
-    pub(super) fn mark_end(&mut self, core: &SharedIndex, space: u64, spot: BlockRef) {
-        let BlockRef { run, at } = spot;
-        if at == 0
-            || self.ends.contains(&(run, at))
-            || self.committed(core) + END_BYTES > self.limit
-        {
-            return;
-        }
-        let key = core.marks.key(space, self.hash(core, spot));
-        if self.mark(core, TableEntry { key, spot }).is_ok() {
-            self.ends.insert((run, at));
-        }
-    }
-
-    /// Unmarks the ends of prompts among the blocks of a run from `from` on.
-    pub(super) fn unmark_ends(&mut self, core: &SharedIndex, space: u64, run: u32, from: u32) {
-        while let Some((run, at)) = self
-            .ends
-            .range((run, from)..=(run, u32::MAX))
-            .next_back()
-            .copied()
-        {
-            let spot = BlockRef { run, at };
-            let key = core.marks.key(space, self.hash(core, spot));
-            self.ends.remove(&(run, at));
-            self.unmark(core, TableEntry { key, spot });
-        }
-    }
-
     /// Returns a run to shed: the oldest of a few dozen without children or a pin.
     pub(crate) fn oldest_leaf(&mut self) -> Option<u32> {
         self.nodes.oldest_leaf(self.pin.spot.map(|spot| spot.run))
@@ -308,7 +218,7 @@ impl TreeWriter {
 }
 
 /// Estimated bytes of the end of a prompt.
-const END_BYTES: u64 = 16;
+pub(super) const END_BYTES: u64 = 16;
 
 pub(super) fn hashes<'a>(core: &'a SharedIndex, head: &RunHead) -> &'a [crate::atomic::AtomicU64] {
     core.body

@@ -86,7 +86,7 @@ fn an_engine_with_foreign_traffic_gives_no_verdict() {
     journal.read_counters(queries + 5000, hits);
     journal.read_counters(queries + 9000, hits);
     assert_eq!(journal.path(), [Ok, NoData]);
-    let reason = journal.report().reason.expect("a reason");
+    let reason = journal.report().verdict.reason.expect("a reason");
     assert!(reason.contains("others use it too"), "{reason}");
 }
 
@@ -210,7 +210,7 @@ fn constant_incomparable_requests_are_reported_as_the_reason() {
         journal.read_counters(counters.0, counters.1);
     }
     assert_eq!(journal.path(), []);
-    let reason = journal.report().reason.expect("a reason");
+    let reason = journal.report().verdict.reason.expect("a reason");
     assert!(reason.contains("cannot be compared"), "{reason}");
     // A few tokens among many change nothing.
     let counters = (0..4).fold(counters, |counters, _| {

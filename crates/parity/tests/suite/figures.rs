@@ -3,6 +3,7 @@
 use kv_blocks::Moment;
 use parity::{
     ActualSource, MOST_SAMPLES, ParityReport, ParitySettings, ParityState, ParityTracker,
+    ParityVerdict,
 };
 
 use crate::journal::{Journal, SETTINGS, TARGET};
@@ -21,9 +22,11 @@ fn figures_without_requests_are_zero_or_unknown() {
         drift_tokens_p50: None,
         drift_tokens_p99: None,
         over_ratio: None,
-        state: ParityState::NoData,
-        since: Moment::START,
-        reason: None,
+        verdict: ParityVerdict {
+            state: ParityState::NoData,
+            since: Moment::START,
+            reason: None,
+        },
         made_room: None,
     };
     assert_eq!(report, empty);
@@ -86,11 +89,9 @@ fn the_summary_of_several_targets_has_the_worst_state() {
         (total.drift_tokens_p50, total.drift_tokens_p99),
         (Some(0), Some(100))
     );
-    let worst = wrong.report();
-    assert_eq!(
-        (total.state, total.since, total.reason),
-        (ParityState::Drifting, worst.since, worst.reason)
-    );
+    let worst = wrong.report().verdict;
+    assert_eq!(worst.state, ParityState::Drifting);
+    assert_eq!(total.verdict, worst);
 }
 
 #[test]

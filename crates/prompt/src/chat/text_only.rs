@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::message::{MessageRules, text_key};
+use super::content::{MessageRules, text_key};
 
 #[derive(Deserialize)]
 struct RawMessage<'a> {

@@ -14,6 +14,7 @@ mod meter;
 mod operators;
 mod python;
 mod rewrite;
+mod strftime;
 
 pub(crate) use content_format::ContentFormat;
 
@@ -154,7 +155,10 @@ impl ChatTemplate {
             .special_tokens
             .iter()
             .map(|(name, text)| (name.clone(), Value::from(text.as_str())));
-        let own = own.chain([("strftime_now".to_owned(), python::strftime_now(now_unix_s))]);
+        let own = own.chain([(
+            "strftime_now".to_owned(),
+            strftime::strftime_now(now_unix_s),
+        )]);
         // The client's variables take precedence over the model's own.
         let sent = variables
             .into_iter()

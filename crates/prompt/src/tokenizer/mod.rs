@@ -8,22 +8,30 @@
 //! own truncation and padding settings are off; the engine applies its limits elsewhere.
 
 mod added_token;
+mod bounds;
 mod cut_points;
+mod entry_size;
+mod fast_tokenizer;
 mod limits;
 mod probes;
+mod prose;
+mod samples;
 mod segment_cache;
+mod self_test;
 mod steps;
+mod unique_keys;
 
-use std::{
-    fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::fmt;
 
 use serde_json::Value;
 
-pub use self::probes::prose as sample_text;
-use self::{added_token::AddedToken, cut_points::CutPoints, segment_cache::SegmentCache};
+pub use self::prose::prose as sample_text;
+use self::{
+    added_token::AddedToken,
+    cut_points::CutPoints,
+    fast_tokenizer::{FastTokenizer, guarded},
+    segment_cache::SegmentCache,
+};
 use crate::{LoadError, PromptError, cancel};
 
 pub(crate) struct Tokenizer {
@@ -33,13 +41,6 @@ pub(crate) struct Tokenizer {
     /// The cut points of a text, and the cached ids of pieces. `None`: no cut is safe for this
     /// model.
     turns: Option<(CutPoints, SegmentCache)>,
-}
-
-struct FastTokenizer {
-    tokenizer: fastokens::Tokenizer,
-    /// Whether it panicked on a text: the library is young, and the state of its thread-local
-    /// caches after a panic is unverified.
-    dropped: AtomicBool,
 }
 
 /// The result of the fast library's comparison at load.
@@ -87,68 +88,6 @@ impl Tokenizer {
         } else {
             Ok(tokenizer)
         }
-    }
-
-    /// Enables the fast library if its ids equal the reference's on every probe.
-    fn engage_fast(&mut self, described: Value, added: &[AddedToken]) {
-        // The fast library also matches such tokens inside words, as it documents.
-        if added.iter().any(|token| token.single_word) {
-            return;
-        }
-        let Ok(tokenizer) = guarded(|| {
-            let mut tokenizer = fastokens::Tokenizer::from_json(described)?;
-            tokenizer.set_truncation(None);
-            tokenizer.set_padding(None);
-            // This crate's cache is bounded, counted and serves both libraries.
-            tokenizer.enable_segment_cache(0);
-            Ok(tokenizer)
-        }) else {
-            return;
-        };
-        let fast = FastTokenizer {
-            tokenizer,
-            dropped: AtomicBool::new(false),
-        };
-        let probes = probes::all(added, &self.vocabulary_text());
-        let agree = |probe: &str, special: bool| {
-            let expected = self.encode_by_referee(probe, special);
-            matches!((fast.encode(probe, special), expected), (Some(fast), Ok(referee)) if fast == referee)
-        };
-        // Tokens added around a prompt do not depend on its length.
-        let equal = probes
-            .iter()
-            .all(|probe| agree(probe, false) && (probe.len() > 1_000 || agree(probe, true)));
-        self.self_test = if equal {
-            SelfTest::Ok
-        } else {
-            SelfTest::Failed
-        };
-        self.fast = equal.then_some(fast);
-    }
-
-    /// Returns texts of tokens from the whole vocabulary, so that the comparison covers rare merges
-    /// too.
-    fn vocabulary_text(&self) -> Vec<String> {
-        const TOKENS: usize = 8_192;
-        const AT_ONCE: usize = 64;
-        let size = u32::try_from(self.referee.get_vocab_size(true)).unwrap_or(u32::MAX);
-        let step = (size as usize).div_ceil(TOKENS).max(1);
-        let ids: Vec<u32> = (0..size).step_by(step).collect();
-        ids.chunks(AT_ONCE)
-            .filter_map(|ids| self.decode(ids).ok())
-            .collect()
-    }
-
-    /// Returns whether cutting makes no difference on texts with many cut points.
-    fn cuts_are_exact(&self, cuts: &CutPoints) -> bool {
-        probes::around_cuts(cuts.tokens()).iter().all(|probe| {
-            let mut tokens = Vec::new();
-            let pieces = cuts.split(probe).try_for_each(|piece| {
-                tokens.extend(self.encode_by_referee(piece, false)?);
-                Ok::<_, PromptError>(())
-            });
-            matches!((pieces, self.encode_by_referee(probe, false)), (Ok(()), Ok(whole)) if tokens == whole)
-        })
     }
 
     pub(crate) fn encode(
@@ -250,9 +189,7 @@ impl Tokenizer {
     }
 
     fn fast(&self) -> Option<&FastTokenizer> {
-        self.fast
-            .as_ref()
-            .filter(|fast| !fast.dropped.load(Relaxed))
+        self.fast.as_ref().filter(|fast| !fast.is_dropped())
     }
 
     /// Returns the library that encodes.
@@ -273,35 +210,10 @@ impl Tokenizer {
     }
 }
 
-impl FastTokenizer {
-    /// Returns the ids, or `None` if the library fails or panics.
-    fn encode(&self, text: &str, add_special_tokens: bool) -> Option<Vec<u32>> {
-        match catch_unwind(AssertUnwindSafe(|| {
-            self.tokenizer
-                .encode_with_special_tokens(text, add_special_tokens)
-        })) {
-            Ok(ids) => ids.ok(),
-            Err(_) => {
-                self.dropped.store(true, Relaxed);
-                None
-            }
-        }
-    }
-}
-
 impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tokenizer")
             .field("engine", &self.engine())
             .finish_non_exhaustive()
-    }
-}
-
-/// Runs a library; a panic inside it fails only this call. Its state is caches that stay valid
-/// between their steps.
-fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(_) => Err("the tokenizer library panicked".to_owned()),
     }
 }

@@ -2,11 +2,10 @@
 //!
 //! **Invariant**: accepted steps make a text longer by a bounded factor.
 
-use std::fmt;
-
 use base64::Engine as _;
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+
+use super::unique_keys::UniqueKeys;
 
 /// Maximum number of steps, patterns and special tokens of all stages, nested ones included. Real
 /// tokenizers have some hundred.
@@ -192,72 +191,4 @@ fn check_table(table: &Value) -> Result<(), String> {
 
 fn not_a_table() -> String {
     "its table of characters cannot be read".to_owned()
-}
-
-/// JSON whose objects contain each key once: two parsers may use different ones of duplicates.
-struct UniqueKeys(Value);
-
-impl<'de> Deserialize<'de> for UniqueKeys {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
-        reader.deserialize_any(UniqueVisitor).map(Self)
-    }
-}
-
-struct UniqueVisitor;
-
-impl<'de> Visitor<'de> for UniqueVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        let mut items = Vec::new();
-        while let Some(UniqueKeys(item)) = list.next_element()? {
-            if items.len() > MAX_NODES {
-                return Err(A::Error::custom(format!(
-                    "a list has more than {MAX_NODES} entries"
-                )));
-            }
-            items.push(item);
-        }
-        Ok(Value::Array(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        let mut members = Map::new();
-        while let Some((key, UniqueKeys(value))) = map.next_entry::<String, _>()? {
-            if members.insert(key, value).is_some() || members.len() > MAX_NODES {
-                return Err(A::Error::custom(
-                    "an object has a key twice, or too many keys",
-                ));
-            }
-        }
-        Ok(Value::Object(members))
-    }
 }

@@ -20,40 +20,13 @@ impl Serialize for Receipt {
 
 impl<'a> From<&'a Receipt> for api::Receipt<'a> {
     fn from(receipt: &'a Receipt) -> Self {
-        let (request, decision) = (&receipt.request, receipt.decision());
+        let decision = receipt.decision();
         Self {
             schema: "warmroute.receipt/1".into(),
             id: receipt.id.to_string(),
             at: rfc3339(receipt.at_unix_ms),
-            request_id: (&*request.id).into(),
-            tenant: (&*request.tenant).into(),
-            dry_run: receipt.dry_run,
-            route: request.route.into(),
-            model: (&*request.model).into(),
-            served_model: request.served_model.as_deref().map(Cow::from),
-            lora: request.lora.as_deref().map(Cow::from),
-            session: decision
-                .and_then(|decision| decision.session)
-                .map(|session| format!("{:016x}", session.id)),
-            cluster: receipt.cluster.as_ref().map(|cluster| api::ClusterMatch {
-                name: (&*cluster.name).into(),
-                similarity: cluster.similarity,
-            }),
-            stream: request.stream,
-            priority: request.priority,
-            policy: receipt.policy().as_str().into(),
-            method: receipt.method().as_str().into(),
-            prompt: prompt(receipt, decision),
-            candidates: decision.map_or_else(Vec::new, candidates),
-            candidates_total: decision.map_or(0, |decision| decision.candidates_total),
-            excluded: receipt.excluded().iter().map(excluded).collect(),
-            winner: decision
-                .map(|decision| &decision.winner)
-                .map(|winner| target(winner.target, Some(&winner.name))),
-            runner_up: decision.and_then(runner_up),
-            regret_ms: decision
-                .and_then(|decision| decision.runner_up)
-                .and_then(|runner_up| runner_up.regret_ms),
+            request: request(receipt, decision),
+            decision: decision_report(receipt, decision),
             prefill: decision
                 .and_then(|decision| decision.prefill.as_ref())
                 .map(prefill_leg),
@@ -70,6 +43,49 @@ impl<'a> From<&'a Receipt> for api::Receipt<'a> {
                 .as_ref()
                 .map(|ended| outcome(ended, decision)),
         }
+    }
+}
+
+fn request<'a>(receipt: &'a Receipt, decision: Option<&Decision>) -> api::ReceiptRequest<'a> {
+    let request = &receipt.request;
+    api::ReceiptRequest {
+        request_id: (&*request.id).into(),
+        tenant: (&*request.tenant).into(),
+        dry_run: receipt.dry_run,
+        route: request.route.into(),
+        model: (&*request.model).into(),
+        served_model: request.served_model.as_deref().map(Cow::from),
+        lora: request.lora.as_deref().map(Cow::from),
+        session: decision
+            .and_then(|decision| decision.session)
+            .map(|session| format!("{:016x}", session.id)),
+        cluster: receipt.cluster.as_ref().map(|cluster| api::ClusterMatch {
+            name: (&*cluster.name).into(),
+            similarity: cluster.similarity,
+        }),
+        stream: request.stream,
+        priority: request.priority,
+    }
+}
+
+fn decision_report<'a>(
+    receipt: &'a Receipt,
+    decision: Option<&'a Decision>,
+) -> api::ReceiptDecision<'a> {
+    api::ReceiptDecision {
+        policy: receipt.policy().as_str().into(),
+        method: receipt.method().as_str().into(),
+        prompt: prompt(receipt, decision),
+        candidates: decision.map_or_else(Vec::new, candidates),
+        candidates_total: decision.map_or(0, |decision| decision.candidates_total),
+        excluded: receipt.excluded().iter().map(excluded).collect(),
+        winner: decision
+            .map(|decision| &decision.winner)
+            .map(|winner| target(winner.target, Some(&winner.name))),
+        runner_up: decision.and_then(runner_up),
+        regret_ms: decision
+            .and_then(|decision| decision.runner_up)
+            .and_then(|runner_up| runner_up.regret_ms),
     }
 }
 

@@ -28,17 +28,18 @@ pub(crate) struct TokenScope<'a> {
 impl<'a> TokenScope<'a> {
     /// Returns the scope of `worker` for the model that requests name `model`.
     pub(crate) fn of(worker: &'a WorkerView, model: &'a str) -> Self {
-        let adapter = worker.loras.iter().find(|lora| *lora.id == *model);
+        let adapter = worker.served.loras.iter().find(|lora| *lora.id == *model);
         let base = adapter.map_or(model, |lora| &lora.parent);
         let root = worker
+            .served
             .models
             .iter()
             .find(|served| *served.id == *base)
             .and_then(|served| served.root.as_deref());
         Self {
             model: root.unwrap_or(base),
-            engine: worker.engine.as_str(),
-            version: worker.version.as_deref().unwrap_or_default(),
+            engine: worker.engine.kind.as_str(),
+            version: worker.engine.version.as_deref().unwrap_or_default(),
         }
     }
 }

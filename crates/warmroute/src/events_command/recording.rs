@@ -120,23 +120,20 @@ fn stored(event: &BlockStored) -> Value {
         "parent_block_hash": event.parent_block_hash.map(|hash| hash.0),
         "token_ids": tokens,
         "block_size": event.block_size,
-        "lora_id": event.lora_id,
-        "medium": event.medium,
-        "lora_name": event.lora_name,
+        "lora_id": event.lora.id,
+        "medium": event.place.medium,
+        "lora_name": event.lora.name,
         "extra_keys": event.extra_keys.as_ref().map(|blocks| blocks.iter().map(|keys| extra(keys)).collect::<Vec<_>>()),
     }));
     for (name, value) in [
-        ("group_idx", event.group_idx.map(Value::from)),
-        (
-            "kv_cache_spec_kind",
-            text(event.kv_cache_spec_kind.as_deref()),
-        ),
+        ("group_idx", event.group.idx.map(Value::from)),
+        ("kv_cache_spec_kind", text(event.group.spec_kind.as_deref())),
         (
             "kv_cache_spec_sliding_window",
-            event.kv_cache_spec_sliding_window.map(Value::from),
+            event.group.sliding_window.map(Value::from),
         ),
-        ("locality", text(event.locality.as_deref())),
-        ("ownership", text(event.ownership.as_deref())),
+        ("locality", text(event.place.locality.as_deref())),
+        ("ownership", text(event.place.ownership.as_deref())),
         ("session_id", text(event.session_id.as_deref())),
         (
             "lookahead_token_ids",
@@ -156,12 +153,12 @@ fn removed(event: &BlockRemoved) -> Value {
     let mut fields = object(json!({
         "type": "BlockRemoved",
         "block_hashes": event.block_hashes.iter().map(|hash| hash.0).collect::<Vec<_>>(),
-        "medium": event.medium,
+        "medium": event.place.medium,
     }));
     for (name, value) in [
         ("group_idx", event.group_idx.map(Value::from)),
-        ("locality", text(event.locality.as_deref())),
-        ("ownership", text(event.ownership.as_deref())),
+        ("locality", text(event.place.locality.as_deref())),
+        ("ownership", text(event.place.ownership.as_deref())),
     ] {
         fields.extend(value.map(|value| (name.to_owned(), value)));
     }

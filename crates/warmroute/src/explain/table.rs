@@ -22,7 +22,7 @@ const HEADS: [&str; 11] = [
 pub(super) fn of(receipt: &Receipt<'_>) -> String {
     let mut out = String::new();
     head(&mut out, receipt);
-    if let Some(first) = receipt.candidates.first() {
+    if let Some(first) = receipt.decision.candidates.first() {
         candidates(&mut out, receipt, &first.cost_unit);
     }
     verdict(&mut out, receipt);
@@ -33,7 +33,7 @@ pub(super) fn of(receipt: &Receipt<'_>) -> String {
 }
 
 fn head(out: &mut String, receipt: &Receipt<'_>) {
-    let kind = if receipt.dry_run {
+    let kind = if receipt.request.dry_run {
         "dry run, nothing was sent"
     } else {
         "as it was decided"
@@ -42,9 +42,9 @@ fn head(out: &mut String, receipt: &Receipt<'_>) {
     let _ = writeln!(
         out,
         "model     {}, policy {}, method {}",
-        receipt.model, receipt.policy, receipt.method
+        receipt.request.model, receipt.decision.policy, receipt.decision.method
     );
-    let prompt = &receipt.prompt;
+    let prompt = &receipt.decision.prompt;
     let exact = if prompt.exact { "exact" } else { "estimated" };
     let _ = writeln!(
         out,
@@ -57,7 +57,7 @@ fn head(out: &mut String, receipt: &Receipt<'_>) {
 }
 
 fn candidates(out: &mut String, receipt: &Receipt<'_>, unit: &str) {
-    let rows = &receipt.candidates;
+    let rows = &receipt.decision.candidates;
     let mut heads = HEADS.map(str::to_owned).to_vec();
     heads.push(format!("cost ({unit})"));
     let mut table = vec![heads];
@@ -67,8 +67,12 @@ fn candidates(out: &mut String, receipt: &Receipt<'_>, unit: &str) {
         "\nPrompt tokens by tier, and what each candidate would cost:\n"
     );
     columns(out, &table);
-    if receipt.candidates_total > rows.len() {
-        let _ = writeln!(out, "and {} more", receipt.candidates_total - rows.len());
+    if receipt.decision.candidates_total > rows.len() {
+        let _ = writeln!(
+            out,
+            "and {} more",
+            receipt.decision.candidates_total - rows.len()
+        );
     }
     let _ = writeln!(out);
     for row in rows.iter().filter(|row| !row.terms.0.is_empty()) {
@@ -102,10 +106,14 @@ fn cells(row: &Candidate<'_>) -> Vec<String> {
 fn verdict(out: &mut String, receipt: &Receipt<'_>) {
     let row = |of: &Option<TargetName<'_>>| {
         let of = of.as_ref()?;
-        receipt.candidates.iter().find(|row| row.target == *of)
+        receipt
+            .decision
+            .candidates
+            .iter()
+            .find(|row| row.target == *of)
     };
     let _ = writeln!(out);
-    match row(&receipt.winner) {
+    match row(&receipt.decision.winner) {
         None => {
             let _ = writeln!(out, "winner    none");
         }
@@ -118,7 +126,7 @@ fn verdict(out: &mut String, receipt: &Receipt<'_>) {
                 rounded(winner.cost),
                 winner.predicted_cached_tokens
             );
-            if let Some(other) = row(&receipt.runner_up) {
+            if let Some(other) = row(&receipt.decision.runner_up) {
                 let _ = writeln!(
                     out,
                     "runner-up {}: would have cost {} {unit}, {} more",
@@ -129,7 +137,7 @@ fn verdict(out: &mut String, receipt: &Receipt<'_>) {
             }
         }
     }
-    for excluded in &receipt.excluded {
+    for excluded in &receipt.decision.excluded {
         let _ = writeln!(
             out,
             "excluded  {}: {}",
@@ -265,8 +273,8 @@ mod tests {
     #[test]
     fn unknown_values_are_dashes() {
         let mut refused = receipt(&[]);
-        (refused.winner, refused.runner_up) = (None, None);
-        refused.prompt.blocks = None;
+        (refused.decision.winner, refused.decision.runner_up) = (None, None);
+        refused.decision.prompt.blocks = None;
         refused.outcome = Some(RequestOutcome {
             kind: "shed".into(),
             status: Some(503),

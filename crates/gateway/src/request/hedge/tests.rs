@@ -1,6 +1,6 @@
 use std::{num::NonZeroU32, sync::Arc};
 
-use fleet::{EngineKind, WorkerView};
+use fleet::EngineKind;
 use proxy::{FakeReply, SendFailure};
 use routing::receipt::{OutcomeKind, Receipt};
 
@@ -188,10 +188,8 @@ async fn a_request_whose_result_the_engine_stores_is_not_hedged() {
 #[tokio::test(start_paused = true)]
 async fn a_hedge_goes_only_to_a_worker_that_takes_the_same_body() {
     let test = hedging();
-    let other = WorkerView {
-        engine: EngineKind::Sglang,
-        ..test_support::worker(2)
-    };
+    let mut other = test_support::worker(2);
+    other.engine.kind = EngineKind::Sglang;
     let request = test.chat_for(vec![test_support::worker(1), other]);
     assert_eq!(asked_by(&test, request).await, [1]);
 }

@@ -38,7 +38,7 @@ impl Handover {
     /// Returns it for a generation: only a single prompt with a single reply can be split, and only
     /// if the client does not want data about the prompt itself (logprobs).
     pub(crate) fn of(view: &RequestView<'_>) -> Self {
-        let single = view.n.unwrap_or(1) == 1 && !view.skips_prefix_cache;
+        let single = view.n.unwrap_or(1) == 1 && !view.kv.skips_prefix_cache;
         match view.prompt {
             PromptPart::Batch { .. } | PromptPart::None => Self::not(PrefillSkip::Unsplittable),
             _ if single => Self::Possible,
@@ -62,7 +62,7 @@ impl Handover {
 /// Refuses members that only engines send each other: a client could name hosts and blocks that
 /// hold the prompts of others.
 pub(super) fn check_transfer_fields(view: &RequestView<'_>) -> Result<(), ApiError> {
-    let Some(field) = view.transfer_field else {
+    let Some(field) = view.kv.transfer_field else {
         return Ok(());
     };
     let message =

@@ -38,7 +38,7 @@ pub(crate) struct EngineIds(Mutex<HashMap<WorkerId, KnownRanks>>);
 /// The names of one worker's ranks.
 #[derive(Debug)]
 struct KnownRanks {
-    /// [`WorkerView::ended`] at the time of the answer.
+    /// [`fleet::HealthView::ended`] at the time of the answer.
     ended: u64,
     by_rank: HashMap<DpRank, String>,
 }
@@ -54,7 +54,7 @@ impl EngineIds {
         let known = self.0.lock();
         known
             .get(&worker.id)
-            .filter(|known| known.ended == worker.ended)?
+            .filter(|known| known.ended == worker.health.ended)?
             .by_rank
             .get(&rank)
             .cloned()
@@ -64,7 +64,7 @@ impl EngineIds {
         self.0.lock().insert(
             worker.id,
             KnownRanks {
-                ended: worker.ended,
+                ended: worker.health.ended,
                 by_rank,
             },
         );
@@ -97,6 +97,7 @@ async fn bodies(legs: &PrefillDecodeLegs<'_>) -> Result<(Bytes, Bytes), Box<Atte
         host: legs
             .prefill
             .worker
+            .connection
             .url
             .host()
             .unwrap_or_default()

@@ -12,8 +12,15 @@ use super::{
 
 pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
     // A worker with a role has a host: unix sockets are refused with the configuration.
-    let host =
-        serde_json::Value::from(legs.prefill.worker.url.host().unwrap_or_default()).to_string();
+    let host = serde_json::Value::from(
+        legs.prefill
+            .worker
+            .connection
+            .url
+            .host()
+            .unwrap_or_default(),
+    )
+    .to_string();
     let port = legs
         .prefill
         .worker

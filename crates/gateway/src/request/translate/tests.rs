@@ -15,18 +15,15 @@ const UNTRANSLATABLE: &str = r#"{"model":"m","max_tokens":9,"messages":[{"role":
 const CHAT_BODY: &str = r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#;
 
 fn anthropic(number: u32) -> WorkerView {
-    WorkerView {
-        engine: EngineKind::Anthropic,
-        messages: MessagesMode::Native,
-        ..test_support::worker(number)
-    }
+    let mut worker = native(number);
+    worker.engine.kind = EngineKind::Anthropic;
+    worker
 }
 
 fn native(number: u32) -> WorkerView {
-    WorkerView {
-        messages: MessagesMode::Native,
-        ..test_support::worker(number)
-    }
+    let mut worker = test_support::worker(number);
+    worker.engine.messages = MessagesMode::Native;
+    worker
 }
 
 fn call(target: &'static str, body: &str) -> AcceptedRequest {

@@ -5,6 +5,8 @@
 mod figures;
 mod model;
 
+use std::ops::Range;
+
 use contract_id::contract;
 
 use super::*;

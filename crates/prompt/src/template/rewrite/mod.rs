@@ -9,6 +9,7 @@
 //! **Invariant**: the new template renders the output of the old one, line by line, or fails.
 
 mod expression;
+mod operation;
 mod statement;
 
 use minijinja::{

@@ -1,0 +1,58 @@
+//! The content of the block index.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Name;
+
+/// `GET /admin/kv-index/digest`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KvIndexDigest {
+    /// One entry per target and tier with blocks.
+    pub targets: Vec<TargetDigest>,
+}
+
+/// Digest of one tier of one target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct TargetDigest {
+    /// The worker's name; `null` if it has just left.
+    pub worker: Option<Arc<str>>,
+    /// Its data-parallel rank.
+    pub dp_rank: u32,
+    /// The tier.
+    #[schemars(extend("enum" = ["device", "host", "disk", "remote"]))]
+    pub tier: Name,
+    /// Blocks in it, without speculative and predicted ones.
+    pub blocks: u64,
+    /// 16 hex digits over namespace and sequence hash of its blocks in any order: equal content
+    /// gives an equal digest on every machine.
+    pub digest: String,
+}
+
+/// One line of `GET /admin/kv-index/dump`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KvIndexDumpRow {
+    /// The model of the block's namespace.
+    pub model: Arc<str>,
+    /// Its LoRA adapter.
+    pub lora: Option<Arc<str>>,
+    /// Digest of its cache salt, 16 hex digits: the salt itself is a secret.
+    pub salt: Option<Arc<str>>,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// The holder's name; `null` if it has just left.
+    pub worker: Option<Arc<str>>,
+    /// The holder's data-parallel rank.
+    pub dp_rank: u32,
+    /// The tier.
+    #[schemars(extend("enum" = ["device", "host", "disk", "remote"]))]
+    pub tier: Name,
+    /// Blocks in front of it.
+    pub depth: u32,
+    /// The block's rolling hash.
+    pub hash: String,
+    /// The hash of the block in front of it; `null` at depth 0.
+    pub parent: Option<String>,
+}

@@ -1,0 +1,69 @@
+//! How long the prompts of our requests are.
+
+use kv_blocks::BlockSize;
+
+/// Block size assumed if it is unknown, so that the prompt is long enough: the largest usual one,
+/// in tokens.
+const LARGEST_USUAL_BLOCK: u32 = 128;
+/// Longest prompt sent, in words. A word has one token or a few.
+const MOST_WORDS: u32 = 8_192;
+/// Tokens per word in a small vocabulary.
+const TOKENS_PER_WORD: u32 = 2;
+/// Tokens that a template adds to a prompt, and those of the reply.
+const MARGIN_TOKENS: u32 = 64;
+
+/// Returns the number of words of the first prompt, and of the second one which continues it: two
+/// and a half blocks, then one and a half more. Whatever the tokens of a word, each adds a whole
+/// block. The error says why the engine takes no such prompts.
+pub(super) fn lengths(
+    configured: Option<BlockSize>,
+    told: Option<BlockSize>,
+    longest: Option<u32>,
+) -> Result<(u32, u32), String> {
+    let longest = longest.unwrap_or(u32::MAX);
+    let room = (longest.saturating_sub(MARGIN_TOKENS) / TOKENS_PER_WORD).min(MOST_WORDS);
+    let largest = room.saturating_sub(2) / 4;
+    let known = configured
+        .into_iter()
+        .chain(told)
+        .map(BlockSize::tokens)
+        .max();
+    let wanted = match told {
+        Some(_) => known.unwrap_or(LARGEST_USUAL_BLOCK),
+        None => known.unwrap_or(1).max(LARGEST_USUAL_BLOCK).min(largest),
+    };
+    if wanted > largest || wanted < known.unwrap_or(1) {
+        let block = known.unwrap_or(wanted);
+        return Err(format!(
+            "blocks of {block} tokens are too long to try with prompts of up to {longest} tokens"
+        ));
+    }
+    Ok((wanted * 5 / 2 + 1, wanted * 4 + 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(tokens: u64) -> Option<BlockSize> {
+        BlockSize::new(tokens).ok()
+    }
+
+    #[test]
+    fn prompts_have_full_blocks_of_the_largest_common_size_unless_the_engine_reports_its_own() {
+        assert_eq!(lengths(blocks(16), blocks(32), None), Ok((81, 130)));
+        assert_eq!(lengths(blocks(16), None, None), Ok((321, 514)));
+        assert_eq!(lengths(blocks(256), None, None), Ok((641, 1026)));
+        assert_eq!(lengths(None, None, None), Ok((321, 514)));
+    }
+
+    #[test]
+    fn prompts_are_limited_by_the_model_length_and_not_below_the_known_block_size() {
+        let (first, second) = lengths(blocks(16), None, Some(512)).expect("shorter ones fit");
+        assert!(
+            first < second && second >= 16 * 4 && second * TOKENS_PER_WORD + MARGIN_TOKENS <= 512
+        );
+        assert!(lengths(blocks(16), None, Some(128)).is_err());
+        assert!(lengths(blocks(16), blocks(256), Some(1024)).is_err());
+    }
+}

@@ -1,0 +1,186 @@
+//! Runs, with their holders and names.
+
+use kv_blocks::Tier;
+
+use super::{ReadResult, SnapshotReader};
+use crate::snapshot::{
+    HoldingRecord, MAX_RUN_BLOCKS, NameStretch, ParentLink, SnapshotError, content::SnapshotRun,
+    cursor::Cursor,
+};
+
+impl SnapshotReader {
+    pub(super) fn run(&mut self, page: &mut Cursor<'_>) -> ReadResult {
+        self.close(page)?;
+        let (id, space) = (page.u32()?, page.u32()?);
+        let parent = if page.flag()? {
+            Some(ParentLink {
+                run: page.u32()?,
+                attach: page.u32()?,
+            })
+        } else {
+            None
+        };
+        let (depth, count) = (page.u32()?, page.u32()?);
+        if !self.spaces.contains(&space) {
+            return Err(page.damaged(format!(
+                "run {id} in namespace {space}, expected one that came before"
+            )));
+        }
+        let expected_depth =
+            parent.map_or(Ok(0), |parent| self.depth_behind(page, id, space, parent))?;
+        if u64::from(depth) != expected_depth {
+            return Err(page.damaged(format!(
+                "run {id} at depth {depth}, expected {expected_depth}"
+            )));
+        }
+        if count == 0 || count as usize > MAX_RUN_BLOCKS {
+            return Err(page.damaged(format!(
+                "run {id} of {count} blocks, expected 1 to {MAX_RUN_BLOCKS}"
+            )));
+        }
+        let content = &mut self.content;
+        if self.runs.insert(id, content.runs.len()).is_some() {
+            return Err(page.damaged(format!("run {id} a second time, expected another id")));
+        }
+        let first = content.hashes.len();
+        page.sequence_hashes(count, &mut content.hashes)?;
+        let hashes = first..content.hashes.len();
+        let (holders, names, engine) = (
+            content.holders.len(),
+            content.names.len(),
+            content.engine.len(),
+        );
+        content.runs.push(SnapshotRun {
+            id,
+            space,
+            parent,
+            depth,
+            hashes,
+            holders: holders..holders,
+            names: names..names,
+            engine: engine..engine,
+        });
+        Ok(())
+    }
+
+    /// Returns the number of blocks in front of a run that continues `parent`.
+    fn depth_behind(
+        &self,
+        page: &Cursor<'_>,
+        id: u32,
+        space: u32,
+        parent: ParentLink,
+    ) -> Result<u64, SnapshotError> {
+        let ParentLink { run, attach } = parent;
+        let Some(found) = self
+            .runs
+            .get(&run)
+            .map(|position| &self.content.runs[*position])
+        else {
+            return Err(page.damaged(format!(
+                "run {id} continues run {run}, expected one that came before"
+            )));
+        };
+        if found.space != space {
+            let other = found.space;
+            return Err(page.damaged(format!(
+                "run {id} in namespace {space} continues run {run}, expected {other}"
+            )));
+        }
+        let length = found.hashes.len();
+        if attach == 0 || attach as usize > length {
+            return Err(page.damaged(format!(
+                "run {id} behind {attach} blocks of run {run}, expected 1 to {length}"
+            )));
+        }
+        Ok(u64::from(found.depth) + u64::from(attach))
+    }
+
+    pub(super) fn holders(&mut self, page: &mut Cursor<'_>) -> ReadResult {
+        let (start, end) = (page.u32()?, page.u32()?);
+        let tier = match page.u8()? {
+            0 => Tier::Device,
+            1 => Tier::Host,
+            2 => Tier::Disk,
+            3 => Tier::Remote,
+            other => return Err(page.damaged(format!("tier {other}, expected 0 to 3"))),
+        };
+        self.inside_run(page, "held", u64::from(start), u64::from(end))?;
+        for _ in 0..page.u32()? {
+            let slot = page.u32()?;
+            if !self.slots.contains(&slot) {
+                return Err(page.damaged(format!(
+                    "a holder in slot {slot}, expected one that came before"
+                )));
+            }
+            self.content.holders.push(HoldingRecord {
+                slot,
+                tier,
+                start,
+                end,
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn names(&mut self, page: &mut Cursor<'_>) -> ReadResult {
+        let (family, size) = (page.u32()?, page.block_size()?);
+        let (at, count) = (page.u32()?, page.u32()?);
+        if !self.families.contains(&family) {
+            return Err(page.damaged(format!(
+                "names in family {family}, expected one with a member"
+            )));
+        }
+        self.inside_run(
+            page,
+            "named",
+            u64::from(at),
+            u64::from(at) + u64::from(count),
+        )?;
+        page.engine_hashes(count, &mut self.content.engine)?;
+        self.content.names.push(NameStretch {
+            family,
+            size,
+            at,
+            count,
+        });
+        Ok(())
+    }
+
+    fn inside_run(&self, page: &Cursor<'_>, what: &str, start: u64, end: u64) -> ReadResult {
+        let Some(run) = self.content.runs.last() else {
+            return Err(page.damaged(format!("{what} blocks in front of the first run")));
+        };
+        let length = run.hashes.len() as u64;
+        if start < end && end <= length {
+            return Ok(());
+        }
+        let id = run.id;
+        Err(page.damaged(format!(
+            "{what} blocks {start}..{end} of run {id}, expected some of 0..{length}"
+        )))
+    }
+
+    /// Completes the last run: no further record belongs to it.
+    pub(super) fn close(&mut self, page: &Cursor<'_>) -> ReadResult {
+        let content = &mut self.content;
+        let Some(run) = content.runs.last_mut() else {
+            return Ok(());
+        };
+        run.holders.end = content.holders.len();
+        run.names.end = content.names.len();
+        run.engine.end = content.engine.len();
+        let holders = &mut content.holders[run.holders.clone()];
+        holders.sort_unstable();
+        let twice = holders.array_windows().find(|[one, next]| {
+            (one.slot, one.tier) == (next.slot, next.tier) && next.start < one.end
+        });
+        let Some([_, HoldingRecord { slot, start, .. }]) = twice else {
+            return Ok(());
+        };
+        Err(page.damaged(format!(
+            "block {start} of run {} held twice by slot {slot}, expected once a tier",
+            run.id
+        )))
+    }
+}
