@@ -12,6 +12,8 @@ mod lists;
 mod longest;
 mod modules;
 mod names;
+#[cfg(test)]
+mod outside_world;
 mod report;
 mod setting;
 mod source_file;

@@ -71,7 +71,7 @@ pub(crate) async fn run_blocking<T: Send + 'static>(
     change: impl FnOnce(&dyn Control) -> T + Send + 'static,
 ) -> T {
     let control = Arc::clone(control);
-    match tokio::task::spawn_blocking(move || change(&*control)).await {
+    match runtime::spawn_blocking(move || change(&*control)).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),

@@ -127,7 +127,7 @@ struct DumpProgress {
 impl DumpProgress {
     /// Makes the next chunk; an empty one is the end.
     fn chunk(mut self) -> JoinHandle<(Self, Vec<u8>)> {
-        tokio::task::spawn_blocking(move || {
+        runtime::spawn_blocking(move || {
             let mut lines = Vec::new();
             while lines.len() < CHUNK
                 && let Some(rows) = self.index.dump(&mut self.place)

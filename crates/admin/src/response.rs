@@ -1,7 +1,5 @@
 //! Replies of the listener.
 
-use std::hash::{BuildHasher, RandomState};
-
 use axum::{
     http::{HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
@@ -29,7 +27,7 @@ pub(crate) fn raw(content_type: &'static str, body: Vec<u8>) -> Response {
 
 /// Builds an error reply in the shape of the error table.
 pub(crate) fn error(error: &ApiError) -> Response {
-    let id = format!("req-{:016x}", RandomState::new().hash_one("admin"));
+    let id = format!("req-{:016x}", runtime::random());
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, raw("application/json", error.openai_body(&id))).into_response();
     let fields = response.headers_mut();

@@ -36,7 +36,7 @@ pub(crate) async fn hand_over(State(takeover): State<Takeover>, body: Bytes) -> 
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("socket"));
     };
     let give = takeover.0;
-    let given = tokio::task::spawn_blocking(move || give(&wish.socket)).await;
+    let given = runtime::spawn_blocking(move || give(&wish.socket)).await;
     match given.unwrap_or_else(|_| Err("the listening sockets could not be given".to_owned())) {
         Ok(()) => response::json(&TakeoverReply { given: true }),
         Err(why) => response::error(&ApiError::new(ErrorCode::Conflict, why)),

@@ -64,9 +64,9 @@ pub async fn start(config: EngineConfig) -> Result<RunningEngine, EngineError> {
     let mut tasks: Vec<_> = state
         .ranks
         .iter()
-        .map(|rank| tokio::spawn(Arc::clone(rank).drive()))
+        .map(|rank| runtime::spawn(Arc::clone(rank).drive()))
         .collect();
-    tasks.push(tokio::spawn(serve(listener, Arc::clone(&state))));
+    tasks.push(runtime::spawn(serve(listener, Arc::clone(&state))));
     tracing::info!(http = %http_addr, role = ?state.config.role, "simulated engine is up");
     Ok(RunningEngine {
         http_addr,

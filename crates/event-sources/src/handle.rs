@@ -106,7 +106,7 @@ impl SourceHandle {
         );
         // The owner sees the end of the task and starts another source, so the state of this one is
         // cleared first.
-        let task = tokio::spawn(async {
+        let task = runtime::spawn(async {
             let _ended = following.await;
         });
         Self {

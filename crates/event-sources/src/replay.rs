@@ -87,7 +87,7 @@ impl ReplayRun {
             sender,
             ahead: Arc::new(Semaphore::new(AHEAD)),
         });
-        let task = tokio::spawn(async move {
+        let task = runtime::spawn(async move {
             if let Err(error) = asking.await {
                 let _ = failures.send(QueuedReplayEvent {
                     answer: ReplayEvent::Failed(error),

@@ -106,7 +106,7 @@ impl PrefixViewService {
             sources.push(SseSource::spawn(spec, Box::new(sink), clock));
         }
         let swept = view.index();
-        let sweeper = tokio::spawn(supervise("prefix_sweep", move || {
+        let sweeper = runtime::spawn(supervise("prefix_sweep", move || {
             sweep(Arc::clone(&swept), clock)
         }));
         Ok(Some(Self {
@@ -212,7 +212,7 @@ async fn sweep(view: Arc<dyn PrefixIndex>, clock: Clock) {
         tokio::time::sleep(SWEEP_EVERY).await;
         let (view, now) = (Arc::clone(&view), clock.now());
         // Visits every prefix, so it runs on a blocking thread.
-        let _ = tokio::task::spawn_blocking(move || view.cleanup_expired(now)).await;
+        let _ = runtime::spawn_blocking(move || view.cleanup_expired(now)).await;
     }
 }
 

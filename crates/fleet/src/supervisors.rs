@@ -131,7 +131,7 @@ impl Supervisors {
             Arc::clone(&self.on_verdict),
             config.subscribe(),
         );
-        let task = tokio::spawn(supervisor.run(stop.subscribe()));
+        let task = runtime::spawn(supervisor.run(stop.subscribe()));
         SupervisorHandle {
             id,
             name,

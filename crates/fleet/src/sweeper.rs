@@ -33,9 +33,7 @@ impl IndexSweeper {
             return;
         }
         let (index, running) = (Arc::clone(&self.index), Arc::clone(&self.running));
-        let started = thread::Builder::new()
-            .name("index-sweeper".to_owned())
-            .spawn(move || sweep(&index, &running));
+        let started = runtime::spawn_thread("index-sweeper", move || sweep(&index, &running));
         if let Err(error) = started {
             self.running.store(false, Ordering::Release);
             tracing::warn!(%error, "no thread to free the index's memory of lost caches: it is freed with the next one");

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use proxy::{ConnectionPools, Upstream};
 use resilience::OutcomeCounters;
-use response_cache::ResponseCache;
+use response_cache::{CacheFiller, ResponseCache};
 use routing::{
     KvDecisionCounters, PrefixDecisionCounters, Router, SemanticClusters,
     receipt::{DecisionIds, ReceiptRing},
@@ -26,7 +26,6 @@ use tokenization::{
 
 use crate::{
     Gateway,
-    cache_filler::CacheFiller,
     coalesce::Coalescer,
     cooldowns::Cooldowns,
     decision_log::DecisionLog,

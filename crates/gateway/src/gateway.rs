@@ -120,7 +120,7 @@ impl Gateway {
                 Arc::clone(&self.decider().router),
                 self.pools().clone(),
             );
-            tokio::spawn(contain("worker_removal", async move {
+            runtime::spawn(contain("worker_removal", async move {
                 fleet.remove(worker).await;
                 router.forget(worker);
                 pools.close_worker(worker);

@@ -1,9 +1,6 @@
 //! Identifiers and per-request randomness.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderValue};
 use proxy::headers::REQUEST_ID;
@@ -22,7 +19,7 @@ impl IdGenerator {
     /// Creates a generator seeded by the system's randomness.
     pub(crate) fn new() -> Self {
         Self {
-            seed: RandomState::new().hash_one("warmroute"),
+            seed: runtime::random(),
             next: AtomicU64::new(0),
             lots: AtomicU64::new(0),
         }

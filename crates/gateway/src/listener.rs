@@ -86,7 +86,7 @@ async fn accept_and_drain(
         listeners,
         gateway.current().edge.admission.process.max_connections,
     );
-    let announced = tokio::spawn(announce(gateway.current(), phase.clone()));
+    let announced = runtime::spawn(announce(gateway.current(), phase.clone()));
     // Outside the accept loop: a panic there costs no connection.
     let mut connections = JoinSet::new();
     let mut accepting = supervision::Task::new("accept");

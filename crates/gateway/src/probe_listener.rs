@@ -118,35 +118,33 @@ impl ProbeListener {
             live: Box::new(live),
             ready: Box::new(ready),
         });
-        let thread = thread::Builder::new()
-            .name("probes".to_owned())
-            .spawn(move || {
-                let runtime = match tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()
-                {
-                    Ok(runtime) => runtime,
-                    Err(error) => return drop(bound.send(Err(error.into()))),
-                };
-                // Bound here: a socket belongs to the runtime on which it was made.
-                runtime.block_on(async {
-                    match net::listen(&address).await {
-                        Ok(listener) => {
-                            let _ = bound.send(Ok(listener.address()));
-                            tokio::select! {
-                                never = serve(listener, asked) => match never {},
-                                // Nothing is ever sent: the sender is dropped.
-                                _ = stopped => {}
-                            }
+        let thread = runtime::spawn_thread("probes", move || {
+            let runtime = match tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+            {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(bound.send(Err(error.into()))),
+            };
+            // Bound here: a socket belongs to the runtime on which it was made.
+            runtime.block_on(async {
+                match net::listen(&address).await {
+                    Ok(listener) => {
+                        let _ = bound.send(Ok(listener.address()));
+                        tokio::select! {
+                            never = serve(listener, asked) => match never {},
+                            // Nothing is ever sent: the sender is dropped.
+                            _ = stopped => {}
                         }
-                        Err(error) => drop(bound.send(Err(error.into()))),
                     }
-                });
-            })?;
+                    Err(error) => drop(bound.send(Err(error.into()))),
+                }
+            });
+        })?;
         let address = listening
             .await
             .map_err(|_| std::io::Error::other("it ended at once"))??;
-        let beating = tokio::spawn(heart.beat());
+        let beating = runtime::spawn(heart.beat());
         Ok(Self {
             address,
             thread: Some(thread),
@@ -159,8 +157,7 @@ impl ProbeListener {
     pub async fn stop(mut self) {
         let thread = self.thread.take();
         drop(self);
-        let joined =
-            tokio::task::spawn_blocking(move || thread.map(thread::JoinHandle::join)).await;
+        let joined = runtime::spawn_blocking(move || thread.map(thread::JoinHandle::join)).await;
         if !matches!(joined, Ok(Some(Ok(())))) {
             tracing::error!("the thread for probes ended with a panic");
         }

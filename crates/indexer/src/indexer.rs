@@ -75,7 +75,7 @@ impl Indexer {
     pub fn start(parts: IndexerParts) -> Arc<Self> {
         let indexer = Arc::new(Self::new(parts));
         let tended = Arc::downgrade(&indexer);
-        tokio::spawn(async move { supervise("indexer", || tend(&tended)).await });
+        runtime::spawn(async move { supervise("indexer", || tend(&tended)).await });
         indexer
     }
 
@@ -163,14 +163,13 @@ impl Indexer {
     pub(crate) async fn unregister(&self, key: RegistrationKey) -> Result<Value, CallError> {
         let seat = self.registry.write().unregister(&key)?;
         let index = Arc::clone(&self.parts.index);
-        let forgotten = tokio::spawn(async move {
+        let forgotten = runtime::spawn(async move {
             if let Some((_, source)) = seat.engine {
                 source.stop().await;
             }
             drop(seat.store);
             // Nothing is stored for this target any more. Removing many blocks takes a while.
-            let _ =
-                tokio::task::spawn_blocking(move || index.remove_worker(seat.target.worker)).await;
+            let _ = runtime::spawn_blocking(move || index.remove_worker(seat.target.worker)).await;
         });
         let _ = forgotten.await;
         tracing::info!(publisher = key.text(), "publisher unregistered");

@@ -159,7 +159,7 @@ async fn beside_the_runtime(
     work: impl FnOnce() -> Result<Value, CallError> + Send + 'static,
 ) -> Result<Value, CallError> {
     let ended = |_| CallError::new(CallErrorKind::Full, "the call was broken off: ask again");
-    tokio::task::spawn_blocking(work).await.map_err(ended)?
+    runtime::spawn_blocking(work).await.map_err(ended)?
 }
 
 async fn received(

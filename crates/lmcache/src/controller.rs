@@ -92,7 +92,7 @@ impl Controller {
             telemetry: LmcacheTelemetry::registered(registry),
         });
         let asking = Arc::clone(&inner);
-        let task = tokio::spawn(async move {
+        let task = runtime::spawn(async move {
             // The latest state is in `inner`, so a restart loses nothing.
             supervise("lmcache_controller", || keep_asking(&asking)).await
         });
@@ -280,7 +280,7 @@ async fn read<T: Send + 'static>(
     if body.len() <= SHORT {
         return read(&body).map_err(unusable);
     }
-    tokio::task::spawn_blocking(move || read(&body))
+    runtime::spawn_blocking(move || read(&body))
         .await
         .map_err(unusable)?
         .map_err(unusable)

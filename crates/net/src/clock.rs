@@ -4,10 +4,7 @@
 //! to people. A moment is never turned into a stored wall time: [`Clock::wall_at`] goes through the
 //! present, so a corrected system clock changes the displayed time and nothing else.
 
-use std::{
-    sync::OnceLock,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
-};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use kv_blocks::Moment;
 use parking_lot::Mutex;
@@ -34,9 +31,8 @@ static RUN_TIME: Mutex<RunTime> = Mutex::new(RunTime::new());
 impl Clock {
     /// Returns the system's clocks; moments count from the first call in this process.
     pub fn system() -> Self {
-        static START: OnceLock<Instant> = OnceLock::new();
         Self {
-            start: *START.get_or_init(monotonic),
+            start: runtime::start(),
         }
     }
 
@@ -51,12 +47,16 @@ impl Clock {
 
     /// Returns the present on the monotonic time line.
     pub fn now(&self) -> Moment {
-        Moment::at(monotonic().saturating_duration_since(self.start))
+        Moment::at(runtime::monotonic().saturating_duration_since(self.start))
     }
 
     /// Returns the present on the time line that excludes stalls of the process ([`RunTime`]): for
     /// deadlines that another process extends by its calls.
     pub fn run_time(&self) -> Moment {
+        if runtime::is_simulated() {
+            // Virtual time has no stalls, and is not the process's.
+            return self.now();
+        }
         RUN_TIME.lock().advance(self.now())
     }
 
@@ -77,7 +77,7 @@ impl Clock {
 
     /// Returns the present wall-clock time (UTC).
     pub fn wall(&self) -> OffsetDateTime {
-        system_time().into()
+        runtime::system_time().into()
     }
 
     /// Returns the wall time of a moment of this process, as seen from now.
@@ -89,7 +89,7 @@ impl Clock {
 
     /// Returns milliseconds since 1970, UTC; 0 for a system clock set before that.
     pub fn unix_ms(&self) -> u64 {
-        let since = system_time()
+        let since = runtime::system_time()
             .duration_since(UNIX_EPOCH)
             .unwrap_or(Duration::ZERO);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -124,22 +124,6 @@ pub fn rfc3339(at: OffsetDateTime) -> String {
         at.second(),
         at.millisecond()
     )
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the clock that the ban points to"
-)]
-fn monotonic() -> Instant {
-    Instant::now()
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the clock that the ban points to"
-)]
-fn system_time() -> SystemTime {
-    SystemTime::now()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::{
 
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::{Address, Stream, connect::within, resolver};
+use crate::{Address, Stream, connect::within, memory, resolver};
 
 /// The set of permitted addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +90,9 @@ impl Destinations {
     /// As [`crate::connect`], and [`io::ErrorKind::PermissionDenied`] around a
     /// [`ForbiddenAddress`].
     pub async fn connect(self, address: &Address, timeout: Duration) -> io::Result<Stream> {
+        if runtime::is_simulated() {
+            return memory::connect(address).map(Stream::Memory);
+        }
         let opening = async {
             match address {
                 Address::Tcp { host, port } => self.open(host, *port).await,

@@ -5,9 +5,7 @@
 //! query's id, and no content can make the parser loop or read beyond its end.
 
 use std::{
-    fs,
-    hash::{BuildHasher, RandomState},
-    io,
+    fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
@@ -109,7 +107,7 @@ fn system_servers() -> Vec<SocketAddr> {
 
 async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<DnsRecord>> {
     // Not predictable from outside: an answer must match the port of the socket and this number.
-    let id = (RandomState::new().hash_one(name) & 0xffff) as u16;
+    let id = (runtime::random() & 0xffff) as u16;
     let question = question(id, name, kind).ok_or_else(|| bad("the name cannot be asked for"))?;
     let own: SocketAddr = if server.is_ipv4() {
         (Ipv4Addr::UNSPECIFIED, 0).into()

@@ -8,8 +8,9 @@ use std::{
     mem::MaybeUninit,
     os::{
         fd::{BorrowedFd, OwnedFd},
-        unix::net::UnixStream,
+        unix::net::{UnixListener, UnixStream},
     },
+    path::Path,
 };
 
 use rustix::net::{
@@ -21,6 +22,24 @@ use rustix::net::{
 const MOST_SOCKETS: usize = 32;
 /// Size limit of the note that goes with them, in bytes.
 const LONGEST_NOTE: usize = 16 * 1024;
+
+/// Listens for the process that gives its sockets.
+///
+/// # Errors
+///
+/// The path exists, or its folder cannot be written.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    UnixListener::bind(path)
+}
+
+/// Connects to the process that takes the sockets.
+///
+/// # Errors
+///
+/// No process listens there.
+pub fn connect(path: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(path)
+}
 
 /// Sends `sockets` to the peer of `to`, with a note that identifies each. They stay open here, too.
 ///

@@ -15,7 +15,6 @@
 //! so no second reading of the same text can lead elsewhere.
 
 mod address;
-mod chance;
 mod clock;
 mod connect;
 mod destinations;
@@ -25,6 +24,7 @@ pub mod handover;
 mod listen;
 mod listeners;
 mod local_fault;
+mod memory;
 mod resolver;
 mod run_time;
 pub mod server;
@@ -34,13 +34,13 @@ mod tls;
 mod worker_url;
 
 pub use address::{Address, ListenAddr, ListenAddrError};
-pub use chance::chance;
 pub use clock::{Clock, rfc3339};
 pub use connect::{connect, dial};
 pub use destinations::{Destinations, ForbiddenAddress};
 pub use listen::{ListenError, Listener, SharedListener, listen};
 pub use listeners::Listeners;
 pub use local_fault::LocalFault;
+pub use memory::MemoryStream;
 pub use resolver::{GRACE as NAME_GRACE, REFRESH as NAME_REFRESH};
 pub use run_time::RunTime;
 pub use stall_timeout::StallTimeout;

@@ -17,7 +17,9 @@ use std::{
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-use crate::{Address, ListenAddr, Stream, TlsIdentity, tls::ReloadingIdentity};
+use crate::{
+    Address, ListenAddr, Stream, TlsIdentity, memory::MemoryListener, tls::ReloadingIdentity,
+};
 
 /// The reason why an address cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -69,12 +71,17 @@ pub struct Listener {
 enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
+    /// Of a simulation.
+    Memory(MemoryListener),
 }
 
 /// Binds `address`. The system chooses for port 0: see [`Listener::address`].
 pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
     let flag = address.flag();
     let socket = match address.address() {
+        address if runtime::is_simulated() => {
+            MemoryListener::bind(address).map(ListeningSocket::Memory)
+        }
         Address::Tcp { host, port } => TcpListener::bind((host.as_str(), *port))
             .await
             .map(ListeningSocket::Tcp),
@@ -132,13 +139,14 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// There are no more file descriptors.
+    /// There are no more file descriptors, or the listener is of a simulation.
     pub fn share(&self) -> io::Result<SharedListener> {
         let (socket, file) = match &self.socket {
             ListeningSocket::Tcp(listener) => (listener.as_fd().try_clone_to_owned()?, None),
             ListeningSocket::Unix(listener, file) => {
                 (listener.as_fd().try_clone_to_owned()?, Some(file.clone()))
             }
+            ListeningSocket::Memory(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
         Ok(SharedListener {
             socket,
@@ -152,7 +160,7 @@ impl Listener {
     #[must_use]
     pub fn encrypted(self, identity: Arc<TlsIdentity>) -> Self {
         match self.socket {
-            ListeningSocket::Tcp(_) => Self {
+            ListeningSocket::Tcp(_) | ListeningSocket::Memory(_) => Self {
                 identity: Some(ReloadingIdentity::new(identity)),
                 ..self
             },
@@ -178,6 +186,7 @@ impl Listener {
                 Stream::Tcp(stream)
             }
             ListeningSocket::Unix(listener, _) => Stream::Unix(ready!(listener.poll_accept(cx))?.0),
+            ListeningSocket::Memory(listener) => Stream::Memory(ready!(listener.poll_accept(cx))?),
         };
         Poll::Ready(Ok(match &self.identity {
             Some(kept) => Stream::Accepting(Box::new(kept.identity.accept(stream))),
@@ -194,6 +203,7 @@ impl Listener {
                 Err(_) => ListenAddr::tcp("0.0.0.0", 0),
             },
             ListeningSocket::Unix(_, file) => ListenAddr::unix(&file.0.path),
+            ListeningSocket::Memory(listener) => listener.address(),
         }
         .chosen_by(self.flag)
     }

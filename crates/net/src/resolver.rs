@@ -13,7 +13,6 @@ use std::{
     io,
     net::{IpAddr, ToSocketAddrs},
     sync::{Arc, LazyLock},
-    thread,
     time::Duration,
 };
 
@@ -194,7 +193,7 @@ impl NameCache {
     fn ask(&self, name: Arc<str>) -> watch::Receiver<Option<ResolveResult>> {
         let (answered, asked) = watch::channel(None);
         let cache = self.clone();
-        tokio::spawn(async move {
+        runtime::spawn(async move {
             let permit = Arc::clone(&cache.lookup_permits).acquire_owned().await;
             let answer = match cache.look_up(&name, permit).await {
                 Ok(addresses) if !addresses.is_empty() => Ok(addresses.into()),
@@ -216,14 +215,12 @@ impl NameCache {
     ) -> io::Result<Vec<IpAddr>> {
         let (lookup, name) = (Arc::clone(&self.lookup), Arc::clone(name));
         let (done, found) = oneshot::channel();
-        thread::Builder::new()
-            .name("resolver".to_owned())
-            .spawn(move || {
-                let found = lookup(&name);
-                drop(permit);
-                // No receiver is left where the runtime has ended.
-                drop(done.send(found));
-            })?;
+        runtime::spawn_thread("resolver", move || {
+            let found = lookup(&name);
+            drop(permit);
+            // No receiver is left where the runtime has ended.
+            drop(done.send(found));
+        })?;
         found
             .await
             .unwrap_or_else(|_| Err(io::Error::other("the resolver's thread ended with a panic")))

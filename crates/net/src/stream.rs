@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-use crate::tls::TlsAccept;
+use crate::{memory::MemoryStream, tls::TlsAccept};
 
 /// A TCP connection (without Nagle's delay) or a unix socket, encrypted or not.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// A unix socket.
     Unix(UnixStream),
+    /// A connection of a simulation.
+    Memory(MemoryStream),
     /// A client-side encrypted stream over one of them.
     Tls(Box<TlsStream<Stream>>),
     /// A server-side stream whose handshake the client begins.
@@ -34,6 +36,7 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.peer_addr().ok(),
             Self::Unix(_) => None,
+            Self::Memory(stream) => Some(stream.peer_addr()),
             Self::Tls(stream) => stream.get_ref().0.peer_addr(),
             Self::Accepting(stream) => stream.inner().and_then(Self::peer_addr),
         }
@@ -49,6 +52,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Memory(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
             Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
         }
@@ -64,6 +68,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Memory(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
             Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
         }
@@ -77,6 +82,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Memory(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, bufs),
             Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, bufs),
         }
@@ -86,6 +92,7 @@ impl AsyncWrite for Stream {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
+            Self::Memory(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
             Self::Accepting(stream) => stream.is_write_vectored(),
         }
@@ -95,6 +102,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Memory(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
             Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
         }
@@ -104,6 +112,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Memory(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
             Self::Accepting(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
         }

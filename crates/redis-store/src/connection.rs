@@ -101,7 +101,7 @@ impl RedisDialer {
         Ok(RedisConnection {
             redis,
             allowance,
-            driver: tokio::spawn(driver),
+            driver: runtime::spawn(driver),
         })
     }
 }

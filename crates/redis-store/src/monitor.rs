@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use net::chance;
 use redis::{Pipeline, Value};
 use resilience::{Backoff, jittered};
 use tokio::time::{sleep, timeout};
@@ -45,7 +44,7 @@ pub(crate) async fn watch(shared: Arc<PoolShared>) {
                 }
             }
         }
-        sleep(jittered(backoff.after(lasted), JITTER, chance()).min(LONGEST)).await;
+        sleep(jittered(backoff.after(lasted), JITTER, runtime::chance()).min(LONGEST)).await;
     }
 }
 

@@ -91,7 +91,7 @@ impl RedisPool {
         });
         let watched = Arc::clone(&shared);
         // `shared` has the state of the server, and a check finds it anew after a panic.
-        let monitor = tokio::spawn(supervise("redis_monitor", move || {
+        let monitor = runtime::spawn(supervise("redis_monitor", move || {
             monitor::watch(Arc::clone(&watched))
         }));
         Ok(Self { shared, monitor })

@@ -2,7 +2,7 @@
 //!
 //! The request path looks replies up in a [`ResponseCache`] ([`ResponseCache::get`]) and stores
 //! them ([`ResponseCache::put`]). Its key determines which replies may be cached, for whom, and
-//! which requests are equal; the caller also defines the kinds of bodies ([`CacheEntry::label`]).
+//! which requests are equal. A [`CacheFiller`] assembles and stores whole replies in the background.
 //!
 //! Not here: keys and eligibility (`dialect`, `gateway`), connections to Redis (`redis-store`).
 //!
@@ -21,6 +21,7 @@ mod engine;
 mod entry;
 mod entry_count;
 mod fault;
+mod filler;
 mod generation;
 mod hit_rate;
 mod hmac_envelope;
@@ -38,6 +39,7 @@ mod writer;
 pub use cache::ResponseCache;
 pub use entry::{CacheEntry, CacheLookup, CacheResult};
 pub use fault::{CacheStartError, StoreFault};
+pub use filler::{CacheFiller, EntryKind, PendingFill, SimilarQuery, StoredForm, WholeReply};
 pub use generation::CacheGeneration;
 pub use key::CacheKey;
 pub use redis_pool::RedisPool;

@@ -106,7 +106,7 @@ impl WriterQueue {
     /// Starts the task. Call inside a tokio runtime.
     pub(crate) fn start(self, written: WriterTarget) -> StoreWriter {
         let tally = Arc::clone(&self.lane.tally);
-        let task = tokio::spawn(run(written, self.jobs, tally));
+        let task = runtime::spawn(run(written, self.jobs, tally));
         StoreWriter {
             lane: self.lane,
             task: Mutex::new(Some(task)),

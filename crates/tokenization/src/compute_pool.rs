@@ -98,7 +98,7 @@ impl ComputePool {
             let _seat = seat;
             work()
         };
-        tokio::task::spawn_blocking(seated).await.ok()
+        runtime::spawn_blocking(seated).await.ok()
     }
 
     /// Renders or tokenizes with a model's files, within `limit`, including the wait for a permit.
@@ -162,7 +162,7 @@ impl ComputePool {
             let _end = EndGuard { progress, own };
             Some(flag.run(work))
         };
-        tokio::task::spawn_blocking(seated).await.ok().flatten()
+        runtime::spawn_blocking(seated).await.ok().flatten()
     }
 
     fn of(&self, model: &Arc<PromptModel>) -> Arc<ModelUsage> {

@@ -1,7 +1,5 @@
 //! Converts the configuration to the settings of the router's parts.
 
-use std::hash::{BuildHasher, RandomState};
-
 use config::{ListenSetting, Settings};
 use gateway::ProcessLimits;
 use kv_index::IndexSettings;
@@ -16,7 +14,7 @@ pub(crate) fn index(settings: &Settings) -> IndexSettings {
         prediction_max_blocks: settings.kv_events.prediction.max_blocks,
         unconfirmed_ttl: settings.kv_events.prediction.ttl,
         prune_target_ratio: settings.kv_events.prediction.prune_target_ratio,
-        secret: RandomState::new().hash_one("index"),
+        secret: runtime::random(),
     }
 }
 

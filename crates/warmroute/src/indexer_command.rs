@@ -1,11 +1,6 @@
 //! `warmroute indexer`: the Conductor API alone, for registered publishers.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    path::PathBuf,
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use admin::{Access, Token};
 use clap::Args;
@@ -121,7 +116,7 @@ async fn until_signal(
         index: Arc::new(KvIndex::new(IndexSettings {
             scheme,
             memory_budget: settings.kv_events.memory_budget,
-            secret: RandomState::new().hash_one("index"),
+            secret: runtime::random(),
             ..IndexSettings::default()
         })),
         scheme,
@@ -134,7 +129,7 @@ async fn until_signal(
         loopback: settings.admin.listen.is_local(),
     };
     let (stop, stopped) = watch::channel(false);
-    let served = tokio::spawn(admin::serve_routes(
+    let served = runtime::spawn(admin::serve_routes(
         indexer::stand_alone(indexer),
         access,
         Arc::new(listener),

@@ -9,7 +9,6 @@ use std::{
     collections::VecDeque,
     io::Write,
     sync::{LazyLock, OnceLock},
-    thread,
     time::Duration,
 };
 
@@ -61,11 +60,7 @@ pub(crate) fn start() {
     }
     // Lives as long as the process, of which it is the only one.
     let log: &'static LogQueue = Box::leak(Box::default());
-    let thread = thread::Builder::new().name("log".to_owned());
-    if thread
-        .spawn(|| log.write_all_to(&mut std::io::stderr()))
-        .is_ok()
-    {
+    if runtime::spawn_thread("log", || log.write_all_to(&mut std::io::stderr())).is_ok() {
         let _ = LOG.set(log);
     }
 }

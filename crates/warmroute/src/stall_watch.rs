@@ -16,7 +16,7 @@ pub(crate) fn start(clock: Clock, registry: &mut Registry) -> JoinHandle<()> {
     let seconds = Counter::<f64, AtomicU64>::default();
     let help = "Time in which this process, or its runtime, stood still for a second or more";
     registry.register("warmroute_scheduler_stall_seconds", help, seconds.clone());
-    tokio::spawn(async move {
+    runtime::spawn(async move {
         // The count survives a panic: no stall is counted twice.
         let (mut task, mut seen) = (Task::new("stall_watch"), clock.record_tick());
         while task

@@ -7,7 +7,6 @@
 
 use std::{
     fs::DirBuilder,
-    hash::{BuildHasher, RandomState},
     io::{self, Write},
     os::{
         fd::{AsFd, OwnedFd},
@@ -133,9 +132,7 @@ impl SocketHandover {
             given.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
         let this = Arc::clone(self);
         // A detached thread: this process may be told to end meanwhile.
-        let waiting = std::thread::Builder::new().name("takeover".to_owned());
-        waiting
-            .spawn(move || this.wait(&stream, &shared))
+        runtime::spawn_thread("takeover", move || this.wait(&stream, &shared))
             .map_err(|error| error.to_string())?;
         Ok(())
     }
@@ -157,7 +154,7 @@ impl SocketHandover {
             });
             shared.push(share);
         }
-        let stream = UnixStream::connect(socket)?;
+        let stream = handover::connect(socket)?;
         stream.set_read_timeout(Some(LONGEST_START))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let sockets: Vec<_> = shared.iter().map(|share| share.socket.as_fd()).collect();
@@ -261,7 +258,7 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>,
     if !request_sockets(&url, &headers, &Bytes::from(body)).await? {
         return Ok(None);
     }
-    let taken = tokio::task::spawn_blocking(move || meeting.take()).await;
+    let taken = runtime::spawn_blocking(move || meeting.take()).await;
     taken
         .map_err(io::Error::other)
         .and_then(|taken| taken)
@@ -339,12 +336,12 @@ struct HandoverPoint {
 
 impl HandoverPoint {
     fn new() -> io::Result<Self> {
-        let drawn = RandomState::new().hash_one(std::process::id());
+        let drawn = runtime::random();
         let folder = std::env::temp_dir().join(format!("warmroute-takeover-{drawn:016x}"));
         // Fails if the path exists: another user's directory is never used.
         DirBuilder::new().mode(0o700).create(&folder)?;
         let path = folder.join("sockets");
-        let listener = UnixListener::bind(&path);
+        let listener = handover::listen(&path);
         let listener = listener.inspect_err(|_| drop(std::fs::remove_dir(&folder)))?;
         Ok(Self {
             folder,

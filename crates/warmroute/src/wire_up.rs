@@ -273,7 +273,7 @@ async fn start_on(
     let (stop_log, log_stopped) = watch::channel(false);
     let (stop_admin, admin_stopped) = watch::channel(false);
     let mut addresses = data.addresses().into_iter();
-    let watch_task = tokio::spawn(live::keep(Arc::clone(&live)));
+    let watch_task = runtime::spawn(live::keep(Arc::clone(&live)));
     if taken {
         first_look(&live, &fleet).await;
     }
@@ -296,9 +296,9 @@ async fn start_on(
         tasks: RouterTasks {
             stall: stall_task,
             watch: watch_task,
-            data: tokio::spawn(Arc::clone(&draining).carry(listening)),
-            log: log.map(|log| tokio::spawn(log.write(log_stopped))),
-            admin: tokio::spawn(admin::serve(parts, access, admin, admin_stopped)),
+            data: runtime::spawn(Arc::clone(&draining).carry(listening)),
+            log: log.map(|log| runtime::spawn(log.write(log_stopped))),
+            admin: runtime::spawn(admin::serve(parts, access, admin, admin_stopped)),
         },
         draining,
         handing,

@@ -31,7 +31,7 @@ impl AcceptLoop {
         S: FnMut(Peer) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        Self(tokio::spawn(async move {
+        Self(runtime::spawn(async move {
             // Outside the accept task: a panic there costs no connection, and no number comes
             // twice.
             let mut acceptor = Acceptor::new(listener, most);

@@ -85,7 +85,7 @@ impl Pub {
     pub fn connect(endpoint: &Endpoint, settings: PubSettings) -> Result<Self, EndpointError> {
         let address = endpoint.to_address()?;
         let shared = Arc::new(PublisherShared::new(settings));
-        let link = PublisherLink::Connects(DialLoop(tokio::spawn(keep_dialling(
+        let link = PublisherLink::Connects(DialLoop(runtime::spawn(keep_dialling(
             address,
             Arc::clone(&shared),
         ))));

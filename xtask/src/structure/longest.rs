@@ -70,7 +70,7 @@ fn largest_structs(types: &[TypeDefinition]) -> Vec<String> {
     let line = |found: &TypeDefinition| {
         let fields = found.fields.unwrap_or_default();
         let exception = if found.is_outside_shape {
-            " (excepted)"
+            " (command line or wire shape)"
         } else {
             ""
         };

@@ -6,8 +6,16 @@ use super::{
 };
 use crate::rust_tokens::SourceToken;
 
-/// Derives of command lines and of wire shapes.
-const OUTSIDE_SHAPES: &[&str] = &["Args", "Deserialize", "Parser", "Serialize", "Subcommand"];
+/// Words before the types of command lines and wire shapes: their derives, and the macro that
+/// declares a section of the configuration file.
+const OUTSIDE_SHAPES: &[&str] = &[
+    "Args",
+    "Deserialize",
+    "Parser",
+    "Serialize",
+    "Subcommand",
+    "section",
+];
 
 const MAX_FIELDS: usize = 13;
 
@@ -128,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn wire_shapes_and_command_lines_are_known_by_their_derives() {
-        let source = "#[derive(Debug, Serialize)]\n#[serde(untagged)]\npub(crate) struct A { b: u8 }\n#[derive(clap::Args)] struct C(u8);\nstruct D(u8);";
+    fn wire_shapes_and_command_lines_are_known_by_their_derives_and_their_macro() {
+        let source = "#[derive(Debug, Serialize)]\n#[serde(untagged)]\npub(crate) struct A { b: u8 }\n#[derive(clap::Args)] struct C(u8);\nsettings::section! { pub struct E { f: u8 } }\nstruct D(u8);";
         let outside: Vec<_> = found(source)
             .into_iter()
             .map(|(_, _, outside)| outside)
             .collect();
-        assert_eq!(outside, [true, true, false]);
+        assert_eq!(outside, [true, true, true, false]);
     }
 }

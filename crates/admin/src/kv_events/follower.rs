@@ -153,7 +153,7 @@ impl Follower {
     async fn standing(&mut self) -> Option<Vec<u8>> {
         let mut work = self.work.take()?;
         let index = Arc::clone(&self.index);
-        let made = tokio::task::spawn_blocking(move || {
+        let made = runtime::spawn_blocking(move || {
             let chunk = work.standing(&index);
             (work, chunk)
         });

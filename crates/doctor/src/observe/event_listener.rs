@@ -85,7 +85,7 @@ impl EventListener {
                     normaliser: Normaliser::default(),
                     clock: session.clock,
                 };
-                Some(tokio::spawn(listener.run(sub)))
+                Some(runtime::spawn(listener.run(sub)))
             }
             Err(error) => {
                 sender.send_modify(|heard| heard.link = LinkStatus::Unreachable(error.to_string()));

@@ -1,7 +1,5 @@
 //! Sends one-token requests to an engine, in any form in which it takes prompts.
 
-use std::hash::{BuildHasher, RandomState};
-
 use serde_json::{Value, json};
 
 use super::{
@@ -192,7 +190,7 @@ fn messages(text: &str) -> Value {
 
 /// Returns a unique word.
 pub(super) fn nonce() -> String {
-    format!("{:016x}", RandomState::new().hash_one("probe"))
+    format!("{:016x}", runtime::random())
 }
 
 const WORDS: [&str; 12] = [

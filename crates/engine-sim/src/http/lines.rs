@@ -111,7 +111,7 @@ async fn script(
         return Ok(None);
     }
     let (state, wish) = (Arc::clone(state), Arc::clone(wish));
-    let composed = tokio::task::spawn_blocking(move || {
+    let composed = runtime::spawn_blocking(move || {
         let tokenizer = &state.tokenizer;
         let speaker = Speaker {
             model: &tokenizer.model,

@@ -22,7 +22,7 @@ pub(crate) async fn prompts(
     if let Some(ids) = &body.prompt_token_ids {
         return Ok(vec![ids.as_slice().into()]);
     }
-    let tokenised = tokio::task::spawn_blocking(move || match dialect {
+    let tokenised = runtime::spawn_blocking(move || match dialect {
         ChatApi::Completions => text_ids(&state, body),
         _ => Ok(vec![chat_ids(&state, &body)?.into()]),
     });

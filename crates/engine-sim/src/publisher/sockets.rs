@@ -33,7 +33,7 @@ impl Sockets {
             ReplayFormat::Old => ReplayForm::Old,
             ReplayFormat::New => ReplayForm::New,
         };
-        let task = tokio::spawn(answer_replays(
+        let task = runtime::spawn(answer_replays(
             router,
             Arc::clone(stream),
             form,

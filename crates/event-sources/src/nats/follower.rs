@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use kv_events::Input;
-use net::{Clock, chance};
+use net::Clock;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use super::{
@@ -103,7 +103,7 @@ impl NatsFollower {
                     self.stream.disconnected();
                     self.stream.driver.record_fault(reason);
                     let lasted = self.clock.now().since(started);
-                    backoff::wait(&mut backoff, lasted, chance())
+                    backoff::wait(&mut backoff, lasted, runtime::chance())
                 }
             };
             self.publish();

@@ -56,7 +56,7 @@ impl SubscriptionQueue {
         // Bounded by the bytes that each queued message holds.
         let (sender, queue) = mpsc::unbounded_channel();
         let let_go = Arc::new(AtomicU64::new(0));
-        let task = tokio::spawn(carry(subscriber, settings, sender, Arc::clone(&let_go)));
+        let task = runtime::spawn(carry(subscriber, settings, sender, Arc::clone(&let_go)));
         Self {
             queue,
             let_go,

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use net::{Clock, chance};
+use net::Clock;
 use resilience::{Backoff, jittered};
 use tokio::sync::mpsc;
 
@@ -53,7 +53,7 @@ impl SseReader {
                 tracing::warn!(endpoint = %self.dial.endpoint, %reason, "no event stream");
                 self.link.closed(reason.to_string());
             }
-            let wait = wait(&mut backoff, lasted, chance());
+            let wait = wait(&mut backoff, lasted, runtime::chance());
             let held = self
                 .link
                 .state()

@@ -110,7 +110,7 @@ impl SseSource {
             clock,
         };
         // The task's end closes the queue, and with it ends the stream.
-        let reading = ReaderTask(tokio::spawn(async {
+        let reading = ReaderTask(runtime::spawn(async {
             let _ended = contain("sse_reader", reader.run()).await;
         }));
         let settings = ApplierSettings {

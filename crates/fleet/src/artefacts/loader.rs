@@ -74,7 +74,7 @@ impl TokenizerLoader {
         template: Option<PathBuf>,
     ) -> Result<Arc<PromptModel>, ArtefactError> {
         let origin = files.origin.clone();
-        let (files, content) = tokio::task::spawn_blocking(move || {
+        let (files, content) = runtime::spawn_blocking(move || {
             if let Some(path) = template {
                 files.chat_template = Some(files::read_template(&path)?);
             }
@@ -113,7 +113,7 @@ impl TokenizerLoader {
         let _place = self.loads.acquire().await.map_err(|_| stopped())?;
         let (clock, flag) = (self.clock, CancelFlag::default());
         let _cancel = flag.cancel_on_drop();
-        let load = tokio::task::spawn_blocking(move || {
+        let load = runtime::spawn_blocking(move || {
             flag.run(|| {
                 let started = clock.now();
                 let model = files.load()?;

@@ -151,13 +151,13 @@ impl ArtefactStore {
                 .and_then(|root| find_in_hub(&hub, root))
                 .or_else(|| find_in_hub(&hub, &id))
         };
-        tokio::task::spawn_blocking(look).await.ok().flatten()
+        runtime::spawn_blocking(look).await.ok().flatten()
     }
 }
 
 async fn read_dir(dir: PathBuf) -> Result<Files, ArtefactError> {
     let origin = dir.display().to_string();
-    tokio::task::spawn_blocking(move || Files::read_dir(&dir))
+    runtime::spawn_blocking(move || Files::read_dir(&dir))
         .await
         .unwrap_or(Err(ArtefactError::Stopped { origin }))
 }

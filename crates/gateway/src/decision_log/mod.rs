@@ -170,7 +170,7 @@ impl DecisionLog {
                 lines: u64::try_from(entries.len()).unwrap_or(u64::MAX),
             };
             let log = Arc::clone(&self);
-            let writing = tokio::task::spawn_blocking(move || {
+            let writing = runtime::spawn_blocking(move || {
                 log.append(&mut file, &entries);
                 file
             });

@@ -33,15 +33,13 @@ impl ReloadingIdentity {
         while self.looks.lock().poll_tick(cx).is_ready() {
             let identity = Arc::clone(&self.identity);
             // File access may be slow, and accepting must not be. The task ends by itself.
-            drop(tokio::task::spawn_blocking(move || {
-                match identity.refresh() {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        tracing::info!(cert = %identity.files().cert.display(), "certificate read again")
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "a changed certificate is of no use, the one before stays in force")
-                    }
+            drop(runtime::spawn_blocking(move || match identity.refresh() {
+                Ok(false) => {}
+                Ok(true) => {
+                    tracing::info!(cert = %identity.files().cert.display(), "certificate read again")
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a changed certificate is of no use, the one before stays in force")
                 }
             }));
         }

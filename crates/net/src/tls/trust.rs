@@ -55,7 +55,7 @@ impl TrustRoots {
     /// Loads this machine's trust roots off the runtime: reading takes a while, and authorities
     /// change while a router runs.
     pub async fn system_now() -> Result<Self, TrustError> {
-        let read = tokio::task::spawn_blocking(Self::system).await;
+        let read = runtime::spawn_blocking(Self::system).await;
         read.unwrap_or_else(|error| {
             Err(TrustError::Roots(rustls::Error::General(error.to_string())))
         })

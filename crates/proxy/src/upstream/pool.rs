@@ -72,7 +72,7 @@ impl ConnectionPools {
         // The driver needs one more poll to see the end of the reply; it may also find that the
         // worker closed.
         let pools = self.clone();
-        tokio::spawn(async move {
+        runtime::spawn(async move {
             if tokio::time::timeout(Duration::from_secs(1), connection.ready()).await == Ok(true) {
                 pools.keep(worker, connection);
             }
@@ -118,7 +118,7 @@ impl UpstreamConnection {
             .handshake::<_, Full<Bytes>>(TokioIo::new(stream))
             .await?;
         // Owned by this value: aborted on drop, and ended by itself when the worker closes.
-        let driver = tokio::spawn(async move {
+        let driver = runtime::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to a worker ended");
             }

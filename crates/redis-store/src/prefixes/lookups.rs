@@ -132,7 +132,7 @@ impl Lookups {
                     };
                     // A separate task, because the answer is useful even if the first request is
                     // cancelled.
-                    tokio::spawn(fly(landing));
+                    runtime::spawn(fly(landing));
                     flight
                 }
             }

@@ -118,7 +118,7 @@ impl RedisPrefixIndex {
             permits.saturating_sub(1),
             clock,
         );
-        let writer = Mutex::new(Some(tokio::spawn(writer.run(waiting))));
+        let writer = Mutex::new(Some(runtime::spawn(writer.run(waiting))));
         let stand_in = pool.register_fallback();
         Self {
             local,

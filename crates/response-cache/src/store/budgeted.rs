@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use net::{Clock, chance};
+use net::Clock;
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, oneshot},
@@ -170,7 +170,7 @@ impl BudgetedStoreInner {
             Ok(answer) => (answer, true),
             Err(_) => {
                 self.judge(
-                    |health, now| health.slow(now, chance()),
+                    |health, now| health.slow(now, runtime::chance()),
                     "answers too slowly",
                 );
                 (answer.await, false)
@@ -192,7 +192,10 @@ impl BudgetedStoreInner {
 
     fn failed(&self, fault: &StoreFault) {
         if fault.outage {
-            self.judge(|health, now| health.failed(now, chance()), &fault.reason);
+            self.judge(
+                |health, now| health.failed(now, runtime::chance()),
+                &fault.reason,
+            );
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::task::spawn_blocking;
+use runtime::spawn_blocking;
 
 use crate::{
     CacheEntry, CacheKey,

@@ -82,7 +82,7 @@ impl RedisTokenStore {
         // Bounded: an answer that finds it full is dropped.
         let (queue, jobs) = mpsc::channel(QUEUE);
         Ok(Self {
-            writer: tokio::spawn(start_writing(Arc::clone(&inner), jobs)),
+            writer: runtime::spawn(start_writing(Arc::clone(&inner), jobs)),
             inner,
             permits: Arc::new(Semaphore::new(LOOKUPS)),
             lookups: Mutex::default(),

@@ -41,7 +41,7 @@ impl Client {
     pub(crate) async fn connect(address: &Address, clock: Clock) -> anyhow::Result<Self> {
         let stream = net::connect(address, Duration::from_secs(5)).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
+        let driver = runtime::spawn(async move { drop(connection.await) }).abort_handle();
         Ok(Self {
             sender,
             driver,

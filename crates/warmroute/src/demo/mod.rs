@@ -9,6 +9,8 @@ mod cluster;
 mod explained;
 mod result;
 mod round;
+#[cfg(test)]
+mod tests;
 mod workload;
 
 use std::{io::IsTerminal, process::ExitCode, time::Duration};

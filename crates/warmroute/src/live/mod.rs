@@ -138,7 +138,7 @@ impl LiveConfig {
         change: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> T {
         let live = Arc::clone(self);
-        match tokio::task::spawn_blocking(move || change(&live)).await {
+        match runtime::spawn_blocking(move || change(&live)).await {
             Ok(done) => done,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),

@@ -20,7 +20,7 @@ use std::{
 use async_nats::{Client, client::PublishErrorKind};
 use bytes::Bytes;
 use kv_events::frames;
-use net::{Clock, Destinations, ListenError, TrustRoots, chance};
+use net::{Clock, Destinations, ListenError, TrustRoots};
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
@@ -282,7 +282,7 @@ impl NatsRelay {
                 }
             }
             let lasted = self.clock.now().since(started);
-            sleep(backoff::wait(&mut backoff, lasted, chance())).await;
+            sleep(backoff::wait(&mut backoff, lasted, runtime::chance())).await;
         }
     }
 

@@ -208,7 +208,7 @@ async fn said(call: &AcceptedRequest) -> Option<BodyCacheability> {
         return BodyCacheability::read(body, &tenant, route, &headers);
     }
     let (body, route) = (body.clone(), route.to_owned());
-    tokio::task::spawn_blocking(move || BodyCacheability::read(&body, &tenant, &route, &headers))
+    runtime::spawn_blocking(move || BodyCacheability::read(&body, &tenant, &route, &headers))
         .await
         .ok()
         .flatten()

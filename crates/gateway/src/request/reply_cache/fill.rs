@@ -1,7 +1,7 @@
 //! Copies a reply that is being relayed, to cache it if the client gets all of it.
 //!
 //! The bytes are copied into a separate buffer: short slices, such as a token's, would each keep a
-//! whole socket read buffer alive. `cache_filler` assembles and stores them in the background, so
+//! whole socket read buffer alive. [`CacheFiller`] assembles and stores them in the background, so
 //! that a stream never waits for it.
 
 use std::{
@@ -16,14 +16,12 @@ use dialect::{Dialect, RequestKey};
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use resilience::BytePermit;
-use response_cache::CacheGeneration;
+use response_cache::{
+    CacheFiller, CacheGeneration, PendingFill, SimilarQuery, StoredForm, WholeReply,
+};
 
 use super::parts::ReplyCache;
-use crate::{
-    cache_filler::{CacheFiller, PendingFill, SimilarQuery, StoredForm, WholeReply},
-    memory::MemoryStage,
-    request::reply_body::ReplyBody,
-};
+use crate::{memory::MemoryStage, request::reply_body::ReplyBody};
 
 const DONE: &[u8] = b"data: [DONE]";
 
@@ -175,7 +173,7 @@ impl FillingBody {
                 dialect,
                 form,
                 body,
-                room,
+                budget: room,
                 generation: begun,
                 similar_query: sought,
                 pending_fill: mark,

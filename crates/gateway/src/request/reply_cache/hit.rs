@@ -6,7 +6,7 @@ use bytes::Bytes;
 use dialect::Dialect;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use proxy::headers::{REQUEST_ID, insert};
-use response_cache::CacheEntry;
+use response_cache::{CacheEntry, EntryKind};
 use routing::{
     Method,
     receipt::{PromptNote, PromptSource},
@@ -18,7 +18,6 @@ use super::{
     status::{CacheReason, CacheStatus},
 };
 use crate::{
-    cache_filler::EntryKind,
     coalesce::SharedBody,
     request::{
         accept::AcceptedRequest, receipt::RequestFacts, record::RequestGuard, reply,
@@ -72,7 +71,7 @@ async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
     let is_long = body.len() > LONG;
     let replay = move || dialect::replay(dialect, &body, usage).map(Bytes::from);
     if is_long {
-        tokio::task::spawn_blocking(replay).await.ok().flatten()
+        runtime::spawn_blocking(replay).await.ok().flatten()
     } else {
         replay()
     }

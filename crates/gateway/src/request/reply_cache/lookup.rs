@@ -1,6 +1,6 @@
 //! The lookup in the response cache.
 
-use response_cache::{CacheKey, CacheLookup};
+use response_cache::{CacheKey, CacheLookup, EntryKind};
 
 use super::{
     cacheability::{BodyCacheability, CacheRequest},
@@ -10,7 +10,7 @@ use super::{
     similar,
     status::{CacheReason, CacheStatus},
 };
-use crate::{cache_filler::EntryKind, request::accept::AcceptedRequest};
+use crate::request::accept::AcceptedRequest;
 
 /// The result of the lookup.
 pub(super) enum CacheOutcome {

@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 use config::{CacheSection, CompatSection};
 use net::Clock;
-use response_cache::ResponseCache;
+use response_cache::{CacheFiller, ResponseCache};
 use routing::Router;
 
-use crate::{
-    cache_filler::CacheFiller, coalesce::Coalescer, embedder::Embedder, memory::MemoryPressure,
-    metrics::Metrics,
-};
+use crate::{coalesce::Coalescer, embedder::Embedder, memory::MemoryPressure, metrics::Metrics};
 
 /// The caches of replies, and what a lookup needs.
 #[derive(Clone, Debug)]

@@ -3,10 +3,10 @@
 //! The lookup runs only after an exact miss: it waits for the embedding of the last question no
 //! longer than configured. Any error is a miss.
 
-use response_cache::{CacheEntry, CacheKey};
+use response_cache::{CacheEntry, CacheKey, SimilarQuery};
 
 use super::{cacheability::CacheRequest, parts::ReplyCache};
-use crate::{cache_filler::SimilarQuery, request::accept::AcceptedRequest};
+use crate::request::accept::AcceptedRequest;
 
 /// The result of a similarity lookup.
 pub(super) struct NearestReply {

@@ -228,7 +228,7 @@ impl TransportInner {
         let (sender, driver) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|_| TransportFault::Lost)?;
-        let driver = tokio::spawn(async move {
+        let driver = runtime::spawn(async move {
             // The caller gets the error.
             let _ = driver.await;
         });

@@ -7,6 +7,8 @@
 //! **Invariant**: no reply waits for its assembly, and a lookup waits no longer than the cache's
 //! budget; a reply that does not fit is not stored.
 
+mod entry_kind;
+
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use dialect::{CacheableReply, Dialect, NotCacheable, RequestKey};
@@ -14,13 +16,15 @@ use futures_util::{StreamExt, stream};
 use net::Clock;
 use parking_lot::Mutex;
 use resilience::{ByteBudget, BytePermit};
-use response_cache::{CacheEntry, CacheGeneration, CacheKey, ResponseCache, UnitVector};
 use supervision::Task;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
     time::timeout,
 };
+
+pub use self::entry_kind::{EntryKind, StoredForm};
+use crate::{CacheEntry, CacheGeneration, CacheKey, ResponseCache, UnitVector};
 
 /// Replies that wait for assembly; further ones are not stored.
 const WAITING: usize = 1_024;
@@ -33,32 +37,35 @@ const LONG: usize = 16 * 1024;
 
 /// A question under which the reply is stored for similarity lookups.
 #[derive(Debug)]
-pub(crate) struct SimilarQuery {
-    pub(crate) rest: CacheKey,
-    pub(crate) direction: UnitVector,
-}
-
-/// The form in which the reply arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoredForm {
-    Whole,
-    Stream,
+pub struct SimilarQuery {
+    /// Key of all else that the reply depends on.
+    pub rest: CacheKey,
+    /// Embedding of the question.
+    pub direction: UnitVector,
 }
 
 /// A reply that the client got whole and without error.
-pub(crate) struct WholeReply {
-    pub(crate) dialect: Dialect,
-    pub(crate) form: StoredForm,
-    pub(crate) body: Vec<u8>,
-    pub(crate) room: BytePermit,
-    pub(crate) generation: CacheGeneration,
+#[derive(Debug)]
+pub struct WholeReply {
+    /// Its dialect.
+    pub dialect: Dialect,
+    /// The form in which it arrived.
+    pub form: StoredForm,
+    /// Its bytes.
+    pub body: Vec<u8>,
+    /// The share of the byte budget that these bytes take.
+    pub budget: BytePermit,
+    /// The cache's generation when the request began.
+    pub generation: CacheGeneration,
     /// The index entry for similarity lookups.
-    pub(crate) similar_query: Option<SimilarQuery>,
-    pub(crate) pending_fill: PendingFill,
+    pub similar_query: Option<SimilarQuery>,
+    /// The mark under which lookups wait for it.
+    pub pending_fill: PendingFill,
 }
 
 /// Marks a reply as being stored until dropped.
-pub(crate) struct PendingFill {
+#[derive(Debug)]
+pub struct PendingFill {
     key: RequestKey,
     pending_fills: PendingFills,
     /// Dropped with this value, which wakes waiting lookups.
@@ -69,7 +76,7 @@ type PendingFills = Arc<Mutex<HashMap<RequestKey, watch::Receiver<()>>>>;
 
 /// Stores replies in the response cache.
 #[derive(Debug)]
-pub(crate) struct CacheFiller {
+pub struct CacheFiller {
     /// Bounded by the replies that are being relayed or wait.
     pending_fills: PendingFills,
     queue: mpsc::Sender<WholeReply>,
@@ -78,10 +85,10 @@ pub(crate) struct CacheFiller {
 }
 
 impl CacheFiller {
-    /// Call inside a tokio runtime.
-    pub(crate) fn start(cache: Arc<ResponseCache>, clock: Clock) -> Arc<Self> {
+    /// Starts the task that stores replies in `cache`. Call inside a tokio runtime.
+    pub fn start(cache: Arc<ResponseCache>, clock: Clock) -> Arc<Self> {
         let (queue, mut waiting) = mpsc::channel(WAITING);
-        let task = tokio::spawn(async move {
+        let task = runtime::spawn(async move {
             // A panic costs the replies that are just being assembled; waiting ones survive.
             let mut task = Task::new("reply_keeper");
             while task
@@ -99,7 +106,7 @@ impl CacheFiller {
     }
 
     /// Marks a reply for this key as being stored.
-    pub(crate) fn begin_fill(&self, key: RequestKey) -> PendingFill {
+    pub fn begin_fill(&self, key: RequestKey) -> PendingFill {
         let (end, told) = watch::channel(());
         self.pending_fills.lock().insert(key, told);
         PendingFill {
@@ -110,19 +117,19 @@ impl CacheFiller {
     }
 
     /// Returns an empty permit for the bytes of one reply.
-    pub(crate) fn fill_permit(&self) -> BytePermit {
+    pub fn fill_permit(&self) -> BytePermit {
         self.held_bytes.empty_permit()
     }
 
     /// Queues a reply. Returns at once.
-    pub(crate) fn enqueue(&self, reply: WholeReply) {
+    pub fn enqueue(&self, reply: WholeReply) {
         if self.queue.try_send(reply).is_err() {
             tracing::debug!("too much waits to be kept: a reply is not");
         }
     }
 
     /// Waits at most `budget` for a reply that is just being stored.
-    pub(crate) async fn wait_for_fill(&self, key: &RequestKey, budget: Duration) {
+    pub async fn wait_for_fill(&self, key: &RequestKey, budget: Duration) {
         let told = self.pending_fills.lock().get(key).cloned();
         if let Some(mut told) = told {
             let _ = timeout(budget, told.changed()).await;
@@ -161,7 +168,7 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
         dialect,
         form,
         body,
-        room,
+        budget: room,
         generation: begun,
         similar_query: sought,
         pending_fill: mark,
@@ -171,18 +178,13 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
     let make = move || made(dialect, form, &body);
     // A panic would cost the replies that are assembled at the same time.
     let made = match is_long {
-        true => tokio::task::spawn_blocking(make).await.map_err(drop),
+        true => runtime::spawn_blocking(make).await.map_err(drop),
         false => std::panic::catch_unwind(AssertUnwindSafe(make)).map_err(drop),
     };
     drop(room);
     match made {
         Ok(Ok(kept)) => {
-            let label = EntryKind {
-                dialect,
-                has_usage: kept.has_usage,
-                form,
-            }
-            .as_u8();
+            let label = EntryKind::new(dialect, kept.has_usage, form).as_u8();
             let stored_at = u64::try_from(clock.unix_s()).unwrap_or_default();
             let entry = CacheEntry {
                 label,
@@ -206,66 +208,21 @@ fn made(dialect: Dialect, form: StoredForm, body: &[u8]) -> Result<CacheableRepl
     }
 }
 
-/// The kind of an entry, stored as one byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EntryKind {
-    dialect: Dialect,
-    has_usage: bool,
-    form: StoredForm,
-}
-
-const USAGE: u8 = 0x80;
-const STREAMED: u8 = 0x40;
-
-impl EntryKind {
-    fn as_u8(self) -> u8 {
-        let usage = if self.has_usage { USAGE } else { 0 };
-        let streamed = if self.form == StoredForm::Stream {
-            STREAMED
-        } else {
-            0
-        };
-        number(self.dialect) | usage | streamed
-    }
-
-    /// Returns `None` for an entry of another dialect.
-    pub(crate) fn read(label: u8, dialect: Dialect) -> Option<Self> {
-        let form = if label & STREAMED == 0 {
-            StoredForm::Whole
-        } else {
-            StoredForm::Stream
-        };
-        let own = label & !(USAGE | STREAMED) == number(dialect);
-        own.then_some(Self {
-            dialect,
-            has_usage: label & USAGE != 0,
-            form,
-        })
-    }
-
-    /// Returns whether the reply has its usage. A stream that did not request it lacks it; a whole
-    /// reply has the engine's.
-    pub(crate) fn is_complete_reply(self) -> bool {
-        self.has_usage || self.form == StoredForm::Whole
-    }
-}
-
-fn number(dialect: Dialect) -> u8 {
-    match dialect {
-        Dialect::Chat => 1,
-        Dialect::Completions => 2,
-        Dialect::Messages => 3,
-        Dialect::Responses | Dialect::Embeddings | Dialect::Rerank | Dialect::Score => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use config::ResponseCacheSection;
     use dialect::RepeatabilityView;
     use futures_util::FutureExt as _;
+    use prometheus_client::registry::Registry;
 
     use super::*;
-    use crate::request::test_gateway::TestGateway;
+
+    fn filler() -> Arc<CacheFiller> {
+        let (clock, mut registry) = (Clock::system(), Registry::default());
+        let settings = ResponseCacheSection::default();
+        let cache = ResponseCache::start(&settings, None, clock, &mut registry);
+        CacheFiller::start(cache.expect("a cache in memory"), clock)
+    }
 
     fn key(body: &str) -> RequestKey {
         let view = RepeatabilityView::read(body.as_bytes()).expect("an object");
@@ -274,8 +231,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_lookup_waits_for_a_reply_that_is_being_stored_and_for_no_other() {
-        let test = TestGateway::new();
-        let filler = &test.gateway.reply_cache.filler;
+        let filler = filler();
         let (one, other) = (key(r#"{"model":"m"}"#), key(r#"{"model":"n"}"#));
         let long = Duration::from_secs(3600);
         assert!(filler.wait_for_fill(&one, long).now_or_never().is_some());
@@ -290,8 +246,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lookup_waits_no_longer_than_its_budget() {
-        let test = TestGateway::new();
-        let filler = &test.gateway.reply_cache.filler;
+        let filler = filler();
         let _fill = filler.begin_fill(key("{}"));
         let began = tokio::time::Instant::now();
         filler
@@ -302,8 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_a_fill_does_not_end_a_later_one_of_the_same_key() {
-        let test = TestGateway::new();
-        let filler = &test.gateway.reply_cache.filler;
+        let filler = filler();
         let first = filler.begin_fill(key("{}"));
         let second = filler.begin_fill(key("{}"));
         drop(first);
@@ -314,8 +268,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_bytes_of_all_fills_are_bounded_and_each_returns_its_own() {
-        let test = TestGateway::new();
-        let filler = &test.gateway.reply_cache.filler;
+        let filler = filler();
         let (mut one, mut two) = (filler.fill_permit(), filler.fill_permit());
         assert!(one.try_grow(HELD_BYTES - 1) && two.try_grow(1));
         assert!(!one.try_grow(1) && !two.try_grow(1));
@@ -323,29 +276,5 @@ mod tests {
         assert!(!one.try_grow(2) && one.try_grow(1));
         drop(one);
         assert!(filler.held_bytes.try_take(HELD_BYTES).is_some());
-    }
-
-    #[test]
-    fn the_kind_of_an_entry_is_read_back_and_only_for_its_dialect() {
-        let dialects = [Dialect::Chat, Dialect::Completions, Dialect::Messages];
-        for dialect in dialects {
-            for (has_usage, form, complete) in [
-                (true, StoredForm::Whole, true),
-                (false, StoredForm::Whole, true),
-                (true, StoredForm::Stream, true),
-                (false, StoredForm::Stream, false),
-            ] {
-                let kind = EntryKind {
-                    dialect,
-                    has_usage,
-                    form,
-                };
-                assert_eq!(EntryKind::read(kind.as_u8(), dialect), Some(kind));
-                assert_eq!(kind.is_complete_reply(), complete);
-                for other in dialects.into_iter().filter(|other| *other != dialect) {
-                    assert_eq!(EntryKind::read(kind.as_u8(), other), None);
-                }
-            }
-        }
     }
 }
