@@ -177,11 +177,11 @@ mod tests {
         let many = "fn b(c: u8, d: u8, e: u8, f: u8, g: bool) {}\nstruct Kept;\n";
         let sources = [
             ("crates/proxy/src/lib.rs", long.repeat(16) + many),
-            ("crates/net/src/lib.rs", struct_of(14)),
+            ("crates/net/src/lib.rs", struct_of(14).repeat(3)),
         ];
         let rows = rows(&sources);
         assert!(
-            rows[0].ends_with("| 1, 1 of them neither | **no** |"),
+            rows[0].ends_with("| 3, 3 of them neither | **no** |"),
             "{}",
             rows[0]
         );

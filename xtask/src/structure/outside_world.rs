@@ -8,13 +8,12 @@ use crate::rust_tokens::SourceToken;
 /// The crates that make the calls for all others; and `test-programs`, which serves tests alone.
 const CALLERS: [&str; 3] = ["runtime", "net", "test-programs"];
 /// The ends of the calls' paths.
-const CALLS: [[&str; 2]; 13] = [
+const CALLS: [[&str; 2]; 12] = [
     ["tokio", "spawn"],
     ["task", "spawn"],
     ["task", "spawn_blocking"],
     ["thread", "spawn"],
     ["thread", "Builder"],
-    ["thread", "scope"],
     ["RandomState", "new"],
     ["SystemTime", "now"],
     ["TcpStream", "connect"],
