@@ -9,7 +9,7 @@
 
 use sha2::{Digest, Sha256};
 
-use crate::json::compact;
+use crate::json::compact::compact;
 
 /// The key: a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -25,7 +25,7 @@ pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
         prediction_ttl: settings.kv_events.prediction.ttl,
         queue: settings.queue,
         kept_candidates: settings.decisions.candidates,
-        ..RoutingSettings::of(settings.routing.clone(), settings.prefix_routing.clone())
+        ..RoutingSettings::of(settings.routing.clone(), settings.prefix_routing)
     }
 }
 

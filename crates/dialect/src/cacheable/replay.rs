@@ -44,7 +44,7 @@ const STEADY: [&str; 2] = ["service_tier", "system_fingerprint"];
 pub fn replay(dialect: Dialect, kept: &[u8], include_usage: bool) -> Option<Vec<u8>> {
     let mut text = Vec::with_capacity(kept.len());
     // A line feed between values would end the line of an event.
-    json::compact(std::str::from_utf8(kept).ok()?, &mut text);
+    json::compact::compact(std::str::from_utf8(kept).ok()?, &mut text);
     judge(dialect, std::str::from_utf8(&text).ok()?).ok()?;
     let reply = json::object(&text)?;
     let usage = reply

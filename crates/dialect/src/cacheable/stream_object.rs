@@ -155,7 +155,7 @@ impl StreamObject {
         self.write(&mut text);
         let has_usage = judge(self.dialect, &text)?;
         let mut body = Vec::with_capacity(text.len());
-        json::compact(&text, &mut body);
+        json::compact::compact(&text, &mut body);
         Ok(CacheableReply { body, has_usage })
     }
 

@@ -5,13 +5,12 @@
 //!
 //! **Invariant**: a [`RawJson`] is exactly one value that passed the walk, without space around it.
 
-mod compact;
+pub(crate) mod compact;
 mod scan;
 mod text;
 mod walk;
 mod write;
 
-pub(crate) use compact::compact;
 pub(crate) use scan::{object, whole};
 pub(crate) use text::{decode, write_string};
 pub(crate) use walk::{elements, members};

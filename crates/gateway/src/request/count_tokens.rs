@@ -22,7 +22,7 @@ use super::{
     tokenize_api,
     translate::{ApiSupport, RequestTranslator, VOLATILE_PREFIX},
 };
-use crate::{Gateway, models};
+use crate::Gateway;
 
 /// Counts the tokens here, or forwards the request to a worker.
 pub(super) async fn count_tokens(
@@ -42,24 +42,7 @@ pub(super) async fn count_tokens(
             settle.notes().record_rewrite(VOLATILE_PREFIX);
         }
         let id: Arc<str> = Arc::from(&*wording.request_view(dialect, &chat)?.model);
-        let snapshot = gateway.fleet().snapshot();
-        let own = match snapshot
-            .model(&id)
-            .and_then(|model| model.artefacts.prompt.clone())
-        {
-            Some(tokenizer) => Some(tokenizer),
-            None => gateway
-                .fleet()
-                .configured_artefacts(&id)
-                .await
-                .and_then(|found| found.prompt.clone()),
-        };
-        // A tokenizer suffices for a model that no worker has ever listed.
-        let model = if own.is_some() {
-            snapshot.model(&id).cloned()
-        } else {
-            Some(models::find(&snapshot, &id)?)
-        };
+        let (model, own) = tokenize_api::tokenizer_of(gateway, &id).await?;
         Ok::<_, ApiError>((chat, model, own))
     };
     let (chat, model, own) = match asked.await {
@@ -82,13 +65,8 @@ pub(super) async fn count_tokens(
                 .forward(call, model, ApiSupport::Native, settle)
                 .await;
         }
-        counted = by_engine(
-            gateway,
-            model,
-            &chat,
-            call.received + gateway.generation.request_timeout(),
-        )
-        .await;
+        let deadline = call.received + gateway.generation.request_timeout();
+        counted = by_engine(gateway, model, &chat, deadline).await;
     }
     match counted {
         Some(count) => {

@@ -78,15 +78,10 @@ impl RetryState {
         wait: &mut WaitRecord,
     ) -> bool {
         let RetryStage { retries, queue, .. } = stage;
-        let FailedAttempt {
-            worker,
-            pinned,
-            failure,
-        } = failed;
-        let class = failure.class;
+        let (worker, pinned, class) = (failed.worker, failed.pinned, failed.failure.class);
         let failed_at = *self.failed_at.get_or_insert(queue.clock.now());
         (self.permit, self.waits_for_anybody) = (None, false);
-        let AttemptFailure { status, kind, .. } = *self.keep_for_client(failure);
+        let AttemptFailure { status, kind, .. } = *self.keep_for_client(failed.failure);
         let Some(class) = class else { return false };
         if kind == Some(FailureKind::Local) {
             self.local += 1;

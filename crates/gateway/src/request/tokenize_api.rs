@@ -149,8 +149,7 @@ async fn answered(
     refused(settle, &error)
 }
 
-/// Finds the model and its tokenizer. A tokenizer suffices for a model that no worker has ever
-/// listed.
+/// Finds the model that the request names and its tokenizer.
 async fn model_and_tokenizer(
     gateway: &Gateway,
     call: &AcceptedRequest,
@@ -163,22 +162,31 @@ async fn model_and_tokenizer(
     let named =
         named.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
     let id = model_asked_for(gateway, named?)?;
+    tokenizer_of(gateway, &id).await
+}
+
+/// Returns the model of this id and its tokenizer. A tokenizer suffices for a model that no worker
+/// has ever listed.
+pub(super) async fn tokenizer_of(
+    gateway: &Gateway,
+    id: &Arc<str>,
+) -> Result<(Option<Arc<ModelView>>, Option<Arc<PromptModel>>), ApiError> {
     let snapshot = gateway.fleet().snapshot();
     let own = snapshot
-        .model(&id)
+        .model(id)
         .and_then(|model| model.artefacts.prompt.clone());
     let tokenizer = match own {
         Some(tokenizer) => Some(tokenizer),
         None => gateway
             .fleet()
-            .configured_artefacts(&id)
+            .configured_artefacts(id)
             .await
             .and_then(|found| found.prompt.clone()),
     };
     let model = if tokenizer.is_some() {
-        snapshot.model(&id).cloned()
+        snapshot.model(id).cloned()
     } else {
-        Some(models::find(&snapshot, &id)?)
+        Some(models::find(&snapshot, id)?)
     };
     Ok((model, tokenizer))
 }

@@ -108,6 +108,8 @@ mod tests {
         let configured = with(&[]).unwrap();
         let mut usual = RoutingSettings::default();
         usual.section.policy = Some(usual.policy);
+        // A section that is switched off is not there.
+        usual.section.shared_prefix_routing = None;
         assert_eq!(configured.routing, usual);
         assert_eq!(
             (configured.cache, configured.wait),
