@@ -170,7 +170,7 @@ impl KvIndex {
     ///
     /// An untrusted target is credited only with our own predictions: the entries of
     /// [`KvIndex::predict`] and [`KvIndex::speculate`]. Its announcements are still applied, so
-    /// that they can be compared ([`Overlap::announced`]) and count again once the target is
+    /// that they can be compared ([`crate::Overlap::announced`]) and count again once the target is
     /// trusted again. At that moment the predictions are dropped, as they are when the target is
     /// cleared: a cache reported as empty is not expected to hold anything.
     pub fn trust(&self, target: Target, trusted: bool) {

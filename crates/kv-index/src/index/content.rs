@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl KvIndex {
-    /// Returns the confirmed blocks of a target per tier, in the order of [`Tier::ALL`]; a block in
+    /// Returns the confirmed blocks of a target per tier, in the order of [`kv_blocks::Tier::ALL`]; a block in
     /// two tiers counts in both.
     pub fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
         self.with(|books, _| books.blocks_per_tier(target))
