@@ -173,7 +173,7 @@ impl TestGateway {
             fleet: Arc::clone(self.gateway.fleet()),
             upstream: Arc::<FakeUpstream>::clone(&self.upstream),
             clock: self.gateway.clock(),
-            connect_timeout: test_support::LIMITS.connect_timeout,
+            connect_timeout: test_support::limits().connect_timeout,
         }
     }
 
@@ -390,7 +390,7 @@ fn plain(mut settings: Settings) -> Settings {
     settings.server.max_head_bytes = 64 * 1024;
     settings.server.max_body_bytes = 1024 * 1024;
     settings.server.max_held_bytes = 16 * 1024 * 1024;
-    settings.request = test_support::LIMITS;
+    settings.request = test_support::limits();
     settings.retry.base_delay = Duration::from_millis(1);
     settings.retry.max_delay = Duration::from_millis(1);
     settings.retry.exponential_backoff = false;

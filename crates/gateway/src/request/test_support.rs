@@ -124,16 +124,17 @@ pub(crate) fn facts() -> RoutingFacts {
     }
 }
 
-pub(crate) const LIMITS: RequestSection = RequestSection {
-    timeout: Duration::from_secs(10),
-    max_retries: 2,
-    retry_delay: Duration::ZERO,
-    stream_idle_timeout: Duration::from_secs(5),
-    stream_max_duration: Duration::from_secs(60),
-    strict_stream_completion: false,
-    connect_timeout: Duration::from_secs(1),
-    hedge_after: None,
-};
+/// Short time limits.
+pub(crate) fn limits() -> RequestSection {
+    RequestSection {
+        timeout: Duration::from_secs(10),
+        max_retries: 2,
+        retry_delay: Duration::ZERO,
+        stream_idle_timeout: Duration::from_secs(5),
+        stream_max_duration: Duration::from_secs(60),
+        ..RequestSection::default()
+    }
+}
 
 /// A dispatcher to scripted workers.
 pub(crate) fn dispatcher(upstream: &Arc<FakeUpstream>) -> Dispatcher {
@@ -141,7 +142,7 @@ pub(crate) fn dispatcher(upstream: &Arc<FakeUpstream>) -> Dispatcher {
         upstream: Arc::<FakeUpstream>::clone(upstream),
         abort: Arc::<AbortSwitch>::default(),
         clock: Clock::system(),
-        limits: LIMITS,
+        limits: limits(),
     }
 }
 

@@ -156,7 +156,7 @@ async fn a_prefill_gets_half_of_the_requests_time() {
     let slow = ok(PREFILLED).after(Duration::from_secs(3600));
     let began = tokio::time::Instant::now();
     let (_, reply, receipt) = deliver(Connector::Nixl, slow, ok("{}")).await;
-    let half = test_support::LIMITS.timeout / 2;
+    let half = test_support::limits().timeout / 2;
     assert!(began.elapsed().abs_diff(half) < Duration::from_millis(500));
     assert_eq!(reply.status, 200);
     assert_eq!(note(&receipt).skipped, Some(PrefillSkip::PrefillFailed));

@@ -177,7 +177,7 @@ async fn a_stream_without_its_end_marker_is_relayed_and_counted() {
 async fn where_streams_are_strict_one_without_its_end_marker_is_cut() {
     let strict = RequestSection {
         strict_stream_completion: true,
-        ..test_support::LIMITS
+        ..test_support::limits()
     };
     let test = with_limits(strict);
     let (reply, receipt) = relay(&test, events(&[Ok(FIRST), Ok(SECOND)])).await;
@@ -191,7 +191,7 @@ async fn where_streams_are_strict_one_without_its_end_marker_is_cut() {
 async fn a_worker_that_stalls_is_cut_off_and_blamed() {
     let test = with_limits(RequestSection {
         stream_idle_timeout: Duration::from_millis(30),
-        ..test_support::LIMITS
+        ..test_support::limits()
     });
     let (reply, receipt) = relay(&test, events(&[Ok(FIRST)]).unended()).await;
     assert_cut(&reply, FIRST, "stream_idle_timeout");
@@ -205,7 +205,7 @@ async fn a_worker_that_stalls_is_cut_off_and_blamed() {
 async fn a_pause_shorter_than_the_limit_is_no_stall() {
     let test = with_limits(RequestSection {
         stream_idle_timeout: Duration::from_secs(20),
-        ..test_support::LIMITS
+        ..test_support::limits()
     });
     let reply = events(&[Ok(FIRST), Ok(SECOND), Ok(DONE)]).paced(Duration::from_millis(20));
     assert_eq!(relay(&test, reply).await.0.ending, ReplyEnding::Clean);
@@ -215,7 +215,7 @@ async fn a_pause_shorter_than_the_limit_is_no_stall() {
 async fn a_reply_that_runs_too_long_is_cut_without_blame() {
     let test = with_limits(RequestSection {
         stream_max_duration: Duration::from_millis(60),
-        ..test_support::LIMITS
+        ..test_support::limits()
     });
     let busy: Vec<_> = std::iter::repeat_n(Ok(FIRST), 1000).collect();
     let reply = events(&busy).paced(Duration::from_millis(5));
