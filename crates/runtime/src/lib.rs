@@ -6,7 +6,8 @@
 //! seed, blocking work runs inside the runtime, and the sockets of `net` connect within the
 //! process. So the whole product runs in simulated time without changes.
 //!
-//! Not here: timers. `tokio::time` is their one place already, and follows the same virtual time.
+//! Not here: timers and tokio's sets of tasks, which follow the runtime and its virtual time by
+//! themselves; and files.
 //!
 //! **Invariant**: outside of a simulation a function here costs no more than the call it stands
 //! for and the look at one thread-local value.
