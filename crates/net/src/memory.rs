@@ -1,6 +1,6 @@
 //! Sockets within the process, for a simulation.
 //!
-//! Under [`runtime::Simulation`] [`crate::listen`] registers an address of the calling thread, and
+//! Under [`runtime::SimulatedWorld`] [`crate::listen`] registers an address of the calling thread, and
 //! [`crate::connect`] finds it there. Connections take no time and lose nothing; an address that
 //! nobody listens on refuses.
 
@@ -164,7 +164,7 @@ impl AsyncWrite for MemoryStream {
 mod tests {
     use std::time::Duration;
 
-    use runtime::Simulation;
+    use runtime::SimulatedWorld;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use crate::{ListenAddr, connect, listen};
@@ -173,7 +173,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_simulated_connection_carries_bytes_both_ways_and_ends_with_either_side() {
-        let _simulation = Simulation::enter(1);
+        let _simulation = SimulatedWorld::enter(1);
         let listener = listen(&ListenAddr::tcp("engine-0", 0)).await.unwrap();
         let address = listener.address();
         assert_ne!(address.port(), Some(0), "a port is chosen");
@@ -192,7 +192,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_simulated_address_is_refused_without_a_listener_and_taken_with_one() {
-        let _simulation = Simulation::enter(1);
+        let _simulation = SimulatedWorld::enter(1);
         let address = ListenAddr::tcp("127.0.0.1", 9000);
         let refused = connect(address.address(), TIMEOUT).await.unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);

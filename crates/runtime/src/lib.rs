@@ -2,7 +2,7 @@
 //!
 //! All code of this project reads clocks, draws random numbers and starts work through this crate,
 //! and opens sockets through `net`. The system answers, unless the calling thread is in a
-//! [`Simulation`]: then time is the virtual time of the tokio runtime, random numbers come from a
+//! [`SimulatedWorld`]: then time is the virtual time of the tokio runtime, random numbers come from a
 //! seed, blocking work runs inside the runtime, and the sockets of `net` connect within the
 //! process. So the whole product runs in simulated time without changes.
 //!
@@ -18,6 +18,6 @@ mod tasks;
 mod time;
 
 pub use randomness::{chance, random};
-pub use simulation::{Simulation, is_simulated};
+pub use simulation::{SimulatedWorld, is_simulated};
 pub use tasks::{spawn, spawn_blocking, spawn_thread};
 pub use time::{monotonic, start, system_time};

@@ -12,13 +12,13 @@ const EPOCH_S: u64 = 1_767_225_600;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[derive(Clone, Copy)]
-struct SimulationState {
+struct WorldState {
     start: Instant,
     random: u64,
 }
 
 thread_local! {
-    static STATE: Cell<Option<SimulationState>> = const { Cell::new(None) };
+    static STATE: Cell<Option<WorldState>> = const { Cell::new(None) };
 }
 
 /// Puts the outside world of the calling thread under simulation until it is dropped.
@@ -34,7 +34,7 @@ thread_local! {
 ///     .start_paused(true)
 ///     .build()?;
 /// in_order.block_on(async {
-///     let _simulation = runtime::Simulation::enter(7);
+///     let _simulation = runtime::SimulatedWorld::enter(7);
 ///     let begun = runtime::monotonic();
 ///     tokio::time::sleep(Duration::from_secs(3600)).await;
 ///     assert_eq!(runtime::monotonic() - begun, Duration::from_secs(3600));
@@ -43,16 +43,16 @@ thread_local! {
 /// ```
 #[derive(Debug)]
 #[must_use = "the simulation ends where this is dropped"]
-pub struct Simulation {
+pub struct SimulatedWorld {
     /// The state is the thread's, so its end must be on the same thread.
     of_this_thread: PhantomData<*const ()>,
 }
 
-impl Simulation {
+impl SimulatedWorld {
     /// Enters a simulation whose random numbers follow from `seed`. One that runs on this thread is
     /// replaced.
     pub fn enter(seed: u64) -> Self {
-        STATE.set(Some(SimulationState {
+        STATE.set(Some(WorldState {
             start: tokio::time::Instant::now().into_std(),
             random: seed,
         }));
@@ -62,13 +62,13 @@ impl Simulation {
     }
 }
 
-impl Drop for Simulation {
+impl Drop for SimulatedWorld {
     fn drop(&mut self) {
         STATE.set(None);
     }
 }
 
-/// Returns whether the calling thread is in a [`Simulation`].
+/// Returns whether the calling thread is in a [`SimulatedWorld`].
 #[inline]
 pub fn is_simulated() -> bool {
     STATE.get().is_some()
@@ -106,7 +106,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn random_numbers_follow_from_the_seed() {
         let draw = |seed| {
-            let _simulation = Simulation::enter(seed);
+            let _simulation = SimulatedWorld::enter(seed);
             [random(), random(), random()]
         };
         assert_eq!(draw(1), draw(1));
@@ -125,14 +125,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn wall_time_follows_virtual_time_from_a_fixed_day() {
-        let _simulation = Simulation::enter(1);
+        let _simulation = SimulatedWorld::enter(1);
         tokio::time::sleep(Duration::from_secs(90)).await;
         assert_eq!(system_time(), epoch() + Duration::from_secs(90));
     }
 
     #[tokio::test(start_paused = true)]
     async fn blocking_work_runs_on_the_simulations_thread_and_takes_no_virtual_time() {
-        let _simulation = Simulation::enter(1);
+        let _simulation = SimulatedWorld::enter(1);
         let (begun, here) = (tokio::time::Instant::now(), std::thread::current().id());
         let there = spawn_blocking(|| {
             std::thread::sleep(Duration::from_millis(20));
@@ -144,7 +144,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_system_answers_again_when_the_simulation_has_ended() {
-        drop(Simulation::enter(1));
+        drop(SimulatedWorld::enter(1));
         assert!(!is_simulated());
         assert!(system_time() > epoch());
     }

@@ -46,12 +46,6 @@ impl EngineError {
             expected: expected.into(),
         }
     }
-
-    /// Returns `true` if another flag value would help (exit code 2), `false` for a port in use and
-    /// the like.
-    pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Flag { .. })
-    }
 }
 
 pub(super) fn at_least_one(name: &'static str, value: u32) -> Result<(), EngineError> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use routing::Policy;
-use runtime::Simulation;
+use runtime::SimulatedWorld;
 
 use super::{
     DemoOutput,
@@ -21,7 +21,7 @@ fn simulated(seed: u64, policy: Policy) -> (PolicyRun, Duration) {
         .build()
         .expect("a runtime");
     in_order.block_on(async {
-        let _simulation = Simulation::enter(seed);
+        let _simulation = SimulatedWorld::enter(seed);
         let begun = tokio::time::Instant::now();
         let tally: RunTally = round::run(WORKERS, seed, policy, DemoOutput::Silent)
             .await
