@@ -27,3 +27,13 @@ settings::section! {
         recover_ratio: f64 = "0.02", restart;
     }
 }
+
+/// A target whose events are not trusted begins to recover after this many good comparisons, or
+/// after `min_joined` if that is less.
+const FIRST_SIGN: usize = 10;
+
+impl ParitySettings {
+    pub(crate) fn first_sign(&self) -> usize {
+        self.min_joined.min(FIRST_SIGN)
+    }
+}
