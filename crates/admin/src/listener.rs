@@ -8,7 +8,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use net::server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody};
+use net::server::{Acceptor, ClientStream, ConnectionSlot, in_progress};
 use supervision::{Task, contain};
 use tokio::{sync::watch, task::JoinSet};
 
@@ -97,7 +97,7 @@ async fn connection(
         async move {
             let answering = exchange.begin().await;
             let response = routes.call(request).await?;
-            Ok::<_, Infallible>(response.map(|body| InProgressBody::new(body, answering)))
+            Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
         }
     });
     let served = hyper::server::conn::http1::Builder::new()

@@ -38,10 +38,8 @@ pub use disaggregation::{Connector, DisaggregationMode, DisaggregationSection, P
 pub use discovery::{DiscoverySection, DnsName};
 pub use health::{CircuitBreakerSection, HealthChecksSection};
 pub use hooks::{HookEntry, HookErrorAction, HookRejection};
-pub use kv_cache_index::{
-    IndexBackend, KvCacheIndexSection, Offloading, PrefixEventSource, PrefixHashKind,
-};
-pub use kv_events::{BlockHashKind, KvEventsSection, PredictionSection};
+pub use kv_cache_index::{IndexBackend, KvCacheIndexSection, PrefixEventSource};
+pub use kv_events::{BlockHashKind, KvEventsSection};
 pub use logging::{LogFormat, LogLevel, LoggingSection, MetricsSection};
 pub use models::{ChatTemplateSetting, ModelEntry, ModelRule, ModelsSection, TokenizerSetting};
 pub use redis::{CacheFallback, CacheRedis, RedisSection};

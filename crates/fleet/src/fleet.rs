@@ -8,13 +8,9 @@ use prompt::PromptModel;
 
 use crate::{
     FailureKind, FleetConfig, FleetParts, FleetStartError, PrefixViewService, Snapshot,
-    artefacts::ArtefactStore,
-    prefix_view::PrefixViewParts,
-    supervisor::AFTER_STALL,
-    supervisors::Supervisors,
-    telemetry::FleetCollector,
-    worker_machine::WorkerEvent,
-    worker_table::{EjectionRule, WorkerTable},
+    artefacts::ArtefactStore, prefix_view::PrefixViewParts, supervisor::AFTER_STALL,
+    supervisors::Supervisors, telemetry::FleetCollector, worker_machine::WorkerEvent,
+    worker_table::WorkerTable,
 };
 
 /// All workers and their supervisors.
@@ -45,11 +41,7 @@ impl Fleet {
         };
         let prefixes =
             PrefixViewService::start(prefix_view, registry).map_err(FleetStartError::Prefixes)?;
-        let worker_table = Arc::new(WorkerTable::new(
-            EjectionRule::of(&config.circuit_breaker),
-            parts.index,
-            parts.clock,
-        ));
+        let worker_table = Arc::new(WorkerTable::new(parts.index, parts.clock));
         registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&worker_table))));
         let artefacts = Arc::new(ArtefactStore::new(
             parts.models,

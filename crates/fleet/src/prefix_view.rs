@@ -11,7 +11,7 @@ use event_sources::{
 };
 use net::{Clock, WorkerUrl};
 use parking_lot::Mutex;
-use prefix_view::{Holder, Offloading, PrefixHash, PrefixHashKind, PrefixIndex, ViewSettings};
+use prefix_view::{Holder, PrefixHash, PrefixIndex, ViewSettings};
 use prometheus_client::registry::Registry;
 use supervision::supervise;
 use tokio::task::JoinHandle;
@@ -98,11 +98,8 @@ impl PrefixViewService {
                     source.backend_name
                 )
             })?;
-            let kind = match source.prefix_hash_kind {
-                config::PrefixHashKind::PrefixKey => PrefixHashKind::PrefixKey,
-                config::PrefixHashKind::SequenceHash => PrefixHashKind::SequenceHash,
-            };
-            let sink = PrefixSink::new(view.index(), source.backend_name.as_str(), kind);
+            let (backend, kind) = (source.backend_name.as_str(), source.prefix_hash_kind);
+            let sink = PrefixSink::new(view.index(), backend, kind);
             sources.push(SseSource::spawn(spec, Box::new(sink), clock));
         }
         let swept = view.index();
@@ -220,12 +217,7 @@ fn view_settings(settings: &KvCacheIndexSection, max_prefix_length: usize) -> Vi
     ViewSettings {
         max_entries: settings.max_entries,
         entry_ttl: settings.entry_ttl,
-        offloading: match settings.offloading {
-            config::Offloading::Off => Offloading::Off,
-            config::Offloading::On { evicted_too } => Offloading::On {
-                treat_eviction_as_offload: evicted_too,
-            },
-        },
+        offloading: settings.offloading,
         max_prefix_length: u32::try_from(max_prefix_length).unwrap_or(u32::MAX),
     }
 }

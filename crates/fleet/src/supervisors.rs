@@ -20,7 +20,7 @@ use crate::{
     supervisor_config::SupervisorConfig,
     worker_machine::{HealthSettings, WorkerEvent},
     worker_record::WorkerRecord,
-    worker_table::{EjectionRule, WorkerTable},
+    worker_table::WorkerTable,
 };
 
 /// All supervisors.
@@ -61,9 +61,11 @@ impl Supervisors {
         let set = &mut *self.supervisors.lock();
         let configs =
             fleet.supervisor_configs(self.scheme, |worker, url| set.number_of(worker, url))?;
-        let rule = EjectionRule::of(&fleet.circuit_breaker);
-        let health = HealthSettings::of(&fleet.health_checks, &fleet.circuit_breaker);
-        self.worker_table.reconfigure(rule, health);
+        let health = Arc::new(HealthSettings {
+            checks: fleet.health_checks.clone(),
+            breaker: fleet.circuit_breaker.clone(),
+        });
+        self.worker_table.reconfigure(&health);
         set.mark_leaving(&configs);
         // Leaving workers release their names first: a worker that still finishes its requests may
         // have the name of a new one.
@@ -80,7 +82,7 @@ impl Supervisors {
                     let record = WorkerRecord::from_config(
                         worker,
                         &config,
-                        health,
+                        &health,
                         &self.worker_table.clock,
                     );
                     self.worker_table.add(record);

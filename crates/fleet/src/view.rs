@@ -5,8 +5,13 @@ use std::{num::NonZeroU16, sync::Arc};
 use http::{HeaderName, HeaderValue};
 use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, Tier, WorkerId};
 use net::WorkerUrl;
+use time::OffsetDateTime;
 
 use crate::{EngineKind, HealthView, MessagesMode, ServedModels, WorkerState};
+
+/// Assumed where neither configuration nor engine gives a block size: the default of the most used
+/// engine. The verdict reports the assumption.
+const ASSUMED_BLOCK: u64 = 16;
 
 /// The source of knowledge about a worker's cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -127,6 +132,38 @@ pub struct WorkerView {
 }
 
 impl WorkerView {
+    /// Creates the view of a worker of which only name and URL are known, since this time.
+    pub fn unknown(id: WorkerId, name: Arc<str>, url: WorkerUrl, since: OffsetDateTime) -> Self {
+        Self {
+            id,
+            name,
+            connection: WorkerConnection {
+                url,
+                verified: true,
+                api_key: None,
+            },
+            engine: EngineView {
+                kind: EngineKind::Generic,
+                version: None,
+                messages: MessagesMode::default(),
+            },
+            health: HealthView::unknown(since),
+            served: ServedModels::default(),
+            role: Role::Unified,
+            bootstrap_port: None,
+            weight: 1.0,
+            cache: KvCacheView {
+                block_size: BlockSize::new(ASSUMED_BLOCK)
+                    .expect("the assumed block size lies in the range of block sizes"),
+                block_size_known: false,
+                num_blocks: None,
+                allow_tiers: Vec::new(),
+            },
+            ranks: vec![RankView::default()],
+            load: EngineLoad::default(),
+        }
+    }
+
     /// Returns the header fields that authorize the router at this worker.
     pub fn credentials(&self) -> impl Iterator<Item = (HeaderName, HeaderValue)> + use<> {
         let key = self.connection.api_key.as_ref();

@@ -11,17 +11,13 @@ use net::Clock;
 use tokio::sync::Notify;
 
 use crate::{
-    CacheSource, EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, ModelArtefacts,
-    PrefixCacheCounters, RankView, ServedModels, WorkerConnection, WorkerVerdict, WorkerView,
+    CacheSource, EngineKind, EngineView, ModelArtefacts, PrefixCacheCounters, RankView,
+    ServedModels, WorkerVerdict, WorkerView,
     streams::FollowedStream,
     supervisor_config::SupervisorConfig,
     worker_identity::WorkerIdentity,
     worker_machine::{HealthSettings, WorkerMachine},
 };
-
-/// Assumed where neither configuration nor engine gives a block size: the default of the most used
-/// engine. The verdict reports the assumption.
-const ASSUMED_BLOCK: u64 = 16;
 
 /// One worker, as its supervisor updates it.
 #[derive(Debug)]
@@ -59,42 +55,22 @@ impl WorkerRecord {
     pub(crate) fn from_config(
         worker: &config::WorkerEntry,
         config: &SupervisorConfig,
-        health: HealthSettings,
+        health: &Arc<HealthSettings>,
         clock: &Clock,
     ) -> Self {
-        let assumed = || {
-            BlockSize::new(ASSUMED_BLOCK)
-                .expect("the assumed block size lies in the range of block sizes")
-        };
-        let view = WorkerView {
-            id: config.id,
-            name: Arc::clone(&config.name),
-            connection: WorkerConnection {
-                url: config.client.url().clone(),
-                verified: !worker.tls.insecure_skip_verify,
-                api_key: worker.api_key.clone(),
-            },
-            engine: EngineView {
-                kind: worker.engine.unwrap_or(EngineKind::Generic),
-                version: None,
-                messages: config.messages.unwrap_or_default(),
-            },
-            health: HealthView::unknown(clock.wall()),
-            served: ServedModels::default(),
-            role: worker.role,
-            bootstrap_port: worker.bootstrap_port,
-            weight: worker.weight,
-            cache: KvCacheView {
-                block_size: worker.block_size.unwrap_or_else(assumed),
-                block_size_known: worker.block_size.is_some(),
-                num_blocks: None,
-                allow_tiers: worker.allow_tiers.clone(),
-            },
-            ranks: vec![RankView::default(); config.dp_ranks.unwrap_or(1) as usize],
-            load: EngineLoad::default(),
-        };
-        let machine = WorkerMachine::new(health, config.periodic_checks);
-        Self::new(view, machine, config.streams.wanted())
+        let mut view = WorkerView::unknown(
+            config.id,
+            Arc::clone(&config.name),
+            config.client.url().clone(),
+            clock.wall(),
+        );
+        view.engine.kind = worker.engine.unwrap_or(EngineKind::Generic);
+        view.engine.messages = config.messages.unwrap_or_default();
+        view.ranks = vec![RankView::default(); config.dp_ranks.unwrap_or(1) as usize];
+        let machine = WorkerMachine::new(Arc::clone(health), config.periodic_checks);
+        let mut record = Self::new(view, machine, config.streams.wanted());
+        record.configure(worker);
+        record
     }
 
     /// Returns whether the view already reflects the worker's configuration.

@@ -23,7 +23,6 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use self::publishers::PublisherClaims;
-pub(crate) use self::requests::EjectionRule;
 use crate::{
     EngineLoad, Snapshot, WorkerState, WorkerVerdict,
     request_record::RequestRecords,
@@ -37,7 +36,7 @@ use crate::{
 pub(crate) struct WorkerTable {
     pub(crate) clock: Clock,
     pub(crate) index: Arc<KvIndex>,
-    ejection: RwLock<EjectionRule>,
+    health: RwLock<Arc<HealthSettings>>,
     snapshot: ArcSwap<Snapshot>,
     /// In the order of their numbers.
     entries: Mutex<Vec<WorkerRecord>>,
@@ -61,12 +60,12 @@ impl std::fmt::Debug for WorkerTable {
 
 impl WorkerTable {
     /// Creates a table without workers.
-    pub(crate) fn new(ejection: EjectionRule, index: Arc<KvIndex>, clock: Clock) -> Self {
+    pub(crate) fn new(index: Arc<KvIndex>, clock: Clock) -> Self {
         Self {
             clock,
             sweeper: IndexSweeper::new(Arc::clone(&index)),
             index,
-            ejection: RwLock::new(ejection),
+            health: RwLock::default(),
             snapshot: ArcSwap::from_pointee(snapshot_build::build(&[])),
             entries: Mutex::default(),
             records: RequestRecords::default(),
@@ -97,10 +96,10 @@ impl WorkerTable {
     }
 
     /// Replaces the rules.
-    pub(crate) fn reconfigure(&self, ejection: EjectionRule, health: HealthSettings) {
-        *self.ejection.write() = ejection;
+    pub(crate) fn reconfigure(&self, health: &Arc<HealthSettings>) {
+        *self.health.write() = Arc::clone(health);
         for entry in &mut *self.entries.lock() {
-            self.step(entry, WorkerEvent::HealthRules(health));
+            self.step(entry, WorkerEvent::HealthRules(Arc::clone(health)));
         }
     }
 

@@ -1,8 +1,6 @@
 //! Builds the gateway: each stage gets the parts that it uses, and sections of the configuration as
 //! they are.
 
-mod service_settings;
-
 use std::sync::Arc;
 
 use config::Settings;
@@ -19,10 +17,7 @@ use routing::{
     KvDecisionCounters, PrefixDecisionCounters, Router, SemanticClusters,
     receipt::{DecisionIds, ReceiptRing},
 };
-use tokenization::{
-    EngineTokenSettings, EngineTokenizer, RedisTokenStore, TokenCacheSettings, TokenizationStage,
-    WorkerClient,
-};
+use tokenization::{EngineTokenizer, RedisTokenStore, TokenizationStage, WorkerClient};
 
 use crate::{
     Gateway,
@@ -177,10 +172,9 @@ impl Gateway {
         let compat = Arc::new(settings.compat.clone());
         let names = Arc::new(ModelNames::of(&settings.models));
         let preprocessor = &mut self.edge.preprocessor;
-        preprocessor.hooks = preprocessor.hooks.with_hooks(
-            service_settings::hooks(&settings.hooks),
-            server.max_body_bytes,
-        );
+        preprocessor.hooks = preprocessor
+            .hooks
+            .with_hooks(&settings.hooks, server.max_body_bytes);
         preprocessor.names = Arc::clone(&names);
         preprocessor.queue = settings.queue;
         self.edge.catalog.names = names;
@@ -253,16 +247,8 @@ impl<'a> SharedParts<'a> {
             &self.settings.routing,
             self.settings.kv_events.hash_scheme(),
         );
-        let here = routing.lmcache.as_ref().map(|lmcache| TokenCacheSettings {
-            ttl: lmcache.prompt_cache.ttl,
-            capacity: lmcache.prompt_cache.capacity.get(),
-        });
-        let settings = EngineTokenSettings {
-            here: here.unwrap_or_default(),
-            shared: tokens,
-        };
+        let engine = EngineTokenizer::new(self.worker_client(), routing, tokens);
         let budget = routing.tokenize_budget;
-        let engine = EngineTokenizer::new(self.worker_client(), budget, settings);
         TokenizationStage::new(scheme, budget, self.clock, engine, registry)
     }
 
@@ -281,13 +267,12 @@ impl<'a> SharedParts<'a> {
             max_body_bytes: self.settings.server.max_body_bytes,
             abort: Arc::clone(&self.lifecycle.abort),
         };
-        let hooks = service_settings::hooks(&self.settings.hooks);
         let names = Arc::new(ModelNames::of(&self.settings.models));
         let lists = ModelListSettings::of(self.settings);
         Edge {
             admission,
             preprocessor: Preprocessor {
-                hooks: Hooks::new(hooks, hook_limits, registry),
+                hooks: Hooks::new(&self.settings.hooks, hook_limits, registry),
                 names: Arc::clone(&names),
                 fleet: Arc::clone(&self.fleet),
                 queue: self.settings.queue,
@@ -332,12 +317,12 @@ impl<'a> SharedParts<'a> {
         registry: &mut Registry,
     ) -> AffinityStage {
         let (routing, prefix_routing) = (&self.settings.routing, self.settings.prefix_routing);
-        let shared_prefixes = routing.shared_prefix_routing.as_ref();
         AffinityStage {
             fleet: Arc::clone(&self.fleet),
             router: Arc::clone(&self.router),
-            shared_prefixes: shared_prefixes
-                .map(|settings| Arc::new(SharedPrefixes::new(settings))),
+            shared_prefixes: routing
+                .shared_prefix_routing
+                .map(|section| Arc::new(SharedPrefixes::new(section))),
             clusters: routing
                 .semantic_clusters
                 .as_ref()
@@ -362,8 +347,11 @@ impl<'a> SharedParts<'a> {
         ];
         let results =
             OutcomeCounters::registered(registry, "warmroute_semantic_clusters", help, &all);
-        let settings = service_settings::clusters(section);
-        Arc::new(Clusters::new(settings, self.worker_client(), results))
+        Arc::new(Clusters::new(
+            section.clone(),
+            self.worker_client(),
+            results,
+        ))
     }
 
     fn delivery(

@@ -9,7 +9,7 @@ use std::{
 use http::{HeaderValue, header::CONNECTION};
 use hyper::{Request, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use net::server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody};
+use net::server::{Acceptor, ClientStream, ConnectionSlot, in_progress};
 use proxy::RequestBody;
 use tokio::{sync::watch, task::JoinSet};
 
@@ -205,7 +205,7 @@ async fn connection(
                     .headers_mut()
                     .insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok::<_, Infallible>(response.map(|body| InProgressBody::new(body, answering)))
+            Ok::<_, Infallible>(response.map(|body| in_progress(body, answering)))
         }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();

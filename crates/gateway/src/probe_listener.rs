@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use kv_blocks::Moment;
 use net::{
     Clock, ListenAddr, ListenError, Listener,
-    server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody},
+    server::{Acceptor, ClientStream, ConnectionSlot, in_progress},
 };
 use parking_lot::Mutex;
 use supervision::Task;
@@ -63,13 +63,16 @@ pub enum ProbeListenerError {
 struct RuntimeHeartbeat {
     last: Mutex<Moment>,
     clock: Clock,
+    /// Time without a beat after which the runtime counts as stalled.
+    limit: Duration,
 }
 
 impl RuntimeHeartbeat {
-    fn new(clock: Clock) -> Self {
+    fn new(clock: Clock, limit: Duration) -> Self {
         Self {
             last: Mutex::new(clock.now()),
             clock,
+            limit,
         }
     }
 
@@ -83,7 +86,7 @@ impl RuntimeHeartbeat {
 
     fn stands_still(&self) -> bool {
         let last = *self.last.lock();
-        self.clock.now().since(last) > STALLED
+        self.clock.now().since(last) > self.limit
     }
 }
 
@@ -95,22 +98,22 @@ impl ProbeListener {
         address: ListenAddr,
         phase: watch::Receiver<ListenerPhase>,
     ) -> Result<Self, ProbeListenerError> {
-        let clock = gateway.clock();
+        let heart = RuntimeHeartbeat::new(gateway.clock(), STALLED);
         let live = Arc::clone(&gateway);
         let ready = move || match gateway.failure() {
             None if *phase.borrow() != ListenerPhase::Run => health::draining(),
             _ => gateway.ready(),
         };
-        Self::answering(address, clock, move || live.live(), ready).await
+        Self::answering(address, heart, move || live.live(), ready).await
     }
 
     async fn answering(
         address: ListenAddr,
-        clock: Clock,
+        heart: RuntimeHeartbeat,
         live: impl Fn() -> ProbeReply + Send + Sync + 'static,
         ready: impl Fn() -> ProbeReply + Send + Sync + 'static,
     ) -> Result<Self, ProbeListenerError> {
-        let heart = Arc::new(RuntimeHeartbeat::new(clock));
+        let heart = Arc::new(heart);
         let (bound, listening) = oneshot::channel::<Result<ListenAddr, ProbeListenerError>>();
         let (stop, stopped) = oneshot::channel();
         let asked = Arc::new(ProbeState {
@@ -209,11 +212,8 @@ async fn connection(stream: net::Stream, slot: ConnectionSlot, asked: Arc<ProbeS
         let (asked, exchange) = (Arc::clone(&asked), exchange.clone());
         async move {
             let answering = exchange.begin().await;
-            Ok::<_, Infallible>(
-                asked
-                    .answer(&request)
-                    .map(|body| InProgressBody::new(body, answering)),
-            )
+            let reply = asked.answer(&request);
+            Ok::<_, Infallible>(reply.map(|body| in_progress(body, answering)))
         }
     });
     let served = http1::Builder::new()
@@ -289,30 +289,28 @@ mod tests {
         reply
     }
 
-    async fn answering(ready: impl Fn() -> ProbeReply + Send + Sync + 'static) -> ProbeListener {
-        ProbeListener::answering(
-            ListenAddr::tcp("127.0.0.1", 0),
-            Clock::system(),
-            health::healthy,
-            ready,
-        )
-        .await
-        .unwrap()
+    async fn answering(
+        stalled: Duration,
+        ready: impl Fn() -> ProbeReply + Send + Sync + 'static,
+    ) -> ProbeListener {
+        let heart = RuntimeHeartbeat::new(Clock::system(), stalled);
+        let address = ListenAddr::tcp("127.0.0.1", 0);
+        ProbeListener::answering(address, heart, health::healthy, ready)
+            .await
+            .unwrap()
     }
 
     #[tokio::test]
     async fn a_stalled_runtime_is_reported_from_outside_it() {
-        let probes = answering(health::healthy).await;
+        let limit = 2 * BEAT;
+        let probes = answering(limit, health::healthy).await;
         let address = probes.address.clone();
-        let asking = thread::spawn(move || {
-            assert!(ask(&address, "/livez").starts_with("HTTP/1.1 200"));
-            // Longer than the stall limit.
-            thread::sleep(STALLED + 2 * BEAT);
-            (ask(&address, "/livez"), ask(&address, "/readyz"))
-        });
+        let live = tokio::task::spawn_blocking(move || ask(&address, "/livez"));
+        assert!(live.await.unwrap().starts_with("HTTP/1.1 200"));
         // The only thread of this runtime blocks, so nothing on it runs.
-        let replies = asking.join().unwrap();
-        for reply in [replies.0, replies.1] {
+        thread::sleep(limit + BEAT / 10);
+        for path in ["/livez", "/readyz"] {
+            let reply = ask(&probes.address, path);
             assert!(
                 reply.starts_with("HTTP/1.1 503") && reply.contains("\"status\":\"stalled\""),
                 "{reply}"
@@ -323,7 +321,10 @@ mod tests {
 
     #[tokio::test]
     async fn readiness_is_the_routers_and_other_paths_are_not_found() {
-        let probes = answering(|| health::failing("unavailable", "no usable worker")).await;
+        let probes = answering(STALLED, || {
+            health::failing("unavailable", "no usable worker")
+        })
+        .await;
         let address = probes.address.clone();
         let ask = |path: &'static str| {
             let address = address.clone();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dialect::RequestView;
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::Mutex;
-use routing::{PrefixMemory, PrefixMemorySettings, SharedPrefixRouting};
+use routing::{PrefixMemory, SharedPrefixRouting};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The memory that all requests share.
@@ -22,10 +22,10 @@ pub(crate) struct SharedPrefixes {
 }
 
 impl SharedPrefixes {
-    pub(crate) fn new(settings: &SharedPrefixRouting) -> Self {
+    pub(crate) fn new(settings: SharedPrefixRouting) -> Self {
         Self {
             prefix_chars: settings.prefix_chars,
-            memory: Mutex::new(PrefixMemory::new(PrefixMemorySettings::from(settings))),
+            memory: Mutex::new(PrefixMemory::new(settings)),
             closed: AtomicBool::new(false),
         }
     }

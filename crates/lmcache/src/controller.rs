@@ -4,14 +4,15 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
+use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
 use net::{
-    Destinations,
+    Destinations, WorkerUrl,
     fetch::{self, FetchError, FetchedReply},
 };
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use resilience::Backoff;
+use routing::{LmcacheMode, LmcacheSection};
 use supervision::supervise;
 use tokio::{
     sync::Semaphore,
@@ -20,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    ControllerSettings, LookupMode, LookupResult, MatchedTokens, Occupancy,
+    LookupResult, MatchedTokens, Occupancy,
     gate::AvailabilityGate,
     reply::{self, LOOKUP_BYTES, WORKERS_BYTES},
     telemetry::LmcacheTelemetry,
@@ -54,7 +55,8 @@ pub struct Controller {
 
 #[derive(Debug)]
 struct ControllerInner {
-    settings: ControllerSettings,
+    section: LmcacheSection,
+    url: WorkerUrl,
     headers: HeaderMap,
     /// Result of the latest poll, if that was answered.
     occupancy: ArcSwapOption<Occupancy>,
@@ -75,17 +77,19 @@ enum LookupFailure {
 }
 
 impl Controller {
-    /// Starts the polling task and returns at once. Call inside a tokio runtime.
-    pub fn start(mut settings: ControllerSettings, registry: &mut Registry) -> Self {
-        settings.url = settings.url.only_at(Destinations::Engines);
-        let headers = settings
-            .authorization
-            .iter()
-            .map(|key| (AUTHORIZATION, key.clone()))
-            .collect();
+    /// Starts the polling task and returns at once. `None`: the section has no valid URL, which is
+    /// refused with the configuration. Call inside a tokio runtime.
+    pub fn start(section: &LmcacheSection, registry: &mut Registry) -> Option<Self> {
+        let url: WorkerUrl = section.controller_url.parse().ok()?;
+        let key = section.controller_api_key.as_ref();
         let inner = Arc::new(ControllerInner {
-            settings,
-            headers,
+            section: section.clone(),
+            url: url.only_at(Destinations::Engines),
+            headers: key
+                .and_then(|key| bearer(key.expose()))
+                .map(|value| (AUTHORIZATION, value))
+                .into_iter()
+                .collect(),
             occupancy: ArcSwapOption::empty(),
             gate: AvailabilityGate::default(),
             permits: Semaphore::new(ASKING),
@@ -96,10 +100,10 @@ impl Controller {
             // The latest state is in `inner`, so a restart loses nothing.
             supervise("lmcache_controller", || keep_asking(&asking)).await
         });
-        Self {
+        Some(Self {
             inner,
             task: Mutex::new(Some(task)),
-        }
+        })
     }
 
     /// Returns the occupancy of each worker, as of the latest poll; `None`: the controller did not
@@ -111,10 +115,10 @@ impl Controller {
     /// Returns how much of the prompt with these tokens each worker holds; `None`: no lookup was
     /// made, or it was not answered in time.
     ///
-    /// `tokens` is `None` where they are not known. Under [`LookupMode::Occupancy`] no lookup is
+    /// `tokens` is `None` where they are not known. Under [`LmcacheMode::Occupancy`] no lookup is
     /// ever made.
     pub async fn matched(&self, tokens: Option<&[u32]>) -> Option<MatchedTokens> {
-        if self.inner.settings.mode == LookupMode::Occupancy {
+        if self.inner.section.mode == LmcacheMode::Occupancy {
             return None;
         }
         let (result, matched) = match self.inner.matched(tokens).await {
@@ -147,7 +151,7 @@ impl Drop for Controller {
 /// Polls the occupancy of each worker, and tests whether lookups are answered while requests do not
 /// try them.
 async fn keep_asking(inner: &ControllerInner) -> Infallible {
-    let every = inner.settings.poll_interval;
+    let every = inner.section.poll_interval;
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     loop {
         if inner.look().await {
@@ -168,7 +172,7 @@ impl ControllerInner {
             Ok(occupancy) => {
                 self.telemetry.polled(Some(occupancy.workers()));
                 if self.occupancy.swap(Some(Arc::new(occupancy))).is_none() {
-                    tracing::info!(controller = %self.settings.url, "the lmcache controller answers");
+                    tracing::info!(controller = %self.url, "the lmcache controller answers");
                 }
                 true
             }
@@ -190,7 +194,7 @@ impl ControllerInner {
     }
 
     async fn lookups_are_answered(&self) -> bool {
-        if self.settings.mode == LookupMode::Occupancy || self.gate.is_open() {
+        if self.section.mode == LmcacheMode::Occupancy || self.gate.is_open() {
             return true;
         }
         match self.ask_for(PROBE).await {
@@ -207,16 +211,11 @@ impl ControllerInner {
     }
 
     async fn poll(&self) -> Result<Occupancy, LookupFailure> {
-        let ControllerSettings {
-            url,
-            timeout,
-            instances,
-            ..
-        } = &self.settings;
+        let timeout = self.section.controller_timeout;
         let fetched =
-            answered(fetch::get(url, WORKERS, &self.headers, *timeout, WORKERS_BYTES).await)?;
+            answered(fetch::get(&self.url, WORKERS, &self.headers, timeout, WORKERS_BYTES).await)?;
         let chunks = read(fetched, reply::workers).await?;
-        Ok(Occupancy::of(&chunks, instances))
+        Ok(Occupancy::of(&chunks, &self.section.worker_map))
     }
 
     async fn matched(&self, tokens: Option<&[u32]>) -> Result<MatchedTokens, LookupResult> {
@@ -251,25 +250,30 @@ impl ControllerInner {
     }
 
     async fn ask_for(&self, tokens: &[u32]) -> Result<MatchedTokens, LookupFailure> {
-        let ControllerSettings {
-            url,
-            timeout,
-            lookup_budget,
-            instances,
-            ..
-        } = &self.settings;
         let tokens = &tokens[..tokens.len().min(MOST_TOKENS)];
-        let budget = (*lookup_budget).min(*timeout);
+        let budget = self
+            .section
+            .lookup_budget
+            .min(self.section.controller_timeout);
         let body = Some(question(tokens));
-        let fetched =
-            answered(fetch::post(url, LOOKUP, &self.headers, body, budget, LOOKUP_BYTES).await)?;
+        let fetched = answered(
+            fetch::post(&self.url, LOOKUP, &self.headers, body, budget, LOOKUP_BYTES).await,
+        )?;
         let layout = read(fetched, reply::layout).await?;
         Ok(MatchedTokens::of(
             layout,
-            instances,
+            &self.section.worker_map,
             u32::try_from(tokens.len()).unwrap_or(u32::MAX),
         ))
     }
+}
+
+/// Returns a key as the `authorization` header of a query, hidden in debug output. `None`: no header
+/// can carry it.
+fn bearer(key: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {key}")).ok()?;
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// Parses a reply. A long one is parsed on a blocking thread.
@@ -318,6 +322,15 @@ mod tests {
     use contract_id::contract;
 
     use super::*;
+
+    #[test]
+    #[contract("V29")]
+    fn the_api_key_is_a_bearer_token_and_never_displayed() {
+        let value = bearer("sk-hush").expect("it can stand in a header");
+        assert_eq!(value.as_bytes(), b"Bearer sk-hush");
+        assert!(!format!("{value:?}").contains("hush"));
+        assert_eq!(bearer("two\nlines"), None);
+    }
 
     #[test]
     #[contract("V30")]

@@ -10,21 +10,17 @@
 //! events, which need no code of their own (`kv-events`).
 //!
 //! **Invariant**: nothing the controller does makes a request fail, or wait longer than
-//! [`ControllerSettings::lookup_budget`]; after a missed budget no request waits for it until it
+//! [`routing::LmcacheSection::lookup_budget`]; after a missed budget no request waits for it until it
 //! has answered in time again.
 //! **Invariant**: its answers are bounded in bytes, in entries and by the prompt of the lookup.
 
 mod controller;
 mod gate;
-mod instances;
 mod occupancy;
 mod reply;
-mod settings;
 mod telemetry;
 
 pub use controller::Controller;
-pub use instances::Instances;
 pub use occupancy::{MatchedTokens, Occupancy};
 pub use reply::MOST_INSTANCES;
-pub use settings::{ControllerSettings, LookupMode, bearer};
 pub use telemetry::LookupResult;

@@ -1,8 +1,16 @@
 //! The controller's answers by worker.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use crate::{Instances, reply::RankChunks};
+use crate::reply::RankChunks;
+
+/// Workers by the ids of LMCache instances (`lmcache_instance_id`): names, or `host:port`.
+type WorkerMap = BTreeMap<String, String>;
+
+/// Returns the worker that the instance belongs to; without a mapping, the instance's own id.
+fn worker_of<'a>(map: &'a WorkerMap, instance: &'a str) -> &'a str {
+    map.get(instance).map_or(instance, String::as_str)
+}
 
 /// Number of chunks that each worker holds, over all prompts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,7 +19,7 @@ pub struct Occupancy(HashMap<Box<str>, u64>);
 impl Occupancy {
     /// Aggregates by worker: over several instances of one worker the sum; over the ranks of one
     /// instance, which hold parts of the same chunks, the largest.
-    pub(crate) fn of(chunks: &[RankChunks], instances: &Instances) -> Self {
+    pub(crate) fn of(chunks: &[RankChunks], map: &WorkerMap) -> Self {
         let mut largest: HashMap<&str, u64> = HashMap::new();
         for RankChunks { instance, keys } in chunks {
             let known = largest.entry(instance).or_default();
@@ -20,7 +28,7 @@ impl Occupancy {
         let mut by_worker: HashMap<Box<str>, u64> = HashMap::new();
         for (instance, keys) in largest {
             let sum = by_worker
-                .entry(instances.worker_of(instance).into())
+                .entry(worker_of(map, instance).into())
                 .or_default();
             *sum = sum.saturating_add(keys);
         }
@@ -46,12 +54,12 @@ pub struct MatchedTokens(HashMap<Box<str>, u32>);
 impl MatchedTokens {
     /// Aggregates by worker: over several instances of one worker the largest, capped at the
     /// `asked` tokens.
-    pub(crate) fn of(layout: Vec<(String, u64)>, instances: &Instances, asked: u32) -> Self {
+    pub(crate) fn of(layout: Vec<(String, u64)>, map: &WorkerMap, asked: u32) -> Self {
         let mut by_worker: HashMap<Box<str>, u32> = HashMap::new();
         for (instance, tokens) in layout {
             let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(asked);
             let known = by_worker
-                .entry(instances.worker_of(&instance).into())
+                .entry(worker_of(map, &instance).into())
                 .or_default();
             *known = (*known).max(tokens);
         }
@@ -89,12 +97,9 @@ mod tests {
             .collect()
     }
 
-    fn map(pairs: &[(&str, &str)]) -> Instances {
-        Instances::new(
-            pairs
-                .iter()
-                .map(|(instance, worker)| ((*instance).to_owned(), (*worker).to_owned())),
-        )
+    fn map(pairs: &[(&str, &str)]) -> WorkerMap {
+        let owned = |(instance, worker): &(&str, &str)| ((*instance).into(), (*worker).into());
+        pairs.iter().map(owned).collect()
     }
 
     #[test]
@@ -140,7 +145,7 @@ mod tests {
         );
         assert!(!matched.is_empty());
         assert!(
-            MatchedTokens::of(vec![("i0".to_owned(), 0)], &Instances::default(), 64).is_empty()
+            MatchedTokens::of(vec![("i0".to_owned(), 0)], &WorkerMap::default(), 64).is_empty()
         );
     }
 }

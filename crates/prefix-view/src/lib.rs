@@ -67,6 +67,7 @@ mod query_cache;
 mod settings;
 mod tiers;
 
+pub use self::settings::ViewSettings;
 pub use event::{EventKind, PrefixEvent, PrefixEventError};
 pub use index::{
     BackendStats, ClearedCounts, Holder, PrefixIndex, RecordOutcome, Unavailable, ViewStats,
@@ -74,5 +75,4 @@ pub use index::{
 pub use memory::{MemoryPrefixIndex, PrefixHolders};
 pub use prefix::{PrefixHash, PrefixHashError, PrefixHashKind};
 pub use query_cache::QueryCache;
-pub use settings::ViewSettings;
 pub use tiers::{Effect, Offloading, StorageTier};

@@ -26,14 +26,16 @@ impl PrefixHash {
     }
 }
 
-/// Kind of prefix hash that an event source sends (`event_sources[].prefix_hash_kind`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum PrefixHashKind {
-    /// [`PrefixHash::Key`], 64 hex digits.
-    #[default]
-    PrefixKey,
-    /// [`PrefixHash::Sequence`], 16 hex digits.
-    SequenceHash,
+settings::words! {
+    /// Kind of prefix hash that an event source sends (`event_sources[].prefix_hash_kind`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum PrefixHashKind {
+        /// [`PrefixHash::Key`], 64 hex digits.
+        #[default]
+        PrefixKey = "prefix_key",
+        /// [`PrefixHash::Sequence`], 16 hex digits.
+        SequenceHash = "sequence_hash",
+    }
 }
 
 /// A text that is not a prefix hash of the expected kind.
@@ -50,14 +52,6 @@ pub struct PrefixHashError {
 }
 
 impl PrefixHashKind {
-    /// Returns the value in the configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::PrefixKey => "prefix_key",
-            Self::SequenceHash => "sequence_hash",
-        }
-    }
-
     /// Parses the hex digits of an event, in either case.
     ///
     /// ```

@@ -1,5 +1,7 @@
 //! The tier into which an event puts a prefix.
 
+use settings::{CheckedValue, Setting, ValueKind};
+
 use crate::EventKind;
 
 /// Tier of a prefix's KV on a backend; the better one first.
@@ -23,6 +25,32 @@ pub enum Offloading {
         /// storage, `false` for lost.
         treat_eviction_as_offload: bool,
     },
+}
+
+settings::section! {
+    /// Section `kv_cache_index.storage_offloading`.
+    #[derive(Debug)]
+    struct OffloadingSection {
+        /// Keep offloaded prefixes in the view, as a second tier.
+        enabled: bool = "false", restart;
+        /// Treat an evicted prefix as offloaded. `false`: it is removed from the view.
+        treat_eviction_as_offload: bool = "true", restart;
+    }
+}
+
+impl Setting for Offloading {
+    const KIND: ValueKind = OffloadingSection::KIND;
+
+    fn read(section: &CheckedValue) -> Option<Self> {
+        let section = OffloadingSection::read(section)?;
+        Some(if section.enabled {
+            Self::On {
+                treat_eviction_as_offload: section.treat_eviction_as_offload,
+            }
+        } else {
+            Self::Off
+        })
+    }
 }
 
 /// Effect of an event on its backend's holding.

@@ -15,7 +15,7 @@ use crate::{
     engine::{CacheEngine, CacheParts, CurrentSettings, entries},
     generation::Generations,
     hmac_envelope::HmacEnvelope,
-    similarity::{IndexedReply, SimilarityIndex, SimilaritySettings},
+    similarity::{IndexedReply, SimilarityIndex},
     store::{StoreFill, StoreStats},
     telemetry::{CacheTelemetry, NoRedis},
 };
@@ -132,8 +132,9 @@ impl ResponseCache {
     /// Returns the reply of this rest whose question is nearest to `asked`, if it is near enough,
     /// with its similarity.
     pub fn similar(&self, rest: &CacheKey, asked: &UnitVector) -> Option<(CacheEntry, f64)> {
-        let near = SimilaritySettings::of(&self.settings())?;
-        self.similar.find(rest, asked, near, self.parts.clock.now())
+        let settings = self.settings();
+        let (near, now) = (settings.similarity()?, self.parts.clock.now());
+        self.similar.find(rest, asked, near.threshold, now)
     }
 
     /// Stores a reply for questions with the same meaning. `rest`: everything that the requests
@@ -145,7 +146,8 @@ impl ResponseCache {
         entry: CacheEntry,
         begun: CacheGeneration,
     ) {
-        let Some(near) = SimilaritySettings::of(&self.settings()) else {
+        let settings = self.settings();
+        let Some(near) = settings.similarity() else {
             return;
         };
         if begun == self.generation() && *self.relief.lock() != Relief::StopWrites {
@@ -156,7 +158,7 @@ impl ResponseCache {
                 entry,
                 until: now + near.ttl,
             };
-            self.similar.put(reply, near.max_entries, now);
+            self.similar.put(reply, near.max_entries.get(), now);
             // A clear in between has already emptied the index.
             if begun != self.generation() {
                 self.similar.clear();

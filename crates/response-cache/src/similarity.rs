@@ -7,9 +7,8 @@
 //! **Invariant**: bounded in number and bytes; an entry answers only within its TTL, and only for
 //! its own rest.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
-use config::ResponseCacheSection;
 use kv_blocks::Moment;
 use parking_lot::Mutex;
 
@@ -17,31 +16,6 @@ use crate::{CacheEntry, CacheKey, UnitVector};
 
 /// Maximum bytes of all replies and vectors.
 const MOST_BYTES: usize = 64 << 20;
-
-/// Settings of similarity lookups.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SimilaritySettings {
-    /// Minimum cosine, 0 to 1.
-    pub(crate) threshold: f64,
-    /// Maximum number of entries.
-    pub(crate) max_entries: usize,
-    /// Lifetime of an entry.
-    pub(crate) ttl: Duration,
-}
-
-impl SimilaritySettings {
-    /// `None` if similarity lookups are off.
-    pub(crate) fn of(settings: &ResponseCacheSection) -> Option<Self> {
-        let semantic = &settings.semantic;
-        let (threshold, max_entries, ttl) =
-            (semantic.threshold, semantic.max_entries.get(), semantic.ttl);
-        (settings.enabled && semantic.enabled).then_some(Self {
-            threshold,
-            max_entries,
-            ttl,
-        })
-    }
-}
 
 /// The replies in order of use; the most recently used or stored one is last.
 #[derive(Debug, Default)]
@@ -71,12 +45,13 @@ impl IndexedReply {
 }
 
 impl SimilarityIndex {
-    /// Returns the reply to the nearest question of this rest, with its similarity.
+    /// Returns the reply to the nearest question of this rest, with its similarity: a cosine of
+    /// `threshold` or more.
     pub(crate) fn find(
         &self,
         rest: &CacheKey,
         asked: &UnitVector,
-        near: SimilaritySettings,
+        threshold: f64,
         now: Moment,
     ) -> Option<(CacheEntry, f64)> {
         let mut held = self.0.lock();
@@ -89,7 +64,7 @@ impl SimilarityIndex {
         let with_nearness = candidates.map(|(at, known)| (at, known.direction.similarity(asked)));
         let (at, similarity) =
             with_nearness.reduce(|best, next| if next.1 > best.1 { next } else { best })?;
-        if similarity < near.threshold {
+        if similarity < threshold {
             return None;
         }
         let known = held.entries.remove(at)?;
@@ -153,15 +128,11 @@ impl IndexedReplies {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use contract_id::contract;
 
     use super::*;
-
-    const NEAR: SimilaritySettings = SimilaritySettings {
-        threshold: 0.95,
-        max_entries: 2,
-        ttl: Duration::from_secs(300),
-    };
 
     fn at(seconds: u64) -> Moment {
         Moment::at(Duration::from_secs(seconds))
@@ -193,13 +164,13 @@ mod tests {
             rest: rest(of),
             direction,
             entry: entry(text),
-            until: at(now) + NEAR.ttl,
+            until: at(now + 300),
         };
-        similar.put(reply, NEAR.max_entries, at(now));
+        similar.put(reply, 2, at(now));
     }
 
     fn found(similar: &SimilarityIndex, of: u8, asked: UnitVector, now: u64) -> Option<String> {
-        let (entry, _) = similar.find(&rest(of), &asked, NEAR, at(now))?;
+        let (entry, _) = similar.find(&rest(of), &asked, 0.95, at(now))?;
         Some(String::from_utf8_lossy(&entry.body).into_owned())
     }
 

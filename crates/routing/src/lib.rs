@@ -77,7 +77,7 @@ pub use policy::{
 };
 pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
 pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters};
-pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};
+pub use prefix_memory::PrefixMemory;
 pub use queue::{QueueSettings, WaitBudget, WaitReason};
 pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
@@ -85,9 +85,9 @@ pub use router_settings::{CacheAwareSettings, RingSettings, RoutingSettings};
 pub use scoring::{OverlapMeasure, PrefixHolder, Scores, ScoringInput, ScoringSettings};
 pub use sections::{
     DecisionLogSection, DecisionsSection, DynamoSettings, FALLBACKS, LmcacheMode, LmcacheSection,
-    MediumWeightOverrides, MediumWeights, ModelRoutingEntry, PrefixRoutingSection,
-    PromptCacheBackend, PromptCacheSection, RoutingSection, SemanticCluster, SemanticClusters,
-    SessionMode, SessionSection, SharedPrefixRouting, WarmSection,
+    MediumWeightOverrides, MediumWeights, ModelRoutingEntry, PredictionSection,
+    PrefixRoutingSection, PromptCacheBackend, PromptCacheSection, RoutingSection, SemanticCluster,
+    SemanticClusters, SessionMode, SessionSection, SharedPrefixRouting, WarmSection,
 };
 pub use session::{PromptGrowth, SessionKeys, SessionNote, SessionState};
 #[cfg(feature = "lock-observer")]

@@ -6,55 +6,25 @@
 //!
 //! **Invariant**: at most the allowed number of entries; the least recently used is dropped first.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
 
 use kv_blocks::{Moment, WorkerId};
 
 use crate::{SharedPrefixRouting, choose::unit};
 
-/// Settings of the prefix memory.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PrefixMemorySettings {
-    /// How long an entry counts after it was written.
-    pub ttl: Duration,
-    /// Probability that an existing entry is rewritten, 0 to 1.
-    pub write_probability: f64,
-    /// Most entries.
-    pub max_entries: usize,
-}
-
-impl Default for PrefixMemorySettings {
-    fn default() -> Self {
-        Self::from(&SharedPrefixRouting::default())
-    }
-}
-
-impl From<&SharedPrefixRouting> for PrefixMemorySettings {
-    fn from(section: &SharedPrefixRouting) -> Self {
-        Self {
-            ttl: section.ttl,
-            write_probability: section.write_probability,
-            max_entries: section.max_entries,
-        }
-    }
-}
-
 /// The prefix memory. Keys are hashes over the model and a prompt's beginning.
 ///
 /// ```
 /// use kv_blocks::{Moment, WorkerId};
-/// use routing::{PrefixMemory, PrefixMemorySettings};
+/// use routing::{PrefixMemory, SharedPrefixRouting};
 ///
-/// let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
+/// let mut memory = PrefixMemory::new(SharedPrefixRouting::default());
 /// memory.record_served(Moment::START, 7, WorkerId(1), 0);
 /// assert_eq!(memory.find(Moment::START, 7), Some(WorkerId(1)));
 /// ```
 #[derive(Debug)]
 pub struct PrefixMemory {
-    settings: PrefixMemorySettings,
+    settings: SharedPrefixRouting,
     entries: HashMap<u64, MemoryEntry>,
     /// Keys by their last use: a lookup or a write.
     by_use: BTreeMap<u64, u64>,
@@ -70,7 +40,7 @@ struct MemoryEntry {
 
 impl PrefixMemory {
     /// Creates an empty memory.
-    pub fn new(settings: PrefixMemorySettings) -> Self {
+    pub fn new(settings: SharedPrefixRouting) -> Self {
         Self {
             settings,
             entries: HashMap::new(),
@@ -162,6 +132,8 @@ impl PrefixMemory {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use contract_id::contract;
 
     use super::*;
@@ -176,7 +148,7 @@ mod tests {
     #[test]
     #[contract("V44")]
     fn an_entry_expires_300_seconds_after_its_write() {
-        let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
+        let mut memory = PrefixMemory::new(SharedPrefixRouting::default());
         memory.record_served(at(0), 1, WorkerId(1), NEVER);
         assert_eq!(memory.find(at(299), 1), Some(WorkerId(1)));
         assert_eq!(memory.find(at(300), 1), None);
@@ -192,7 +164,7 @@ mod tests {
     #[test]
     #[contract("V44")]
     fn a_known_prefix_is_rewritten_one_time_in_ten() {
-        let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
+        let mut memory = PrefixMemory::new(SharedPrefixRouting::default());
         memory.record_served(at(0), 1, WorkerId(1), NEVER);
         memory.record_served(at(10), 1, WorkerId(2), NEVER);
         assert_eq!(memory.find(at(10), 1), Some(WorkerId(1)));
@@ -221,7 +193,7 @@ mod tests {
     #[test]
     #[contract("V44")]
     fn the_least_recently_requested_prefix_is_evicted() {
-        let mut memory = PrefixMemory::new(PrefixMemorySettings {
+        let mut memory = PrefixMemory::new(SharedPrefixRouting {
             max_entries: 3,
             ..Default::default()
         });

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::{
-    DecisionsSection, Job, LmcacheSettings, Policy, PrefixRoutingSection, QueueSettings,
-    RoutingSection, ScoringSettings,
+    DecisionsSection, Job, LmcacheSettings, Policy, PredictionSection, PrefixRoutingSection,
+    QueueSettings, RoutingSection, ScoringSettings,
 };
 
 /// Settings of the decision: sections of the configuration as they are, and values that follow from
@@ -49,7 +49,7 @@ impl RoutingSettings {
             scoring: ScoringSettings::default(),
             fallback: Policy::LeastLoaded,
             cache_aware: CacheAwareSettings::default(),
-            prediction_ttl: Duration::from_secs(120),
+            prediction_ttl: PredictionSection::default().ttl,
             kept_candidates: DecisionsSection::default().candidates,
         }
     }

@@ -19,6 +19,7 @@ use fleet::WorkerView;
 use parking_lot::Mutex;
 use proxy::QueryError;
 use resilience::Singleflight;
+use routing::RoutingSection;
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
@@ -28,7 +29,7 @@ use crate::{
     local,
     shared::{RedisTokenStore, TokenScope},
     stage::TokenizationInput,
-    token_cache::{self, QueryDigest, TokenCache, TokenCacheSettings, TokenSource},
+    token_cache::{self, QueryDigest, TokenCache, TokenSource, UNCONFIGURED_TTL},
     tokenize_query::TokenizeQuery,
     worker_client::WorkerClient,
 };
@@ -43,15 +44,6 @@ const ANSWER_FACTOR: usize = 8;
 const ANSWER_SLACK: usize = 4 << 10;
 /// Cost to parse an answer, per byte.
 const COST_PER_BYTE: Duration = Duration::from_nanos(6);
-
-/// Settings for token ids from engines.
-#[derive(Debug)]
-pub struct EngineTokenSettings {
-    /// The local cache.
-    pub here: TokenCacheSettings,
-    /// The store that routers share.
-    pub shared: Option<RedisTokenStore>,
-}
 
 /// Token ids, and whether they come from a cache.
 #[derive(Clone, Debug)]
@@ -82,17 +74,23 @@ struct EngineTokenState {
 }
 
 impl EngineTokenizer {
-    /// Returns a tokenizer with an empty cache. `budget`: the time limit of a local computation.
-    pub fn new(workers: WorkerClient, budget: Duration, settings: EngineTokenSettings) -> Self {
-        let EngineTokenSettings { here, shared } = settings;
+    /// Returns a tokenizer with an empty cache. `shared`: the store that routers share.
+    pub fn new(
+        workers: WorkerClient,
+        section: &RoutingSection,
+        shared: Option<RedisTokenStore>,
+    ) -> Self {
+        let cache = (section.lmcache.as_ref()).map(|lmcache| &lmcache.prompt_cache);
+        let ttl = cache.map_or(UNCONFIGURED_TTL, |cache| cache.ttl);
+        let capacity = cache.map_or(usize::MAX, |cache| cache.capacity.get());
         Self {
             workers,
-            longest: budget.saturating_mul(BUDGETS),
-            ttl: here.ttl,
+            longest: section.tokenize_budget.saturating_mul(BUDGETS),
+            ttl,
             shared,
             next_worker: AtomicUsize::new(0),
             state: Mutex::new(EngineTokenState {
-                cache: TokenCache::new(here),
+                cache: TokenCache::new(ttl, capacity),
                 standings: TokenizerBreakers::default(),
             }),
             queries: Singleflight::default(),
@@ -297,47 +295,18 @@ struct EngineTokenizeReply {
 
 #[cfg(test)]
 mod tests {
-    use fleet::{
-        EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, MessagesMode, ServedModels,
-        WorkerConnection, WorkerState,
-    };
-    use kv_blocks::{BlockSize, Role, WorkerId};
+    use fleet::WorkerState;
+    use kv_blocks::WorkerId;
     use net::Clock;
     use proxy::{FakeReply, FakeUpstream, NotSent, SendFailure};
 
     use super::*;
 
     fn worker() -> WorkerView {
-        WorkerView {
-            id: WorkerId(1),
-            name: "w1".into(),
-            connection: WorkerConnection {
-                url: "http://127.0.0.1:1".parse().expect("a URL"),
-                verified: true,
-                api_key: None,
-            },
-            engine: EngineView {
-                kind: EngineKind::Vllm,
-                version: None,
-                messages: MessagesMode::Translate,
-            },
-            health: HealthView {
-                state: WorkerState::Ready,
-                ..HealthView::unknown(Clock::system().wall())
-            },
-            served: ServedModels::default(),
-            role: Role::Unified,
-            bootstrap_port: None,
-            weight: 1.0,
-            cache: KvCacheView {
-                block_size: BlockSize::new(16).expect("a size"),
-                block_size_known: true,
-                num_blocks: None,
-                allow_tiers: Vec::new(),
-            },
-            ranks: Vec::new(),
-            load: EngineLoad::default(),
-        }
+        let url = "http://127.0.0.1:1".parse().expect("a URL");
+        let mut worker = WorkerView::unknown(WorkerId(1), "w1".into(), url, Clock::system().wall());
+        worker.health.state = WorkerState::Ready;
+        worker
     }
 
     #[tokio::test]
@@ -369,12 +338,7 @@ mod tests {
             let what = format!("{reply:.200?}");
             let upstream = Arc::<FakeUpstream>::default();
             upstream.script(WorkerId(1), reply);
-            let settings = EngineTokenSettings {
-                here: TokenCacheSettings::default(),
-                shared: None,
-            };
-            let workers = crate::stage::tests::workers(&upstream);
-            let engine = EngineTokenizer::new(workers, Duration::from_millis(2), settings);
+            let engine = crate::stage::tests::engine(&upstream);
             let (pool, question) = (ComputePool::new(1), Bytes::from_static(b"{}"));
             let answer = engine.ask_worker(&worker(), question, &pool).await;
             assert_eq!(format!("{answer:?}"), format!("{expected:?}"), "{what}");

@@ -18,12 +18,11 @@ mod worker_client;
 
 pub use self::{
     compute_pool::ComputePool,
-    engine::{EngineTokenSettings, EngineTokenizer},
+    engine::EngineTokenizer,
     local::{cost_of, text_of},
     redis_pool::RedisPool,
     shared::{RedisTokenStore, SharedTokensError},
     stage::{PromptInput, TokenizationStage},
-    token_cache::TokenCacheSettings,
     tokenized_prompt::TokenizedPrompt,
     worker_client::WorkerClient,
 };

@@ -3,8 +3,7 @@
 //! An answer is valid as long as the same process runs: another one may have another tokenizer
 //! under the same name. It also expires, since not every change of an engine is visible.
 //!
-//! **Invariant**: the cache holds at most [`BUDGET_BYTES`] and [`TokenCacheSettings::capacity`]
-//! answers.
+//! **Invariant**: the cache holds at most [`BUDGET_BYTES`] and `capacity` answers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,24 +18,8 @@ pub(crate) type QueryDigest = [u8; 32];
 const BUDGET_BYTES: usize = 16 << 20;
 /// Bytes of an answer beside its ids, about.
 const ANSWER_BYTES: usize = 160;
-/// Most cached answers, and their lifetime. Bytes bound them too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TokenCacheSettings {
-    /// Lifetime of an answer, in every store; use does not extend it.
-    pub ttl: Duration,
-    /// Most answers, at least 2.
-    pub capacity: usize,
-}
-
-impl Default for TokenCacheSettings {
-    /// Ten minutes, and as many answers as fit the bytes.
-    fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(600),
-            capacity: usize::MAX,
-        }
-    }
-}
+/// Lifetime of answers without `routing.lmcache`; only the bytes limit their number then.
+pub(crate) const UNCONFIGURED_TTL: Duration = Duration::from_secs(600);
 
 /// The worker that answered, identified by its state and its process, as far as the router can see
 /// that.
@@ -83,7 +66,10 @@ impl CachedTokens {
 /// Answers by digest; the least recently used ones make room for others.
 #[derive(Debug)]
 pub(crate) struct TokenCache {
-    bounds: TokenCacheSettings,
+    /// Lifetime of an answer, in every store; use does not extend it.
+    ttl: Duration,
+    /// Most answers, at least 2.
+    capacity: usize,
     answers: LruCache<QueryDigest, CachedTokens>,
     bytes: usize,
     /// Whether entries stay but no new ones are added.
@@ -91,9 +77,10 @@ pub(crate) struct TokenCache {
 }
 
 impl TokenCache {
-    pub(crate) fn new(bounds: TokenCacheSettings) -> Self {
+    pub(crate) fn new(ttl: Duration, capacity: usize) -> Self {
         Self {
-            bounds,
+            ttl,
+            capacity,
             // Bounded by `fit` after every change.
             answers: LruCache::unbounded(),
             bytes: 0,
@@ -109,7 +96,7 @@ impl TokenCache {
         still: impl FnOnce(&TokenSource) -> bool,
     ) -> Option<Arc<[u32]>> {
         let answer = self.answers.get(question)?;
-        let lifetime = self.bounds.ttl.min(answer.left);
+        let lifetime = self.ttl.min(answer.left);
         if now.since(answer.told_at) < lifetime && still(&answer.teller) {
             return Some(Arc::clone(&answer.ids));
         }
@@ -127,7 +114,7 @@ impl TokenCache {
         if let Some(before) = self.answers.put(question, answer) {
             self.bytes -= before.bytes();
         }
-        self.fit(self.bounds.capacity, BUDGET_BYTES);
+        self.fit(self.capacity, BUDGET_BYTES);
     }
 
     /// Sets whether new answers are added.
@@ -137,7 +124,7 @@ impl TokenCache {
 
     /// Drops the least recently used answers until at most half of the bounds is used.
     pub(crate) fn shrink(&mut self) {
-        self.fit(self.bounds.capacity / 2, BUDGET_BYTES / 2);
+        self.fit(self.capacity / 2, BUDGET_BYTES / 2);
     }
 
     fn fit(&mut self, answers: usize, bytes: usize) {
@@ -164,7 +151,7 @@ mod tests {
     };
 
     fn cache() -> TokenCache {
-        TokenCache::new(TokenCacheSettings::default())
+        TokenCache::new(UNCONFIGURED_TTL, usize::MAX)
     }
 
     /// Returns the bytes of all answers.
@@ -213,10 +200,7 @@ mod tests {
     #[test]
     #[contract("V30")]
     fn the_cache_is_bounded_in_entries_and_age() {
-        let mut known = TokenCache::new(TokenCacheSettings {
-            ttl: Duration::from_secs(3600),
-            capacity: 10,
-        });
+        let mut known = TokenCache::new(Duration::from_secs(3600), 10);
         known.insert(digest(u32::MAX), engine_answer(vec![7]));
         for number in 0..100 {
             known.insert(digest(number), engine_answer(vec![number]));
@@ -239,10 +223,7 @@ mod tests {
     #[test]
     #[contract("V30")]
     fn an_answer_from_another_router_keeps_its_remaining_lifetime() {
-        let mut known = TokenCache::new(TokenCacheSettings {
-            ttl: Duration::from_secs(3600),
-            capacity: 10,
-        });
+        let mut known = TokenCache::new(Duration::from_secs(3600), 10);
         known.insert(
             digest(1),
             CachedTokens {

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use config::ServerSection;
 use gateway::{DrainResult, ListenerPhase};
 use net::Clock;
 use time::OffsetDateTime;
@@ -13,18 +14,8 @@ pub(crate) struct DrainProgress {
     phase: watch::Sender<ListenerPhase>,
     begun: watch::Sender<Option<DrainStart>>,
     ended: watch::Sender<Option<DrainResult>>,
-    usual: DrainDefaults,
+    server: ServerSection,
     clock: Clock,
-}
-
-/// Defaults for a drain that is begun without times of its own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DrainDefaults {
-    /// Time during which new connections are still served, for clients that do not know of the
-    /// drain yet.
-    pub(crate) grace: Duration,
-    /// Time limit for running requests.
-    pub(crate) timeout: Duration,
 }
 
 /// Treatment of new connections during a drain.
@@ -47,13 +38,13 @@ struct DrainStart {
 
 impl DrainProgress {
     /// Returns the state of a listener that runs.
-    pub(crate) fn new(usual: DrainDefaults, clock: Clock) -> Arc<Self> {
+    pub(crate) fn new(server: ServerSection, clock: Clock) -> Arc<Self> {
         let (phase, begun) = (watch::Sender::default(), watch::Sender::default());
         Arc::new(Self {
             phase,
             begun,
             ended: watch::Sender::default(),
-            usual,
+            server,
             clock,
         })
     }
@@ -89,12 +80,12 @@ impl DrainProgress {
         let grace = if new_connections == NewConnections::Refused {
             Duration::ZERO
         } else {
-            self.usual.grace
+            self.server.drain_grace
         };
         let begun = DrainStart {
             since: self.clock.wall(),
             grace,
-            timeout: timeout.unwrap_or(self.usual.timeout),
+            timeout: timeout.unwrap_or(self.server.drain_timeout),
         };
         let first = self
             .begun

@@ -3,17 +3,15 @@
 mod error;
 mod features;
 mod listeners;
-mod lmcache;
 mod redis;
 
 use std::{sync::Arc, time::Duration};
 
-use ::lmcache::Controller;
 use admin::{
     Access, AdminParts, Control, DecisionParts, Doctor, Drain, DryRun, KvIndexParts, MetricsPage,
     ShutdownParts, Takeover, Token,
 };
-use config::{ServerSection, Settings};
+use config::Settings;
 use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, OnVerdict};
 use gateway::{
@@ -22,21 +20,19 @@ use gateway::{
 use indexer::{Indexer, IndexerParts};
 use kv_blocks::HashScheme;
 use kv_index::KvIndex;
+use lmcache::Controller;
 use net::{Clock, Destinations, ListenAddr};
 use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use response_cache::ResponseCache;
-use routing::{
-    KvDecisionCounters, PrefixDecisionCounters, Router,
-    receipt::{ReceiptRing, ReceiptRingLimits},
-};
+use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::ReceiptRing};
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::error::StartError;
 use self::listeners::BoundListeners;
 use crate::{
-    drain::{DrainDefaults, DrainProgress, NewConnections},
+    drain::{DrainProgress, NewConnections},
     from_settings::{self, routing},
     live::{self, LiveConfig, SourceTexts},
     log_queue, stall_watch,
@@ -144,12 +140,11 @@ struct DecisionCore {
 impl DecisionCore {
     fn new(settings: &Settings) -> Self {
         let index = Arc::new(KvIndex::new(from_settings::index(settings)));
-        let limits = ReceiptRingLimits::from(&settings.decisions);
         Self {
             scheme: settings.kv_events.hash_scheme(),
             router: Arc::new(Router::new(routing(settings), Arc::clone(&index))),
             index,
-            ring: Arc::new(ReceiptRing::new(limits)),
+            ring: Arc::new(ReceiptRing::new(settings.decisions.clone())),
             parity: Arc::new(Mutex::new(ParityTracker::new(settings.parity))),
             prefix_tally: Arc::default(),
             kv_tally: Arc::default(),
@@ -183,7 +178,7 @@ async fn start_on(
         loopback: settings.admin.listen.is_local(),
     };
     let (serve_metrics, asks_key) = (settings.metrics.enabled, extras.keys.required());
-    let draining = DrainProgress::new(usual(&settings.server), clock);
+    let draining = DrainProgress::new(settings.server.clone(), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let fleet = Arc::new(Fleet::start(
         FleetParts {
@@ -202,7 +197,9 @@ async fn start_on(
     )?);
     let tokens = redis::tokens(&in_force, redis.as_ref(), clock)?;
     let cache = ResponseCache::start(&settings.response_cache, redis, clock, &mut registry)?;
-    let lmcache = lmcache::controller(&settings.routing, &mut registry);
+    let lmcache = (settings.routing.lmcache.as_ref())
+        .and_then(|section| Controller::start(section, &mut registry))
+        .map(Arc::new);
     let log = settings
         .decisions
         .log
@@ -322,14 +319,6 @@ fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
 fn takeover(handing: &Arc<SocketHandover>) -> Takeover {
     let handing = Arc::clone(handing);
     Takeover::new(move |socket| handing.to(socket))
-}
-
-/// Returns the times of a drain that was begun without times of its own.
-fn usual(server: &ServerSection) -> DrainDefaults {
-    DrainDefaults {
-        grace: server.drain_grace,
-        timeout: server.drain_timeout,
-    }
 }
 
 /// Waits until workers are probed, so that the first accepted requests find known workers: the

@@ -6,7 +6,7 @@ use settings::{ValueKind, kinds::PAUSE};
 
 settings::section! {
     /// Section `health_checks`.
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Debug, PartialEq)]
     pub struct HealthChecksSection {
         /// Check workers periodically.
         enabled: bool = "true", live;
@@ -33,7 +33,7 @@ settings::section! {
 
 settings::section! {
     /// Section `circuit_breaker`.
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Debug, PartialEq)]
     pub struct CircuitBreakerSection {
         /// Eject workers whose requests fail.
         enabled: bool = "true", live;

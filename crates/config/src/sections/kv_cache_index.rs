@@ -3,8 +3,9 @@
 use std::{num::NonZeroUsize, time::Duration};
 
 use ::routing::ScoringSettings;
+use prefix_view::{Offloading, PrefixHashKind};
 use settings::{
-    CheckedValue, Setting, ValueKind,
+    ValueKind,
     kinds::{int, milliseconds, seconds},
 };
 
@@ -39,17 +40,6 @@ settings::section! {
 }
 
 settings::section! {
-    /// Section `kv_cache_index.storage_offloading`.
-    #[derive(Debug)]
-    struct OffloadingSection {
-        /// Keep offloaded prefixes in the view, as a second tier.
-        enabled: bool = "false", restart;
-        /// Treat an evicted prefix as offloaded. `false`: it is removed from the view.
-        treat_eviction_as_offload: bool = "true", restart;
-    }
-}
-
-settings::section! {
     /// One entry of `kv_cache_index.event_sources`.
     #[derive(Clone, Debug, PartialEq)]
     pub optional struct PrefixEventSource {
@@ -75,43 +65,5 @@ settings::words! {
         Memory = "memory",
         /// A Redis server, where routers share it.
         Redis = "redis",
-    }
-}
-
-settings::words! {
-    /// `kv_cache_index.event_sources[].prefix_hash_kind`.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum PrefixHashKind {
-        /// Hash of the text of a prefix.
-        PrefixKey = "prefix_key",
-        /// Hash of a prefix's blocks.
-        SequenceHash = "sequence_hash",
-    }
-}
-
-/// `kv_cache_index.storage_offloading`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offloading {
-    /// Only GPU memory counts.
-    Off,
-    /// Offloaded prefixes are in the second tier.
-    On {
-        /// Whether evicted prefixes are in the second tier too.
-        evicted_too: bool,
-    },
-}
-
-impl Setting for Offloading {
-    const KIND: ValueKind = OffloadingSection::KIND;
-
-    fn read(section: &CheckedValue) -> Option<Self> {
-        let section = OffloadingSection::read(section)?;
-        Some(if section.enabled {
-            Self::On {
-                evicted_too: section.treat_eviction_as_offload,
-            }
-        } else {
-            Self::Off
-        })
     }
 }

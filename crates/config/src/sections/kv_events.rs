@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use kv_blocks::HashScheme;
+use routing::PredictionSection;
 use settings::kinds::{int, size};
 
 settings::section! {
@@ -47,19 +48,6 @@ impl KvEventsSection {
             },
             BlockHashKind::Fnv1a => HashScheme::Fnv1a,
         }
-    }
-}
-
-settings::section! {
-    /// Section `kv_events.prediction`.
-    #[derive(Clone, Debug, PartialEq)]
-    pub struct PredictionSection {
-        /// Lifetime of a predicted block.
-        ttl: Duration = "120s", restart, simulated;
-        /// Maximum number of predicted blocks.
-        max_blocks: u64 = "1048576" in int(1, 1 << 40), restart;
-        /// Share of `max_blocks` that remains when the oldest predicted blocks are removed.
-        prune_target_ratio: f64 = "0.8", restart;
     }
 }
 

@@ -81,6 +81,11 @@ settings::section! {
 }
 
 impl ResponseCacheSection {
+    /// Returns the settings of similarity lookups; `None`: they are off.
+    pub fn similarity(&self) -> Option<&SemanticCache> {
+        (self.enabled && self.semantic.enabled).then_some(&self.semantic)
+    }
+
     /// Returns whether the backend is in Redis, at least in part.
     pub fn is_in_redis(&self) -> bool {
         match self.backend {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use config::{EventSource, Offloading, PrefixHashKind};
+use config::EventSource;
 use contract_id::contract;
+use prefix_view::{Offloading, PrefixHashKind};
 use routing::OverlapMeasure;
 
 use crate::sources::{lines, load_all, problem, settings};
@@ -28,13 +29,13 @@ fn the_prefix_view_is_off_and_in_memory_by_default() {
         .kv_cache_index
         .offloading
     };
-    assert_eq!(
-        offloading("enabled: true"),
-        Offloading::On { evicted_too: true }
-    );
+    let on = |treat_eviction_as_offload| Offloading::On {
+        treat_eviction_as_offload,
+    };
+    assert_eq!(offloading("enabled: true"), on(true));
     assert_eq!(
         offloading("enabled: true, treat_eviction_as_offload: false"),
-        Offloading::On { evicted_too: false }
+        on(false)
     );
     assert_eq!(
         offloading("enabled: false, treat_eviction_as_offload: true"),

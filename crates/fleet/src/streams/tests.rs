@@ -14,7 +14,6 @@ use super::{find::next_port_if_replay, followed::RankSelection, *};
 use crate::{
     probe::event_endpoints::{self, EventEndpoint},
     worker_record::WorkerRecord,
-    worker_table::EjectionRule,
 };
 
 /// A time that nothing here takes.
@@ -23,37 +22,13 @@ const LONG: Duration = Duration::from_secs(2);
 const ID: WorkerId = WorkerId(0);
 
 fn settings() -> StreamSettings {
-    let own = config::WorkerKvEvents {
-        source: EventSource::Auto,
-        endpoint: None,
-        replay_endpoint: ReplayEndpoint::Auto,
-        topic: String::new(),
-        bind: false,
-        token_file: None,
-    };
-    let all = config::KvEventsSection {
-        enabled: true,
-        memory_budget: 1 << 20,
-        snapshot: None,
-        block_hash: config::BlockHashKind::Xxh3,
-        block_hash_seed: 1337,
-        default_port: 1,
-        topic_filter: String::new(),
-        replay: true,
-        max_message: 1 << 20,
-        queue_batches: 16,
-        max_events_per_second: 1,
-        stale_after: Duration::from_secs(60),
-        prediction: config::PredictionSection {
-            ttl: LONG,
-            max_blocks: 16,
-            prune_target_ratio: 0.8,
-        },
-    };
     let url = "http://127.0.0.1:1".parse().expect("a url");
     StreamSettings {
-        own,
-        all,
+        own: config::WorkerKvEvents::default(),
+        all: config::KvEventsSection {
+            default_port: 1,
+            ..config::KvEventsSection::default()
+        },
         host_is_its_own: true,
         bound_alone: true,
         url,
@@ -77,11 +52,7 @@ impl StreamFixture {
             Clock::system(),
             Arc::new(KvIndex::new(IndexSettings::default())),
         );
-        let ejection = EjectionRule {
-            enabled: false,
-            max_ratio: 0.0,
-        };
-        let table = Arc::new(WorkerTable::new(ejection, Arc::clone(&index), clock));
+        let table = Arc::new(WorkerTable::new(Arc::clone(&index), clock));
         table.add(WorkerRecord::for_tests(ID, &clock));
         let block_size = BlockSize::new(16).expect("a block size");
         let namespace = Namespace {

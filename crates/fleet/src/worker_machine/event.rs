@@ -4,14 +4,11 @@ use std::sync::Arc;
 
 use kv_blocks::Moment;
 
-use super::{
-    HealthSettings,
-    health::{CheckOutcome, EjectionPermit},
-};
+use super::health::{CheckOutcome, EjectionPermit, HealthSettings};
 use crate::FailureKind;
 
 /// Something that happened to a worker, or that is wanted of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WorkerEvent {
     /// Time has passed. The only event that begins checks, requests, streams and verdicts.
     Tick,
@@ -41,7 +38,7 @@ pub(crate) enum WorkerEvent {
     /// The worker's own configuration changed: it is identified anew, and used meanwhile as before.
     Configured(PeriodicChecks),
     /// Intervals and thresholds changed.
-    HealthRules(HealthSettings),
+    HealthRules(Arc<HealthSettings>),
     /// An operator takes the worker out.
     Drain,
     /// An operator takes the worker in again.

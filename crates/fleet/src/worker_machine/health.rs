@@ -7,12 +7,19 @@
 //! **Invariant**: `ready` is entered only by a successful check, and left at once after a refused
 //! connection or when the worker reports that it is loading.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use config::{CircuitBreakerSection, HealthChecksSection};
 use kv_blocks::Moment;
 
-use super::HealthSettings;
 use crate::{FailureKind, WorkerState};
+
+/// Intervals and thresholds. Source: contract CH1, CH2, B4.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct HealthSettings {
+    pub(crate) checks: HealthChecksSection,
+    pub(crate) breaker: CircuitBreakerSection,
+}
 
 /// Result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +56,7 @@ pub(crate) enum EjectionPermit {
 /// The health of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerHealth {
-    settings: HealthSettings,
+    settings: Arc<HealthSettings>,
     state: WorkerState,
     failed_checks: u32,
     passed_checks: u32,
@@ -62,8 +69,9 @@ pub(crate) struct WorkerHealth {
 }
 
 impl WorkerHealth {
-    pub(crate) fn new(settings: HealthSettings) -> Self {
+    pub(crate) fn new(settings: Arc<HealthSettings>) -> Self {
         Self {
+            connect_probe_pause: settings.checks.recovery_interval,
             settings,
             state: WorkerState::Unknown,
             failed_checks: 0,
@@ -71,7 +79,6 @@ impl WorkerHealth {
             failed_requests: 0,
             warming_since: None,
             ejected_until: None,
-            connect_probe_pause: settings.first_connect_pause,
             connect_now: false,
         }
     }
@@ -81,12 +88,12 @@ impl WorkerHealth {
     }
 
     /// Replaces intervals and thresholds; counters stay.
-    pub(crate) fn reconfigure(&mut self, settings: HealthSettings) {
-        self.settings = settings;
+    pub(crate) fn reconfigure(&mut self, settings: Arc<HealthSettings>) {
         self.connect_probe_pause = self
             .connect_probe_pause
-            .min(settings.longest_connect_pause)
-            .max(settings.first_connect_pause);
+            .min(settings.checks.recovery_max_interval)
+            .max(settings.checks.recovery_interval);
+        self.settings = settings;
     }
 
     /// Records the result of a check. The first one decides alone (contract CH3).
@@ -102,10 +109,8 @@ impl WorkerHealth {
                 self.passed_checks = 0;
                 self.failed_checks = self.failed_checks.saturating_add(1);
                 match self.state {
-                    WorkerState::Ready | WorkerState::Ejected
-                        if self.failed_checks < self.settings.unhealthy_threshold => {}
-                    WorkerState::WarmingUp
-                        if self.failed_checks < self.settings.unhealthy_threshold => {}
+                    WorkerState::Ready | WorkerState::Ejected | WorkerState::WarmingUp
+                        if self.failed_checks < self.settings.checks.unhealthy_threshold.get() => {}
                     _ => self.down(),
                 }
             }
@@ -119,7 +124,9 @@ impl WorkerHealth {
         self.passed_checks = self.passed_checks.saturating_add(1);
         match self.state {
             WorkerState::Unknown | WorkerState::WarmingUp => self.become_ready(),
-            WorkerState::Down if self.passed_checks >= self.settings.healthy_threshold => {
+            WorkerState::Down
+                if self.passed_checks >= self.settings.checks.healthy_threshold.get() =>
+            {
                 self.become_ready()
             }
             // A passing check does not shorten an ejection: the requests are the better witness.
@@ -134,7 +141,7 @@ impl WorkerHealth {
         self.state = WorkerState::Ready;
         self.failed_requests = 0;
         self.ejected_until = None;
-        self.connect_probe_pause = self.settings.first_connect_pause;
+        self.connect_probe_pause = self.settings.checks.recovery_interval;
         self.connect_now = false;
     }
 
@@ -142,17 +149,17 @@ impl WorkerHealth {
         self.failed_checks = 0;
         self.passed_checks = 0;
         let since = *self.warming_since.get_or_insert(now);
-        if now.since(since) > self.settings.max_warmup {
+        if now.since(since) > self.settings.checks.max_warmup_duration {
             self.state = WorkerState::Down;
         } else {
             self.state = WorkerState::WarmingUp;
-            self.connect_probe_pause = self.settings.first_connect_pause;
+            self.connect_probe_pause = self.settings.checks.recovery_interval;
         }
     }
 
     fn down(&mut self) {
         if self.state != WorkerState::Down {
-            self.connect_probe_pause = self.settings.first_connect_pause;
+            self.connect_probe_pause = self.settings.checks.recovery_interval;
         }
         self.state = WorkerState::Down;
         self.passed_checks = 0;
@@ -164,13 +171,13 @@ impl WorkerHealth {
         self.connect_now = false;
         self.passed_checks = 0;
         self.connect_probe_pause =
-            (self.connect_probe_pause * 2).min(self.settings.longest_connect_pause);
+            (self.connect_probe_pause * 2).min(self.settings.checks.recovery_max_interval);
     }
 
     /// Restarts the connect probes of a worker that seems to come back, the first one at once.
     pub(crate) fn restart_connect_probes(&mut self) {
         if self.state == WorkerState::Down {
-            self.connect_probe_pause = self.settings.first_connect_pause;
+            self.connect_probe_pause = self.settings.checks.recovery_interval;
             self.connect_now = true;
         }
     }
@@ -199,10 +206,10 @@ impl WorkerHealth {
                 self.failed_requests = self.failed_requests.saturating_add(1);
                 if self.state == WorkerState::Ready
                     && ejection == EjectionPermit::Granted
-                    && self.failed_requests >= self.settings.eject_after
+                    && self.failed_requests >= self.settings.breaker.consecutive_failures.get()
                 {
                     self.state = WorkerState::Ejected;
-                    self.ejected_until = Some(now + self.settings.eject_for);
+                    self.ejected_until = Some(now + self.settings.breaker.ejection);
                     self.failed_requests = 0;
                 }
             }
@@ -220,14 +227,16 @@ impl WorkerHealth {
         match self.state {
             WorkerState::Unknown => NextCheck::CheckIn(Duration::ZERO),
             WorkerState::Ready | WorkerState::Draining => {
-                NextCheck::CheckIn(self.settings.interval)
+                NextCheck::CheckIn(self.settings.checks.interval)
             }
-            WorkerState::WarmingUp => NextCheck::CheckIn(self.settings.warmup_interval),
+            WorkerState::WarmingUp => {
+                NextCheck::CheckIn(self.settings.checks.warmup_check_interval)
+            }
             WorkerState::Ejected => {
                 let left = self
                     .ejected_until
                     .map_or(Duration::ZERO, |until| until.since(now));
-                NextCheck::CheckIn(left.min(self.settings.interval))
+                NextCheck::CheckIn(left.min(self.settings.checks.interval))
             }
             // Checks that pass are run back to back until the threshold is met (decision B4).
             WorkerState::Down if self.passed_checks > 0 => NextCheck::CheckIn(Duration::ZERO),
@@ -243,24 +252,12 @@ mod tests {
 
     use super::*;
 
-    const SETTINGS: HealthSettings = HealthSettings {
-        interval: Duration::from_secs(30),
-        unhealthy_threshold: 3,
-        healthy_threshold: 2,
-        warmup_interval: Duration::from_secs(1),
-        max_warmup: Duration::from_secs(300),
-        first_connect_pause: Duration::from_millis(250),
-        longest_connect_pause: Duration::from_secs(2),
-        eject_after: 5,
-        eject_for: Duration::from_secs(30),
-    };
-
     fn at(seconds: u64) -> Moment {
         Moment::at(Duration::from_secs(seconds))
     }
 
     fn ready() -> WorkerHealth {
-        let mut health = WorkerHealth::new(SETTINGS);
+        let mut health = WorkerHealth::new(Arc::default());
         health.record_check(at(0), CheckOutcome::Passed);
         health
     }
@@ -274,7 +271,7 @@ mod tests {
             (CheckOutcome::Refused, WorkerState::Down),
             (CheckOutcome::Failed, WorkerState::Down),
         ] {
-            let mut health = WorkerHealth::new(SETTINGS);
+            let mut health = WorkerHealth::new(Arc::default());
             assert_eq!(health.state(), WorkerState::Unknown);
             assert_eq!(health.next(at(0)), NextCheck::CheckIn(Duration::ZERO));
             assert_eq!(health.record_check(at(0), check), state, "{check:?}");
@@ -319,7 +316,7 @@ mod tests {
     #[test]
     #[contract("CH4", "CH5")]
     fn a_loading_worker_is_checked_every_second_and_used_after_one_success() {
-        for mut health in [ready(), WorkerHealth::new(SETTINGS)] {
+        for mut health in [ready(), WorkerHealth::new(Arc::default())] {
             assert_eq!(
                 health.record_check(at(10), CheckOutcome::Loading),
                 WorkerState::WarmingUp
@@ -342,7 +339,7 @@ mod tests {
     #[test]
     #[contract("CH4")]
     fn a_worker_that_loads_for_too_long_is_down_until_it_serves() {
-        let mut health = WorkerHealth::new(SETTINGS);
+        let mut health = WorkerHealth::new(Arc::default());
         health.record_check(at(0), CheckOutcome::Loading);
         assert_eq!(
             health.record_check(at(300), CheckOutcome::Loading),
@@ -485,7 +482,7 @@ mod tests {
         }
         // A start does not wait for a verdict that is impossible.
         assert_eq!(
-            WorkerHealth::new(SETTINGS).record_check(at(0), CheckOutcome::NotMade),
+            WorkerHealth::new(Arc::default()).record_check(at(0), CheckOutcome::NotMade),
             WorkerState::Down
         );
     }

@@ -15,7 +15,6 @@ mod admission;
 mod checks;
 mod event;
 mod health;
-mod health_settings;
 mod judgement;
 mod outage;
 mod side_requests;
@@ -33,8 +32,7 @@ pub(crate) use self::{
         LoadFigures, LoadReport, PeriodicChecks, ProcessPace, PublisherConnections, SideRequest,
         StreamCoverage, StreamSummary, SupervisorAction, TableAction, WorkerActions, WorkerEvent,
     },
-    health::{CheckOutcome, EjectionPermit},
-    health_settings::HealthSettings,
+    health::{CheckOutcome, EjectionPermit, HealthSettings},
     outage::REFUSED,
 };
 use self::{
@@ -77,7 +75,7 @@ struct PublishedState {
 
 impl WorkerMachine {
     /// Creates the machine of a worker before its first check.
-    pub(crate) fn new(health: HealthSettings, periodic: PeriodicChecks) -> Self {
+    pub(crate) fn new(health: Arc<HealthSettings>, periodic: PeriodicChecks) -> Self {
         Self {
             health: WorkerHealth::new(health),
             outage: Outage::default(),

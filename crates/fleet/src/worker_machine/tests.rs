@@ -5,7 +5,7 @@ mod properties;
 mod schedule;
 mod transitions;
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use kv_blocks::Moment;
 
@@ -16,17 +16,13 @@ use super::{
 use crate::WorkerState;
 
 /// One failure decides; a return takes two checks.
-const SETTINGS: HealthSettings = HealthSettings {
-    interval: Duration::from_secs(30),
-    unhealthy_threshold: 1,
-    healthy_threshold: 2,
-    warmup_interval: Duration::from_secs(1),
-    max_warmup: Duration::from_secs(300),
-    first_connect_pause: Duration::from_millis(250),
-    longest_connect_pause: Duration::from_secs(2),
-    eject_after: 1,
-    eject_for: Duration::from_secs(20),
-};
+fn settings() -> HealthSettings {
+    let mut settings = HealthSettings::default();
+    settings.checks.unhealthy_threshold = NonZeroU32::MIN;
+    settings.breaker.consecutive_failures = NonZeroU32::MIN;
+    settings.breaker.ejection = Duration::from_secs(20);
+    settings
+}
 
 const NO_STREAMS: StreamSummary = StreamSummary {
     any_connected: false,
@@ -75,7 +71,7 @@ impl Scene {
     /// A worker before its first check.
     fn new() -> Self {
         Self {
-            machine: WorkerMachine::new(SETTINGS, PeriodicChecks::Enabled),
+            machine: WorkerMachine::new(settings().into(), PeriodicChecks::Enabled),
             now: Moment::at(seconds(1000)),
             streams: NO_STREAMS,
         }

@@ -1,14 +1,13 @@
 //! Records for the tests of this crate, and tests of what a record derives from configuration.
 
-use std::{sync::Arc, time::Duration};
+use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use kv_blocks::{BlockSize, Moment, Role, WorkerId};
+use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 
 use super::WorkerRecord;
 use crate::{
-    EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, MessagesMode, RankView,
-    ServedModel, ServedModels, WorkerConnection, WorkerState, WorkerView,
+    RankView, ServedModel, WorkerState, WorkerView,
     worker_machine::{
         CheckOutcome, CheckReport, HealthSettings, PeriodicChecks, ProcessPace, StreamSummary,
         WorkerEvent, WorkerMachine,
@@ -18,50 +17,14 @@ use crate::{
 impl WorkerRecord {
     /// A worker before its first check.
     pub(crate) fn for_tests(id: WorkerId, clock: &Clock) -> Self {
-        let second = Duration::from_secs(1);
-        let health = HealthSettings {
-            interval: second,
-            unhealthy_threshold: 1,
-            healthy_threshold: 1,
-            warmup_interval: second,
-            max_warmup: second,
-            first_connect_pause: second,
-            longest_connect_pause: second,
-            eject_after: 1,
-            eject_for: second,
-        };
-        let view = WorkerView {
-            id,
-            name: "w1".into(),
-            connection: WorkerConnection {
-                url: "http://127.0.0.1:1".parse().expect("a url"),
-                verified: true,
-                api_key: None,
-            },
-            engine: EngineView {
-                kind: EngineKind::Generic,
-                version: None,
-                messages: MessagesMode::Translate,
-            },
-            health: HealthView::unknown(clock.wall()),
-            served: ServedModels::default(),
-            role: Role::Unified,
-            bootstrap_port: None,
-            weight: 1.0,
-            cache: KvCacheView {
-                block_size: BlockSize::new(16).expect("a block size"),
-                block_size_known: false,
-                num_blocks: None,
-                allow_tiers: Vec::new(),
-            },
-            ranks: vec![RankView::default()],
-            load: EngineLoad::default(),
-        };
-        Self::new(
-            view,
-            WorkerMachine::new(health, PeriodicChecks::Enabled),
-            true,
-        )
+        let url = "http://127.0.0.1:1".parse().expect("a url");
+        let view = WorkerView::unknown(id, "w1".into(), url, clock.wall());
+        let mut health = HealthSettings::default();
+        health.checks.unhealthy_threshold = NonZeroU32::MIN;
+        health.checks.healthy_threshold = NonZeroU32::MIN;
+        health.breaker.consecutive_failures = NonZeroU32::MIN;
+        let machine = WorkerMachine::new(health.into(), PeriodicChecks::Enabled);
+        Self::new(view, machine, true)
     }
 
     /// The same worker, which lists this model.

@@ -1,5 +1,6 @@
 //! Outcomes of routed requests, as the request path reports them.
 
+use config::CircuitBreakerSection;
 use kv_blocks::WorkerId;
 
 use super::{WorkerTable, find};
@@ -9,45 +10,21 @@ use crate::{
     worker_record::WorkerRecord,
 };
 
-/// The rule for ejecting failing workers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EjectionRule {
-    pub(crate) enabled: bool,
-    /// Largest share of the workers that may be ejected at once.
-    pub(crate) max_ratio: f64,
-}
-
-impl EjectionRule {
-    pub(crate) fn of(breaker: &config::CircuitBreakerSection) -> Self {
-        Self {
-            enabled: breaker.enabled,
-            max_ratio: breaker.max_ejected_ratio,
-        }
-    }
-
-    /// Returns whether failed requests may eject this worker: only while every model stays served,
-    /// and the ejected share within its limit.
-    fn permit(&self, entries: &[WorkerRecord], id: WorkerId) -> EjectionPermit {
-        let worker = entries.iter().find(|entry| entry.view.id == id);
-        if self.enabled
-            && self.allows_one_more(entries)
-            && worker.is_some_and(|worker| is_replaceable(worker, entries))
-        {
-            EjectionPermit::Granted
-        } else {
-            EjectionPermit::Denied
-        }
-    }
-
-    fn allows_one_more(&self, entries: &[WorkerRecord]) -> bool {
-        let ejected = entries
-            .iter()
-            .filter(|entry| entry.machine.health_state() == WorkerState::Ejected)
-            .count()
-            + 1;
-        #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
-        let within = ejected as f64 <= self.max_ratio * entries.len() as f64;
-        within
+/// Returns whether failed requests may eject this worker: only while every model stays served, and
+/// the ejected share within its limit.
+fn permit(rule: &CircuitBreakerSection, entries: &[WorkerRecord], id: WorkerId) -> EjectionPermit {
+    let worker = entries.iter().find(|entry| entry.view.id == id);
+    let ejected = entries
+        .iter()
+        .filter(|entry| entry.machine.health_state() == WorkerState::Ejected)
+        .count()
+        + 1;
+    #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
+    let within = ejected as f64 <= rule.max_ejected_ratio * entries.len() as f64;
+    if rule.enabled && within && worker.is_some_and(|worker| is_replaceable(worker, entries)) {
+        EjectionPermit::Granted
+    } else {
+        EjectionPermit::Denied
     }
 }
 
@@ -85,7 +62,7 @@ impl WorkerTable {
             return;
         }
         let mut entries = self.entries.lock();
-        let ejection = self.ejection.read().permit(&entries, id);
+        let ejection = permit(&self.health.read().breaker, &entries, id);
         let event = WorkerEvent::RequestFailed { kind, ejection };
         self.on_locked(&mut entries, id, event);
     }
@@ -120,19 +97,14 @@ mod tests {
     use super::*;
     use crate::worker_machine::CheckOutcome;
 
-    const RULE: EjectionRule = EjectionRule {
-        enabled: true,
-        max_ratio: 0.5,
-    };
-
     fn ready(id: u32, model: &str) -> WorkerRecord {
         WorkerRecord::for_tests(WorkerId(id), &Clock::system())
             .serving(model)
             .checked(CheckOutcome::Passed)
     }
 
-    fn permit(rule: EjectionRule, entries: &[WorkerRecord]) -> EjectionPermit {
-        rule.permit(entries, WorkerId(0))
+    fn permit(entries: &[WorkerRecord]) -> EjectionPermit {
+        super::permit(&CircuitBreakerSection::default(), entries, WorkerId(0))
     }
 
     #[test]
@@ -151,10 +123,10 @@ mod tests {
                 "{:?} {:?}",
                 other.view.health.state, other.view.served.models
             );
-            assert_eq!(permit(RULE, &[ready(0, "m"), other]), expected, "{what}");
+            assert_eq!(permit(&[ready(0, "m"), other]), expected, "{what}");
         }
         assert_eq!(
-            permit(RULE, &[ready(1, "m"), ready(2, "m")]),
+            permit(&[ready(1, "m"), ready(2, "m")]),
             EjectionPermit::Denied
         );
     }
@@ -167,31 +139,35 @@ mod tests {
             record
         };
         let fleet = [prefill(0), ready(1, "other")];
-        assert_eq!(permit(RULE, &fleet), EjectionPermit::Granted);
+        assert_eq!(permit(&fleet), EjectionPermit::Granted);
         let fleet = [ready(0, "m"), prefill(1)];
-        assert_eq!(permit(RULE, &fleet), EjectionPermit::Denied);
+        assert_eq!(permit(&fleet), EjectionPermit::Denied);
     }
 
     #[test]
     fn the_ejected_share_has_a_limit_and_the_rule_can_be_off() {
         let fleet = [ready(0, "m"), ready(1, "m")];
-        for (enabled, max_ratio, expected) in [
+        for (enabled, max_ejected_ratio, expected) in [
             (true, 0.5, EjectionPermit::Granted),
             (true, 0.49, EjectionPermit::Denied),
             (false, 1.0, EjectionPermit::Denied),
         ] {
-            let rule = EjectionRule { enabled, max_ratio };
-            assert_eq!(permit(rule, &fleet), expected, "{rule:?}");
+            let rule = CircuitBreakerSection {
+                enabled,
+                max_ejected_ratio,
+                ..CircuitBreakerSection::default()
+            };
+            assert_eq!(
+                super::permit(&rule, &fleet, WorkerId(0)),
+                expected,
+                "{rule:?}"
+            );
         }
         let failed = WorkerEvent::RequestFailed {
             kind: FailureKind::Status,
             ejection: EjectionPermit::Granted,
         };
         let fleet = [ready(0, "m"), ready(1, "m").decided(failed)];
-        assert_eq!(
-            permit(RULE, &fleet),
-            EjectionPermit::Denied,
-            "half are ejected"
-        );
+        assert_eq!(permit(&fleet), EjectionPermit::Denied, "half are ejected");
     }
 }

@@ -1,11 +1,11 @@
 //! A fleet over given engines, and waits for its findings.
 
-use std::{num::NonZeroU32, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use config::{
-    BlockHashKind, ChatTemplateSetting, CircuitBreakerSection, EventSource, HealthCheck,
-    HealthChecksSection, KvCacheIndexSection, KvEventsSection, ModelEntry, ModelsSection,
-    PredictionSection, ReplayEndpoint, TokenizerSetting, WorkerEntry, WorkerKvEvents,
+    ChatTemplateSetting, CircuitBreakerSection, HealthCheck, HealthChecksSection,
+    KvCacheIndexSection, KvEventsSection, ModelEntry, ModelsSection, TokenizerSetting, WorkerEntry,
+    WorkerKvEvents,
 };
 use fleet::{Fleet, FleetConfig, FleetParts, HubCache, Snapshot, WorkerView};
 use kv_blocks::{HashScheme, Role, Tier};
@@ -31,23 +31,8 @@ pub(crate) fn worker(name: &str, url: &str) -> WorkerEntry {
         api_key: None,
         block_size: None,
         dp_ranks: None,
-        health_check: HealthCheck {
-            endpoint: None,
-            fallback_endpoints: None,
-            method: None,
-            body: None,
-            accept_status: None,
-            warmup_status: vec![503],
-            timeout: None,
-        },
-        kv_events: WorkerKvEvents {
-            source: EventSource::Auto,
-            endpoint: None,
-            replay_endpoint: ReplayEndpoint::Auto,
-            topic: String::new(),
-            bind: false,
-            token_file: None,
-        },
+        health_check: HealthCheck::default(),
+        kv_events: WorkerKvEvents::default(),
         allow_tiers: vec![Tier::Device, Tier::Host, Tier::Disk],
     }
 }
@@ -65,49 +50,21 @@ pub(crate) fn models(tokenizer: TokenizerSetting) -> ModelsSection {
 }
 
 pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
-    let few = |number| NonZeroU32::new(number).unwrap();
     FleetParts {
         config: FleetConfig {
             workers,
             kv_events: KvEventsSection {
-                enabled: true,
-                memory_budget: 1 << 26,
-                snapshot: None,
-                block_hash: BlockHashKind::Xxh3,
-                block_hash_seed: 1337,
                 // Nothing listens on port 1: no test follows a foreign stream.
                 default_port: 1,
-                topic_filter: String::new(),
-                replay: true,
-                max_message: 1 << 20,
-                queue_batches: 1024,
-                max_events_per_second: 1_000_000,
-                stale_after: Duration::from_secs(60),
-                prediction: PredictionSection {
-                    ttl: Duration::from_secs(120),
-                    max_blocks: 1024,
-                    prune_target_ratio: 0.8,
-                },
+                ..KvEventsSection::default()
             },
             health_checks: HealthChecksSection {
-                enabled: true,
-                interval: Duration::from_secs(30),
-                timeout: Duration::from_secs(10),
-                unhealthy_threshold: few(3),
-                healthy_threshold: few(2),
-                endpoint: None,
                 warmup_check_interval: Duration::from_millis(100),
-                max_warmup_duration: Duration::from_secs(300),
                 recovery_interval: Duration::from_millis(50),
                 recovery_max_interval: Duration::from_millis(200),
+                ..HealthChecksSection::default()
             },
-            circuit_breaker: CircuitBreakerSection {
-                enabled: true,
-                consecutive_failures: few(5),
-                sweep: Duration::from_secs(10),
-                ejection: Duration::from_secs(30),
-                max_ejected_ratio: 0.5,
-            },
+            circuit_breaker: CircuitBreakerSection::default(),
             connect_timeout: Duration::from_secs(1),
         },
         models: models(TokenizerSetting::Auto),

@@ -50,7 +50,7 @@ mod tests {
     #[tokio::test]
     async fn under_pressure_the_prefix_memory_takes_nothing_new_and_takes_again_after_it() {
         let mut test = TestGateway::new();
-        let prefixes = Arc::new(SharedPrefixes::new(&SharedPrefixRouting {
+        let prefixes = Arc::new(SharedPrefixes::new(SharedPrefixRouting {
             prefix_chars: 10,
             max_entries: 100,
             ttl: Duration::from_secs(60),

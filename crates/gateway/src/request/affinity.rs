@@ -341,7 +341,7 @@ mod tests {
             max_entries: 10,
             ..SharedPrefixRouting::default()
         };
-        let memory = Arc::new(SharedPrefixes::new(&settings));
+        let memory = Arc::new(SharedPrefixes::new(settings));
         test.delivery_mut().affinity.shared_prefixes = Some(memory);
         let stage = &test.delivery().affinity;
         let first = keys_of(stage, Policy::RoundRobin, CHAT).await;

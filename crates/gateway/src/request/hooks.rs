@@ -4,9 +4,10 @@
 //! and cannot make a body longer than a client's may be. Without a usable answer the configuration
 //! decides whether the request goes on.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use bytes::Bytes;
+use config::{HookEntry, HookErrorAction};
 use dialect::{ApiError, ErrorCode, HookAnswer};
 use http::{HeaderMap, HeaderValue};
 use net::{Destinations, WorkerUrl, fetch};
@@ -24,25 +25,6 @@ use crate::{model_names, routes::Route};
 const REWRITE: &str = "hook";
 /// Extra bytes of an answer around the body.
 const AROUND: usize = 64 * 1024;
-
-/// The settings of one hook.
-#[derive(Clone, Debug)]
-pub struct HookSettings {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Its URL.
-    pub url: WorkerUrl,
-    /// Time limit of its answer.
-    pub timeout: Duration,
-    /// Whether a request continues without a usable answer.
-    pub allow_on_error: bool,
-    /// Status of a rejection that names none.
-    pub reject_status: u16,
-    /// Message of a rejection for the client, instead of the hook's own.
-    pub reject_message: Option<String>,
-    /// Patterns of the models that the hook is for, with `*` for anything; empty: all models.
-    pub models: Vec<String>,
-}
 
 /// Labels of the counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -70,7 +52,7 @@ pub(crate) struct Hooks {
 
 #[derive(Clone, Debug)]
 struct HookClient {
-    settings: HookSettings,
+    settings: HookEntry,
     /// The URL without its path, and the path.
     origin: WorkerUrl,
     path: String,
@@ -88,11 +70,7 @@ enum HookOutcome {
 
 impl Hooks {
     /// Creates the hooks; every result has its counter from the start.
-    pub(crate) fn new(
-        settings: Vec<HookSettings>,
-        limits: HookLimits,
-        registry: &mut Registry,
-    ) -> Self {
+    pub(crate) fn new(settings: &[HookEntry], limits: HookLimits, registry: &mut Registry) -> Self {
         let results = Family::<HookResult, Counter>::default();
         registry.register(
             "warmroute_hooks",
@@ -103,7 +81,7 @@ impl Hooks {
     }
 
     /// Returns other hooks with the same counters.
-    pub(crate) fn with_hooks(&self, settings: Vec<HookSettings>, max_body_bytes: usize) -> Self {
+    pub(crate) fn with_hooks(&self, settings: &[HookEntry], max_body_bytes: usize) -> Self {
         let limits = HookLimits {
             max_body_bytes,
             ..self.limits.clone()
@@ -112,20 +90,20 @@ impl Hooks {
     }
 
     fn of(
-        settings: Vec<HookSettings>,
+        settings: &[HookEntry],
         limits: HookLimits,
         results: Family<HookResult, Counter>,
     ) -> Self {
-        for hook in &settings {
+        for hook in settings {
             for result in ["allow", "transform", "reject", "error"] {
                 drop(results.get_or_create(&HookResult {
-                    hook: hook.name.to_string(),
+                    hook: hook.name.clone(),
                     result,
                 }));
             }
         }
         Self {
-            hooks: settings.into_iter().map(HookClient::new).collect(),
+            hooks: settings.iter().filter_map(HookClient::new).collect(),
             limits,
             results,
         }
@@ -163,15 +141,13 @@ impl Hooks {
                 }
                 Err(reason) => {
                     tracing::warn!(hook = %hook.settings.name, %reason, "a hook gave no usable answer");
-                    (
-                        "error",
-                        (!hook.settings.allow_on_error).then(|| hook.failure()),
-                    )
+                    let rejects = hook.settings.on_error == HookErrorAction::Reject;
+                    ("error", rejects.then(|| hook.failure()))
                 }
             };
             self.results
                 .get_or_create(&HookResult {
-                    hook: hook.settings.name.to_string(),
+                    hook: hook.settings.name.clone(),
                     result,
                 })
                 .inc();
@@ -185,8 +161,9 @@ impl Hooks {
 }
 
 impl HookClient {
-    fn new(settings: HookSettings) -> Self {
-        let url = &settings.url;
+    /// Returns the client of a hook; its URL was checked with the configuration.
+    fn new(settings: &HookEntry) -> Option<Self> {
+        let url: WorkerUrl = settings.url.parse().ok()?;
         let path = if url.base().is_empty() {
             "/".to_owned()
         } else {
@@ -197,15 +174,15 @@ impl HookClient {
                 let scheme = if url.is_tls() { "https" } else { "http" };
                 format!("{scheme}://{}", url.authority())
                     .parse()
-                    .unwrap_or_else(|_| url.clone())
+                    .unwrap_or(url)
             }
-            None => url.clone(),
+            None => url,
         };
-        Self {
+        Some(Self {
+            settings: settings.clone(),
             origin: origin.only_at(Destinations::Engines),
             path,
-            settings,
-        }
+        })
     }
 
     async fn outcome(
@@ -254,7 +231,7 @@ impl HookClient {
     }
 
     fn rejection(&self, status: Option<u16>, message: Option<String>) -> ApiError {
-        let own = self.settings.reject_message.clone().or(message);
+        let own = self.settings.on_reject.message.clone().or(message);
         let message = own.unwrap_or_else(|| {
             format!(
                 "the request was rejected by the hook {}",
@@ -262,7 +239,7 @@ impl HookClient {
             )
         });
         ApiError::new(ErrorCode::HookRejected, message)
-            .with_status(status.unwrap_or(self.settings.reject_status))
+            .with_status(status.unwrap_or(self.settings.on_reject.status))
     }
 
     fn failure(&self) -> ApiError {

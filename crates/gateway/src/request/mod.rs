@@ -58,9 +58,6 @@ use http::{Request, Response, header::EXPECT};
 use kv_blocks::Moment;
 use proxy::RequestBody;
 
-pub use clusters::{Cluster, ClusterSettings};
-pub use hooks::HookSettings;
-
 use self::{
     accept::{AcceptedRequest, RequestHead},
     record::RequestGuard,

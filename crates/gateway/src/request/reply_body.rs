@@ -94,21 +94,17 @@ impl Body for ReplyBody {
 
 /// A body whose panic ends its reply uncleanly and counts as a panic of a request.
 ///
-/// **Invariant**: after a panic the body is dropped, which settles its request, and never polled
-/// again.
+/// **Invariant**: a body that panicked is dropped at once, which settles its request.
 #[derive(Debug)]
 pub(crate) struct GuardedBody {
-    /// `None` after a panic.
-    body: Option<ReplyBody>,
+    /// Empty after a panic.
+    body: ReplyBody,
     metrics: Arc<Metrics>,
 }
 
 impl GuardedBody {
     pub(crate) fn new(body: ReplyBody, metrics: Arc<Metrics>) -> Self {
-        Self {
-            body: Some(body),
-            metrics,
-        }
+        Self { body, metrics }
     }
 }
 
@@ -121,16 +117,13 @@ impl Body for GuardedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = self.get_mut();
-        let Some(body) = &mut this.body else {
-            return Poll::Ready(None);
-        };
         let polled = catch_unwind(AssertUnwindSafe(|| {
             supervision::panic_point("reply_body");
-            Pin::new(body).poll_frame(cx)
+            Pin::new(&mut this.body).poll_frame(cx)
         }));
         polled.unwrap_or_else(|_| {
             this.metrics.requests.panics.inc();
-            this.body = None;
+            this.body = ReplyBody::empty();
             Poll::Ready(Some(Err(io::Error::other(
                 "the router failed on this reply; see its log",
             ))))
@@ -138,13 +131,11 @@ impl Body for GuardedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body
-            .as_ref()
-            .map_or_else(SizeHint::default, Body::size_hint)
+        self.body.size_hint()
     }
 }
 

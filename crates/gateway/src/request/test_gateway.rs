@@ -16,10 +16,9 @@ use prometheus_client::registry::Registry;
 use proxy::{FakeReply, FakeUpstream};
 use response_cache::ResponseCache;
 use routing::{
-    KvDecisionCounters, Policy, PrefixDecisionCounters, Router, RoutingSettings,
+    DecisionsSection, KvDecisionCounters, Policy, PrefixDecisionCounters, Router, RoutingSettings,
     receipt::{
-        DecisionId, OutcomeKind, PromptNote, PromptSource, Receipt, ReceiptRing, ReceiptRingLimits,
-        RequestOutcome,
+        DecisionId, OutcomeKind, PromptNote, PromptSource, Receipt, ReceiptRing, RequestOutcome,
     },
 };
 use tokenization::WorkerClient;
@@ -113,7 +112,7 @@ impl TestGateway {
         let settings = settings(text);
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
         let router = Arc::new(Router::new(RoutingSettings::default(), Arc::clone(&index)));
-        let ring = Arc::new(ReceiptRing::new(ReceiptRingLimits::default()));
+        let ring = Arc::new(ReceiptRing::new(DecisionsSection::default()));
         let cache = ResponseCache::start(&settings.response_cache, None, clock, &mut registry);
         let parity = ParityTracker::new(settings.parity);
         let parts = GatewayParts {

@@ -4,13 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use config::RequestSection;
-use fleet::{
-    CacheSource, EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, MessagesMode,
-    ModelArtefacts, ModelCandidate, ModelView, RankView, ServedModels, WorkerConnection,
-    WorkerState, WorkerView,
-};
+use fleet::{EngineKind, ModelArtefacts, ModelCandidate, ModelView, WorkerState, WorkerView};
 use http::{HeaderMap, uri::PathAndQuery};
-use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, WorkerId};
+use kv_blocks::{DpRank, Moment, Target, WorkerId};
 use net::{Clock, server::PeerAddress};
 use proxy::{AbortSwitch, FakeUpstream};
 use routing::ReplyMode;
@@ -29,43 +25,17 @@ use super::{
 
 /// A ready vLLM worker with this number, named `wN`.
 pub(crate) fn worker(number: u32) -> WorkerView {
-    let rank = RankView {
-        cache: CacheSource::Predicted,
-        replay: false,
-        stream: None,
-    };
-    WorkerView {
-        id: WorkerId(number),
-        name: format!("w{number}").into(),
-        connection: WorkerConnection {
-            url: format!("http://127.0.0.1:{}", 9000 + number)
-                .parse()
-                .expect("a URL"),
-            verified: true,
-            api_key: None,
-        },
-        engine: EngineView {
-            kind: EngineKind::Vllm,
-            version: None,
-            messages: MessagesMode::Translate,
-        },
-        health: HealthView {
-            state: WorkerState::Ready,
-            ..HealthView::unknown(time::OffsetDateTime::UNIX_EPOCH)
-        },
-        served: ServedModels::default(),
-        role: Role::Unified,
-        bootstrap_port: None,
-        weight: 1.0,
-        cache: KvCacheView {
-            block_size: BlockSize::new(16).expect("a size"),
-            block_size_known: true,
-            num_blocks: None,
-            allow_tiers: Vec::new(),
-        },
-        ranks: vec![rank],
-        load: EngineLoad::default(),
-    }
+    let url = format!("http://127.0.0.1:{}", 9000 + number);
+    let mut worker = WorkerView::unknown(
+        WorkerId(number),
+        format!("w{number}").into(),
+        url.parse().expect("a URL"),
+        time::OffsetDateTime::UNIX_EPOCH,
+    );
+    worker.engine.kind = EngineKind::Vllm;
+    worker.health.state = WorkerState::Ready;
+    worker.cache.block_size_known = true;
+    worker
 }
 
 pub(crate) fn target(worker: &WorkerView) -> Target {

@@ -1,20 +1,18 @@
 use contract_id::contract;
-use fleet::{
-    EngineKind, EngineLoad, EngineView, HealthView, KvCacheView, MessagesMode, ServedModels,
-    WorkerConnection, WorkerState,
-};
-use kv_blocks::{BlockSize, DpRank, Namespace, PromptIdentity, Role, Target};
+use fleet::WorkerState;
+use kv_blocks::{BlockSize, DpRank, Namespace, PromptIdentity, Target};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use routing::{
-    CacheSource, Candidate, Dispatch, ExpectedReply, Job, JobPrompt, LmcacheFacts, ReplyMode,
-    Router, RoutingSettings, TargetPool, Tiers, receipt::ReceiptRingLimits,
+    CacheSource, Candidate, DecisionsSection, Dispatch, ExpectedReply, Job, JobPrompt,
+    LmcacheFacts, ReplyMode, Router, RoutingSettings, TargetPool, Tiers,
 };
 
 use super::{
     table::{MOST, MOST_BLOCKS},
     *,
 };
+use crate::request::test_support::worker;
 
 const TTL: Duration = Duration::from_secs(300);
 
@@ -26,7 +24,7 @@ struct ReservationsFixture {
 impl ReservationsFixture {
     fn new() -> Self {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
-        let ring = Arc::new(ReceiptRing::new(ReceiptRingLimits::default()));
+        let ring = Arc::new(ReceiptRing::new(DecisionsSection::default()));
         Self {
             router: Arc::new(Router::new(RoutingSettings::default(), index)),
             reservations: Reservations::new(TTL, ring),
@@ -56,7 +54,7 @@ impl ReservationsFixture {
             plan.reservation,
             plan.decode.target,
         );
-        OpenReservation::new(lease, &worker(), DecisionId(1), call(now))
+        OpenReservation::new(lease, &worker(1), DecisionId(1), call(now))
     }
 
     fn tick(&self, now: Moment, workers: &[WorkerView]) {
@@ -110,39 +108,6 @@ fn candidate() -> Candidate {
         health: "ready",
         lmcache: LmcacheFacts::default(),
         usage: None,
-    }
-}
-
-fn worker() -> WorkerView {
-    WorkerView {
-        id: WorkerId(1),
-        name: "w1".into(),
-        connection: WorkerConnection {
-            url: "http://127.0.0.1:1".parse().expect("a url"),
-            verified: true,
-            api_key: None,
-        },
-        engine: EngineView {
-            kind: EngineKind::Generic,
-            version: None,
-            messages: MessagesMode::Translate,
-        },
-        health: HealthView {
-            state: WorkerState::Ready,
-            ..HealthView::unknown(Clock::system().wall())
-        },
-        served: ServedModels::default(),
-        role: Role::Unified,
-        bootstrap_port: None,
-        weight: 1.0,
-        cache: KvCacheView {
-            block_size: BlockSize::new(16).expect("a size"),
-            block_size_known: true,
-            num_blocks: None,
-            allow_tiers: Vec::new(),
-        },
-        ranks: Vec::new(),
-        load: EngineLoad::default(),
     }
 }
 
@@ -211,7 +176,7 @@ fn a_call_keeps_a_reservation_alive_and_silence_ends_it() {
 #[test]
 fn a_tick_ends_expired_reservations_and_those_of_an_ended_process() {
     let desk = ReservationsFixture::new();
-    let mut ended = worker();
+    let mut ended = worker(1);
     ended.health.ended = 1;
     for workers in [&[][..], &[ended]] {
         desk.hold("r1", after(0)).expect("free");
@@ -223,7 +188,7 @@ fn a_tick_ends_expired_reservations_and_those_of_an_ended_process() {
         );
     }
     desk.hold("r1", after(0)).expect("free");
-    desk.tick(after(300), &[worker()]);
+    desk.tick(after(300), &[worker(1)]);
     assert_eq!(desk.router.open_reservations(), 0);
 }
 
@@ -232,7 +197,7 @@ fn a_worker_that_fails_its_checks_keeps_its_reservations() {
     let desk = ReservationsFixture::new();
     desk.hold("r1", after(0)).expect("free");
     for state in WorkerState::ALL {
-        let mut worker = worker();
+        let mut worker = worker(1);
         worker.health.state = state;
         desk.tick(after(1), &[worker]);
     }

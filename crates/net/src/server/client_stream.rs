@@ -17,7 +17,8 @@ use std::{
     time::Duration,
 };
 
-use hyper::body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Body;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::OwnedSemaphorePermit,
@@ -190,39 +191,14 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-/// A reply's body that keeps its request in progress until it is sent.
-#[derive(Debug)]
-pub struct InProgressBody<B> {
+/// Returns a reply's body that keeps its request in progress until it is sent.
+pub fn in_progress<B: Body>(
     body: B,
-    _answering: ExchangeGuard,
-}
-
-impl<B> InProgressBody<B> {
-    /// Combines `body` with the guard of its request.
-    pub fn new(body: B, answering: ExchangeGuard) -> Self {
-        Self {
-            body,
-            _answering: answering,
-        }
-    }
-}
-
-impl<B: Body + Unpin> Body for InProgressBody<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        Pin::new(&mut self.get_mut().body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    answering: ExchangeGuard,
+) -> impl Body<Data = B::Data, Error = B::Error> {
+    // The closure owns the guard, so that both are dropped together.
+    body.map_err(move |error| {
+        let _ = &answering;
+        error
+    })
 }

@@ -13,6 +13,6 @@ mod peer_address;
 mod table;
 
 pub use acceptor::Acceptor;
-pub use client_stream::{ClientStream, ExchangeGuard, ExchangeTracker, InProgressBody};
+pub use client_stream::{ClientStream, ExchangeGuard, ExchangeTracker, in_progress};
 pub use peer_address::PeerAddress;
 pub use table::{ConnectionSlot, ConnectionTable};

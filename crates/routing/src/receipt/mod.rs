@@ -20,4 +20,4 @@ pub use outcome::{OutcomeKind, RequestOutcome};
 pub use record::{
     ClusterNote, PromptNote, PromptSource, QueueWait, Receipt, RequestNote, RouterAnswer,
 };
-pub use ring::{ReceiptFilter, ReceiptRing, ReceiptRingLimits};
+pub use ring::{ReceiptFilter, ReceiptRing};

@@ -11,30 +11,6 @@ use parking_lot::Mutex;
 use super::{Attempt, DecisionId, Receipt};
 use crate::{DecisionsSection, Policy, ScoredCandidate};
 
-/// The size limits of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReceiptRingLimits {
-    /// Most receipts.
-    pub entries: usize,
-    /// Most bytes, estimated.
-    pub bytes: usize,
-}
-
-impl Default for ReceiptRingLimits {
-    fn default() -> Self {
-        Self::from(&DecisionsSection::default())
-    }
-}
-
-impl From<&DecisionsSection> for ReceiptRingLimits {
-    fn from(section: &DecisionsSection) -> Self {
-        Self {
-            entries: section.ring_entries,
-            bytes: section.ring_bytes,
-        }
-    }
-}
-
 /// A filter of a list of receipts; an unset field matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReceiptFilter {
@@ -64,7 +40,7 @@ impl ReceiptFilter {
 /// Readers get shared values: a receipt that changes while it is read is copied first.
 #[derive(Debug)]
 pub struct ReceiptRing {
-    limits: ReceiptRingLimits,
+    section: DecisionsSection,
     receipts: Mutex<StoredReceipts>,
 }
 
@@ -80,9 +56,9 @@ struct StoredReceipts {
 
 impl ReceiptRing {
     /// Creates an empty ring.
-    pub fn new(limits: ReceiptRingLimits) -> Self {
+    pub fn new(section: DecisionsSection) -> Self {
         Self {
-            limits,
+            section,
             receipts: Mutex::default(),
         }
     }
@@ -95,7 +71,7 @@ impl ReceiptRing {
         kept.numbers.insert(receipt.id, number);
         kept.receipts.push_back((Arc::new(receipt), size));
         kept.bytes += size;
-        kept.trim(self.limits);
+        kept.trim(&self.section);
     }
 
     /// Returns the receipt with this id, if it is still stored.
@@ -133,7 +109,7 @@ impl ReceiptRing {
         receipt.id = id;
         let before = std::mem::replace(counted, size(receipt));
         kept.bytes = kept.bytes - before + *counted;
-        kept.trim(self.limits);
+        kept.trim(&self.section);
         true
     }
 
@@ -166,8 +142,8 @@ impl StoredReceipts {
         usize::try_from(number - self.first).ok()
     }
 
-    fn trim(&mut self, limits: ReceiptRingLimits) {
-        while self.receipts.len() > limits.entries || self.bytes > limits.bytes {
+    fn trim(&mut self, section: &DecisionsSection) {
+        while self.receipts.len() > section.ring_entries || self.bytes > section.ring_bytes {
             let Some((oldest, size)) = self.receipts.pop_front() else {
                 return;
             };

@@ -3,12 +3,14 @@
 mod content;
 mod decisions;
 mod lmcache;
+mod prediction;
 mod prefix_routing;
 mod routing;
 
 pub use content::{SemanticCluster, SemanticClusters, SharedPrefixRouting};
 pub use decisions::{DecisionLogSection, DecisionsSection};
 pub use lmcache::{FALLBACKS, LmcacheMode, LmcacheSection, PromptCacheBackend, PromptCacheSection};
+pub use prediction::PredictionSection;
 pub use prefix_routing::PrefixRoutingSection;
 pub use routing::{
     DynamoSettings, MediumWeightOverrides, MediumWeights, ModelRoutingEntry, RoutingSection,

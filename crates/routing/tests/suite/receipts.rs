@@ -3,11 +3,11 @@
 use kv_blocks::{Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Dispatch, ExcludeReason, ExcludedTarget, Pin, Policy,
+    DecisionsSection, Dispatch, ExcludeReason, ExcludedTarget, Pin, Policy,
     receipt::{
         Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIds, OutcomeKind,
-        PromptNote, PromptSource, QueueWait, Receipt, ReceiptFilter, ReceiptRing,
-        ReceiptRingLimits, RequestNote, RequestOutcome, RouterAnswer, RouterTiming,
+        PromptNote, PromptSource, QueueWait, Receipt, ReceiptFilter, ReceiptRing, RequestNote,
+        RequestOutcome, RouterAnswer, RouterTiming,
     },
 };
 use serde_json::{Value, json};
@@ -262,7 +262,7 @@ fn decision_ids_are_unique_and_round_trip() {
 #[test]
 fn the_ring_lists_the_newest_first_through_its_filter() {
     let fleet = TestFleet::with(2, Policy::Warm);
-    let ring = ReceiptRing::new(ReceiptRingLimits::default());
+    let ring = ReceiptRing::new(DecisionsSection::default());
     for i in 1..=6u64 {
         let worker = if i % 2 == 0 { 1 } else { 2 };
         let policy = if i <= 3 {
@@ -329,7 +329,7 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
 #[test]
 fn a_change_reaches_the_stored_receipt_and_not_copies_already_read() {
     let fleet = TestFleet::with(1, Policy::Warm);
-    let ring = ReceiptRing::new(ReceiptRingLimits::default());
+    let ring = ReceiptRing::new(DecisionsSection::default());
     ring.push(receipt(1, decided(&fleet, &ask(tokens(1, 3)))));
     let early = ring.get(DecisionId(1)).unwrap();
     assert!(ring.update(DecisionId(1), |receipt| {
@@ -350,7 +350,7 @@ fn a_change_reaches_the_stored_receipt_and_not_copies_already_read() {
 #[test]
 fn a_change_cannot_rename_a_receipt() {
     let fleet = TestFleet::with(1, Policy::Warm);
-    let ring = ReceiptRing::new(ReceiptRingLimits::default());
+    let ring = ReceiptRing::new(DecisionsSection::default());
     ring.push(receipt(1, decided(&fleet, &ask(tokens(1, 3)))));
     assert!(ring.update(DecisionId(1), |receipt| receipt.id = DecisionId(7)));
     assert_eq!(ring.get(DecisionId(1)).unwrap().id, DecisionId(1));
@@ -365,7 +365,11 @@ proptest! {
     ) {
         let fleet = TestFleet::with(3, Policy::Warm);
         let verdict = decided(&fleet, &ask(tokens(1, 3)));
-        let ring = ReceiptRing::new(ReceiptRingLimits { entries, bytes });
+        let ring = ReceiptRing::new(DecisionsSection {
+            ring_entries: entries,
+            ring_bytes: bytes,
+            ..DecisionsSection::default()
+        });
         for (i, (back, attempts)) in growths.into_iter().enumerate() {
             let id = i as u64 + 1;
             ring.push(receipt(id, verdict.clone()));

@@ -3,21 +3,17 @@ use fleet::{Fleet, FleetConfig, FleetParts, HubCache};
 use kv_blocks::PromptIdentity;
 use kv_index::{IndexSettings, KvIndex};
 use proxy::FakeUpstream;
+use routing::RoutingSection;
 
 use super::*;
-use crate::{EngineTokenSettings, TokenCacheSettings, WorkerClient};
+use crate::WorkerClient;
 
 const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 1337 };
 const BUDGET: Duration = Duration::from_millis(2);
 
 /// A stage whose fleet has no worker.
 fn stage() -> TokenizationStage {
-    let workers = workers(&Arc::default());
-    let settings = EngineTokenSettings {
-        here: TokenCacheSettings::default(),
-        shared: None,
-    };
-    let engine = EngineTokenizer::new(workers, BUDGET, settings);
+    let engine = engine(&Arc::default());
     TokenizationStage::new(
         SCHEME,
         BUDGET,
@@ -27,8 +23,13 @@ fn stage() -> TokenizationStage {
     )
 }
 
+/// A tokenizer that queries scripted workers.
+pub(crate) fn engine(upstream: &Arc<FakeUpstream>) -> EngineTokenizer {
+    EngineTokenizer::new(workers(upstream), &RoutingSection::default(), None)
+}
+
 /// A client of scripted workers, and of a fleet that has none.
-pub(crate) fn workers(upstream: &Arc<FakeUpstream>) -> WorkerClient {
+fn workers(upstream: &Arc<FakeUpstream>) -> WorkerClient {
     let source = ConfigSource {
         name: "test",
         text: Some("{}"),

@@ -88,7 +88,7 @@ fn events() -> impl Strategy<Value = WorkerEvent> {
         Event::CheckRequested,
         Event::Configured(PeriodicChecks::Enabled),
         Event::Configured(PeriodicChecks::Disabled),
-        Event::HealthRules(SETTINGS),
+        Event::HealthRules(settings().into()),
         Event::Drain,
         Event::Resume,
         Event::Remove {
@@ -277,7 +277,8 @@ proptest! {
             scene.on(event);
         }
         scene.on(WorkerEvent::Configured(PeriodicChecks::Enabled));
-        let longest = SETTINGS.interval.max(SETTINGS.longest_connect_pause);
+        let checks = settings().checks;
+        let longest = checks.interval.max(checks.recovery_max_interval);
         let next = scene.next_wake();
         prop_assert!(next.is_some_and(|pause| pause <= longest), "{:?}", next);
         let started = scene.tick_after(longest);

@@ -38,7 +38,7 @@ fn a_new_worker_is_checked_at_once_and_its_verdict_follows() {
         scene.tick_after(seconds(0)),
         [SupervisorAction::ReportVerdict]
     );
-    assert_eq!(scene.next_wake(), Some(SETTINGS.first_connect_pause));
+    assert_eq!(scene.next_wake(), Some(settings().checks.recovery_interval));
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_stream_that_is_back_ends_the_hurry() {
     scene.tick_after(seconds(0));
     scene.streams = LIVE;
     scene.on(judged(CheckOutcome::Passed));
-    assert_eq!(scene.next_wake(), Some(SETTINGS.interval));
+    assert_eq!(scene.next_wake(), Some(settings().checks.interval));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn an_engine_without_a_load_is_not_asked_for_it() {
     }));
     scene.on(judged(CheckOutcome::Passed));
     scene.on(WorkerEvent::Tick);
-    assert_eq!(scene.next_wake(), Some(SETTINGS.interval));
+    assert_eq!(scene.next_wake(), Some(settings().checks.interval));
 }
 
 #[test]
@@ -351,7 +351,7 @@ fn checks_that_cannot_be_made_are_not_tried_in_a_tight_loop() {
         kind: FailureKind::Status,
         ejection: EjectionPermit::Granted,
     });
-    scene.tick_after(SETTINGS.eject_for);
+    scene.tick_after(settings().breaker.ejection);
     for _ in 0..3 {
         scene.on(judged(CheckOutcome::NotMade));
         assert_eq!(scene.machine.state(), WorkerState::Ejected);

@@ -76,10 +76,8 @@ fn events() -> Vec<(&'static str, WorkerEvent)> {
     let connect = |failure| WorkerEvent::CheckEnded(CheckReport::ConnectFailed(failure));
     let load = |figures| WorkerEvent::LoadRead(LoadReport::Read(figures));
     let until = Moment::at(seconds(8000));
-    let rules = HealthSettings {
-        interval: seconds(3),
-        ..SETTINGS
-    };
+    let mut rules = settings();
+    rules.checks.interval = seconds(3);
     use WorkerEvent as Event;
     vec![
         ("tick", Event::Tick),
@@ -144,7 +142,7 @@ fn events() -> Vec<(&'static str, WorkerEvent)> {
             "configured, no checks",
             Event::Configured(PeriodicChecks::Disabled),
         ),
-        ("health rules", Event::HealthRules(rules)),
+        ("health rules", Event::HealthRules(rules.into())),
         ("drain", Event::Drain),
         ("resume", Event::Resume),
         ("remove", Event::Remove { until }),

@@ -19,7 +19,7 @@ use dialect::RequestView;
 use http::{HeaderMap, HeaderValue};
 use resilience::{Backoff, OutcomeCounters};
 use response_cache::UnitVector;
-use routing::receipt::ClusterNote;
+use routing::{SemanticCluster, SemanticClusters, receipt::ClusterNote};
 use tokenization::WorkerClient;
 
 use crate::embedder::{Embedder, EmbeddingError};
@@ -35,34 +35,10 @@ const LEARNING: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Settings of semantic clusters.
-#[derive(Clone, Debug)]
-pub struct ClusterSettings {
-    /// The embedding model.
-    pub embedding_model: Arc<str>,
-    /// Least cosine between a question and the mean of a cluster's examples, 0 to 1.
-    pub threshold: f64,
-    /// Longest wait of a request for its embedding.
-    pub timeout: Duration,
-    /// The clusters.
-    pub clusters: Vec<Cluster>,
-}
-
-/// One cluster.
-#[derive(Clone, Debug)]
-pub struct Cluster {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Example questions.
-    pub examples: Vec<String>,
-    /// Names of its workers.
-    pub workers: Vec<Arc<str>>,
-}
-
 /// A request's cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterMembership {
-    cluster: Arc<Cluster>,
+    cluster: Arc<SemanticCluster>,
     /// `None`: the client named the cluster.
     similarity: Option<f64>,
 }
@@ -74,7 +50,7 @@ impl ClusterMembership {
 
     /// Returns whether this worker belongs to the cluster.
     pub(crate) fn has(&self, worker: &str) -> bool {
-        self.cluster.workers.iter().any(|name| **name == *worker)
+        self.cluster.workers.iter().any(|name| name == worker)
     }
 
     /// Adds the cluster's name to the request for the worker, as if the client had sent it.
@@ -86,7 +62,7 @@ impl ClusterMembership {
 
     pub(crate) fn note(&self) -> ClusterNote {
         ClusterNote {
-            name: Arc::clone(&self.cluster.name),
+            name: self.cluster.name.as_str().into(),
             similarity: self.similarity,
         }
     }
@@ -95,7 +71,7 @@ impl ClusterMembership {
 /// The shared state of semantic clusters.
 #[derive(Debug)]
 pub(crate) struct Clusters {
-    clusters: Vec<Arc<Cluster>>,
+    clusters: Vec<Arc<SemanticCluster>>,
     threshold: f64,
     timeout: Duration,
     embedder: Embedder,
@@ -106,22 +82,15 @@ pub(crate) struct Clusters {
 
 impl Clusters {
     pub(crate) fn new(
-        settings: ClusterSettings,
+        section: SemanticClusters,
         workers: WorkerClient,
         results: OutcomeCounters,
     ) -> Self {
-        let ClusterSettings {
-            embedding_model,
-            threshold,
-            timeout,
-            clusters,
-        } = settings;
-        let embedder = Embedder::new(workers, embedding_model);
         Self {
-            clusters: clusters.into_iter().map(Arc::new).collect(),
-            threshold,
-            timeout,
-            embedder,
+            clusters: section.clusters.into_iter().map(Arc::new).collect(),
+            threshold: section.threshold,
+            timeout: section.timeout,
+            embedder: Embedder::new(workers, section.embedding_model.into()),
             middles: OnceLock::new(),
             results,
         }
@@ -160,7 +129,10 @@ impl Clusters {
         membership
     }
 
-    async fn nearest(&self, view: &RequestView<'_>) -> Result<(Arc<Cluster>, f64), &'static str> {
+    async fn nearest(
+        &self,
+        view: &RequestView<'_>,
+    ) -> Result<(Arc<SemanticCluster>, f64), &'static str> {
         let middles = self.middles.get().ok_or("not_learnt")?;
         let said = dialect::last_said(view, MAX_CHARS).ok_or("no_text")?;
         let direction = self
@@ -225,12 +197,13 @@ mod tests {
     use crate::request::test_gateway::TestGateway;
 
     fn clusters(test: &TestGateway) -> Clusters {
-        let cluster = |name: &str, worker: &str| Cluster {
+        let cluster = |name: &str, worker: &str| SemanticCluster {
             name: name.into(),
             examples: vec!["an example".to_owned()],
             workers: vec![worker.into()],
         };
-        let settings = ClusterSettings {
+        let section = SemanticClusters {
+            enabled: true,
             embedding_model: "m".into(),
             threshold: 0.5,
             timeout: Duration::from_secs(1),
@@ -238,7 +211,7 @@ mod tests {
         };
         let mut registry = Registry::default();
         let results = OutcomeCounters::registered(&mut registry, "clusters", "", &[]);
-        Clusters::new(settings, test.worker_client(), results)
+        Clusters::new(section, test.worker_client(), results)
     }
 
     async fn of(clusters: &Clusters, named: Option<&'static str>) -> Option<ClusterMembership> {

@@ -1,3 +1,6 @@
+use std::time::Duration;
+
+use config::HookRejection;
 use http::Method;
 use prometheus_client::encoding::text::encode;
 use tokio::{
@@ -16,7 +19,7 @@ const BODY: &str = r#"{"model":"m","prompt":"a"}"#;
 
 /// A hook that answers every call with this reply, and passes on what it was asked.
 struct HookServer {
-    url: WorkerUrl,
+    url: String,
     asked: mpsc::UnboundedReceiver<String>,
 }
 
@@ -42,20 +45,17 @@ impl HookServer {
                 let _ = stream.write_all(reply.as_bytes()).await;
             }
         });
-        let url = format!("http://127.0.0.1:{port}/check")
-            .parse()
-            .expect("a URL");
+        let url = format!("http://127.0.0.1:{port}/check");
         Self { url, asked }
     }
 
-    fn settings(&self, name: &str) -> HookSettings {
-        HookSettings {
+    fn settings(&self, name: &str) -> HookEntry {
+        HookEntry {
             name: name.into(),
             url: self.url.clone(),
             timeout: Duration::from_secs(20),
-            allow_on_error: false,
-            reject_status: 403,
-            reject_message: None,
+            on_error: HookErrorAction::Reject,
+            on_reject: HookRejection::default(),
             models: Vec::new(),
         }
     }
@@ -69,7 +69,7 @@ struct HookResult {
     page: String,
 }
 
-async fn pass(settings: Vec<HookSettings>, body: &'static str) -> HookResult {
+async fn pass(settings: Vec<HookEntry>, body: &'static str) -> HookResult {
     let limits = HookLimits {
         max_body_bytes: 100,
         abort: Arc::default(),
@@ -79,11 +79,11 @@ async fn pass(settings: Vec<HookSettings>, body: &'static str) -> HookResult {
 
 async fn pass_within(
     limits: HookLimits,
-    settings: Vec<HookSettings>,
+    settings: Vec<HookEntry>,
     body: &'static str,
 ) -> HookResult {
     let mut registry = Registry::default();
-    let hooks = Hooks::new(settings, limits, &mut registry);
+    let hooks = Hooks::new(&settings, limits, &mut registry);
     let RouteMatch::Route(route) = routes::find(&Method::POST, "/v1/completions") else {
         panic!("a route");
     };
@@ -165,7 +165,7 @@ async fn a_rejection_has_the_hooks_status_and_the_operators_message_before_its_o
     ] {
         let hook = HookServer::start(200, reply).await;
         let mut settings = hook.settings("a");
-        settings.reject_message = operators.map(str::to_owned);
+        settings.on_reject.message = operators.map(str::to_owned);
         let later = HookServer::start(200, r#"{"action":"allow"}"#).await;
         let passed = pass(vec![settings, later.settings("b")], BODY).await;
         let error = passed.result.expect_err("it is rejected");
@@ -197,13 +197,13 @@ async fn without_a_usable_answer_the_configuration_decides() {
         // Longer than a client's may be.
         (200, &long),
     ] {
-        for allow_on_error in [false, true] {
+        for on_error in [HookErrorAction::Reject, HookErrorAction::Allow] {
             let hook = HookServer::start(status, reply).await;
             let mut settings = hook.settings("a");
-            settings.allow_on_error = allow_on_error;
+            settings.on_error = on_error;
             let passed = pass(vec![settings], BODY).await;
             let code = passed.result.map_err(|error| error.code);
-            let expected = if allow_on_error {
+            let expected = if on_error == HookErrorAction::Allow {
                 Ok(())
             } else {
                 Err(ErrorCode::HookFailed)
@@ -220,7 +220,7 @@ async fn a_hook_that_is_late_or_still_asked_at_the_end_of_a_drain_gives_no_answe
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let silent = HookServer {
-        url: format!("http://127.0.0.1:{port}").parse().expect("a URL"),
+        url: format!("http://127.0.0.1:{port}"),
         asked: mpsc::unbounded_channel().1,
     };
     let mut settings = silent.settings("a");
