@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use proxy::{ConnectionPools, Upstream};
 use resilience::OutcomeCounters;
-use response_cache::{CacheFiller, ResponseCache};
+use response_cache::{CacheFiller, Coalescer, ResponseCache};
 use routing::{
     KvDecisionCounters, PrefixDecisionCounters, Router, SemanticClusters,
     receipt::{DecisionIds, ReceiptRing},
@@ -21,7 +21,6 @@ use tokenization::{EngineTokenizer, RedisTokenStore, TokenizationStage, WorkerCl
 
 use crate::{
     Gateway,
-    coalesce::Coalescer,
     cooldowns::Cooldowns,
     decision_log::DecisionLog,
     embedder::Embedder,

@@ -8,7 +8,6 @@
 //! nothing is retried after the first forwarded byte.
 
 mod assembly;
-mod coalesce;
 mod cooldowns;
 mod decision_log;
 mod embedder;

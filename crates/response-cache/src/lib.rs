@@ -2,9 +2,12 @@
 //!
 //! The request path looks replies up in a [`ResponseCache`] ([`ResponseCache::get`]) and stores
 //! them ([`ResponseCache::put`]). Its key determines which replies may be cached, for whom, and
-//! which requests are equal. A [`CacheFiller`] assembles and stores whole replies in the background.
+//! which requests are equal. [`Eligibility`] reads from a request whether it may use the cache. A
+//! [`CacheFiller`] assembles and stores whole replies in the background, and a [`Coalescer`] lets
+//! equal requests share one reply while it arrives.
 //!
-//! Not here: keys and eligibility (`dialect`, `gateway`), connections to Redis (`redis-store`).
+//! Not here: keys and the form of cached replies (`dialect`), their headers (`gateway`), connections
+//! to Redis (`redis-store`).
 //!
 //! **Invariant**: a store never makes a request fail, or wait longer than `lookup_budget`.
 //! **Invariant**: an entry that began before a clear is not found after it.
@@ -16,7 +19,9 @@
 )]
 
 mod cache;
+mod coalesce;
 mod counters;
+mod eligibility;
 mod engine;
 mod entry;
 mod entry_count;
@@ -28,6 +33,7 @@ mod hmac_envelope;
 mod key;
 mod redis_pool;
 mod relief;
+mod replay;
 mod similarity;
 mod stats;
 mod store;
@@ -37,12 +43,20 @@ mod unit_vector;
 mod writer;
 
 pub use cache::ResponseCache;
+pub use coalesce::{
+    Coalescer, FinishedReplyUse, FlightEnd, FlightKey, FlightMember, FlightRole, SharedBody,
+};
+pub use eligibility::{
+    BodyProperties, CacheReason, CacheRequest, Eligibility, RequestDigests, RequestedForm,
+    RoutingOverrides,
+};
 pub use entry::{CacheEntry, CacheLookup, CacheResult};
 pub use fault::{CacheStartError, StoreFault};
-pub use filler::{CacheFiller, EntryKind, PendingFill, SimilarQuery, StoredForm, WholeReply};
+pub use filler::{CacheFiller, EntryKind, FillingBody, ReplyFill, SimilarQuery};
 pub use generation::CacheGeneration;
 pub use key::CacheKey;
 pub use redis_pool::RedisPool;
 pub use relief::Relief;
+pub use replay::HitReply;
 pub use stats::{CacheStats, RedisStats};
 pub use unit_vector::UnitVector;

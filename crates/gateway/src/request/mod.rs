@@ -53,7 +53,7 @@ pub(crate) mod translate;
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use dialect::Dialect;
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 use http::{Request, Response, header::EXPECT};
 use kv_blocks::Moment;
 use proxy::RequestBody;
@@ -66,7 +66,6 @@ use self::{
 };
 use crate::{
     Gateway,
-    coalesce::ReplyFuture,
     routes::{ErrorShape, Route, RouteHandler},
 };
 
@@ -92,7 +91,7 @@ pub(crate) async fn answer(
         .unwrap_or_else(|_| reply::panicked(&gateway.recorder.metrics, shape, &request_id));
     let response = reply::with_request_id(shape, &request_id, response);
     let response = if head_only {
-        response.map(|_| ReplyBody::empty())
+        response.map(|_| ReplyBody::default())
     } else {
         response
     };
@@ -197,7 +196,7 @@ async fn generate(
     let owner = Arc::clone(gateway);
     // On the heap: this is the larger part of a request's state and would move with every future
     // around it.
-    let send = move |call, settle| -> ReplyFuture {
+    let send = move |call, settle| -> BoxFuture<'static, Response<ReplyBody>> {
         Box::pin(async move { owner.generation.run(call, dialect, settle).await })
     };
     gateway

@@ -31,11 +31,14 @@ pub(crate) enum ReplyBody {
     Live(Pin<Box<dyn LiveBody>>),
 }
 
-impl ReplyBody {
-    pub(crate) fn empty() -> Self {
+/// An empty body.
+impl Default for ReplyBody {
+    fn default() -> Self {
         Self::Whole(None, None)
     }
+}
 
+impl ReplyBody {
     /// Returns a body of the router's own.
     pub(crate) fn own(bytes: impl Into<Bytes>) -> Self {
         Self::Whole(Some(bytes.into()), None)
@@ -46,7 +49,7 @@ impl ReplyBody {
         if bytes.is_empty() {
             // hyper never polls an empty body.
             settle.complete();
-            return Self::empty();
+            return Self::default();
         }
         Self::Whole(Some(bytes), Some(Box::new(settle)))
     }

@@ -4,10 +4,8 @@ use dialect::Dialect;
 
 /// The form in which the reply arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoredForm {
-    /// One object.
+pub(super) enum StoredForm {
     Whole,
-    /// A stream of chunks.
     Stream,
 }
 

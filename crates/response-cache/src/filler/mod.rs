@@ -8,6 +8,7 @@
 //! budget; a reply that does not fit is not stored.
 
 mod entry_kind;
+mod reply_fill;
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -23,7 +24,11 @@ use tokio::{
     time::timeout,
 };
 
-pub use self::entry_kind::{EntryKind, StoredForm};
+use self::entry_kind::StoredForm;
+pub use self::{
+    entry_kind::EntryKind,
+    reply_fill::{FillingBody, ReplyFill},
+};
 use crate::{CacheEntry, CacheGeneration, CacheKey, ResponseCache, UnitVector};
 
 /// Replies that wait for assembly; further ones are not stored.
@@ -46,26 +51,24 @@ pub struct SimilarQuery {
 
 /// A reply that the client got whole and without error.
 #[derive(Debug)]
-pub struct WholeReply {
-    /// Its dialect.
-    pub dialect: Dialect,
+struct WholeReply {
+    dialect: Dialect,
     /// The form in which it arrived.
-    pub form: StoredForm,
-    /// Its bytes.
-    pub body: Vec<u8>,
+    form: StoredForm,
+    body: Vec<u8>,
     /// The share of the byte budget that these bytes take.
-    pub budget: BytePermit,
+    budget: BytePermit,
     /// The cache's generation when the request began.
-    pub generation: CacheGeneration,
+    generation: CacheGeneration,
     /// The index entry for similarity lookups.
-    pub similar_query: Option<SimilarQuery>,
+    similar_query: Option<SimilarQuery>,
     /// The mark under which lookups wait for it.
-    pub pending_fill: PendingFill,
+    pending_fill: PendingFill,
 }
 
 /// Marks a reply as being stored until dropped.
 #[derive(Debug)]
-pub struct PendingFill {
+struct PendingFill {
     key: RequestKey,
     pending_fills: PendingFills,
     /// Dropped with this value, which wakes waiting lookups.
@@ -106,7 +109,7 @@ impl CacheFiller {
     }
 
     /// Marks a reply for this key as being stored.
-    pub fn begin_fill(&self, key: RequestKey) -> PendingFill {
+    fn begin_fill(&self, key: RequestKey) -> PendingFill {
         let (end, told) = watch::channel(());
         self.pending_fills.lock().insert(key, told);
         PendingFill {
@@ -117,12 +120,12 @@ impl CacheFiller {
     }
 
     /// Returns an empty permit for the bytes of one reply.
-    pub fn fill_permit(&self) -> BytePermit {
+    fn fill_permit(&self) -> BytePermit {
         self.held_bytes.empty_permit()
     }
 
     /// Queues a reply. Returns at once.
-    pub fn enqueue(&self, reply: WholeReply) {
+    fn enqueue(&self, reply: WholeReply) {
         if self.queue.try_send(reply).is_err() {
             tracing::debug!("too much waits to be kept: a reply is not");
         }

@@ -139,7 +139,7 @@ async fn a_guard_that_a_panic_drops_is_an_error_of_the_router() {
 
 #[test]
 fn a_connection_stays_open_only_behind_a_body_that_was_read() {
-    let reply = |drained| close_unless(drained, Response::new(ReplyBody::empty()));
+    let reply = |drained| close_unless(drained, Response::new(ReplyBody::default()));
     assert!(!reply(true).headers().contains_key("connection"));
     assert_eq!(reply(false).headers()["connection"], "close");
 }
@@ -147,10 +147,10 @@ fn a_connection_stays_open_only_behind_a_body_that_was_read() {
 #[test]
 fn clients_of_messages_also_get_the_request_id_under_their_name() {
     for (shape, named) in [(ErrorShape::Openai, false), (ErrorShape::Anthropic, true)] {
-        let response = with_request_id(shape, "r1", Response::new(ReplyBody::empty()));
+        let response = with_request_id(shape, "r1", Response::new(ReplyBody::default()));
         assert_eq!(response.headers().contains_key("request-id"), named);
     }
-    let allowed = with_allow(Some("GET, HEAD"), Response::new(ReplyBody::empty()));
+    let allowed = with_allow(Some("GET, HEAD"), Response::new(ReplyBody::default()));
     assert_eq!(allowed.headers()["allow"], "GET, HEAD");
 }
 

@@ -2,80 +2,20 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use dialect::Dialect;
+use dialect::ErrorCode;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use proxy::headers::{REQUEST_ID, insert};
-use response_cache::{CacheEntry, EntryKind};
+use response_cache::{CacheReason, Eligibility, FlightEnd, HitReply, RequestedForm, SharedBody};
 use routing::{
     Method,
     receipt::{PromptNote, PromptSource},
 };
 
-use super::{
-    cacheability::{BodyCacheability, CacheRequest, RequestedForm},
-    parts::ReplyCache,
-    status::{CacheReason, CacheStatus},
+use super::{add_cache_headers, parts::ReplyCache};
+use crate::request::{
+    accept::AcceptedRequest, receipt::RequestFacts, record::RequestGuard, reply,
+    reply_body::ReplyBody,
 };
-use crate::{
-    coalesce::SharedBody,
-    request::{
-        accept::AcceptedRequest, receipt::RequestFacts, record::RequestGuard, reply,
-        reply_body::ReplyBody,
-    },
-};
-
-/// A longer body is parsed off the runtime thread.
-const LONG: usize = 16 * 1024;
-
-/// A cached reply in the requested form.
-pub(super) struct HitReply {
-    body: Bytes,
-    stream: bool,
-    stored_at: u64,
-    /// Similarity to the question of the cached reply; `None`: an exact hit.
-    pub(super) similarity: Option<f64>,
-}
-
-impl HitReply {
-    /// Returns `None` if it cannot answer this request.
-    pub(super) async fn of(
-        dialect: Dialect,
-        entry: CacheEntry,
-        said: &BodyCacheability,
-    ) -> Option<Self> {
-        let label = EntryKind::read(entry.label, dialect)?;
-        let (body, stream) = match said.answer {
-            RequestedForm::Whole if label.is_complete_reply() => (entry.body, false),
-            RequestedForm::Stream { usage } => (replayed(dialect, entry.body, usage).await?, true),
-            RequestedForm::Whole | RequestedForm::OtherStream => return None,
-        };
-        Some(Self {
-            body,
-            stream,
-            stored_at: entry.stored_at,
-            similarity: None,
-        })
-    }
-
-    /// Marks it as the reply to another question with the same meaning.
-    pub(super) fn mark_similar(self, similarity: f64) -> Self {
-        Self {
-            similarity: Some(similarity),
-            ..self
-        }
-    }
-}
-
-async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
-    let is_long = body.len() > LONG;
-    let replay = move || dialect::replay(dialect, &body, usage).map(Bytes::from);
-    if is_long {
-        runtime::spawn_blocking(replay).await.ok().flatten()
-    } else {
-        replay()
-    }
-}
 
 /// Answers with the cached reply.
 pub(super) fn into_reply(
@@ -90,13 +30,13 @@ pub(super) fn into_reply(
     };
     settle.record_shared_reply(method, cache.router.policy(None), 200);
     let mut head = HeaderMap::with_capacity(8);
-    let content_type = if found.stream {
+    let content_type = if found.is_stream {
         "text/event-stream"
     } else {
         "application/json"
     };
     head.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    if found.stream {
+    if found.is_stream {
         head.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     }
     let now = u64::try_from(cache.clock.unix_s()).unwrap_or_default();
@@ -110,7 +50,7 @@ pub(super) fn into_reply(
     } else {
         CacheReason::Stored
     };
-    CacheStatus::hit(reason).add_headers(&mut head, settle.reply_headers());
+    add_cache_headers(reason, &mut head, settle.reply_headers());
     under_own_name(&mut head, &settle, method);
     if let Some(similarity) = found.similarity {
         near(&mut head, &settle, similarity);
@@ -122,22 +62,32 @@ pub(super) fn into_reply(
 pub(super) fn into_follower_reply(
     cache: &ReplyCache,
     mut settle: RequestGuard,
-    (status, mut head, body): (StatusCode, HeaderMap, Box<SharedBody>),
+    mut reply: Response<SharedBody<ReplyBody>>,
 ) -> Response<ReplyBody> {
-    settle.record_shared_reply(Method::Dedup, cache.router.policy(None), status.as_u16());
-    CacheStatus::hit(CacheReason::Joined).add_headers(&mut head, settle.reply_headers());
-    under_own_name(&mut head, &settle, Method::Dedup);
-    reply::with_head((status, head), ReplyBody::live(body.settling(settle)))
+    let status = reply.status().as_u16();
+    settle.record_shared_reply(Method::Dedup, cache.router.policy(None), status);
+    let head = reply.headers_mut();
+    add_cache_headers(CacheReason::Joined, head, settle.reply_headers());
+    under_own_name(head, &settle, Method::Dedup);
+    let on_end = move |end| match end {
+        FlightEnd::Clean => settle.complete(),
+        FlightEnd::Broken => settle.record_cut(ErrorCode::StreamInterrupted, None),
+    };
+    reply.map(|body| ReplyBody::live(body.on_end(on_end)))
 }
 
 /// Records what the receipt says about a request that no worker answers.
-pub(super) fn set_facts(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard) {
-    if let Some(said) = &asked.body {
+pub(super) fn set_facts(
+    call: &AcceptedRequest,
+    asked: &Eligibility<'_>,
+    settle: &mut RequestGuard,
+) {
+    if let Some(body) = &asked.body {
         settle.set_request_facts(RequestFacts {
-            model: Arc::clone(&said.model),
+            model: Arc::clone(&body.model),
             served_model: None,
             lora: None,
-            stream: said.answer != RequestedForm::Whole,
+            stream: body.form != RequestedForm::Whole,
             priority: call.overrides.priority,
             cluster: None,
             prompt: PromptNote {

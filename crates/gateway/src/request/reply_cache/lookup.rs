@@ -1,45 +1,35 @@
 //! The lookup in the response cache.
 
-use response_cache::{CacheKey, CacheLookup, EntryKind};
-
-use super::{
-    cacheability::{BodyCacheability, CacheRequest},
-    fill::ReplyFill,
-    hit::HitReply,
-    parts::ReplyCache,
-    similar,
-    status::{CacheReason, CacheStatus},
+use response_cache::{
+    CacheKey, CacheLookup, CacheReason, CacheRequest, Eligibility, EntryKind, HitReply, ReplyFill,
+    RequestedForm,
 };
-use crate::request::accept::AcceptedRequest;
+
+use super::{parts::ReplyCache, similar};
 
 /// The result of the lookup.
 pub(super) enum CacheOutcome {
     /// A usable reply.
     Hit(HitReply),
-    /// A worker is to answer; with the cache status of its reply, and the fill.
-    Miss(Option<CacheStatus>, Option<ReplyFill>),
+    /// A worker is to answer; with the reason in its reply, and the fill.
+    Miss(Option<CacheReason>, Option<ReplyFill>),
 }
 
 impl ReplyCache {
     /// Looks up a reply to a cacheable request, within the cache's own time budget.
-    pub(super) async fn look_up(
-        &self,
-        call: &AcceptedRequest,
-        asked: &CacheRequest,
-    ) -> CacheOutcome {
-        let cache = &self.store;
-        let bypass = |reason, fill| CacheOutcome::Miss(Some(CacheStatus::bypass(reason)), fill);
-        let Some((said, same)) = asked
+    pub(super) async fn look_up(&self, asked: &Eligibility<'_>) -> CacheOutcome {
+        let (cache, dialect) = (&self.store, asked.request.dialect);
+        let miss = |reason, fill| CacheOutcome::Miss(Some(reason), fill);
+        let Some((form, same)) = asked
             .body
             .as_ref()
-            .and_then(|said| Some((said, said.same?)))
+            .and_then(|body| Some((body.form, body.digests?)))
         else {
-            return bypass(CacheReason::Unreadable, None);
+            return miss(CacheReason::Unreadable, None);
         };
-        // Before the lookup: a clear of the cache after it must not be undone by this fill.
-        let fill = ReplyFill::new(self, asked.dialect, same.key);
+        let fill = ReplyFill::new(&self.filler, cache, dialect, same.key);
         if asked.fresh {
-            return bypass(CacheReason::NoCache, Some(fill));
+            return miss(CacheReason::NoCache, Some(fill));
         }
         let began = self.clock.now();
         self.filler
@@ -48,49 +38,40 @@ impl ReplyCache {
         let waited = self.clock.now().since(began);
         let key = CacheKey(*same.key.as_bytes());
         let found = match cache.get_after(&key, waited).await {
-            CacheLookup::Unavailable => return bypass(CacheReason::StoreFailed, None),
+            CacheLookup::Unavailable => return miss(CacheReason::StoreFailed, None),
             CacheLookup::NotFound => None,
-            CacheLookup::Found(entry) if EntryKind::read(entry.label, asked.dialect).is_none() => {
+            CacheLookup::Found(entry) if EntryKind::read(entry.label, dialect).is_none() => {
                 // An entry of a program with another format.
                 cache.remove(&key);
                 None
             }
             // A stored reply that lacks a requested part is replaced by one that has it.
-            CacheLookup::Found(entry) => HitReply::of(asked.dialect, entry, said).await,
+            CacheLookup::Found(entry) => HitReply::of(dialect, entry, form).await,
         };
         match found {
-            Some(found) => self.hit(found),
-            None => self.by_meaning(call, asked, said, fill).await,
+            Some(found) => CacheOutcome::Hit(found),
+            None => self.by_meaning(&asked.request, form, fill).await,
         }
     }
 
     async fn by_meaning(
         &self,
-        call: &AcceptedRequest,
-        asked: &CacheRequest,
-        said: &BodyCacheability,
+        request: &CacheRequest<'_>,
+        form: RequestedForm,
         fill: ReplyFill,
     ) -> CacheOutcome {
-        let (nearest, sought) = similar::lookup(self, call, asked).await;
-        let found = match nearest {
-            Some(it) => HitReply::of(asked.dialect, it.entry, said)
-                .await
-                .map(|found| found.mark_similar(it.similarity)),
-            None => None,
-        };
-        match found {
-            Some(found) => self.hit(found),
-            None => CacheOutcome::Miss(
-                Some(CacheStatus::miss()),
-                Some(fill.with_similarity(sought)),
-            ),
-        }
-    }
-
-    fn hit(&self, found: HitReply) -> CacheOutcome {
-        if let Some(similarity) = found.similarity {
+        let (nearest, sought) = similar::lookup(self, request).await;
+        if let Some((entry, similarity)) = nearest
+            && let Some(found) = HitReply::of(request.dialect, entry, form).await
+        {
             self.metrics.record_similar_hit(similarity);
+            let similarity = Some(similarity);
+            return CacheOutcome::Hit(HitReply {
+                similarity,
+                ..found
+            });
         }
-        CacheOutcome::Hit(found)
+        let fill = fill.with_similarity(sought);
+        CacheOutcome::Miss(Some(CacheReason::NotFound), Some(fill))
     }
 }

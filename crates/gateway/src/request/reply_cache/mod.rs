@@ -1,19 +1,16 @@
 //! Cached and coalesced replies, before the stages of a generation.
 //!
-//! First comes the lookup in `response-cache`, then in the flights that run or have just ended
-//! ([`crate::coalesce`]); only then does the request go to a worker. `dialect` defines the form of
-//! a cached reply, `response-cache` its storage.
+//! First comes the lookup of a stored reply, then of a flight that runs or has just ended; only
+//! then does the request go to a worker. `dialect` defines the form of a cached reply,
+//! `response-cache` the rest: eligibility, storage, flights.
 //!
 //! **Invariant**: nothing here makes a request fail, and a reply is cached only if the client got
 //! all of it without error.
 
-mod cacheability;
-mod fill;
 mod hit;
 mod lookup;
 mod parts;
 mod similar;
-mod status;
 #[cfg(test)]
 mod tests;
 
@@ -22,18 +19,19 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use config::CompatSection;
 use dialect::Dialect;
 use futures_util::FutureExt;
-use http::{Response, header};
-use response_cache::{CacheResult as Counted, ResponseCache};
+use http::{HeaderMap, HeaderValue, Response, header};
+use response_cache::{
+    CacheReason, CacheRequest, CacheResult, Eligibility, FinishedReplyUse, FlightRole, ReplyFill,
+    ResponseCache, RoutingOverrides,
+};
 
+use self::lookup::CacheOutcome;
 pub(crate) use self::parts::ReplyCache;
-use self::{
-    cacheability::CacheRequest, fill::ReplyFill, lookup::CacheOutcome, status::CacheStatus,
+use super::{
+    accept::AcceptedRequest, overrides::HeaderOverrides, record::RequestGuard, reply,
+    reply_body::ReplyBody,
 };
-use super::{accept::AcceptedRequest, record::RequestGuard, reply, reply_body::ReplyBody};
-use crate::{
-    coalesce::{FinishedReplyUse, FlightRole, FollowerReply},
-    routes::ErrorShape,
-};
+use crate::{memory::MemoryStage, routes::ErrorShape};
 
 impl ReplyCache {
     /// Answers a generation from the cache, or sends it with `send` once for all equal requests.
@@ -49,33 +47,35 @@ impl ReplyCache {
         F: Future<Output = Response<ReplyBody>> + Send + 'static,
     {
         let began = self.clock.now();
-        let request = CacheRequest::of(self, &call, dialect).await;
-        let looked = match request.cacheability {
+        let request = cache_request(&call, dialect);
+        let asked = Eligibility::of(request, &self.settings, &self.store.settings()).await;
+        let looked = match asked.cacheable {
             None => CacheOutcome::Miss(None, None),
-            Some(Err(reason)) => CacheOutcome::Miss(Some(CacheStatus::bypass(reason)), None),
-            Some(Ok(())) => self.look_up(&call, &request).await,
+            Some(Err(reason)) => CacheOutcome::Miss(Some(reason), None),
+            Some(Ok(())) => self.look_up(&asked).await,
         };
         settle.timing().cache = self.clock.now().ms_since(began) * 1e3;
-        let (status, fill) = match looked {
+        let (reason, fill) = match looked {
             CacheOutcome::Hit(found) => {
-                self.store.record_result(Counted::Hit);
-                hit::set_facts(&call, &request, &mut settle);
+                self.store.record_result(CacheResult::Hit);
+                hit::set_facts(&call, &asked, &mut settle);
                 return hit::into_reply(self, settle, found);
             }
-            CacheOutcome::Miss(status, fill) => (status, fill),
+            CacheOutcome::Miss(reason, fill) => (reason, fill),
         };
         let afterwards = if fill.is_some() {
             FinishedReplyUse::CachedElsewhere
         } else {
             FinishedReplyUse::Answers
         };
-        let place = request
-            .coalescing_key(self, fill.is_some())
+        let place = asked
+            .coalescing_key(self.store.generation(), afterwards)
             .map(|key| self.coalescer.join_flight(key, afterwards));
         let own = UpstreamGeneration {
             store: Arc::clone(&self.store),
             compat: Arc::clone(&self.compat),
-            status,
+            reason,
+            stores_reply: fill.is_some() && self.memory.stage() < MemoryStage::SmallBodies,
             fill,
             send,
         };
@@ -83,17 +83,18 @@ impl ReplyCache {
             None => own.run(call, settle).await,
             Some(FlightRole::First(seat)) => {
                 settle.share_outcome(seat.outcome_slot());
-                seat.lead(Box::pin(self.lead(own, call, settle))).await
+                let reply = Box::pin(self.lead(own, call, settle));
+                seat.lead(reply, ReplyBody::live).await
             }
             Some(FlightRole::Joins(seat)) => match seat.join().await {
-                FollowerReply::Reply(status, head, body) => {
-                    if own.status.is_some() {
-                        self.store.record_result(Counted::Hit);
+                Some(reply) => {
+                    if own.reason.is_some() {
+                        self.store.record_result(CacheResult::Hit);
                     }
-                    hit::set_facts(&call, &request, &mut settle);
-                    hit::into_follower_reply(self, settle, (status, head, body))
+                    hit::set_facts(&call, &asked, &mut settle);
+                    hit::into_follower_reply(self, settle, reply)
                 }
-                FollowerReply::Nothing => own.run(call, settle).await,
+                None => own.run(call, settle).await,
             },
         }
     }
@@ -125,8 +126,11 @@ impl ReplyCache {
 struct UpstreamGeneration<S> {
     store: Arc<ResponseCache>,
     compat: Arc<CompatSection>,
-    status: Option<CacheStatus>,
+    /// Why no cached reply answers; `None`: this route is never cached.
+    reason: Option<CacheReason>,
     fill: Option<ReplyFill>,
+    /// Whether `fill` stores the reply: not under memory pressure.
+    stores_reply: bool,
     send: S,
 }
 
@@ -136,20 +140,53 @@ where
     F: Future<Output = Response<ReplyBody>> + Send + 'static,
 {
     async fn run(self, mut call: AcceptedRequest, mut settle: RequestGuard) -> Response<ReplyBody> {
-        if let Some(status) = self.status {
-            self.store.record_result(status.result());
+        if let Some(reason) = self.reason {
+            self.store.record_result(reason.result());
         }
-        let Some(fill) = self.fill else {
-            let response = (self.send)(call, settle).await;
-            return status::with_status(self.status, &self.compat, response);
-        };
-        // The router reads a reply that it caches.
-        call.headers.remove(header::ACCEPT_ENCODING);
-        let good = settle.shared_outcome();
-        let response = (self.send)(call, settle).await;
-        fill.watch(
-            status::with_status(self.status, &self.compat, response),
-            good,
-        )
+        let fill = self.fill.map(|fill| {
+            // The router reads a reply that it caches.
+            call.headers.remove(header::ACCEPT_ENCODING);
+            (fill, settle.shared_outcome())
+        });
+        let mut response = (self.send)(call, settle).await;
+        if let Some(reason) = self.reason {
+            add_cache_headers(reason, response.headers_mut(), &self.compat);
+        }
+        match fill.filter(|_| self.stores_reply) {
+            Some((fill, good)) => fill.watch(response, good, ReplyBody::live),
+            None => response,
+        }
+    }
+}
+
+/// Returns what the cache reads of a request.
+fn cache_request(call: &AcceptedRequest, dialect: Dialect) -> CacheRequest<'_> {
+    CacheRequest {
+        dialect,
+        target: call.target.as_str(),
+        headers: &call.headers,
+        body: call.body.bytes(),
+        overrides: match &call.overrides {
+            own if own.worker.is_some() => RoutingOverrides::Worker,
+            own if *own != HeaderOverrides::default() => RoutingOverrides::Choice,
+            _ => RoutingOverrides::Nothing,
+        },
+    }
+}
+
+/// Adds `X-Cache`, and the reason where routing headers are enabled.
+fn add_cache_headers(reason: CacheReason, fields: &mut HeaderMap, shown: &CompatSection) {
+    let word = HeaderValue::from_static(match reason.result() {
+        CacheResult::Hit => "HIT",
+        CacheResult::Miss => "MISS",
+        CacheResult::Skip => "BYPASS",
+    });
+    fields.insert("x-cache", word.clone());
+    if shown.expose_routing_headers {
+        let reason = HeaderValue::from_static(reason.as_str());
+        fields.insert("x-warmroute-cache-reason", reason);
+        if shown.vllm_router_headers() {
+            fields.insert("x-vllm-router-cache-status", word);
+        }
     }
 }

@@ -4,17 +4,19 @@ use std::sync::Arc;
 
 use config::{CacheSection, CompatSection};
 use net::Clock;
-use response_cache::{CacheFiller, ResponseCache};
+use response_cache::{CacheFiller, Coalescer, ResponseCache};
 use routing::Router;
 
-use crate::{coalesce::Coalescer, embedder::Embedder, memory::MemoryPressure, metrics::Metrics};
+use crate::{
+    embedder::Embedder, memory::MemoryPressure, metrics::Metrics, request::reply_body::ReplyBody,
+};
 
 /// The caches of replies, and what a lookup needs.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplyCache {
     pub(crate) store: Arc<ResponseCache>,
     pub(crate) filler: Arc<CacheFiller>,
-    pub(crate) coalescer: Arc<Coalescer>,
+    pub(crate) coalescer: Arc<Coalescer<ReplyBody>>,
     /// Computes embeddings of prompts for the similarity lookup, if configured.
     pub(crate) embedder: Option<Arc<Embedder>>,
     pub(crate) memory: Arc<MemoryPressure>,

@@ -3,29 +3,21 @@
 //! The lookup runs only after an exact miss: it waits for the embedding of the last question no
 //! longer than configured. Any error is a miss.
 
-use response_cache::{CacheEntry, CacheKey, SimilarQuery};
+use response_cache::{CacheEntry, CacheKey, CacheRequest, SimilarQuery};
 
-use super::{cacheability::CacheRequest, parts::ReplyCache};
-use crate::request::accept::AcceptedRequest;
+use super::parts::ReplyCache;
 
-/// The result of a similarity lookup.
-pub(super) struct NearestReply {
-    pub(super) entry: CacheEntry,
-    /// Cosine, 0 to 1.
-    pub(super) similarity: f64,
-}
-
-/// Returns the reply to the nearest question, and the entry for this request's own reply.
+/// Returns the reply to the nearest question with its similarity (cosine, 0 to 1), and the entry
+/// for this request's own reply.
 pub(super) async fn lookup(
     cache: &ReplyCache,
-    call: &AcceptedRequest,
-    asked: &CacheRequest,
-) -> (Option<NearestReply>, Option<SimilarQuery>) {
+    request: &CacheRequest<'_>,
+) -> (Option<(CacheEntry, f64)>, Option<SimilarQuery>) {
     let settings = cache.store.settings();
     let (Some(embedder), true) = (&cache.embedder, settings.semantic.enabled) else {
         return (None, None);
     };
-    let Some(question) = asked.last_question(call) else {
+    let Some(question) = request.last_question() else {
         return (None, None);
     };
     let direction = match embedder
@@ -43,8 +35,5 @@ pub(super) async fn lookup(
     };
     let rest = CacheKey(*question.rest.as_bytes());
     let nearest = cache.store.similar(&rest, &direction);
-    (
-        nearest.map(|(entry, similarity)| NearestReply { entry, similarity }),
-        Some(SimilarQuery { rest, direction }),
-    )
+    (nearest, Some(SimilarQuery { rest, direction }))
 }

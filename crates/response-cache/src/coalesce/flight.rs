@@ -15,7 +15,6 @@
 
 use std::{
     collections::VecDeque,
-    future::Future,
     pin::Pin,
     sync::{
         Arc, OnceLock,
@@ -25,15 +24,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, Response, StatusCode};
-use http_body::Body as _;
+use http_body::Body;
 use parking_lot::Mutex;
 
 use super::wakers::Wakers;
-use crate::request::reply_body::ReplyBody;
-
-/// The upstream request of the leader.
-pub(crate) type ReplyFuture = Pin<Box<dyn Future<Output = Response<ReplyBody>> + Send>>;
 
 /// Longest reply that can be joined or cached; of a longer one this much is buffered for slower
 /// readers.
@@ -45,21 +41,21 @@ const HELD_BEYOND: usize = 64 << 10;
 const SHORT: usize = 4 << 10;
 
 /// A reply that equal requests share.
-pub(crate) struct Flight {
-    driver: Mutex<FlightDriver>,
+pub(super) struct Flight<B> {
+    driver: Mutex<FlightDriver<B>>,
     shared: Mutex<FlightBuffer>,
     wakers: Arc<Wakers>,
     /// Whether the reply was whole and no error; set at its end.
     outcome: Arc<OnceLock<bool>>,
 }
 
-enum FlightDriver {
+enum FlightDriver<B> {
     /// The leader has not sent its request yet.
     Empty,
-    Head(ReplyFuture),
-    Body(ReplyBody),
+    Head(BoxFuture<'static, Response<B>>),
+    Body(B),
     /// An error reply, for the leader only.
-    Own(Option<Response<ReplyBody>>),
+    Own(Option<Response<B>>),
     Over,
 }
 
@@ -84,22 +80,25 @@ struct FlightBuffer {
 /// The reply's head.
 #[derive(Clone, Debug)]
 pub(super) enum FlightHead {
-    /// The reply for all readers.
-    Shared(StatusCode, HeaderMap),
+    /// The head of a reply for all readers.
+    Shared(HeaderMap),
     /// An error: the followers send their own requests.
     Own,
 }
 
+/// How a reply ends for one of its readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FlightEnd {
+pub enum FlightEnd {
+    /// The reader has all of it.
     Clean,
+    /// It broke off, or ran ahead of the reader.
     Broken,
 }
 
 /// The leader's id.
 pub(super) const FIRST: u64 = 0;
 
-impl Flight {
+impl<B> Flight<B> {
     /// `together` counts the bytes of all flights.
     pub(super) fn new(together: Arc<AtomicUsize>) -> Self {
         Self {
@@ -115,7 +114,7 @@ impl Flight {
         Arc::clone(&self.outcome)
     }
 
-    pub(super) fn begin(&self, reply: ReplyFuture) {
+    pub(super) fn begin(&self, reply: BoxFuture<'static, Response<B>>) {
         *self.driver.lock() = FlightDriver::Head(reply);
         self.wakers.wake_all();
     }
@@ -168,6 +167,27 @@ impl Flight {
         self.shared.lock().end.is_some()
     }
 
+    /// Returns the leader's own error reply, if it is one.
+    pub(super) fn take_own(&self) -> Option<Response<B>> {
+        match &mut *self.driver.lock() {
+            FlightDriver::Own(response) => response.take(),
+            _ => None,
+        }
+    }
+
+    /// Returns whether this reader has read everything.
+    pub(super) fn is_drained(&self, id: u64) -> bool {
+        let shared = self.shared.lock();
+        let at = shared
+            .readers
+            .iter()
+            .find(|(known, _)| *known == id)
+            .map_or(0, |(_, at)| *at);
+        shared.end == Some(FlightEnd::Clean) && at == shared.dropped_chunks + shared.chunks.len()
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Flight<B> {
     /// Returns the head as soon as it arrives.
     pub(super) fn poll_head(&self, id: u64, cx: &mut Context<'_>) -> Poll<FlightHead> {
         loop {
@@ -184,35 +204,24 @@ impl Flight {
         }
     }
 
-    /// Returns the leader's own error reply, if it is one.
-    pub(super) fn take_own(&self) -> Option<Response<ReplyBody>> {
-        match &mut *self.driver.lock() {
-            FlightDriver::Own(response) => response.take(),
-            _ => None,
-        }
-    }
-
     /// Returns the next bytes for this reader.
     pub(super) fn poll_chunk(
         &self,
         id: u64,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, FlightEnd>>> {
+    ) -> Poll<Result<Bytes, FlightEnd>> {
         loop {
             {
                 let mut shared = self.shared.lock();
                 match shared.next(id) {
-                    NextChunk::Chunk(bytes) => {
+                    Some(Ok(bytes)) => {
                         if shared.trim() {
                             self.wakers.wake_all();
                         }
-                        return Poll::Ready(Some(Ok(bytes)));
+                        return Poll::Ready(Ok(bytes));
                     }
-                    NextChunk::End(FlightEnd::Clean) => return Poll::Ready(None),
-                    NextChunk::End(FlightEnd::Broken) => {
-                        return Poll::Ready(Some(Err(FlightEnd::Broken)));
-                    }
-                    NextChunk::Nothing => {}
+                    Some(end) => return Poll::Ready(end),
+                    None => {}
                 }
                 self.wakers.register(id, cx.waker());
                 if shared.long && shared.buffered_bytes > shared.window {
@@ -223,17 +232,6 @@ impl Flight {
                 return Poll::Pending;
             }
         }
-    }
-
-    /// Returns whether this reader has read everything.
-    pub(super) fn is_drained(&self, id: u64) -> bool {
-        let shared = self.shared.lock();
-        let at = shared
-            .readers
-            .iter()
-            .find(|(known, _)| *known == id)
-            .map_or(0, |(_, at)| *at);
-        shared.end == Some(FlightEnd::Clean) && at == shared.dropped_chunks + shared.chunks.len()
     }
 
     /// Polls the reply once, unless another reader is polling it. Returns whether there was
@@ -293,7 +291,7 @@ impl Flight {
         moved
     }
 
-    fn headed(&self, driver: &mut FlightDriver, response: Response<ReplyBody>) {
+    fn headed(&self, driver: &mut FlightDriver<B>, response: Response<B>) {
         let mut shared = self.shared.lock();
         if response.status() != StatusCode::OK {
             // Errors are never shared.
@@ -302,7 +300,7 @@ impl Flight {
             return;
         }
         let (parts, body) = response.into_parts();
-        shared.head = Some(FlightHead::Shared(parts.status, parts.headers));
+        shared.head = Some(FlightHead::Shared(parts.headers));
         shared.length = body.size_hint().exact();
         let empty = body.is_end_stream();
         *driver = if empty {
@@ -316,16 +314,10 @@ impl Flight {
     }
 }
 
-impl std::fmt::Debug for Flight {
+impl<B> std::fmt::Debug for Flight<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Flight").finish_non_exhaustive()
     }
-}
-
-enum NextChunk {
-    Chunk(Bytes),
-    End(FlightEnd),
-    Nothing,
 }
 
 impl FlightBuffer {
@@ -360,20 +352,20 @@ impl FlightBuffer {
         self.trim();
     }
 
-    fn next(&mut self, id: u64) -> NextChunk {
+    /// Returns the next bytes for this reader, or the end; `None` where none has arrived.
+    fn next(&mut self, id: u64) -> Option<Result<Bytes, FlightEnd>> {
         let Some((_, at)) = self.readers.iter_mut().find(|(known, _)| *known == id) else {
-            return NextChunk::End(FlightEnd::Broken);
+            return Some(Err(FlightEnd::Broken));
         };
         let Some(ahead) = at.checked_sub(self.dropped_chunks) else {
-            return NextChunk::End(FlightEnd::Broken);
+            return Some(Err(FlightEnd::Broken));
         };
-        match (self.chunks.get(ahead), self.end) {
-            (Some(bytes), _) => {
+        match self.chunks.get(ahead) {
+            Some(bytes) => {
                 *at += 1;
-                NextChunk::Chunk(bytes.clone())
+                Some(Ok(bytes.clone()))
             }
-            (None, Some(end)) => NextChunk::End(end),
-            (None, None) => NextChunk::Nothing,
+            None => self.end.map(Err),
         }
     }
 
@@ -419,9 +411,9 @@ mod tests {
         let mut bytes = 0;
         loop {
             match shared.next(id) {
-                NextChunk::Chunk(chunk) => bytes += chunk.len(),
-                NextChunk::End(FlightEnd::Broken) => return Err(FlightEnd::Broken),
-                NextChunk::End(FlightEnd::Clean) | NextChunk::Nothing => return Ok(bytes),
+                Some(Ok(chunk)) => bytes += chunk.len(),
+                Some(Err(FlightEnd::Broken)) => return Err(FlightEnd::Broken),
+                Some(Err(FlightEnd::Clean)) | None => return Ok(bytes),
             }
             shared.trim();
         }

@@ -5,7 +5,7 @@
 //! that a stream never waits for it.
 
 use std::{
-    io,
+    fmt,
     pin::Pin,
     sync::{Arc, OnceLock},
     task::{Context, Poll, ready},
@@ -16,17 +16,15 @@ use dialect::{Dialect, RequestKey};
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use resilience::BytePermit;
-use response_cache::{
-    CacheFiller, CacheGeneration, PendingFill, SimilarQuery, StoredForm, WholeReply,
-};
 
-use super::parts::ReplyCache;
-use crate::{memory::MemoryStage, request::reply_body::ReplyBody};
+use super::{CacheFiller, PendingFill, SimilarQuery, StoredForm, WholeReply};
+use crate::{CacheGeneration, ResponseCache};
 
 const DONE: &[u8] = b"data: [DONE]";
 
 /// The cache fill of one request.
-pub(super) struct ReplyFill {
+#[derive(Debug)]
+pub struct ReplyFill {
     cache_filler: Arc<CacheFiller>,
     key: RequestKey,
     dialect: Dialect,
@@ -34,43 +32,46 @@ pub(super) struct ReplyFill {
     most_whole: usize,
     most_stream: usize,
     similar_query: Option<SimilarQuery>,
-    /// False under memory pressure.
-    takes_new: bool,
 }
 
 impl ReplyFill {
-    pub(super) fn new(cache: &ReplyCache, dialect: Dialect, key: RequestKey) -> Self {
-        let settings = cache.store.settings();
+    /// Begins it before the request's lookup: no clear of the cache from then on is undone by it.
+    pub fn new(
+        filler: &Arc<CacheFiller>,
+        cache: &ResponseCache,
+        dialect: Dialect,
+        key: RequestKey,
+    ) -> Self {
+        let settings = cache.settings();
         Self {
-            cache_filler: Arc::clone(&cache.filler),
+            cache_filler: Arc::clone(filler),
             key,
             dialect,
-            generation: cache.store.generation(),
+            generation: cache.generation(),
             most_whole: settings.max_response_size,
             most_stream: settings.max_stream_buffer_size,
             similar_query: None,
-            takes_new: cache.memory.stage() < MemoryStage::SmallBodies,
         }
     }
 
     /// Sets the entry under which a similarity lookup finds the reply.
-    pub(super) fn with_similarity(self, sought: Option<SimilarQuery>) -> Self {
+    #[must_use]
+    pub fn with_similarity(self, sought: Option<SimilarQuery>) -> Self {
         Self {
             similar_query: sought,
             ..self
         }
     }
 
-    /// Wraps the reply's body. `good`: set when its guard is settled.
-    pub(super) fn watch(
+    /// Wraps the reply's body, by `wrap`, if it may be stored. `good`: set to whether the reply was
+    /// whole and correct, at the latest when its body is dropped.
+    pub fn watch<B: Body>(
         self,
-        response: Response<ReplyBody>,
+        response: Response<B>,
         good: Arc<OnceLock<bool>>,
-    ) -> Response<ReplyBody> {
-        let takes = self.takes_new;
-        let Some(form) =
-            form(self.dialect, response.status(), response.headers()).filter(|_| takes)
-        else {
+        wrap: impl FnOnce(FillingBody<B>) -> B,
+    ) -> Response<B> {
+        let Some(form) = form(self.dialect, response.status(), response.headers()) else {
             return response;
         };
         let most = match form {
@@ -91,7 +92,7 @@ impl ReplyFill {
             pending_fill: None,
         };
         response.map(|inner| {
-            ReplyBody::live(FillingBody {
+            wrap(FillingBody {
                 inner,
                 reply: Some(held),
             })
@@ -114,8 +115,8 @@ fn form(dialect: Dialect, status: StatusCode, head: &HeaderMap) -> Option<Stored
 }
 
 /// The body of a reply that may be cached.
-struct FillingBody {
-    inner: ReplyBody,
+pub struct FillingBody<B> {
+    inner: B,
     /// `None`: it is not cached.
     reply: Option<BufferedReply>,
 }
@@ -131,7 +132,7 @@ struct BufferedReply {
     pending_fill: Option<PendingFill>,
 }
 
-impl FillingBody {
+impl<B: Default> FillingBody<B> {
     fn passed(&mut self, data: &Bytes) {
         let Some(held) = &mut self.reply else { return };
         if held.body.len() + data.len() > held.most || !held.room.try_grow(data.len()) {
@@ -147,36 +148,20 @@ impl FillingBody {
 
     fn ended(&mut self) {
         // Settles its guard now, which sets whether the reply was correct.
-        drop(std::mem::replace(&mut self.inner, ReplyBody::empty()));
+        drop(std::mem::take(&mut self.inner));
         let Some(held) = self.reply.take() else {
             return;
         };
-        let BufferedReply {
-            fill,
-            form,
-            outcome: good,
-            body,
-            room,
-            pending_fill: mark,
-            ..
-        } = held;
-        if good.get() == Some(&true) {
-            let mark = mark.unwrap_or_else(|| fill.cache_filler.begin_fill(fill.key));
-            let ReplyFill {
-                cache_filler: keeper,
-                dialect,
-                generation: begun,
-                similar_query: sought,
-                ..
-            } = fill;
-            keeper.enqueue(WholeReply {
-                dialect,
-                form,
-                body,
-                budget: room,
-                generation: begun,
-                similar_query: sought,
-                pending_fill: mark,
+        if held.outcome.get() == Some(&true) {
+            let (fill, mark) = (held.fill, held.pending_fill);
+            fill.cache_filler.enqueue(WholeReply {
+                dialect: fill.dialect,
+                form: held.form,
+                body: held.body,
+                budget: held.room,
+                generation: fill.generation,
+                similar_query: fill.similar_query,
+                pending_fill: mark.unwrap_or_else(|| fill.cache_filler.begin_fill(fill.key)),
             });
         }
     }
@@ -192,14 +177,14 @@ fn tells_its_end(data: &[u8]) -> bool {
             .any(|line| line.starts_with(DONE))
 }
 
-impl Body for FillingBody {
+impl<B: Body<Data = Bytes> + Default + Unpin> Body for FillingBody<B> {
     type Data = Bytes;
-    type Error = io::Error;
+    type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
         match &frame {
@@ -227,10 +212,10 @@ impl Body for FillingBody {
     }
 }
 
-impl std::fmt::Debug for FillingBody {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl<B: fmt::Debug> fmt::Debug for FillingBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let held = self.reply.as_ref().map(|held| held.body.len());
-        f.debug_struct("Kept")
+        f.debug_struct("FillingBody")
             .field("inner", &self.inner)
             .field("held_bytes", &held)
             .finish()

@@ -7,51 +7,53 @@ use std::{
 };
 
 use bytes::Bytes;
-use dialect::ErrorCode;
 use http_body::{Body, Frame, SizeHint};
 
-use super::FlightMember;
-use crate::request::record::RequestGuard;
+use super::{FlightMember, flight::FlightEnd};
 
 /// One reader's side of the shared reply.
-pub(crate) struct SharedBody {
-    member: FlightMember,
-    /// The guard of a follower; the leader's is with the reply itself.
-    guard: Option<Box<RequestGuard>>,
+pub struct SharedBody<B> {
+    member: FlightMember<B>,
+    on_end: Option<Box<dyn FnOnce(FlightEnd) + Send>>,
     sent: u64,
     over: bool,
 }
 
-impl SharedBody {
-    pub(super) fn new(seat: FlightMember) -> Self {
+impl<B> SharedBody<B> {
+    pub(super) fn new(seat: FlightMember<B>) -> Self {
         Self {
             member: seat,
-            guard: None,
+            on_end: None,
             sent: 0,
             over: false,
         }
     }
 
-    /// Adds the guard that this body's end settles.
-    pub(crate) fn settling(mut self, settle: RequestGuard) -> Self {
-        self.guard = Some(Box::new(settle));
+    /// Calls `on_end` once this reader has read the end, and never where it leaves before.
+    #[must_use]
+    pub fn on_end(mut self, on_end: impl FnOnce(FlightEnd) + Send + 'static) -> Self {
+        self.on_end = Some(Box::new(on_end));
         self.see_end();
         self
     }
 
-    /// Settles as soon as the end is read: hyper does not poll a body of known length behind its
-    /// end.
+    /// Ends as soon as the last bytes are read: hyper does not poll a body of known length behind
+    /// its end.
     fn see_end(&mut self) {
         if !self.over && self.member.flight.is_drained(self.member.id) {
-            self.over = true;
-            if let Some(mut settle) = self.guard.take() {
-                settle.complete();
-            }
+            self.end(FlightEnd::Clean);
+        }
+    }
+
+    fn end(&mut self, end: FlightEnd) {
+        self.over = true;
+        if let Some(on_end) = self.on_end.take() {
+            on_end(end);
         }
     }
 }
 
-impl Body for SharedBody {
+impl<B: Body<Data = Bytes> + Unpin> Body for SharedBody<B> {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -64,24 +66,15 @@ impl Body for SharedBody {
             return Poll::Ready(None);
         }
         match ready!(this.member.flight.poll_chunk(this.member.id, cx)) {
-            Some(Ok(bytes)) => {
+            Ok(bytes) => {
                 this.sent += bytes.len() as u64;
                 this.see_end();
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            None => {
-                this.see_end();
-                this.over = true;
-                Poll::Ready(None)
-            }
-            Some(Err(_)) => {
-                this.over = true;
-                if let Some(mut settle) = this.guard.take() {
-                    settle.record_cut(ErrorCode::StreamInterrupted, None);
-                }
-                Poll::Ready(Some(Err(io::Error::other(
-                    "the reply broke off, or ran ahead of this reader",
-                ))))
+            Err(end) => {
+                this.end(end);
+                let broken = "the reply broke off, or ran ahead of this reader";
+                Poll::Ready((end == FlightEnd::Broken).then(|| Err(io::Error::other(broken))))
             }
         }
     }
@@ -99,7 +92,7 @@ impl Body for SharedBody {
     }
 }
 
-impl std::fmt::Debug for SharedBody {
+impl<B> std::fmt::Debug for SharedBody<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SharedBody")
             .field("sent", &self.sent)
