@@ -13,7 +13,7 @@ use std::{
 
 use kv_blocks::{Moment, WorkerId};
 
-use crate::{SharedPrefixRouting, choose::unit};
+use crate::{SharedPrefixRouting, policy::cost::unit};
 
 /// Settings of the prefix memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -211,7 +211,7 @@ mod tests {
                 at(20),
                 1,
                 other,
-                crate::choose::random_for(5, usize::try_from(i).expect("small")),
+                crate::policy::cost::random_for(5, usize::try_from(i).expect("small")),
             );
             written += u32::from(memory.find(at(20), 1) != before);
         }
