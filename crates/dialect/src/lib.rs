@@ -43,8 +43,8 @@ pub use body_counts::BodyCounts;
 pub use cache_control::with_cache_control;
 pub use cacheable::{CacheableReply, NotCacheable, StreamObject, keep_whole, replay};
 pub use chunk::{
-    InBandError, StreamChunk, Usage, finish_reason, in_band_error, is_done, usage_from_body,
-    usage_from_chunk,
+    EndingTracker, InBandError, StreamChunk, Usage, finish_reason, in_band_error, is_done,
+    usage_from_body, usage_from_chunk,
 };
 pub use error_code::ErrorCode;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};

@@ -40,7 +40,6 @@ mod sweeper;
 mod telemetry;
 mod trust_cache;
 mod verdict;
-mod view;
 mod worker_check;
 mod worker_identity;
 mod worker_machine;
@@ -61,13 +60,12 @@ pub use prefix_view::{PrefixStream, PrefixViewService, RedisPool};
 pub use probe::event_endpoints::EventEndpoint;
 pub use served_models::{ServedLora, ServedModel, ServedModels};
 pub use settings::{FleetParts, OnVerdict};
-pub use snapshot::{ModelCandidate, ModelView, Snapshot, UnusableTarget};
+pub use snapshot::{
+    CacheSource, EngineLoad, EngineView, KvCacheView, ModelCandidate, ModelView,
+    PrefixCacheCounters, RankView, Snapshot, UnusableTarget, WorkerConnection, WorkerView,
+};
 pub use start_error::FleetStartError;
 pub use trust_cache::TrustCache;
 pub use verdict::WorkerVerdict;
-pub use view::{
-    CacheSource, EngineLoad, EngineView, KvCacheView, PrefixCacheCounters, RankView,
-    WorkerConnection, WorkerView,
-};
 pub use worker_probe::{WorkerProbe, WorkerProber};
 pub use worker_state::{HealthView, WorkerState};

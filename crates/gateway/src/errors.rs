@@ -50,3 +50,25 @@ pub(crate) fn going_down() -> ApiError {
     )
     .with_retry_after(1)
 }
+
+/// Returns the error of a request for a model that every worker is known not to serve.
+pub(crate) fn model_not_found(id: &str) -> ApiError {
+    let id: String = id.chars().filter(|c| !c.is_control()).take(100).collect();
+    ApiError::new(
+        ErrorCode::ModelNotFound,
+        format!("no worker serves the model {id:?}: GET /v1/models lists those that are served"),
+    )
+    .param("model")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_missing_model_cannot_break_a_log_line() {
+        let error = model_not_found(&format!("a\n{}", "b".repeat(1000)));
+        assert_eq!(error.code, ErrorCode::ModelNotFound);
+        assert!(!error.message.contains('\n') && error.message.len() < 250);
+    }
+}

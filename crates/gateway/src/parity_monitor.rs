@@ -7,14 +7,19 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use dialect::{Dialect, RequestView, Usage};
 use fleet::Fleet;
 use kv_blocks::{Moment, Target};
 use net::Clock;
 use parity::{
-    EngineCounters, IncomparableRequest, ParityChange, ParityState, ParityTracker, PredictionSample,
+    EngineCounters, IncomparableRequest, ParityChange, ParityState, ParityTracker,
+    PredictionSample, ReplyKind,
 };
 use parking_lot::Mutex;
+use tokenization::TokenizedPrompt;
 use tokio::sync::Notify;
+
+use crate::request::receipt::Selection;
 
 /// The parity tracker and the fleet.
 #[derive(Debug)]
@@ -156,6 +161,186 @@ impl ParityMonitor {
                 reason,
                 "predictions are judged anew"
             ),
+        }
+    }
+}
+
+/// The prefix cache lookup that an engine is expected to make for a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PrefixExpectation {
+    /// Tokens, about.
+    tokens: u64,
+    /// Whether the engine's report is comparable with the prediction: the engine looks up exactly
+    /// the router's tokens, once. For several choices it looks up several times, and its usage may
+    /// be the sum.
+    judged: bool,
+    reply: ReplyKind,
+}
+
+impl PrefixExpectation {
+    pub(crate) fn of(dialect: Dialect, view: &RequestView<'_>, prompt: &TokenizedPrompt) -> Self {
+        let choices = view.n.unwrap_or(1);
+        Self {
+            tokens: u64::from(prompt.tokens).saturating_mul(choices.into()),
+            judged: prompt.source.is_exact() && choices == 1 && !view.kv.skips_prefix_cache,
+            reply: match (dialect, view.stream) {
+                (Dialect::Chat, false) => ReplyKind::Chat,
+                (Dialect::Chat, true) => ReplyKind::ChatStream,
+                (Dialect::Completions, false) => ReplyKind::Completion,
+                (Dialect::Completions, true) => ReplyKind::CompletionStream,
+                // Their prompts are never exact, so they are never compared.
+                (_, false) => ReplyKind::Chat,
+                (_, true) => ReplyKind::ChatStream,
+            },
+        }
+    }
+
+    /// Returns the prediction and the result of a successful request; `None` if they are
+    /// incomparable.
+    pub(crate) fn sample(self, won: &Selection, usage: Option<Usage>) -> Option<PredictionSample> {
+        let counted = usage
+            .map(|usage| usage.prompt_tokens)
+            .filter(|tokens| *tokens > 0);
+        self.judged.then(|| PredictionSample {
+            sent: won.sent,
+            prompt_tokens: counted
+                .unwrap_or_else(|| u32::try_from(self.tokens).unwrap_or(u32::MAX)),
+            predicted: won.predicted_cached_tokens,
+            announced: won.announced_cached_tokens,
+            actual: usage.and_then(|usage| usage.cached_tokens),
+            counted_by: counted.map(|_| self.reply),
+            basis: won.basis,
+        })
+    }
+
+    /// Marks a lookup as counted by an engine that may count otherwise than the router.
+    pub(crate) fn with_foreign_count(self) -> Self {
+        Self {
+            judged: false,
+            ..self
+        }
+    }
+
+    /// Returns the lookup of the prefill leg, whose reply is not streamed.
+    pub(crate) fn of_prefill(self) -> Self {
+        let reply = match self.reply {
+            ReplyKind::Chat | ReplyKind::ChatStream => ReplyKind::Chat,
+            ReplyKind::Completion | ReplyKind::CompletionStream => ReplyKind::Completion,
+        };
+        Self { reply, ..self }
+    }
+
+    /// Returns the request as incomparable.
+    pub(crate) fn incomparable(self, sent: Moment, until: Moment) -> IncomparableRequest {
+        IncomparableRequest {
+            sent,
+            until,
+            prompt_tokens: self.tokens,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use routing::receipt::PromptSource;
+
+    use super::*;
+    use crate::request::receipt;
+
+    fn prompt(source: PromptSource) -> TokenizedPrompt {
+        TokenizedPrompt {
+            source,
+            ..TokenizedPrompt::without_blocks(100)
+        }
+    }
+
+    fn expected(dialect: Dialect, body: &str, source: PromptSource) -> PrefixExpectation {
+        let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
+        PrefixExpectation::of(dialect, &view, &prompt(source))
+    }
+
+    fn selection() -> Selection {
+        receipt::tests::selection("w1", 64)
+    }
+
+    const ONE: &str = r#"{"model":"m","messages":[]}"#;
+
+    #[test]
+    fn only_one_choice_of_an_exactly_known_prompt_can_be_compared() {
+        for (body, source, comparable) in [
+            (ONE, PromptSource::Tokens, true),
+            (ONE, PromptSource::EngineTokenize, true),
+            (ONE, PromptSource::TextPrefix, false),
+            (ONE, PromptSource::None, false),
+            (
+                r#"{"model":"m","messages":[],"n":1}"#,
+                PromptSource::Tokens,
+                true,
+            ),
+            (
+                r#"{"model":"m","messages":[],"n":2}"#,
+                PromptSource::Tokens,
+                false,
+            ),
+        ] {
+            let sample = expected(Dialect::Chat, body, source).sample(&selection(), None);
+            assert_eq!(sample.is_some(), comparable, "{body} {source:?}");
+        }
+        let foreign = expected(Dialect::Chat, ONE, PromptSource::Tokens).with_foreign_count();
+        assert!(foreign.sample(&selection(), None).is_none());
+    }
+
+    #[test]
+    fn the_engines_own_count_is_used_where_it_has_one() {
+        let usage = |prompt_tokens| Usage {
+            prompt_tokens,
+            completion_tokens: 1,
+            cached_tokens: Some(32),
+        };
+        let expectation = expected(Dialect::Chat, ONE, PromptSource::Tokens);
+        for (usage, tokens, actual) in [
+            (None, 100, None),
+            (Some(usage(0)), 100, Some(32)),
+            (Some(usage(99)), 99, Some(32)),
+        ] {
+            let sample = expectation.sample(&selection(), usage).expect("comparable");
+            assert_eq!((sample.prompt_tokens, sample.actual), (tokens, actual));
+            assert_eq!((sample.predicted, sample.announced), (64, 48));
+            assert_eq!(sample.counted_by.is_some(), tokens == 99);
+        }
+    }
+
+    #[test]
+    fn several_choices_look_the_prompt_up_several_times() {
+        let body = r#"{"model":"m","messages":[],"n":3}"#;
+        let expectation = expected(Dialect::Chat, body, PromptSource::Tokens);
+        let request = expectation.incomparable(Moment::START, Moment::START);
+        assert_eq!(request.prompt_tokens, 300);
+    }
+
+    #[test]
+    fn the_reply_of_a_prefill_is_never_a_stream() {
+        for (dialect, fields, whole) in [
+            (
+                Dialect::Chat,
+                r#""messages":[],"stream":true"#,
+                ReplyKind::Chat,
+            ),
+            (Dialect::Chat, r#""messages":[]"#, ReplyKind::Chat),
+            (
+                Dialect::Completions,
+                r#""prompt":"a","stream":true"#,
+                ReplyKind::Completion,
+            ),
+        ] {
+            let body = format!(r#"{{"model":"m",{fields}}}"#);
+            let expectation = expected(dialect, &body, PromptSource::Tokens);
+            assert_eq!(expectation.of_prefill().reply, whole, "{body}");
+            assert_eq!(
+                expectation.reply == whole,
+                !body.contains("stream"),
+                "{body}"
+            );
         }
     }
 }

@@ -19,9 +19,7 @@ use fleet::Fleet;
 use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
-use routing::{
-    Dispatch, Job, Plan, Refusal, ReleasedRequest, ReservationId, Router, Ticket, WaitReason,
-};
+use routing::{Job, ReleasedRequest, ReservationId, Router, Ticket, WaitReason};
 use tokio::sync::{Notify, oneshot};
 
 use crate::model_watch::ModelWatch;
@@ -53,14 +51,6 @@ enum TicketState {
     Gone,
 }
 
-/// The router's answer.
-#[derive(Debug)]
-pub(crate) enum QueueDecision {
-    Now(Box<Plan>),
-    Later(Waiter),
-    Never(Refusal),
-}
-
 impl QueueWaiters {
     pub(crate) fn new(router: Arc<Router>, clock: Clock) -> Self {
         let (slots, changed, models) = (Mutex::default(), Notify::new(), ModelWatch::default());
@@ -73,14 +63,6 @@ impl QueueWaiters {
         }
     }
 
-    pub(crate) fn decide(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> QueueDecision {
-        match self.router.decide(now, job) {
-            Dispatch::Plan(plan) => QueueDecision::Now(plan),
-            Dispatch::Refused(refusal) => QueueDecision::Never(refusal),
-            Dispatch::Held(ticket) => QueueDecision::Later(self.entered(now, ticket)),
-        }
-    }
-
     /// Queues a request that no target can take; `None`: the queue is full.
     pub(crate) fn enqueue(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Option<Waiter> {
         self.router
@@ -88,7 +70,8 @@ impl QueueWaiters {
             .map(|ticket| self.entered(now, ticket))
     }
 
-    fn entered(self: &Arc<Self>, now: Moment, ticket: Ticket) -> Waiter {
+    /// Waits for the release of a queued request.
+    pub(crate) fn entered(self: &Arc<Self>, now: Moment, ticket: Ticket) -> Waiter {
         let waiter = self.waiter(ticket);
         self.deliver(self.router.take_released(now));
         waiter

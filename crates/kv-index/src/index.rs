@@ -2,7 +2,6 @@
 
 mod content;
 mod lookups;
-mod speculation;
 
 use std::sync::Arc;
 

@@ -88,7 +88,6 @@ mod lookup;
 mod memory_sizes;
 mod namespaces;
 mod orphans;
-mod overlaps;
 mod report;
 mod runs;
 #[cfg(test)]

@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use kv_blocks::{DpRank, Namespace, Target, Tier, WorkerId};
 
-use crate::LmcacheFacts;
-
 /// A worker that the request names, or one rank of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
@@ -58,6 +56,17 @@ impl Candidate {
             1.0
         }
     }
+}
+
+/// A controller's figures about one candidate's worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LmcacheFacts {
+    /// Chunks that the worker holds, of any prompts; `None`: the controller does not know it, or is
+    /// unreachable.
+    pub keys: Option<u64>,
+    /// Leading tokens of this prompt that the worker holds; `None`: no query was made, or no answer
+    /// came in time.
+    pub matched_tokens: Option<u32>,
 }
 
 /// The source of knowledge about a target's cache.
@@ -122,12 +131,11 @@ pub struct ExcludedTarget {
 }
 
 impl ExcludedTarget {
-    /// Excludes a candidate that is not the worker that the request names.
-    pub(crate) fn not_pinned(candidate: &Candidate) -> Self {
+    pub(crate) fn of(candidate: &Candidate, reason: ExcludeReason) -> Self {
         Self {
             target: candidate.target,
             name: Arc::clone(&candidate.name),
-            reason: ExcludeReason::NotPinned,
+            reason,
         }
     }
 }

@@ -1,18 +1,18 @@
-//! The result of a choice, and its conversion to a decision.
+//! A choice: the costs of the candidates, their order, and the winner; and the decision that the
+//! router returns of it.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
 use crate::{
-    CacheUse, CostUnit, Decision, DecisionTiming, ExcludedTarget, Method, Policy, PotentialLoad,
-    ReservedLoad, RunnerUp, ScoredCandidate, Winner,
+    CacheUse, CostUnit, Decision, ExcludedTarget, Job, Method, Pin, Policy, PrefillNote, Refusal,
+    ReservedLoad, RoutingSettings, RunnerUp, ScoredCandidate, SessionNote, Winner,
     policy::{
         composite::held,
-        cost::{CandidateCost, FALLBACK},
-        definition::PolicyFact,
-        input::{PolicyCandidate, PolicyInput},
+        cost::{CandidateCost, FALLBACK, order, pick},
+        rule::{PolicyCandidate, PolicyFact, PolicyInput, PolicyRules},
     },
-    prompt_location::PromptLocation,
-    session::SessionOutcome,
+    pool_split::{PoolSplit, PromptLocation},
+    survey::SurveyTiming,
 };
 
 /// A winner and the candidates that it was compared with.
@@ -32,42 +32,105 @@ pub(crate) struct Choice<'a> {
     /// does not have.
     pub(crate) ruling: Policy,
     /// The effect on the request's session, if it has one.
-    pub(crate) session: Option<SessionOutcome>,
-}
-
-/// The facts of a decision that are not part of the choice.
-#[derive(Debug)]
-pub(crate) struct DecisionContext {
-    pub(crate) method: Method,
+    pub(crate) session: Option<SessionNote>,
+    /// The session chose the target, whatever the policy says.
+    pub(crate) by_session: bool,
+    /// Targets that may not take the request, with the reasons.
     pub(crate) excluded: Vec<ExcludedTarget>,
-    pub(crate) timing: DecisionTiming,
+    pub(crate) timing: SurveyTiming,
 }
 
-impl Choice<'_> {
+/// Why no target was chosen.
+#[derive(Debug)]
+pub(crate) enum PlacementError {
+    /// No target may take the request.
+    Nobody(Refusal),
+    /// All targets that may take the request are above its busy threshold.
+    AllBusy(Refusal),
+}
+
+impl PlacementError {
+    pub(crate) fn refusal(self) -> Refusal {
+        let (Self::Nobody(refusal) | Self::AllBusy(refusal)) = self;
+        refusal
+    }
+}
+
+impl<'a> Choice<'a> {
+    /// Computes the candidates' costs and picks one, whatever the request's session is.
+    pub(crate) fn of(
+        rules: &PolicyRules,
+        job: &Job<'_>,
+        settings: &RoutingSettings,
+        input: PolicyInput<'a>,
+    ) -> Self {
+        let policy = settings.policy_of(job);
+        let ruling = rules.deciding_policy(policy, settings, &input);
+        let rule = rules.of(ruling);
+        let mut prices = rule.price(&input);
+        if job.pin.is_none() && policy.fell_back_to(ruling) {
+            for price in &mut prices {
+                price.terms = price.terms.of_fallback();
+            }
+        }
+        let order = order(&prices, job.random);
+        let usual = settings.section.temperature;
+        let place = if rule.draws() {
+            let temperature = job.overrides.temperature.unwrap_or(usual);
+            pick(&prices, &order, temperature, job.random)
+        } else {
+            0
+        };
+        Self {
+            unit: rule.unit(),
+            input,
+            prices,
+            order,
+            place,
+            policy,
+            ruling,
+            session: None,
+            by_session: false,
+            excluded: Vec::new(),
+            timing: SurveyTiming::default(),
+        }
+    }
+
     /// Returns whether another policy than the requested one computed the costs.
     pub(crate) fn fell_back(&self) -> bool {
         self.policy.fell_back_to(self.ruling)
     }
 
-    /// Returns whether the session decided instead of the policy.
-    pub(crate) fn by_session(&self) -> bool {
-        self.session.is_some_and(|session| session.decided)
+    /// Returns the candidate at this place in the order.
+    pub(crate) fn candidate(&self, place: usize) -> &PolicyCandidate<'a> {
+        &self.input.candidates[self.order[place]]
+    }
+
+    /// Returns the cost of the candidate at this place in the order.
+    pub(crate) fn cost(&self, place: usize) -> f64 {
+        self.prices[self.order[place]].cost
     }
 
     /// Returns the winning candidate.
-    pub(crate) fn winner(&self) -> &PolicyCandidate<'_> {
-        &self.input.candidates[self.order[self.place]]
+    pub(crate) fn winner(&self) -> &PolicyCandidate<'a> {
+        self.candidate(self.place)
     }
 
     /// Returns the decision for the receipt, with at most `kept` candidates (at least winner and
     /// runner-up).
-    pub(crate) fn decision(&self, circumstances: DecisionContext, kept: usize) -> Decision {
-        let DecisionContext {
-            method,
-            excluded,
-            timing,
-        } = circumstances;
+    pub(crate) fn decision(
+        mut self,
+        split: &PoolSplit<'_>,
+        prefill: Option<PrefillNote>,
+        kept: usize,
+    ) -> Decision {
+        let job = &split.decode;
+        let timing = self.timing.decision(job.stopwatch);
+        let method = self.method(job.pin);
         let runner_up = (0..self.order.len()).find(|place| *place != self.place);
+        let mut excluded = mem::take(&mut self.excluded);
+        let pool = job.prefill.iter();
+        excluded.extend(pool.flat_map(|pool| pool.targets.excluded).cloned());
         Decision {
             policy: self.policy,
             method,
@@ -83,16 +146,26 @@ impl Choice<'_> {
                 .collect(),
             candidates_total: self.order.len(),
             excluded,
-            winner: self.reserved_winner(),
+            winner: self.reserved_winner(split.prompt(self.winner())),
             runner_up: runner_up.map(|place| self.runner_up(place)),
-            session: self.session.map(|session| session.note),
-            prefill: None,
+            session: self.session,
+            prefill,
             timing,
         }
     }
 
-    /// Returns the winner with the load that it gets, for the receipt.
-    fn reserved_winner(&self) -> Winner {
+    fn method(&self, pin: Option<Pin>) -> Method {
+        match (pin, self.order.len()) {
+            (Some(_), _) => Method::Pinned,
+            (None, 1) => Method::OnlyCandidate,
+            (None, _) if self.by_session => Method::Session,
+            (None, _) if self.fell_back() => Method::Fallback,
+            (None, _) => Method::Policy,
+        }
+    }
+
+    /// Returns the winner with the load that it gets.
+    fn reserved_winner(&self, prompt: PromptLocation) -> Winner {
         let surveyed = &self.winner().overlap;
         Winner {
             target: surveyed.candidate.target,
@@ -102,24 +175,27 @@ impl Choice<'_> {
             block_size: surveyed.candidate.namespace.block_size.tokens(),
             prompt_blocks: surveyed.prompt_blocks,
             reserved: ReservedLoad {
-                prefill_tokens: surveyed.uncached_tokens,
+                prefill_tokens: match prompt {
+                    PromptLocation::Here => surveyed.uncached_tokens,
+                    PromptLocation::Elsewhere => 0,
+                },
                 decode_blocks: u32::try_from(self.winner().new_blocks()).unwrap_or(u32::MAX),
             },
         }
     }
 
-    /// Returns the candidate at this place as the runner-up, for the receipt.
+    /// Returns the candidate at this place as the runner-up.
     fn runner_up(&self, place: usize) -> RunnerUp {
-        let cost = |place: usize| self.prices[self.order[place]].cost;
         RunnerUp {
-            target: self.input.candidates[self.order[place]].target(),
-            regret_ms: (self.unit == CostUnit::Ms).then(|| cost(place) - cost(self.place)),
+            target: self.candidate(place).target(),
+            regret_ms: (self.unit == CostUnit::Ms)
+                .then(|| self.cost(place) - self.cost(self.place)),
         }
     }
 
     /// Returns how the policy placed a request without a pin, for policies that distinguish ways.
     fn label(&self) -> Option<&'static str> {
-        if self.by_session() {
+        if self.by_session {
             None
         } else if self.fell_back() {
             Some(FALLBACK)
@@ -131,7 +207,7 @@ impl Choice<'_> {
     /// Returns the effect of cache knowledge on the choice for a request without a pin.
     fn cache_use(&self) -> Option<CacheUse> {
         let warm = |contender: &PolicyCandidate<'_>| contender.overlap.warm.total();
-        let (decided, tokens) = if self.by_session() {
+        let (decided, tokens) = if self.by_session {
             return None;
         } else if self.policy.needs_prefix_holders() {
             let tokens = held(&self.input, self.winner()).map_or(0, |(tokens, _)| tokens);
@@ -158,34 +234,9 @@ impl Choice<'_> {
         })
     }
 
-    /// Returns what each candidate would have to compute and to hold with this request, by target.
-    /// `prompt` gives the place where the prompt is computed if the candidate generates.
-    pub(crate) fn potential_loads(
-        &self,
-        prompt: impl Fn(&PolicyCandidate<'_>) -> PromptLocation,
-    ) -> Vec<PotentialLoad> {
-        let mut loads: Vec<_> = self
-            .input
-            .candidates
-            .iter()
-            .map(|contender| PotentialLoad {
-                target: contender.target(),
-                name: Arc::clone(&contender.overlap.candidate.name),
-                prefill_tokens: match prompt(contender) {
-                    PromptLocation::Here => contender.prefill_tokens_after(),
-                    PromptLocation::Elsewhere => contender.state.load.queued_prefill_tokens,
-                },
-                decode_blocks: contender.state.blocks_after,
-            })
-            .collect();
-        loads.sort_unstable_by_key(|load| load.target);
-        loads
-    }
-
     /// Returns the places to report, best first: winner, runner-up, warmest, least loaded, then by
     /// rank.
     fn worth_keeping(&self, runner_up: Option<usize>, kept: usize) -> Vec<usize> {
-        let contender = |place: &usize| &self.input.candidates[self.order[*place]];
         let places = || 0..self.order.len();
         if self.order.len() <= kept {
             return places().collect();
@@ -193,8 +244,8 @@ impl Choice<'_> {
         // Of equals the better rank wins; `max` returns the last one, so the order is reversed.
         let warmest = places()
             .rev()
-            .max_by_key(|place| contender(place).overlap.warm.total());
-        let idlest = places().min_by_key(|place| contender(place).state.load.in_flight);
+            .max_by_key(|place| self.candidate(*place).overlap.warm.total());
+        let idlest = places().min_by_key(|place| self.candidate(*place).state.load.in_flight);
         let mut keep = Vec::with_capacity(kept);
         for place in [Some(self.place), runner_up, warmest, idlest]
             .into_iter()
@@ -216,7 +267,7 @@ impl Choice<'_> {
         let PolicyCandidate {
             overlap: surveyed,
             state: standing,
-        } = &self.input.candidates[self.order[place]];
+        } = self.candidate(place);
         let price = &self.prices[self.order[place]];
         let candidate = surveyed.candidate;
         ScoredCandidate {

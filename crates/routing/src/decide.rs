@@ -1,19 +1,27 @@
 //! Decisions: the choice of a target for a job, its reservation and its plan.
 
+use std::time::Duration;
+
 use kv_blocks::Moment;
+use kv_index::SpeculationId;
 
 use crate::{
-    Candidate, Decision, Dispatch, ExcludedTarget, Job, Leg, Plan, PotentialLoad, Refusal, Router,
-    choice::Choice,
+    CacheSource, Dispatch, Job, Leg, Plan, Policy, Refusal, ReservationId, Router,
+    choice::{Choice, PlacementError},
     ledger::SequenceBlocks,
-    plan::PlacementError,
+    policy::rule::PolicyCandidate,
     pool_split::PoolSplit,
     queue::{WaitTerms, engine_priority},
-    release::PlacedRequest,
-    scored_choice::{ScoredChoice, prefill_ms},
     state::RouterState,
     survey::{BlockCounting, OverlapSurvey, survey},
 };
+
+/// A request with a target, and its load counted there.
+pub(crate) struct PlacedRequest<'a> {
+    pub(crate) split: PoolSplit<'a>,
+    pub(crate) choice: Choice<'a>,
+    pub(crate) reservation: ReservationId,
+}
 
 impl Router {
     /// Chooses a target for `job` and counts its load there, or queues the job until a target can
@@ -29,47 +37,41 @@ impl Router {
             &split.decode,
             BlockCounting::Counted,
             |state, choice| match self.wait_terms(now, job, choice, state) {
-                Some(holding) => Err(state
-                    .has_room_for(now, choice, holding.budget.bytes, &settings.queue)
-                    .then_some(holding)),
+                Some(terms) => Err(state
+                    .has_room_for(now, choice, terms.budget.bytes, &settings.queue)
+                    .then_some(terms)),
                 None => {
                     let prompt = split.prompt(choice.winner());
                     Ok(state.reserve(now, &split.decode, choice, prompt, &settings.queue))
                 }
             },
         );
-        let (holding, policy, excluded) = match settled {
-            Ok((weighed, Ok(reservation))) => {
+        let (terms, policy, excluded) = match settled {
+            Ok((choice, Ok(reservation))) => {
                 let placed = PlacedRequest {
                     split,
-                    scored: weighed,
+                    choice,
                     reservation,
                 };
                 return Dispatch::Plan(Box::new(self.plan(now, now, placed)));
             }
-            Ok((
-                ScoredChoice {
-                    choice, excluded, ..
-                },
-                Err(holding),
-            )) => (holding, choice.policy, excluded),
+            Ok((choice, Err(terms))) => (terms, choice.policy, choice.excluded),
             Err(PlacementError::Nobody(refusal)) => return Dispatch::Refused(refusal),
             Err(PlacementError::AllBusy(refusal)) => match job.wait_budget {
                 None => return Dispatch::Refused(refusal),
-                Some(patience) => {
-                    let minds_backlog = self.waits_for_backlog(job, refusal.policy);
-                    let holding = WaitTerms {
-                        budget: patience,
-                        minds_backlog,
+                Some(budget) => {
+                    let terms = WaitTerms {
+                        budget,
+                        minds_backlog: self.waits_for_backlog(job, refusal.policy),
                         winner: None,
                         uncached_ms: 0.0,
                     };
-                    (Some(holding), refusal.policy, refusal.excluded)
+                    (Some(terms), refusal.policy, refusal.excluded)
                 }
             },
         };
         // A target that becomes free meanwhile is seen when the request enters the queue.
-        match holding.and_then(|holding| self.enqueue(now, job, holding)) {
+        match terms.and_then(|terms| self.enqueue(now, job, terms)) {
             Some(ticket) => Dispatch::Held(ticket),
             None => Dispatch::Refused(Refusal {
                 policy,
@@ -77,70 +79,6 @@ impl Router {
                 queue_full: true,
             }),
         }
-    }
-
-    /// Returns the answer to a job that arrived at `since`. Chooses the prefill target where
-    /// another pool computes the prompt, and tells the index the expected blocks.
-    pub(crate) fn plan(&self, now: Moment, since: Moment, placed: PlacedRequest<'_>) -> Plan {
-        let PlacedRequest {
-            split,
-            scored: weighed,
-            reservation,
-        } = placed;
-        let prefill = self.prefill(now, &split, &weighed.choice);
-        self.speculate(now, &weighed.choice, prefill.wait_ms, reservation);
-        Plan {
-            reservation,
-            prefill: prefill.leg,
-            decode: Leg {
-                target: weighed.choice.winner().target(),
-            },
-            engine_priority: engine_priority(
-                split.decode.overrides.priority,
-                since,
-                self.settings.load().queue.ageing,
-                prefill_ms(&split.decode, &weighed.choice),
-            ),
-            decision: weighed.decision(&split, prefill.note, self.settings.load().kept_candidates),
-        }
-    }
-
-    /// Returns what [`Router::decide`] would decide now and changes nothing: no load, no entry in
-    /// the index, no turn used up.
-    ///
-    /// # Errors
-    ///
-    /// Returns the refusal that `decide` would return.
-    pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
-        let split = PoolSplit::of(job);
-        let (weighed, ()) = self
-            .score(now, &split.decode, BlockCounting::Counted, |_, _| ())
-            .map_err(PlacementError::refusal)?;
-        let note = self.prefill_preview(now, &split, &weighed.choice);
-        Ok(weighed.decision(&split, note, self.settings.load().kept_candidates))
-    }
-
-    /// Returns what every eligible target, of both pools where there are two, would have to compute
-    /// and to hold if `job` went there, in the order of the targets; changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// Returns the refusal that `decide` would return.
-    pub fn potential_loads(
-        &self,
-        now: Moment,
-        job: &Job<'_>,
-    ) -> Result<Vec<PotentialLoad>, Refusal> {
-        let split = PoolSplit::of(job);
-        let (weighed, ()) = self
-            .score(now, &split.decode, BlockCounting::Counted, |_, _| ())
-            .map_err(PlacementError::refusal)?;
-        let mut loads = weighed
-            .choice
-            .potential_loads(|contender| split.prompt(contender));
-        loads.extend(self.prefill_loads(now, &split));
-        loads.sort_unstable_by_key(|load| load.target);
-        Ok(loads)
     }
 
     /// Looks up overlaps, computes costs and chooses. `settle` is called under the same lock as the
@@ -152,56 +90,16 @@ impl Router {
         job: &Job<'a>,
         blocks: BlockCounting,
         settle: impl FnOnce(&mut RouterState, &Choice<'a>) -> T,
-    ) -> Result<(ScoredChoice<'a>, T), PlacementError> {
-        let started_us = job.stopwatch.elapsed_us();
-        let policy = self.policy(job.targets.policy);
-        let allowed =
-            |candidate: &Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
-        let mut excluded = job.targets.excluded.to_vec();
-        excluded.extend(
-            job.targets
-                .candidates
-                .iter()
-                .filter(|candidate| !allowed(candidate))
-                .map(ExcludedTarget::not_pinned),
-        );
-        if !job.targets.candidates.iter().any(allowed) {
-            return Err(PlacementError::Nobody(Refusal {
-                policy,
-                excluded,
-                queue_full: false,
-            }));
-        }
-
-        let asked_us = job.stopwatch.elapsed_us();
+    ) -> Result<(Choice<'a>, T), PlacementError> {
         let survey = self.survey(now, job, blocks);
-        let hash_us = survey.hash_us;
-        let lookup_us = job.stopwatch.elapsed_us() - asked_us - hash_us;
-
         let state = &mut *self.state.lock();
-        if job.busy_threshold.is_some() {
-            state.observe_usage(now, job.targets.candidates, &self.settings.load().queue);
+        let settings = self.settings.load();
+        if job.busy_threshold.is_some() && !survey.candidates.is_empty() {
+            state.observe_usage(now, job.targets.candidates, &settings.queue);
         }
-        let Some(survey) = survey.exclude_busy(job.busy_threshold, &state.ledger, &mut excluded)
-        else {
-            return Err(PlacementError::AllBusy(Refusal {
-                policy,
-                excluded,
-                queue_full: false,
-            }));
-        };
-        let choice = state.choose(now, job, &self.settings.load(), survey);
+        let choice = state.choose(now, job, &settings, survey)?;
         let settled = settle(state, &choice);
-        Ok((
-            ScoredChoice {
-                choice,
-                excluded,
-                started_us,
-                hash_us,
-                lookup_us,
-            },
-            settled,
-        ))
+        Ok((choice, settled))
     }
 
     /// Looks up the overlap of the candidates that the job allows.
@@ -211,10 +109,7 @@ impl Router {
         job: &Job<'a>,
         blocks: BlockCounting,
     ) -> OverlapSurvey<'a> {
-        let allowed =
-            |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
-        let candidates = job.targets.candidates.iter().filter(allowed);
-        let mut survey = survey(&self.index, now, job, candidates);
+        let mut survey = survey(&self.index, now, job);
         if !self.settings.load().section.track_active_blocks || blocks == BlockCounting::Ignored {
             survey
                 .prompts
@@ -222,5 +117,126 @@ impl Router {
                 .for_each(|prompt| prompt.blocks = SequenceBlocks::default());
         }
         survey
+    }
+
+    /// Returns whether a target's backlog delays a job: only under `warm`; jobs of the other
+    /// policies bind at once. A pinned job is not delayed, and a prompt that another pool computes
+    /// does not wait in the queue of the pool that generates.
+    pub(crate) fn waits_for_backlog(&self, job: &Job<'_>, ruling: Policy) -> bool {
+        let enabled = self.settings.load().queue.enabled;
+        enabled && ruling == Policy::Warm && job.pin.is_none() && job.prefill.is_none()
+    }
+
+    /// Returns the wait terms of a job that `choice` cannot bind now: the target cannot begin it,
+    /// or another request may be first there.
+    fn wait_terms(
+        &self,
+        now: Moment,
+        whole: &Job<'_>,
+        choice: &Choice<'_>,
+        state: &RouterState,
+    ) -> Option<WaitTerms> {
+        let patience = whole.wait_budget?;
+        let minds_backlog = self.waits_for_backlog(whole, choice.ruling);
+        if !minds_backlog && whole.busy_threshold.is_none() {
+            return None;
+        }
+        let winner = choice.winner().target();
+        let waits =
+            (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
+        waits.then(|| WaitTerms {
+            budget: patience,
+            minds_backlog,
+            winner: Some(winner),
+            uncached_ms: choice.winner().prefill_ms(),
+        })
+    }
+
+    pub(crate) fn is_backed_up(&self, choice: &Choice<'_>) -> bool {
+        let settings = self.settings.load();
+        choice.winner().state.backlog_ms > settings.queue.longest_backlog_ms()
+    }
+
+    /// Returns the answer to a job that arrived at `since`. Chooses the prefill target where
+    /// another pool computes the prompt, and tells the index the expected blocks.
+    pub(crate) fn plan(&self, now: Moment, since: Moment, placed: PlacedRequest<'_>) -> Plan {
+        let PlacedRequest {
+            split,
+            choice,
+            reservation,
+        } = placed;
+        let prefill = self.prefill(now, &split, &choice);
+        self.speculate(now, &choice, prefill.wait_ms, reservation);
+        let settings = self.settings.load();
+        Plan {
+            reservation,
+            prefill: prefill.leg,
+            decode: Leg {
+                target: choice.winner().target(),
+            },
+            engine_priority: engine_priority(
+                split.decode.overrides.priority,
+                since,
+                settings.queue.ageing,
+                choice.winner().prefill_ms(),
+            ),
+            decision: choice.decision(&split, prefill.note, settings.kept_candidates),
+        }
+    }
+
+    /// Tells the index the blocks that the winner is about to hold, and stores the speculation with
+    /// the reservation.
+    pub(crate) fn speculate(
+        &self,
+        now: Moment,
+        choice: &Choice<'_>,
+        wait_ms: f64,
+        reservation: ReservationId,
+    ) {
+        if let Some(promised) = self.expect_blocks(now, choice, wait_ms) {
+            self.state
+                .lock()
+                .ledger
+                .set_speculation(reservation, promised);
+        }
+    }
+
+    /// Tells the index the blocks that the winner is about to hold.
+    ///
+    /// For a target without events the index learns nothing else. For one with events the entry
+    /// bridges the time until the engine announces the blocks: its time to live counts from the end
+    /// of the target's queue, or a burst behind a long queue would find nothing. `wait_ms` is how
+    /// long another target computes the prompt first.
+    fn expect_blocks(
+        &self,
+        now: Moment,
+        choice: &Choice<'_>,
+        wait_ms: f64,
+    ) -> Option<SpeculationId> {
+        let PolicyCandidate {
+            overlap: surveyed,
+            state: standing,
+        } = choice.winner();
+        let candidate = surveyed.candidate;
+        let (target, namespace) = (candidate.target, &candidate.namespace);
+        let chain = choice.input.prompts[surveyed.prompt]
+            .chain
+            .as_deref()
+            .filter(|chain| !chain.is_empty())?;
+        match candidate.cache {
+            CacheSource::Predicted => Some(self.index.predict(
+                target,
+                namespace,
+                chain,
+                now,
+                self.settings.load().prediction_ttl,
+            )),
+            CacheSource::Events if self.settings.load().section.speculative => {
+                let ttl = self.settings.load().section.speculative_ttl
+                    + Duration::from_secs_f64((standing.backlog_ms + wait_ms) / 1e3);
+                Some(self.index.speculate(target, namespace, chain, now, ttl))
+            }
+            CacheSource::Events => None,
+        }
     }
 }

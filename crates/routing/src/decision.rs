@@ -1,12 +1,72 @@
-//! One decision with its reasons, for the receipt.
+//! The router's answer: the targets of a request, and the decision with its reasons.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kv_blocks::Target;
 
 use crate::{
-    CacheSource, CostUnit, ExcludedTarget, Policy, PrefillNote, SessionNote, TargetLoad, Terms,
+    CacheSource, CostUnit, ExcludedTarget, Policy, PrefillLeg, PrefillNote, ReservationId,
+    TargetLoad, Terms, Ticket,
 };
+
+/// The answer to a job.
+#[derive(Debug)]
+pub enum Dispatch {
+    /// Send it now.
+    Plan(Box<Plan>),
+    /// The request is queued: wait until one of the router's calls releases the ticket, or cancel
+    /// it.
+    Held(Ticket),
+    /// No target can take it.
+    Refused(Refusal),
+}
+
+/// The targets of a request, with their load already counted.
+#[derive(Debug)]
+pub struct Plan {
+    /// The load of the decode leg. The caller always ends it: with `failed` when the worker did not
+    /// take the request, else with `done`.
+    pub reservation: ReservationId,
+    /// The target that computes the prompt, if another one generates.
+    pub prefill: Option<PrefillLeg>,
+    /// The target that generates.
+    pub decode: Leg,
+    /// The rank of the request among those waiting on the target, lowest first, in the order of
+    /// this router's queue: for engines that schedule by a number in the request.
+    pub engine_priority: i64,
+    /// Why, for the receipt.
+    pub decision: Decision,
+}
+
+/// One phase of a request on one target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg {
+    /// The target.
+    pub target: Target,
+}
+
+/// A queued request that may start now.
+#[derive(Debug)]
+pub struct ReleasedRequest {
+    /// The ticket of the queued request.
+    pub ticket: Ticket,
+    /// How long it was queued.
+    pub waited: Duration,
+    /// Its targets.
+    pub plan: Box<Plan>,
+}
+
+/// Why a job has no target.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("no target may take the request: {} excluded, see the reasons in the receipt", excluded.len())]
+pub struct Refusal {
+    /// The policy that would have decided.
+    pub policy: Policy,
+    /// Every target considered, with the reason against it.
+    pub excluded: Vec<ExcludedTarget>,
+    /// A target could take it later, but the queue is full.
+    pub queue_full: bool,
+}
 
 /// The winner, the runner-up and the costs of the candidates.
 #[derive(Clone, Debug)]
@@ -208,15 +268,28 @@ pub struct ReservedLoad {
     pub decode_blocks: u32,
 }
 
-/// The work and blocks of a target if a request went there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PotentialLoad {
-    /// The target.
-    pub target: Target,
-    /// The worker's name.
-    pub name: Arc<str>,
-    /// Prompt tokens to compute: the queued ones, and the uncached tokens of the request.
-    pub prefill_tokens: u64,
-    /// Blocks of its active sequences and of the request's prompt, shared prefixes counted once.
-    pub decode_blocks: u64,
+/// The effect of a decision on a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionNote {
+    /// The session's first key: equal in all of its requests.
+    pub id: u64,
+    /// The target relative to the session's last one.
+    pub state: SessionState,
+}
+
+/// The placement of a session relative to its last target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SessionState {
+    /// The session was unknown.
+    New,
+    /// On its target.
+    Kept,
+    /// Elsewhere: its target has too many requests.
+    MovedFull,
+    /// Elsewhere: its target is not a candidate.
+    MovedGone,
+    /// Elsewhere: the policy chose so.
+    MovedByPolicy,
+    /// Elsewhere: the request names another worker.
+    MovedByPin,
 }

@@ -5,54 +5,14 @@ use std::sync::Arc;
 use kv_blocks::{Moment, Target};
 
 use crate::{
-    Candidate, ExcludedTarget, Job, Policy, Router, Ticket, WaitReason,
-    choice::Choice,
+    Candidate, ExcludeReason, ExcludedTarget, Job, Router, Ticket, WaitReason,
     queue::{
         CandidateSet, OrderTerms, QueueEntry, QueuedJob, TargetGate, WaitTerms, fingerprint, shared,
     },
-    scored_choice::prefill_ms,
     state::RouterState,
 };
 
 impl Router {
-    /// Returns whether a target's backlog delays a job: only under `warm`; jobs of the other
-    /// policies bind at once. A pinned job is not delayed, and a prompt that another pool computes
-    /// does not wait in the queue of the pool that generates.
-    pub(crate) fn waits_for_backlog(&self, job: &Job<'_>, ruling: Policy) -> bool {
-        let enabled = self.settings.load().queue.enabled;
-        enabled && ruling == Policy::Warm && job.pin.is_none() && job.prefill.is_none()
-    }
-
-    /// Returns the wait terms of a job that `choice` cannot bind now: the target cannot begin it,
-    /// or another request may be first there.
-    pub(crate) fn wait_terms(
-        &self,
-        now: Moment,
-        whole: &Job<'_>,
-        choice: &Choice<'_>,
-        state: &RouterState,
-    ) -> Option<WaitTerms> {
-        let patience = whole.wait_budget?;
-        let minds_backlog = self.waits_for_backlog(whole, choice.ruling);
-        if !minds_backlog && whole.busy_threshold.is_none() {
-            return None;
-        }
-        let winner = choice.winner().target();
-        let waits =
-            (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
-        waits.then(|| WaitTerms {
-            budget: patience,
-            minds_backlog,
-            winner: Some(winner),
-            uncached_ms: prefill_ms(whole, choice),
-        })
-    }
-
-    pub(crate) fn is_backed_up(&self, choice: &Choice<'_>) -> bool {
-        let settings = self.settings.load();
-        choice.winner().state.backlog_ms > settings.queue.longest_backlog_ms()
-    }
-
     /// Puts a job into the queue; `None`: the queue is full.
     pub(crate) fn enqueue(&self, now: Moment, job: &Job<'_>, holding: WaitTerms) -> Option<Ticket> {
         let settings = self.settings.load();
@@ -94,7 +54,7 @@ impl Router {
                     .excluded
                     .iter()
                     .cloned()
-                    .chain(others.map(ExcludedTarget::not_pinned))
+                    .chain(others.map(|other| ExcludedTarget::of(other, ExcludeReason::NotPinned)))
                     .collect();
                 self.candidate_set(&candidates, &excluded)
             }

@@ -12,76 +12,68 @@
 //! **Invariant**: load is counted inside `decide` and freed exactly once by `done` or `failed`;
 //! when every reservation is done, every target's load is exactly zero.
 
-mod affinity;
 mod candidate;
 mod choice;
-mod choose;
 mod decaying_sum;
 mod decide;
 mod decision;
 mod distribution;
 mod enqueue;
 mod health;
-mod ids;
 mod job;
 mod kv_counters;
 mod latency;
 mod ledger;
-mod lmcache;
 mod output_length;
-mod plan;
 mod policy;
 mod pool_split;
 mod pools;
 mod prefill_pool;
 mod prefix_counters;
 mod prefix_memory;
-mod prompt_location;
+mod preview;
 mod queue;
 mod rates;
 pub mod receipt;
 mod release;
 mod router;
 mod router_settings;
-mod scored_choice;
 mod scoring;
 mod sections;
 mod session;
 mod sketch;
-mod speculation;
 mod state;
 mod state_lock;
 mod survey;
 
-pub use affinity::Affinity;
-pub use candidate::{CacheSource, Candidate, ExcludeReason, ExcludedTarget, Pin, Tiers};
+pub use candidate::{
+    CacheSource, Candidate, ExcludeReason, ExcludedTarget, LmcacheFacts, Pin, Tiers,
+};
 pub use decision::{
-    CacheUse, Decision, DecisionTiming, Method, PotentialLoad, ReservedLoad, RunnerUp,
-    ScoredCandidate, WarmTokens, Winner,
+    CacheUse, Decision, DecisionTiming, Dispatch, Leg, Method, Plan, Refusal, ReleasedRequest,
+    ReservedLoad, RunnerUp, ScoredCandidate, SessionNote, SessionState, WarmTokens, Winner,
 };
 pub use distribution::DistributionSnapshot;
-pub use ids::{ReservationId, Ticket};
 pub use job::{
-    ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, ReplyMode, Stopwatch,
-    TargetPool,
+    Affinity, ExpectedReply, Job, JobAffinity, JobPrompt, NoStopwatch, Overrides, PrefillPool,
+    ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
 pub use ledger::TargetLoad;
-pub use lmcache::{LmcacheFacts, LmcacheSettings};
-pub use plan::{Dispatch, Leg, Plan, Refusal, ReleasedRequest};
 pub use policy::{
     Policy,
     cost::{CostUnit, Terms},
     lmcache_aware::LMCACHE_PREFIX,
     name::UnknownPolicy,
 };
-pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
+pub use prefill_pool::{PrefillLeg, PrefillNote, PrefillSkip};
 pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters};
 pub use prefix_memory::PrefixMemory;
+pub use preview::PotentialLoad;
 pub use queue::{QueueSettings, WaitBudget, WaitReason};
 pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
-pub use router_settings::{CacheAwareSettings, RingSettings, RoutingSettings};
+pub use router_settings::{CacheAwareSettings, LmcacheSettings, RingSettings, RoutingSettings};
 pub use scoring::{OverlapMeasure, PrefixHolder, Scores, ScoringInput, ScoringSettings};
 pub use sections::{
     DecisionLogSection, DecisionsSection, DynamoSettings, FALLBACKS, LmcacheMode, LmcacheSection,
@@ -89,6 +81,6 @@ pub use sections::{
     PrefixRoutingSection, PromptCacheBackend, PromptCacheSection, RoutingSection, SemanticCluster,
     SemanticClusters, SessionMode, SessionSection, SharedPrefixRouting, WarmSection,
 };
-pub use session::{PromptGrowth, SessionKeys, SessionNote, SessionState};
+pub use session::{PromptGrowth, SessionKeys};
 #[cfg(feature = "lock-observer")]
 pub use state_lock::observed::{LockEvent, observe_lock};

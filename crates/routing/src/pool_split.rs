@@ -1,8 +1,8 @@
-//! The jobs of the two pools of one request.
+//! The jobs of the two pools of one request, and which of them computes its prompt.
 
 use crate::{
-    ExpectedReply, Job, JobAffinity, PrefillPool, PrefillSkip, ReplyMode,
-    policy::input::PolicyCandidate, prompt_location::PromptLocation,
+    ExpectedReply, Job, JobAffinity, PrefillPool, PrefillSkip, ReplyMode, ledger::DispatchLoad,
+    policy::rule::PolicyCandidate,
 };
 
 /// A job as seen by each of its pools.
@@ -75,9 +75,9 @@ impl<'a> PoolSplit<'a> {
         }
     }
 
-    /// Returns the job of the prefill pool if this candidate generates, or why there is no prefill; `None` for a job with one
-    /// pool.
-    pub(crate) fn prefill(
+    /// Returns the job of the prefill pool if this candidate generates, or why there is no prefill;
+    /// `None` for a job with one pool.
+    pub(crate) fn prefill_job(
         &self,
         winner: &PolicyCandidate<'_>,
     ) -> Option<Result<Job<'a>, PrefillSkip>> {
@@ -89,5 +89,33 @@ impl<'a> PoolSplit<'a> {
             PromptLocation::Elsewhere => Ok(job),
             PromptLocation::Here => Err(PrefillSkip::UnderThreshold),
         })
+    }
+}
+
+/// The place where the prompt of a reservation is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PromptLocation {
+    Here,
+    Elsewhere,
+}
+
+impl PromptLocation {
+    /// Returns the load that a request adds to the target that generates.
+    pub(crate) fn counted(self, load: DispatchLoad) -> DispatchLoad {
+        match self {
+            Self::Here => load,
+            Self::Elsewhere => DispatchLoad {
+                uncached_tokens: 0,
+                prefill_ms: 0.0,
+                interleave_ms: 0.0,
+                // Its first token measures another worker's speed.
+                answer: if load.answer == ReplyMode::Streamed {
+                    ReplyMode::Elsewhere
+                } else {
+                    load.answer
+                },
+                ..load
+            },
+        }
     }
 }

@@ -14,9 +14,11 @@ use std::sync::Arc;
 use kv_blocks::Moment;
 
 use crate::{
-    PotentialLoad, PrefillLeg, PrefillNote, PrefillSkip, ReleasedRequest, ReservationId, Router,
-    choice::Choice, pool_split::PoolSplit, prefill_pool::PrefillDecision,
-    prompt_location::PromptLocation, scored_choice::ScoredChoice, survey::BlockCounting,
+    PrefillLeg, PrefillNote, PrefillSkip, ReleasedRequest, ReservationId, Router,
+    choice::Choice,
+    pool_split::{PoolSplit, PromptLocation},
+    prefill_pool::PrefillDecision,
+    survey::BlockCounting,
 };
 
 impl Router {
@@ -27,7 +29,7 @@ impl Router {
         split: &PoolSplit<'_>,
         choice: &Choice<'_>,
     ) -> PrefillDecision {
-        let job = match split.prefill(choice.winner()) {
+        let job = match split.prefill_job(choice.winner()) {
             None => return PrefillDecision::default(),
             Some(Err(reason)) => {
                 return PrefillDecision {
@@ -47,14 +49,14 @@ impl Router {
             )
         });
         // A pool with candidates never refuses: a pinned target is one of them.
-        let Ok((weighed, reservation)) = reserved else {
+        let Ok((choice, reservation)) = reserved else {
             return PrefillDecision {
                 note: Some(skipped(PrefillSkip::NoPrefillWorker)),
                 ..PrefillDecision::default()
             };
         };
-        self.speculate(now, &weighed.choice, 0.0, reservation);
-        let (note, winner) = (chosen(&weighed), weighed.choice.winner());
+        self.speculate(now, &choice, 0.0, reservation);
+        let (note, winner) = (chosen(&choice), choice.winner());
         let surveyed = &winner.overlap;
         let leg = PrefillLeg {
             reservation,
@@ -64,43 +66,11 @@ impl Router {
             predicted_cached_tokens: surveyed.predicted_cached_tokens,
             announced_cached_tokens: surveyed.announced_cached_tokens,
         };
-        let cached = f64::from(surveyed.predicted_cached_tokens);
-        let own_ms = winner
-            .state
-            .rates
-            .prefill_ms(cached, f64::from(surveyed.uncached_tokens));
         PrefillDecision {
             leg: Some(leg),
             note: Some(note),
-            wait_ms: winner.state.backlog_ms + own_ms,
+            wait_ms: winner.state.backlog_ms + winner.prefill_ms(),
         }
-    }
-
-    /// Returns the target that would compute the prompt for the winner of `choice`.
-    pub(crate) fn prefill_preview(
-        &self,
-        now: Moment,
-        split: &PoolSplit<'_>,
-        choice: &Choice<'_>,
-    ) -> Option<PrefillNote> {
-        match split.prefill(choice.winner())? {
-            Err(reason) => Some(skipped(reason)),
-            Ok(job) => self
-                .score(now, &job, BlockCounting::Ignored, |_, _| ())
-                .ok()
-                .map(|(weighed, ())| chosen(&weighed)),
-        }
-    }
-
-    /// Returns what every target of the prefill pool would have to compute.
-    pub(crate) fn prefill_loads(&self, now: Moment, split: &PoolSplit<'_>) -> Vec<PotentialLoad> {
-        let weighed = split.prefill.and_then(|job| {
-            self.score(now, &job, BlockCounting::Ignored, |_, _| ())
-                .ok()
-        });
-        weighed.map_or_else(Vec::new, |(weighed, ())| {
-            weighed.choice.potential_loads(|_| PromptLocation::Here)
-        })
     }
 
     /// Ends a reservation whose request was not sent, through no fault of the worker: frees its
@@ -116,15 +86,15 @@ impl Router {
     }
 }
 
-fn skipped(reason: PrefillSkip) -> PrefillNote {
+pub(crate) fn skipped(reason: PrefillSkip) -> PrefillNote {
     PrefillNote {
         skipped: Some(reason),
         ..PrefillNote::default()
     }
 }
 
-fn chosen(weighed: &ScoredChoice<'_>) -> PrefillNote {
-    let winner = weighed.choice.winner();
+pub(crate) fn chosen(choice: &Choice<'_>) -> PrefillNote {
+    let winner = choice.winner();
     PrefillNote {
         target: Some((winner.target(), Arc::clone(&winner.overlap.candidate.name))),
         ..PrefillNote::default()

@@ -1,20 +1,10 @@
-//! The pool that computes prompts for others, and what it did for a request.
+//! What the pool that computes prompts for others does for a request.
 
 use std::sync::Arc;
 
 use kv_blocks::Target;
 
-use crate::{CacheSource, ReservationId, TargetPool};
-
-/// Workers that compute prompts for others.
-#[derive(Clone, Copy, Debug)]
-pub struct PrefillPool<'a> {
-    /// The targets of the pool; without candidates the decode worker serves the whole request.
-    pub targets: TargetPool<'a>,
-    /// Tokens: a decode worker that lacks at most this much of the prompt computes it itself. 0 =
-    /// off.
-    pub uncached_token_threshold: u32,
-}
+use crate::{CacheSource, ReservationId};
 
 /// The target that computes a prompt for another one, with its load already counted.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use kv_blocks::{Moment, WorkerId};
 
-use crate::{SharedPrefixRouting, choose::unit};
+use crate::{SharedPrefixRouting, policy::cost::unit};
 
 /// The prefix memory. Keys are hashes over the model and a prompt's beginning.
 ///
@@ -183,7 +183,7 @@ mod tests {
                 at(20),
                 1,
                 other,
-                crate::choose::random_for(5, usize::try_from(i).expect("small")),
+                crate::policy::cost::random_for(5, usize::try_from(i).expect("small")),
             );
             written += u32::from(memory.find(at(20), 1) != before);
         }

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use kv_blocks::Moment;
 
 use crate::{
-    Job, ReleasedRequest, ReservationId, Router, Ticket,
+    Job, ReleasedRequest, Router, Ticket,
     choice::Choice,
+    decide::PlacedRequest,
     pool_split::PoolSplit,
     queue::{OrderKey, OrderTerms, QueuedRequest, RELEASE_BUDGET, ReleaseCandidate, TargetGate},
-    scored_choice::{ScoredChoice, prefill_ms},
     state::RouterState,
     survey::{BlockCounting, OverlapSurvey},
 };
@@ -26,13 +26,6 @@ struct BoundRequest<'a> {
     ticket: Ticket,
     request: QueuedRequest,
     placed: PlacedRequest<'a>,
-}
-
-/// A request with a target, and its load counted there.
-pub(crate) struct PlacedRequest<'a> {
-    pub(crate) split: PoolSplit<'a>,
-    pub(crate) scored: ScoredChoice<'a>,
-    pub(crate) reservation: ReservationId,
 }
 
 /// A request whose costs are being computed.
@@ -95,40 +88,40 @@ impl Router {
             match self.rescore(now, state, &priced) {
                 None if overdue => state.queue.cannot_be_bound(*ticket),
                 None => {}
-                Some(weighed) if overdue && *may_go => {
-                    bound.extend(self.take_out(now, state, &priced, weighed));
+                Some(choice) if overdue && *may_go => {
+                    bound.extend(self.take_out(now, state, &priced, choice));
                 }
-                Some(weighed) => {
-                    let uncached_ms = prefill_ms(&priced.split.decode, &weighed.choice);
+                Some(choice) => {
+                    let uncached_ms = choice.winner().prefill_ms();
                     state.queue.refresh(*ticket, uncached_ms, &settings.queue);
-                    if *may_go && self.can_begin(&priced, &weighed.choice) {
+                    if *may_go && self.can_begin(&priced, &choice) {
                         let terms = OrderTerms {
                             uncached_ms,
                             ..terms
                         };
-                        able.push((terms.key(now, ageing), priced, Some(weighed)));
+                        able.push((terms.key(now, ageing), priced, Some(choice)));
                     }
                 }
             }
         }
         able.sort_by_key(|(key, priced, _)| (*key, priced.pick.ticket));
         let before = bound.len();
-        for (_, priced, weighed) in &mut able {
+        for (_, priced, choice) in &mut able {
             // A request before this one may have taken the target.
-            let first = weighed.take().filter(|_| bound.len() == before);
-            let weighed = first
+            let first = choice.take().filter(|_| bound.len() == before);
+            let choice = first
                 .or_else(|| self.rescore(now, state, priced))
-                .filter(|weighed| self.can_begin(priced, &weighed.choice));
-            let Some(weighed) = weighed else {
+                .filter(|choice| self.can_begin(priced, choice));
+            let Some(choice) = choice else {
                 continue;
             };
             if bound.len() >= RELEASE_BUDGET.releases {
                 state
                     .queue
-                    .offer_again(now, priced.pick.ticket, weighed.choice.winner().target());
+                    .offer_again(now, priced.pick.ticket, choice.winner().target());
                 break;
             }
-            bound.extend(self.take_out(now, state, priced, weighed));
+            bound.extend(self.take_out(now, state, priced, choice));
         }
         bound
     }
@@ -139,18 +132,18 @@ impl Router {
         now: Moment,
         state: &mut RouterState,
         &PricedRequest { pick, split, .. }: &PricedRequest<'a>,
-        weighed: ScoredChoice<'a>,
+        choice: Choice<'a>,
     ) -> Option<BoundRequest<'a>> {
         let request = state.queue.remove(pick.ticket)?;
-        let prompt = split.prompt(weighed.choice.winner());
+        let prompt = split.prompt(choice.winner());
         let queue = &self.settings.load().queue;
-        let reservation = state.reserve(now, &split.decode, &weighed.choice, prompt, queue);
+        let reservation = state.reserve(now, &split.decode, &choice, prompt, queue);
         Some(BoundRequest {
             ticket: pick.ticket,
             request,
             placed: PlacedRequest {
                 split,
-                scored: weighed,
+                choice,
                 reservation,
             },
         })
@@ -169,22 +162,12 @@ impl Router {
         now: Moment,
         state: &mut RouterState,
         priced: &PricedRequest<'a>,
-    ) -> Option<ScoredChoice<'a>> {
-        let job = &priced.split.decode;
-        let mut excluded = job.targets.excluded.to_vec();
-        let survey =
-            priced
-                .survey
-                .clone()
-                .exclude_busy(job.busy_threshold, &state.ledger, &mut excluded)?;
-        let choice = state.choose(now, job, &self.settings.load(), survey);
-        Some(ScoredChoice {
-            choice,
-            excluded,
-            started_us: 0.0,
-            hash_us: 0.0,
-            lookup_us: 0.0,
-        })
+    ) -> Option<Choice<'a>> {
+        let settings = self.settings.load();
+        let survey = priced.survey.clone();
+        state
+            .choose(now, &priced.split.decode, &settings, survey)
+            .ok()
     }
 
     /// Plans a released request, outside the lock under which it was bound.

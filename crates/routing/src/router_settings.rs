@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use settings::{Section, default_value};
+
 use crate::{
-    DecisionsSection, Job, LmcacheSettings, Policy, PredictionSection, PrefixRoutingSection,
+    DecisionsSection, Job, LmcacheSection, Policy, PredictionSection, PrefixRoutingSection,
     QueueSettings, RoutingSection, ScoringSettings,
 };
 
@@ -117,6 +119,44 @@ impl Default for CacheAwareSettings {
             match_threshold: 0.3,
             balance_difference: 64,
             balance_ratio: 1.5,
+        }
+    }
+}
+
+/// Settings of `lmcache_aware`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LmcacheSettings {
+    /// Weight of the cache size against a low load, 0 to 1.
+    pub cache_weight: f64,
+    /// The policy that decides where the controller has no figures. For one that needs a key of the
+    /// request `power_of_two` does.
+    pub fallback: Policy,
+}
+
+impl Default for LmcacheSettings {
+    fn default() -> Self {
+        Self {
+            cache_weight: default_value(LmcacheSection::KEYS, "cache_weight"),
+            fallback: default_value(LmcacheSection::KEYS, "fallback"),
+        }
+    }
+}
+
+impl From<&LmcacheSection> for LmcacheSettings {
+    fn from(section: &LmcacheSection) -> Self {
+        Self {
+            cache_weight: section.cache_weight,
+            fallback: section.fallback,
+        }
+    }
+}
+
+impl LmcacheSettings {
+    pub(crate) fn fallback(&self) -> Policy {
+        match self.fallback {
+            Policy::LmcacheAware => Policy::PowerOfTwo,
+            keyed if keyed.is_keyed() => Policy::PowerOfTwo,
+            fallback => fallback,
         }
     }
 }

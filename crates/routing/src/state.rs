@@ -3,24 +3,23 @@
 //! [`RouterState::choose`] reads and [`RouterState::reserve`] writes: a choice that is not reserved
 //! leaves no trace.
 
-mod inputs;
+use std::mem;
 
 use kv_blocks::{Moment, Target};
 use kv_index::SpeculationId;
 
 use crate::{
-    Candidate, Job, ReservationId, RoutingSettings, SessionMode, SessionState,
-    choice::Choice,
-    choose::{order, pick},
+    CacheSource, Candidate, Job, Policy, Refusal, ReservationId, RoutingSettings, TargetLoad,
+    choice::{Choice, PlacementError},
     health::HealthTable,
     latency::LatencyTable,
-    ledger::{DispatchLoad, Ledger, SequenceBlocks},
+    ledger::{DispatchLoad, KnownBlocks, Ledger, SequenceBlocks, TargetAccount},
     output_length::OutputLength,
-    policy::{input::PolicyCandidate, rules::PolicyRules},
-    prompt_location::PromptLocation,
+    policy::rule::{CandidateState, PolicyCandidate, PolicyFact, PolicyInput, PolicyRules},
+    pool_split::PromptLocation,
     queue::{QueueSettings, TargetGate, WaitQueue},
     rates::RateTable,
-    session::{KnownSession, Ranking, SessionOutcome, SessionTable},
+    session::SessionTable,
     survey::OverlapSurvey,
 };
 
@@ -58,55 +57,111 @@ impl RouterState {
         now: Moment,
         job: &Job<'a>,
         settings: &RoutingSettings,
-        survey: OverlapSurvey<'a>,
-    ) -> Choice<'a> {
-        let policy = settings.policy_of(job);
-        let mode = settings.section.session.mode.effective_under(policy);
-        let keys = job.affinity.session.filter(|_| mode != SessionMode::Off);
-        let session = keys.map(|keys| KnownSession {
-            keys,
-            binding: self.sessions.find(now, keys),
-        });
+        mut survey: OverlapSurvey<'a>,
+    ) -> Result<Choice<'a>, PlacementError> {
+        let refusal = |excluded| Refusal {
+            policy: settings.policy_of(job),
+            excluded,
+            queue_full: false,
+        };
+        if survey.candidates.is_empty() {
+            return Err(PlacementError::Nobody(refusal(survey.excluded)));
+        }
+        survey.exclude_busy(job.busy_threshold, &self.ledger);
+        if survey.candidates.is_empty() {
+            return Err(PlacementError::AllBusy(refusal(survey.excluded)));
+        }
+        let (excluded, timing) = (mem::take(&mut survey.excluded), survey.timing);
         let input = self.policy_input(now, job, settings, survey);
-        let ruling = self.rules.deciding_policy(policy, settings, &input);
-        let rule = self.rules.of(ruling);
-        let mut prices = rule.price(&input);
-        if job.pin.is_none() && policy.fell_back_to(ruling) {
-            prices
-                .iter_mut()
-                .for_each(|price| price.terms = price.terms.of_fallback());
+        let mut choice = Choice::of(&self.rules, job, settings, input);
+        (choice.excluded, choice.timing) = (excluded, timing);
+        self.sessions
+            .place(now, job, settings.section.session.mode, &mut choice);
+        Ok(choice)
+    }
+
+    /// Returns the inputs of the policies. Changes nothing but the state that passing time changes
+    /// by itself.
+    pub(crate) fn policy_input<'a>(
+        &mut self,
+        now: Moment,
+        job: &Job<'a>,
+        settings: &RoutingSettings,
+        survey: OverlapSurvey<'a>,
+    ) -> PolicyInput<'a> {
+        let OverlapSurvey {
+            candidates,
+            prompts,
+            ..
+        } = survey;
+        let targets = candidates.iter().map(|surveyed| surveyed.candidate.target);
+        self.ledger.expire_prefills_on(now, targets.clone());
+        let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
+        let query = StateQuery::new(now, newcomer_cold_tokens, job, settings);
+        let known: Vec<KnownBlocks> = prompts
+            .iter()
+            .map(|prompt| self.ledger.known_blocks(&prompt.blocks))
+            .collect();
+        let candidates = candidates.into_iter().map(|mut surveyed| {
+            let active = known[surveyed.prompt].of(surveyed.candidate.target);
+            let credited = query
+                .credited_tokens
+                .filter(|_| surveyed.candidate.cache == CacheSource::Events);
+            if let Some(prompt_tokens) = credited {
+                surveyed.credit(active, prompt_tokens);
+            }
+            let new_blocks = prompts[surveyed.prompt].blocks.count() - active as u64;
+            PolicyCandidate {
+                state: self.candidate_state(&query, surveyed.candidate.target, new_blocks),
+                overlap: surveyed,
+            }
+        });
+        let (own, usual) = (&job.overrides, &settings.section);
+        PolicyInput {
+            random: job.random,
+            affinity: job.affinity.keys,
+            prefix_holders: job.affinity.prefix_holders,
+            overlap_weight: overlap_weight(own.overlap_weight.unwrap_or(usual.overlap_weight)),
+            medium_weights: own.medium_weights.unwrap_or(usual.medium_weights),
+            prompt_tokens: job.prompt.tokens,
+            expected_output_tokens: self.output.expected(job.reply.max_tokens),
+            candidates: candidates.collect(),
+            prompts,
+            newcomer_cold_tokens,
         }
-        let order = order(&prices, job.random);
-        let own_temperature = job.overrides.temperature;
-        let temperature = own_temperature.unwrap_or(settings.section.temperature);
-        let chosen = if rule.draws() {
-            pick(&prices, &order, temperature, job.random)
-        } else {
-            0
-        };
-        let line = Ranking {
-            candidates: &input.candidates,
-            prices: &prices,
-            order: &order,
-            chosen,
-        };
-        let placed = session.and_then(|known| SessionOutcome::of(known, mode, job.pin, line));
-        let place = placed.map_or(chosen, |(_, place)| place);
-        let session = placed.map(|(outcome, _)| outcome);
-        if session.is_some_and(|session| session.note.state == SessionState::MovedFull) {
-            prices
-                .iter_mut()
-                .for_each(|price| price.terms = price.terms.of_full_session());
-        }
-        Choice {
-            unit: rule.unit(),
-            policy,
-            ruling,
-            session,
-            input,
-            prices,
-            order,
-            place,
+    }
+
+    /// Returns the state of `target`; `new_blocks` blocks of the prompt are not active there.
+    fn candidate_state(
+        &self,
+        query: &StateQuery,
+        target: Target,
+        new_blocks: u64,
+    ) -> CandidateState {
+        let now = query.now;
+        let account = self.ledger.account(target);
+        let load = account.map_or_else(TargetLoad::default, TargetAccount::load);
+        CandidateState {
+            load,
+            backlog_ms: account.map_or(0.0, |account| account.backlog_ms(now)),
+            mean_backlog_ms: account.map_or(0.0, TargetAccount::mean_backlog_ms),
+            decode_tokens: account.map_or(0, TargetAccount::decode_tokens),
+            work_ms: account.map_or(0.0, |account| account.work_ms(now)),
+            cold_tokens: account.map_or(query.newcomer_cold_tokens, |account| {
+                account.cold_tokens(now)
+            }),
+            last_dispatch: account.map_or(0, TargetAccount::last_dispatch),
+            blocks_after: load.decode_blocks + new_blocks,
+            rates: self.rates.rates_of(now, target.worker),
+            first_token_ms: query
+                .first_token_times
+                .then(|| self.latencies.mean_ms(now, target.worker))
+                .flatten(),
+            health: if query.health {
+                self.health.of(now, target.worker)
+            } else {
+                1.0
+            },
         }
     }
 
@@ -137,14 +192,14 @@ impl RouterState {
         self.ledger
             .record_backlogs(now, targets, choice.input.newcomer_cold_tokens);
         let winner = choice.winner();
-        if job.pin.is_none() && !choice.by_session() {
+        if job.pin.is_none() && !choice.by_session {
             // A pinned request, or one placed by its session, uses up no turn.
             self.rules
                 .of_mut(choice.ruling)
                 .chosen(&choice.input, winner);
         }
-        if let (Some(keys), Some(course)) = (job.affinity.session, choice.session) {
-            self.sessions.bind(now, keys, course, winner.target());
+        if let (Some(keys), Some(note)) = (job.affinity.session, choice.session) {
+            self.sessions.bind(now, keys, note.id, winner.target());
         }
         let blocks = choice.input.prompts[winner.overlap.prompt].blocks.clone();
         let reservation = self
@@ -208,12 +263,58 @@ fn load(job: &Job<'_>, winner: &PolicyCandidate<'_>, blocks: SequenceBlocks) -> 
         target: surveyed.candidate.target,
         prompt_tokens: job.prompt.tokens,
         uncached_tokens: surveyed.uncached_tokens,
-        prefill_ms: standing.rates.prefill_ms(
-            f64::from(job.prompt.tokens.saturating_sub(surveyed.uncached_tokens)),
-            f64::from(surveyed.uncached_tokens),
-        ),
+        prefill_ms: winner.prefill_ms(),
         interleave_ms: standing.interleave_ms(surveyed.uncached_tokens),
         blocks,
         answer: job.reply.mode,
+    }
+}
+
+/// The part of a query of candidates' states that is equal for all of them.
+struct StateQuery {
+    now: Moment,
+    newcomer_cold_tokens: f64,
+    /// Whether a policy that may decide uses these values, which are expensive to compute.
+    first_token_times: bool,
+    health: bool,
+    /// The prompt's tokens, if its active blocks count as cached where the cache is known by
+    /// events.
+    credited_tokens: Option<u32>,
+}
+
+impl StateQuery {
+    fn new(
+        now: Moment,
+        newcomer_cold_tokens: f64,
+        job: &Job<'_>,
+        settings: &RoutingSettings,
+    ) -> Self {
+        let policy = settings.policy_of(job);
+        // One of them decides.
+        let policies = [policy, settings.fallback, settings.lmcache.fallback()];
+        let used = |fact| policies.iter().any(|policy| policy.uses(fact));
+        Self {
+            now,
+            newcomer_cold_tokens,
+            first_token_times: used(PolicyFact::FirstTokenTime),
+            health: used(PolicyFact::Health),
+            // A predicted entry outlives its request by itself.
+            credited_tokens: (by_warm(policy, settings) && settings.section.speculative)
+                .then_some(job.prompt.tokens),
+        }
+    }
+}
+
+/// Returns whether `warm` may decide.
+fn by_warm(policy: Policy, settings: &RoutingSettings) -> bool {
+    policy == Policy::Warm || policy.needs_lmcache() && settings.lmcache.fallback() == Policy::Warm
+}
+
+/// Returns a weight within its range; 1 for what is no number.
+fn overlap_weight(weight: f64) -> f64 {
+    if weight.is_finite() {
+        weight.clamp(0.0, 100.0)
+    } else {
+        1.0
     }
 }

@@ -12,7 +12,7 @@ use kv_blocks::{BlockSize, Moment, Namespace, SequenceHash, Target, Tier};
 use kv_index::{KvIndex, Overlap, TierBlocks};
 
 use crate::{
-    Candidate, ExcludeReason, ExcludedTarget, Job, Tiers, WarmTokens,
+    Candidate, DecisionTiming, ExcludeReason, ExcludedTarget, Job, Stopwatch, Tiers, WarmTokens,
     ledger::{Ledger, SequenceBlocks},
 };
 
@@ -80,34 +80,51 @@ pub(crate) struct OverlapSurvey<'a> {
     pub(crate) candidates: Vec<CandidateOverlap<'a>>,
     /// One per namespace.
     pub(crate) prompts: Vec<NamespacePrompt>,
-    /// Microseconds spent hashing blocks.
-    pub(crate) hash_us: f64,
+    /// Targets that may not take the request, with the reasons.
+    pub(crate) excluded: Vec<ExcludedTarget>,
+    pub(crate) timing: SurveyTiming,
+}
+
+/// The times of a survey, in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SurveyTiming {
+    /// The stopwatch at the start of the decision.
+    started_us: f64,
+    hash_us: f64,
+    lookup_us: f64,
+}
+
+impl SurveyTiming {
+    /// Returns the times of a decision that ends now.
+    pub(crate) fn decision(self, stopwatch: &dyn Stopwatch) -> DecisionTiming {
+        let Self {
+            started_us,
+            hash_us,
+            lookup_us,
+        } = self;
+        DecisionTiming {
+            hash_us,
+            lookup_us,
+            decide_us: stopwatch.elapsed_us() - started_us - lookup_us - hash_us,
+        }
+    }
 }
 
 impl OverlapSurvey<'_> {
-    /// Excludes targets that are above the busy threshold of a request; `None`: all of them are.
-    pub(crate) fn exclude_busy(
-        mut self,
-        threshold: Option<f64>,
-        ledger: &Ledger,
-        excluded: &mut Vec<ExcludedTarget>,
-    ) -> Option<Self> {
+    /// Excludes targets that are above the busy threshold of a request.
+    pub(crate) fn exclude_busy(&mut self, threshold: Option<f64>, ledger: &Ledger) {
         let Some(threshold) = threshold else {
-            return Some(self);
+            return;
         };
         self.candidates.retain(|surveyed| {
             let candidate = surveyed.candidate;
             let busy = ledger.is_above(candidate.target, threshold);
             if busy {
-                excluded.push(ExcludedTarget {
-                    target: candidate.target,
-                    name: Arc::clone(&candidate.name),
-                    reason: ExcludeReason::Busy,
-                });
+                self.excluded
+                    .push(ExcludedTarget::of(candidate, ExcludeReason::Busy));
             }
             !busy
         });
-        (!self.candidates.is_empty()).then_some(self)
     }
 }
 
@@ -120,31 +137,37 @@ pub(crate) enum BlockCounting {
     Ignored,
 }
 
-/// Looks up the overlap of every candidate in the index.
-pub(crate) fn survey<'a>(
-    index: &KvIndex,
-    now: Moment,
-    job: &Job<'_>,
-    candidates: impl Iterator<Item = &'a Candidate>,
-) -> OverlapSurvey<'a> {
+/// Looks up the overlap of every candidate that the job allows.
+pub(crate) fn survey<'a>(index: &KvIndex, now: Moment, job: &Job<'a>) -> OverlapSurvey<'a> {
+    let started_us = job.stopwatch.elapsed_us();
     let mut groups: Vec<NamespaceGroup<'a>> = Vec::with_capacity(1);
-    let contenders = candidates
-        .map(|candidate| {
-            let known = groups
-                .iter()
-                .position(|group| *group.namespace == candidate.namespace);
-            let position = known.unwrap_or_else(|| {
-                groups.push(NamespaceGroup::ask(index, now, job, &candidate.namespace));
-                groups.len() - 1
-            });
-            surveyed(job, candidate, &mut groups[position], position)
-        })
-        .collect();
+    let mut excluded = job.targets.excluded.to_vec();
+    let asked_us = job.stopwatch.elapsed_us();
+    let mut candidates = Vec::with_capacity(job.targets.candidates.len());
+    for candidate in job.targets.candidates {
+        if job.pin.is_some_and(|pin| !pin.allows(candidate.target)) {
+            excluded.push(ExcludedTarget::of(candidate, ExcludeReason::NotPinned));
+            continue;
+        }
+        let known = groups
+            .iter()
+            .position(|group| *group.namespace == candidate.namespace);
+        let position = known.unwrap_or_else(|| {
+            groups.push(NamespaceGroup::ask(index, now, job, &candidate.namespace));
+            groups.len() - 1
+        });
+        candidates.push(surveyed(job, candidate, &mut groups[position], position));
+    }
     let hash_us = groups.iter().map(|group| group.hash_us).sum();
     OverlapSurvey {
-        candidates: contenders,
+        candidates,
         prompts: groups.into_iter().map(|group| group.prompt).collect(),
-        hash_us,
+        excluded,
+        timing: SurveyTiming {
+            started_us,
+            hash_us,
+            lookup_us: job.stopwatch.elapsed_us() - asked_us - hash_us,
+        },
     }
 }
 

@@ -4,24 +4,23 @@
 use std::sync::Arc;
 
 use ::lmcache::Controller;
-use dialect::{Anchor, RequestView};
+use dialect::{Anchor, PromptPart, RequestView};
 use fleet::{Fleet, ModelView};
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 use prefix_view::{Holder, PrefixHash, StorageTier};
 use routing::{
-    Affinity, KvDecisionCounters, Policy, PrefixHolder, PrefixRoutingSection, Router, SessionKeys,
-    SessionMode, SessionSection,
+    Affinity, KvDecisionCounters, Policy, PrefixHolder, PrefixRoutingSection, PromptGrowth, Router,
+    SessionKeys, SessionMode, SessionSection,
 };
 use tokenization::TokenizedPrompt;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::{
     clusters::{ClusterMembership, Clusters},
     lmcache::{self, CandidateChoice, LmcacheAnswer},
     prefill::RequestPolicies,
-    session,
 };
 use crate::{ids::IdGenerator, shared_prefixes::SharedPrefixes};
 
@@ -176,8 +175,8 @@ impl AffinityStage {
         if !keyed && mode == SessionMode::Off {
             return AffinityKeys::default();
         }
-        let name = session::name(&self.settings.session_headers, headers, view);
-        let session = session::keys(mode, name, view);
+        let name = session_name(&self.settings.session_headers, headers, view);
+        let session = session_keys(mode, name, view);
         if !keyed {
             return AffinityKeys {
                 session,
@@ -229,129 +228,92 @@ impl AffinityStage {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use contract_id::contract;
-    use dialect::{Dialect, view};
-    use http::HeaderName;
+/// Headers in which agent clients name a session, after the configured ones: Claude Code; Codex
+/// CLI, now and before; opencode with its own gateway and with others; NVIDIA Dynamo.
+const AGENT_HEADERS: [HeaderName; 6] = [
+    HeaderName::from_static("x-claude-code-session-id"),
+    HeaderName::from_static("session-id"),
+    HeaderName::from_static("session_id"),
+    HeaderName::from_static("x-opencode-session"),
+    HeaderName::from_static("x-session-affinity"),
+    HeaderName::from_static("x-dynamo-session-id"),
+];
 
-    use super::*;
-    use crate::request::test_gateway::TestGateway;
+/// Returns the session's name: from the first of these headers, else from the body's fields (contract V25).
+fn session_name<'a>(
+    configured: &[HeaderName],
+    headers: &'a HeaderMap,
+    view: &'a RequestView<'_>,
+) -> Option<&'a [u8]> {
+    let named = |name: &HeaderName| {
+        headers
+            .get(name)
+            .map(HeaderValue::as_bytes)
+            .filter(|value| !value.is_empty())
+    };
+    let header = configured.iter().chain(&AGENT_HEADERS).find_map(named);
+    header.or_else(|| view.session.key().map(str::as_bytes))
+}
 
-    const FIELDS: &str =
-        r#""session_params": {"session_id": "a"}, "user": "b", "session_id": "c", "user_id": "d""#;
-
-    fn name(headers: &[(&'static str, &str)], fields: &str) -> Option<String> {
-        let body = format!(
-            r#"{{"model": "m", "messages": []{}{fields}}}"#,
-            if fields.is_empty() { "" } else { ", " }
-        );
-        let view = view(Dialect::Chat, body.as_bytes()).expect("a good body");
-        let headers = headers
-            .iter()
-            .map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap()))
-            .collect();
-        let configured =
-            ["x-semantic-cluster-id", "x-session-id", "x-user-id"].map(HeaderName::from_static);
-        session::name(&configured, &headers, &view)
-            .map(|name| String::from_utf8_lossy(name).into_owned())
+/// Returns the keys by which the router may recognise the session, by its name or because the request
+/// begins with all of an earlier one; hashes only those that it uses. A name counts as a whole and
+/// leaves this module only as a hash, together with the model and the salt: equal names of two models,
+/// or under two salts, are two sessions.
+fn session_keys(
+    mode: SessionMode,
+    name: Option<&[u8]>,
+    view: &RequestView<'_>,
+) -> Option<Arc<SessionKeys>> {
+    if mode == SessionMode::Off {
+        return None;
     }
+    let model = xxh3_64(view.model.as_bytes());
+    let apart = view
+        .cache_salt
+        .as_ref()
+        .map_or(model, |salt| xxh3_64_with_seed(salt.as_bytes(), model));
+    // A name alone decides.
+    let growth = if name.is_some() {
+        None
+    } else {
+        growth(apart, &view.prompt)
+    };
+    let name = name.map(|name| xxh3_64_with_seed(name, apart));
+    (name.is_some() || growth.is_some()).then(|| Arc::new(SessionKeys { name, growth }))
+}
 
-    #[test]
-    #[contract("V25")]
-    fn a_session_id_comes_from_headers_before_fields() {
-        let all = [
-            ("x-user-id", "3"),
-            ("x-session-id", "2"),
-            ("x-semantic-cluster-id", "1"),
-        ];
-        for (headers, fields, named) in [
-            (&all[..], FIELDS, "1"),
-            (&all[..2], FIELDS, "2"),
-            (&all[..1], FIELDS, "3"),
-            (&[("x-user-id", "")][..], FIELDS, "a"),
-            (&[][..], &FIELDS[FIELDS.find("\"user\"").unwrap()..], "b"),
-            (&[][..], r#""user_id": "d", "session_id": "c""#, "c"),
-            (&[][..], r#""user_id": 7"#, "7"),
-        ] {
-            assert_eq!(
-                name(headers, fields).as_deref(),
-                Some(named),
-                "{headers:?} {fields}"
-            );
+/// Separates equal hashes of different kinds of keys.
+const CHAT: u64 = 1;
+const TEXT: u64 = 2;
+const IDS: u64 = 3;
+
+fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<PromptGrowth> {
+    let seed = |kind: u64| xxh3_64_with_seed(&kind.to_le_bytes(), apart);
+    match prompt {
+        PromptPart::Messages(messages) => {
+            let messages: Vec<_> = messages
+                .elements()?
+                .map(|message| {
+                    let role = message.member("role").and_then(dialect::RawJson::string);
+                    (
+                        dialect::steady_message(message),
+                        role.as_deref() == Some("assistant"),
+                    )
+                })
+                .collect();
+            let turns = messages
+                .iter()
+                .map(|(message, is_reply)| (message.as_bytes(), *is_reply));
+            PromptGrowth::of_turns(seed(CHAT), turns)
         }
-        assert_eq!(name(&[], ""), None);
-    }
-    async fn keys_of(stage: &AffinityStage, policy: Policy, body: &str) -> AffinityKeys {
-        let view = view(Dialect::Chat, body.as_bytes()).expect("a good body");
-        let input = AffinityInput {
-            policies: RequestPolicies {
-                decode: policy,
-                prefill: None,
-            },
-            headers: &HeaderMap::new(),
-            body: body.as_bytes(),
-            view: &view,
-        };
-        stage.keys(input, None).await
-    }
-
-    const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"a long beginning"}]}"#;
-
-    #[tokio::test]
-    async fn keys_are_computed_only_for_a_policy_that_uses_them() {
-        let test = TestGateway::new();
-        let stage = &test.delivery().affinity;
-        let plain = keys_of(stage, Policy::RoundRobin, CHAT).await;
-        assert!(plain.keys.prefix_key.is_none() && plain.keys.session_key.is_none());
-        let keyed = keys_of(stage, Policy::PrefixHash, CHAT).await;
-        assert!(keyed.keys.prefix_key.is_some() && keyed.keys.session_key.is_some());
-        assert!(keyed.holders.is_none(), "no prefix streams are followed");
-    }
-
-    #[tokio::test]
-    async fn equal_beginnings_share_a_prefix_key_and_only_equal_requests_a_session_key() {
-        let test = TestGateway::new();
-        let stage = &test.delivery().affinity;
-        let keys = async |body: &str| keys_of(stage, Policy::PrefixHash, body).await.keys;
-        let own = keys(CHAT).await;
-        let answered = CHAT.replace("}]}", r#"},{"role":"assistant","content":"b"}]}"#);
-        let longer = keys(&answered).await;
-        assert_eq!(own.prefix_key, longer.prefix_key);
-        assert_ne!(own.session_key, longer.session_key);
-        let other_model = keys(&CHAT.replace(r#""m""#, r#""n""#)).await;
-        assert_ne!(own.prefix_key, other_model.prefix_key);
-        let named = |body: &str| body.replacen('{', r#"{"user":"u","#, 1);
-        let (one, two) = (keys(&named(CHAT)).await, keys(&named(&answered)).await);
-        assert_eq!(
-            one.session_key, two.session_key,
-            "the client names its session"
-        );
-    }
-
-    #[tokio::test]
-    async fn the_worker_of_an_equal_beginning_is_remembered_where_that_is_configured() {
-        use routing::SharedPrefixRouting;
-
-        let mut test = TestGateway::new();
-        let unset = keys_of(&test.delivery().affinity, Policy::RoundRobin, CHAT).await;
-        test.delivery().affinity.record_served(&unset, WorkerId(1));
-        let settings = SharedPrefixRouting {
-            prefix_chars: 12,
-            max_entries: 10,
-            ..SharedPrefixRouting::default()
-        };
-        let memory = Arc::new(SharedPrefixes::new(settings));
-        test.delivery_mut().affinity.shared_prefixes = Some(memory);
-        let stage = &test.delivery().affinity;
-        let first = keys_of(stage, Policy::RoundRobin, CHAT).await;
-        assert_eq!(first.keys.served_by, None);
-        stage.record_served(&first, WorkerId(7));
-        let same_beginning = CHAT.replace("beginning", "story");
-        let second = keys_of(stage, Policy::RoundRobin, &same_beginning).await;
-        assert_eq!(second.keys.served_by, Some(WorkerId(7)));
-        let other = CHAT.replace("a long", "no");
-        let third = keys_of(stage, Policy::RoundRobin, &other).await;
-        assert_eq!(third.keys.served_by, None);
+        PromptPart::Text(text) => PromptGrowth::of_text(seed(TEXT), text.as_bytes()),
+        PromptPart::TokenIds(ids) => {
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            PromptGrowth::of_text(seed(IDS), &bytes)
+        }
+        PromptPart::Batch { .. } | PromptPart::None => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,10 @@ use fleet::{ModelView, Snapshot, WorkerView};
 use kv_blocks::{DpRank, Moment};
 use net::Clock;
 use routing::{
-    Decision, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt, KvDecisionCounters,
-    Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixDecisionCounters,
-    Refusal, ReplyMode, Router, RoutingSection, Stopwatch, TargetPool, WaitBudget,
+    Decision, Dispatch, ExcludeReason, ExpectedReply, Job, JobAffinity, JobPrompt,
+    KvDecisionCounters, Method, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool,
+    PrefixDecisionCounters, Refusal, ReplyMode, Router, RoutingSection, Stopwatch, TargetPool,
+    WaitBudget,
 };
 use tokenization::TokenizedPrompt;
 
@@ -26,7 +27,7 @@ use crate::{
     ids::IdGenerator,
     lease::{Lease, PlacedAttempt},
     model_routing::ModelRouting,
-    queue_waiters::{QueueDecision, QueueWaiters, Waiter},
+    queue_waiters::{QueueWaiters, Waiter},
 };
 
 /// The facts of a request that the decision needs, gathered once and used by every attempt.
@@ -156,22 +157,21 @@ impl Decider {
         placement: &PlacementRequest<'_>,
         wait_budget: Option<WaitBudget>,
     ) -> PlacementOutcome {
-        let decided = self.with_job(model, placement, self.ids.next_random(), |now, job| {
-            self.waiters.decide(
-                now,
-                &Job {
-                    wait_budget,
-                    ..*job
-                },
-            )
-        });
-        match decided {
-            QueueDecision::Now(plan) => {
-                PlacementOutcome::Placed(Box::new(self.placed_attempt(model, placement, *plan)))
+        self.with_job(model, placement, self.ids.next_random(), |now, job| {
+            let job = Job {
+                wait_budget,
+                ..*job
+            };
+            match self.router.decide(now, &job) {
+                Dispatch::Plan(plan) => {
+                    PlacementOutcome::Placed(Box::new(self.placed_attempt(model, placement, *plan)))
+                }
+                Dispatch::Held(ticket) => {
+                    PlacementOutcome::Queued(self.waiters.entered(now, ticket))
+                }
+                Dispatch::Refused(refusal) => PlacementOutcome::Refused(refusal),
             }
-            QueueDecision::Later(waiter) => PlacementOutcome::Queued(waiter),
-            QueueDecision::Never(refusal) => PlacementOutcome::Refused(refusal),
-        }
+        })
     }
 
     /// Puts a request that no target can take into the queue; `None`: the queue is full.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use config::ServerSection;
-use dialect::{ApiError, Dialect, RequestView};
+use dialect::{ApiError, Dialect, ErrorCode, RequestView};
 use fleet::ModelView;
 use http::Response;
 use routing::{Pin, ReplyMode};
@@ -14,12 +14,10 @@ use super::{
     accept::AcceptedRequest,
     affinity::{AffinityInput, AffinityKeys, AffinityStage},
     clusters::ClusterMembership,
-    count_limits,
     decide::{self, RoutingFacts},
     delivery::DeliveryStage,
     lmcache::CandidateChoice,
     prefill::{self, Handover, RequestPolicies},
-    prefix_expectation::PrefixExpectation,
     queue_wait::WaitRecord,
     receipt::RequestFacts,
     record::RequestGuard,
@@ -28,7 +26,9 @@ use super::{
     send::{PriorityField, RoutedRequest},
     translate::{ReplyContext, RequestTranslator, TranslationStage},
 };
-use crate::{metrics::Metrics, response_affinity::ResponseAffinity};
+use crate::{
+    metrics::Metrics, parity_monitor::PrefixExpectation, response_affinity::ResponseAffinity,
+};
 
 /// The stages of a generation after its lookup in the reply cache.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ impl GenerationStages {
     /// Checks the fields that the router limits.
     fn check(&self, translated: &TranslatedCall, view: &RequestView<'_>) -> Result<(), ApiError> {
         prefill::check_transfer_fields(view)?;
-        count_limits::check_counts(&self.server, translated.client, view)
+        check_counts(&self.server, translated.client, view)
     }
 
     /// Finds the model, and the worker that the request names or continues at.
@@ -306,5 +306,126 @@ impl GenerationStages {
     /// Returns the time limit of a request.
     pub(super) fn request_timeout(&self) -> Duration {
         self.delivery.send.dispatcher.limits.timeout
+    }
+}
+
+/// Checks the numbers of completions of a prompt, of prompts and of stop sequences: each multiplies
+/// the engine's work for one short body. `dialect`: that of the client's body.
+fn check_counts(
+    limits: &ServerSection,
+    dialect: Dialect,
+    view: &RequestView<'_>,
+) -> Result<(), ApiError> {
+    let stop = if dialect == Dialect::Messages {
+        "stop_sequences"
+    } else {
+        "stop"
+    };
+    let prompts = view.counts.prompts_field.unwrap_or("prompt");
+    for (field, asked, most, key) in [
+        (
+            "n",
+            view.counts.choices,
+            limits.max_choices,
+            "server.max_choices",
+        ),
+        (
+            prompts,
+            view.counts.prompts,
+            limits.max_prompts,
+            "server.max_prompts",
+        ),
+        (stop, view.counts.stops, limits.max_stop, "server.max_stop"),
+    ] {
+        if most > 0 && asked > most {
+            let what = if field == "n" {
+                "is"
+            } else {
+                "has this many entries:"
+            };
+            let message = format!(
+                "{field} {what} {asked}, at most {most} are accepted ({key}): ask for less"
+            );
+            return Err(ApiError::new(ErrorCode::InvalidRequest, message).param(field));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(each: u64) -> ServerSection {
+        ServerSection {
+            max_choices: each,
+            max_prompts: each,
+            max_stop: each,
+            ..ServerSection::default()
+        }
+    }
+
+    /// The field that is refused with limits of 2 each.
+    fn refused(dialect: Dialect, body: &str) -> Option<String> {
+        let limits = limits(2);
+        let view = dialect::view(dialect, body.as_bytes()).expect("a good body");
+        let error = check_counts(&limits, dialect, &view).err()?;
+        assert_eq!(error.code, ErrorCode::InvalidRequest);
+        let message = error.message;
+        Some(message.split(' ').next().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn a_count_above_its_limit_is_refused_by_the_name_of_its_field() {
+        for (dialect, fields, field) in [
+            (Dialect::Chat, r#""messages":[],"n":3"#, "n"),
+            (
+                Dialect::Chat,
+                r#""messages":[],"stop":["a","b","c"]"#,
+                "stop",
+            ),
+            (Dialect::Completions, r#""prompt":["a","b","c"]"#, "prompt"),
+            (Dialect::Embeddings, r#""input":["a","b","c"]"#, "input"),
+            (
+                Dialect::Completions,
+                r#""prompt":"a","n":3,"stop":["a","b","c"]"#,
+                "n",
+            ),
+        ] {
+            let body = format!(r#"{{"model":"m",{fields}}}"#);
+            assert_eq!(refused(dialect, &body).as_deref(), Some(field), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_count_at_its_limit_is_accepted() {
+        for (dialect, fields) in [
+            (Dialect::Chat, r#""messages":[],"n":2,"stop":["a","b"]"#),
+            (Dialect::Chat, r#""messages":[],"stop":"abc""#),
+            (Dialect::Completions, r#""prompt":["a","b"]"#),
+            (Dialect::Completions, r#""prompt":[1,2,3,4]"#),
+        ] {
+            let body = format!(r#"{{"model":"m",{fields}}}"#);
+            assert_eq!(refused(dialect, &body), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_its_stop_sequences_otherwise() {
+        let body = br#"{"model":"m","messages":[],"stop":["a","b","c"]}"#;
+        let view = dialect::view(Dialect::Chat, body).expect("a good body");
+        let error = check_counts(&limits(1), Dialect::Messages, &view).expect_err("too many");
+        assert!(
+            error.message.starts_with("stop_sequences "),
+            "{}",
+            error.message
+        );
+    }
+
+    #[test]
+    fn zero_is_no_limit() {
+        let body = br#"{"model":"m","messages":[],"n":1000000,"stop":["a","b","c"]}"#;
+        let view = dialect::view(Dialect::Chat, body).expect("a good body");
+        assert!(check_counts(&limits(0), Dialect::Chat, &view).is_ok());
     }
 }

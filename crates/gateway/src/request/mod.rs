@@ -15,7 +15,6 @@ pub(crate) mod body_budget;
 mod candidates;
 pub(crate) mod clusters;
 pub(crate) mod compat_headers;
-mod count_limits;
 mod count_tokens;
 pub(crate) mod decide;
 pub(crate) mod delivery;
@@ -27,7 +26,6 @@ pub(crate) mod hooks;
 mod lmcache;
 pub(crate) mod overrides;
 pub(crate) mod prefill;
-mod prefix_expectation;
 pub(crate) mod preprocess;
 pub(crate) mod queue_wait;
 pub(crate) mod receipt;
@@ -40,7 +38,6 @@ mod retry_state;
 mod retry_step;
 mod route_api;
 pub(crate) mod send;
-mod session;
 #[cfg(test)]
 pub(crate) mod test_gateway;
 #[cfg(test)]

@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
-use fleet::{Fleet, ModelCandidate, ModelView};
+use fleet::{Fleet, ModelCandidate, ModelView, Snapshot};
 use kv_blocks::Moment;
 use net::Clock;
 use proxy::AbortSwitch;
@@ -22,7 +22,6 @@ use crate::{
     errors,
     lease::PlacedAttempt,
     metrics::Metrics,
-    models,
     queue_waiters::Waiter,
     retry::{Retries, RetryPermit},
 };
@@ -128,7 +127,7 @@ impl QueueStage {
         id: &str,
         wait: &mut WaitRecord,
     ) -> Result<Arc<ModelView>, ApiError> {
-        let found = match models::find(&self.fleet.snapshot(), id) {
+        let found = match find_model(&self.fleet.snapshot(), id) {
             Err(error) if error.code == ErrorCode::NoWorker => {
                 self.listed_model(id, wait, error).await
             }
@@ -157,7 +156,7 @@ impl QueueStage {
         loop {
             let ends = self.ends(wait, WaitReason::NoWorker);
             tokio::select! {
-                () = changes.wait_for_change() => match models::find(&self.fleet.snapshot(), id) {
+                () = changes.wait_for_change() => match find_model(&self.fleet.snapshot(), id) {
                     Err(error) if error.code == ErrorCode::NoWorker => {}
                     known => return known,
                 },
@@ -363,6 +362,24 @@ impl QueueStage {
             self.metrics.record_wait(waited);
         }
     }
+}
+
+/// Returns the view of the model that a request names.
+pub(crate) fn find_model(snapshot: &Snapshot, id: &str) -> Result<Arc<ModelView>, ApiError> {
+    if let Some(model) = snapshot.model(id) {
+        return Ok(Arc::clone(model));
+    }
+    // Workers that have never answered, or are yet to appear, may serve any model: it is not known
+    // to be missing.
+    if snapshot.workers.is_empty()
+        || snapshot
+            .workers
+            .iter()
+            .any(|worker| worker.served.models.is_empty())
+    {
+        return Err(errors::no_worker());
+    }
+    Err(errors::model_not_found(id))
 }
 
 /// Returns a job without candidates: it only holds a place in the queue.

@@ -111,10 +111,10 @@ pub(crate) struct Selection {
     /// The way in which the policy placed the request, where it distinguishes several.
     pub(crate) label: Option<&'static str>,
     pub(crate) predicted_cached_tokens: u32,
-    pub(super) announced_cached_tokens: u32,
-    pub(super) basis: Basis,
-    pub(super) target: Target,
-    pub(super) sent: Moment,
+    pub(crate) announced_cached_tokens: u32,
+    pub(crate) basis: Basis,
+    pub(crate) target: Target,
+    pub(crate) sent: Moment,
 }
 
 /// Notes on a request for its reply's headers, beside the decision: the requested model, hooks,

@@ -9,40 +9,74 @@ mod attempts;
 mod hedge;
 mod log;
 mod prefill;
-mod recorder;
-mod reply_notes;
+mod reply;
 
-use std::sync::{Arc, OnceLock, atomic::Ordering};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicU64, Ordering},
+};
 
-use dialect::{ApiError, Dialect, ErrorCode, Usage};
-use fleet::FailureKind;
+use config::{CompatSection, LoggingSection};
+use dialect::ErrorCode;
+use fleet::{FailureKind, Fleet};
 use kv_blocks::Moment;
-use parity::Basis;
+use net::Clock;
+use proxy::ConnectionPools;
 use routing::{
-    CacheSource, Decision, PrefillLeg, PrefillNote, Refusal,
+    Refusal, Router,
     receipt::{
-        Attempt, AttemptClass, AttemptResult, DecisionId, OutcomeKind, QueueWait, Receipt,
-        RequestOutcome, RouterAnswer, RouterTiming,
+        Attempt, AttemptClass, AttemptResult, DecisionId, DecisionIds, OutcomeKind, QueueWait,
+        Receipt, ReceiptRing, RequestOutcome, RouterAnswer, RouterTiming,
     },
 };
 
-pub(crate) use self::recorder::{ReceiptSinks, Recorder, WorkerReports};
 use self::{
-    attempts::OpenAttempt,
-    hedge::OpenHedge,
+    attempts::CurrentAttempt,
     log::{LogEnding, RequestLogLine},
-    reply_notes::StoredResponse,
+    reply::ReplyRecord,
 };
-use super::{
-    dispatch::{BodyContent, BodyKind},
-    prefix_expectation::PrefixExpectation,
-    receipt::{DecisionFacts, RequestFacts, RoutingNotes, Selection},
-};
+use super::receipt::{DecisionFacts, RequestFacts, RoutingNotes, Selection};
 use crate::{
-    lease::Lease,
-    metrics::RequestSummary,
-    routes::{ErrorShape, Route, RouteHandler},
+    cooldowns::Cooldowns,
+    decision_log::DecisionLog,
+    metrics::{Metrics, RequestSummary},
+    parity_monitor::{ParityMonitor, PrefixExpectation},
+    response_affinity::ResponseAffinity,
+    routes::{ErrorShape, Route},
 };
+
+/// The destinations of a request's facts.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder {
+    pub(crate) receipts: ReceiptSinks,
+    pub(crate) workers: WorkerReports,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) parity_monitor: Arc<ParityMonitor>,
+    pub(crate) response_affinity: Arc<ResponseAffinity>,
+    /// Requests whose guard is open.
+    pub(crate) running: Arc<AtomicU64>,
+    /// Headers that describe the routing in replies.
+    pub(crate) compat: Arc<CompatSection>,
+    pub(crate) logging: LoggingSection,
+    pub(crate) clock: Clock,
+}
+
+/// Where receipts go.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceiptSinks {
+    pub(crate) ids: Arc<DecisionIds>,
+    pub(crate) ring: Arc<ReceiptRing>,
+    pub(crate) log: Option<Arc<DecisionLog>>,
+}
+
+/// The parts that learn how workers behave.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerReports {
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) pools: ConnectionPools,
+    pub(crate) cooldowns: Arc<Cooldowns>,
+    pub(crate) router: Arc<Router>,
+}
 
 /// The drop guard of one request.
 #[derive(Debug)]
@@ -63,19 +97,6 @@ pub(crate) struct RequestGuard {
     outcome: Option<Arc<OnceLock<bool>>>,
 }
 
-/// The attempt under way, with its load.
-#[derive(Debug, Default)]
-struct CurrentAttempt {
-    lease: Option<Lease>,
-    open: Option<OpenAttempt>,
-    /// The result of the prefill, where a split was considered.
-    prefill: Option<PrefillNote>,
-    /// The prefill under way, and its start.
-    leg: Option<(PrefillLeg, Moment)>,
-    /// The hedge under way.
-    hedge: Option<Box<OpenHedge>>,
-}
-
 /// The facts of the receipt, stage by stage.
 #[derive(Debug, Default)]
 struct ReceiptDraft {
@@ -88,28 +109,6 @@ struct ReceiptDraft {
     hold: QueueWait,
     published: bool,
     logged: RequestLogLine,
-}
-
-/// The reply as far as the client has it.
-#[derive(Debug, Default)]
-struct ReplyRecord {
-    status: Option<u16>,
-    first_token: Option<Moment>,
-    relaying: bool,
-    usage: Option<Usage>,
-    finish_reason: Option<Arc<str>>,
-    in_band_error: bool,
-    ending: StreamEnding,
-    stored_response: StoredResponse,
-}
-
-/// The end of a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum StreamEnding {
-    #[default]
-    Proper,
-    /// Without its end marker.
-    Unfinished,
 }
 
 impl RequestGuard {
@@ -169,56 +168,6 @@ impl RequestGuard {
         self.prefix_expectation = Some(looked_up);
     }
 
-    /// Records a decision; this guard now frees its load. `leg`: another worker computes the
-    /// prompt.
-    pub(crate) fn record_placement(
-        &mut self,
-        decision: Decision,
-        lease: Lease,
-        leg: Option<PrefillLeg>,
-    ) {
-        let policy = decision.policy.as_str();
-        let us = decision.timing.lookup_us + decision.timing.decide_us;
-        self.recorder
-            .metrics
-            .record_decision(policy, decision.method.as_str(), us);
-        // A retried request pays for each decision.
-        self.draft.timing.hash += decision.timing.hash_us;
-        self.draft.timing.lookup += decision.timing.lookup_us;
-        self.draft.timing.decide += decision.timing.decide_us;
-        let (target, now) = (lease.target(), self.recorder.clock.now());
-        self.attempt.open = Some(OpenAttempt {
-            target,
-            name: Arc::clone(&decision.winner.name),
-            started: now,
-        });
-        let by_events = decision
-            .winning()
-            .is_some_and(|row| row.cache_source == CacheSource::Events);
-        self.selection = Some(Selection {
-            worker: Arc::clone(&decision.winner.name),
-            policy,
-            label: decision.label,
-            predicted_cached_tokens: decision.winner.predicted_cached_tokens,
-            announced_cached_tokens: decision.winner.announced_cached_tokens,
-            basis: if by_events {
-                Basis::Events
-            } else {
-                Basis::Decisions
-            },
-            target,
-            sent: now,
-        });
-        self.attempt.prefill.clone_from(&decision.prefill);
-        self.draft.verdict = Some(RouterAnswer::Decided(Box::new(decision)));
-        self.attempt.lease = Some(lease);
-        self.draft.rewrites = self.draft.notes.rewrites().to_vec();
-        self.attempt.leg = None;
-        if let Some(leg) = leg {
-            self.begin_prefill(leg);
-        }
-    }
-
     /// Records the request's wait for its decision.
     pub(crate) fn record_wait(&mut self, hold: QueueWait) {
         self.draft.hold = hold;
@@ -229,110 +178,6 @@ impl RequestGuard {
         if self.draft.verdict.is_none() {
             self.draft.verdict = Some(RouterAnswer::Refused(refusal));
         }
-    }
-
-    /// Records the commit point: the reply's head is sent, and no retry follows.
-    pub(crate) fn commit(&mut self, status: u16, content: &BodyContent) {
-        self.reply.status = Some(status);
-        let begun = matches!(content, BodyContent::Begun { .. });
-        if let Some(lease) = &mut self.attempt.lease {
-            // A reply that has only begun may still fail; its end decides.
-            if begun {
-                self.recorder
-                    .workers
-                    .fleet
-                    .report_answer(lease.target().worker);
-            } else {
-                self.recorder
-                    .workers
-                    .fleet
-                    .report_success(lease.target().worker);
-            }
-            // The worker listed this model: another engine may use its port by now.
-            if status == 404 {
-                self.recorder
-                    .workers
-                    .fleet
-                    .request_recheck(lease.target().worker);
-            }
-            // Only the first event of a stream shows when the prompt was computed: a whole reply
-            // comes after its last token, and an error shows nothing.
-            if matches!(
-                content,
-                BodyContent::Begun {
-                    kind: BodyKind::Events,
-                    ..
-                }
-            ) && (200..300).contains(&status)
-            {
-                lease.first_token();
-                self.reply.first_token = Some(self.recorder.clock.now());
-            }
-        }
-        if begun {
-            self.reply.relaying = true;
-            self.recorder.metrics.requests.open_streams.inc();
-        }
-        self.publish(None);
-    }
-
-    /// Records that the client got the whole reply.
-    pub(crate) fn complete(&mut self) {
-        let status = self.reply.status.unwrap_or(200);
-        let failed = self.reply.in_band_error && status < 400;
-        if let Some(open) =
-            self.attempt.open.as_ref().filter(|_| {
-                self.reply.relaying && !failed && self.reply.ending == StreamEnding::Proper
-            })
-        {
-            self.recorder
-                .workers
-                .fleet
-                .report_success(open.target.worker);
-        }
-        self.end = Some(if failed {
-            OutcomeKind::UpstreamError
-        } else {
-            outcome_of(status)
-        });
-        if let Some(usage) = self
-            .reply
-            .usage
-            .filter(|usage| !failed && usage.completion_tokens > 0)
-        {
-            self.recorder
-                .workers
-                .router
-                .record_reply_length(usage.completion_tokens);
-        }
-        self.close_attempt(None, AttemptResult::Ok, self.reply.status);
-    }
-
-    /// Returns the dialect whose streams have an end marker, where this reply should have one.
-    pub(crate) fn expected_ending(&self) -> Option<Dialect> {
-        match self.route.endpoint {
-            RouteHandler::Generate(dialect)
-                if self
-                    .reply
-                    .status
-                    .is_none_or(|status| (200..300).contains(&status)) =>
-            {
-                Some(dialect)
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns whether no event was an error; an error event decides the outcome of the reply.
-    pub(crate) fn has_no_in_band_error(&self) -> bool {
-        !self.reply.in_band_error
-    }
-
-    /// Records that the worker closed its stream properly but without its end marker. The client
-    /// gets it unchanged.
-    pub(crate) fn record_incomplete(&mut self) {
-        self.reply.ending = StreamEnding::Unfinished;
-        self.record_blame(FailureKind::Incomplete);
     }
 
     /// Records that a running reply was cut; `kind` is the worker's fault, if it has one.
@@ -348,27 +193,6 @@ impl RequestGuard {
             self.reply.status,
         );
         self.attempt.lease = None;
-    }
-
-    /// Records that the client gets an error of the router in place of a reply.
-    pub(crate) fn record_own_error(&mut self, error: &ApiError) {
-        self.reply.status = Some(error.status);
-        let kind = match error.status {
-            500.. if error.status != 503 && self.draft.attempts.is_empty() => {
-                OutcomeKind::RouterError
-            }
-            status => outcome_of(status),
-        };
-        if kind == OutcomeKind::Shed {
-            self.recorder.metrics.record_rejection(error.counted_as());
-        }
-        self.end = Some(kind);
-    }
-
-    /// Records a reply that is not relayed: one of the router, or a worker's final error.
-    pub(crate) fn record_passthrough(&mut self, status: u16) {
-        self.reply.status = Some(status);
-        self.end = Some(outcome_of(status));
     }
 
     /// Puts the receipt into the ring, or completes the one in the ring.
@@ -412,42 +236,6 @@ impl RequestGuard {
         };
         self.log_shown(&receipt);
         self.recorder.receipts.ring.push(receipt);
-    }
-
-    /// Submits the prediction and its result to parity. Returns `None` if they cannot be compared,
-    /// else the cached tokens, where they are known.
-    fn judge(&self, kind: OutcomeKind) -> Option<Option<u32>> {
-        let won = self.selection.as_ref()?;
-        // After a remote prefill the worker's own cache had no part in the prompt.
-        let own = kind == OutcomeKind::Ok && !self.has_remote_prefill();
-        let sample = self
-            .prefix_expectation
-            .filter(|_| own)
-            .and_then(|it| it.sample(won, self.reply.usage));
-        // Failed attempts are already submitted.
-        if sample.is_none()
-            && self
-                .draft
-                .attempts
-                .last()
-                .is_some_and(|last| last.result == AttemptResult::Ok)
-        {
-            self.record_incomparable(won.target, won.sent);
-        }
-        sample.map(|sample| self.recorder.parity_monitor.observe(won.target, sample))
-    }
-
-    fn outcome(&self, kind: OutcomeKind, now: Moment) -> RequestOutcome {
-        RequestOutcome {
-            kind,
-            status: self.reply.status,
-            ttft_ms: self.reply.first_token.map(|at| at.ms_since(self.received)),
-            duration_ms: now.ms_since(self.received),
-            prompt_tokens: self.reply.usage.map(|usage| usage.prompt_tokens),
-            completion_tokens: self.reply.usage.map(|usage| usage.completion_tokens),
-            cached_tokens: self.reply.usage.and_then(|usage| usage.cached_tokens),
-            finish_reason: self.reply.finish_reason.clone(),
-        }
     }
 }
 
@@ -506,15 +294,5 @@ impl Drop for RequestGuard {
         let outcome = self.outcome(kind, now);
         self.publish(Some(outcome));
         self.recorder.running.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Returns the outcome that a status at the client stands for.
-fn outcome_of(status: u16) -> OutcomeKind {
-    match status {
-        ..400 => OutcomeKind::Ok,
-        429 | 503 => OutcomeKind::Shed,
-        400..500 => OutcomeKind::ClientError,
-        _ => OutcomeKind::UpstreamError,
     }
 }

@@ -8,7 +8,6 @@
 //! an event boundary, plus at most one error event of the router. Dropping the body (the client
 //! hung up) drops the worker's connection with it.
 
-mod ending;
 #[cfg(test)]
 mod tests;
 mod translation;
@@ -24,7 +23,7 @@ use std::{
 
 use bytes::Bytes;
 use config::RequestSection;
-use dialect::{ApiError, ErrorCode, SseEvent, SseSplitter, StreamChunk, is_done};
+use dialect::{ApiError, EndingTracker, ErrorCode, SseEvent, SseSplitter, StreamChunk, is_done};
 use fleet::FailureKind;
 use http_body::{Body, Frame, SizeHint};
 use kv_blocks::Moment;
@@ -32,7 +31,7 @@ use net::Clock;
 use proxy::{AbortSignal, UpstreamBody};
 use tokio::time::{Sleep, sleep};
 
-use self::{ending::EndingTracker, translation::StreamTranslation};
+use self::translation::StreamTranslation;
 use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
 
 /// Longest wait for the rest of a partial event.

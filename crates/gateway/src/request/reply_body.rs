@@ -126,7 +126,7 @@ impl Body for GuardedBody {
         }));
         polled.unwrap_or_else(|_| {
             this.metrics.requests.panics.inc();
-            this.body = ReplyBody::empty();
+            this.body = ReplyBody::default();
             Poll::Ready(Some(Err(io::Error::other(
                 "the router failed on this reply; see its log",
             ))))

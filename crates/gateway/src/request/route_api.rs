@@ -30,6 +30,7 @@ use super::{
     lmcache::CandidateChoice,
     overrides::HeaderOverrides,
     prefill::Handover,
+    queue_wait,
     receipt::{DecisionFacts, RequestFacts},
     reply,
     reply_body::ReplyBody,
@@ -38,7 +39,6 @@ use super::{
 use crate::{
     Gateway, errors,
     lease::PlacedAttempt,
-    models,
     reservations::{CallTime, OpenReservation},
 };
 
@@ -220,7 +220,7 @@ impl<'a> DryRunRequest<'a> {
         asked: RouteBody<'a>,
     ) -> Result<Self, ApiError> {
         let snapshot = gateway.fleet().snapshot();
-        let model = models::find(&snapshot, &asked.view.model)?;
+        let model = queue_wait::find_model(&snapshot, &asked.view.model)?;
         let pin = decide::pin(
             &snapshot,
             asked.overrides.worker.as_deref(),

@@ -21,7 +21,7 @@ use super::{
     decide::{self, RoutingFacts},
     generation::GenerationStages,
     prefill::Handover,
-    queue_wait::WaitRecord,
+    queue_wait::{WaitRecord, find_model},
     receipt::RequestFacts,
     record::RequestGuard,
     reply::{self, refused},
@@ -29,7 +29,7 @@ use super::{
     send::{PriorityField, RoutedRequest},
     translate::{ApiSupport, ReplyContext, RequestTranslator},
 };
-use crate::{Gateway, models};
+use crate::Gateway;
 
 /// Cost per byte to read the model's name from a body.
 const NAME_COST_PER_BYTE: Duration = Duration::from_nanos(4);
@@ -186,7 +186,7 @@ pub(super) async fn tokenizer_of(
     let model = if tokenizer.is_some() {
         snapshot.model(id).cloned()
     } else {
-        Some(models::find(&snapshot, id)?)
+        Some(find_model(&snapshot, id)?)
     };
     Ok((model, tokenizer))
 }

@@ -1,13 +1,17 @@
-//! Lookups.
+//! Lookups, and their matches as the overlap of each target, by tier; and the speculative and
+//! predicted entries that follow from a decision.
+
+use std::{cell::Cell, time::Duration};
 
 use kv_blocks::{Moment, Namespace, SequenceHash, Target};
 
 use super::{KvIndex, NamespaceKey, nanoseconds};
 use crate::{
-    Matches, Overlap, TargetSlot,
-    lookup::{ChainQuery, CreditSource},
+    Matches, Overlap, SpeculationId, TargetSlot, TierBlocks,
+    atomic::Ordering,
+    lookup::{ChainQuery, CreditSource, MixedHolding, SharedIndex},
     namespaces,
-    overlaps::overlaps,
+    state::{ExpectedChain, SpeculationKind},
 };
 
 impl KvIndex {
@@ -76,4 +80,163 @@ impl KvIndex {
         };
         overlaps(&self.core, query)
     }
+
+    /// Adds speculative entries for `chain` on `target` until `now + ttl`, because a request was
+    /// just sent there whose events will confirm them. Blocks that the target is known to hold are
+    /// left alone, unless the target is untrusted ([`KvIndex::trust`]).
+    pub fn speculate(
+        &self,
+        target: Target,
+        namespace: &Namespace,
+        chain: &[SequenceHash],
+        now: Moment,
+        ttl: Duration,
+    ) -> SpeculationId {
+        let expected = ExpectedChain {
+            kind: SpeculationKind::Speculative,
+            namespace,
+            hashes: chain,
+            since: nanoseconds(now),
+            ttl,
+        };
+        self.with(|books, core| books.speculate(core, target, expected))
+    }
+
+    /// Adds predicted entries, for a target without trustworthy events: nothing will confirm them,
+    /// so `ttl` is longer. Only the statistics tell the two kinds apart.
+    pub fn predict(
+        &self,
+        target: Target,
+        namespace: &Namespace,
+        chain: &[SequenceHash],
+        now: Moment,
+        ttl: Duration,
+    ) -> SpeculationId {
+        let expected = ExpectedChain {
+            kind: SpeculationKind::Predicted,
+            namespace,
+            hashes: chain,
+            since: nanoseconds(now),
+            ttl,
+        };
+        self.with(|books, core| books.speculate(core, target, expected))
+    }
+
+    /// Takes back the entries of [`KvIndex::speculate`] or [`KvIndex::predict`], because the target
+    /// did not take the request. Entries confirmed since, or renewed for another request, stay.
+    pub fn retract(&self, promised: SpeculationId) {
+        self.with(|books, core| books.retract(core, &promised));
+    }
+
+    /// Removes expired unconfirmed entries. Lookups never count them: this call frees their memory
+    /// and corrects [`KvIndex::stats`]. Also finishes a pruning that is under way.
+    pub fn expire(&self, now: Moment) {
+        while self.with(|books, core| books.sweep_expired(core, nanoseconds(now))) {}
+    }
+}
+
+thread_local! {
+    /// Buffers of lookups, with their learned probe positions.
+    static SCRATCH: Cell<Matches> = Cell::default();
+}
+
+/// Returns every target that holds, or announced, at least the first block of the chain, in the
+/// order of targets.
+fn overlaps(core: &SharedIndex, query: ChainQuery<'_>) -> Vec<Overlap> {
+    let mut matches = SCRATCH.take();
+    let mut overlaps = Vec::new();
+    loop {
+        let assignments = core.assignments.load(Ordering::Acquire);
+        core.lookup(query, CreditSource::Trusted, &mut matches);
+        each(core, &matches, |target, blocks, present| {
+            overlaps.push(Overlap {
+                target,
+                blocks,
+                announced: blocks,
+                present,
+            });
+        });
+        if core.doubts.load(Ordering::Acquire) > 0 {
+            doubted(core, query, &mut matches, &mut overlaps);
+        }
+        // A slot reassigned meanwhile would credit one target with the blocks of another.
+        if core.assignments.load(Ordering::Acquire) == assignments {
+            break;
+        }
+        overlaps.clear();
+    }
+    SCRATCH.set(matches);
+    overlaps.sort_unstable_by_key(|overlap| overlap.target);
+    overlaps
+}
+
+/// Adds untrusted targets, with their expected and their announced blocks.
+fn doubted(
+    core: &SharedIndex,
+    query: ChainQuery<'_>,
+    matches: &mut Matches,
+    overlaps: &mut Vec<Overlap>,
+) {
+    let trusted = overlaps.len();
+    core.lookup(query, CreditSource::Expected, matches);
+    each(core, matches, |target, blocks, present| {
+        overlaps.push(Overlap {
+            target,
+            blocks,
+            announced: TierBlocks::default(),
+            present,
+        });
+    });
+    core.lookup(query, CreditSource::Announced, matches);
+    each(core, matches, |target, announced, _| {
+        match overlaps[trusted..]
+            .iter_mut()
+            .find(|overlap| overlap.target == target)
+        {
+            Some(overlap) => overlap.announced = announced,
+            None => overlaps.push(Overlap {
+                target,
+                blocks: TierBlocks::default(),
+                announced,
+                present: [0; 4],
+            }),
+        }
+    });
+}
+
+fn each(
+    core: &SharedIndex,
+    matches: &Matches,
+    mut visit: impl FnMut(Target, TierBlocks, [u32; 4]),
+) {
+    matches.each(|slot, depth| {
+        let Some(target) = core.target(slot.0) else {
+            return;
+        };
+        let mixed = matches.mixed.iter().find(|mixed| mixed.slot == slot.0);
+        let (blocks, present) = by_tier(depth, mixed);
+        visit(target, blocks, present);
+    });
+}
+
+fn by_tier(depth: u32, mixed: Option<&MixedHolding>) -> (TierBlocks, [u32; 4]) {
+    let Some(MixedHolding { best, present, .. }) = mixed else {
+        return (
+            TierBlocks {
+                device: depth,
+                ..TierBlocks::default()
+            },
+            [depth, 0, 0, 0],
+        );
+    };
+    let device = depth - best.iter().sum::<u32>();
+    let [_, host, disk, remote, speculative] = *best;
+    let blocks = TierBlocks {
+        device,
+        host,
+        disk,
+        remote,
+        speculative,
+    };
+    (blocks, [device, present[1], present[2], present[3]])
 }

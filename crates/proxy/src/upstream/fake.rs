@@ -16,7 +16,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::{
     OutgoingRequest, SendFailure, SendFuture, Upstream, UpstreamBody, UpstreamReply,
-    body::BodyError,
+    send::BodyError,
 };
 
 /// One reply of a script.

@@ -4,7 +4,6 @@
 //! No retries are decided here: a failure carries its class, C0 to C3, and the request path applies
 //! the rule.
 
-mod body;
 mod fake;
 mod local_faults;
 mod pool;
@@ -14,11 +13,13 @@ mod tests;
 
 use std::{fmt, pin::Pin};
 
-pub use body::{BodyError, ReadError, UpstreamBody};
 pub use fake::{FakeReply, FakeUpstream};
 pub use pool::ConnectionPools;
 use pool::UpstreamConnection;
-pub use send::{NotSent, OutgoingRequest, SendFailure, UpstreamReply, send_once};
+pub use send::{
+    BodyError, NotSent, OutgoingRequest, ReadError, SendFailure, UpstreamBody, UpstreamReply,
+    send_once,
+};
 
 /// The result of one attempt, when it is known.
 pub type SendFuture<'a> =

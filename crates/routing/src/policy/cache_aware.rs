@@ -15,10 +15,8 @@ use settings::word;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms},
-    definition::{PolicyDefinition, PolicyFact},
-    input::{PolicyCandidate, PolicyInput},
     prefix_memory_hint::PrefixMemoryHint,
-    rule::PolicyRule,
+    rule::{PolicyCandidate, PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
 use crate::{CacheAwareSettings, RingSettings};
 

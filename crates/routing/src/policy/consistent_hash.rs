@@ -13,10 +13,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     cost::{CandidateCost, CostUnit},
-    definition::{PolicyDefinition, PolicyFact},
-    input::{PolicyCandidate, PolicyInput},
     ring::RingCache,
-    rule::PolicyRule,
+    rule::{PolicyCandidate, PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
 use crate::RingSettings;
 

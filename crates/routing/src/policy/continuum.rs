@@ -3,12 +3,12 @@
 //!
 //! The score of `composite` counts for streams of prefixes only, not for the block index. One of
 //! the other policies decides every request
-//! ([`PolicyRules::deciding_policy`](super::rules::PolicyRules::deciding_policy)), and gives cost and
+//! ([`PolicyRules::deciding_policy`](super::rule::PolicyRules::deciding_policy)), and gives cost and
 //! terms.
 
 use settings::word;
 
-use super::{composite, definition::PolicyDefinition};
+use super::{composite, rule::PolicyDefinition};
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     name: word("continuum"),

@@ -17,9 +17,7 @@ use settings::word_or;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms},
-    definition::{PolicyDefinition, PolicyFact},
-    input::{PolicyCandidate, PolicyInput},
-    rule::PolicyRule,
+    rule::{PolicyCandidate, PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
 use crate::DynamoSettings;
 

@@ -15,10 +15,8 @@ use settings::word;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms},
-    definition::{PolicyDefinition, PolicyFact},
-    input::PolicyInput,
     prefix_memory_hint::PrefixMemoryHint,
-    rule::PolicyRule,
+    rule::{PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
 use crate::RingSettings;
 

@@ -12,9 +12,7 @@ use settings::word;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms},
-    definition::{PolicyDefinition, PolicyFact},
-    input::PolicyInput,
-    rule::PolicyRule,
+    rule::{PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {

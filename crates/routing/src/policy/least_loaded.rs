@@ -9,9 +9,7 @@ use settings::word;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms},
-    definition::PolicyDefinition,
-    input::PolicyInput,
-    rule::PolicyRule,
+    rule::{PolicyDefinition, PolicyInput, PolicyRule},
 };
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {

@@ -15,9 +15,7 @@ use settings::word;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms},
-    definition::{PolicyDefinition, PolicyFact},
-    input::{PolicyCandidate, PolicyInput},
-    rule::PolicyRule,
+    rule::{PolicyCandidate, PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {

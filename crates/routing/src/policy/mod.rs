@@ -9,9 +9,7 @@ pub(crate) mod composite;
 mod consistent_hash;
 mod continuum;
 pub(crate) mod cost;
-pub(crate) mod definition;
 mod dynamo_cost;
-pub(crate) mod input;
 mod kv_aware;
 mod least_latency;
 mod least_loaded;
@@ -25,13 +23,12 @@ mod random;
 mod rendezvous_hash;
 mod ring;
 mod round_robin;
-mod rule;
-pub(crate) mod rules;
+pub(crate) mod rule;
 mod warm;
 mod weighted_round_robin;
 
 // In the order of the documentation; the numbers are the order of error messages.
-definition::policies! {
+rule::policies! {
     /// The target with the lowest estimated cost in time.
     Warm = 4 in warm;
     /// The target with the longest cached prefix.

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use settings::{CheckedValue, Setting, ValueKind};
 
-use super::{Policy, definition::PolicyFact};
+use super::{Policy, rule::PolicyFact};
 
 impl Policy {
     /// Returns the word of the configuration.

@@ -9,12 +9,9 @@
 use settings::word;
 
 use super::{
-    cost::{CandidateCost, CostUnit, Terms},
-    definition::PolicyDefinition,
-    input::PolicyInput,
-    rule::PolicyRule,
+    cost::{CandidateCost, CostUnit, Terms, random_for},
+    rule::{PolicyDefinition, PolicyInput, PolicyRule},
 };
-use crate::choose::random_for;
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     name: word("power_of_two"),

@@ -23,11 +23,9 @@ use settings::word_or;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms},
-    definition::{PolicyDefinition, PolicyFact},
-    input::PolicyInput,
     load_factor::LoadFactor,
     ring::RingCache,
-    rule::PolicyRule,
+    rule::{PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
 use crate::RingSettings;
 

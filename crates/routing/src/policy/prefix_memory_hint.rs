@@ -3,7 +3,7 @@
 //! Cache-based policies use the hint. It counts while the target has at most its even share of the
 //! load plus `prefix_routing.load_factor_epsilon`; otherwise the load decides, as without the hint.
 
-use super::{input::PolicyInput, load_factor::LoadFactor};
+use super::{load_factor::LoadFactor, rule::PolicyInput};
 use crate::RingSettings;
 
 #[derive(Clone, Copy, Debug)]

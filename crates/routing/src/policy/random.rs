@@ -6,12 +6,9 @@
 use settings::word;
 
 use super::{
-    cost::{CandidateCost, CostUnit, by_place},
-    definition::PolicyDefinition,
-    input::PolicyInput,
-    rule::PolicyRule,
+    cost::{CandidateCost, CostUnit, by_place, random_for, unit},
+    rule::{PolicyDefinition, PolicyInput, PolicyRule},
 };
-use crate::choose::{random_for, unit};
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     name: word("random"),

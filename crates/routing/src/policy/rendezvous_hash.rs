@@ -14,13 +14,11 @@ use settings::word;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
-    cost::{CandidateCost, CostUnit, by_place},
-    definition::{PolicyDefinition, PolicyFact},
-    input::{PolicyCandidate, PolicyInput},
+    cost::{CandidateCost, CostUnit, by_place, unit},
     ring::identity,
-    rule::PolicyRule,
+    rule::{PolicyCandidate, PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
-use crate::{RingSettings, choose::unit};
+use crate::RingSettings;
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {
     name: word("rendezvous_hash"),

@@ -13,7 +13,7 @@ use std::{cell::RefCell, fmt::Write, iter, sync::Arc};
 use kv_blocks::{Target, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::input::PolicyCandidate;
+use super::rule::PolicyCandidate;
 
 /// Most cached rings, and most points of all of them together (16 bytes each); the least recently
 /// used ring is dropped, the latest stays.
@@ -268,9 +268,10 @@ mod tests {
         };
         let settings = RoutingSettings::default();
         let index = KvIndex::new(IndexSettings::default());
-        let survey = crate::survey::survey(&index, Moment::START, &job, candidates.iter());
-        let choice = RouterState::new(&settings).choose(Moment::START, &job, &settings, survey);
-        let contenders = &choice.input.candidates;
+        let survey = crate::survey::survey(&index, Moment::START, &job);
+        let input =
+            RouterState::new(&settings).policy_input(Moment::START, &job, &settings, survey);
+        let contenders = &input.candidates;
         let owner = rings
             .around(contenders)
             .clockwise(key)

@@ -12,9 +12,7 @@ use settings::word;
 
 use super::{
     cost::{CandidateCost, CostUnit, by_place},
-    definition::PolicyDefinition,
-    input::{PolicyCandidate, PolicyInput},
-    rule::PolicyRule,
+    rule::{PolicyCandidate, PolicyDefinition, PolicyInput, PolicyRule},
 };
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {

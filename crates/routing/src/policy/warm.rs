@@ -25,9 +25,7 @@ use settings::word;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms},
-    definition::{PolicyDefinition, PolicyFact},
-    input::{PolicyCandidate, PolicyInput},
-    rule::PolicyRule,
+    rule::{PolicyCandidate, PolicyDefinition, PolicyFact, PolicyInput, PolicyRule},
 };
 use crate::rates::CONTEXT_TOKENS_PER_SEQUENCE;
 

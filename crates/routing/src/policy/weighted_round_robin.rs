@@ -16,9 +16,7 @@ use settings::word;
 
 use super::{
     cost::{CandidateCost, CostUnit, Terms, by_place},
-    definition::PolicyDefinition,
-    input::{PolicyCandidate, PolicyInput},
-    rule::PolicyRule,
+    rule::{PolicyCandidate, PolicyDefinition, PolicyInput, PolicyRule},
 };
 
 pub(super) const DEFINITION: PolicyDefinition = PolicyDefinition {

@@ -6,18 +6,14 @@
 //! **Invariant**: a receipt's JSON always has every field of `warmroute.receipt/1`, in that order;
 //! an unknown value is `null`.
 
-mod attempt;
-mod id;
 mod json;
-mod outcome;
 mod record;
 mod ring;
 
 pub use api::RouterTiming;
-pub use attempt::{Attempt, AttemptClass, AttemptResult};
-pub use id::{DecisionId, DecisionIdError, DecisionIds};
-pub use outcome::{OutcomeKind, RequestOutcome};
 pub use record::{
-    ClusterNote, PromptNote, PromptSource, QueueWait, Receipt, RequestNote, RouterAnswer,
+    Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIdError, DecisionIds,
+    OutcomeKind, PromptNote, PromptSource, QueueWait, Receipt, RequestNote, RequestOutcome,
+    RouterAnswer,
 };
 pub use ring::{ReceiptFilter, ReceiptRing};

@@ -1,10 +1,17 @@
 //! The receipt in memory.
 
-use std::sync::Arc;
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use api::RouterTiming;
+use kv_blocks::Target;
 
-use super::{Attempt, DecisionId, RequestOutcome};
 use crate::{Decision, ExcludedTarget, Method, Policy, Refusal};
 
 /// One request's receipt.
@@ -171,4 +178,200 @@ pub struct QueueWait {
     pub held_ms: f64,
     /// Reason of the wait.
     pub reason: Option<&'static str>,
+}
+
+/// One try at one target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// From 1.
+    pub n: u32,
+    /// The target.
+    pub target: Target,
+    /// The worker's name.
+    pub name: Arc<str>,
+    /// Class of the failure; `None` if it did not fail.
+    pub class: Option<AttemptClass>,
+    /// The result.
+    pub result: AttemptResult,
+    /// The engine's status, if a head came.
+    pub status: Option<u16>,
+    /// Duration of the attempt.
+    pub ms: f64,
+}
+
+/// How far a failed attempt had come, which decides whether another may follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttemptClass {
+    /// Nothing was sent.
+    C0,
+    /// The request was sent, and nothing came back.
+    C1,
+    /// Refused with a status, nothing forwarded.
+    C2,
+    /// The reply had begun.
+    C3,
+}
+
+impl AttemptClass {
+    /// Returns the name used in receipts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::C0 => "C0",
+            Self::C1 => "C1",
+            Self::C2 => "C2",
+            Self::C3 => "C3",
+        }
+    }
+}
+
+/// The result of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AttemptResult {
+    /// Complete reply.
+    Ok,
+    /// No connection.
+    ConnectFailed,
+    /// The connection ended before the head.
+    ResetBeforeHead,
+    /// An error status.
+    Status,
+    /// Too slow.
+    Timeout,
+    /// Invalid HTTP.
+    Protocol,
+    /// The reply was cut.
+    MidStream,
+    /// The client closed the connection.
+    ClientGone,
+    /// Cancelled because another worker answered first.
+    Cancelled,
+}
+
+impl AttemptResult {
+    /// Returns the name used in receipts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ConnectFailed => "connect_failed",
+            Self::ResetBeforeHead => "reset_before_head",
+            Self::Status => "status",
+            Self::Timeout => "timeout",
+            Self::Protocol => "protocol",
+            Self::MidStream => "mid_stream",
+            Self::ClientGone => "client_gone",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// The outcome of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestOutcome {
+    /// The kind of outcome.
+    pub kind: OutcomeKind,
+    /// The status the client got; `None` if it left before one was sent.
+    pub status: Option<u16>,
+    /// Time to first token.
+    pub ttft_ms: Option<f64>,
+    /// Time to the end of the reply.
+    pub duration_ms: f64,
+    /// Prompt tokens by the engine's count.
+    pub prompt_tokens: Option<u32>,
+    /// Completion tokens by the engine's count.
+    pub completion_tokens: Option<u32>,
+    /// Cached tokens by the engine's count.
+    pub cached_tokens: Option<u32>,
+    /// Why generation ended.
+    pub finish_reason: Option<Arc<str>>,
+}
+
+/// The six kinds of outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OutcomeKind {
+    /// Success.
+    Ok,
+    /// An error of the client.
+    ClientError,
+    /// Refused for lack of capacity.
+    Shed,
+    /// An error of the engine.
+    UpstreamError,
+    /// An error of the router.
+    RouterError,
+    /// The client closed the connection.
+    ClientGone,
+}
+
+impl OutcomeKind {
+    /// Every kind.
+    pub const ALL: [Self; 6] = [
+        Self::Ok,
+        Self::ClientError,
+        Self::Shed,
+        Self::UpstreamError,
+        Self::RouterError,
+        Self::ClientGone,
+    ];
+
+    /// Returns the name used in receipts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ClientError => "client_error",
+            Self::Shed => "shed",
+            Self::UpstreamError => "upstream_error",
+            Self::RouterError => "router_error",
+            Self::ClientGone => "client_gone",
+        }
+    }
+}
+
+/// A receipt's id: 16 lower-case hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DecisionId(pub u64);
+
+impl fmt::Display for DecisionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// An invalid decision id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "decision id {0:?} is not valid: expected 16 lower-case hex digits, as in the x-warmroute-decision header"
+)]
+pub struct DecisionIdError(pub String);
+
+impl FromStr for DecisionId {
+    type Err = DecisionIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let plain = text.len() == 16
+            && text
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        plain
+            .then(|| u64::from_str_radix(text, 16).ok())
+            .flatten()
+            .map(Self)
+            .ok_or_else(|| DecisionIdError(text.chars().take(64).collect()))
+    }
+}
+
+/// Generates decision ids: the upper half of a number drawn at start, then a counter. Ids are
+/// unique.
+#[derive(Debug)]
+pub struct DecisionIds(AtomicU64);
+
+impl DecisionIds {
+    /// Creates a generator that starts at `seed`, a random number.
+    pub fn new(seed: u64) -> Self {
+        Self(AtomicU64::new(seed & !0xffff_ffff))
+    }
+
+    /// Returns the next id.
+    pub fn next_id(&self) -> DecisionId {
+        DecisionId(self.0.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+    }
 }

@@ -1,4 +1,5 @@
-//! Growth: matches a request that begins with all of an earlier one.
+//! The keys of a session; and growth, which matches a request that begins with all of an earlier
+//! one.
 //!
 //! A chat is cut where a reply begins: an earlier request may have ended there. A plain prompt is
 //! cut into pieces, and an earlier one may have ended anywhere in a piece, so the rest after its
@@ -6,6 +7,16 @@
 //! the later request must contain the earlier one to its end.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The keys of a request's session. Equal keys are one session: the caller mixes in everything that
+/// separates sessions, such as the model and the salt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionKeys {
+    /// Hash of the name that the client gave the session.
+    pub name: Option<u64>,
+    /// The earlier requests that it may continue, and the key for later ones.
+    pub growth: Option<PromptGrowth>,
+}
 
 /// The earlier requests that a request may continue, and the key by which later ones find it.
 ///

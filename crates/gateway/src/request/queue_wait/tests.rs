@@ -346,3 +346,38 @@ fn the_wait_budget_is_what_is_left_of_the_limit_and_of_the_requests_time() {
     assert_eq!(long.limit, ms(100), "the request ends before the limit");
     assert_eq!(wait.budget(at(1000), ms(5000)), None);
 }
+
+fn listing(number: u32) -> Arc<WorkerView> {
+    let mut worker = test_support::worker(number);
+    worker.served.models.push(fleet::ServedModel {
+        id: "m".into(),
+        root: None,
+        max_model_len: None,
+        created: 0,
+        owned_by: "".into(),
+    });
+    Arc::new(worker)
+}
+
+fn snapshot(workers: Vec<Arc<WorkerView>>) -> Snapshot {
+    let model = Arc::new(test_support::model(Vec::new()));
+    Snapshot {
+        workers,
+        models: [(Arc::from("m"), model)].into(),
+    }
+}
+
+#[test]
+fn a_model_is_missing_only_if_every_worker_has_listed_its_models() {
+    let silent = Arc::new(test_support::worker(2));
+    let code = |snapshot: &Snapshot, id| find_model(snapshot, id).err().map(|error| error.code);
+    for (workers, unknown) in [
+        (vec![], ErrorCode::NoWorker),
+        (vec![listing(1), silent], ErrorCode::NoWorker),
+        (vec![listing(1), listing(2)], ErrorCode::ModelNotFound),
+    ] {
+        let snapshot = snapshot(workers);
+        assert_eq!(code(&snapshot, "x"), Some(unknown));
+        assert_eq!(code(&snapshot, "m"), None, "it is listed");
+    }
+}

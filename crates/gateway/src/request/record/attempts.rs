@@ -1,4 +1,5 @@
-//! Attempts in the request guard: the result of each, and its effect on the worker.
+//! Attempts in the request guard: the placement and the result of each, and its effect on the worker
+//! and on parity.
 //!
 //! **Invariant**: an attempt that began ends exactly once, also beside a hedge.
 
@@ -6,10 +7,30 @@ use std::sync::Arc;
 
 use fleet::FailureKind;
 use kv_blocks::{Moment, Target};
-use routing::receipt::{Attempt, AttemptClass, AttemptResult};
+use parity::Basis;
+use routing::{
+    CacheSource, Decision, PrefillLeg, PrefillNote,
+    receipt::{Attempt, AttemptClass, AttemptResult, OutcomeKind, RouterAnswer},
+};
 
-use super::RequestGuard;
-use crate::request::dispatch::AttemptFailure;
+use super::{RequestGuard, hedge::OpenHedge};
+use crate::{
+    lease::Lease,
+    request::{dispatch::AttemptFailure, receipt::Selection},
+};
+
+/// The attempt under way, with its load.
+#[derive(Debug, Default)]
+pub(super) struct CurrentAttempt {
+    pub(super) lease: Option<Lease>,
+    pub(super) open: Option<OpenAttempt>,
+    /// The result of the prefill, where a split was considered.
+    pub(super) prefill: Option<PrefillNote>,
+    /// The prefill under way, and its start.
+    pub(super) leg: Option<(PrefillLeg, Moment)>,
+    /// The hedge under way.
+    pub(super) hedge: Option<Box<OpenHedge>>,
+}
 
 /// An attempt under way.
 #[derive(Debug)]
@@ -20,6 +41,56 @@ pub(super) struct OpenAttempt {
 }
 
 impl RequestGuard {
+    /// Records a decision; this guard now frees its load. `leg`: another worker computes the
+    /// prompt.
+    pub(crate) fn record_placement(
+        &mut self,
+        decision: Decision,
+        lease: Lease,
+        leg: Option<PrefillLeg>,
+    ) {
+        let policy = decision.policy.as_str();
+        let us = decision.timing.lookup_us + decision.timing.decide_us;
+        self.recorder
+            .metrics
+            .record_decision(policy, decision.method.as_str(), us);
+        // A retried request pays for each decision.
+        self.draft.timing.hash += decision.timing.hash_us;
+        self.draft.timing.lookup += decision.timing.lookup_us;
+        self.draft.timing.decide += decision.timing.decide_us;
+        let (target, now) = (lease.target(), self.recorder.clock.now());
+        self.attempt.open = Some(OpenAttempt {
+            target,
+            name: Arc::clone(&decision.winner.name),
+            started: now,
+        });
+        let by_events = decision
+            .winning()
+            .is_some_and(|row| row.cache_source == CacheSource::Events);
+        self.selection = Some(Selection {
+            worker: Arc::clone(&decision.winner.name),
+            policy,
+            label: decision.label,
+            predicted_cached_tokens: decision.winner.predicted_cached_tokens,
+            announced_cached_tokens: decision.winner.announced_cached_tokens,
+            basis: if by_events {
+                Basis::Events
+            } else {
+                Basis::Decisions
+            },
+            target,
+            sent: now,
+        });
+        self.attempt.prefill.clone_from(&decision.prefill);
+        self.draft.verdict = Some(RouterAnswer::Decided(Box::new(decision)));
+        self.attempt.lease = Some(lease);
+        self.draft.rewrites = self.draft.notes.rewrites().to_vec();
+        self.attempt.leg = None;
+        if let Some(leg) = leg {
+            self.begin_prefill(leg);
+        }
+    }
+
     /// Ends an attempt that failed with nothing forwarded; frees its load.
     pub(crate) fn fail_attempt(&mut self, failure: &AttemptFailure) {
         if let Some(lease) = self.attempt.lease.take() {
@@ -139,5 +210,28 @@ impl RequestGuard {
         self.recorder
             .parity_monitor
             .record_incomparable(target, looked_up.incomparable(sent, until));
+    }
+
+    /// Submits the prediction and its result to parity. Returns `None` if they cannot be compared,
+    /// else the cached tokens, where they are known.
+    pub(super) fn judge(&self, kind: OutcomeKind) -> Option<Option<u32>> {
+        let won = self.selection.as_ref()?;
+        // After a remote prefill the worker's own cache had no part in the prompt.
+        let own = kind == OutcomeKind::Ok && !self.has_remote_prefill();
+        let sample = self
+            .prefix_expectation
+            .filter(|_| own)
+            .and_then(|it| it.sample(won, self.reply.usage));
+        // Failed attempts are already submitted.
+        if sample.is_none()
+            && self
+                .draft
+                .attempts
+                .last()
+                .is_some_and(|last| last.result == AttemptResult::Ok)
+        {
+            self.record_incomparable(won.target, won.sent);
+        }
+        sample.map(|sample| self.recorder.parity_monitor.observe(won.target, sample))
     }
 }

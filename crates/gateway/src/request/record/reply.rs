@@ -1,0 +1,309 @@
+//! The reply in the request guard: its commit point, the facts that it reports about itself, its
+//! end, and the facts that its head and coalesced requests read from the guard.
+
+use std::sync::{Arc, OnceLock};
+
+use config::CompatSection;
+use dialect::{ApiError, Dialect, StreamChunk, Usage};
+use fleet::FailureKind;
+use kv_blocks::Moment;
+use routing::{
+    Method, Policy, PrefillNote,
+    receipt::{AttemptResult, OutcomeKind, RequestOutcome, RouterAnswer},
+};
+
+use super::RequestGuard;
+use crate::{
+    parity_monitor::PrefixExpectation,
+    request::{
+        dispatch::{BodyContent, BodyKind},
+        receipt::RoutingNotes,
+    },
+    routes::RouteHandler,
+};
+
+/// The reply as far as the client has it.
+#[derive(Debug, Default)]
+pub(super) struct ReplyRecord {
+    pub(super) status: Option<u16>,
+    pub(super) first_token: Option<Moment>,
+    pub(super) relaying: bool,
+    pub(super) usage: Option<Usage>,
+    pub(super) finish_reason: Option<Arc<str>>,
+    in_band_error: bool,
+    ending: StreamEnding,
+    stored_response: StoredResponse,
+}
+
+/// The end of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum StreamEnding {
+    #[default]
+    Proper,
+    /// Without its end marker.
+    Unfinished,
+}
+
+/// State that a request leaves at its engine beside the KV cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum StoredResponse {
+    #[default]
+    Nothing,
+    /// A response to continue: response affinity records its worker.
+    Response,
+}
+
+impl RequestGuard {
+    /// Records the commit point: the reply's head is sent, and no retry follows.
+    pub(crate) fn commit(&mut self, status: u16, content: &BodyContent) {
+        self.reply.status = Some(status);
+        let begun = matches!(content, BodyContent::Begun { .. });
+        if let Some(lease) = &mut self.attempt.lease {
+            // A reply that has only begun may still fail; its end decides.
+            if begun {
+                self.recorder
+                    .workers
+                    .fleet
+                    .report_answer(lease.target().worker);
+            } else {
+                self.recorder
+                    .workers
+                    .fleet
+                    .report_success(lease.target().worker);
+            }
+            // The worker listed this model: another engine may use its port by now.
+            if status == 404 {
+                self.recorder
+                    .workers
+                    .fleet
+                    .request_recheck(lease.target().worker);
+            }
+            // Only the first event of a stream shows when the prompt was computed: a whole reply
+            // comes after its last token, and an error shows nothing.
+            if matches!(
+                content,
+                BodyContent::Begun {
+                    kind: BodyKind::Events,
+                    ..
+                }
+            ) && (200..300).contains(&status)
+            {
+                lease.first_token();
+                self.reply.first_token = Some(self.recorder.clock.now());
+            }
+        }
+        if begun {
+            self.reply.relaying = true;
+            self.recorder.metrics.requests.open_streams.inc();
+        }
+        self.publish(None);
+    }
+
+    /// Records that the engine stores the result of the request.
+    pub(crate) fn mark_response_stored(&mut self) {
+        self.reply.stored_response = StoredResponse::Response;
+    }
+
+    pub(crate) fn stores_response(&self) -> bool {
+        self.reply.stored_response == StoredResponse::Response
+    }
+
+    /// Records that the engine may count the prompt otherwise than the router.
+    pub(crate) fn mark_foreign_count(&mut self) {
+        self.prefix_expectation = self
+            .prefix_expectation
+            .map(PrefixExpectation::with_foreign_count);
+    }
+
+    /// Records the facts of one event, or of the whole body.
+    pub(crate) fn record_chunk(&mut self, chunk: &StreamChunk<'_>) {
+        self.reply.usage = chunk
+            .usage
+            .map(|usage| usage.after(self.reply.usage))
+            .or(self.reply.usage);
+        if let (true, Some(id), Some(won)) =
+            (self.stores_response(), &chunk.response_id, &self.selection)
+        {
+            self.recorder.response_affinity.record(
+                id,
+                won.target.worker,
+                self.recorder.clock.now(),
+            );
+        }
+        if let Some(reason) = &chunk.finish_reason {
+            self.reply.finish_reason = Some(Arc::from(&**reason));
+        }
+        self.reply.in_band_error |= chunk.error.is_some();
+    }
+
+    /// Records changed members of the client's body, for the reply's head and the receipt.
+    pub(crate) fn record_rewrite(&mut self, rewrites: Vec<&'static str>) {
+        self.draft.rewrites.extend(rewrites);
+    }
+
+    pub(crate) fn rewrites(&self) -> &[&'static str] {
+        &self.draft.rewrites
+    }
+
+    /// Returns whether the prompt's KV came from another worker.
+    pub(super) fn has_remote_prefill(&self) -> bool {
+        self.attempt
+            .prefill
+            .as_ref()
+            .is_some_and(|note: &PrefillNote| note.skipped.is_none())
+    }
+
+    /// Returns the reply's usage, limited to the worker's own cache.
+    pub(super) fn own_usage(&self) -> Option<Usage> {
+        let handed_over = self.has_remote_prefill();
+        self.reply.usage.map(|usage| {
+            if handed_over {
+                Usage {
+                    cached_tokens: None,
+                    ..usage
+                }
+            } else {
+                usage
+            }
+        })
+    }
+
+    /// Sets the cell for the outcome: followers read from it whether the reply may answer more
+    /// requests.
+    pub(crate) fn share_outcome(&mut self, good: Arc<OnceLock<bool>>) {
+        self.outcome = Some(good);
+    }
+
+    /// Returns the cell that the end sets: whether the reply was whole and correct.
+    pub(crate) fn shared_outcome(&mut self) -> Arc<OnceLock<bool>> {
+        Arc::clone(self.outcome.get_or_insert_default())
+    }
+
+    /// Records that another request's reply answers this one; the receipt shows that no worker was
+    /// chosen.
+    pub(crate) fn record_shared_reply(&mut self, method: Method, policy: Policy, status: u16) {
+        self.recorder
+            .metrics
+            .record_method(policy.as_str(), method.as_str());
+        self.reply.status = Some(status);
+        self.draft.verdict = Some(RouterAnswer::Answered(method, policy));
+        self.publish(None);
+    }
+
+    /// Returns the notes for reply headers.
+    pub(crate) fn notes(&mut self) -> &mut RoutingNotes {
+        &mut self.draft.notes
+    }
+
+    pub(crate) fn told_of(&self) -> &RoutingNotes {
+        &self.draft.notes
+    }
+
+    /// Returns the settings of the reply's routing headers.
+    pub(crate) fn reply_headers(&self) -> &CompatSection {
+        &self.recorder.compat
+    }
+
+    /// Records that the client got the whole reply.
+    pub(crate) fn complete(&mut self) {
+        let status = self.reply.status.unwrap_or(200);
+        let failed = self.reply.in_band_error && status < 400;
+        if let Some(open) =
+            self.attempt.open.as_ref().filter(|_| {
+                self.reply.relaying && !failed && self.reply.ending == StreamEnding::Proper
+            })
+        {
+            self.recorder
+                .workers
+                .fleet
+                .report_success(open.target.worker);
+        }
+        self.end = Some(if failed {
+            OutcomeKind::UpstreamError
+        } else {
+            outcome_of(status)
+        });
+        if let Some(usage) = self
+            .reply
+            .usage
+            .filter(|usage| !failed && usage.completion_tokens > 0)
+        {
+            self.recorder
+                .workers
+                .router
+                .record_reply_length(usage.completion_tokens);
+        }
+        self.close_attempt(None, AttemptResult::Ok, self.reply.status);
+    }
+
+    /// Returns the dialect whose streams have an end marker, where this reply should have one.
+    pub(crate) fn expected_ending(&self) -> Option<Dialect> {
+        match self.route.endpoint {
+            RouteHandler::Generate(dialect)
+                if self
+                    .reply
+                    .status
+                    .is_none_or(|status| (200..300).contains(&status)) =>
+            {
+                Some(dialect)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether no event was an error; an error event decides the outcome of the reply.
+    pub(crate) fn has_no_in_band_error(&self) -> bool {
+        !self.reply.in_band_error
+    }
+
+    /// Records that the worker closed its stream properly but without its end marker. The client
+    /// gets it unchanged.
+    pub(crate) fn record_incomplete(&mut self) {
+        self.reply.ending = StreamEnding::Unfinished;
+        self.record_blame(FailureKind::Incomplete);
+    }
+
+    /// Records that the client gets an error of the router in place of a reply.
+    pub(crate) fn record_own_error(&mut self, error: &ApiError) {
+        self.reply.status = Some(error.status);
+        let kind = match error.status {
+            500.. if error.status != 503 && self.draft.attempts.is_empty() => {
+                OutcomeKind::RouterError
+            }
+            status => outcome_of(status),
+        };
+        if kind == OutcomeKind::Shed {
+            self.recorder.metrics.record_rejection(error.counted_as());
+        }
+        self.end = Some(kind);
+    }
+
+    /// Records a reply that is not relayed: one of the router, or a worker's final error.
+    pub(crate) fn record_passthrough(&mut self, status: u16) {
+        self.reply.status = Some(status);
+        self.end = Some(outcome_of(status));
+    }
+
+    pub(super) fn outcome(&self, kind: OutcomeKind, now: Moment) -> RequestOutcome {
+        RequestOutcome {
+            kind,
+            status: self.reply.status,
+            ttft_ms: self.reply.first_token.map(|at| at.ms_since(self.received)),
+            duration_ms: now.ms_since(self.received),
+            prompt_tokens: self.reply.usage.map(|usage| usage.prompt_tokens),
+            completion_tokens: self.reply.usage.map(|usage| usage.completion_tokens),
+            cached_tokens: self.reply.usage.and_then(|usage| usage.cached_tokens),
+            finish_reason: self.reply.finish_reason.clone(),
+        }
+    }
+}
+
+/// Returns the outcome that a status at the client stands for.
+fn outcome_of(status: u16) -> OutcomeKind {
+    match status {
+        ..400 => OutcomeKind::Ok,
+        429 | 503 => OutcomeKind::Shed,
+        400..500 => OutcomeKind::ClientError,
+        _ => OutcomeKind::UpstreamError,
+    }
+}
