@@ -54,10 +54,10 @@ mod state_lock;
 mod survey;
 
 pub use affinity::Affinity;
+pub use api::{ReservedLoad, TargetLoad, TierTokens};
 pub use candidate::{CacheSource, Candidate, ExcludeReason, ExcludedTarget, Pin, Tiers};
 pub use decision::{
-    CacheUse, Decision, DecisionTiming, Method, PotentialLoad, ReservedLoad, RunnerUp,
-    ScoredCandidate, WarmTokens, Winner,
+    CacheUse, Decision, DecisionTiming, Method, PotentialLoad, RunnerUp, ScoredCandidate, Winner,
 };
 pub use distribution::DistributionSnapshot;
 pub use ids::{ReservationId, Ticket};
@@ -66,7 +66,6 @@ pub use job::{
     TargetPool,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
-pub use ledger::TargetLoad;
 pub use lmcache::{LmcacheFacts, LmcacheSettings};
 pub use plan::{Dispatch, Leg, Plan, Refusal, ReleasedRequest};
 pub use policy::{
