@@ -37,7 +37,7 @@ pub use kv_index::{
 };
 pub use kv_index_dump::{KvIndexDigest, KvIndexDumpRow, TargetDigest};
 pub use models::{ModelReport, ModelReports, TemplateReport, TokenizerReport};
-pub use parity::{ParityFigures, ParityReport, ParityVerdict, TargetParity};
+pub use parity::{ParityCounts, ParityFigures, ParityReport, ParityVerdict, TargetParity};
 pub use problem::Problem;
 pub use receipt::{
     AttemptReport, Candidate, ClusterMatch, CostTerms, ExcludedTarget, PrefillLeg, Prompt,
