@@ -43,24 +43,15 @@ pub(crate) async fn report(
 }
 
 fn figures(summary: Summary, window: Duration, clock: &Clock) -> ParityFigures {
-    let report = summary.report();
+    let verdict = &summary.verdict;
     ParityFigures {
-        covered_s: report.covered(clock.now(), window).as_secs_f64(),
-        requests: report.requests,
-        joined: report.joined,
-        source: report.source.as_str().into(),
-        exact: report.exact,
-        exact_ratio: report.exact_ratio,
-        predicted_tokens: report.predicted_tokens,
-        actual_tokens: report.actual_tokens,
-        drift_tokens_p50: report.drift_tokens_p50,
-        drift_tokens_p99: report.drift_tokens_p99,
-        over_ratio: report.over_ratio,
+        covered_s: summary.covered(clock.now(), window).as_secs_f64(),
         verdict: ParityVerdict {
-            state: report.verdict.state.as_str().into(),
-            since: net::rfc3339(clock.wall_at(report.verdict.since)),
-            reason: report.verdict.reason,
+            state: verdict.state.as_str().into(),
+            since: net::rfc3339(clock.wall_at(verdict.since)),
+            reason: verdict.reason.clone(),
         },
+        counts: summary.counts(),
     }
 }
 

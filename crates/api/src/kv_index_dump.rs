@@ -56,3 +56,21 @@ pub struct KvIndexDumpRow {
     /// The hash of the block in front of it; `null` at depth 0.
     pub parent: Option<String>,
 }
+
+/// An event of `GET /v1/kv_events` about the stream itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum KvStreamNotice {
+    /// The initial state is complete.
+    SnapshotEnd {
+        /// Blocks in it.
+        blocks: u64,
+    },
+    /// The subscriber was too slow, and the stream ends.
+    Lagged {
+        /// Number of lost changes, if known.
+        lost: Option<u64>,
+        /// The next step.
+        message: Name,
+    },
+}

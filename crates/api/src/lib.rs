@@ -1,10 +1,11 @@
-//! The JSON of the operator API: one serde type per reply, shared by the server and everything that
-//! reads its replies.
+//! The JSON of the operator API: one serde type per request body and reply, shared by the server
+//! and everything that reads its replies.
 //!
 //! [`openapi::document`] lists the operations and generates the OpenAPI document from these types.
 //! The order of the fields is the order in the JSON. Names of states and kinds are strings here:
 //! the crates that own them define the values, and the schema lists them.
 
+mod conductor;
 mod config;
 mod doctor;
 mod error;
@@ -26,6 +27,12 @@ mod workers;
 
 use std::borrow::Cow;
 
+pub use conductor::{
+    CachedTokens, ConductorError, GlobalView, HashNumber, HashQuery, InstanceOverlap,
+    InstanceTokens, ModelInstances, OverlapReply, PublisherRegistered, PublisherUnregistered,
+    QueryScope, RegisterRequest, ServiceReport, ServiceReports, ServiceStream, TokenQuery,
+    UnregisterRequest,
+};
 pub use config::{ConfigHistory, DrainReport, HistoryEntry, ReloadOutcome, TakeoverReply};
 pub use doctor::{CheckResult, CheckStatus, DoctorReport, WorkerChecks};
 pub use error::{ErrorDetails, ErrorReply};
@@ -35,16 +42,19 @@ pub use kv_index::{
     EventSourceReport, IndexEntryStats, KvDecisionCounts, KvIndexBackend, KvIndexBackends,
     KvIndexCleared, KvIndexConfig, KvIndexStats, OverlapScores, ScoringConfig,
 };
-pub use kv_index_dump::{KvIndexDigest, KvIndexDumpRow, TargetDigest};
+pub use kv_index_dump::{KvIndexDigest, KvIndexDumpRow, KvStreamNotice, TargetDigest};
 pub use models::{ModelReport, ModelReports, TemplateReport, TokenizerReport};
-pub use parity::{ParityFigures, ParityReport, ParityVerdict, TargetParity};
+pub use parity::{ParityCounts, ParityFigures, ParityReport, ParityVerdict, TargetParity};
 pub use problem::Problem;
 pub use receipt::{
     AttemptReport, Candidate, ClusterMatch, CostTerms, ExcludedTarget, PrefillLeg, Prompt,
     QueueHold, Receipt, ReceiptDecision, ReceiptList, ReceiptRequest, RequestOutcome, ReservedLoad,
     RouterTiming, TargetLoad, TargetName, TierTokens,
 };
-pub use requests::{InvalidateRequest, ReloadRequest, RollbackRequest, TakeoverRequest};
+pub use requests::{
+    DrainRequest, InvalidateRequest, PolicyParameters, ReloadRequest, RollbackRequest,
+    RouteRequest, TakeoverRequest, WorkerRequest,
+};
 pub use response_cache::{
     CacheCleared, CacheConfig, CacheRequests, RedisConnections, RedisErrors, RedisReport,
     ResponseCacheStats,

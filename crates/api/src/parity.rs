@@ -43,9 +43,23 @@ pub struct ParityVerdict {
     pub reason: Option<String>,
 }
 
-/// Figures of a window.
+/// Figures of a window, and whether the predictions are trusted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ParityFigures {
+    /// The figures.
+    #[serde(flatten)]
+    pub counts: ParityCounts,
+    /// Whether the predictions are trusted, and since when.
+    #[serde(flatten)]
+    pub verdict: ParityVerdict,
+    /// Part of the window that the figures cover, seconds.
+    #[serde(serialize_with = "numbers::seconds")]
+    pub covered_s: f64,
+}
+
+/// Requests and tokens of a window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ParityCounts {
     /// Requests that ended.
     pub requests: u64,
     /// Requests whose reply reported its cached tokens.
@@ -62,16 +76,10 @@ pub struct ParityFigures {
     pub predicted_tokens: u64,
     /// Actual cached tokens.
     pub actual_tokens: u64,
-    /// Median of predicted minus actual tokens.
+    /// Median of predicted minus actual tokens over the joined requests; `null` without any.
     pub drift_tokens_p50: Option<i64>,
-    /// 99th percentile of predicted minus actual tokens.
+    /// 99th percentile of predicted minus actual tokens over the joined requests; `null` without any.
     pub drift_tokens_p99: Option<i64>,
-    /// Share of the tokens that were predicted and not cached.
+    /// Share of the joined requests whose prediction was too high; `null` without any.
     pub over_ratio: Option<f64>,
-    /// Whether the predictions are trusted, and since when.
-    #[serde(flatten)]
-    pub verdict: ParityVerdict,
-    /// Part of the window that the figures cover, seconds.
-    #[serde(serialize_with = "numbers::seconds")]
-    pub covered_s: f64,
 }

@@ -160,11 +160,11 @@ pub struct QueueHold<'a> {
 }
 
 /// Load that a decision added to the winner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReservedLoad {
     /// Prompt tokens to compute.
     pub prefill_tokens: u32,
-    /// Blocks of the sequence.
+    /// Blocks of the prompt that were not active there before.
     pub decode_blocks: u32,
 }
 

@@ -5,6 +5,10 @@ use std::{
     time::Duration,
 };
 
+use api::{
+    GlobalView, OverlapReply, PublisherRegistered, PublisherUnregistered, ServiceReport,
+    ServiceReports,
+};
 use event_sources::{
     BlockSink, Codec, EventDefaults, SourceHandle, SourceSettings, SourceSpec, ZmqSource,
 };
@@ -12,7 +16,6 @@ use kv_blocks::{DpRank, HashScheme, Target, WorkerId};
 use kv_index::KvIndex;
 use net::{Clock, Destinations};
 use parking_lot::RwLock;
-use serde_json::{Map, Value, json};
 use supervision::supervise;
 
 use crate::{
@@ -112,7 +115,10 @@ impl Indexer {
 
     /// Handles `/register`. The source task runs when this returns; `/services` shows whether the
     /// publisher can be reached.
-    pub(crate) fn register(&self, registration: Registration) -> Result<Value, CallError> {
+    pub(crate) fn register(
+        &self,
+        registration: Registration,
+    ) -> Result<PublisherRegistered, CallError> {
         let instance = Arc::clone(&registration.key.instance);
         if self
             .residents(&registration.key.tenant)
@@ -128,7 +134,10 @@ impl Indexer {
             .register(registration, |registration, to| {
                 self.follow(registration, to)
             })?;
-        Ok(json!({"status": "registered successfully", "instance_id": instance}))
+        Ok(PublisherRegistered {
+            status: "registered successfully".into(),
+            instance_id: instance,
+        })
     }
 
     fn follow(&self, registration: &Registration, to: UpdateRoute) -> SourceHandle {
@@ -160,7 +169,10 @@ impl Indexer {
     }
 
     /// Handles `/unregister`. Completes even if the caller stops waiting.
-    pub(crate) async fn unregister(&self, key: RegistrationKey) -> Result<Value, CallError> {
+    pub(crate) async fn unregister(
+        &self,
+        key: RegistrationKey,
+    ) -> Result<PublisherUnregistered, CallError> {
         let seat = self.registry.write().unregister(&key)?;
         let index = Arc::clone(&self.parts.index);
         let forgotten = runtime::spawn(async move {
@@ -173,11 +185,14 @@ impl Indexer {
         });
         let _ = forgotten.await;
         tracing::info!(publisher = key.text(), "publisher unregistered");
-        Ok(json!({"status": "unregistered successfully", "removed_instances": [key.text()]}))
+        Ok(PublisherUnregistered {
+            status: "unregistered successfully".into(),
+            removed_instances: vec![key.text()],
+        })
     }
 
     /// Handles `/query` and `/query_by_hash`: one lookup for all instances.
-    pub(crate) fn answer_query(&self, question: &OverlapQuery) -> Value {
+    pub(crate) fn answer_query(&self, question: &OverlapQuery) -> OverlapReply {
         let found =
             self.parts
                 .index
@@ -189,7 +204,7 @@ impl Indexer {
                 .as_ref()
                 .is_none_or(|only| only == instance)
         };
-        let mut rows = TenantRows::default();
+        let mut rows = TenantRows::new(question.namespace.block_size);
         let mut known = false;
         for resident in self.residents(&question.tenant) {
             known = true;
@@ -217,18 +232,16 @@ impl Indexer {
                 rows.add(&key.instance, seat.target.rank, held);
             }
         }
-        let mut reply = Map::new();
+        let mut reply = OverlapReply::default();
         if known {
             question
                 .instance
                 .iter()
                 .for_each(|instance| rows.add_instance(instance));
-            reply.insert(
-                question.tenant.to_string(),
-                rows.json(question.namespace.block_size),
-            );
+            let tenant = Arc::clone(&question.tenant);
+            reply.0.insert(tenant, rows.into_rows());
         }
-        Value::Object(reply)
+        reply
     }
 
     /// Returns the names of the registered publishers' workers in the index: the instance, with the
@@ -246,8 +259,8 @@ impl Indexer {
     }
 
     /// Handles `/services`.
-    pub(crate) fn services(&self) -> Value {
-        let mut services: Vec<Value> = self
+    pub(crate) fn services(&self) -> ServiceReports {
+        let mut services: Vec<ServiceReport> = self
             .parts
             .residents
             .list()
@@ -255,21 +268,24 @@ impl Indexer {
             .map(views::resident_service)
             .collect();
         services.extend(self.registry.read().all().flat_map(views::services));
-        json!({"services": services})
+        ServiceReports { services }
     }
 
     /// Handles `/global_view`.
-    pub(crate) fn global_view(&self) -> Value {
-        let mut view = views::GlobalView::default();
+    pub(crate) fn global_view(&self) -> GlobalView {
+        let mut view = views::IndexContent::default();
+        let blocks = |target| self.parts.index.blocks_per_tier(target);
         for resident in self.parts.residents.list() {
-            view.add_resident(&resident, self.parts.index.blocks_per_tier(resident.target));
+            view.add(views::resident_service(&resident), blocks(resident.target));
         }
         for seat in self.registry.read().all() {
             if let Some((registration, _)) = seat.registrations().next() {
-                view.add(registration, self.parts.index.blocks_per_tier(seat.target));
+                view.add(registration.report(), blocks(seat.target));
             }
         }
-        view.json()
+        GlobalView {
+            models: view.into_models(),
+        }
     }
 
     /// Returns the router's own workers, which are instances of the default tenant only.
@@ -286,6 +302,7 @@ impl Indexer {
 #[cfg(test)]
 mod tests {
     use kv_index::IndexSettings;
+    use serde_json::json;
 
     use super::*;
     use crate::{

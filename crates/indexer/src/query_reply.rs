@@ -5,77 +5,50 @@ use std::{
     sync::Arc,
 };
 
-use kv_blocks::{BlockSize, DpRank, Target, Tier};
+use api::InstanceOverlap;
+use kv_blocks::{BlockSize, DpRank, Target};
 use kv_index::Overlap;
-use serde_json::{Map, Value};
 
-/// Row of one instance, in blocks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct InstanceRow {
-    /// Longest prefix of each rank, over all tiers.
-    ranks: BTreeMap<DpRank, u32>,
-    /// Blocks of the prefix in each tier, for the rank that has the most. A block in two tiers
-    /// counts in both.
-    present: [u32; Tier::ALL.len()],
+/// Rows of one tenant, in tokens.
+#[derive(Debug)]
+pub(crate) struct TenantRows {
+    block_size: BlockSize,
+    rows: BTreeMap<Arc<str>, InstanceOverlap>,
 }
 
-/// Rows of one tenant.
-#[derive(Debug, Default)]
-pub(crate) struct TenantRows(BTreeMap<Arc<str>, InstanceRow>);
-
 impl TenantRows {
+    pub(crate) fn new(block_size: BlockSize) -> Self {
+        Self {
+            block_size,
+            rows: BTreeMap::new(),
+        }
+    }
+
     /// Adds a row of zeros unless the instance has a row.
     pub(crate) fn add_instance(&mut self, instance: &Arc<str>) {
-        self.0.entry(Arc::clone(instance)).or_default();
+        self.rows.entry(Arc::clone(instance)).or_default();
     }
 
     /// Adds a rank of an instance with its overlap with the queried chain.
     pub(crate) fn add(&mut self, instance: &Arc<str>, rank: DpRank, held: Option<&Overlap>) {
-        let row = self.0.entry(Arc::clone(instance)).or_default();
-        let longest = row.ranks.entry(rank).or_default();
+        let row = self.rows.entry(Arc::clone(instance)).or_default();
+        let longest = row.ranks.entry(rank.0).or_default();
         let Some(held) = held else { return };
-        *longest = confirmed(held).max(*longest);
-        for (most, present) in row.present.iter_mut().zip(held.present) {
-            *most = present.max(*most);
-        }
-    }
-
-    /// Returns the tenant's object of the reply, in tokens.
-    pub(crate) fn json(&self, block_size: BlockSize) -> Value {
-        let rows = self
-            .0
-            .iter()
-            .map(|(instance, row)| (instance.to_string(), row.json(block_size)));
-        Value::Object(rows.collect())
-    }
-}
-
-impl InstanceRow {
-    fn json(&self, block_size: BlockSize) -> Value {
-        let tokens = |blocks: u32| Value::from(u64::from(blocks) * u64::from(block_size.tokens()));
-        let ranks = self
-            .ranks
-            .iter()
-            .map(|(rank, blocks)| (rank.0.to_string(), tokens(*blocks)));
-        let mut row = Map::new();
+        let tokens = |blocks: u32| u64::from(blocks) * u64::from(self.block_size.tokens());
+        *longest = tokens(confirmed(held)).max(*longest);
         // Prefixes of different ranks are never joined: a request runs on one rank.
-        row.insert(
-            "longest_matched".to_owned(),
-            tokens(self.ranks.values().copied().max().unwrap_or(0)),
-        );
-        row.insert(
-            medium(Tier::Device).to_owned(),
-            tokens(self.present[Tier::Device.index()]),
-        );
-        row.insert("DP".to_owned(), Value::Object(ranks.collect()));
-        for tier in [Tier::Host, Tier::Disk, Tier::Remote] {
-            let blocks = self.present[tier.index()];
-            // The first three tiers are always present, the others only if they hold blocks.
-            if tier != Tier::Remote || blocks > 0 {
-                row.insert(medium(tier).to_owned(), tokens(blocks));
-            }
-        }
-        Value::Object(row)
+        row.longest_matched = row.longest_matched.max(*longest);
+        // A block in two tiers counts in both.
+        let [device, host, disk, remote] = held.present.map(tokens);
+        row.device = row.device.max(device);
+        row.host = row.host.max(host);
+        row.disk = row.disk.max(disk);
+        row.remote = row.remote.max((remote > 0).then_some(remote));
+    }
+
+    /// Returns the tenant's rows by instance.
+    pub(crate) fn into_rows(self) -> BTreeMap<Arc<str>, InstanceOverlap> {
+        self.rows
     }
 }
 
@@ -84,16 +57,6 @@ impl InstanceRow {
 fn confirmed(held: &Overlap) -> u32 {
     let blocks = held.blocks;
     blocks.device + blocks.host + blocks.disk + blocks.remote
-}
-
-/// Returns the name of a tier in replies.
-pub(crate) fn medium(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Device => "GPU",
-        Tier::Host => "CPU",
-        Tier::Disk => "DISK",
-        Tier::Remote => "REMOTE",
-    }
 }
 
 /// Groups the overlaps by target.
@@ -107,9 +70,9 @@ pub(crate) fn by_target(found: Vec<Overlap>) -> HashMap<Target, Overlap> {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
-    use kv_blocks::{HashScheme, Moment, Namespace, PromptIdentity, WorkerId};
+    use kv_blocks::{HashScheme, Moment, Namespace, PromptIdentity, Tier, WorkerId};
     use kv_index::{IndexSettings, KvIndex};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -139,11 +102,11 @@ mod tests {
             index.store_hashes(*target, &namespace, None, &chain[..*blocks], *tier);
         }
         let found = by_target(index.lookup(&namespace, &chain, Moment::START));
-        let mut rows = TenantRows::default();
+        let mut rows = TenantRows::new(block_size);
         for (target, ..) in held {
             rows.add(&"i".into(), target.rank, found.get(target));
         }
-        rows.json(block_size)["i"].clone()
+        serde_json::to_value(&rows.into_rows()["i"]).unwrap()
     }
 
     #[test]
@@ -177,12 +140,12 @@ mod tests {
     #[test]
     #[contract("MC4")]
     fn an_instance_without_a_hit_is_a_row_of_zeros() {
-        let mut rows = TenantRows::default();
+        let mut rows = TenantRows::new(BlockSize::new(16).unwrap());
         rows.add_instance(&"unknown".into());
         rows.add(&"idle".into(), DpRank(2), None);
         let zeros =
             |ranks| json!({"longest_matched": 0, "GPU": 0, "DP": ranks, "CPU": 0, "DISK": 0});
         let expected = json!({"idle": zeros(json!({"2": 0})), "unknown": zeros(json!({}))});
-        assert_eq!(rows.json(BlockSize::new(16).unwrap()), expected);
+        assert_eq!(serde_json::to_value(rows.into_rows()).unwrap(), expected);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use api::ServiceReport;
 use event_sources::{Endpoint, EventDefaults};
 use kv_blocks::BlockSize;
 use net::Destinations;
-use serde_json::{Value, json};
 
 use crate::{
     error::{CallError, CallErrorKind as Fault},
@@ -168,20 +168,24 @@ impl Registration {
         }
     }
 
-    /// Returns the registration as JSON, with defaults filled in.
-    pub(crate) fn json(&self) -> Value {
-        json!({
-            "endpoint": self.endpoint.to_string(),
-            "replay_endpoint": self.replay_endpoint.as_ref().map(Endpoint::to_string),
-            "type": self.publisher.as_str(),
-            "modelname": self.model,
-            "lora_name": self.lora.as_deref().unwrap_or_default(),
-            "tenant_id": self.key.tenant,
-            "instance_id": self.key.instance,
-            "block_size": self.block_size.tokens(),
-            "dp_rank": self.key.rank,
-            "additionalsalt": self.salt.as_deref().unwrap_or_default(),
-        })
+    /// Returns the registration as `/services` lists it, with defaults filled in and without its
+    /// stream.
+    pub(crate) fn report(&self) -> ServiceReport {
+        ServiceReport {
+            endpoint: Some(self.endpoint.to_string()),
+            replay_endpoint: self.replay_endpoint.as_ref().map(Endpoint::to_string),
+            publisher_type: self.publisher.as_str().into(),
+            modelname: Some(Arc::clone(&self.model)),
+            lora_name: self.lora.clone().unwrap_or_default(),
+            tenant_id: Arc::clone(&self.key.tenant),
+            instance_id: Arc::clone(&self.key.instance),
+            block_size: self.block_size.tokens(),
+            dp_rank: self.key.rank,
+            additionalsalt: self.salt.clone().unwrap_or_default(),
+            source: "registered".into(),
+            state: None,
+            stream: None,
+        }
     }
 }
 
@@ -208,6 +212,7 @@ fn destination(
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::field_map::Encoding;
@@ -230,15 +235,9 @@ mod tests {
     #[test]
     #[contract("MC1")]
     fn optional_fields_have_their_defaults() {
-        let shown = read(&sample()).unwrap().json();
-        assert_eq!(
-            (&shown["tenant_id"], &shown["lora_name"]),
-            (&json!("default"), &json!(""))
-        );
-        assert_eq!(
-            (&shown["additionalsalt"], &shown["replay_endpoint"]),
-            (&json!(""), &Value::Null)
-        );
+        let shown = read(&sample()).unwrap().report();
+        assert_eq!((&*shown.tenant_id, &*shown.lora_name), ("default", ""));
+        assert_eq!((&*shown.additionalsalt, shown.replay_endpoint), ("", None));
         let empty = with("tenant_id", json!("")).unwrap();
         assert_eq!(empty, with("tenant_id", Value::Null).unwrap());
     }

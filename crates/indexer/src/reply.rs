@@ -1,10 +1,11 @@
 //! Encodes replies in the requested encoding.
 
+use api::ConductorError;
 use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::{error::CallError, field_map::Encoding, msgpack};
 
@@ -59,20 +60,16 @@ fn media_type(value: &[u8]) -> &[u8] {
 }
 
 /// Builds the HTTP reply in this encoding.
-pub(crate) fn reply(result: Result<Value, CallError>, encoding: Encoding) -> Response {
-    let (status, value) = match result {
-        Ok(value) => (StatusCode::OK, value),
-        Err(error) => (
-            error.status(),
-            json!({"error": error.message, "field": error.field}),
-        ),
-    };
-    let (kind, body) = match encoding {
-        Encoding::Json => ("application/json", value.to_string().into_bytes()),
-        Encoding::Msgpack => {
-            let mut body = Vec::new();
-            msgpack::write(&value, &mut body);
-            ("application/msgpack", body)
+pub(crate) fn reply<T: Serialize>(result: Result<T, CallError>, encoding: Encoding) -> Response {
+    let (status, (kind, body)) = match result {
+        Ok(value) => (StatusCode::OK, encode(&value, encoding)),
+        Err(error) => {
+            let status = error.status();
+            let error = ConductorError {
+                error: error.message,
+                field: error.field.map(Into::into),
+            };
+            (status, encode(&error, encoding))
         }
     };
     let mut response = (
@@ -87,6 +84,23 @@ pub(crate) fn reply(result: Result<Value, CallError>, encoding: Encoding) -> Res
             .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
+}
+
+/// Returns the content type and the body. Our own types have string keys and no floats that JSON
+/// lacks.
+fn encode(value: &impl Serialize, encoding: Encoding) -> (&'static str, Vec<u8>) {
+    match encoding {
+        Encoding::Json => (
+            "application/json",
+            serde_json::to_vec(value).unwrap_or_default(),
+        ),
+        Encoding::Msgpack => {
+            let mut body = Vec::new();
+            let value = serde_json::to_value(value).unwrap_or_default();
+            msgpack::write(&value, &mut body);
+            ("application/msgpack", body)
+        }
+    }
 }
 
 #[cfg(test)]

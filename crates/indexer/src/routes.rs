@@ -10,7 +10,7 @@ use axum::{
     response::Response,
     routing::{MethodRouter, get, post},
 };
-use serde_json::Value;
+use serde::Serialize;
 
 use crate::{
     Indexer,
@@ -65,7 +65,8 @@ pub fn refusal(
     } else {
         CallErrorKind::Forbidden
     };
-    Some(reply(Err(CallError::new(kind, message)), wanted(headers)))
+    let error = CallError::new(kind, message);
+    Some(reply::<()>(Err(error), wanted(headers)))
 }
 
 /// Returns the same routes for a listener that serves nothing else.
@@ -129,11 +130,11 @@ async fn global_view(State(indexer): State<Arc<Indexer>>, headers: HeaderMap) ->
 }
 
 /// Reads the `fields` of a body and runs the call with them.
-async fn call(
+async fn call<T: Serialize + Send + 'static>(
     indexer: Arc<Indexer>,
     request: Request,
     fields: &'static [FieldSpec],
-    act: fn(&Indexer, FieldMap) -> Result<Value, CallError>,
+    act: fn(&Indexer, FieldMap) -> Result<T, CallError>,
 ) -> Response {
     let (head, body) = request.into_parts();
     let encoding = of_body(&head.headers);
@@ -155,9 +156,9 @@ async fn call(
     reply(result, wanted(&head.headers))
 }
 
-async fn beside_the_runtime(
-    work: impl FnOnce() -> Result<Value, CallError> + Send + 'static,
-) -> Result<Value, CallError> {
+async fn beside_the_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CallError> + Send + 'static,
+) -> Result<T, CallError> {
     let ended = |_| CallError::new(CallErrorKind::Full, "the call was broken off: ask again");
     runtime::spawn_blocking(work).await.map_err(ended)?
 }
@@ -191,10 +192,8 @@ fn not_from_another_page(headers: &HeaderMap) -> Result<(), CallError> {
 
 fn other_method(method: &Method, uri: &Uri, answers: &str, headers: &HeaderMap) -> Response {
     let message = format!("{} does not answer {method}: use {answers}", path(uri));
-    reply(
-        Err(CallError::new(CallErrorKind::Method, message)),
-        wanted(headers),
-    )
+    let error = CallError::new(CallErrorKind::Method, message);
+    reply::<()>(Err(error), wanted(headers))
 }
 
 async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
@@ -202,10 +201,8 @@ async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
         "no route {}: there are POST /register, /unregister, /query, /query_by_hash and GET /services, /global_view",
         path(&uri)
     );
-    reply(
-        Err(CallError::new(CallErrorKind::Unknown, message)),
-        wanted(&headers),
-    )
+    let error = CallError::new(CallErrorKind::Unknown, message);
+    reply::<()>(Err(error), wanted(&headers))
 }
 
 fn path(uri: &Uri) -> String {
@@ -218,9 +215,27 @@ fn path(uri: &Uri) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use api::{HashQuery, RegisterRequest, TokenQuery, UnregisterRequest};
     use axum::http::HeaderValue;
+    use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_fields_that_are_read_are_those_of_the_described_bodies() {
+        for (fields, body) in [
+            (REGISTER, json!(RegisterRequest::default())),
+            (UNREGISTER, json!(UnregisterRequest::default())),
+            (QUERY, json!(TokenQuery::default())),
+            (QUERY_BY_HASH, json!(HashQuery::default())),
+        ] {
+            let read: BTreeSet<&str> = fields.iter().map(|(field, _)| *field).collect();
+            let described = body.as_object().unwrap().keys();
+            assert_eq!(read, described.map(String::as_str).collect());
+        }
+    }
 
     #[test]
     fn a_call_from_another_origin_is_refused() {

@@ -2,116 +2,79 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use api::{CachedTokens, InstanceTokens, ModelInstances, ServiceReport, ServiceStream};
 use kv_blocks::Tier;
-use serde_json::{Value, json};
 
-use crate::{
-    ResidentInstance,
-    query_reply::medium,
-    registration::{DEFAULT_TENANT, Registration},
-    registry::InstanceRank,
-};
+use crate::{ResidentInstance, registration::DEFAULT_TENANT, registry::InstanceRank};
 
 /// Returns the registrations of a rank as `/services` lists them.
-pub(crate) fn services(seat: &InstanceRank) -> impl Iterator<Item = Value> {
+pub(crate) fn services(seat: &InstanceRank) -> impl Iterator<Item = ServiceReport> {
     seat.registrations().map(|(registration, source)| {
         let report = source.report();
-        let mut service = registration.json();
-        service["source"] = json!("registered");
-        service["state"] = json!(report.state);
-        service["last_seq"] = json!(report.last_seq);
-        service["last_event_at"] = json!(report.last_event_at);
-        service["counts"] = json!(report.counts);
-        // Blocks of a size that no query uses are counted and not stored.
-        service["other_block_size"] = json!(source.other_block_size());
-        service["last_error"] = json!(report.last_error);
-        service
+        ServiceReport {
+            state: Some(report.state),
+            stream: Some(ServiceStream {
+                last_seq: report.last_seq,
+                last_event_at: report.last_event_at,
+                counts: report.counts,
+                other_block_size: source.other_block_size(),
+                last_error: report.last_error,
+            }),
+            ..registration.report()
+        }
     })
 }
 
 /// Returns a router's worker as `/services` lists it. `/admin/streams` shows the source of its
 /// events.
-pub(crate) fn resident_service(resident: &ResidentInstance) -> Value {
-    json!({
-        "endpoint": null,
-        "replay_endpoint": null,
-        "type": resident.engine,
-        "modelname": resident.model,
-        "lora_name": "",
-        "tenant_id": DEFAULT_TENANT,
-        "instance_id": resident.instance,
-        "block_size": resident.block_size,
-        "dp_rank": resident.target.rank.0,
-        "additionalsalt": "",
-        "source": "router",
-        "state": resident.state,
-    })
+pub(crate) fn resident_service(resident: &ResidentInstance) -> ServiceReport {
+    ServiceReport {
+        endpoint: None,
+        replay_endpoint: None,
+        publisher_type: resident.engine.into(),
+        modelname: resident.model.clone(),
+        lora_name: "".into(),
+        tenant_id: DEFAULT_TENANT.into(),
+        instance_id: Arc::clone(&resident.instance),
+        block_size: resident.block_size,
+        dp_rank: resident.target.rank.0,
+        additionalsalt: "".into(),
+        source: "router".into(),
+        state: resident.state.map(Into::into),
+        stream: None,
+    }
 }
 
 /// Content of the index, by model and block size.
 #[derive(Debug, Default)]
-pub(crate) struct GlobalView(BTreeMap<(Option<Arc<str>>, u32), Vec<Value>>);
+pub(crate) struct IndexContent(BTreeMap<(Option<Arc<str>>, u32), Vec<InstanceTokens>>);
 
-impl GlobalView {
-    pub(crate) fn add(&mut self, registration: &Registration, blocks: [u64; Tier::ALL.len()]) {
-        let key = &registration.key;
-        let size = registration.block_size.tokens();
-        self.push(
-            Some(&registration.model),
-            size,
-            json!({
-                "instance_id": key.instance,
-                "tenant_id": key.tenant,
-                "dp_rank": key.rank,
-                "tokens": tokens(blocks, size),
-            }),
-        );
+impl IndexContent {
+    /// Adds a rank, and the number of its blocks in each tier.
+    pub(crate) fn add(&mut self, service: ServiceReport, blocks: [u64; Tier::ALL.len()]) {
+        let size = service.block_size;
+        let [device, host, disk, remote] = blocks.map(|blocks| blocks * u64::from(size));
+        let instance = InstanceTokens {
+            instance_id: service.instance_id,
+            tenant_id: service.tenant_id,
+            dp_rank: service.dp_rank,
+            tokens: CachedTokens {
+                device,
+                host,
+                disk,
+                remote: (remote > 0).then_some(remote),
+            },
+        };
+        let of = (service.modelname, size);
+        self.0.entry(of).or_default().push(instance);
     }
 
-    pub(crate) fn add_resident(
-        &mut self,
-        resident: &ResidentInstance,
-        blocks: [u64; Tier::ALL.len()],
-    ) {
-        let size = resident.block_size;
-        self.push(
-            resident.model.as_ref(),
-            size,
-            json!({
-                "instance_id": resident.instance,
-                "tenant_id": DEFAULT_TENANT,
-                "dp_rank": resident.target.rank.0,
-                "tokens": tokens(blocks, size),
-            }),
-        );
+    pub(crate) fn into_models(self) -> Vec<ModelInstances> {
+        let report = |((model, block_size), instances)| ModelInstances {
+            model,
+            block_size,
+            instances,
+        };
+        self.0.into_iter().map(report).collect()
     }
-
-    fn push(&mut self, model: Option<&Arc<str>>, block_size: u32, instance: Value) {
-        self.0
-            .entry((model.cloned(), block_size))
-            .or_default()
-            .push(instance);
-    }
-
-    pub(crate) fn json(self) -> Value {
-        let models = self.0.into_iter().map(|((model, block_size), instances)| {
-            json!({"model": model, "block_size": block_size, "instances": instances})
-        });
-        json!({"models": models.collect::<Vec<_>>()})
-    }
-}
-
-/// Returns the tokens in each tier, keyed by the tier names of replies in lower case.
-fn tokens(blocks: [u64; Tier::ALL.len()], block_size: u32) -> Value {
-    let held = Tier::ALL.into_iter().zip(blocks);
-    // The first three tiers are always present, the others only if they hold blocks.
-    let shown = held.filter(|(tier, blocks)| *tier != Tier::Remote || *blocks > 0);
-    shown
-        .map(|(tier, blocks)| {
-            (
-                medium(tier).to_lowercase(),
-                Value::from(blocks * u64::from(block_size)),
-            )
-        })
-        .collect()
 }

@@ -17,8 +17,8 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
-use serde_json::{json, value::RawValue};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::{errors::cut, json};
 
@@ -170,16 +170,25 @@ fn count(sent: Option<&RawValue>) -> Result<Option<u64>, ContinuumError> {
 
 /// Encodes an event about one rank of one backend, as JSON on one line.
 pub fn encode(event: &ContinuumEvent, backend: &str, dp_rank: u32) -> String {
-    let ContinuumEvent {
-        kind,
-        prefix_hash,
-        token_count,
-    } = event;
-    let mut data = json!({"event": kind.as_str(), "backend": backend, "dp_rank": dp_rank, "prefix_hash": prefix_hash});
-    if let Some(count) = token_count {
-        data["token_count"] = json!(count);
-    }
-    data.to_string()
+    let sent = SentContinuumEvent {
+        event: event.kind.as_str(),
+        backend,
+        dp_rank,
+        prefix_hash: &event.prefix_hash,
+        token_count: event.token_count,
+    };
+    // Texts and numbers are always JSON.
+    serde_json::to_string(&sent).unwrap_or_default()
+}
+
+#[derive(Serialize)]
+struct SentContinuumEvent<'a> {
+    event: &'static str,
+    backend: &'a str,
+    dp_rank: u32,
+    prefix_hash: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_count: Option<u64>,
 }
 
 /// Encodes a server-sent event. Line breaks are removed from the id and the name, which cannot

@@ -28,6 +28,6 @@ mod window;
 pub use intervals::EngineCounters;
 pub use sample::{Basis, IncomparableRequest, PredictionSample, ReplyKind};
 pub use state::{ParityChange, ParityState, ParityVerdict};
-pub use summary::{ActualSource, ParityReport, Summary};
+pub use summary::Summary;
 pub use thresholds::{MOST_SAMPLES, ParitySettings};
 pub use tracker::{ParityOutcome, ParityTracker};

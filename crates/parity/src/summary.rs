@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use api::ParityCounts;
 use kv_blocks::Moment;
 
 use crate::{ParityVerdict, comparison::ratio};
 
 /// The source of the actual numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ActualSource {
+pub(crate) enum ActualSource {
     /// The replies themselves.
     #[default]
     Usage,
@@ -18,7 +19,7 @@ pub enum ActualSource {
 
 impl ActualSource {
     /// Returns the name used in replies.
-    pub fn as_str(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Usage => "usage",
             Self::EngineMetrics => "engine_metrics",
@@ -35,49 +36,11 @@ pub struct Summary {
     pub(crate) drifts: Vec<i64>,
     pub(crate) predicted_tokens: u64,
     pub(crate) actual_tokens: u64,
-    pub(crate) verdict: ParityVerdict,
-    /// End of the latest request that left the window early because the window was full.
-    pub(crate) made_room: Option<Moment>,
-}
-
-/// The figures of a window.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ParityReport {
-    /// Requests in the window.
-    pub requests: u64,
-    /// Requests whose reply reports its cached tokens.
-    pub joined: u64,
-    /// The source of the actual tokens.
-    pub source: ActualSource,
-    /// Joined requests whose prediction was exact to the token.
-    pub exact: u64,
-    /// Exact requests as a share of the joined ones, 0..1; `None` without any.
-    pub exact_ratio: Option<f64>,
-    /// Predicted cached tokens of the comparable requests.
-    pub predicted_tokens: u64,
-    /// Cached tokens that the engine reported for the comparable requests.
-    pub actual_tokens: u64,
-    /// Median of predicted less actual tokens over the joined requests; `None` without any.
-    pub drift_tokens_p50: Option<i64>,
-    /// 99th percentile of predicted less actual tokens over the joined requests; `None` without
-    /// any.
-    pub drift_tokens_p99: Option<i64>,
-    /// Share of the joined requests with too high a prediction, 0..1; `None` without any.
-    pub over_ratio: Option<f64>,
     /// The state of the predictions.
     pub verdict: ParityVerdict,
     /// End of the latest request that left the window early because the window was full: the
     /// figures cover nothing older.
-    pub made_room: Option<Moment>,
-}
-
-impl ParityReport {
-    /// Returns the time that the figures cover: the window, or less if there were too many requests
-    /// to retain.
-    pub fn covered(&self, now: Moment, window: Duration) -> Duration {
-        self.made_room
-            .map_or(window, |at| now.since(at).min(window))
-    }
+    pub(crate) made_room: Option<Moment>,
 }
 
 impl Summary {
@@ -97,8 +60,15 @@ impl Summary {
         self.verdict.absorb(other.verdict);
     }
 
+    /// Returns the time that the figures cover: the window, or less if there were too many requests
+    /// to retain.
+    pub fn covered(&self, now: Moment, window: Duration) -> Duration {
+        self.made_room
+            .map_or(window, |at| now.since(at).min(window))
+    }
+
     /// Computes the figures.
-    pub fn report(mut self) -> ParityReport {
+    pub fn counts(mut self) -> ParityCounts {
         self.drifts.sort_unstable();
         let drifts = &self.drifts;
         let joined = drifts.len() as u64;
@@ -110,10 +80,10 @@ impl Summary {
                 .get((drifts.len() * percent).div_ceil(100).max(1) - 1)
                 .copied()
         };
-        ParityReport {
+        ParityCounts {
             requests: self.requests,
             joined,
-            source: self.source,
+            source: self.source.as_str().into(),
             exact,
             exact_ratio: (joined > 0).then(|| ratio(exact, joined)),
             predicted_tokens: self.predicted_tokens,
@@ -121,8 +91,6 @@ impl Summary {
             drift_tokens_p50: percentile(50),
             drift_tokens_p99: percentile(99),
             over_ratio: (joined > 0).then(|| ratio(over, joined)),
-            verdict: self.verdict,
-            made_room: self.made_room,
         }
     }
 }

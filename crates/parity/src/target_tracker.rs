@@ -5,9 +5,10 @@ mod judgement;
 use kv_blocks::Moment;
 
 use crate::{
-    ActualSource, Basis, EngineCounters, IncomparableRequest, ParitySettings, ParityState,
-    ParityVerdict, PredictionSample, ReplyKind, Summary,
+    Basis, EngineCounters, IncomparableRequest, ParitySettings, ParityState, ParityVerdict,
+    PredictionSample, ReplyKind, Summary,
     intervals::{CounterIntervals, CounterReading},
+    summary::ActualSource,
     window::SampleWindow,
 };
 

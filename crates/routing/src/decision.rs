@@ -6,7 +6,7 @@ use kv_blocks::Target;
 
 use crate::{
     CacheSource, CostUnit, ExcludedTarget, Policy, PrefillLeg, PrefillNote, ReservationId,
-    TargetLoad, Terms, Ticket,
+    ReservedLoad, TargetLoad, Terms, Ticket, TierTokens,
 };
 
 /// The answer to a job.
@@ -214,7 +214,7 @@ pub struct ScoredCandidate {
     /// Position by cost, from 1.
     pub rank: u32,
     /// Leading prompt tokens held there, by tier.
-    pub warm_tokens: WarmTokens,
+    pub warm_tokens: TierTokens,
     /// Cached tokens that the engine is expected to report.
     pub predicted_cached_tokens: u32,
     /// Prompt tokens it would have to compute.
@@ -233,39 +233,6 @@ pub struct ScoredCandidate {
     pub predicted_ttft_ms: Option<f64>,
     /// The terms of the cost.
     pub terms: Terms,
-}
-
-/// Leading prompt tokens held by a target: disjoint, each token in its best tier.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WarmTokens {
-    /// In the accelerator's memory.
-    pub device: u32,
-    /// In host memory.
-    pub host: u32,
-    /// On local disk.
-    pub disk: u32,
-    /// In remote storage.
-    pub remote: u32,
-    /// Expected on the target, not yet confirmed.
-    pub speculative: u32,
-}
-
-impl WarmTokens {
-    /// Returns the sum of all tiers.
-    pub fn total(self) -> u32 {
-        [self.host, self.disk, self.remote, self.speculative]
-            .into_iter()
-            .fold(self.device, |sum, tokens| sum.saturating_add(tokens))
-    }
-}
-
-/// Load counted on the winner by a decision.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReservedLoad {
-    /// Prompt tokens it has to compute.
-    pub prefill_tokens: u32,
-    /// Blocks of the prompt that were not active there before.
-    pub decode_blocks: u32,
 }
 
 /// The effect of a decision on a session.

@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use api::TargetLoad;
 use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::SpeculationId;
@@ -28,7 +29,6 @@ pub(crate) use account::TargetAccount;
 pub(crate) use active::KnownBlocks;
 pub(crate) use blocks::SequenceBlocks;
 pub(crate) use load::DispatchLoad;
-pub use load::TargetLoad;
 
 use self::{
     active::{ActiveBlocks, NodeId},

@@ -46,12 +46,13 @@ mod state;
 mod state_lock;
 mod survey;
 
+pub use api::{ReservedLoad, TargetLoad, TierTokens};
 pub use candidate::{
     CacheSource, Candidate, ExcludeReason, ExcludedTarget, LmcacheFacts, Pin, Tiers,
 };
 pub use decision::{
     CacheUse, Decision, DecisionTiming, Dispatch, Leg, Method, Plan, Refusal, ReleasedRequest,
-    ReservedLoad, RunnerUp, ScoredCandidate, SessionNote, SessionState, WarmTokens, Winner,
+    RunnerUp, ScoredCandidate, SessionNote, SessionState, Winner,
 };
 pub use distribution::DistributionSnapshot;
 pub use job::{
@@ -59,7 +60,6 @@ pub use job::{
     ReplyMode, ReservationId, Stopwatch, TargetPool, Ticket,
 };
 pub use kv_counters::{KvCounts, KvDecisionCounters};
-pub use ledger::TargetLoad;
 pub use policy::{
     Policy,
     cost::{CostUnit, Terms},

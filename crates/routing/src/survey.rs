@@ -12,7 +12,7 @@ use kv_blocks::{BlockSize, Moment, Namespace, SequenceHash, Target, Tier};
 use kv_index::{KvIndex, Overlap, TierBlocks};
 
 use crate::{
-    Candidate, DecisionTiming, ExcludeReason, ExcludedTarget, Job, Stopwatch, Tiers, WarmTokens,
+    Candidate, DecisionTiming, ExcludeReason, ExcludedTarget, Job, Stopwatch, TierTokens, Tiers,
     ledger::{Ledger, SequenceBlocks},
 };
 
@@ -23,7 +23,7 @@ pub(crate) struct CandidateOverlap<'a> {
     /// Leading blocks that it holds and reuses.
     pub(crate) overlap: TierBlocks,
     /// The overlap in tokens.
-    pub(crate) warm: WarmTokens,
+    pub(crate) warm: TierTokens,
     /// Cached tokens that the engine is expected to report.
     pub(crate) predicted_cached_tokens: u32,
     /// The same from its own announcements only.
@@ -241,7 +241,7 @@ fn surveyed<'a>(
     let held = reused(found, candidate.tiers);
     let announced = reused(announced, candidate.tiers).total();
     let tokens = |blocks: u32| blocks.saturating_mul(size.tokens());
-    let warm = WarmTokens {
+    let warm = TierTokens {
         device: tokens(held.device),
         host: tokens(held.host),
         disk: tokens(held.disk),

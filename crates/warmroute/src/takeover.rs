@@ -254,8 +254,10 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>,
     {
         headers.insert(AUTHORIZATION, value);
     }
-    let body = serde_json::json!({"socket": meeting.path}).to_string();
-    if !request_sockets(&url, &headers, &Bytes::from(body)).await? {
+    let body = serde_json::json!(api::TakeoverRequest {
+        socket: meeting.path.clone(),
+    });
+    if !request_sockets(&url, &headers, &Bytes::from(body.to_string())).await? {
         return Ok(None);
     }
     let taken = runtime::spawn_blocking(move || meeting.take()).await;

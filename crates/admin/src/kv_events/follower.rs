@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use api::KvStreamNotice;
 use axum::body::Bytes;
 use dialect::{ApiError, ErrorCode};
 use kv_index::{ChangeFeed, KvIndex};
 use net::Clock;
-use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
@@ -181,8 +181,12 @@ impl SubscriptionWork {
             match snapshot.next(index, self.writer.names(), changes) {
                 SnapshotPiece::Some(told) => self.writer.add(told),
                 SnapshotPiece::Last(told) => {
-                    let end = json!({"event": "snapshot_end", "blocks": snapshot.blocks});
-                    named(&end, "snapshot_end", &mut out);
+                    let blocks = snapshot.blocks;
+                    notify(
+                        &KvStreamNotice::SnapshotEnd { blocks },
+                        "snapshot_end",
+                        &mut out,
+                    );
                     self.writer.add(told);
                     if let SubscriptionStage::Standing { changes, .. } =
                         std::mem::replace(&mut self.stage, SubscriptionStage::Over)
@@ -218,16 +222,15 @@ impl SubscriptionWork {
 
     fn cut(&mut self, lost: Option<u64>, out: &mut Vec<u8>) {
         let message = "changes were made faster than they were read: connect again with snapshot=true, and forget what came before";
-        named(
-            &json!({"event": "lagged", "lost": lost, "message": message}),
-            "lagged",
-            out,
-        );
+        let message = message.into();
+        notify(&KvStreamNotice::Lagged { lost, message }, "lagged", out);
         self.stage = SubscriptionStage::Over;
     }
 }
 
-fn named(data: &serde_json::Value, name: &str, out: &mut Vec<u8>) {
+fn notify(notice: &KvStreamNotice, name: &str, out: &mut Vec<u8>) {
+    // Texts and numbers are always JSON.
+    let data = serde_json::to_string(notice).unwrap_or_default();
     out.extend_from_slice(format!("event: {name}\ndata: {data}\n\n").as_bytes());
 }
 

@@ -4,12 +4,11 @@ use std::{collections::VecDeque, sync::Arc};
 
 use kv_blocks::{Target, Tier};
 use kv_events::{
-    continuum::ContinuumKind,
+    continuum::{self, ContinuumEvent, ContinuumKind},
     standard::{StandardChange, StandardEvent, StreamKey, encode_json},
 };
 use kv_index::{BlockChange, ChangeKind, KvIndex, NamespaceKey, salt_digest};
 use net::Clock;
-use serde::Serialize;
 
 use super::{
     changes::{medium, of_a_block, of_a_tier, part},
@@ -103,15 +102,12 @@ impl EnvelopeWriter {
         }
         let before = u64::from(change.depth) + self.done as u64;
         for kind in kinds {
-            let data = ContinuumBlock {
-                event: kind.as_str(),
-                backend: name,
-                dp_rank: change.target.rank.0,
+            let event = ContinuumEvent {
+                kind: *kind,
                 prefix_hash: change.hashes[self.done].to_string(),
-                token_count: (before + 1) * u64::from(change.namespace.block_size.tokens()),
+                token_count: Some((before + 1) * u64::from(change.namespace.block_size.tokens())),
             };
-            // Texts and numbers are always JSON.
-            let data = serde_json::to_string(&data).unwrap_or_default();
+            let data = continuum::encode(&event, name, change.target.rank.0);
             self.event(change.target, name, *kind, &data, out);
         }
         self.done += 1;
@@ -184,14 +180,4 @@ impl EnvelopeWriter {
             format!("id: {name}/{rank}/{number}\nevent: {kind}\ndata: {data}\n\n").as_bytes(),
         );
     }
-}
-
-/// One block in Continuum's format.
-#[derive(Serialize)]
-struct ContinuumBlock<'a> {
-    event: &'static str,
-    backend: &'a str,
-    dp_rank: u32,
-    prefix_hash: String,
-    token_count: u64,
 }

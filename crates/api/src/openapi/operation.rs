@@ -55,8 +55,7 @@ pub struct Operation {
     pub listener: Listener,
     summary: &'static str,
     parameters: Vec<Value>,
-    request: Option<Value>,
-    request_schema: Option<SchemaSource>,
+    request: Option<SchemaSource>,
     replies: Vec<Reply>,
 }
 
@@ -84,7 +83,6 @@ impl Operation {
             summary,
             parameters: Vec::new(),
             request: None,
-            request_schema: None,
             replies: Vec::new(),
         }
     }
@@ -107,13 +105,7 @@ impl Operation {
 
     /// Sets the body.
     pub(super) fn body<T: JsonSchema>(mut self) -> Self {
-        self.request_schema = Some(SchemaGenerator::subschema_for::<T>);
-        self
-    }
-
-    /// Sets a body whose schema is not a type of this crate.
-    pub(super) fn body_schema(mut self, schema: Value) -> Self {
-        self.request = Some(schema);
+        self.request = Some(SchemaGenerator::subschema_for::<T>);
         self
     }
 
@@ -143,11 +135,14 @@ impl Operation {
     }
 
     /// Adds errors.
-    pub(super) fn errors(mut self, statuses: &[u16]) -> Self {
-        for status in statuses {
-            self = self.reply::<ErrorReply>(*status);
-        }
-        self
+    pub(super) fn errors(self, statuses: &[u16]) -> Self {
+        self.errors_as::<ErrorReply>(statuses)
+    }
+
+    /// Adds errors with another body.
+    pub(super) fn errors_as<T: JsonSchema>(self, statuses: &[u16]) -> Self {
+        let add = |operation: Self, status: &u16| operation.reply::<T>(*status);
+        statuses.iter().fold(self, add)
     }
 
     /// Returns the operation's object.
@@ -160,8 +155,7 @@ impl Operation {
         if !self.parameters.is_empty() {
             object["parameters"] = self.parameters.as_slice().into();
         }
-        let generated = self.request_schema.map(|schema| schema(schemas).to_value());
-        if let Some(schema) = generated.or_else(|| self.request.clone()) {
+        if let Some(schema) = self.request.map(|schema| schema(schemas)) {
             object["requestBody"] = json!({"content": {"application/json": {"schema": schema}}});
         }
         let mut replies: Map<String, Value> = Map::new();

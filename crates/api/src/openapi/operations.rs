@@ -1,19 +1,21 @@
 //! The list of operations.
 
 use schemars::JsonSchema;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     Operation,
     operation::Listener::{self, Admin},
 };
 use crate::{
-    CacheCleared, ConfigHistory, CounterTotals, DoctorReport, DrainReport, HealthReply,
-    InvalidateRequest, KvIndexBackends, KvIndexCleared, KvIndexDigest, KvIndexDumpRow,
-    KvIndexStats, ModelReports, ParityReport, PotentialLoads, PrefixRoutingStats, ProbeReply,
-    Receipt, ReceiptList, ReloadOutcome, ReloadRequest, ReservationState, ResponseCacheStats,
-    RollbackRequest, RouteReply, StreamReports, TakeoverReply, TakeoverRequest, WorkerRemoval,
-    WorkerReport, WorkerReports,
+    CacheCleared, ConductorError, ConfigHistory, CounterTotals, DoctorReport, DrainReport,
+    DrainRequest, GlobalView, HashQuery, HealthReply, InvalidateRequest, KvIndexBackends,
+    KvIndexCleared, KvIndexDigest, KvIndexDumpRow, KvIndexStats, ModelReports, OverlapReply,
+    ParityReport, PotentialLoads, PrefixRoutingStats, ProbeReply, PublisherRegistered,
+    PublisherUnregistered, Receipt, ReceiptList, RegisterRequest, ReloadOutcome, ReloadRequest,
+    ReservationState, ResponseCacheStats, RollbackRequest, RouteReply, RouteRequest,
+    ServiceReports, StreamReports, TakeoverReply, TakeoverRequest, TokenQuery, UnregisterRequest,
+    WorkerRemoval, WorkerReport, WorkerReports, WorkerRequest,
 };
 
 /// Returns every operation, in the order of the document.
@@ -63,12 +65,12 @@ fn workers() -> Vec<Operation> {
     vec![
         report::<WorkerReports>("/admin/workers", "listWorkers", "All workers"),
         post("/admin/workers", "addWorker", "Add a worker")
-            .body_schema(worker_entry())
+            .body::<WorkerRequest>()
             .reply::<WorkerReport>(201)
             .errors(&[400, 401, 403, 409]),
         named(report::<WorkerReport>(path, "getWorker", "One worker")).errors(&[404]),
         named(put)
-            .body_schema(worker_entry())
+            .body::<WorkerRequest>()
             .reply::<WorkerReport>(200)
             .reply::<WorkerReport>(201)
             .errors(&[400, 401, 403]),
@@ -109,36 +111,51 @@ fn decisions() -> Vec<Operation> {
 
 fn configuration() -> Vec<Operation> {
     vec![
-        get("/admin/config", "getConfig", "The configuration in force with every key, secrets as ***")
-            .query("format", "string", "json or yaml; json without")
-            .reply::<Value>(200)
-            .text("application/yaml")
-            .errors(&[400, 401]),
-        report::<ConfigHistory>("/admin/config/history", "getConfigHistory", "The latest changes"),
-        post("/admin/reload", "reloadConfig", "Read the configuration again")
-            .body::<ReloadRequest>()
-            .reply::<ReloadOutcome>(200)
-            .reply::<ReloadOutcome>(400)
-            .errors(&[400, 401]),
-        post("/admin/config/rollback", "rollbackConfig", "Restore the configuration of an applied change")
-            .body::<RollbackRequest>()
-            .reply::<ReloadOutcome>(200)
-            .reply::<ReloadOutcome>(400)
-            .errors(&[400, 401]),
+        get(
+            "/admin/config",
+            "getConfig",
+            "The configuration in force with every key, secrets as ***",
+        )
+        .query("format", "string", "json or yaml; json without")
+        .reply::<Value>(200)
+        .text("application/yaml")
+        .errors(&[400, 401]),
+        report::<ConfigHistory>(
+            "/admin/config/history",
+            "getConfigHistory",
+            "The latest changes",
+        ),
+        post(
+            "/admin/reload",
+            "reloadConfig",
+            "Read the configuration again",
+        )
+        .body::<ReloadRequest>()
+        .reply::<ReloadOutcome>(200)
+        .reply::<ReloadOutcome>(400)
+        .errors(&[400, 401]),
+        post(
+            "/admin/config/rollback",
+            "rollbackConfig",
+            "Restore the configuration of an applied change",
+        )
+        .body::<RollbackRequest>()
+        .reply::<ReloadOutcome>(200)
+        .reply::<ReloadOutcome>(400)
+        .errors(&[400, 401]),
         post("/admin/drain", "drain", "Stop taking requests")
-            .body_schema(json!({
-                "type": "object", "additionalProperties": false,
-                "properties": {"timeout": {
-                    "type": ["string", "null"], "description": "Time limit of running requests, such as 300s",
-                }},
-            }))
+            .body::<DrainRequest>()
             .reply::<DrainReport>(200)
             .errors(&[400, 401]),
         report::<DrainReport>("/admin/drain/status", "getDrain", "Progress of the drain"),
-        post("/admin/takeover", "takeover", "Hand the listening sockets to another process of this machine")
-            .body::<TakeoverRequest>()
-            .reply::<TakeoverReply>(200)
-            .errors(&[400, 401, 409]),
+        post(
+            "/admin/takeover",
+            "takeover",
+            "Hand the listening sockets to another process of this machine",
+        )
+        .body::<TakeoverRequest>()
+        .reply::<TakeoverReply>(200)
+        .errors(&[400, 401, 409]),
     ]
 }
 
@@ -245,39 +262,47 @@ fn response_cache() -> Vec<Operation> {
     ]
 }
 
-/// The Conductor API, whose shapes are those of its own clients.
 fn conductor() -> Vec<Operation> {
-    let any = || json!({"type": "object"});
-    let call = |path, id, summary| {
+    let query = |path, id, summary| {
         post(path, id, summary)
-            .body_schema(any())
-            .reply::<Value>(200)
-            .reply::<Value>(400)
+            .reply::<OverlapReply>(200)
+            .errors_as::<ConductorError>(&[400, 401, 403, 413, 503])
     };
     vec![
-        call(
+        post(
             "/register",
             "registerPublisher",
             "Follow a publisher of KV events",
-        ),
-        call("/unregister", "unregisterPublisher", "Follow it no longer"),
-        call(
+        )
+        .body::<RegisterRequest>()
+        .reply::<PublisherRegistered>(200)
+        .errors_as::<ConductorError>(&[400, 401, 403, 409, 413, 503]),
+        post("/unregister", "unregisterPublisher", "Follow it no longer")
+            .body::<UnregisterRequest>()
+            .reply::<PublisherUnregistered>(200)
+            .errors_as::<ConductorError>(&[400, 401, 403, 404, 413, 503]),
+        query(
             "/query",
             "queryTokens",
             "Who holds the prefix of these token ids",
-        ),
-        call(
+        )
+        .body::<TokenQuery>(),
+        query(
             "/query_by_hash",
             "queryHashes",
             "Who holds these block hashes",
-        ),
-        get("/services", "listServices", "Registered publishers").reply::<Value>(200),
+        )
+        .body::<HashQuery>(),
+        get("/services", "listServices", "Registered publishers")
+            .reply::<ServiceReports>(200)
+            .errors_as::<ConductorError>(&[401]),
         get(
             "/global_view",
             "getGlobalView",
             "Registered instances by model and tenant",
         )
-        .reply::<Value>(200),
+        .reply::<GlobalView>(200)
+        .errors_as::<ConductorError>(&[401]),
     ]
 }
 
@@ -310,7 +335,7 @@ fn data_listener() -> Vec<Operation> {
     );
     vec![
         route
-            .body_schema(route_request())
+            .body::<RouteRequest>()
             .reply::<RouteReply<'_>>(200)
             .errors(&[400, 401, 404, 409, 413, 503]),
         data("GET", "/health", "getHealth", "Health of the router").reply::<HealthReply>(200),
@@ -322,7 +347,7 @@ fn data_listener() -> Vec<Operation> {
             "getPotentialLoads",
             "Load of each target if it got the request",
         )
-        .body_schema(route_request())
+        .body::<RouteRequest>()
         .reply::<PotentialLoads>(200)
         .errors(&[400, 401, 404, 413, 503]),
         reservation(data(
@@ -338,42 +363,4 @@ fn data_listener() -> Vec<Operation> {
             "The reserved request has ended",
         )),
     ]
-}
-
-/// An entry of `workers`: `warmroute config schema` has its keys.
-fn worker_entry() -> Value {
-    json!({
-        "type": "object",
-        "required": ["url"],
-        "properties": {
-            "name": {"type": "string"},
-            "url": {"type": "string"},
-            "lease_ttl": {
-                "type": ["string", "integer", "null"],
-                "description": "The worker is removed unless it is added again within this time, 1s to 24h",
-            },
-        },
-        "description": "An entry of the configuration's workers, with all of its keys",
-    })
-}
-
-fn route_request() -> Value {
-    json!({
-        "type": "object",
-        "required": ["model"],
-        "properties": {
-            "model": {"type": "string"},
-            "messages": {"type": "array"},
-            "prompt": {"type": "string"},
-            "token_ids": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-            "tools": {"type": "array"},
-            "request_id": {"type": "string", "description": "Reserve under this id; data listener only"},
-            "expected_output_tokens": {"type": "integer", "minimum": 0},
-            "policy": {"type": "string"},
-            "worker": {"type": "string", "description": "NAME or NAME/RANK"},
-            "exclude": {"type": "array", "items": {"type": "string"}},
-            "router_config_override": {"type": "object"},
-        },
-        "description": "The request's model and prompt: one of messages, prompt and token_ids",
-    })
 }

@@ -52,8 +52,8 @@ pub struct Candidate<'a> {
     pub terms: CostTerms<'a>,
 }
 
-/// Prompt tokens by tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// Leading prompt tokens held by a target: disjoint, each token in its best tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TierTokens {
     /// Memory of the accelerator.
     pub device: u32,
@@ -67,16 +67,25 @@ pub struct TierTokens {
     pub speculative: u32,
 }
 
-/// Load of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+impl TierTokens {
+    /// Returns the sum of all tiers.
+    pub fn total(self) -> u32 {
+        [self.host, self.disk, self.remote, self.speculative]
+            .into_iter()
+            .fold(self.device, |sum, tokens| sum.saturating_add(tokens))
+    }
+}
+
+/// Load of a target, counted from the router's own decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TargetLoad {
     /// Requests that were sent and are not done.
     pub in_flight: u32,
-    /// Prompt tokens of requests without a first token.
+    /// Prompt tokens still to be computed, of requests without a first token.
     pub queued_prefill_tokens: u64,
-    /// Sequences that decode.
+    /// Sequences that have their first token.
     pub decode_sequences: u32,
-    /// Blocks of all active sequences.
+    /// Blocks of all active sequences, shared prefixes counted once.
     pub decode_blocks: u64,
 }
 

@@ -52,13 +52,7 @@ pub(super) async fn route(
     gateway: &Arc<Gateway>,
     call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
-    let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let source = RouteCall {
-        bytes: call.body.bytes(),
-        headers: &call.headers,
-        received: call.received,
-    };
-    let asking = DryRunRequest::prepare(gateway, source, asked).await?;
+    let asking = DryRunRequest::read(gateway, call).await?;
     let (receipt, reservation) = match asking.body.request_id.clone() {
         None => (asking.dry_run(Arc::clone(&call.request_id))?, None),
         Some(id) => {
@@ -78,13 +72,7 @@ pub(super) async fn potential_loads(
     gateway: &Arc<Gateway>,
     call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
-    let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let source = RouteCall {
-        bytes: call.body.bytes(),
-        headers: &call.headers,
-        received: call.received,
-    };
-    let asking = DryRunRequest::prepare(gateway, source, asked).await?;
+    let asking = DryRunRequest::read(gateway, call).await?;
     let loads = gateway
         .decider()
         .potential_loads(&asking.model, &asking.placement())
@@ -116,14 +104,7 @@ pub(super) fn prefill_complete(
     let id = id_in_path(id)?;
     let at = CallTime::now(gateway.clock());
     gateway.reservations.prefill_complete(&id, at)?;
-    Ok(reply::json(
-        200,
-        &ReservationState {
-            request_id: id,
-            state: "decoding".into(),
-        },
-        &call.request_id,
-    ))
+    Ok(reservation_state(id, "decoding", call))
 }
 
 /// `DELETE /v1/route/{request_id}`.
@@ -136,14 +117,19 @@ pub(super) fn free(
     gateway
         .reservations
         .free(&id, CallTime::now(gateway.clock()))?;
-    Ok(reply::json(
-        200,
-        &ReservationState {
-            request_id: id,
-            state: "freed".into(),
-        },
-        &call.request_id,
-    ))
+    Ok(reservation_state(id, "freed", call))
+}
+
+fn reservation_state(
+    request_id: String,
+    state: &'static str,
+    call: &AcceptedRequest,
+) -> Response<ReplyBody> {
+    let state = ReservationState {
+        request_id,
+        state: state.into(),
+    };
+    reply::json(200, &state, &call.request_id)
 }
 
 impl Gateway {
@@ -212,6 +198,16 @@ async fn tokenized(
 }
 
 impl<'a> DryRunRequest<'a> {
+    async fn read(gateway: &'a Arc<Gateway>, call: &'a AcceptedRequest) -> Result<Self, ApiError> {
+        let asked = body::read(call.body.bytes(), &call.overrides)?;
+        let source = RouteCall {
+            bytes: call.body.bytes(),
+            headers: &call.headers,
+            received: call.received,
+        };
+        Self::prepare(gateway, source, asked).await
+    }
+
     /// Finds the model and its workers, and tokenizes the prompt. `asked` was read from the body of
     /// `call`.
     async fn prepare(

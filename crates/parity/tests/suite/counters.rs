@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kv_blocks::Moment;
 use parity::{
-    ActualSource, Basis, EngineCounters, IncomparableRequest, ParitySettings,
+    Basis, EngineCounters, IncomparableRequest, ParitySettings,
     ParityState::{Downgraded, Drifting, NoData, Ok, Recovering},
     ParityTracker, PredictionSample,
 };
@@ -49,7 +49,7 @@ fn predicted_sums_are_compared_with_the_growth_of_the_engines_counters() {
         let report = journal.report();
         assert_eq!(
             (report.source, report.requests, report.joined),
-            (ActualSource::EngineMetrics, 10, 0)
+            ("engine_metrics".into(), 10, 0)
         );
         assert_eq!(
             (report.predicted_tokens, report.actual_tokens),
@@ -86,7 +86,7 @@ fn an_engine_with_foreign_traffic_gives_no_verdict() {
     journal.read_counters(queries + 5000, hits);
     journal.read_counters(queries + 9000, hits);
     assert_eq!(journal.path(), [Ok, NoData]);
-    let reason = journal.report().verdict.reason.expect("a reason");
+    let reason = journal.summary().verdict.reason.expect("a reason");
     assert!(reason.contains("others use it too"), "{reason}");
 }
 
@@ -210,7 +210,7 @@ fn constant_incomparable_requests_are_reported_as_the_reason() {
         journal.read_counters(counters.0, counters.1);
     }
     assert_eq!(journal.path(), []);
-    let reason = journal.report().verdict.reason.expect("a reason");
+    let reason = journal.summary().verdict.reason.expect("a reason");
     assert!(reason.contains("cannot be compared"), "{reason}");
     // A few tokens among many change nothing.
     let counters = (0..4).fold(counters, |counters, _| {
@@ -327,6 +327,6 @@ proptest! {
         }
         let (first, last) = (taken[0], taken[taken.len() - 1]);
         let expected = if first == last { 0 } else { 7 * (seen(last) - seen(first)) };
-        prop_assert_eq!(book.summary(TARGET).report().predicted_tokens, expected);
+        prop_assert_eq!(book.summary(TARGET).counts().predicted_tokens, expected);
     }
 }

@@ -1,35 +1,27 @@
 //! The figures of a window.
 
+use std::time::Duration;
+
+use api::ParityCounts;
 use kv_blocks::Moment;
-use parity::{
-    ActualSource, MOST_SAMPLES, ParityReport, ParitySettings, ParityState, ParityTracker,
-    ParityVerdict,
-};
+use parity::{MOST_SAMPLES, ParitySettings, ParityState, ParityTracker, ParityVerdict, Summary};
 
 use crate::journal::{Journal, SETTINGS, TARGET};
 
 #[test]
 fn figures_without_requests_are_zero_or_unknown() {
-    let report = ParityTracker::new(SETTINGS).summary(TARGET).report();
-    let empty = ParityReport {
-        requests: 0,
-        joined: 0,
-        source: ActualSource::Usage,
-        exact: 0,
-        exact_ratio: None,
-        predicted_tokens: 0,
-        actual_tokens: 0,
-        drift_tokens_p50: None,
-        drift_tokens_p99: None,
-        over_ratio: None,
-        verdict: ParityVerdict {
-            state: ParityState::NoData,
-            since: Moment::START,
-            reason: None,
-        },
-        made_room: None,
+    let summary = ParityTracker::new(SETTINGS).summary(TARGET);
+    let unknown = ParityVerdict {
+        state: ParityState::NoData,
+        since: Moment::START,
+        reason: None,
     };
-    assert_eq!(report, empty);
+    assert_eq!(summary.verdict, unknown);
+    let empty = ParityCounts {
+        source: "usage".into(),
+        ..ParityCounts::default()
+    };
+    assert_eq!(summary.counts(), empty);
 }
 
 #[test]
@@ -76,7 +68,8 @@ fn the_summary_of_several_targets_has_the_worst_state() {
     let mut total = summary(&well);
     total.absorb(summary(&wrong));
     total.absorb(ParityTracker::new(SETTINGS).summary(TARGET));
-    let total = total.report();
+    let verdict = total.verdict.clone();
+    let total = total.counts();
     assert_eq!(
         (total.requests, total.joined, total.exact, total.exact_ratio),
         (100, 100, 50, Some(0.5))
@@ -89,9 +82,9 @@ fn the_summary_of_several_targets_has_the_worst_state() {
         (total.drift_tokens_p50, total.drift_tokens_p99),
         (Some(0), Some(100))
     );
-    let worst = wrong.report().verdict;
+    let worst = wrong.summary().verdict;
     assert_eq!(worst.state, ParityState::Drifting);
-    assert_eq!(total.verdict, worst);
+    assert_eq!(verdict, worst);
 }
 
 #[test]
@@ -112,7 +105,7 @@ fn the_oldest_samples_are_evicted_and_the_minimum_is_capped_at_the_window() {
 #[test]
 fn figures_reach_back_to_the_latest_evicted_request() {
     let mut journal = Journal::new(SETTINGS);
-    let covered = |journal: &Journal| journal.report().covered(journal.now, SETTINGS.window);
+    let covered = |journal: &Journal| journal.summary().covered(journal.now, SETTINGS.window);
     journal.off_by(0, 1);
     let first = journal.now;
     journal.off_by(0, MOST_SAMPLES - 1);
@@ -124,5 +117,6 @@ fn figures_reach_back_to_the_latest_evicted_request() {
     assert_eq!(covered(&journal), SETTINGS.window);
     let mut total = ParityTracker::new(SETTINGS).summary(TARGET);
     total.absorb(journal.book.summary(TARGET));
-    assert_eq!(total.report().made_room, journal.report().made_room);
+    let unlimited = |summary: Summary| summary.covered(journal.now, Duration::MAX);
+    assert_eq!(unlimited(total), unlimited(journal.summary()));
 }

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use api::ParityCounts;
 use kv_blocks::{DpRank, Moment, Target, WorkerId};
 use parity::{
-    Basis, EngineCounters, IncomparableRequest, ParityChange, ParityReport, ParitySettings,
-    ParityState, ParityTracker, PredictionSample, ReplyKind,
+    Basis, EngineCounters, IncomparableRequest, ParityChange, ParitySettings, ParityState,
+    ParityTracker, PredictionSample, ReplyKind, Summary,
 };
 
 pub(crate) const TARGET: Target = Target {
@@ -139,7 +140,11 @@ impl Journal {
         self.changes.iter().map(|change| change.to).collect()
     }
 
-    pub(crate) fn report(&self) -> ParityReport {
-        self.book.summary(TARGET).report()
+    pub(crate) fn summary(&self) -> Summary {
+        self.book.summary(TARGET)
+    }
+
+    pub(crate) fn report(&self) -> ParityCounts {
+        self.summary().counts()
     }
 }

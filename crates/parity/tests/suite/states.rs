@@ -91,7 +91,7 @@ fn a_downgraded_target_regains_trust_after_a_run_of_correct_events() {
     journal.announced_off_by(0, 1);
     assert_eq!(journal.path(), [Downgraded, Recovering, Ok]);
     assert_eq!(journal.changes[2].trust(), Some(true));
-    assert_eq!(journal.report().verdict.reason, None);
+    assert_eq!(journal.summary().verdict.reason, None);
 }
 
 #[test]

@@ -7,10 +7,7 @@ use serde::{Serialize, Serializer};
 use time::{OffsetDateTime, macros::format_description};
 
 use super::{Attempt, AttemptClass, Receipt, RequestOutcome};
-use crate::{
-    CostUnit, Decision, ExcludedTarget, PrefillNote, PrefillSkip, ScoredCandidate, TargetLoad,
-    WarmTokens,
-};
+use crate::{CostUnit, Decision, ExcludedTarget, PrefillNote, PrefillSkip, ScoredCandidate};
 
 impl Serialize for Receipt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -34,7 +31,9 @@ impl<'a> From<&'a Receipt> for api::Receipt<'a> {
                 held_ms: receipt.hold.held_ms,
                 reason: receipt.hold.reason.map(Cow::from),
             },
-            reserved: reserved(decision),
+            reserved: decision
+                .map(|decision| decision.winner.reserved)
+                .unwrap_or_default(),
             attempts: receipt.attempts.iter().map(attempt).collect(),
             timing_us: receipt.timing,
             rewrites: receipt.rewrites.iter().map(|name| (*name).into()).collect(),
@@ -114,16 +113,6 @@ fn runner_up(decision: &Decision) -> Option<api::TargetName<'_>> {
     Some(target(runner_up, row.map(|row| &*row.name)))
 }
 
-fn reserved(decision: Option<&Decision>) -> api::ReservedLoad {
-    let reserved = decision
-        .map(|decision| decision.winner.reserved)
-        .unwrap_or_default();
-    api::ReservedLoad {
-        prefill_tokens: reserved.prefill_tokens,
-        decode_blocks: reserved.decode_blocks,
-    }
-}
-
 fn candidates(decision: &Decision) -> Vec<api::Candidate<'_>> {
     let rows = decision.candidates.iter();
     rows.map(|row| candidate(row, decision.cost_unit)).collect()
@@ -133,13 +122,13 @@ fn candidate(row: &ScoredCandidate, unit: CostUnit) -> api::Candidate<'_> {
     api::Candidate {
         target: target(row.target, Some(&row.name)),
         rank: row.rank,
-        warm_tokens: tier_tokens(row.warm_tokens),
+        warm_tokens: row.warm_tokens,
         predicted_cached_tokens: row.predicted_cached_tokens,
         uncached_tokens: row.uncached_tokens,
         cache_source: row.cache_source.as_str().into(),
         stream_state: row.stream_state.map(Cow::from),
         health: row.health.into(),
-        load: load(row.load),
+        load: row.load,
         cost: row.cost,
         cost_unit: unit.as_str().into(),
         predicted_ttft_ms: row.predicted_ttft_ms,
@@ -149,25 +138,6 @@ fn candidate(row: &ScoredCandidate, unit: CostUnit) -> api::Candidate<'_> {
                 .map(|(name, value)| (name.into(), value))
                 .collect(),
         ),
-    }
-}
-
-fn tier_tokens(warm: WarmTokens) -> api::TierTokens {
-    api::TierTokens {
-        device: warm.device,
-        host: warm.host,
-        disk: warm.disk,
-        remote: warm.remote,
-        speculative: warm.speculative,
-    }
-}
-
-fn load(load: TargetLoad) -> api::TargetLoad {
-    api::TargetLoad {
-        in_flight: load.in_flight,
-        queued_prefill_tokens: load.queued_prefill_tokens,
-        decode_sequences: load.decode_sequences,
-        decode_blocks: load.decode_blocks,
     }
 }
 

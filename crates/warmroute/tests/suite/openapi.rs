@@ -163,6 +163,9 @@ fn every_documented_change_answers_as_described() {
     let route = r#"{"model": "sim", "prompt": "a prompt", "request_id": "r1"}"#;
     let dry_run = r#"{"model": "sim", "prompt": "a prompt"}"#;
     let worker = format!(r#"{{"name": "c", "url": "{}"}}"#, routed.engines[0].url());
+    let publisher = r#"{"endpoint": "tcp://127.0.0.1:1", "type": "vLLM", "modelname": "m", "instance_id": "i", "block_size": 16, "dp_rank": 0}"#;
+    let tokens = r#"{"model": "m", "token_ids": [1, 2], "block_size": 16}"#;
+    let hashes = r#"{"model": "m", "seq_hashes": [1, "2"], "block_size": 16}"#;
     let calls = [
         (&admin, "/admin/workers", "/admin/workers", &*worker),
         (&admin, "/admin/workers", "/admin/workers", &*worker),
@@ -240,6 +243,9 @@ fn every_documented_change_answers_as_described() {
             "",
         ),
         (&admin, "/query", "/query", "{}"),
+        (&admin, "/register", "/register", publisher),
+        (&admin, "/query", "/query", tokens),
+        (&admin, "/query_by_hash", "/query_by_hash", hashes),
         (
             &admin,
             "/admin/drain",
@@ -256,6 +262,18 @@ fn every_documented_change_answers_as_described() {
     for (address, path, called, body) in calls {
         let reply = RawClient::post(address, called, body.as_bytes());
         document.describes(("post", path), &reply);
+        if reply.status < 300 && !body.is_empty() {
+            let described = &document.0["paths"][path]["post"]["requestBody"]["content"];
+            let schema = &described["application/json"]["schema"];
+            document.check(("post", path), schema, &parsed(body));
+        }
+    }
+    for path in ["/services", "/global_view"] {
+        document.describes(("get", path), &RawClient::get(&admin, path));
+    }
+    for _ in 0..2 {
+        let reply = RawClient::post(&admin, "/unregister", publisher.as_bytes());
+        document.describes(("post", "/unregister"), &reply);
     }
     for (path, called) in [
         ("/v1/route/{request_id}", "/v1/route/r1"),

@@ -11,7 +11,7 @@ use dialect::{ApiError, Dialect, ErrorCode, PromptPart, RawJson, RequestView};
 use routing::Policy;
 use serde::{
     Deserialize, Deserializer,
-    de::{IgnoredAny, MapAccess, Visitor},
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
 };
 use serde_json::Value;
 
@@ -60,7 +60,11 @@ pub(super) fn read<'a>(
     if fields.messages {
         view = dialect::view(Dialect::Chat, body)?;
     }
-    let token_ids = fields.take("token_ids").map(token_ids).transpose()?;
+    let token_ids = fields.read(
+        "token_ids",
+        "a list of one or more token ids, whole numbers below 2^32",
+        |ids: &Vec<u32>| !ids.is_empty(),
+    )?;
     if [fields.messages, fields.prompt, token_ids.is_some()]
         .into_iter()
         .filter(|there| *there)
@@ -76,42 +80,41 @@ pub(super) fn read<'a>(
         check_form(&view.prompt)?;
     }
     let mut overrides = headers.clone();
-    let worker = fields
-        .take("worker")
-        .map(|value| text("worker", value, "the name of a worker, or name/rank"));
+    let any = |_: &String| true;
+    let worker = fields.read("worker", "the name of a worker, or name/rank", any)?;
     let worker_param = if worker.is_some() {
         "worker"
     } else {
         "x-warmroute-worker"
     };
-    if let Some(name) = worker.transpose()? {
+    if let Some(name) = worker {
         overrides.worker = Some(name.into());
     }
-    if let Some(value) = fields.take("policy") {
-        let name = text("policy", value, "the name of a policy")?;
+    if let Some(name) = fields.read("policy", "the name of a policy", any)? {
         let unknown = |error: routing::UnknownPolicy| {
-            ApiError::new(ErrorCode::UnknownPolicy, error.to_string())
+            ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("policy")
         };
-        overrides.policy = Some(
-            name.parse::<Policy>()
-                .map_err(|error| unknown(error).param("policy"))?,
-        );
+        overrides.policy = Some(name.parse::<Policy>().map_err(unknown)?);
     }
     if let Some(value) = fields.take("router_config_override") {
         router_config(value, &mut overrides)?;
     }
     Ok(RouteBody {
         dialect,
-        request_id: fields.take("request_id").map(request_id).transpose()?,
+        request_id: fields.read(
+            "request_id",
+            "1 to 128 visible ascii characters",
+            |id: &Arc<str>| ids::is_usable(id.as_bytes()),
+        )?,
         expected_output_tokens: fields
-            .take("expected_output_tokens")
-            .map(output)
-            .transpose()?
+            .read(
+                "expected_output_tokens",
+                "a whole number of tokens from 1 to 4294967295",
+                |tokens: &u32| *tokens > 0,
+            )?
             .or(view.max_tokens),
         exclude: fields
-            .take("exclude")
-            .map(names)
-            .transpose()?
+            .read("exclude", "a list of names of workers", |_| true)?
             .unwrap_or_default(),
         view,
         overrides,
@@ -119,7 +122,8 @@ pub(super) fn read<'a>(
     })
 }
 
-/// The fields that this module reads; `null` counts as absent.
+/// The fields of [`api::RouteRequest`] that this module reads; `null` counts as absent. They are
+/// read one by one, since the other fields are an engine's and the first wrong one is named.
 const OWN: [&str; 7] = [
     "token_ids",
     "request_id",
@@ -142,6 +146,20 @@ struct RouteFields {
 impl RouteFields {
     fn take(&mut self, name: &str) -> Option<Value> {
         self.own.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Reads a field of the type that [`api::RouteRequest`] gives it.
+    fn read<T: DeserializeOwned>(
+        &mut self,
+        name: &'static str,
+        expected: &str,
+        is_valid: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, ApiError> {
+        let Some(value) = self.take(name) else {
+            return Ok(None);
+        };
+        let read = T::deserialize(&value).ok().filter(is_valid);
+        read.map(Some).ok_or_else(|| wrong(name, &value, expected))
     }
 }
 
@@ -207,59 +225,6 @@ fn is_chat(messages: RawJson<'_>) -> bool {
     count > 0 && objects == count
 }
 
-fn token_ids(value: Value) -> Result<Vec<u32>, ApiError> {
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let ids = value
-        .as_array()
-        .filter(|ids| !ids.is_empty())
-        .and_then(|ids| ids.iter().map(id).collect());
-    ids.ok_or_else(|| {
-        wrong(
-            "token_ids",
-            &value,
-            "a list of one or more token ids, whole numbers below 2^32",
-        )
-    })
-}
-
-fn request_id(value: Value) -> Result<Arc<str>, ApiError> {
-    let expected = "1 to 128 visible ascii characters";
-    let fine = value.as_str().filter(|id| ids::is_usable(id.as_bytes()));
-    fine.map(Arc::from)
-        .ok_or_else(|| wrong("request_id", &value, expected))
-}
-
-fn output(value: Value) -> Result<u32, ApiError> {
-    let tokens = value
-        .as_u64()
-        .and_then(|tokens| u32::try_from(tokens).ok())
-        .filter(|tokens| *tokens > 0);
-    tokens.ok_or_else(|| {
-        wrong(
-            "expected_output_tokens",
-            &value,
-            "a whole number of tokens from 1 to 4294967295",
-        )
-    })
-}
-
-fn names(value: Value) -> Result<Vec<String>, ApiError> {
-    let names = value.as_array().and_then(|names| {
-        names
-            .iter()
-            .map(|name| name.as_str().map(str::to_owned))
-            .collect::<Option<Vec<_>>>()
-    });
-    names.ok_or_else(|| wrong("exclude", &value, "a list of names of workers"))
-}
-
-fn text(param: &str, value: Value, expected: &str) -> Result<String, ApiError> {
-    match value {
-        Value::String(text) => Ok(text),
-        other => Err(wrong(param, &other, expected)),
-    }
-}
-
 fn router_config(value: Value, overrides: &mut HeaderOverrides) -> Result<(), ApiError> {
     const NAME: &str = "router_config_override";
     let expected = "an object with overlap_score_weight, router_temperature or both";
@@ -311,6 +276,14 @@ mod tests {
     fn refused(body: &str) -> (ErrorCode, Option<String>) {
         let error = read(body.as_bytes(), &HeaderOverrides::default()).expect_err(body);
         (error.code, error.param)
+    }
+
+    #[test]
+    fn the_fields_that_are_read_are_those_of_the_described_body() {
+        let described = serde_json::json!(api::RouteRequest::default());
+        let prompt = ["model", "messages", "prompt", "tools"];
+        let options = described.as_object().expect("an object").keys();
+        assert!(options.filter(|key| !prompt.contains(&&***key)).eq(OWN));
     }
 
     #[test]
