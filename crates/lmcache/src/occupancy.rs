@@ -45,11 +45,15 @@ pub struct MatchedTokens(HashMap<Box<str>, u32>);
 
 impl MatchedTokens {
     /// Aggregates by worker: over several instances of one worker the largest, capped at the
-    /// `asked` tokens.
-    pub(crate) fn of(layout: Vec<(String, u64)>, instances: &Instances, asked: u32) -> Self {
+    /// `prompt_tokens` tokens.
+    pub(crate) fn of(
+        layout: Vec<(String, u64)>,
+        instances: &Instances,
+        prompt_tokens: u32,
+    ) -> Self {
         let mut by_worker: HashMap<Box<str>, u32> = HashMap::new();
         for (instance, tokens) in layout {
-            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(asked);
+            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(prompt_tokens);
             let known = by_worker
                 .entry(instances.worker_of(&instance).into())
                 .or_default();
