@@ -37,7 +37,7 @@ pub struct Summary {
     pub(crate) actual_tokens: u64,
     pub(crate) verdict: ParityVerdict,
     /// End of the latest request that left the window early because the window was full.
-    pub(crate) made_room: Option<Moment>,
+    pub(crate) last_evicted: Option<Moment>,
 }
 
 /// The figures of a window.
@@ -68,14 +68,14 @@ pub struct ParityReport {
     pub verdict: ParityVerdict,
     /// End of the latest request that left the window early because the window was full: the
     /// figures cover nothing older.
-    pub made_room: Option<Moment>,
+    pub last_evicted: Option<Moment>,
 }
 
 impl ParityReport {
     /// Returns the time that the figures cover: the window, or less if there were too many requests
     /// to retain.
     pub fn covered(&self, now: Moment, window: Duration) -> Duration {
-        self.made_room
+        self.last_evicted
             .map_or(window, |at| now.since(at).min(window))
     }
 }
@@ -83,9 +83,9 @@ impl ParityReport {
 impl Summary {
     /// Adds another target's figures.
     pub fn absorb(&mut self, other: Self) {
-        let told = (self.drifts.len() + other.drifts.len()) as u64;
+        let reporting = (self.drifts.len() + other.drifts.len()) as u64;
         self.requests += other.requests;
-        self.source = if told * 10 >= self.requests {
+        self.source = if reporting * 10 >= self.requests {
             ActualSource::Usage
         } else {
             ActualSource::EngineMetrics
@@ -93,7 +93,7 @@ impl Summary {
         self.drifts.extend(other.drifts);
         self.predicted_tokens += other.predicted_tokens;
         self.actual_tokens += other.actual_tokens;
-        self.made_room = self.made_room.max(other.made_room);
+        self.last_evicted = self.last_evicted.max(other.last_evicted);
         self.verdict.absorb(other.verdict);
     }
 
@@ -122,7 +122,7 @@ impl Summary {
             drift_tokens_p99: percentile(99),
             over_ratio: (joined > 0).then(|| ratio(over, joined)),
             verdict: self.verdict,
-            made_room: self.made_room,
+            last_evicted: self.last_evicted,
         }
     }
 }
