@@ -30,7 +30,7 @@ struct ConnectionBody {
     /// `None`: closed or released.
     connection: Option<UpstreamConnection>,
     /// The pool that the connection returns to; `None`: it is not reused.
-    home: Option<(ConnectionPools, WorkerId)>,
+    pool_entry: Option<(ConnectionPools, WorkerId)>,
 }
 
 /// A reply that broke off, or that is not valid HTTP.
@@ -58,12 +58,12 @@ impl UpstreamBody {
     pub(super) fn of_connection(
         incoming: Incoming,
         connection: UpstreamConnection,
-        home: Option<(ConnectionPools, WorkerId)>,
+        pool_entry: Option<(ConnectionPools, WorkerId)>,
     ) -> Self {
         Self(Source::Connection(ConnectionBody {
             incoming,
             connection: Some(connection),
-            home,
+            pool_entry,
         }))
     }
 
@@ -135,7 +135,7 @@ impl UpstreamBody {
         match &mut self.0 {
             Source::Connection(body) => {
                 if let (Some(connection), Some((pools, worker))) =
-                    (body.connection.take(), &body.home)
+                    (body.connection.take(), &body.pool_entry)
                 {
                     pools.release(*worker, connection);
                 }

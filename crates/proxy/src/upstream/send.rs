@@ -72,11 +72,11 @@ impl ConnectionPools {
             request,
             connect_timeout,
         } = outgoing;
-        let home = Some((self.clone(), worker));
+        let pool_entry = Some((self.clone(), worker));
         let mut request = request.map(Full::new);
         if let Some(mut connection) = self.take(worker, self.clock.now()) {
             match connection.sender().try_send_request(request).await {
-                Ok(response) => return Ok(reply(response, connection, home)),
+                Ok(response) => return Ok(reply(response, connection, pool_entry)),
                 // The request comes back whole if the connection closed before its first byte was
                 // written: the worker closed it while it was idle. The request goes out on a fresh
                 // one; no harm is done.
@@ -91,7 +91,7 @@ impl ConnectionPools {
         let connection = Box::pin(open(net::dial(url, connect_timeout), |fault, error| {
             self.local_faults.record(fault, error, self.clock.now());
         }));
-        send_on(connection.await?, request, home).await
+        send_on(connection.await?, request, pool_entry).await
     }
 }
 
@@ -112,10 +112,10 @@ pub async fn send_once(
 async fn send_on(
     mut connection: UpstreamConnection,
     request: Request<Full<Bytes>>,
-    home: Option<(ConnectionPools, WorkerId)>,
+    pool_entry: Option<(ConnectionPools, WorkerId)>,
 ) -> Result<UpstreamReply, SendFailure> {
     match connection.sender().try_send_request(request).await {
-        Ok(response) => Ok(reply(response, connection, home)),
+        Ok(response) => Ok(reply(response, connection, pool_entry)),
         Err(mut failed) => Err(match failed.take_message() {
             Some(_) => SendFailure::NotSent(NotSent::Unreachable),
             None => no_head(failed.error()),
@@ -126,12 +126,12 @@ async fn send_on(
 fn reply(
     response: Response<Incoming>,
     connection: UpstreamConnection,
-    home: Option<(ConnectionPools, WorkerId)>,
+    pool_entry: Option<(ConnectionPools, WorkerId)>,
 ) -> UpstreamReply {
     let (head, incoming) = response.into_parts();
     UpstreamReply {
         head,
-        body: UpstreamBody::of_connection(incoming, connection, home),
+        body: UpstreamBody::of_connection(incoming, connection, pool_entry),
     }
 }
 
