@@ -20,14 +20,14 @@ fn main() {
                  \"token_ids\":null}}]}}\n\n"
             )
         };
-        let said = chunk("{\"content\":\" chain\"}", "null").repeat(tokens);
+        let stream = chunk("{\"content\":\" chain\"}", "null").repeat(tokens);
         let ends = [
             chunk("{\"role\":\"assistant\",\"content\":\"\"}", "null"),
             chunk("{}", "\"stop\""),
         ];
-        let stream = format!("{}{said}{}data: [DONE]\n\n", ends[0], ends[1]);
+        let stream = format!("{}{stream}{}data: [DONE]\n\n", ends[0], ends[1]);
         let pieces: Vec<&[u8]> = stream.as_bytes().chunks(1_400).collect();
-        let Ok(kept) = StreamObject::read(Dialect::Chat, &pieces) else {
+        let Ok(stored) = StreamObject::read(Dialect::Chat, &pieces) else {
             continue;
         };
         let reading = median(|| {
@@ -39,14 +39,14 @@ fn main() {
         let replaying = median(|| {
             drop(black_box(replay(
                 Dialect::Chat,
-                black_box(&kept.body),
+                black_box(&stored.body),
                 false,
             )))
         });
         println!(
             "{tokens:>6} tokens, {:>8} bytes of stream, {:>6} kept: read {reading:>10.1?}, replayed {replaying:>8.1?}",
             stream.len(),
-            kept.body.len()
+            stored.body.len()
         );
     }
 }

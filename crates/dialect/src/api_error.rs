@@ -182,14 +182,17 @@ mod tests {
 
     #[test]
     fn any_message_becomes_valid_json() {
-        let nasty = "quote \" backslash \\ newline \n nul \0 bell \u{7} escape \u{1b} del \u{7f} line \u{2028} 😀 </script>";
-        let error = ApiError::new(ErrorCode::InvalidRequest, nasty).param("a\"b");
+        let message = "quote \" backslash \\ newline \n nul \0 bell \u{7} escape \u{1b} del \u{7f} line \u{2028} 😀 </script>";
+        let error = ApiError::new(ErrorCode::InvalidRequest, message).param("a\"b");
         let body = read(&error.openai_body("id\n"));
         assert_eq!(
             body,
-            json!({"error": {"message": nasty, "type": "invalid_request_error", "param": "a\"b", "code": "invalid_request", "request_id": "id\n"}})
+            json!({"error": {"message": message, "type": "invalid_request_error", "param": "a\"b", "code": "invalid_request", "request_id": "id\n"}})
         );
-        assert_eq!(read(&error.anthropic_body("r"))["error"]["message"], nasty);
+        assert_eq!(
+            read(&error.anthropic_body("r"))["error"]["message"],
+            message
+        );
     }
 
     #[test]

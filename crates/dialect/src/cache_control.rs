@@ -20,19 +20,19 @@ const EPHEMERAL: &str = r#"{"type":"ephemeral"}"#;
 /// );
 /// ```
 pub fn with_cache_control(body: &[u8]) -> Option<Vec<u8>> {
-    let asked = json::object(body)?;
-    let left = MOST.saturating_sub(markers(asked.as_str()));
-    let system = asked.member("system")?;
+    let body_json = json::object(body)?;
+    let left = MOST.saturating_sub(markers(body_json.as_str()));
+    let system = body_json.member("system")?;
     if left == 0 {
         return None;
     }
-    if let Some(said) = system.string() {
-        if said.is_empty() {
+    if let Some(prompt) = system.string() {
+        if prompt.is_empty() {
             return None;
         }
-        let mut block = String::with_capacity(said.len() + 80);
+        let mut block = String::with_capacity(prompt.len() + 80);
         block.push_str(r#"[{"type":"text","text":"#);
-        write_string(&mut block, &said);
+        write_string(&mut block, &prompt);
         block.push_str(r#","cache_control":"#);
         block.push_str(EPHEMERAL);
         block.push_str("}]");
@@ -62,11 +62,11 @@ pub fn with_cache_control(body: &[u8]) -> Option<Vec<u8>> {
 /// Whether the block is a text without a marker. An empty text may have none.
 fn may_be_marked(block: RawJson<'_>) -> bool {
     let is_text = block.member("type").and_then(RawJson::string).as_deref() == Some("text");
-    let says = block
+    let has_text = block
         .member("text")
         .and_then(RawJson::string)
         .is_some_and(|text| !text.is_empty());
-    is_text && says && block.member(MARKER).is_none()
+    is_text && has_text && block.member(MARKER).is_none()
 }
 
 /// Counts the markers anywhere in the body by their name. Another member of that name counts too:
@@ -127,11 +127,11 @@ mod tests {
                 [BLOCK, BLOCK, MARKED, MARKED, MARKED, MARKED].join(",")
             )
         );
-        let said = format!(
+        let prompt = format!(
             r#"{{"messages":[{{"role":"user","content":[{}]}}],"system":[{six}]}}"#,
             [MARKED; 3].join(",")
         );
-        assert_eq!(markers(&marked(&said).expect("one more")), 4);
+        assert_eq!(markers(&marked(&prompt).expect("one more")), 4);
         let full = format!(
             r#"{{"messages":[{{"role":"user","content":[{}]}}],"system":"a"}}"#,
             [MARKED; 4].join(",")

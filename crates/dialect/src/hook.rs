@@ -32,30 +32,30 @@ pub fn named_model(body: &[u8]) -> Option<String> {
     body.member("model")?.string().map(Cow::into_owned)
 }
 
-/// Builds the question: one JSON object. `None` if `body` is not one JSON object; the hook is not
+/// Builds the hook's request: one JSON object. `None` if `body` is not one JSON object; the hook is not
 /// called for it.
 ///
 /// ```
-/// let question = dialect::hook_question("r1", "/v1/completions", br#"{"model":"m"}"#).unwrap();
-/// assert_eq!(question, r#"{"request_id":"r1","route":"/v1/completions","model":"m","body":{"model":"m"}}"#);
+/// let payload = dialect::hook_question("r1", "/v1/completions", br#"{"model":"m"}"#).unwrap();
+/// assert_eq!(payload, r#"{"request_id":"r1","route":"/v1/completions","model":"m","body":{"model":"m"}}"#);
 /// ```
 pub fn hook_question(request_id: &str, route: &str, body: &[u8]) -> Option<String> {
     let body = json::object(body)?;
     let model = body.member("model").and_then(RawJson::string);
-    let mut question = String::with_capacity(body.as_str().len() + 128);
-    question += r#"{"request_id":"#;
-    json::write_string(&mut question, request_id);
-    question += r#","route":"#;
-    json::write_string(&mut question, route);
-    question += r#","model":"#;
+    let mut payload = String::with_capacity(body.as_str().len() + 128);
+    payload += r#"{"request_id":"#;
+    json::write_string(&mut payload, request_id);
+    payload += r#","route":"#;
+    json::write_string(&mut payload, route);
+    payload += r#","model":"#;
     match model {
-        Some(model) => json::write_string(&mut question, &model),
-        None => question += "null",
+        Some(model) => json::write_string(&mut payload, &model),
+        None => payload += "null",
     }
-    question += r#","body":"#;
-    question += body.as_str();
-    question.push('}');
-    Some(question)
+    payload += r#","body":"#;
+    payload += body.as_str();
+    payload.push('}');
+    Some(payload)
 }
 
 /// Reads a hook's reply. `None` if it is not one of the three answers.

@@ -136,20 +136,20 @@ mod tests {
         )
     }
 
-    fn asking(question: &str, other: &str) -> String {
+    fn body_with(content: &str, other: &str) -> String {
         format!(
-            r#"{{"model": "m", "temperature": 0{other}, "messages": [{{"role": "system", "content": "be brief"}}, {{"role": "user", "content": {question}}}]}}"#
+            r#"{{"model": "m", "temperature": 0{other}, "messages": [{{"role": "system", "content": "be brief"}}, {{"role": "user", "content": {content}}}]}}"#
         )
     }
 
     #[test]
     #[contract("V44")]
     fn the_rest_excludes_only_the_text_of_the_last_question() {
-        let usual = of("a", &asking(r#""why?""#, "")).expect("a question");
+        let usual = of("a", &body_with(r#""why?""#, "")).expect("a question");
         assert_eq!(usual.text, "why?");
         let same = of(
             "a",
-            &asking(
+            &body_with(
                 r#"[{"type": "text", "text": "how come?"}]"#,
                 ", \"stream\": true",
             ),
@@ -157,14 +157,14 @@ mod tests {
         .expect("another");
         assert_eq!((same.text.as_str(), same.rest), ("how come?", usual.rest));
         for other in [
-            of("b", &asking(r#""why?""#, "")),
-            of("a", &asking(r#""why?""#, ", \"max_tokens\": 5")),
+            of("b", &body_with(r#""why?""#, "")),
+            of("a", &body_with(r#""why?""#, ", \"max_tokens\": 5")),
         ] {
             assert_ne!(other.expect("a question").rest, usual.rest);
         }
-        let before = asking(r#""why?""#, "").replace("be brief", "be long");
+        let before = body_with(r#""why?""#, "").replace("be brief", "be long");
         assert_ne!(of("a", &before).expect("a question").rest, usual.rest);
-        let named = asking(r#""why?""#, "")
+        let named = body_with(r#""why?""#, "")
             .replace(r#""role": "user""#, r#""role": "user", "name": "Ann""#);
         assert_ne!(of("a", &named).expect("a question").rest, usual.rest);
     }
@@ -174,17 +174,17 @@ mod tests {
     fn only_a_plain_text_user_message_is_a_question() {
         let image = r#"[{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "x"}}]"#;
         for body in [
-            asking(image, ""),
-            asking(r#""  ""#, ""),
-            asking("null", ""),
-            asking(&format!("\"{}\"", "x".repeat(MOST_CHARS + 1)), ""),
-            asking(r#""why?""#, "").replace(r#""user""#, r#""tool""#),
-            asking(
+            body_with(image, ""),
+            body_with(r#""  ""#, ""),
+            body_with("null", ""),
+            body_with(&format!("\"{}\"", "x".repeat(MOST_CHARS + 1)), ""),
+            body_with(r#""why?""#, "").replace(r#""user""#, r#""tool""#),
+            body_with(
                 r#"[{"type": "text", "text": "why?", "cache_control": {}}]"#,
                 "",
             ),
-            asking(r#""why?""#, ", \"echo\": true"),
-            asking(r#""why?""#, ", \"prompt_logprobs\": 0"),
+            body_with(r#""why?""#, ", \"echo\": true"),
+            body_with(r#""why?""#, ", \"prompt_logprobs\": 0"),
             r#"{"model": "m", "messages": []}"#.to_owned(),
             r#"{"model": "m"}"#.to_owned(),
             "[".to_owned(),

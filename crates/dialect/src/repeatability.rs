@@ -107,7 +107,7 @@ impl<'a> RepeatabilityView<'a> {
         parts.key()
     }
 
-    /// Returns the form of the wanted reply in few bytes: requests with one key and one form get
+    /// Returns the form of the requested reply in few bytes: requests with one key and one form get
     /// equal bytes.
     ///
     /// ```

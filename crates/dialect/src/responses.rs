@@ -105,37 +105,37 @@ fn messages(
     input: Option<RawJson<'_>>,
 ) -> Fidelity {
     let mut fidelity = Fidelity::Exact;
-    let mut said = chat.array("messages");
+    let mut messages = chat.array("messages");
     if let Some(text) = instructions
         .and_then(RawJson::string)
         .filter(|text| !text.is_empty())
     {
-        message(&mut said, "system", &text);
+        message(&mut messages, "system", &text);
     }
     match input.and_then(RawJson::string) {
-        Some(text) => message(&mut said, "user", &text),
+        Some(text) => message(&mut messages, "user", &text),
         None => {
             for item in input.and_then(RawJson::elements).into_iter().flatten() {
-                if !plain_message(&mut said, item) {
+                if !plain_message(&mut messages, item) {
                     fidelity = Fidelity::Likeness;
-                    said.next().push_str(item.as_str());
+                    messages.next().push_str(item.as_str());
                 }
             }
         }
     }
-    said.close();
+    messages.close();
     fidelity
 }
 
-fn message(said: &mut ArrayWriter<'_>, role: &str, text: &str) {
-    let mut message = said.object();
+fn message(messages: &mut ArrayWriter<'_>, role: &str, text: &str) {
+    let mut message = messages.object();
     message.text("role", role);
     message.text("content", text);
     message.close();
 }
 
 /// Writes an item that is a message of text; returns whether it was one.
-fn plain_message(said: &mut ArrayWriter<'_>, item: RawJson<'_>) -> bool {
+fn plain_message(messages: &mut ArrayWriter<'_>, item: RawJson<'_>) -> bool {
     let kind = item.member("type").and_then(RawJson::string);
     let Some(role) = item.member("role").and_then(RawJson::string) else {
         return false;
@@ -147,7 +147,7 @@ fn plain_message(said: &mut ArrayWriter<'_>, item: RawJson<'_>) -> bool {
         return false;
     };
     if let Some(text) = content.string() {
-        message(said, &role, &text);
+        message(messages, &role, &text);
         return true;
     }
     let mut texts = Vec::new();
@@ -164,11 +164,11 @@ fn plain_message(said: &mut ArrayWriter<'_>, item: RawJson<'_>) -> bool {
     match &texts[..] {
         [] => false,
         [text] => {
-            message(said, &role, text);
+            message(messages, &role, text);
             true
         }
         texts => {
-            let mut several = said.object();
+            let mut several = messages.object();
             several.text("role", &role);
             let mut parts = several.array("content");
             for text in texts {

@@ -50,7 +50,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
     let mut cuts: Vec<Replacement<'_>> = Vec::new();
     let mut found = vec![false; edits.len()];
     // End of the latest kept member, or of the cut behind it.
-    let mut kept_end = None;
+    let mut retained_end = None;
     let mut members = json::members(text).peekable();
     while let Some(member) = members.next() {
         let (key, value) = member?;
@@ -69,23 +69,23 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
             Some(Edit::Remove(_)) => {
                 // The cut includes the comma before it; the first remaining member has none, so the
                 // comma behind it is cut.
-                let range = match (kept_end, members.peek()) {
+                let range = match (retained_end, members.peek()) {
                     (Some(before), _) => before..end,
                     (None, Some(Ok((next, _)))) => start..offset(next),
                     (None, _) => start..end,
                 };
                 cuts.push(Replacement { range, text: "" });
-                kept_end = kept_end.map(|_| end);
+                retained_end = retained_end.map(|_| end);
                 continue;
             }
             None => {}
         }
-        kept_end = Some(end);
+        retained_end = Some(end);
     }
     let absent = edits.iter().zip(found).filter(|(_, found)| !found);
     let tail = added(absent.map(|(edit, _)| *edit));
     // Nothing stands before the first addition to an empty object.
-    let tail = if kept_end.is_some() {
+    let tail = if retained_end.is_some() {
         &tail
     } else {
         tail.trim_start_matches(',')
@@ -93,7 +93,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
     // The walk reached the end, so there is a closing brace; additions go right behind the latest
     // member.
     let close = text.rfind('}').unwrap_or(text.len());
-    let at = kept_end.unwrap_or(close);
+    let at = retained_end.unwrap_or(close);
     cuts.push(Replacement {
         range: at..at,
         text: tail,

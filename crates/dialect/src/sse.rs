@@ -149,11 +149,11 @@ impl SseSplitter {
         fed
     }
 
-    fn keep(&mut self, torn: &[u8]) {
+    fn keep(&mut self, partial: &[u8]) {
         if self.is_oversized() {
             self.tail = Vec::new();
         } else {
-            self.tail.extend_from_slice(torn);
+            self.tail.extend_from_slice(partial);
         }
     }
 }

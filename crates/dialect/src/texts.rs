@@ -24,11 +24,11 @@ pub fn opening(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
             let mut left = max_chars;
             for message in messages.elements()? {
                 let role = message.member("role").and_then(RawJson::string);
-                let said = message
+                let content = message
                     .member("content")
                     .and_then(content_text)
                     .map(steady_text);
-                for part in [role, said].into_iter().flatten() {
+                for part in [role, content].into_iter().flatten() {
                     let before = text.len();
                     text.extend(part.chars().chain(['\n']).take(left));
                     left -= text[before..].chars().count();
@@ -110,21 +110,21 @@ mod tests {
 
     #[test]
     fn the_last_question_is_the_last_user_message() {
-        let said = |body: &str, most| {
+        let last_text = |body: &str, most| {
             last_said(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most)
         };
         let body = chat(
             r#"[{"role": "user", "content": "first"}, {"role": "user", "content": [{"type": "text", "text": "äöü"}]},
                 {"role": "assistant", "content": "no"}]"#,
         );
-        assert_eq!(said(&body, 100).as_deref(), Some("äöü"));
-        assert_eq!(said(&body, 2).as_deref(), Some("äö"));
+        assert_eq!(last_text(&body, 100).as_deref(), Some("äöü"));
+        assert_eq!(last_text(&body, 2).as_deref(), Some("äö"));
         assert_eq!(
-            said(&chat(r#"[{"role": "system", "content": "a"}]"#), 10),
+            last_text(&chat(r#"[{"role": "system", "content": "a"}]"#), 10),
             None
         );
         assert_eq!(
-            said(&chat(r#"[{"role": "user", "content": " "}]"#), 10),
+            last_text(&chat(r#"[{"role": "user", "content": " "}]"#), 10),
             None
         );
     }

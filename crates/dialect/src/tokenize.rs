@@ -83,10 +83,10 @@ pub fn tokenize_view(body: &[u8]) -> Result<TokenizeView<'_>, ViewError> {
     if matches!(prompt, PromptPart::Messages(_)) {
         rendering.add_generation_prompt = flag(generation_prompt, "add_generation_prompt")?;
         rendering.continue_final_message = flag(continued, "continue_final_message")?;
-        let there = |value: &RawJson<'_>| !value.is_null();
-        rendering.chat_template = chat_template.filter(there);
-        rendering.chat_template_kwargs = chat_template_kwargs.filter(there);
-        rendering.tools = tools.filter(there);
+        let is_set = |value: &RawJson<'_>| !value.is_null();
+        rendering.chat_template = chat_template.filter(is_set);
+        rendering.chat_template_kwargs = chat_template_kwargs.filter(is_set);
+        rendering.tools = tools.filter(is_set);
     }
     Ok(TokenizeView {
         model: name(model)?,
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_error_of_an_invalid_body_names_the_field_and_the_expected_form() {
-        let says = |body: &str| tokenize_view(body.as_bytes()).unwrap_err().to_string();
+        let error_of = |body: &str| tokenize_view(body.as_bytes()).unwrap_err().to_string();
         for (body, field) in [
             (r#"{"messages":[]}"#, "messages"),
             (r#"{"prompt":["a"]}"#, "prompt"),
@@ -254,10 +254,10 @@ mod tests {
             ),
             (r#"{"prompt":"a","model":7}"#, "model"),
         ] {
-            let said = says(body);
+            let message = error_of(body);
             assert!(
-                said.starts_with(field) && said.contains("expected"),
-                "{body}: {said}"
+                message.starts_with(field) && message.contains("expected"),
+                "{body}: {message}"
             );
         }
     }

@@ -61,12 +61,12 @@ pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
     const MARKER: &str = "cache_control";
     let text = message.as_str();
     if text.contains(NAME)
-        && let Some(said) = message
+        && let Some(text) = message
             .member("content")
             .and_then(crate::prefix_key::content_text)
-        && volatile_prefix(&said) > 0
+        && volatile_prefix(&text) > 0
     {
-        return Cow::Owned(steady_text(said).into_owned());
+        return Cow::Owned(steady_text(text).into_owned());
     }
     let blocks = message
         .member("content")
@@ -102,17 +102,17 @@ pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>>
     let text = std::str::from_utf8(body)
         .ok()
         .filter(|text| text.contains(NAME))?;
-    let asked = json::whole(text).ok()?;
+    let request = json::whole(text).ok()?;
     match dialect {
         Dialect::Messages => {
-            let edit = shortened(asked.member("system")?)?;
+            let edit = shortened(request.member("system")?)?;
             let edit = edit
                 .as_deref()
                 .map_or(Edit::Remove("system"), |value| Edit::Set("system", value));
             splice(body, &[edit]).ok()
         }
         Dialect::Chat => {
-            let messages = asked.member("messages")?;
+            let messages = request.member("messages")?;
             let mut elements = messages.elements()?;
             let first = elements.next()?;
             let content = shortened(first.member("content")?)?;
@@ -138,28 +138,28 @@ pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>>
 /// Returns a content without such a line: `None` if it has none, and `Some(None)` if nothing
 /// remains.
 fn shortened(content: RawJson<'_>) -> Option<Option<String>> {
-    let shorter = |said: &str| {
-        let at = volatile_prefix(said);
-        let rest = said.get(at..).unwrap_or_default();
+    let shorter = |text: &str| {
+        let at = volatile_prefix(text);
+        let rest = text.get(at..).unwrap_or_default();
         let mut quoted = String::with_capacity(rest.len() + 2);
         write_string(&mut quoted, rest);
         (at > 0).then(|| (!rest.is_empty()).then_some(quoted))
     };
-    if let Some(said) = content.string() {
-        return shorter(&said);
+    if let Some(text) = content.string() {
+        return shorter(&text);
     }
     let mut blocks = content.elements()?;
     let first = blocks.next()?;
-    let said = first.member("text").and_then(RawJson::string)?;
-    let mut kept = Vec::new();
-    if let Some(rest) = shorter(&said)? {
-        kept.push(
+    let text = first.member("text").and_then(RawJson::string)?;
+    let mut remaining = Vec::new();
+    if let Some(rest) = shorter(&text)? {
+        remaining.push(
             String::from_utf8(splice(first.as_str().as_bytes(), &[Edit::Set("text", &rest)]).ok()?)
                 .ok()?,
         );
     }
-    kept.extend(blocks.map(|block| block.as_str().to_owned()));
-    Some((!kept.is_empty()).then(|| format!("[{}]", kept.join(","))))
+    remaining.extend(blocks.map(|block| block.as_str().to_owned()));
+    Some((!remaining.is_empty()).then(|| format!("[{}]", remaining.join(","))))
 }
 
 #[cfg(test)]

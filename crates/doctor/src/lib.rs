@@ -56,43 +56,44 @@ pub struct DoctorOptions {
 /// Checks a configuration and every worker in it. Never fails: problems go into the report.
 pub async fn diagnose(
     settings: &Settings,
-    surroundings: &Environment,
+    environment: &Environment,
     options: DoctorOptions,
 ) -> DoctorReport {
     let clock = Clock::system();
-    let meetings = match WorkerProber::new(parts(settings, surroundings, clock)) {
-        Ok(meetings) => meetings,
+    let prober = match WorkerProber::new(parts(settings, environment, clock)) {
+        Ok(prober) => prober,
         Err(error) => {
             return bad_configuration(&[Problem::bad_value("workers", "", &error.to_string())]);
         }
     };
-    let looks: Vec<BoxFuture<'_, WorkerObservation>> = (0u32..)
+    let observations: Vec<BoxFuture<'_, WorkerObservation>> = (0u32..)
         .zip(&settings.workers)
         .map(|(at, worker)| {
-            let asked = observe::ObservationRequest {
+            let request = observe::ObservationRequest {
                 settings,
                 worker,
                 id: WorkerId(at),
-                meetings: &meetings,
+                prober: &prober,
                 probe: options.probe,
             };
-            observe::observe(asked, options.timeout, clock).boxed()
+            observe::observe(request, options.timeout, clock).boxed()
         })
         .collect();
-    let observed: Vec<WorkerObservation> = stream::iter(looks).buffered(AT_ONCE).collect().await;
-    let checks = checks::router(settings, surroundings);
+    let observed: Vec<WorkerObservation> =
+        stream::iter(observations).buffered(AT_ONCE).collect().await;
+    let checks = checks::router(settings, environment);
     let workers = checks::workers(settings, &observed);
     report::report(checks, workers)
 }
 
-fn parts(settings: &Settings, surroundings: &Environment, clock: Clock) -> FleetParts {
+fn parts(settings: &Settings, environment: &Environment, clock: Clock) -> FleetParts {
     FleetParts {
         config: FleetConfig::of(settings),
         models: settings.models.clone(),
         kv_cache_index: settings.kv_cache_index.clone(),
         redis: None,
         max_prefix_length: settings.prefix_routing.max_prefix_length,
-        hub_cache: surroundings.hub_cache.clone(),
+        hub_cache: environment.hub_cache.clone(),
         // Probing follows no stream: nothing is ever put into this index.
         index: Arc::new(KvIndex::new(IndexSettings::default())),
         scheme: SCHEME,

@@ -77,7 +77,7 @@ impl Engine {
     pub fn submit(&mut self, now: Moment, request: GenerationRequest) -> Result<(), SubmitError> {
         self.fits(request.prompt.len() as u64, request.output_tokens)?;
         let ready_at = now + self.settings.timing.overhead();
-        self.waiting.push_back(Sequence::spelled(
+        self.waiting.push_back(Sequence::with_tokens(
             request,
             ready_at,
             self.settings.seed,
@@ -110,11 +110,11 @@ impl Engine {
     /// Drops a request at once, even within a step; returns `false` if it is not present. Its
     /// blocks stay cached.
     pub fn abort(&mut self, id: RequestId) -> bool {
-        if let Some(place) = self.running.iter().position(|sequence| sequence.id() == id) {
-            let sequence = self.running.remove(place);
+        if let Some(index) = self.running.iter().position(|sequence| sequence.id() == id) {
+            let sequence = self.running.remove(index);
             self.release(sequence.blocks);
-        } else if let Some(place) = self.waiting.iter().position(|sequence| sequence.id() == id) {
-            self.waiting.remove(place);
+        } else if let Some(index) = self.waiting.iter().position(|sequence| sequence.id() == id) {
+            self.waiting.remove(index);
         } else {
             return false;
         }
@@ -158,21 +158,21 @@ impl Engine {
         };
         self.stats.steps += 1;
         let mut emitted = Vec::new();
-        let mut place = 0;
+        let mut index = 0;
         for chunk in open.chunks {
             // Chunks are in the order of `running`; a missing one was aborted in the meantime.
-            let Some(offset) = self.running[place..]
+            let Some(offset) = self.running[index..]
                 .iter()
                 .position(|sequence| sequence.id() == chunk.id)
             else {
                 continue;
             };
-            place += offset;
-            self.running[place].computed += chunk.tokens;
+            index += offset;
+            self.running[index].computed += chunk.tokens;
             if self.settings.allocation == Allocation::Reserved {
-                self.name_filled(place, self.running[place].computed);
+                self.name_filled(index, self.running[index].computed);
             }
-            let sequence = &mut self.running[place];
+            let sequence = &mut self.running[index];
             if sequence.computed == sequence.len() {
                 if sequence.emitted == 0 {
                     self.stats.prompt_tokens += u64::from(sequence.prompt_tokens);
@@ -187,13 +187,13 @@ impl Engine {
                     finish,
                 });
                 if finish.is_some() {
-                    let sequence = self.running.remove(place);
+                    let sequence = self.running.remove(index);
                     self.release(sequence.blocks);
                     self.stats.finished += 1;
                     continue;
                 }
             }
-            place += 1;
+            index += 1;
         }
         StepOutcome {
             events: std::mem::take(&mut self.events),
@@ -279,22 +279,22 @@ impl Engine {
     /// missing blocks.
     fn schedule_running(&mut self, plan: &mut StepPlan) -> bool {
         let mut preempted = false;
-        let mut place = 0;
-        while place < self.running.len() && plan.budget > 0 {
-            let sequence = &self.running[place];
+        let mut index = 0;
+        while index < self.running.len() && plan.budget > 0 {
+            let sequence = &self.running[index];
             let tokens = (sequence.len() - sequence.computed).min(plan.budget);
-            if self.grow(place, tokens) {
+            if self.grow(index, tokens) {
                 plan.add(
-                    &self.running[place],
+                    &self.running[index],
                     tokens,
                     &self.settings.timing,
                     &mut self.stats,
                 );
-                place += 1;
+                index += 1;
             } else {
                 // This preempts a sequence without tokens in this step; that may be the requesting
                 // sequence itself.
-                self.preempt_one_from(place);
+                self.preempt_one_from(index);
                 preempted = true;
             }
         }
@@ -302,12 +302,12 @@ impl Engine {
     }
 
     /// Preempts the youngest sequence, or the youngest of those with the highest priority number.
-    fn preempt_one_from(&mut self, place: usize) {
-        let later = self.running.iter().enumerate().skip(place);
-        let Some((place, _)) = later.max_by_key(|(_, sequence)| self.turn(sequence)) else {
+    fn preempt_one_from(&mut self, index: usize) {
+        let later = self.running.iter().enumerate().skip(index);
+        let Some((index, _)) = later.max_by_key(|(_, sequence)| self.turn(sequence)) else {
             return;
         };
-        let mut sequence = self.running.remove(place);
+        let mut sequence = self.running.remove(index);
         self.release(std::mem::take(&mut sequence.blocks));
         sequence.computed = 0;
         sequence.named_blocks = 0;
@@ -336,35 +336,35 @@ impl Engine {
                     .filter(|(_, sequence)| ready(sequence));
                 ready
                     .min_by_key(|(_, sequence)| self.turn(sequence))
-                    .map(|(place, _)| place)
+                    .map(|(index, _)| index)
             }
         }
     }
 
     fn admit_waiting(&mut self, now: Moment, plan: &mut StepPlan) {
         while plan.budget > 0 && self.running.len() < self.settings.max_num_seqs.max(1) as usize {
-            let Some(place) = self.next_waiting(now) else {
+            let Some(index) = self.next_waiting(now) else {
                 break;
             };
-            let Some(mut sequence) = self.waiting.remove(place) else {
+            let Some(mut sequence) = self.waiting.remove(index) else {
                 break;
             };
             let prefix = self.cached_prefix(&mut sequence);
-            if !self.has_room(&sequence, &prefix) {
-                self.waiting.insert(place, sequence);
+            if !self.has_capacity(&sequence, &prefix) {
+                self.waiting.insert(index, sequence);
                 break;
             }
             self.use_prefix(&mut sequence, prefix, plan);
             let tokens = (sequence.len() - sequence.computed).min(plan.budget);
             self.running.push(sequence);
-            let place = self.running.len() - 1;
+            let index = self.running.len() - 1;
             let grown = match self.settings.allocation {
-                Allocation::Growing => self.grow(place, tokens),
-                Allocation::Reserved => self.take_blocks(place, self.running[place].longest()),
+                Allocation::Growing => self.grow(index, tokens),
+                Allocation::Reserved => self.take_blocks(index, self.running[index].longest()),
             };
             debug_assert!(grown, "there was room for all that admission asks for");
             plan.add(
-                &self.running[place],
+                &self.running[index],
                 tokens,
                 &self.settings.timing,
                 &mut self.stats,
@@ -400,7 +400,7 @@ impl Engine {
 
     /// Returns whether the whole sequence fits at its current length, with its reply if that is
     /// reserved: half a prompt in the pool is useless.
-    fn has_room(&self, sequence: &Sequence, prefix: &CachedPrefix) -> bool {
+    fn has_capacity(&self, sequence: &Sequence, prefix: &CachedPrefix) -> bool {
         let tokens = match self.settings.allocation {
             Allocation::Growing => sequence.len(),
             Allocation::Reserved => sequence.longest(),
@@ -448,22 +448,22 @@ impl Engine {
 
     /// Allocates room for `tokens` more tokens of a running sequence and names the blocks that they
     /// fill; returns `false`, without a change, if blocks are missing.
-    fn grow(&mut self, place: usize, tokens: u32) -> bool {
-        let end = self.running[place].computed + tokens;
-        if !self.take_blocks(place, end) {
+    fn grow(&mut self, index: usize, tokens: u32) -> bool {
+        let end = self.running[index].computed + tokens;
+        if !self.take_blocks(index, end) {
             return false;
         }
         if self.settings.allocation == Allocation::Growing {
-            self.name_filled(place, end);
+            self.name_filled(index, end);
         }
         true
     }
 
     /// Gives a running sequence the blocks for its first `end` tokens; returns `false`, without a
     /// change, if there are too few.
-    fn take_blocks(&mut self, place: usize, end: u32) -> bool {
+    fn take_blocks(&mut self, index: usize, end: u32) -> bool {
         let blocks = end.div_ceil(self.settings.block_size.tokens()) as usize;
-        let sequence = &mut self.running[place];
+        let sequence = &mut self.running[index];
         let missing = blocks.saturating_sub(sequence.blocks.len());
         if missing > self.pool.free() {
             return false;
@@ -490,7 +490,7 @@ impl Engine {
 
     /// Names the blocks that the first `end` tokens of a running sequence fill; announces each
     /// stretch as one event.
-    fn name_filled(&mut self, place: usize, end: u32) {
+    fn name_filled(&mut self, index: usize, end: u32) {
         if !self.settings.prefix_caching {
             return;
         }
@@ -500,7 +500,7 @@ impl Engine {
         } else {
             KeepTokens::No
         };
-        let sequence = &mut self.running[place];
+        let sequence = &mut self.running[index];
         let (first, whole) = (sequence.named_blocks, sequence.nameable(end, size));
         if whole <= first {
             return;
@@ -509,34 +509,34 @@ impl Engine {
         sequence.named_blocks = whole;
         let mut stretch = first..first;
         for block in first..whole {
-            let sequence = &self.running[place];
+            let sequence = &self.running[index];
             let content = sequence.content(block, size, keep);
             let copy = self.settings.allocation == Allocation::Reserved
                 && self.pool.find(content.hash).is_some();
             if copy {
-                self.announce(place, stretch);
+                self.announce(index, stretch);
                 stretch = block + 1..block + 1;
             } else {
                 self.pool.name(sequence.blocks[block], content);
                 stretch.end = block + 1;
             }
         }
-        self.announce(place, stretch);
+        self.announce(index, stretch);
     }
 
     /// Announces named blocks of a running sequence.
-    fn announce(&mut self, place: usize, blocks: Range<usize>) {
+    fn announce(&mut self, index: usize, blocks: Range<usize>) {
         if blocks.is_empty() {
             return;
         }
-        let sequence = &self.running[place];
+        let sequence = &self.running[index];
         self.events.push(CacheEvent::Stored {
             hashes: blocks.clone().map(|block| sequence.name(block)).collect(),
             parent: blocks
                 .start
                 .checked_sub(1)
                 .map(|before| sequence.name(before)),
-            tokens: sequence.spelled_blocks(blocks.clone(), self.settings.block_size),
+            tokens: sequence.block_tokens(blocks.clone(), self.settings.block_size),
             lora: sequence.lora.clone(),
             salt: if blocks.start == 0 {
                 sequence.salt.clone()

@@ -12,7 +12,7 @@ use crate::{CacheEvent, pool::BlockContent};
 #[derive(Debug)]
 pub(crate) struct HostTier {
     capacity: usize,
-    held: HashMap<EngineHash, u64>,
+    blocks: HashMap<EngineHash, u64>,
     /// Last use to name; the first one is the least recently used.
     by_use: BTreeMap<u64, EngineHash>,
     uses: u64,
@@ -31,7 +31,7 @@ impl HostTier {
     pub(crate) fn new(capacity: u32) -> Self {
         Self {
             capacity: capacity as usize,
-            held: HashMap::new(),
+            blocks: HashMap::new(),
             by_use: BTreeMap::new(),
             uses: 0,
         }
@@ -42,20 +42,20 @@ impl HostTier {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.held.len()
+        self.blocks.len()
     }
 
     pub(crate) fn holds(&self, hash: EngineHash) -> bool {
-        self.held.contains_key(&hash)
+        self.blocks.contains_key(&hash)
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = EngineHash> {
-        self.held.keys().copied()
+        self.blocks.keys().copied()
     }
 
     /// Records a use; returns `false` if the block is not here.
     pub(crate) fn touch(&mut self, hash: EngineHash) -> bool {
-        let Some(last) = self.held.get_mut(&hash) else {
+        let Some(last) = self.blocks.get_mut(&hash) else {
             return false;
         };
         self.uses += 1;
@@ -70,16 +70,16 @@ impl HostTier {
         if !self.is_on() || self.touch(content.hash) {
             return OffloadChange::default();
         }
-        let dropped = if self.held.len() < self.capacity {
+        let dropped = if self.blocks.len() < self.capacity {
             None
         } else {
             self.by_use.pop_first().map(|(_, hash)| hash)
         };
         if let Some(hash) = dropped {
-            self.held.remove(&hash);
+            self.blocks.remove(&hash);
         }
         self.uses += 1;
-        self.held.insert(content.hash, self.uses);
+        self.blocks.insert(content.hash, self.uses);
         self.by_use.insert(self.uses, content.hash);
         OffloadChange {
             dropped,
@@ -88,7 +88,7 @@ impl HostTier {
     }
 
     pub(crate) fn clear(&mut self) {
-        self.held.clear();
+        self.blocks.clear();
         self.by_use.clear();
     }
 }

@@ -231,8 +231,8 @@ mod tests {
         let mut pool = BlockPool::new(3);
         let ids = [1, 2, 3].map(|hash| taken(&mut pool, hash));
         assert!(pool.take().is_none(), "blocks in use are never taken");
-        for place in [1, 0, 2] {
-            pool.release(ids[place]);
+        for index in [1, 0, 2] {
+            pool.release(ids[index]);
         }
         let evicted: Vec<_> = (0..3)
             .map(|_| pool.take().unwrap().1.unwrap().hash.0)
@@ -259,13 +259,13 @@ mod tests {
     #[test]
     fn a_pinned_block_is_not_reused_and_keeps_its_hash() {
         let mut pool = BlockPool::new(2);
-        let kept = taken(&mut pool, 1);
+        let block = taken(&mut pool, 1);
         let other = taken(&mut pool, 2);
-        pool.release(kept);
+        pool.release(block);
         pool.release(other);
-        pool.pin(kept);
+        pool.pin(block);
         assert_eq!(pool.take().unwrap().0, other);
-        assert_eq!(pool.find(EngineHash(1)), Some(kept));
+        assert_eq!(pool.find(EngineHash(1)), Some(block));
         assert_eq!(pool.find(EngineHash(2)), None);
     }
 

@@ -29,8 +29,8 @@ impl ReplyStream {
     pub fn token(&self, index: u32) -> u32 {
         let pick = self.draw(u64::from(index) + 1);
         // The remainder is below the length, which is a usize.
-        let place = usize::try_from(pick % self.alphabet.len().max(1) as u64).unwrap_or(0);
-        self.alphabet.get(place).copied().unwrap_or(0)
+        let position = usize::try_from(pick % self.alphabet.len().max(1) as u64).unwrap_or(0);
+        self.alphabet.get(position).copied().unwrap_or(0)
     }
 
     /// Returns the length of a reply without a limit: 16 to 143 tokens.

@@ -51,7 +51,7 @@ struct RequestTerms {
 #[derive(Debug)]
 enum SequenceText {
     /// Every token.
-    Spelled {
+    Tokens {
         /// Prompt and generated tokens.
         tokens: Vec<u32>,
         reply: ReplyStream,
@@ -65,7 +65,7 @@ enum SequenceText {
 }
 
 impl Sequence {
-    pub(crate) fn spelled(
+    pub(crate) fn with_tokens(
         request: GenerationRequest,
         ready_at: Moment,
         seed: u64,
@@ -85,7 +85,7 @@ impl Sequence {
         // `submit` rejects a prompt that does not fit u32.
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let reply = ReplyStream::new(seed, &prompt, alphabet);
-        let text = SequenceText::Spelled {
+        let text = SequenceText::Tokens {
             tokens: prompt.to_vec(),
             reply,
             script,
@@ -167,7 +167,7 @@ impl Sequence {
     pub(crate) fn nameable(&self, end: u32, size: BlockSize) -> usize {
         let whole = size.whole_blocks(end) as usize;
         match &self.text {
-            SequenceText::Spelled { .. } => whole,
+            SequenceText::Tokens { .. } => whole,
             SequenceText::Named(names) if end >= self.prompt_tokens => names.len(),
             SequenceText::Named(names) => whole.min(names.len()),
         }
@@ -176,83 +176,83 @@ impl Sequence {
     /// Returns the names of the first `count` blocks, which must be whole; fewer if fewer have one.
     pub(crate) fn names(&mut self, count: usize, size: BlockSize) -> &[EngineHash] {
         let root = match &self.text {
-            SequenceText::Spelled { names, .. } if names.is_empty() => self.root(),
+            SequenceText::Tokens { names, .. } if names.is_empty() => self.root(),
             _ => None,
         };
         self.extend_names(root, count, size);
         match &self.text {
-            SequenceText::Spelled { names, .. } => &names[..count],
+            SequenceText::Tokens { names, .. } => &names[..count],
             SequenceText::Named(names) => &names[..count.min(names.len())],
         }
     }
 
     /// Names blocks up to `count`; `root` is the parent of the first block.
     fn extend_names(&mut self, root: Option<SequenceHash>, count: usize, size: BlockSize) {
-        let SequenceText::Spelled { tokens, names, .. } = &mut self.text else {
+        let SequenceText::Tokens { tokens, names, .. } = &mut self.text else {
             return;
         };
         while names.len() < count {
-            let place = names.len();
+            let index = names.len();
             let parent = names
                 .last()
                 .map_or(root, |parent| Some(SequenceHash(parent.0)));
-            let block = &tokens[place * size.len()..(place + 1) * size.len()];
+            let block = &tokens[index * size.len()..(index + 1) * size.len()];
             names.push(EngineHash(NAMES.extend(parent, block).0));
         }
     }
 
-    /// Returns the name of the block at `place`, which [`Sequence::names`] must have computed.
-    pub(crate) fn name(&self, place: usize) -> EngineHash {
+    /// Returns the name of the block at `index`, which [`Sequence::names`] must have computed.
+    pub(crate) fn name(&self, index: usize) -> EngineHash {
         match &self.text {
-            SequenceText::Spelled { names, .. } => names[place],
-            SequenceText::Named(names) => names[place],
+            SequenceText::Tokens { names, .. } => names[index],
+            SequenceText::Named(names) => names[index],
         }
     }
 
     /// Returns the tokens of these blocks; empty if they are unknown.
-    pub(crate) fn spelled_blocks(&self, blocks: Range<usize>, size: BlockSize) -> Vec<u32> {
+    pub(crate) fn block_tokens(&self, blocks: Range<usize>, size: BlockSize) -> Vec<u32> {
         match &self.text {
-            SequenceText::Spelled { tokens, .. } => {
+            SequenceText::Tokens { tokens, .. } => {
                 tokens[blocks.start * size.len()..blocks.end * size.len()].to_vec()
             }
             SequenceText::Named(_) => Vec::new(),
         }
     }
 
-    /// Returns the content of the block at `place`. Its name must be known.
+    /// Returns the content of the block at `index`. Its name must be known.
     pub(crate) fn content(
         &self,
-        place: usize,
+        index: usize,
         size: BlockSize,
         tokens: KeepTokens,
     ) -> BlockContent {
         BlockContent {
-            hash: self.name(place),
-            parent: place.checked_sub(1).map(|before| self.name(before)),
+            hash: self.name(index),
+            parent: index.checked_sub(1).map(|before| self.name(before)),
             tokens: match tokens {
-                KeepTokens::Yes => self.spelled_blocks(place..place + 1, size).into(),
+                KeepTokens::Yes => self.block_tokens(index..index + 1, size).into(),
                 KeepTokens::No => Box::default(),
             },
             lora: self.lora.clone(),
-            salt: if place == 0 { self.salt.clone() } else { None },
+            salt: if index == 0 { self.salt.clone() } else { None },
         }
     }
 
     /// Generates the next token.
     pub(crate) fn generate(&mut self) -> (u32, Option<Finish>) {
         let token = match &mut self.text {
-            SequenceText::Spelled {
+            SequenceText::Tokens {
                 tokens,
                 reply,
                 script,
                 ..
             } => {
-                let place = self.emitted;
+                let index = self.emitted;
                 let scripted = script
                     .as_ref()
-                    .and_then(|script| script.get(place as usize))
+                    .and_then(|script| script.get(index as usize))
                     .copied();
-                let token = scripted.unwrap_or_else(|| reply.token(place));
+                let token = scripted.unwrap_or_else(|| reply.token(index));
                 tokens.push(token);
                 token
             }
@@ -271,10 +271,10 @@ impl Sequence {
         // Different lead tokens, so that a salt never equals an adapter of the same spelling.
         for (lead, key) in [(1, &self.lora), (2, &self.salt)] {
             if let Some(key) = key {
-                let spelled: Vec<u32> = std::iter::once(lead)
+                let named_tokens: Vec<u32> = std::iter::once(lead)
                     .chain(key.bytes().map(u32::from))
                     .collect();
-                root = Some(NAMES.extend(root, &spelled));
+                root = Some(NAMES.extend(root, &named_tokens));
             }
         }
         root

@@ -71,8 +71,8 @@ pub(crate) struct EngineRestarted;
 impl Generation {
     /// Checks a job against the model's limits and submits it.
     pub(crate) fn start(state: &Arc<ServerState>, job: GenerationJob) -> Result<Self, SimApiError> {
-        let room = job.room(state.config.max_model_len)?;
-        let (output_tokens, finish) = job.length(state, room);
+        let available_tokens = job.available_tokens(state.config.max_model_len)?;
+        let (output_tokens, finish) = job.length(state, available_tokens);
         let rank = Arc::clone(rank_of(state, job.rank)?);
         let id = RequestId(state.counts.next_id());
         let request = GenerationRequest {
@@ -90,7 +90,7 @@ impl Generation {
             .submit(request)
             .map_err(|error| SimApiError::bad_request(error.to_string(), "prompt"))?;
         RequestCounts::add(&state.counts.executions);
-        let voice = match job.script {
+        let renderer = match job.script {
             None => TokenRenderer::Words(Detokenizer::default()),
             Some(script) => TokenRenderer::Script(script, 0),
         };
@@ -100,7 +100,7 @@ impl Generation {
             id,
             tokens,
             ended: false,
-            renderer: voice,
+            renderer,
             prompt: job.prompt,
         })
     }
@@ -110,7 +110,7 @@ impl Generation {
         match self.tokens.recv().await {
             Some(emitted) => {
                 self.ended = emitted.finish.is_some();
-                Ok(self.spoken(emitted))
+                Ok(self.render(emitted))
             }
             None => {
                 self.ended = true;
@@ -119,14 +119,14 @@ impl Generation {
         }
     }
 
-    fn spoken(&mut self, emitted: EmittedToken) -> RenderedToken {
+    fn render(&mut self, emitted: EmittedToken) -> RenderedToken {
         let EmittedToken {
             token,
             cached_tokens,
             finish,
             ..
         } = emitted;
-        let (said, ending) = match &mut self.renderer {
+        let (text, ending) = match &mut self.renderer {
             TokenRenderer::Words(detokenizer) => {
                 let text = detokenizer.push(&self.state.tokenizer.model, token);
                 let ending = |finish| {
@@ -144,38 +144,38 @@ impl Generation {
                     finish.map(ending),
                 )
             }
-            TokenRenderer::Script(script, place) => {
-                let said = script.texts.get(*place).cloned();
-                *place += 1;
+            TokenRenderer::Script(script, index) => {
+                let text = script.texts.get(*index).cloned();
+                *index += 1;
                 let silent = || TokenText {
                     channel: Channel::Hidden,
                     text: String::new(),
                 };
                 (
-                    said.unwrap_or_else(silent),
+                    text.unwrap_or_else(silent),
                     finish.map(|finish| script.ending(finish)),
                 )
             }
         };
         RenderedToken {
             token,
-            text: said,
+            text,
             cached_tokens,
             ending,
         }
     }
 
     /// Returns the tool call at this place of the reply.
-    pub(crate) fn call(&self, place: usize) -> Option<&ToolCall> {
+    pub(crate) fn call(&self, index: usize) -> Option<&ToolCall> {
         match &self.renderer {
             TokenRenderer::Words(_) => None,
-            TokenRenderer::Script(script, _) => script.calls.get(place),
+            TokenRenderer::Script(script, _) => script.calls.get(index),
         }
     }
 }
 
-fn rank_of(state: &ServerState, wanted: Option<usize>) -> Result<&Arc<SimRank>, SimApiError> {
-    let Some(rank) = wanted else {
+fn rank_of(state: &ServerState, requested: Option<usize>) -> Result<&Arc<SimRank>, SimApiError> {
+    let Some(rank) = requested else {
         return Ok(state.least_loaded());
     };
     state.ranks.get(rank).ok_or_else(|| {

@@ -48,13 +48,18 @@ impl RankPublisher {
         clock: Clock,
     ) -> Result<Self, net::ListenError> {
         let stream = Arc::<Mutex<LiveStream>>::default();
-        let wanted = endpoint_of_rank(&settings.events, rank);
-        let wanted_replay = settings
+        let events_endpoint = endpoint_of_rank(&settings.events, rank);
+        let replay_endpoint = settings
             .replay
             .as_ref()
             .map(|replay| endpoint_of_rank(replay, rank));
-        let (sockets, events, replay) =
-            Sockets::bind(&wanted, wanted_replay.as_ref(), settings, &stream).await?;
+        let (sockets, events, replay) = Sockets::bind(
+            &events_endpoint,
+            replay_endpoint.as_ref(),
+            settings,
+            &stream,
+        )
+        .await?;
         Ok(Self {
             rank,
             settings: settings.clone(),

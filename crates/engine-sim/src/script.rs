@@ -14,7 +14,7 @@ use std::sync::Arc;
 use engine_model::Finish;
 use prompt::PromptModel;
 
-pub(crate) use compose::{LengthLimit, OpenEnd, ReplyChoice, Speaker, compose};
+pub(crate) use compose::{LengthLimit, OpenEnd, ReplyChoice, Vocabulary, compose};
 use sample::sample;
 
 use crate::detokenizer::Detokenizer;

@@ -59,8 +59,8 @@ impl WireFormat {
                     .as_ref()
                     .and_then(|name| self.loras.iter().position(|known| known == name));
                 // Adapter first, then the salt, as in vLLM; nil if a block has neither.
-                let extra_keys = (0..hashes.len()).map(|place| {
-                    let salt = salt.as_ref().filter(|_| place == 0);
+                let extra_keys = (0..hashes.len()).map(|index| {
+                    let salt = salt.as_ref().filter(|_| index == 0);
                     let keys: Vec<String> =
                         lora.iter().chain(salt).map(ToString::to_string).collect();
                     (!keys.is_empty()).then_some(keys)
@@ -71,7 +71,7 @@ impl WireFormat {
                     parent: parent.map(digest),
                     tokens: tokens.clone(),
                     block_size: self.block_size,
-                    lora_id: lora_id.map(|place| place as u64 + 1),
+                    lora_id: lora_id.map(|index| index as u64 + 1),
                     lora_name: lora.as_ref().map(ToString::to_string),
                     medium: Some(medium(*tier).to_owned()),
                 })
@@ -97,8 +97,8 @@ fn medium(tier: Tier) -> &'static str {
 /// integer form is its low end.
 fn digest(hash: EngineHash) -> WireHash {
     let mut digest = WireHash::from(hash.0);
-    for (place, part) in digest.0[..24].chunks_exact_mut(8).enumerate() {
-        let seed = place as u64;
+    for (index, part) in digest.0[..24].chunks_exact_mut(8).enumerate() {
+        let seed = index as u64;
         let low = u32::try_from(hash.0 & 0xffff_ffff).unwrap_or_default();
         let high = u32::try_from(hash.0 >> 32).unwrap_or_default();
         part.copy_from_slice(

@@ -42,7 +42,7 @@ impl Snapshot {
         let mut data: Vec<ListedModel> = self
             .models
             .values()
-            .filter(|model| alive(model))
+            .filter(|model| is_expected(model))
             .map(|model| self.listed(model))
             .collect();
         data.sort_by(|one, other| one.id.cmp(&other.id));
@@ -139,7 +139,7 @@ impl Snapshot {
     }
 }
 
-fn alive(model: &ModelView) -> bool {
+fn is_expected(model: &ModelView) -> bool {
     !model.candidates.is_empty()
         || model.unusable.iter().any(|unusable| {
             matches!(

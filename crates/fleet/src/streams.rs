@@ -5,7 +5,7 @@ mod find;
 mod followed;
 mod open;
 mod settings;
-mod wanted;
+mod stream_spec;
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tracing::{error, warn};
 
 use self::open::StreamOwner;
 pub(crate) use self::{
-    find::StreamSearch, followed::FollowedStream, settings::StreamSettings, wanted::WantedStream,
+    find::StreamSearch, followed::FollowedStream, settings::StreamSettings, stream_spec::StreamSpec,
 };
 use crate::{worker_machine::StreamCoverage, worker_table::WorkerTable};
 
@@ -25,7 +25,7 @@ fn without_password(endpoint: &str) -> String {
         .split_once("://")
         .and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1)))
     {
-        Some((scheme, place)) => format!("{scheme}://***@{place}"),
+        Some((scheme, endpoint)) => format!("{scheme}://***@{endpoint}"),
         None => endpoint.to_owned(),
     }
 }
@@ -36,7 +36,7 @@ pub(crate) struct WorkerStreams {
     worker_table: Arc<WorkerTable>,
     id: WorkerId,
     name: Arc<str>,
-    wanted: Vec<WantedStream>,
+    specs: Vec<StreamSpec>,
     model: Option<Arc<str>>,
     changes: Vec<watch::Receiver<u64>>,
     /// Whether a stream's task ended by itself.
@@ -46,13 +46,13 @@ pub(crate) struct WorkerStreams {
 }
 
 impl WorkerStreams {
-    /// Creates the streams of a worker, none of them wanted yet.
+    /// Creates the streams of a worker, without specs yet.
     pub(crate) fn new(worker_table: Arc<WorkerTable>, id: WorkerId, name: Arc<str>) -> Self {
         Self {
             worker_table,
             id,
             name,
-            wanted: Vec::new(),
+            specs: Vec::new(),
             model: None,
             changes: Vec::new(),
             one_ended: false,
@@ -60,26 +60,26 @@ impl WorkerStreams {
         }
     }
 
-    /// Makes the running streams match `wanted`: streams that stay are left alone, since they
+    /// Makes the running streams match `specs`: streams that stay are left alone, since they
     /// notice restarts themselves. `None`: nothing was to be changed.
     pub(crate) async fn run(
         &mut self,
         settings: &StreamSettings,
         model: &Arc<str>,
-        wanted: Vec<WantedStream>,
+        specs: Vec<StreamSpec>,
     ) -> Option<StreamCoverage> {
-        if self.wanted == wanted && self.model.as_ref() == Some(model) {
+        if self.specs == specs && self.model.as_ref() == Some(model) {
             return None;
         }
         // A new stream replays its history from the beginning: on top of the old stream's blocks,
         // blocks would count twice, and blocks removed in between would stay.
         self.stop_and_forget().await;
-        self.wanted = wanted;
+        self.specs = specs;
         self.model = Some(Arc::clone(model));
         Some(self.start_missing(settings))
     }
 
-    /// Starts the wanted streams that do not run. A stream that cannot start because another worker
+    /// Starts the specified streams that do not run. A stream that cannot start because another worker
     /// follows the same publisher is to be tried again later: that worker may release it.
     pub(crate) fn start_missing(&mut self, settings: &StreamSettings) -> StreamCoverage {
         let Some(model) = self.model.clone() else {
@@ -94,7 +94,7 @@ impl WorkerStreams {
         };
         let mut started: Vec<FollowedStream> = Vec::new();
         let mut refusals = Vec::new();
-        for stream in &self.wanted {
+        for stream in &self.specs {
             if self.runs(stream) || is_running(&started, stream) {
                 continue;
             }
@@ -126,9 +126,9 @@ impl WorkerStreams {
         }
     }
 
-    fn runs(&self, wanted: &WantedStream) -> bool {
+    fn runs(&self, spec: &StreamSpec) -> bool {
         self.worker_table
-            .with(self.id, |entry| is_running(&entry.streams, wanted))
+            .with(self.id, |entry| is_running(&entry.streams, spec))
             == Some(true)
     }
 
@@ -153,7 +153,7 @@ impl WorkerStreams {
 
     /// Stops all streams and waits for their end.
     pub(crate) async fn stop(&mut self) {
-        self.wanted.clear();
+        self.specs.clear();
         self.model = None;
         self.changes.clear();
         self.one_ended = false;
@@ -197,10 +197,10 @@ impl WorkerStreams {
     }
 }
 
-fn is_running(streams: &[FollowedStream], wanted: &WantedStream) -> bool {
+fn is_running(streams: &[FollowedStream], spec: &StreamSpec) -> bool {
     streams
         .iter()
-        .any(|stream| stream.ranks == wanted.ranks() && !stream.source.ended())
+        .any(|stream| stream.ranks == spec.ranks() && !stream.source.ended())
 }
 
 #[cfg(test)]

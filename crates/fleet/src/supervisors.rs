@@ -110,11 +110,11 @@ impl Supervisors {
             table.change(handle.id, |entry| entry.configure(worker));
         }
         handle.config.send_if_modified(|known| {
-            let news = **known != config;
-            if news {
+            let changed = **known != config;
+            if changed {
                 *known = Arc::new(config);
             }
-            news
+            changed
         });
     }
 
@@ -187,16 +187,16 @@ impl Supervisors {
 
     /// Waits until every worker has had its first verdict.
     pub(crate) async fn first_verdicts(&self) {
-        let mut judged = self.worker_table.judged.subscribe();
-        let all = |judged: &HashSet<WorkerId>| {
+        let mut reported = self.worker_table.reported.subscribe();
+        let all = |reported: &HashSet<WorkerId>| {
             self.supervisors
                 .lock()
                 .handles
                 .iter()
-                .all(|it| judged.contains(&it.id))
+                .all(|it| reported.contains(&it.id))
         };
         // The sender lives as long as the table does.
-        let _ = judged.wait_for(all).await;
+        let _ = reported.wait_for(all).await;
     }
 
     /// Signals every supervisor to end.

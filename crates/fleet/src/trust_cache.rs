@@ -36,6 +36,6 @@ impl TrustCache {
                 }
             }
         };
-        Ok(url.believing(trust))
+        Ok(url.with_trust(trust))
     }
 }

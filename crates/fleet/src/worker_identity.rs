@@ -8,7 +8,7 @@ use kv_blocks::Moment;
 use crate::{
     ModelArtefacts, ServedLora, ServedModel, WorkerView,
     probe::{EngineFacts, Scrape, model_list::ModelList},
-    streams::WantedStream,
+    streams::StreamSpec,
 };
 
 /// Facts known before a check. They stay valid until the worker gives others.
@@ -20,7 +20,7 @@ pub(crate) struct KnownFacts {
     pub(crate) view: Option<Arc<WorkerView>>,
     /// By base model id.
     pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
-    /// Whether it has no stream though one is wanted.
+    /// Whether it has no stream though one is configured.
     pub(crate) streams_missing: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct WorkerIdentity {
     /// By base model id.
     pub(crate) artefacts: HashMap<Arc<str>, Arc<ModelArtefacts>>,
     pub(crate) ranks: u32,
-    pub(crate) streams: Vec<WantedStream>,
+    pub(crate) streams: Vec<StreamSpec>,
     pub(crate) facts: EngineFacts,
     /// Its load and counters, and when they were read.
     pub(crate) scrape: Option<(Moment, Scrape)>,

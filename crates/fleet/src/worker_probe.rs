@@ -13,7 +13,7 @@ use crate::{
     EventEndpoint, FleetParts, FleetStartError, ModelArtefacts, ServedLora, ServedModel,
     artefacts::ArtefactStore,
     probe::{self, CheckPace, Scrape},
-    streams::WantedStream,
+    streams::StreamSpec,
     supervisor_config::SupervisorConfig,
     worker_check::WorkerChecker,
     worker_identity::KnownFacts,
@@ -83,7 +83,7 @@ impl WorkerProber {
             .health_check
             .run(&config.client, engine)
             .await
-            .map_err(|trouble| trouble.text)
+            .map_err(|error| error.text)
     }
 
     /// Identifies the worker at this position of the configuration; the error gives the remedy. No
@@ -99,7 +99,7 @@ impl WorkerProber {
         let discovered = checker
             .identify_worker(&KnownFacts::default(), CheckPace::Thorough)
             .await;
-        let mut found = discovered.map_err(|trouble| trouble.text)?;
+        let mut found = discovered.map_err(|error| error.text)?;
         let metrics = found.facts.metrics();
         Ok(WorkerProbe {
             engine: found.engine,
@@ -119,7 +119,7 @@ impl WorkerProber {
             streams: found
                 .streams
                 .into_iter()
-                .filter_map(WantedStream::into_publisher)
+                .filter_map(StreamSpec::into_publisher)
                 .collect(),
         })
     }

@@ -32,13 +32,13 @@ pub(crate) struct WorkerRecord {
     pub(crate) distrusted: Vec<DpRank>,
     /// Its own prefix-cache counters, by rank, as last read.
     pub(crate) prefix_cache: Vec<(DpRank, PrefixCacheCounters)>,
-    /// Whether its events are wanted.
-    pub(crate) events_wanted: bool,
+    /// Whether its events are enabled.
+    pub(crate) events_enabled: bool,
     pub(crate) wake: Arc<Notify>,
 }
 
 impl WorkerRecord {
-    pub(crate) fn new(view: WorkerView, machine: WorkerMachine, events_wanted: bool) -> Self {
+    pub(crate) fn new(view: WorkerView, machine: WorkerMachine, events_enabled: bool) -> Self {
         Self {
             view: Arc::new(view),
             machine,
@@ -46,7 +46,7 @@ impl WorkerRecord {
             streams: Vec::new(),
             distrusted: Vec::new(),
             prefix_cache: Vec::new(),
-            events_wanted,
+            events_enabled,
             wake: Arc::default(),
         }
     }
@@ -68,7 +68,7 @@ impl WorkerRecord {
         view.engine.messages = config.messages.unwrap_or_default();
         view.ranks = vec![RankView::default(); config.dp_ranks.unwrap_or(1) as usize];
         let machine = WorkerMachine::new(Arc::clone(health), config.periodic_checks);
-        let mut record = Self::new(view, machine, config.streams.wanted());
+        let mut record = Self::new(view, machine, config.streams.enabled());
         record.configure(worker);
         record
     }
@@ -169,7 +169,7 @@ impl WorkerRecord {
             .iter()
             .find(|rank| rank.cache == CacheSource::Predicted)
             .or(view.ranks.first());
-        let none = if self.events_wanted { "none" } else { "off" };
+        let none = if self.events_enabled { "none" } else { "off" };
         WorkerVerdict {
             worker: Arc::clone(&view.name),
             url: view.connection.url.to_string(),

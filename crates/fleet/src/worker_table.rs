@@ -45,7 +45,7 @@ pub(crate) struct WorkerTable {
     sweeper: IndexSweeper,
     publishers: PublisherClaims,
     /// Workers that have had their first verdict.
-    pub(crate) judged: watch::Sender<HashSet<WorkerId>>,
+    pub(crate) reported: watch::Sender<HashSet<WorkerId>>,
     /// Counts checks of workers.
     pub(crate) checks: watch::Sender<u64>,
 }
@@ -70,7 +70,7 @@ impl WorkerTable {
             entries: Mutex::default(),
             records: RequestRecords::default(),
             publishers: PublisherClaims::default(),
-            judged: watch::Sender::default(),
+            reported: watch::Sender::default(),
             checks: watch::Sender::new(0),
         }
     }
@@ -91,7 +91,8 @@ impl WorkerTable {
         self.publish(&entries);
         drop(entries);
         self.records.remove(id);
-        self.judged.send_if_modified(|judged| judged.remove(&id));
+        self.reported
+            .send_if_modified(|reported| reported.remove(&id));
         self.forget_model(id);
     }
 
@@ -150,8 +151,8 @@ impl WorkerTable {
         let Some(entry) = find(entries, id) else {
             return Vec::new();
         };
-        let (news, actions) = self.step(entry, event);
-        if news == SnapshotNews::Changed {
+        let (changed, actions) = self.step(entry, event);
+        if changed == SnapshotEffect::Changed {
             self.close_replaced_and_publish(entries);
         }
         actions
@@ -162,10 +163,10 @@ impl WorkerTable {
         &self,
         entry: &mut WorkerRecord,
         event: WorkerEvent,
-    ) -> (SnapshotNews, Vec<SupervisorAction>) {
+    ) -> (SnapshotEffect, Vec<SupervisorAction>) {
         let streams = entry.stream_summary();
         let actions = entry.machine.on(self.clock.now(), streams, event);
-        let mut news = SnapshotNews::Unchanged;
+        let mut changed = SnapshotEffect::Unchanged;
         for action in actions.table {
             match action {
                 TableAction::ForgetCache => self.forget_cache(entry.view.targets()),
@@ -174,12 +175,12 @@ impl WorkerTable {
                 }
                 TableAction::Publish => {
                     self.refresh_view(entry);
-                    news = SnapshotNews::Changed;
+                    changed = SnapshotEffect::Changed;
                 }
                 TableAction::Wake => entry.wake.notify_one(),
             }
         }
-        (news, actions.supervisor)
+        (changed, actions.supervisor)
     }
 
     /// Returns when the next tick of a worker's state machine is due.
@@ -197,11 +198,11 @@ impl WorkerTable {
             return;
         };
         let change = entry.stream_change();
-        let (news, _) = self.step(entry, WorkerEvent::StreamsChanged(change.connections));
+        let (changed, _) = self.step(entry, WorkerEvent::StreamsChanged(change.connections));
         if change.outdated {
             self.refresh_view(entry);
         }
-        if change.outdated || news == SnapshotNews::Changed {
+        if change.outdated || changed == SnapshotEffect::Changed {
             self.close_replaced_and_publish(&mut entries);
         }
     }
@@ -235,7 +236,7 @@ impl WorkerTable {
 
 /// Whether an event changed what the snapshot shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SnapshotNews {
+enum SnapshotEffect {
     Unchanged,
     Changed,
 }

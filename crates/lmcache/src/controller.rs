@@ -33,7 +33,7 @@ const LOOKUP: &str = "/lookup";
 /// to write.
 const MOST_TOKENS: usize = 1 << 16;
 /// Limit of concurrent lookups; a request beyond it uses the occupancy of the workers.
-const ASKING: usize = 64;
+const MAX_LOOKUPS: usize = 64;
 /// Size up to which a reply is parsed on the async thread, in bytes: a fraction of a millisecond.
 const SHORT: usize = 16 << 10;
 /// Tokens of the lookup that tests whether the controller answers again. They belong to no prompt.
@@ -70,7 +70,7 @@ struct ControllerInner {
 enum LookupFailure {
     /// No answer within the time limit.
     #[error(transparent)]
-    Away(FetchError),
+    Unreachable(FetchError),
     /// An answer without usable content.
     #[error("{0}")]
     Unusable(String),
@@ -92,13 +92,13 @@ impl Controller {
                 .collect(),
             occupancy: ArcSwapOption::empty(),
             gate: AvailabilityGate::default(),
-            permits: Semaphore::new(ASKING),
+            permits: Semaphore::new(MAX_LOOKUPS),
             telemetry: LmcacheTelemetry::registered(registry),
         });
-        let asking = Arc::clone(&inner);
+        let task_inner = Arc::clone(&inner);
         let task = runtime::spawn(async move {
             // The latest state is in `inner`, so a restart loses nothing.
-            supervise("lmcache_controller", || keep_asking(&asking)).await
+            supervise("lmcache_controller", || run_polling(&task_inner)).await
         });
         Some(Self {
             inner,
@@ -126,7 +126,7 @@ impl Controller {
             Ok(matched) => (LookupResult::Matched, Some(matched)),
             Err(result) => (result, None),
         };
-        self.inner.telemetry.looked_up(result);
+        self.inner.telemetry.record_lookup(result);
         matched
     }
 
@@ -150,11 +150,11 @@ impl Drop for Controller {
 
 /// Polls the occupancy of each worker, and tests whether lookups are answered while requests do not
 /// try them.
-async fn keep_asking(inner: &ControllerInner) -> Infallible {
+async fn run_polling(inner: &ControllerInner) -> Infallible {
     let every = inner.section.poll_interval;
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     loop {
-        if inner.look().await {
+        if inner.poll_once().await {
             backoff.reset();
             if timeout(every, inner.gate.closes()).await.is_ok() {
                 sleep(REST.min(every)).await;
@@ -167,7 +167,7 @@ async fn keep_asking(inner: &ControllerInner) -> Infallible {
 
 impl ControllerInner {
     /// Polls the controller; returns whether it answers every query.
-    async fn look(&self) -> bool {
+    async fn poll_once(&self) -> bool {
         let polled = match self.poll().await {
             Ok(occupancy) => {
                 self.telemetry.polled(Some(occupancy.workers()));
@@ -176,14 +176,14 @@ impl ControllerInner {
                 }
                 true
             }
-            Err(trouble) => {
+            Err(failure) => {
                 self.telemetry.polled(None);
                 if self.occupancy.swap(None).is_some() {
-                    tracing::warn!(%trouble, "the lmcache controller does not say who holds what: going on without it");
+                    tracing::warn!(trouble = %failure, "the lmcache controller does not say who holds what: going on without it");
                 } else {
-                    tracing::debug!(%trouble, "still no word from the lmcache controller");
+                    tracing::debug!(trouble = %failure, "still no word from the lmcache controller");
                 }
-                if matches!(trouble, LookupFailure::Away(_)) {
+                if matches!(failure, LookupFailure::Unreachable(_)) {
                     self.gate.close();
                     return false;
                 }
@@ -197,8 +197,8 @@ impl ControllerInner {
         if self.section.mode == LmcacheMode::Occupancy || self.gate.is_open() {
             return true;
         }
-        match self.ask_for(PROBE).await {
-            Err(LookupFailure::Away(why)) => {
+        match self.query(PROBE).await {
+            Err(LookupFailure::Unreachable(why)) => {
                 tracing::debug!(%why, "lookups of the lmcache controller are not answered in time");
                 false
             }
@@ -223,13 +223,13 @@ impl ControllerInner {
             .filter(|tokens| !tokens.is_empty())
             .ok_or(LookupResult::NoTokens)?;
         if !self.gate.is_open() {
-            return Err(LookupResult::Away);
+            return Err(LookupResult::Unreachable);
         }
         // The semaphore is never closed.
-        let _seat = self.permits.try_acquire().map_err(|_| LookupResult::Busy)?;
-        match self.ask_for(tokens).await {
+        let _permit = self.permits.try_acquire().map_err(|_| LookupResult::Busy)?;
+        match self.query(tokens).await {
             Ok(matched) => Ok(matched),
-            Err(LookupFailure::Away(why)) => {
+            Err(LookupFailure::Unreachable(why)) => {
                 if self.gate.close() {
                     tracing::warn!(%why, "no request waits for the lmcache controller until it answers in time again");
                 }
@@ -249,13 +249,13 @@ impl ControllerInner {
         }
     }
 
-    async fn ask_for(&self, tokens: &[u32]) -> Result<MatchedTokens, LookupFailure> {
+    async fn query(&self, tokens: &[u32]) -> Result<MatchedTokens, LookupFailure> {
         let tokens = &tokens[..tokens.len().min(MOST_TOKENS)];
         let budget = self
             .section
             .lookup_budget
             .min(self.section.controller_timeout);
-        let body = Some(question(tokens));
+        let body = Some(lookup_body(tokens));
         let fetched = answered(
             fetch::post(&self.url, LOOKUP, &self.headers, body, budget, LOOKUP_BYTES).await,
         )?;
@@ -290,7 +290,7 @@ async fn read<T: Send + 'static>(
         .map_err(unusable)
 }
 
-fn question(tokens: &[u32]) -> Bytes {
+fn lookup_body(tokens: &[u32]) -> Bytes {
     // Token ids of today's vocabularies have at most six digits, and a comma.
     let mut body = Vec::with_capacity(16 + 7 * tokens.len());
     body.extend_from_slice(b"{\"tokens\":");
@@ -309,7 +309,7 @@ fn answered(fetched: Result<FetchedReply, FetchError>) -> Result<Bytes, LookupFa
             fetched.status.as_u16()
         ))),
         Err(why @ (FetchError::TooLarge { .. } | FetchError::Request { .. })) => Err(unusable(why)),
-        Err(why) => Err(LookupFailure::Away(why)),
+        Err(why) => Err(LookupFailure::Unreachable(why)),
     }
 }
 
@@ -336,9 +336,9 @@ mod tests {
     #[contract("V30")]
     fn the_lookup_request_is_a_list_of_token_ids() {
         assert_eq!(
-            &*question(&[128_000, 0, 4_294_967_295]),
+            &*lookup_body(&[128_000, 0, 4_294_967_295]),
             br#"{"tokens":[128000,0,4294967295]}"#
         );
-        assert_eq!(&*question(&[]), br#"{"tokens":[]}"#);
+        assert_eq!(&*lookup_body(&[]), br#"{"tokens":[]}"#);
     }
 }

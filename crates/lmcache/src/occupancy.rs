@@ -53,11 +53,11 @@ pub struct MatchedTokens(HashMap<Box<str>, u32>);
 
 impl MatchedTokens {
     /// Aggregates by worker: over several instances of one worker the largest, capped at the
-    /// `asked` tokens.
-    pub(crate) fn of(layout: Vec<(String, u64)>, map: &WorkerMap, asked: u32) -> Self {
+    /// `prompt_tokens` tokens.
+    pub(crate) fn of(layout: Vec<(String, u64)>, map: &WorkerMap, prompt_tokens: u32) -> Self {
         let mut by_worker: HashMap<Box<str>, u32> = HashMap::new();
         for (instance, tokens) in layout {
-            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(asked);
+            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(prompt_tokens);
             let known = by_worker
                 .entry(worker_of(map, &instance).into())
                 .or_default();

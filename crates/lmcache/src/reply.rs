@@ -56,13 +56,13 @@ pub(crate) fn layout(body: &[u8]) -> Result<Vec<(String, u64)>, ReplyError> {
         .get("layout_info")
         .and_then(Value::as_object)
         .ok_or(missing)?;
-    let one = |(instance, told): (&String, &Value)| Some((instance.clone(), largest(told, 3)?));
+    let one = |(instance, value): (&String, &Value)| Some((instance.clone(), largest(value, 3)?));
     Ok(layout.iter().take(MOST_INSTANCES).filter_map(one).collect())
 }
 
 /// Returns the largest whole number in lists and mappings, down to a nesting of `depth`.
-fn largest(told: &Value, depth: u8) -> Option<u64> {
-    match told {
+fn largest(value: &Value, depth: u8) -> Option<u64> {
+    match value {
         Value::Number(number) => number.as_u64(),
         Value::Array(parts) if depth > 0 => parts
             .iter()
@@ -114,9 +114,9 @@ mod tests {
     #[test]
     #[contract("V30")]
     fn the_holders_of_a_prompt_are_read_in_every_documented_form() {
-        let told = r#"{"event_id": "Lookup1", "layout_info": {"vllm-001": ["LocalCPUBackend", 768], "vllm-002":
+        let value = r#"{"event_id": "Lookup1", "layout_info": {"vllm-001": ["LocalCPUBackend", 768], "vllm-002":
             {"LocalCPUBackend": 256, "LocalDiskBackend": 512}, "vllm-003": 64, "x": ["LocalCPUBackend"], "y": null}}"#;
-        let mut read = layout(told.as_bytes()).expect("an answer");
+        let mut read = layout(value.as_bytes()).expect("an answer");
         read.sort();
         let expected = [("vllm-001", 768), ("vllm-002", 512), ("vllm-003", 64)];
         assert_eq!(

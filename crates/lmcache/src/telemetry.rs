@@ -18,7 +18,7 @@ pub enum LookupResult {
     /// An unusable answer, or none because of a broken connection.
     Failed,
     /// No lookup: the controller is known not to answer.
-    Away,
+    Unreachable,
     /// No lookup: too many queries are in flight.
     Busy,
     /// No lookup: the tokens of the prompt are not known.
@@ -32,7 +32,7 @@ impl LookupResult {
         Self::Nothing,
         Self::Late,
         Self::Failed,
-        Self::Away,
+        Self::Unreachable,
         Self::Busy,
         Self::NoTokens,
     ];
@@ -44,7 +44,7 @@ impl LookupResult {
             Self::Nothing => "nothing",
             Self::Late => "late",
             Self::Failed => "failed",
-            Self::Away => "away",
+            Self::Unreachable => "away",
             Self::Busy => "busy",
             Self::NoTokens => "no_tokens",
         }
@@ -91,7 +91,7 @@ impl LmcacheTelemetry {
         telemetry
     }
 
-    pub(crate) fn looked_up(&self, result: LookupResult) {
+    pub(crate) fn record_lookup(&self, result: LookupResult) {
         self.lookups
             .get_or_create(&ResultLabel {
                 result: result.as_str(),

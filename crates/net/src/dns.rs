@@ -40,7 +40,7 @@ pub async fn service_records(
     server: Option<SocketAddr>,
 ) -> io::Result<Vec<(String, u16)>> {
     let mut found = Vec::new();
-    for record in ask(name, SRV, server).await? {
+    for record in lookup(name, SRV, server).await? {
         if let DnsRecord::Service { host, port } = record {
             found.push((host, port));
         }
@@ -56,7 +56,7 @@ pub async fn service_records(
 pub async fn host_addresses(name: &str, server: SocketAddr) -> io::Result<Vec<IpAddr>> {
     let mut found = Vec::new();
     for kind in [A, AAAA] {
-        for record in ask(name, kind, Some(server)).await? {
+        for record in lookup(name, kind, Some(server)).await? {
             if let DnsRecord::Address(address) = record {
                 found.push(address);
             }
@@ -71,11 +71,11 @@ enum DnsRecord {
     Service { host: String, port: u16 },
 }
 
-async fn ask(name: &str, kind: u16, server: Option<SocketAddr>) -> io::Result<Vec<DnsRecord>> {
+async fn lookup(name: &str, kind: u16, server: Option<SocketAddr>) -> io::Result<Vec<DnsRecord>> {
     let servers = server.map_or_else(system_servers, |server| vec![server]);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no name server is configured");
     for server in servers {
-        match timeout(PATIENCE, ask_one(name, kind, server)).await {
+        match timeout(PATIENCE, lookup_one(name, kind, server)).await {
             Ok(Ok(records)) => return Ok(records),
             Ok(Err(error)) => last = error,
             Err(_) => {
@@ -105,10 +105,10 @@ fn system_servers() -> Vec<SocketAddr> {
     servers
 }
 
-async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<DnsRecord>> {
+async fn lookup_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<DnsRecord>> {
     // Not predictable from outside: an answer must match the port of the socket and this number.
     let id = (runtime::random() & 0xffff) as u16;
-    let question = question(id, name, kind).ok_or_else(|| bad("the name cannot be asked for"))?;
+    let query = query(id, name, kind).ok_or_else(|| bad("the name cannot be asked for"))?;
     let own: SocketAddr = if server.is_ipv4() {
         (Ipv4Addr::UNSPECIFIED, 0).into()
     } else {
@@ -116,7 +116,7 @@ async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<Dn
     };
     let socket = UdpSocket::bind(own).await?;
     socket.connect(server).await?;
-    socket.send(&question).await?;
+    socket.send(&query).await?;
     let mut buffer = vec![0; LARGEST_DATAGRAM];
     let answer = loop {
         let size = socket.recv(&mut buffer).await?;
@@ -127,17 +127,17 @@ async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<Dn
         }
     };
     if answer.get(2).is_some_and(|flags| flags & 0x02 != 0) {
-        let whole = by_tcp(&question, server).await?;
+        let whole = by_tcp(&query, server).await?;
         return read(&whole, id, kind);
     }
     read(answer, id, kind)
 }
 
-async fn by_tcp(question: &[u8], server: SocketAddr) -> io::Result<Vec<u8>> {
+async fn by_tcp(query: &[u8], server: SocketAddr) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(server).await?;
-    let length = u16::try_from(question.len()).map_err(|_| bad("the question is too long"))?;
+    let length = u16::try_from(query.len()).map_err(|_| bad("the question is too long"))?;
     stream.write_all(&length.to_be_bytes()).await?;
-    stream.write_all(question).await?;
+    stream.write_all(query).await?;
     let mut answer = vec![0; usize::from(stream.read_u16().await?)];
     stream.read_exact(&mut answer).await?;
     Ok(answer)
@@ -148,7 +148,7 @@ fn bad(what: &'static str) -> io::Error {
 }
 
 /// Encodes one query; `None`: a label of the name is empty or too long.
-fn question(id: u16, name: &str, kind: u16) -> Option<Vec<u8>> {
+fn query(id: u16, name: &str, kind: u16) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(name.len() + 18);
     out.extend_from_slice(&id.to_be_bytes());
     // Recursion is desired; one question.
@@ -166,7 +166,7 @@ fn question(id: u16, name: &str, kind: u16) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Returns the records of the wanted kind in an answer.
+/// Returns the records of the requested kind in an answer.
 fn read(answer: &[u8], id: u16, kind: u16) -> io::Result<Vec<DnsRecord>> {
     let short = || bad("the answer ends early");
     let number = |at: usize| Some(u16::from_be_bytes([*answer.get(at)?, *answer.get(at + 1)?]));
@@ -180,10 +180,10 @@ fn read(answer: &[u8], id: u16, kind: u16) -> io::Result<Vec<DnsRecord>> {
         3 => return Ok(Vec::new()),
         _ => return Err(bad("the name server could not answer")),
     }
-    let questions = number(4).ok_or_else(short)?;
+    let question_count = number(4).ok_or_else(short)?;
     let answers = usize::from(number(6).ok_or_else(short)?).min(MOST_RECORDS);
     let mut at = 12;
-    for _ in 0..questions {
+    for _ in 0..question_count {
         at = name(answer, at).ok_or_else(short)?.1 + 4;
     }
     let mut records = Vec::new();
@@ -254,10 +254,10 @@ fn name(answer: &[u8], start: usize) -> Option<(String, usize)> {
 mod tests {
     use super::*;
 
-    /// Returns an answer to `question` with these records, each a kind and its data; their names
+    /// Returns an answer to `query` with these records, each a kind and its data; their names
     /// point to the question's.
-    fn answer(question: &[u8], records: &[(u16, Vec<u8>)]) -> Vec<u8> {
-        let mut out = question.to_vec();
+    fn answer(query: &[u8], records: &[(u16, Vec<u8>)]) -> Vec<u8> {
+        let mut out = query.to_vec();
         (out[2], out[3]) = (0x81, 0x80);
         out[7] = u8::try_from(records.len()).unwrap();
         for (kind, data) in records {
@@ -276,20 +276,20 @@ mod tests {
 
     #[test]
     fn services_and_addresses_parse_with_full_and_compressed_names() {
-        let question = question(7, "_http._tcp.e.example", SRV).unwrap();
+        let query = query(7, "_http._tcp.e.example", SRV).unwrap();
         // `e.example` begins behind the first two labels.
         let records = [
             (SRV, service(8000, b"\x01a\xc0\x17")),
             (SRV, service(8001, b"\x01b\x00")),
             (A, vec![1, 2, 3, 4]),
         ];
-        let found = read(&answer(&question, &records), 7, SRV).unwrap();
+        let found = read(&answer(&query, &records), 7, SRV).unwrap();
         let at = |host: &str, port| DnsRecord::Service {
             host: host.to_owned(),
             port,
         };
         assert_eq!(found, [at("a.e.example", 8000), at("b", 8001)]);
-        let found = read(&answer(&question, &records), 7, A).unwrap();
+        let found = read(&answer(&query, &records), 7, A).unwrap();
         assert_eq!(
             found,
             [DnsRecord::Address(Ipv4Addr::new(1, 2, 3, 4).into())]
@@ -298,18 +298,17 @@ mod tests {
 
     #[test]
     fn malformed_answers_are_errors_and_never_loop() {
-        let question = question(7, "e.example", SRV).unwrap();
-        let whole = answer(&question, &[(SRV, service(8000, b"\x01a\xc0\x0c"))]);
+        let query = query(7, "e.example", SRV).unwrap();
+        let whole = answer(&query, &[(SRV, service(8000, b"\x01a\xc0\x0c"))]);
         for end in 0..whole.len() {
             assert!(read(&whole[..end], 7, SRV).is_err(), "{end}");
         }
         // A name that points to itself.
-        let looped = answer(&question, &[(SRV, service(8000, &[0xc0, 45]))]);
+        let looped = answer(&query, &[(SRV, service(8000, &[0xc0, 45]))]);
         assert!(read(&looped, 7, SRV).is_ok_and(|found| found.is_empty()));
         assert!(read(&whole, 8, SRV).is_err(), "another question's");
         assert!(
-            super::question(1, &"a".repeat(64), A).is_none()
-                && super::question(1, "a..b", A).is_none()
+            super::query(1, &"a".repeat(64), A).is_none() && super::query(1, "a..b", A).is_none()
         );
     }
 

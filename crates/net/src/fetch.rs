@@ -215,13 +215,13 @@ impl FetchExchange<'_> {
         // The connection is driven here and not in its own task: dropping the call closes the
         // socket.
         let mut connection = pin!(connection);
-        let mut driving = true;
+        let mut connected = true;
         loop {
             tokio::select! {
                 biased;
                 result = &mut reply => return result,
                 // Its error, if any, also reaches the reply.
-                _ = &mut connection, if driving => driving = false,
+                _ = &mut connection, if connected => connected = false,
             }
         }
     }

@@ -189,7 +189,7 @@ impl Listener {
             ListeningSocket::Memory(listener) => Stream::Memory(ready!(listener.poll_accept(cx))?),
         };
         Poll::Ready(Ok(match &self.identity {
-            Some(kept) => Stream::Accepting(Box::new(kept.identity.accept(stream))),
+            Some(tls) => Stream::Accepting(Box::new(tls.identity.accept(stream))),
             None => stream,
         }))
     }

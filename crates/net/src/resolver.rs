@@ -63,7 +63,7 @@ pub(crate) async fn resolve(host: &str) -> io::Result<Addresses> {
 /// Marks the addresses of `host` as stale: none of them was reachable, so they may have changed.
 pub(crate) fn mark_stale(host: &str) {
     if host.parse::<IpAddr>().is_err() {
-        SYSTEM.doubt(host);
+        SYSTEM.mark_stale(host);
     }
 }
 
@@ -127,11 +127,11 @@ impl NameCache {
     }
 
     async fn resolve(&self, name: &str) -> io::Result<Addresses> {
-        let mut asked = match self.known_or_asked(name) {
+        let mut pending = match self.cached_or_pending(name) {
             Ok(answer) => return answer.map_err(|reason| failed(name, reason)),
-            Err(asked) => asked,
+            Err(pending) => pending,
         };
-        let answer = match asked.wait_for(Option::is_some).await {
+        let answer = match pending.wait_for(Option::is_some).await {
             Ok(answer) => answer.clone(),
             Err(_) => None,
         };
@@ -141,14 +141,14 @@ impl NameCache {
     }
 
     /// Returns the cached answer, or the query to wait for.
-    fn known_or_asked(
+    fn cached_or_pending(
         &self,
         name: &str,
     ) -> Result<ResolveResult, watch::Receiver<Option<ResolveResult>>> {
         let now = self.clock.now();
         let mut names = self.names.lock();
         if !names.contains_key(name) {
-            make_room(&mut names);
+            evict_excess(&mut names);
             names.insert(
                 name.into(),
                 CachedName {
@@ -167,7 +167,7 @@ impl NameCache {
         }
         let failure = known.failed_just_now(now);
         if known.pending.is_none() && failure.is_none() {
-            known.pending = Some(self.ask(name.into()));
+            known.pending = Some(self.start_lookup(name.into()));
         }
         match (
             known.answered_within(REFRESH + GRACE, now),
@@ -175,14 +175,14 @@ impl NameCache {
             &known.pending,
         ) {
             (Some(addresses), ..) => Ok(Ok(addresses)),
-            (None, _, Some(asked)) => Err(asked.clone()),
+            (None, _, Some(pending)) => Err(pending.clone()),
             (None, Some(reason), None) => Ok(Err(reason)),
             (None, None, None) => Ok(Err("it is not asked for".into())),
         }
     }
 
     /// Marks a name for a new query at its next use, unless its answer is fresh.
-    fn doubt(&self, name: &str) {
+    fn mark_stale(&self, name: &str) {
         let now = self.clock.now();
         if let Some(known) = self.names.lock().get_mut(name) {
             known.stale = known.answered_within(PAUSE, now).is_none();
@@ -190,8 +190,8 @@ impl NameCache {
     }
 
     /// Starts a query on its own thread, as soon as a permit is free.
-    fn ask(&self, name: Arc<str>) -> watch::Receiver<Option<ResolveResult>> {
-        let (answered, asked) = watch::channel(None);
+    fn start_lookup(&self, name: Arc<str>) -> watch::Receiver<Option<ResolveResult>> {
+        let (sender, pending) = watch::channel(None);
         let cache = self.clone();
         runtime::spawn(async move {
             let permit = Arc::clone(&cache.lookup_permits).acquire_owned().await;
@@ -201,9 +201,9 @@ impl NameCache {
                 Err(error) => Err(error.to_string().into()),
             };
             cache.take(&name, &answer);
-            answered.send_replace(Some(answer));
+            sender.send_replace(Some(answer));
         });
-        asked
+        pending
     }
 
     /// Queries on its own thread, which holds `permit`: a hanging resolver blocks no thread of the
@@ -251,7 +251,7 @@ impl NameCache {
 }
 
 /// Evicts a name if the cache is full. A name with a running query stays.
-fn make_room(names: &mut HashMap<Arc<str>, CachedName>) {
+fn evict_excess(names: &mut HashMap<Arc<str>, CachedName>) {
     if names.len() < MOST_NAMES {
         return;
     }

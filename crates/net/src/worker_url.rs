@@ -20,7 +20,7 @@ use crate::{Address, Destinations, TrustRoots};
 /// A worker's base URL: `http://host[:port][/base/path]`, the same with `https`, or
 /// `unix:///absolute/path.sock`.
 ///
-/// It may carry trust roots ([`WorkerUrl::believing`]); they are no part of its identity, and two
+/// It may carry trust roots ([`WorkerUrl::with_trust`]); they are no part of its identity, and two
 /// URLs of one text are equal.
 ///
 /// ```
@@ -86,12 +86,12 @@ pub enum WorkerUrlError {
         character: char,
     },
     /// Not a host name or address in its usual spelling.
-    #[error("worker url host {host:?} {trouble}")]
+    #[error("worker url host {host:?} {problem}")]
     Host {
         /// The host as written.
         host: String,
         /// The problem and the correct spelling.
-        trouble: &'static str,
+        problem: &'static str,
     },
     /// Not a port.
     #[error("worker url port {port:?} is not a number from 1 to 65535: write http://host:port")]
@@ -123,7 +123,7 @@ impl WorkerUrl {
 
     /// Sets the trust roots for an encrypted URL; without, the machine's own apply.
     #[must_use]
-    pub fn believing(self, trust: TrustRoots) -> Self {
+    pub fn with_trust(self, trust: TrustRoots) -> Self {
         Self {
             trust: Some(trust),
             ..self
@@ -324,7 +324,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), WorkerUrlError> {
     let Some((_, after)) = inner.split_once(']') else {
         return Err(WorkerUrlError::Host {
             host: authority.to_owned(),
-            trouble: "lacks its closing bracket",
+            problem: "lacks its closing bracket",
         });
     };
     let host = &authority[..authority.len() - after.len()];
@@ -333,7 +333,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), WorkerUrlError> {
         (_, Some(port)) => Ok((host, Some(port))),
         (_, None) => Err(WorkerUrlError::Host {
             host: authority.to_owned(),
-            trouble: "has text after its closing bracket",
+            problem: "has text after its closing bracket",
         }),
     }
 }
@@ -353,10 +353,10 @@ fn parse_port(text: &str) -> Result<u16, WorkerUrlError> {
 }
 
 fn check_host(host: &str) -> Result<String, WorkerUrlError> {
-    let refuse = |trouble| {
+    let refuse = |problem| {
         Err(WorkerUrlError::Host {
             host: host.to_owned(),
-            trouble,
+            problem,
         })
     };
     if let Some(inner) = host

@@ -15,7 +15,7 @@ use crate::{IncomparableRequest, PredictionSample, comparison::Comparison, spans
 const MOST_READINGS: usize = 128;
 /// Most incomparable requests retained per target for a reading that is still to come; the oldest
 /// is dropped first. They are already counted in the intervals that were known when they ended.
-const MOST_UNJUDGED: usize = 512;
+const MOST_INCOMPARABLE: usize = 512;
 /// The engine's count of prompt tokens and ours may differ by one part in this many: requests that
 /// were in flight when the counters were read are counted on one side and not yet on the other.
 pub(crate) const AGREEMENT: u64 = 50;
@@ -131,7 +131,7 @@ impl CounterIntervals {
         }
         self.incomparable
             .retain(|request| request.until >= counters.at);
-        let unjudged = self
+        let incomparable = self
             .incomparable
             .iter()
             .map(|request| request.prompt_tokens)
@@ -139,7 +139,7 @@ impl CounterIntervals {
         self.readings.push_back(CounterInterval {
             start: counters,
             sent,
-            incomparable: unjudged,
+            incomparable,
         });
         // The latest reading from before the window stays: the window begins there.
         while self.readings.len() > MOST_READINGS
@@ -185,7 +185,7 @@ impl CounterIntervals {
                 break;
             }
         }
-        if self.incomparable.len() >= MOST_UNJUDGED {
+        if self.incomparable.len() >= MOST_INCOMPARABLE {
             self.incomparable.pop_front();
         }
         self.incomparable.push_back(request);

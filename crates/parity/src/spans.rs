@@ -78,14 +78,14 @@ impl ReadingSpans {
         let announced = |sent: &SentTotals| sent.announced;
         let mut sum = Comparison::default();
         for span in self.uncut.iter().rev() {
-            let wanted = count.saturating_sub(sum.requests);
+            let needed = count.saturating_sub(sum.requests);
             let pairs = (*span.start() + 1..=*span.end()).rev();
             let mut pairs =
                 pairs.flat_map(|last| (*span.start()..last).rev().map(move |first| (first, last)));
             let enough = pairs.find_map(|(first, last)| {
                 self.between(first, last, announced)
                     .ok()
-                    .filter(|comparison| comparison.requests >= wanted)
+                    .filter(|comparison| comparison.requests >= needed)
             });
             if let Some(comparison) = enough.or_else(|| self.longest(span, announced).ok()) {
                 sum.add(&comparison);

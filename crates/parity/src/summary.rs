@@ -40,15 +40,15 @@ pub struct Summary {
     pub verdict: ParityVerdict,
     /// End of the latest request that left the window early because the window was full: the
     /// figures cover nothing older.
-    pub(crate) made_room: Option<Moment>,
+    pub(crate) last_evicted: Option<Moment>,
 }
 
 impl Summary {
     /// Adds another target's figures.
     pub fn absorb(&mut self, other: Self) {
-        let told = (self.drifts.len() + other.drifts.len()) as u64;
+        let reporting = (self.drifts.len() + other.drifts.len()) as u64;
         self.requests += other.requests;
-        self.source = if told * 10 >= self.requests {
+        self.source = if reporting * 10 >= self.requests {
             ActualSource::Usage
         } else {
             ActualSource::EngineMetrics
@@ -56,14 +56,14 @@ impl Summary {
         self.drifts.extend(other.drifts);
         self.predicted_tokens += other.predicted_tokens;
         self.actual_tokens += other.actual_tokens;
-        self.made_room = self.made_room.max(other.made_room);
+        self.last_evicted = self.last_evicted.max(other.last_evicted);
         self.verdict.absorb(other.verdict);
     }
 
     /// Returns the time that the figures cover: the window, or less if there were too many requests
     /// to retain.
     pub fn covered(&self, now: Moment, window: Duration) -> Duration {
-        self.made_room
+        self.last_evicted
             .map_or(window, |at| now.since(at).min(window))
     }
 

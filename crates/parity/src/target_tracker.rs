@@ -1,6 +1,6 @@
 //! The window and the state of one target.
 
-mod judgement;
+mod evaluation;
 
 use kv_blocks::Moment;
 
@@ -28,7 +28,7 @@ pub(crate) struct TargetTracker {
     restarts: Option<u64>,
     /// For each kind of reply: whether one has reported cached tokens since the engine's last known
     /// restart.
-    tells_cached: [bool; ReplyKind::COUNT],
+    reports_cached: [bool; ReplyKind::COUNT],
 }
 
 /// A change of state without its target.
@@ -51,7 +51,7 @@ impl TargetTracker {
             from: Moment::START,
             basis: None,
             restarts: None,
-            tells_cached: Default::default(),
+            reports_cached: Default::default(),
         }
     }
 
@@ -69,10 +69,10 @@ impl TargetTracker {
         let Some(kind) = sample.counted_by else {
             return sample;
         };
-        let tells = &mut self.tells_cached[kind as usize];
-        *tells |= sample.actual.is_some();
+        let reports = &mut self.reports_cached[kind as usize];
+        *reports |= sample.actual.is_some();
         PredictionSample {
-            actual: sample.actual.or(tells.then_some(0)),
+            actual: sample.actual.or(reports.then_some(0)),
             ..sample
         }
     }
@@ -90,7 +90,7 @@ impl TargetTracker {
         self.intervals.add(&sample);
         // Sums are compared in `tick`: that takes longer with more readings.
         if self.window.has_enough_samples() {
-            self.judge(now, settings)
+            self.evaluate(now, settings)
         } else {
             None
         }
@@ -151,13 +151,13 @@ impl TargetTracker {
                 "it has no event stream any more".to_owned(),
             ));
         }
-        self.judge(now, settings)
+        self.evaluate(now, settings)
     }
 
     /// Starts over: the engine is another process, and the earlier one's requests do not count
     /// against it.
     fn restarted(&mut self, at: Moment) {
-        self.tells_cached = Default::default();
+        self.reports_cached = Default::default();
         self.start_over(at);
     }
 
@@ -187,7 +187,7 @@ impl TargetTracker {
                 since: self.since,
                 reason: self.reason(settings),
             },
-            made_room: self.window.made_room(),
+            last_evicted: self.window.last_evicted(),
         };
         for sample in self.window.samples() {
             let (Some(drift), Some(actual)) = (sample.drift(), sample.actual) else {

@@ -19,7 +19,7 @@ pub(crate) struct SampleWindow {
     /// Requests sent before this decide nothing.
     from: Moment,
     /// End of the latest sample that was dropped because the ring was full.
-    made_room: Option<Moment>,
+    last_evicted: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl SampleWindow {
     /// Adds a sample; the oldest is dropped when the ring is full.
     pub(crate) fn push(&mut self, now: Moment, sample: PredictionSample) {
         if self.entries.len() >= MOST_SAMPLES {
-            self.made_room = self.entries.front().map(|oldest| oldest.ended);
+            self.last_evicted = self.entries.front().map(|oldest| oldest.ended);
             self.pop();
         }
         let entry = WindowEntry {
@@ -107,8 +107,8 @@ impl SampleWindow {
     }
 
     /// Returns the end of the latest sample that was dropped because the ring was full.
-    pub(crate) fn made_room(&self) -> Option<Moment> {
-        self.made_room
+    pub(crate) fn last_evicted(&self) -> Option<Moment> {
+        self.last_evicted
     }
 
     pub(crate) fn requests(&self) -> usize {

@@ -11,9 +11,9 @@ const PREFIXES: u64 = 1_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     // All are kept: what one of them frees would hide what the next one takes.
-    let mut kept = Vec::new();
+    let mut indexes = Vec::new();
     for backends in [1, 2, 8] {
-        kept.push(fill_and_ask(backends)?);
+        indexes.push(fill_and_query(backends)?);
     }
     Ok(())
 }
@@ -32,7 +32,7 @@ fn moment(number: u64) -> Moment {
     clippy::print_stdout,
     reason = "it measures and prints, nothing else"
 )]
-fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
+fn fill_and_query(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
     let names: Vec<Arc<str>> = (0..backends)
         .map(|number| Arc::from(format!("vllm-{number}")))
         .collect();
@@ -57,16 +57,16 @@ fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
     let bytes = (resident_bytes()? - before) / entries;
 
     let started = Instant::now();
-    let mut held = 0;
+    let mut hits = 0;
     for number in 0..PREFIXES {
-        held += index
+        hits += index
             .query(&prefix(number), moment(PREFIXES + number))?
             .len();
     }
     let query = started.elapsed().as_nanos() / u128::from(PREFIXES);
     let started = Instant::now();
     for number in PREFIXES..2 * PREFIXES {
-        held += index
+        hits += index
             .query(&prefix(number), moment(PREFIXES + number))?
             .len();
     }
@@ -82,7 +82,7 @@ fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
     let eviction = started.elapsed().as_millis();
     println!(
         "{backends} backends: {bytes} bytes an entry, record {record} ns, query {query} ns, query of nothing {miss} ns, \
-         eviction of {} prefixes {eviction} ms ({held} found)",
+         eviction of {} prefixes {eviction} ms ({hits} found)",
         index.stats().evicted_prefixes
     );
     Ok(index)

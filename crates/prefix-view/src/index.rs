@@ -71,7 +71,7 @@ impl Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordOutcome {
     /// The backend holds the prefix now.
-    Held,
+    Stored,
     /// The backend held the prefix and does not any more.
     Dropped,
     /// No effect: the backend did not hold the prefix, so there was nothing to drop or to move; or

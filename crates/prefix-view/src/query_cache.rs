@@ -60,10 +60,10 @@ impl QueryCache {
         now: Moment,
     ) -> Arc<[Holder]> {
         let mut answers = self.shards[prefix.spread(SHARDS)].lock();
-        if let Some(answer) = answers.get(prefix).filter(|answer| answer.stands(now)) {
+        if let Some(answer) = answers.get(prefix).filter(|answer| answer.is_fresh(now)) {
             return Arc::clone(&answer.holders);
         }
-        make_room(&mut answers, now);
+        evict_excess(&mut answers, now);
         // The lock is held during the query to prevent a second one for this prefix; no index
         // blocks.
         let holders: Arc<[Holder]> = match index.query(prefix, now) {
@@ -86,18 +86,18 @@ impl QueryCache {
     /// Returns the valid answer for `prefix`, if there is one. For an index that answers
     /// asynchronously: after a miss the caller queries it and stores the answer with
     /// [`Self::keep`].
-    pub fn standing(&self, prefix: &PrefixHash, now: Moment) -> Option<Arc<[Holder]>> {
+    pub fn cached(&self, prefix: &PrefixHash, now: Moment) -> Option<Arc<[Holder]>> {
         let answers = self.shards[prefix.spread(SHARDS)].lock();
         answers
             .get(prefix)
-            .filter(|answer| answer.stands(now))
+            .filter(|answer| answer.is_fresh(now))
             .map(|answer| Arc::clone(&answer.holders))
     }
 
     /// Stores an answer that was given at `now`.
     pub fn keep(&self, prefix: &PrefixHash, holders: Arc<[Holder]>, now: Moment) {
         let mut answers = self.shards[prefix.spread(SHARDS)].lock();
-        make_room(&mut answers, now);
+        evict_excess(&mut answers, now);
         answers.insert(
             *prefix,
             CachedAnswer {
@@ -113,9 +113,9 @@ impl QueryCache {
     }
 }
 
-fn make_room(answers: &mut HashMap<PrefixHash, CachedAnswer>, now: Moment) {
+fn evict_excess(answers: &mut HashMap<PrefixHash, CachedAnswer>, now: Moment) {
     if answers.len() >= MOST_ANSWERS {
-        answers.retain(|_, answer| answer.stands(now));
+        answers.retain(|_, answer| answer.is_fresh(now));
     }
     if answers.len() >= MOST_ANSWERS {
         answers.clear();
@@ -123,7 +123,7 @@ fn make_room(answers: &mut HashMap<PrefixHash, CachedAnswer>, now: Moment) {
 }
 
 impl CachedAnswer {
-    fn stands(&self, now: Moment) -> bool {
+    fn is_fresh(&self, now: Moment) -> bool {
         now.since(self.given) < STANDS
     }
 }

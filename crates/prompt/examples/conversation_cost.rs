@@ -16,9 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config = std::fs::read(files.join("tokenizer_config.json"))?;
     let json = std::fs::read_to_string(files.join("tokenizer.json"))?;
     // A step that the fast library does not read, and that leaves this text as it is.
-    let mut for_referee: Value = serde_json::from_str(&json)?;
-    for_referee["normalizer"] = json!({"type": "NFKC"});
-    for json in [json, for_referee.to_string()] {
+    let mut for_reference: Value = serde_json::from_str(&json)?;
+    for_reference["normalizer"] = json!({"type": "NFKC"});
+    for json in [json, for_reference.to_string()] {
         let artefacts = Artefacts {
             tokenizer_json: json.as_bytes(),
             tokenizer_config: Some(&config),
@@ -75,7 +75,7 @@ fn report(model: &PromptModel) -> Result<(), Box<dyn Error>> {
         let text = model.chat_text(&chat, 0)?;
         let rendered = started.elapsed();
         let new_bytes = model.new_bytes(&text, false);
-        let looked_up = started.elapsed() - rendered;
+        let lookup_time = started.elapsed() - rendered;
         let started = Instant::now();
         model.text_tokens(&text, false)?;
         let tokenised = started.elapsed();
@@ -83,7 +83,7 @@ fn report(model: &PromptModel) -> Result<(), Box<dyn Error>> {
         new += usize::from(within(new_bytes));
         if (turn + 1).is_power_of_two() {
             println!(
-                "  {:>6} bytes, {new_bytes:>5} new: rendered in {rendered:.1?}, looked up in {looked_up:.1?}, tokenised in {tokenised:.1?}",
+                "  {:>6} bytes, {new_bytes:>5} new: rendered in {rendered:.1?}, looked up in {lookup_time:.1?}, tokenised in {tokenised:.1?}",
                 text.len()
             );
         }

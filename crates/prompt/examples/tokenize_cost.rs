@@ -15,9 +15,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     ] {
         let json = std::fs::read_to_string(root.join(file))?;
         // The fast library is not given files with tokens that are to match whole words only.
-        let for_referee = json.replace("\"single_word\": false", "\"single_word\":false");
-        let for_referee = for_referee.replacen("\"single_word\":false", "\"single_word\":true", 1);
-        for json in [json, for_referee] {
+        let for_reference = json.replace("\"single_word\": false", "\"single_word\":false");
+        let for_reference =
+            for_reference.replacen("\"single_word\":false", "\"single_word\":true", 1);
+        for json in [json, for_reference] {
             report(file, json.as_bytes())?;
         }
     }

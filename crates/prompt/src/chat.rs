@@ -211,11 +211,11 @@ fn cut_open_end(mut text: String) -> Result<String, PromptError> {
             "the template does not print the final message, so it cannot be continued",
         ));
     };
-    let kept = if text[at..].starts_with(OPEN_END) {
+    let end = if text[at..].starts_with(OPEN_END) {
         at
     } else {
         text[..at].trim_end().len()
     };
-    text.truncate(kept);
+    text.truncate(end);
     Ok(text)
 }

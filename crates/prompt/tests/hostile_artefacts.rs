@@ -336,12 +336,12 @@ fn base64_of(bytes: &[u8]) -> String {
             .iter()
             .fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
             << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let letter = LETTERS[(word >> (18 - 6 * place)) as usize & 63];
-            text.push(if place > chunk.len() {
+        for index in 0..4 {
+            let character = LETTERS[(word >> (18 - 6 * index)) as usize & 63];
+            text.push(if index > chunk.len() {
                 '='
             } else {
-                char::from(letter)
+                char::from(character)
             });
         }
     }

@@ -146,9 +146,9 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(4096);
         client.write_all(request.as_bytes()).await.expect("room");
         client.shutdown().await.expect("open");
-        let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, mut results) = tokio::sync::mpsc::unbounded_channel();
         let service = service_fn(move |request: Request<Incoming>| {
-            let told = told.clone();
+            let sender = sender.clone();
             async move {
                 let mut body = RequestBody::from(request.into_body());
                 let announced = body.announced();
@@ -160,7 +160,7 @@ mod tests {
                         None => break Ok(bytes),
                     }
                 };
-                told.send((announced, read)).expect("the test listens");
+                sender.send((announced, read)).expect("the test listens");
                 Ok::<_, FramingError>(Response::new(String::new()))
             }
         });
@@ -169,7 +169,7 @@ mod tests {
             .serve_connection(TokioIo::new(server), service);
         // A broken body ends the connection with an error, too.
         let _ = connection.await;
-        heard.recv().await.expect("a request came")
+        results.recv().await.expect("a request came")
     }
 
     #[tokio::test]

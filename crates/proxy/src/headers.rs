@@ -56,7 +56,9 @@ pub fn upstream_head(
             || named.contains(name)
     };
     for (name, value) in client {
-        if !stays(name) && !twin_of(name).is_some_and(|twin| stays(&twin) || is_of_proxies(&twin)) {
+        if !stays(name)
+            && !alias_of(name).is_some_and(|alias| stays(&alias) || is_of_proxies(&alias))
+        {
             out.append(name, value.clone());
         }
     }
@@ -68,7 +70,7 @@ pub fn upstream_head(
 }
 
 /// Returns the name that some servers treat as equal: they do not distinguish `_` and `-`.
-fn twin_of(name: &HeaderName) -> Option<HeaderName> {
+fn alias_of(name: &HeaderName) -> Option<HeaderName> {
     let name = name.as_str();
     name.contains('_')
         .then(|| HeaderName::try_from(name.replace('_', "-")).ok())

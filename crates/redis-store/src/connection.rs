@@ -130,7 +130,7 @@ impl Manager for RedisDialer {
 impl RedisConnection {
     /// Returns one answer per command, of at most `most` bytes together; a refusal by the server is
     /// a [`Value::ServerError`]. A connection with unread answers must not be used again.
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &mut self,
         pipeline: &Pipeline,
         most: usize,

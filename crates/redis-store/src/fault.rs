@@ -69,7 +69,7 @@ impl RedisFault {
     }
 
     /// Returns the fault for a skipped command: the server is known to be down.
-    pub(crate) fn away() -> Self {
+    pub(crate) fn unavailable() -> Self {
         Self {
             kind: FaultKind::Connection,
             outage: true,
@@ -120,7 +120,13 @@ impl From<&RedisError> for RedisFault {
 /// Shortens a foreign text to one line.
 fn cut(text: &str) -> String {
     text.chars()
-        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .map(|character| {
+            if character.is_control() {
+                ' '
+            } else {
+                character
+            }
+        })
         .take(MOST_TEXT)
         .collect()
 }

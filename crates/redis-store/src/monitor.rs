@@ -20,20 +20,20 @@ const LONGEST: Duration = Duration::from_secs(20);
 /// Maximum share of jitter, so that routers that lost one server together do not return together.
 const JITTER: f64 = 0.1;
 /// Wait between two checks of a server that is up; one that was up this long counts as stable.
-const LOOK: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Runs for ever; its owner aborts it.
 pub(crate) async fn watch(shared: Arc<PoolShared>) {
-    let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(LOOK);
+    let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(CHECK_INTERVAL);
     let mut silent = false;
     loop {
         let mut lasted = Duration::ZERO;
-        match knock(&shared).await {
+        match check_server(&shared).await {
             Ok(()) => {
                 shared.state.mark_up();
                 silent = false;
                 tracing::info!(server = shared.server, "redis answers");
-                lasted = well(&shared).await;
+                lasted = watch_until_down(&shared).await;
             }
             Err(fault) => {
                 shared.counters.fault(fault.kind);
@@ -49,10 +49,15 @@ pub(crate) async fn watch(shared: Arc<PoolShared>) {
 }
 
 /// Checks the server over a connection of its own: pending commands may use up those of the pool.
-async fn knock(shared: &PoolShared) -> Result<(), RedisFault> {
+async fn check_server(shared: &PoolShared) -> Result<(), RedisFault> {
     let dial: &RedisDialer = shared.connections.manager();
     let mut connection = dial.open().await?;
-    match timeout(shared.command_timeout, connection.ask(&ping(), MOST_ANSWER)).await {
+    match timeout(
+        shared.command_timeout,
+        connection.send(&ping(), MOST_ANSWER),
+    )
+    .await
+    {
         Err(_) => Err(RedisFault::timeout("answer", shared.command_timeout)),
         Ok(Err(fault)) => Err(fault),
         Ok(Ok(answers)) if is_pong(&answers) => Ok(()),
@@ -61,12 +66,15 @@ async fn knock(shared: &PoolShared) -> Result<(), RedisFault> {
 }
 
 /// Checks periodically until the server is down, and returns the minimum time that it was up.
-async fn well(shared: &PoolShared) -> Duration {
+async fn watch_until_down(shared: &PoolShared) -> Duration {
     let mut lasted = Duration::ZERO;
-    while timeout(LOOK, shared.state.wait_until(false)).await.is_err() {
-        lasted += LOOK;
+    while timeout(CHECK_INTERVAL, shared.state.wait_until(false))
+        .await
+        .is_err()
+    {
+        lasted += CHECK_INTERVAL;
         // The pool acts on a fault when it occurs.
-        let _ = shared.ask(Operation::Get, &ping()).await;
+        let _ = shared.send(Operation::Get, &ping()).await;
     }
     lasted
 }

@@ -48,7 +48,7 @@ impl<'a> KeyPages<'a> {
             .arg(&self.pattern)
             .arg("COUNT")
             .arg(PAGE);
-        let answers = self.shared.ask(Operation::Get, &page).await?;
+        let answers = self.shared.send(Operation::Get, &page).await?;
         let Some((next, keys)) = read(answers) else {
             let fault = RedisFault::unusable("page of keys");
             self.shared.refused(&fault);

@@ -82,17 +82,17 @@ impl RedisPool {
         let shared = Arc::new(PoolShared {
             connections,
             server: settings.url.to_string(),
-            state: PoolState::away(),
+            state: PoolState::disconnected(),
             fallbacks: FallbackRegistry::default(),
             counters: PoolCounters::default(),
             connect_timeout: settings.connect_timeout,
             command_timeout: settings.command_timeout,
             clock,
         });
-        let watched = Arc::clone(&shared);
+        let monitor_shared = Arc::clone(&shared);
         // `shared` has the state of the server, and a check finds it anew after a panic.
         let monitor = runtime::spawn(supervise("redis_monitor", move || {
-            monitor::watch(Arc::clone(&watched))
+            monitor::watch(Arc::clone(&monitor_shared))
         }));
         Ok(Self { shared, monitor })
     }
@@ -154,26 +154,26 @@ impl PoolShared {
     /// take, then for the answers; does not wait at all if the server is down.
     ///
     /// A fault is counted here, and an outage takes the server out of use.
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &self,
         operation: Operation,
         pipeline: &Pipeline,
     ) -> Result<Vec<Value>, RedisFault> {
-        self.ask_for(operation, pipeline, MOST_ANSWER).await
+        self.send_limited(operation, pipeline, MOST_ANSWER).await
     }
 
-    /// Sends commands as [`Self::ask`] does, with a limit for all answers together, in bytes.
-    pub(crate) async fn ask_for(
+    /// Sends commands as [`Self::send`] does, with a limit for all answers together, in bytes.
+    pub(crate) async fn send_limited(
         &self,
         operation: Operation,
         pipeline: &Pipeline,
         most: usize,
     ) -> Result<Vec<Value>, RedisFault> {
         let Some(epoch) = self.state.up() else {
-            return Err(RedisFault::away());
+            return Err(RedisFault::unavailable());
         };
         let started = self.clock.now();
-        let answers = self.asked(pipeline, most).await;
+        let answers = self.send_once(pipeline, most).await;
         match &answers {
             Ok(_) => self
                 .counters
@@ -183,23 +183,23 @@ impl PoolShared {
         answers
     }
 
-    async fn asked(&self, pipeline: &Pipeline, most: usize) -> Result<Vec<Value>, RedisFault> {
+    async fn send_once(&self, pipeline: &Pipeline, most: usize) -> Result<Vec<Value>, RedisFault> {
         let command = self.command_timeout;
         // Opening a connection has a limit of its own.
-        let patience = self.connect_timeout + command;
-        let mut connection = match timeout(patience, self.connections.get()).await {
+        let limit = self.connect_timeout + command;
+        let mut connection = match timeout(limit, self.connections.get()).await {
             // All connections are in use, which is no sign of an outage.
             Err(_) => {
                 return Err(RedisFault {
                     outage: false,
-                    ..RedisFault::timeout("free connection", patience)
+                    ..RedisFault::timeout("free connection", limit)
                 });
             }
             Ok(Err(PoolError::Backend(fault))) => return Err(fault),
-            Ok(Err(_)) => return Err(RedisFault::away()),
+            Ok(Err(_)) => return Err(RedisFault::unavailable()),
             Ok(Ok(connection)) => connection,
         };
-        let fault = match timeout(command, connection.ask(pipeline, most)).await {
+        let fault = match timeout(command, connection.send(pipeline, most)).await {
             Ok(Ok(answers)) => return Ok(answers),
             Ok(Err(fault)) => fault,
             Err(_) => RedisFault::timeout("answer", command),

@@ -17,7 +17,7 @@ struct ServerPresence {
 pub(crate) struct PoolState(watch::Sender<ServerPresence>);
 
 impl PoolState {
-    pub(crate) fn away() -> Self {
+    pub(crate) fn disconnected() -> Self {
         Self(watch::Sender::new(ServerPresence {
             epoch: Epoch(0),
             is_up: false,
@@ -43,9 +43,9 @@ impl PoolState {
     /// to this one.
     pub(crate) fn mark_down(&self, epoch: Epoch) -> bool {
         self.0.send_if_modified(|presence| {
-            let news = presence.is_up && presence.epoch == epoch;
-            presence.is_up &= !news;
-            news
+            let is_new = presence.is_up && presence.epoch == epoch;
+            presence.is_up &= !is_new;
+            is_new
         })
     }
 

@@ -55,7 +55,7 @@ impl RedisValues {
             .arg(&key);
         let shared = &self.pool.shared;
         let answers = shared
-            .ask_for(Operation::Get, &pipeline, most.saturating_add(FRAMING))
+            .send_limited(Operation::Get, &pipeline, most.saturating_add(FRAMING))
             .await?;
         let mut answers = answers.into_iter();
         let read = match (answers.next(), answers.next()) {
@@ -129,7 +129,7 @@ impl RedisValues {
             if !any {
                 continue;
             }
-            match shared.ask(Operation::Delete, &pipeline).await?.first() {
+            match shared.send(Operation::Delete, &pipeline).await?.first() {
                 Some(Value::Int(count)) => removed += u64::try_from(*count).unwrap_or(0),
                 Some(Value::ServerError(error)) => {
                     let fault = RedisFault::from(&error.clone().into());
@@ -178,7 +178,7 @@ impl RedisValues {
 
     async fn done(&self, operation: Operation, pipeline: &Pipeline) -> Result<(), RedisFault> {
         let shared = &self.pool.shared;
-        let fault = match shared.ask(operation, pipeline).await?.first() {
+        let fault = match shared.send(operation, pipeline).await?.first() {
             Some(Value::Okay | Value::Int(_)) => return Ok(()),
             Some(Value::ServerError(error)) => RedisFault::from(&error.clone().into()),
             _ => RedisFault::unusable("word of success"),

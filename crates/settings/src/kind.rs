@@ -16,7 +16,7 @@ pub enum ValueKind {
         /// Greatest value.
         max: u64,
     },
-    /// A whole number of a unit that the key's name tells, or a duration.
+    /// A whole number of a unit that the key's name states, or a duration.
     Counted {
         /// Unit of a bare number.
         unit: Unit,

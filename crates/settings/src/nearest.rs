@@ -19,11 +19,11 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 
 fn fold(name: &str) -> Vec<char> {
     name.chars()
-        .map(|letter| {
-            if letter == '-' {
+        .map(|character| {
+            if character == '-' {
                 '_'
             } else {
-                letter.to_ascii_lowercase()
+                character.to_ascii_lowercase()
             }
         })
         .collect()

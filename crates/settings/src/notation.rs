@@ -25,11 +25,12 @@ pub fn duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = 0.0;
     while !rest.is_empty() {
-        let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
+        let digits =
+            rest.find(|character: char| !character.is_ascii_digit() && character != '.')?;
         let number: f64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
         let end = rest
-            .find(|letter: char| letter.is_ascii_digit())
+            .find(|character: char| character.is_ascii_digit())
             .unwrap_or(rest.len());
         total += number * unit_seconds(&rest[..end])?;
         rest = &rest[end..];
@@ -86,7 +87,7 @@ pub(crate) fn show_duration(value: Duration) -> String {
 pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text
-        .find(|letter: char| !letter.is_ascii_digit())
+        .find(|character: char| !character.is_ascii_digit())
         .unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;
     let unit: u64 = match text[digits..].trim_start() {

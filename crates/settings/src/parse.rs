@@ -204,7 +204,7 @@ fn line(text: Option<&str>, fits: impl Fn(&str) -> bool) -> Option<Value> {
 }
 
 fn is_one_line(text: &str) -> bool {
-    !text.contains(|letter: char| letter.is_control())
+    !text.contains(|character: char| character.is_control())
 }
 
 /// Checks a key prefix: pattern characters would make a search for the keys match others too.

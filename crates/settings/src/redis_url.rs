@@ -82,15 +82,15 @@ impl FromStr for RedisUrl {
             _ => return Err(RedisUrlError),
         };
         // The last `@`: a password may contain the character itself.
-        let (credentials, place) = match rest.rsplit_once('@') {
-            Some((credentials, place)) => (Some(credentials), place),
+        let (credentials, address) = match rest.rsplit_once('@') {
+            Some((credentials, address)) => (Some(credentials), address),
             None => (None, rest),
         };
         let (user, password) = credentials
             .map(read_credentials)
             .transpose()?
             .unwrap_or_default();
-        let (authority, database) = place.split_once('/').unwrap_or((place, ""));
+        let (authority, database) = address.split_once('/').unwrap_or((address, ""));
         let database = if database.is_empty() {
             Some(0)
         } else {

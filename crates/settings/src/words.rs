@@ -38,8 +38,8 @@ impl WordChoice {
 /// Normalizes a word: `RoundRobin`, `round-robin` and `round_robin` are equal.
 fn fold(text: &str) -> String {
     text.chars()
-        .filter(|letter| !matches!(letter, '-' | '_'))
-        .map(|letter| letter.to_ascii_lowercase())
+        .filter(|character| !matches!(character, '-' | '_'))
+        .map(|character| character.to_ascii_lowercase())
         .collect()
 }
 

@@ -36,7 +36,7 @@ pub struct Cell {
     /// Whether the router sees the sessions of requests, where the trace names them.
     pub sessions: bool,
     /// Faults of the fleet.
-    pub mishaps: FaultPlan,
+    pub faults: FaultPlan,
     /// Seed for tie-breaks and lost messages.
     pub seed: u64,
 }
@@ -57,7 +57,7 @@ impl Cell {
             wait: Duration::from_secs(30),
             engine_priority: false,
             sessions: false,
-            mishaps: FaultPlan::default(),
+            faults: FaultPlan::default(),
             seed: 1,
         }
     }

@@ -124,7 +124,7 @@ pub(crate) fn namespace(block_size: BlockSize) -> Namespace {
 }
 
 fn settings(cell: &Cell, number: u32, block_size: BlockSize, device_blocks: u32) -> EngineSettings {
-    let slow = cell.mishaps.slow.iter().find(|slow| slow.worker == number);
+    let slow = cell.faults.slow.iter().find(|slow| slow.worker == number);
     EngineSettings {
         block_size,
         device_blocks,

@@ -74,12 +74,12 @@ mod tests {
 
     #[test]
     fn the_earliest_event_comes_first_and_equal_times_keep_insertion_order() {
-        let mut agenda = EventQueue::default();
+        let mut queue = EventQueue::default();
         let at = |ms| Moment::at(Duration::from_millis(ms));
         for (ms, what) in [(5, 'd'), (1, 'a'), (3, 'b'), (3, 'c')] {
-            agenda.put(at(ms), what);
+            queue.put(at(ms), what);
         }
-        let order: Vec<_> = std::iter::from_fn(|| agenda.next()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(
             order,
             [(at(1), 'a'), (at(3), 'b'), (at(3), 'c'), (at(5), 'd')]

@@ -20,8 +20,8 @@ pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
         clippy::cast_sign_loss,
         reason = "a share of a length is one"
     )]
-    let place = (last as f64 * share.clamp(0.0, 1.0)) as usize;
-    sorted[place.min(last)]
+    let index = (last as f64 * share.clamp(0.0, 1.0)) as usize;
+    sorted[index.min(last)]
 }
 
 /// Returns `values` in ascending order.

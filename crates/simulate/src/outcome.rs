@@ -15,19 +15,19 @@ pub(crate) struct RequestResult {
     pub(crate) arrival: Moment,
     /// Its engine, and the reservation there.
     pub(crate) placed: Option<(usize, ReservationId)>,
-    pub(crate) held: bool,
+    pub(crate) queued: bool,
     pub(crate) cached_tokens: u32,
     pub(crate) first_token: Option<Moment>,
     pub(crate) done: Option<Moment>,
 }
 
 impl RequestResult {
-    pub(crate) fn report(&self, asked: &TraceRequest) -> RequestReport {
+    pub(crate) fn report(&self, request: &TraceRequest) -> RequestReport {
         RequestReport {
             arrival_s: self.arrival.since_start().as_secs_f64(),
             worker: self.placed.map(|(worker, _)| worker),
-            held: self.held,
-            computed_tokens: asked.prompt_tokens - self.cached_tokens,
+            queued: self.queued,
+            computed_tokens: request.prompt_tokens - self.cached_tokens,
             ttft_ms: self.first_token.map(|then| then.ms_since(self.arrival)),
             e2e_ms: self.done.map(|then| then.ms_since(self.arrival)),
         }
@@ -56,7 +56,7 @@ impl Outcomes<'_> {
             .iter()
             .filter(|outcome| outcome.done.is_some())
             .count();
-        let held = counted.iter().filter(|outcome| outcome.held).count();
+        let queued = counted.iter().filter(|outcome| outcome.queued).count();
         let (blocks, tokens) = self.hit_ratios();
         let computed: Vec<f64> = self
             .computed_tokens
@@ -78,7 +78,7 @@ impl Outcomes<'_> {
             itl_ms: self.gaps(),
             e2e_ms: self.waits(counted, |outcome| outcome.done).without_middle(),
             prefill_imbalance: rounded(imbalance(&computed), 6),
-            held_ratio: rounded(ratio(held as u64, counted.len() as u64), 6),
+            held_ratio: rounded(ratio(queued as u64, counted.len() as u64), 6),
             per_worker: self.per_worker(counted),
         }
     }

@@ -140,7 +140,7 @@ pub struct RequestReport {
     /// The engine that got the request, from 0.
     pub worker: Option<usize>,
     /// Whether the router queued it for a while.
-    pub held: bool,
+    pub queued: bool,
     /// Prompt tokens that were not in the engine's cache; all of them if there is no first token.
     pub computed_tokens: u32,
     /// Time from arrival to first token.

@@ -42,7 +42,7 @@ pub fn run_in_detail(trace: &Trace, cell: &Cell) -> (CellReport, Vec<RequestRepo
         run.requests
             .iter()
             .zip(&trace.requests)
-            .map(|(outcome, asked)| outcome.report(asked))
+            .map(|(outcome, request)| outcome.report(request))
             .collect(),
     )
 }
@@ -54,7 +54,7 @@ struct Simulation<'a> {
     index: Arc<KvIndex>,
     engines: Engines,
     wire: Wire,
-    agenda: EventQueue<SimulationEvent>,
+    events: EventQueue<SimulationEvent>,
     random: SplitMix64,
     requests: Vec<RequestResult>,
     queue: RouterQueue,
@@ -85,13 +85,13 @@ impl<'a> Simulation<'a> {
         let requests: Vec<_> = trace
             .requests
             .iter()
-            .map(|request| unheard_of(request.arrival_s, cell))
+            .map(|request| pending_result(request.arrival_s, cell))
             .collect();
         Self {
             router: Router::new(cell.routing.clone(), Arc::clone(&index)),
             wire: Wire::new(Arc::clone(&index), namespace, cell),
             index,
-            agenda: EventQueue::default(),
+            events: EventQueue::default(),
             random: SplitMix64::new(cell.seed, PURPOSE),
             queue: RouterQueue::default(),
             open: requests.len(),
@@ -128,13 +128,13 @@ impl<'a> Simulation<'a> {
 }
 
 /// Returns the initial result of a request that has not arrived yet.
-fn unheard_of(arrival_s: f64, cell: &Cell) -> RequestResult {
+fn pending_result(arrival_s: f64, cell: &Cell) -> RequestResult {
     // An invalid pace plays everything at once.
     let arrival = Duration::try_from_secs_f64(arrival_s / cell.pace.speedup).unwrap_or_default();
     RequestResult {
         arrival: Moment::at(arrival),
         placed: None,
-        held: false,
+        queued: false,
         cached_tokens: 0,
         first_token: None,
         done: None,

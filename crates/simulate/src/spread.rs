@@ -15,8 +15,8 @@ pub(crate) fn spread(times: &mut [f64]) {
         if let Some(next) = later.first() {
             gap = (next - first).min(LONGEST_GAP_S);
         }
-        for (place, time) in tick.iter_mut().enumerate() {
-            *time = first + gap * place as f64 / together as f64;
+        for (index, time) in tick.iter_mut().enumerate() {
+            *time = first + gap * index as f64 / together as f64;
         }
         rest = later;
     }

@@ -133,10 +133,15 @@ impl Trace {
     /// The first line that is not a request.
     pub fn read(text: &str, block_size: BlockSize) -> Result<Self, TraceError> {
         let mut requests = Vec::new();
-        let mut room = MOST_BLOCKS;
-        for (place, line) in text.lines().enumerate() {
+        let mut free_blocks = MOST_BLOCKS;
+        for (index, line) in text.lines().enumerate() {
             if !line.trim().is_empty() {
-                requests.push(line::request(place + 1, line, block_size, &mut room)?);
+                requests.push(line::request(
+                    index + 1,
+                    line,
+                    block_size,
+                    &mut free_blocks,
+                )?);
             }
         }
         if requests.is_empty() {
@@ -307,9 +312,15 @@ mod tests {
     fn prompts_that_exceed_the_memory_limit_are_rejected_early() {
         let line =
             r#"{"timestamp": 0, "input_length": 16777216, "output_length": 1, "hash_ids": []}"#;
-        let mut room = 1 << 14;
-        let mut read =
-            |number| line::request(number, line, BlockSize::new(1024).unwrap(), &mut room);
+        let mut free_blocks = 1 << 14;
+        let mut read = |number| {
+            line::request(
+                number,
+                line,
+                BlockSize::new(1024).unwrap(),
+                &mut free_blocks,
+            )
+        };
         assert_eq!(read(1).unwrap().names.len(), 1 << 14);
         assert_eq!(read(2).unwrap_err(), TraceError::TooManyBlocks { line: 2 });
     }

@@ -62,13 +62,13 @@ impl Wire {
             self.truncated.resize(worker + 1, false);
         }
         let lost = self.random.unit() < self.loss;
-        let torn = std::mem::replace(&mut self.truncated[worker], lost);
+        let truncated = std::mem::replace(&mut self.truncated[worker], lost);
         (!lost).then_some((
             self.delay,
             StepAnnouncement {
                 from,
                 events,
-                truncated: torn,
+                truncated,
             },
         ))
     }

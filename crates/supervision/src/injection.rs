@@ -181,10 +181,10 @@ mod tests {
     fn a_rule_for_one_task_strikes_that_task_alone_at_its_pace() {
         let start = Instant::now();
         let mut rule = InjectionRule::read("accept:every=50ms", start);
-        let struck: Vec<u64> = (0..200)
+        let injected: Vec<u64> = (0..200)
             .filter(|at| rule.is_due("accept", PanicSite::Task, start + ms(*at)))
             .collect();
-        assert_eq!(struck, [50, 100, 150]);
+        assert_eq!(injected, [50, 100, 150]);
         assert!(!rule.is_due("housekeeping", PanicSite::Task, start + ms(1000)));
     }
 
@@ -192,19 +192,19 @@ mod tests {
     fn a_rule_for_all_strikes_one_after_the_other_and_passes_over_those_that_are_gone() {
         let start = Instant::now();
         let mut rule = InjectionRule::read("every=10s", start);
-        let mut struck = Vec::new();
+        let mut injected = Vec::new();
         for at in (0..70_000).step_by(20) {
             for name in ["a", "b", "c"] {
                 // The second ends after a while.
                 if !(name == "b" && at > 35_000)
                     && rule.is_due(name, PanicSite::Task, start + ms(at))
                 {
-                    struck.push((at / 1000, name));
+                    injected.push((at / 1000, name));
                 }
             }
         }
         assert_eq!(
-            struck,
+            injected,
             [
                 (10, "a"),
                 (20, "b"),

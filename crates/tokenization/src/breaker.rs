@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_secs(5);
 /// A busy engine is late now and then.
 const SHORT_REST: Duration = Duration::from_millis(250);
 /// Longer queries take their time: a late answer to one says nothing about short ones. In bytes.
-const LONG_QUESTION: usize = 16 << 10;
+const LONG_QUERY: usize = 16 << 10;
 
 /// The reason why a worker gave no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) enum TokenizeFailure {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailedQuery {
     pub(crate) why: TokenizeFailure,
-    pub(crate) question: QueryDigest,
+    pub(crate) digest: QueryDigest,
     /// Length of the query, bytes.
     pub(crate) length: usize,
 }
@@ -76,7 +76,7 @@ impl TokenizerBreakers {
     pub(crate) fn allows(&self, worker: WorkerId, now: Moment) -> bool {
         self.0
             .get(&worker)
-            .is_none_or(|standing| standing.in_flight < AT_ONCE && !standing.circuit.is_open(now))
+            .is_none_or(|breaker| breaker.in_flight < AT_ONCE && !breaker.circuit.is_open(now))
     }
 
     /// Counts a query to the worker. Each call is paired with [`Self::end_query`].
@@ -86,16 +86,16 @@ impl TokenizerBreakers {
 
     /// Counts the end of a query, whatever its result.
     pub(crate) fn end_query(&mut self, worker: WorkerId) {
-        if let Some(standing) = self.0.get_mut(&worker) {
-            standing.in_flight = standing.in_flight.saturating_sub(1);
+        if let Some(breaker) = self.0.get_mut(&worker) {
+            breaker.in_flight = breaker.in_flight.saturating_sub(1);
         }
     }
 
     /// Records an answer.
     pub(crate) fn record_success(&mut self, worker: WorkerId) {
-        if let Some(standing) = self.0.get_mut(&worker) {
-            standing.failed.clear();
-            standing.circuit.record_success();
+        if let Some(breaker) = self.0.get_mut(&worker) {
+            breaker.failed.clear();
+            breaker.circuit.record_success();
         }
     }
 
@@ -108,28 +108,27 @@ impl TokenizerBreakers {
     ) -> Option<Duration> {
         let FailedQuery {
             why,
-            question,
+            digest,
             length,
         } = failure;
         if why == TokenizeFailure::Refused {
             self.record_success(worker);
             return None;
         }
-        let standing = self.0.entry(worker).or_default();
-        if standing.circuit.is_open(now) || (why == TokenizeFailure::Late && length > LONG_QUESTION)
-        {
+        let breaker = self.0.entry(worker).or_default();
+        if breaker.circuit.is_open(now) || (why == TokenizeFailure::Late && length > LONG_QUERY) {
             return None;
         }
-        if !standing.failed.contains(&question) {
-            standing.failed.push(question);
+        if !breaker.failed.contains(&digest) {
+            breaker.failed.push(digest);
         }
-        if why != TokenizeFailure::Unreachable && standing.failed.len() < STRIKES {
+        if why != TokenizeFailure::Unreachable && breaker.failed.len() < STRIKES {
             return None;
         }
-        standing.failed.clear();
+        breaker.failed.clear();
         match why {
-            TokenizeFailure::Late => standing.circuit.record_failure(now),
-            _ => Some(standing.circuit.record_outage(now)),
+            TokenizeFailure::Late => breaker.circuit.record_failure(now),
+            _ => Some(breaker.circuit.record_outage(now)),
         }
     }
 
@@ -145,10 +144,10 @@ mod tests {
 
     const WORKER: WorkerId = WorkerId(1);
 
-    fn failure(why: TokenizeFailure, question: u8, length: usize) -> FailedQuery {
+    fn failure(why: TokenizeFailure, digest: u8, length: usize) -> FailedQuery {
         FailedQuery {
             why,
-            question: [question; 32],
+            digest: [digest; 32],
             length,
         }
     }
@@ -167,16 +166,16 @@ mod tests {
             None
         );
         all.record_success(WORKER);
-        for question in [3, 4] {
+        for digest in [3, 4] {
             assert_eq!(
-                all.record_failure(WORKER, failure(TokenizeFailure::Broken, question, 10), now),
+                all.record_failure(WORKER, failure(TokenizeFailure::Broken, digest, 10), now),
                 None
             );
         }
         all.record_failure(WORKER, failure(TokenizeFailure::Refused, 9, 10), now);
-        for question in [5, 6] {
+        for digest in [5, 6] {
             assert_eq!(
-                all.record_failure(WORKER, failure(TokenizeFailure::Broken, question, 10), now),
+                all.record_failure(WORKER, failure(TokenizeFailure::Broken, digest, 10), now),
                 None
             );
         }
@@ -192,20 +191,20 @@ mod tests {
     #[test]
     fn late_long_queries_are_tolerated_and_late_short_ones_cause_growing_pauses() {
         let (mut all, mut now) = (TokenizerBreakers::default(), Moment::default());
-        for question in 0..10 {
+        for digest in 0..10 {
             assert_eq!(
                 all.record_failure(
                     WORKER,
-                    failure(TokenizeFailure::Late, question, LONG_QUESTION + 1),
+                    failure(TokenizeFailure::Late, digest, LONG_QUERY + 1),
                     now
                 ),
                 None
             );
         }
         let mut rests = Vec::new();
-        for question in 0..24 {
+        for digest in 0..24 {
             if let Some(rest) =
-                all.record_failure(WORKER, failure(TokenizeFailure::Late, question, 10), now)
+                all.record_failure(WORKER, failure(TokenizeFailure::Late, digest, 10), now)
             {
                 // A query that was in flight meanwhile does not count.
                 assert_eq!(

@@ -55,7 +55,7 @@ pub enum ComputeError {
     /// It did not start or did not end in time.
     Late,
     /// The model was late too often, or late computations hold all its permits.
-    Resting,
+    Paused,
     /// It panicked.
     Failed,
 }
@@ -65,17 +65,17 @@ impl ComputeError {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Late => "late",
-            Self::Resting => "resting",
+            Self::Paused => "resting",
             Self::Failed => "failed",
         }
     }
 }
 
 impl ComputePool {
-    pub(crate) fn new(seats: usize) -> Self {
-        let share = seats.saturating_sub(1).max(1);
+    pub(crate) fn new(permits: usize) -> Self {
+        let share = permits.saturating_sub(1).max(1);
         Self {
-            all: Arc::new(Semaphore::new(seats)),
+            all: Arc::new(Semaphore::new(permits)),
             share,
             models: Arc::default(),
         }
@@ -91,14 +91,14 @@ impl ComputePool {
         if cost <= ON_RUNTIME {
             return Some(work());
         }
-        let seat = Arc::clone(&self.all).acquire_owned().await;
-        let seated = move || {
+        let permit = Arc::clone(&self.all).acquire_owned().await;
+        let work_with_permit = move || {
             // The work itself holds the permit: it continues when the client has left, and ends
             // soon.
-            let _seat = seat;
+            let _permit = permit;
             work()
         };
-        runtime::spawn_blocking(seated).await.ok()
+        runtime::spawn_blocking(work_with_permit).await.ok()
     }
 
     /// Renders or tokenizes with a model's files, within `limit`, including the wait for a permit.
@@ -111,13 +111,16 @@ impl ComputePool {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ComputeError> {
         let own = self.of(model);
-        if own.is_resting(clock.now()) {
-            return Err(ComputeError::Resting);
+        if own.is_paused(clock.now()) {
+            return Err(ComputeError::Paused);
         }
         let (flag, progress) = (CancelFlag::default(), Arc::default());
         let _cancel = flag.cancel_on_drop();
-        let computed =
-            tokio::time::timeout(limit, self.seated(&own, (flag.clone(), &progress), work)).await;
+        let computed = tokio::time::timeout(
+            limit,
+            self.run_with_permits(&own, (flag.clone(), &progress), work),
+        )
+        .await;
         match computed {
             Ok(Some(result)) => {
                 own.breaker.lock().record_success();
@@ -144,17 +147,17 @@ impl ComputePool {
 
     /// Waits for both permits and runs the work. The shared permit returns when this future is
     /// dropped, the model's own when the work ends.
-    async fn seated<T: Send + 'static>(
+    async fn run_with_permits<T: Send + 'static>(
         &self,
         own: &Arc<ModelUsage>,
         (flag, progress): (CancelFlag, &Arc<ComputeProgress>),
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let own_seat = Arc::clone(&own.permits).acquire_owned().await.ok()?;
-        let _seat = self.all.acquire().await.ok()?;
+        let own_permit = Arc::clone(&own.permits).acquire_owned().await.ok()?;
+        let _permit = self.all.acquire().await.ok()?;
         let (progress, own) = (Arc::clone(progress), Arc::clone(own));
-        let seated = move || {
-            let _own_seat = own_seat;
+        let work_with_permit = move || {
+            let _own_permit = own_permit;
             if flag.is_cancelled() {
                 return None;
             }
@@ -162,7 +165,10 @@ impl ComputePool {
             let _end = EndGuard { progress, own };
             Some(flag.run(work))
         };
-        runtime::spawn_blocking(seated).await.ok().flatten()
+        runtime::spawn_blocking(work_with_permit)
+            .await
+            .ok()
+            .flatten()
     }
 
     fn of(&self, model: &Arc<PromptModel>) -> Arc<ModelUsage> {
@@ -200,7 +206,7 @@ struct ModelUsage {
 }
 
 impl ModelUsage {
-    fn is_resting(&self, now: Moment) -> bool {
+    fn is_paused(&self, now: Moment) -> bool {
         self.stuck.load(Relaxed) >= self.share || self.breaker.lock().is_open(now)
     }
 
@@ -277,41 +283,41 @@ mod tests {
     }
 
     async fn compute<T: Send + 'static>(
-        seats: &ComputePool,
+        pool: &ComputePool,
         model: &Arc<PromptModel>,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ComputeError> {
-        seats.compute(model, limit, Clock::system(), work).await
+        pool.compute(model, limit, Clock::system(), work).await
     }
 
     #[tokio::test]
     #[contract("F82")]
     async fn a_stuck_model_costs_a_bounded_wait_and_no_permits_of_other_models() {
-        let seats = ComputePool::new(2);
+        let pool = ComputePool::new(2);
         let (stuck_model, other) = (model(), model());
         let (release, work) = stuck();
         assert_eq!(
-            compute(&seats, &stuck_model, LIMIT, work).await,
+            compute(&pool, &stuck_model, LIMIT, work).await,
             Err(ComputeError::Late)
         );
         // That work holds the only permit, and no request waits for it.
         assert_eq!(
-            compute(&seats, &stuck_model, LONG, || 7).await,
-            Err(ComputeError::Resting)
+            compute(&pool, &stuck_model, LONG, || 7).await,
+            Err(ComputeError::Paused)
         );
         let (_releases, works): (Vec<_>, Vec<_>) = (0..2).map(|_| stuck()).unzip();
         for work in works {
-            assert!(compute(&seats, &model(), LIMIT, work).await.is_err());
+            assert!(compute(&pool, &model(), LIMIT, work).await.is_err());
         }
         assert_eq!(
-            seats.all.available_permits(),
+            pool.all.available_permits(),
             2,
             "abandoned work holds no shared permit"
         );
-        assert_eq!(compute(&seats, &other, LONG, || 7).await, Ok(7));
+        assert_eq!(compute(&pool, &other, LONG, || 7).await, Ok(7));
         drop(release);
-        while compute(&seats, &stuck_model, LONG, || 7).await != Ok(7) {
+        while compute(&pool, &stuck_model, LONG, || 7).await != Ok(7) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -319,27 +325,27 @@ mod tests {
     #[tokio::test]
     #[contract("F82")]
     async fn one_model_leaves_a_permit_to_the_others() {
-        let seats = ComputePool::new(3);
+        let pool = ComputePool::new(3);
         let (busy, other) = (model(), model());
         let (_releases, works): (Vec<_>, Vec<_>) = (0..8).map(|_| stuck()).unzip();
         let tasks: Vec<_> = works
             .into_iter()
             .map(|work| {
-                let (seats, busy) = (seats.clone(), Arc::clone(&busy));
-                tokio::spawn(async move { compute(&seats, &busy, LONG, work).await })
+                let (pool, busy) = (pool.clone(), Arc::clone(&busy));
+                tokio::spawn(async move { compute(&pool, &busy, LONG, work).await })
             })
             .collect();
-        while seats.all.available_permits() > 1 {
+        while pool.all.available_permits() > 1 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(compute(&seats, &other, LONG, || 7).await, Ok(7));
+        assert_eq!(compute(&pool, &other, LONG, || 7).await, Ok(7));
         tasks.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
     #[tokio::test]
     #[contract("F82")]
     async fn a_client_disconnect_ends_its_computation() {
-        let seats = ComputePool::new(2);
+        let pool = ComputePool::new(2);
         let model = model();
         let (begun, has_begun) = mpsc::channel();
         let (ended, has_ended) = mpsc::channel();
@@ -353,8 +359,8 @@ mod tests {
             }
         };
         let task = tokio::spawn({
-            let (seats, model) = (seats.clone(), Arc::clone(&model));
-            async move { compute(&seats, &model, LONG, work).await }
+            let (pool, model) = (pool.clone(), Arc::clone(&model));
+            async move { compute(&pool, &model, LONG, work).await }
         });
         tokio::task::spawn_blocking(move || has_begun.recv())
             .await

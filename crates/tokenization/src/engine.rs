@@ -70,7 +70,7 @@ pub struct EngineTokenizer {
 #[derive(Debug)]
 struct EngineTokenState {
     cache: TokenCache,
-    standings: TokenizerBreakers,
+    breakers: TokenizerBreakers,
 }
 
 impl EngineTokenizer {
@@ -91,25 +91,25 @@ impl EngineTokenizer {
             next_worker: AtomicUsize::new(0),
             state: Mutex::new(EngineTokenState {
                 cache: TokenCache::new(ttl, capacity),
-                standings: TokenizerBreakers::default(),
+                breakers: TokenizerBreakers::default(),
             }),
             queries: Singleflight::default(),
         }
     }
 
     /// Returns the engine's token ids of the prompt; `None` if they do not arrive in time.
-    pub(crate) async fn tokens(&self, asked: TokenizationInput<'_>) -> Option<EngineTokens> {
-        let question = asked
-            .work(TokenizeQuery::cost(asked.view), TokenizeQuery::build)
+    pub(crate) async fn tokens(&self, input: TokenizationInput<'_>) -> Option<EngineTokens> {
+        let query = input
+            .work(TokenizeQuery::cost(input.view), TokenizeQuery::build)
             .await
             .flatten()?;
-        let digest = question.digest;
+        let digest = query.digest;
         let snapshot = self.workers.fleet.snapshot();
-        let known = |teller: &TokenSource| teller.is_current(&snapshot);
+        let known = |source: &TokenSource| source.is_current(&snapshot);
         // An answer is cached before its query ends, so one of the two is found.
-        let query = {
-            let mut book = self.state.lock();
-            if let Some(tokens) = book.cache.get(&digest, self.workers.clock.now(), known) {
+        let flight = {
+            let mut state = self.state.lock();
+            if let Some(tokens) = state.cache.get(&digest, self.workers.clock.now(), known) {
                 return Some(EngineTokens {
                     tokens,
                     from_cache: true,
@@ -119,8 +119,8 @@ impl EngineTokenizer {
         };
         // The request that began the query may be cancelled: the next waiting one then takes it
         // over.
-        query
-            .get_or_init(|| self.ask(&asked.view.model, question, asked.compute_pool))
+        flight
+            .get_or_init(|| self.query_worker(&input.view.model, query, input.compute_pool))
             .await
             .clone()
     }
@@ -135,13 +135,13 @@ impl EngineTokenizer {
         self.state.lock().cache.shrink();
     }
 
-    async fn ask(
+    async fn query_worker(
         &self,
         model: &str,
-        question: TokenizeQuery,
-        seats: &ComputePool,
+        query: TokenizeQuery,
+        compute_pool: &ComputePool,
     ) -> Option<EngineTokens> {
-        if let Some(tokens) = self.told_elsewhere(model, &question.digest).await {
+        if let Some(tokens) = self.find_shared(model, &query.digest).await {
             return Some(EngineTokens {
                 tokens,
                 from_cache: true,
@@ -149,26 +149,27 @@ impl EngineTokenizer {
         }
         let turn = self.next_worker(model)?;
         let worker = &turn.worker;
-        let TokenizeQuery { body, digest } = question;
+        let TokenizeQuery { body, digest } = query;
         let length = body.len();
-        let answer = tokio::time::timeout(self.longest, self.ask_worker(worker, body, seats)).await;
-        let mut book = self.state.lock();
+        let answer =
+            tokio::time::timeout(self.longest, self.post_query(worker, body, compute_pool)).await;
+        let mut state = self.state.lock();
         let now = self.workers.clock.now();
         let why = match answer.unwrap_or(Err(TokenizeFailure::Late)) {
             Ok(tokens) => {
                 let tokens: Arc<[u32]> = tokens.into();
-                book.standings.record_success(worker.id);
-                let (ids, teller) = (Arc::clone(&tokens), TokenSource::of(worker));
-                book.cache.insert(
+                state.breakers.record_success(worker.id);
+                let (ids, source) = (Arc::clone(&tokens), TokenSource::of(worker));
+                state.cache.insert(
                     digest,
                     token_cache::CachedTokens {
                         ids,
-                        teller,
-                        told_at: now,
+                        source,
+                        received_at: now,
                         left: Duration::MAX,
                     },
                 );
-                drop(book);
+                drop(state);
                 if let Some(shared) = &self.shared {
                     shared.store(&digest, TokenScope::of(worker, model), &tokens, self.ttl);
                 }
@@ -179,22 +180,22 @@ impl EngineTokenizer {
             }
             Err(why) => why,
         };
-        let rest = book.standings.record_failure(
+        let rest = state.breakers.record_failure(
             worker.id,
             FailedQuery {
                 why,
-                question: digest,
+                digest,
                 length,
             },
             now,
         );
-        drop(book);
+        drop(state);
         tracing::debug!(worker = %worker.name, ?why, ?rest, "no tokens from the engine");
         None
     }
 
     /// Looks up the answer that an equal engine gave another router.
-    async fn told_elsewhere(&self, model: &str, question: &QueryDigest) -> Option<Arc<[u32]>> {
+    async fn find_shared(&self, model: &str, digest: &QueryDigest) -> Option<Arc<[u32]>> {
         let shared = self.shared.as_ref()?;
         let snapshot = self.workers.fleet.snapshot();
         // One worker stands for all: while their versions differ, some answers are not found.
@@ -204,15 +205,15 @@ impl EngineTokenizer {
             .candidates
             .first()?
             .worker;
-        let found = shared.find(question, TokenScope::of(worker, model)).await?;
-        let (ids, teller) = (Arc::clone(&found.ids), TokenSource::of(worker));
+        let found = shared.find(digest, TokenScope::of(worker, model)).await?;
+        let (ids, source) = (Arc::clone(&found.ids), TokenSource::of(worker));
         let answer = token_cache::CachedTokens {
             ids,
-            teller,
-            told_at: self.workers.clock.now(),
+            source,
+            received_at: self.workers.clock.now(),
             left: found.left,
         };
-        self.state.lock().cache.insert(*question, answer);
+        self.state.lock().cache.insert(*digest, answer);
         Some(found.ids)
     }
 
@@ -221,10 +222,11 @@ impl EngineTokenizer {
         let snapshot = self.workers.fleet.snapshot();
         let model = snapshot.model(model).filter(|model| !model.panic)?;
         let now = self.workers.clock.now();
-        let mut book = self.state.lock();
-        book.standings
+        let mut state = self.state.lock();
+        state
+            .breakers
             .retain_workers(|worker| snapshot.worker(worker).is_some());
-        let may = |worker| book.standings.allows(worker, now);
+        let may = |worker| state.breakers.allows(worker, now);
         let free: Vec<_> = model
             .candidates
             .iter()
@@ -235,23 +237,23 @@ impl EngineTokenizer {
             .fetch_add(1, Relaxed)
             .checked_rem(free.len())?;
         let worker = Arc::clone(&free.get(turn)?.worker);
-        book.standings.begin_query(worker.id);
+        state.breakers.begin_query(worker.id);
         Some(QueryPermit {
             state: &self.state,
             worker,
         })
     }
 
-    async fn ask_worker(
+    async fn post_query(
         &self,
         worker: &WorkerView,
-        question: Bytes,
-        seats: &ComputePool,
+        body: Bytes,
+        compute_pool: &ComputePool,
     ) -> Result<Vec<u32>, TokenizeFailure> {
-        let most = question.len() * ANSWER_FACTOR + ANSWER_SLACK;
+        let most = body.len() * ANSWER_FACTOR + ANSWER_SLACK;
         let answered = self
             .workers
-            .post(worker, "/tokenize", question, most)
+            .post(worker, "/tokenize", body, most)
             .await
             .map_err(|why| match why {
                 QueryError::Unreachable => TokenizeFailure::Unreachable,
@@ -261,7 +263,7 @@ impl EngineTokenizer {
         match answered.status {
             200 => {
                 let cost = local::cost_of(answered.body.len(), COST_PER_BYTE);
-                let read = seats
+                let read = compute_pool
                     .run(cost, move || {
                         serde_json::from_slice::<EngineTokenizeReply>(&answered.body)
                     })
@@ -284,7 +286,7 @@ struct QueryPermit<'a> {
 
 impl Drop for QueryPermit<'_> {
     fn drop(&mut self) {
-        self.state.lock().standings.end_query(self.worker.id);
+        self.state.lock().breakers.end_query(self.worker.id);
     }
 }
 
@@ -339,8 +341,8 @@ mod tests {
             let upstream = Arc::<FakeUpstream>::default();
             upstream.script(WorkerId(1), reply);
             let engine = crate::stage::tests::engine(&upstream);
-            let (pool, question) = (ComputePool::new(1), Bytes::from_static(b"{}"));
-            let answer = engine.ask_worker(&worker(), question, &pool).await;
+            let (pool, body) = (ComputePool::new(1), Bytes::from_static(b"{}"));
+            let answer = engine.post_query(&worker(), body, &pool).await;
             assert_eq!(format!("{answer:?}"), format!("{expected:?}"), "{what}");
             let request = upstream.take_requests().pop().expect("one query");
             assert_eq!(request.uri(), "/tokenize");

@@ -66,7 +66,7 @@ impl TokenizationStage {
         let all = [
             COMPUTED,
             ComputeError::Late.as_str(),
-            ComputeError::Resting.as_str(),
+            ComputeError::Paused.as_str(),
             ComputeError::Failed.as_str(),
         ];
         let results =
@@ -127,12 +127,12 @@ impl TokenizationStage {
     async fn find(
         &self,
         artefacts: &Arc<ModelArtefacts>,
-        asked: TokenizationInput<'_>,
+        input: TokenizationInput<'_>,
     ) -> TokenizedPrompt {
-        if let PromptPart::TokenIds(ids) = &asked.view.prompt {
+        if let PromptPart::TokenIds(ids) = &input.view.prompt {
             // The engine computes only the last of them, and decides itself how many: the blocks
             // are unknown.
-            if asked.view.rendering.truncate_prompt_tokens.is_some() {
+            if input.view.rendering.truncate_prompt_tokens.is_some() {
                 return TokenizedPrompt::without_blocks(
                     u32::try_from(ids.len()).unwrap_or(u32::MAX),
                 );
@@ -142,30 +142,30 @@ impl TokenizationStage {
         }
         let found = match (&artefacts.prompt, &artefacts.source) {
             // The tokens of a merely similar prompt would not help.
-            _ if asked.view.fidelity == Fidelity::Likeness => None,
-            (Some(model), _) => self.by_own(model, asked).await,
-            (None, TokenizerSource::Remote) => self.by_engine(asked).await,
+            _ if input.view.fidelity == Fidelity::Likeness => None,
+            (Some(model), _) => self.by_own(model, input).await,
+            (None, TokenizerSource::Remote) => self.by_engine(input).await,
             (None, _) => None,
         };
         match found {
             Some(found) => found,
-            None => self.by_text(asked).await,
+            None => self.by_text(input).await,
         }
     }
 
     async fn by_own(
         &self,
         model: &Arc<prompt::PromptModel>,
-        asked: TokenizationInput<'_>,
+        input: TokenizationInput<'_>,
     ) -> Option<TokenizedPrompt> {
-        let bytes_of_prompt = prompt_bytes(asked.view);
+        let bytes_of_prompt = prompt_bytes(input.view);
         let cost = model.predicted_cost(bytes_of_prompt);
         let may_be_known =
             cost <= self.budget.saturating_mul(MOSTLY_KNOWN) && bytes_of_prompt <= LONGEST_KNOWN;
         if cost > self.budget && !may_be_known {
             return None;
         }
-        let tokenised = self.computed(model, asked).await;
+        let tokenised = self.computed(model, input).await;
         let LocalTokens {
             tokens,
             new_tokens,
@@ -185,17 +185,17 @@ impl TokenizationStage {
     async fn computed(
         &self,
         model: &Arc<prompt::PromptModel>,
-        asked: TokenizationInput<'_>,
+        input: TokenizationInput<'_>,
     ) -> Option<LocalTokens> {
         let (clock, budget) = (self.clock, self.budget);
-        let left = asked.deadline.since(clock.now());
+        let left = input.deadline.since(clock.now());
         let limit = LONGEST_WAIT.max(budget.saturating_mul(BUDGETS)).min(left);
-        let (dialect, bytes, own) = (asked.dialect, asked.bytes.clone(), Arc::clone(model));
+        let (dialect, bytes, own) = (input.dialect, input.bytes.clone(), Arc::clone(model));
         let work = move || {
             let view = dialect::view(dialect, &bytes).ok()?;
             tokenize_locally(&own, &view, budget, clock)
         };
-        match asked.compute_pool.compute(model, limit, clock, work).await {
+        match input.compute_pool.compute(model, limit, clock, work).await {
             Ok(tokenised) => {
                 self.results.count(COMPUTED);
                 tokenised
@@ -212,9 +212,9 @@ impl TokenizationStage {
         }
     }
 
-    async fn by_engine(&self, asked: TokenizationInput<'_>) -> Option<TokenizedPrompt> {
+    async fn by_engine(&self, input: TokenizationInput<'_>) -> Option<TokenizedPrompt> {
         let started = self.clock.now();
-        let answer = self.engine.tokens(asked).await?;
+        let answer = self.engine.tokens(input).await?;
         let tokenize_us = self.clock.now().ms_since(started) * 1e3;
         let found = TokenizedPrompt::of(
             PromptSource::EngineTokenize,
@@ -228,14 +228,14 @@ impl TokenizationStage {
         })
     }
 
-    async fn by_text(&self, asked: TokenizationInput<'_>) -> TokenizedPrompt {
+    async fn by_text(&self, input: TokenizationInput<'_>) -> TokenizedPrompt {
         let scheme = self.scheme;
-        let cost = local::cost_of(prompt_bytes(asked.view), TEXT_COST_PER_BYTE);
-        let found = asked
+        let cost = local::cost_of(prompt_bytes(input.view), TEXT_COST_PER_BYTE);
+        let found = input
             .work(cost, move |view| identify_by_text(scheme, view))
             .await;
         found.unwrap_or_else(|| {
-            TokenizedPrompt::without_blocks(prompt::estimate_tokens(prompt_bytes(asked.view)))
+            TokenizedPrompt::without_blocks(prompt::estimate_tokens(prompt_bytes(input.view)))
         })
     }
 }

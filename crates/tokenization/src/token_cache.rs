@@ -51,8 +51,8 @@ impl TokenSource {
 #[derive(Clone, Debug)]
 pub(crate) struct CachedTokens {
     pub(crate) ids: Arc<[u32]>,
-    pub(crate) teller: TokenSource,
-    pub(crate) told_at: Moment,
+    pub(crate) source: TokenSource,
+    pub(crate) received_at: Moment,
     /// Lifetime from then on; the cache's bounds may end it earlier.
     pub(crate) left: Duration,
 }
@@ -91,27 +91,27 @@ impl TokenCache {
     /// Returns the ids if their source is `still` the same.
     pub(crate) fn get(
         &mut self,
-        question: &QueryDigest,
+        digest: &QueryDigest,
         now: Moment,
         still: impl FnOnce(&TokenSource) -> bool,
     ) -> Option<Arc<[u32]>> {
-        let answer = self.answers.get(question)?;
+        let answer = self.answers.get(digest)?;
         let lifetime = self.ttl.min(answer.left);
-        if now.since(answer.told_at) < lifetime && still(&answer.teller) {
+        if now.since(answer.received_at) < lifetime && still(&answer.source) {
             return Some(Arc::clone(&answer.ids));
         }
-        let expired = self.answers.pop(question)?;
+        let expired = self.answers.pop(digest)?;
         self.bytes -= expired.bytes();
         None
     }
 
-    pub(crate) fn insert(&mut self, question: QueryDigest, answer: CachedTokens) {
+    pub(crate) fn insert(&mut self, digest: QueryDigest, answer: CachedTokens) {
         // An answer that would displace a large part of the cache is not added.
         if self.closed || answer.bytes() > BUDGET_BYTES / 8 {
             return;
         }
         self.bytes += answer.bytes();
-        if let Some(before) = self.answers.put(question, answer) {
+        if let Some(before) = self.answers.put(digest, answer) {
             self.bytes -= before.bytes();
         }
         self.fit(self.capacity, BUDGET_BYTES);
@@ -144,7 +144,7 @@ mod tests {
 
     /// The default lifetime.
     const MAX_AGE: Duration = Duration::from_secs(600);
-    const TELLER: TokenSource = TokenSource {
+    const SOURCE: TokenSource = TokenSource {
         worker: WorkerId(1),
         since_ns: 7,
         ended: 0,
@@ -155,10 +155,10 @@ mod tests {
     }
 
     /// Returns the bytes of all answers.
-    fn held(known: &TokenCache) -> usize {
-        let held: usize = known.answers.iter().map(|(_, answer)| answer.bytes()).sum();
-        assert_eq!(known.bytes, held);
-        held
+    fn cached_bytes(known: &TokenCache) -> usize {
+        let cached_bytes: usize = known.answers.iter().map(|(_, answer)| answer.bytes()).sum();
+        assert_eq!(known.bytes, cached_bytes);
+        cached_bytes
     }
 
     fn digest(number: u32) -> QueryDigest {
@@ -170,8 +170,8 @@ mod tests {
     fn engine_answer(ids: Vec<u32>) -> CachedTokens {
         CachedTokens {
             ids: ids.into(),
-            teller: TELLER,
-            told_at: Moment::default(),
+            source: SOURCE,
+            received_at: Moment::default(),
             left: Duration::MAX,
         }
     }
@@ -192,8 +192,11 @@ mod tests {
                 "forgotten before {number}"
             );
         }
-        let held = held(&known);
-        assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
+        let cached_bytes = cached_bytes(&known);
+        assert!(
+            (BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&cached_bytes),
+            "{cached_bytes}"
+        );
         assert_eq!(get(&mut known, 0), None);
     }
 
@@ -248,10 +251,10 @@ mod tests {
             known.insert(digest(number), engine_answer(vec![number; 1_000]));
         }
         known.shrink();
-        let held = held(&known);
+        let cached_bytes = cached_bytes(&known);
         assert!(
-            held <= BUDGET_BYTES / 2 && get(&mut known, 19_999).is_some(),
-            "{held}"
+            cached_bytes <= BUDGET_BYTES / 2 && get(&mut known, 19_999).is_some(),
+            "{cached_bytes}"
         );
         known.set_accepts_new(false);
         known.insert(digest(u32::MAX), engine_answer(vec![7]));
@@ -274,14 +277,14 @@ mod tests {
         assert!(!at(&mut known, Duration::ZERO), "it is gone");
         known.insert(digest(1), engine_answer(vec![7]));
         assert_eq!(
-            known.get(&digest(1), start, |teller| *teller != TELLER),
+            known.get(&digest(1), start, |source| *source != SOURCE),
             None
         );
-        assert_eq!((known.answers.len(), held(&known)), (0, 0));
+        assert_eq!((known.answers.len(), cached_bytes(&known)), (0, 0));
         // A repeated answer counts once.
         for _ in 0..2 {
             known.insert(digest(2), engine_answer(vec![7, 8]));
         }
-        assert_eq!(held(&known), 8 + ANSWER_BYTES);
+        assert_eq!(cached_bytes(&known), 8 + ANSWER_BYTES);
     }
 }

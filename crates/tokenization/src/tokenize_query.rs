@@ -85,7 +85,7 @@ fn body(view: &RequestView<'_>) -> Option<Bytes> {
     {
         return None;
     }
-    let mut question = TokenizeFields {
+    let mut fields = TokenizeFields {
         model: &view.model,
         prompt: None,
         messages: None,
@@ -97,7 +97,7 @@ fn body(view: &RequestView<'_>) -> Option<Bytes> {
         tools: None,
     };
     match &view.prompt {
-        PromptPart::Text(text) => question.prompt = Some(text),
+        PromptPart::Text(text) => fields.prompt = Some(text),
         PromptPart::Messages(messages) => {
             // Generations accept this field under two names, `/tokenize` under one.
             if messages.as_str().contains("\"reasoning_content\"")
@@ -105,16 +105,16 @@ fn body(view: &RequestView<'_>) -> Option<Bytes> {
             {
                 return None;
             }
-            question.messages = Some(serde_json::from_str(messages.as_str()).ok()?);
-            question.add_generation_prompt = rendering.add_generation_prompt;
-            question.continue_final_message = rendering.continue_final_message;
-            question.chat_template = raw(rendering.chat_template).ok()?;
-            question.chat_template_kwargs = raw(rendering.chat_template_kwargs).ok()?;
-            question.tools = raw(rendering.tools).ok()?;
+            fields.messages = Some(serde_json::from_str(messages.as_str()).ok()?);
+            fields.add_generation_prompt = rendering.add_generation_prompt;
+            fields.continue_final_message = rendering.continue_final_message;
+            fields.chat_template = raw(rendering.chat_template).ok()?;
+            fields.chat_template_kwargs = raw(rendering.chat_template_kwargs).ok()?;
+            fields.tools = raw(rendering.tools).ok()?;
         }
         PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => return None,
     }
-    serde_json::to_vec(&question).ok().map(Bytes::from)
+    serde_json::to_vec(&fields).ok().map(Bytes::from)
 }
 
 fn raw(value: Option<RawJson<'_>>) -> serde_json::Result<Option<&RawValue>> {
@@ -166,7 +166,8 @@ mod tests {
     fn a_prompt_whose_tokens_the_engine_would_count_otherwise_is_not_asked() {
         let message = r#""messages":[{"role":"user","content":"a"}]"#;
         let image = r#""messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]"#;
-        let thought = r#""messages":[{"role":"assistant","reasoning_content":"a","content":"b"}]"#;
+        let reasoning =
+            r#""messages":[{"role":"assistant","reasoning_content":"a","content":"b"}]"#;
         for (dialect, fields) in [
             (
                 Dialect::Chat,
@@ -181,7 +182,7 @@ mod tests {
                 format!(r#"{message},"reasoning_effort":"low""#),
             ),
             (Dialect::Chat, image.to_owned()),
-            (Dialect::Chat, thought.to_owned()),
+            (Dialect::Chat, reasoning.to_owned()),
             (Dialect::Completions, r#""prompt":[1,2]"#.to_owned()),
             (Dialect::Completions, r#""prompt":["a","b"]"#.to_owned()),
         ] {
@@ -194,11 +195,14 @@ mod tests {
 
     #[test]
     fn a_prompt_too_long_to_wait_for_is_not_asked_and_costs_nothing() {
-        for (length, asked) in [(LONGEST, true), (LONGEST + 1, false)] {
+        for (length, is_built) in [(LONGEST, true), (LONGEST + 1, false)] {
             let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "a".repeat(length));
-            assert_eq!(query(Dialect::Completions, &body).is_some(), asked);
+            assert_eq!(query(Dialect::Completions, &body).is_some(), is_built);
             let view = dialect::view(Dialect::Completions, body.as_bytes()).expect("good");
-            assert_eq!(TokenizeQuery::cost(&view) > Duration::from_millis(1), asked);
+            assert_eq!(
+                TokenizeQuery::cost(&view) > Duration::from_millis(1),
+                is_built
+            );
         }
     }
 

@@ -10,9 +10,9 @@ use tokenization::RedisTokenStore;
 
 #[test]
 fn a_build_without_redis_reports_a_clear_error_for_shared_token_ids() {
-    let told = RedisTokenStore::start(None, Clock::system()).expect_err("there is no Redis here");
+    let error = RedisTokenStore::start(None, Clock::system()).expect_err("there is no Redis here");
     assert_eq!(
-        told.to_string(),
+        error.to_string(),
         "routing.lmcache.prompt_cache.backend is redis, and this program was built without it: build it with the feature \
          `redis-cache`, or set backend: memory"
     );

@@ -89,7 +89,7 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
         code: BAD_FLAG,
     };
     let configured = what_if::configured(&args.settings).map_err(bad_flag)?;
-    let mishaps = args.mishaps().map_err(bad_flag)?;
+    let faults = args.faults().map_err(bad_flag)?;
     let fitted = args.engine.fit.as_ref().map(|log| {
         let told = |problem| SimulateError {
             message: format!("{}: {problem}", log.display()),
@@ -114,7 +114,7 @@ fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
             trace.dropped, profile.kv_tokens
         )));
     }
-    let cells = cells(args, &trace, profile, &configured, &mishaps);
+    let cells = cells(args, &trace, profile, &configured, &faults);
     Ok(SimulationReport {
         schema: SimulationReport::SCHEMA,
         trace: TraceSummary::of(args.trace.to_string(), &trace),
@@ -131,7 +131,7 @@ fn cells(
     trace: &Trace,
     profile: Profile,
     configured: &ConfiguredRouter,
-    mishaps: &FaultPlan,
+    faults: &FaultPlan,
 ) -> Vec<Cell> {
     let usual = [0.55];
     let loads = if args.pace.load.is_empty() {
@@ -155,7 +155,7 @@ fn cells(
                 event_loss: args.events.event_loss,
                 wait: configured.wait,
                 engine_priority: configured.engine_priority,
-                mishaps: mishaps.clone(),
+                faults: faults.clone(),
                 seed: args.seed,
                 ..Cell::new(
                     RoutingSettings {

@@ -24,7 +24,7 @@ const WRITE_AHEAD: usize = 64 * 1024;
 /// Length of a message above which its read buffer is not reused.
 const LONG_MESSAGE: usize = 1024 * 1024;
 /// Minimum interval between updates of the time of a peer's last message.
-const HEARD_AGAIN: Duration = Duration::from_secs(1);
+const ACTIVITY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The reason why a connection ended or was never made.
 #[derive(Debug, thiserror::Error)]
@@ -61,12 +61,12 @@ struct Inbound {
     slot: ConnectionSlot,
     account: ReceiveAccount,
     /// Time of the peer's last update of its place by a message.
-    place: Instant,
+    last_active: Instant,
 }
 
 impl Inbound {
     /// Resolves when the connection must close.
-    async fn must_go(&self) -> Disconnect {
+    async fn closing_reason(&self) -> Disconnect {
         tokio::select! {
             () = self.slot.must_close() => Disconnect::Displaced,
             () = self.account.revoked() => Disconnect::ReceiveBudget,
@@ -74,18 +74,18 @@ impl Inbound {
     }
 
     /// Records that a whole message arrived: the peer is alive.
-    fn heard(&mut self) {
-        if self.place.elapsed() >= HEARD_AGAIN {
-            self.place = Instant::now();
+    fn record_message(&mut self) {
+        if self.last_active.elapsed() >= ACTIVITY_INTERVAL {
+            self.last_active = Instant::now();
             self.slot.set_idle();
         }
     }
 }
 
-/// As [`Inbound::must_go`]; an outgoing connection never has to close.
-async fn must_go(inbound: &Option<Inbound>) -> Disconnect {
+/// As [`Inbound::closing_reason`]; an outgoing connection never has to close.
+async fn closing_reason(inbound: &Option<Inbound>) -> Disconnect {
     match inbound {
-        Some(inbound) => inbound.must_go().await,
+        Some(inbound) => inbound.closing_reason().await,
         None => std::future::pending().await,
     }
 }
@@ -99,9 +99,9 @@ pub(crate) struct ZmtpConnection {
     incoming: BytesMut,
     inbound: Option<Inbound>,
     heartbeat: Duration,
-    heard: Instant,
+    last_received: Instant,
     /// Stored across calls: a timer created again by each cancelled call would never fire.
-    alarm: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
 }
 
 impl ZmtpConnection {
@@ -125,7 +125,7 @@ impl ZmtpConnection {
         let inbound = Inbound {
             slot: peer.slot,
             account,
-            place: Instant::now(),
+            last_active: Instant::now(),
         };
         Self::shake_hands(peer.stream, Some(inbound), socket, limits).await
     }
@@ -144,8 +144,8 @@ impl ZmtpConnection {
             incoming: BytesMut::new(),
             inbound,
             heartbeat: limits.heartbeat,
-            heard: Instant::now(),
-            alarm: Box::pin(tokio::time::sleep(limits.heartbeat)),
+            last_received: Instant::now(),
+            timer: Box::pin(tokio::time::sleep(limits.heartbeat)),
         };
         let shake = async {
             loop {
@@ -165,7 +165,7 @@ impl ZmtpConnection {
     pub(crate) async fn turn(&mut self) -> Result<Option<Incoming>, Disconnect> {
         loop {
             if let Some(incoming) = self.session.receive(&mut self.incoming)? {
-                self.came(&incoming);
+                self.record_incoming(&incoming);
                 return Ok(Some(incoming));
             }
             self.count_bytes()?;
@@ -178,7 +178,7 @@ impl ZmtpConnection {
                     if read? == 0 {
                         return Err(Disconnect::Closed);
                     }
-                    self.heard = Instant::now();
+                    self.last_received = Instant::now();
                 }
                 written = self.writer.write_buf(self.session.outgoing()), if waiting > 0 => {
                     if written? == 0 {
@@ -186,8 +186,8 @@ impl ZmtpConnection {
                     }
                     return Ok(None);
                 }
-                () = self.alarm.as_mut() => self.check_life()?,
-                reason = must_go(&self.inbound) => return Err(reason),
+                () = self.timer.as_mut() => self.check_liveness()?,
+                reason = closing_reason(&self.inbound) => return Err(reason),
             }
         }
     }
@@ -210,12 +210,12 @@ impl ZmtpConnection {
         }
     }
 
-    fn came(&mut self, incoming: &Incoming) {
+    fn record_incoming(&mut self, incoming: &Incoming) {
         let Incoming::Message(frames) = incoming else {
             return;
         };
         if let Some(inbound) = &mut self.inbound {
-            inbound.heard();
+            inbound.record_message();
         }
         if frames.iter().map(Bytes::len).sum::<usize>() >= LONG_MESSAGE {
             // Otherwise the remaining bytes would keep the memory of the whole message, for as long
@@ -225,20 +225,20 @@ impl ZmtpConnection {
     }
 
     /// Marks the peer as active, so that it keeps its place, whether or not it sends anything.
-    pub(crate) fn keep_place(&self) {
+    pub(crate) fn keep_active(&self) {
         if let Some(inbound) = &self.inbound {
             inbound.slot.set_busy();
         }
     }
 
     /// Waits for `done`, unless the connection must close before.
-    pub(crate) async fn unless_gone<T>(
+    pub(crate) async fn unless_closing<T>(
         &self,
         done: impl Future<Output = T>,
     ) -> Result<T, Disconnect> {
         tokio::select! {
             done = done => Ok(done),
-            reason = must_go(&self.inbound) => Err(reason),
+            reason = closing_reason(&self.inbound) => Err(reason),
         }
     }
 
@@ -252,7 +252,7 @@ impl ZmtpConnection {
     }
 
     /// Returns whether more may be queued.
-    pub(crate) fn has_room(&mut self) -> bool {
+    pub(crate) fn has_capacity(&mut self) -> bool {
         self.session.outgoing().len() < WRITE_AHEAD
     }
 
@@ -276,8 +276,8 @@ impl ZmtpConnection {
     }
 
     /// Handles the alarm: sends a PING to a silent peer, and drops a dead one.
-    fn check_life(&mut self) -> Result<(), Disconnect> {
-        let quiet = self.heard.elapsed();
+    fn check_liveness(&mut self) -> Result<(), Disconnect> {
+        let quiet = self.last_received.elapsed();
         let ours = self.session.can_ping().then_some(self.heartbeat * 3);
         let limit = [ours, self.session.peer_ttl()].into_iter().flatten().min();
         if let Some(limit) = limit
@@ -291,7 +291,7 @@ impl ZmtpConnection {
         let next = limit.map_or(self.heartbeat, |limit| {
             limit.saturating_sub(quiet).min(self.heartbeat)
         });
-        self.alarm
+        self.timer
             .as_mut()
             .reset(Instant::now() + next.max(Duration::from_millis(10)));
         Ok(())

@@ -85,7 +85,7 @@ impl Router {
         }
         self.peers
             .lock()
-            .retain(|known, held| known != peer || !held.same_channel(&queue));
+            .retain(|known, entry| known != peer || !entry.same_channel(&queue));
         false
     }
 }
@@ -107,9 +107,9 @@ async fn serve(
     let (queue, mut messages) = mpsc::channel::<Bytes>(QUEUE);
     {
         let mut known = peers.lock();
-        // The first holder of a routing id keeps it: a newcomer must not receive another peer's
+        // The first holder of a routing id keeps it: a later peer must not receive another peer's
         // answers.
-        if known.get(&peer).is_some_and(|held| !held.is_closed()) {
+        if known.get(&peer).is_some_and(|entry| !entry.is_closed()) {
             tracing::debug!("routing id is in use, newcomer refused");
             return Ok(());
         }
@@ -122,7 +122,7 @@ async fn serve(
     };
     drop(queue);
     loop {
-        let room = connection.has_room();
+        let has_capacity = connection.has_capacity();
         tokio::select! {
             turn = connection.turn() => {
                 let Some(Incoming::Message(frames)) = turn? else { continue };
@@ -130,7 +130,7 @@ async fn serve(
                     return Ok(());
                 }
             }
-            message = messages.recv(), if room => match message {
+            message = messages.recv(), if has_capacity => match message {
                 Some(message) => connection.queue(&message),
                 // Dropped because it took nothing: the rest of its queue is discarded.
                 None => return Ok(()),
@@ -160,6 +160,6 @@ impl Drop for LeaveGuard {
         };
         self.peers
             .lock()
-            .retain(|known, held| known != &self.peer || !held.same_channel(&queue));
+            .retain(|known, entry| known != &self.peer || !entry.same_channel(&queue));
     }
 }

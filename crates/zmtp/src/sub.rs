@@ -96,11 +96,11 @@ impl Sub {
         let topics = owned(topics);
         // When full, connections stop reading, and TCP slows their publishers.
         let (events, queue) = mpsc::channel(16);
-        let queue_room = Arc::new(Semaphore::new(QUEUE_BYTES));
+        let byte_permits = Arc::new(Semaphore::new(QUEUE_BYTES));
         let accepting = AcceptLoop::start(listener, limits.max_peers, move |peer| {
             let events = EventSender {
                 queue: events.clone(),
-                room: Arc::clone(&queue_room),
+                byte_permits: Arc::clone(&byte_permits),
             };
             serve(peer, topics.clone(), limits.clone(), events)
         });
@@ -238,14 +238,14 @@ struct BoundSub {
 #[derive(Debug)]
 struct QueuedEvent {
     event: SubEvent,
-    _room: Option<OwnedSemaphorePermit>,
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Sender of connection events to a bound socket's queue.
 #[derive(Debug)]
 struct EventSender {
     queue: mpsc::Sender<QueuedEvent>,
-    room: Arc<Semaphore>,
+    byte_permits: Arc<Semaphore>,
 }
 
 impl EventSender {
@@ -261,12 +261,15 @@ impl EventSender {
             _ => 0,
         };
         // The semaphore is never closed.
-        let room = Arc::clone(&self.room)
+        let permit = Arc::clone(&self.byte_permits)
             .acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX))
             .await
             .ok();
         self.queue
-            .send(QueuedEvent { event, _room: room })
+            .send(QueuedEvent {
+                event,
+                _permit: permit,
+            })
             .await
             .is_ok()
     }
@@ -316,7 +319,7 @@ async fn pass_on(
             Err(reason) => return Some(reason),
         };
         match connection
-            .unless_gone(events.send(SubEvent::Message { peer, frames }))
+            .unless_closing(events.send(SubEvent::Message { peer, frames }))
             .await
         {
             Ok(true) => {}

@@ -38,8 +38,8 @@ impl Subscriber {
     /// Queues a message unless that exceeds a limit; `false`: dropped.
     pub(crate) fn offer(&self, encoded: &Bytes) -> bool {
         // A single message longer than the limit still passes when the queue is empty.
-        let room = self.queue_bytes.try_take_capped(encoded.len());
-        room.is_some_and(|room| self.queue.try_send((encoded.clone(), room)).is_ok())
+        let permit = self.queue_bytes.try_take_capped(encoded.len());
+        permit.is_some_and(|permit| self.queue.try_send((encoded.clone(), permit)).is_ok())
     }
 }
 
@@ -81,24 +81,24 @@ async fn serve(
         shared: Arc::clone(&shared),
     };
     loop {
-        let room = connection.has_room();
+        let has_capacity = connection.has_capacity();
         tokio::select! {
             turn = connection.turn() => match turn? {
                 Some(Incoming::Subscribe(topic)) => {
                     // A subscriber sends nothing more, so silence must not cost its place.
-                    connection.keep_place();
+                    connection.keep_active();
                     subscribe(&shared, number, topic)?;
                 }
                 Some(Incoming::Cancel(topic)) => shared.with(number, |subscriber| {
                     // Subscriptions count: two of the same prefix need two cancellations.
-                    if let Some(at) = subscriber.topics.iter().position(|held| *held == topic) {
+                    if let Some(at) = subscriber.topics.iter().position(|known| *known == topic) {
                         subscriber.topics.swap_remove(at);
                     }
                 }),
                 Some(_) | None => {}
             },
-            message = messages.recv(), if room => match message {
-                Some((message, _room)) => connection.queue(&message),
+            message = messages.recv(), if has_capacity => match message {
+                Some((message, _permit)) => connection.queue(&message),
                 // The publisher closed and everything it had queued is out of the queue.
                 None => return Ok(connection.flush().await?),
             },
@@ -107,12 +107,12 @@ async fn serve(
 }
 
 fn subscribe(shared: &PublisherShared, number: u64, topic: Bytes) -> Result<(), Disconnect> {
-    let mut held = 0;
+    let mut topic_count = 0;
     shared.with(number, |subscriber| {
         subscriber.topics.push(topic);
-        held = subscriber.topics.len();
+        topic_count = subscriber.topics.len();
     });
-    if held > MAX_TOPICS {
+    if topic_count > MAX_TOPICS {
         return Err(Disconnect::Io(std::io::Error::other(format!(
             "more than {MAX_TOPICS} subscriptions"
         ))));

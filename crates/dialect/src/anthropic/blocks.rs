@@ -11,7 +11,7 @@ use crate::{
 /// Writes the chat messages of one message: tool results are messages of their own, before the
 /// user's other content.
 pub(super) fn message(
-    said: &mut ArrayWriter<'_>,
+    messages: &mut ArrayWriter<'_>,
     message: RawJson<'_>,
     at: usize,
     untranslatable: &mut Option<String>,
@@ -20,11 +20,11 @@ pub(super) fn message(
     let content = message.member("content");
     let (Some(role), Some(content)) = (role, content) else {
         // The engine rejects it.
-        said.next().push_str(message.as_str());
+        messages.next().push_str(message.as_str());
         return;
     };
     let Some(blocks) = content.elements() else {
-        let mut plain = said.object();
+        let mut plain = messages.object();
         plain.text("role", &role);
         plain.raw("content", content.as_str());
         return plain.close();
@@ -40,7 +40,7 @@ pub(super) fn message(
             // Encrypted by Anthropic's own servers: no engine can read it.
             Some("redacted_thinking") => {}
             Some("tool_use") => turn.calls.push(block),
-            Some("tool_result") => turn.result(said, block),
+            Some("tool_result") => turn.result(messages, block),
             Some("document") if plain_document(block).is_some() => {
                 turn.parts
                     .extend(plain_document(block).map(ContentBlock::Text));
@@ -56,7 +56,7 @@ pub(super) fn message(
             }
         }
     }
-    turn.write(said, &role);
+    turn.write(messages, &role);
 }
 
 /// The content of one message, sorted.
@@ -94,9 +94,9 @@ impl<'a> MessageBlocks<'a> {
 
     /// Adds the result of a tool. A chat's tool result cannot contain images: they follow with the
     /// user's content.
-    fn result(&mut self, said: &mut ArrayWriter<'_>, block: RawJson<'a>) {
+    fn result(&mut self, messages: &mut ArrayWriter<'_>, block: RawJson<'a>) {
         self.answered = true;
-        let mut result = said.object();
+        let mut result = messages.object();
         result.text("role", "tool");
         result.some("tool_call_id", block.member("tool_use_id"));
         let content = block.member("content");
@@ -120,7 +120,7 @@ impl<'a> MessageBlocks<'a> {
         result.close();
     }
 
-    fn write(self, said: &mut ArrayWriter<'_>, role: &str) {
+    fn write(self, messages: &mut ArrayWriter<'_>, role: &str) {
         if self.parts.is_empty()
             && self.calls.is_empty()
             && (self.reasoning.is_empty() || self.answered)
@@ -129,7 +129,7 @@ impl<'a> MessageBlocks<'a> {
             // templates reject it.
             return;
         }
-        let mut message = said.object();
+        let mut message = messages.object();
         message.text("role", role);
         match &self.parts[..] {
             [] => message.raw("content", "null"),

@@ -6,30 +6,31 @@ use crate::{RawJson, api_error::anthropic_error, json};
 /// The error's message stays: it is about the client's request.
 ///
 /// ```
-/// let said = br#"{"error":{"message":"max_tokens is 0","type":"BadRequestError"}}"#;
+/// let reply = br#"{"error":{"message":"max_tokens is 0","type":"BadRequestError"}}"#;
 /// assert_eq!(
-///     String::from_utf8(dialect::error_from_chat(400, said, "req-1")).unwrap(),
+///     String::from_utf8(dialect::error_from_chat(400, reply, "req-1")).unwrap(),
 ///     r#"{"type":"error","error":{"type":"invalid_request_error","message":"max_tokens is 0"},"request_id":"req-1"}"#
 /// );
 /// ```
 pub fn error_from_chat(status: u16, body: &[u8], request_id: &str) -> Vec<u8> {
-    let said = json::object(body);
-    let message = said.and_then(|said| {
+    let reply = json::object(body);
+    let message = reply.and_then(|reply| {
         let text = |object: RawJson<'_>| {
             object
                 .member("message")
                 .and_then(RawJson::string)
                 .map(|it| it.into_owned())
         };
-        let error = said.member("error");
+        let error = reply.member("error");
         let plain = || error.and_then(RawJson::string).map(|it| it.into_owned());
         let detail = || {
-            said.member("detail")
+            reply
+                .member("detail")
                 .map(|it| it.string().map_or_else(|| it.as_str().into(), Into::into))
         };
         error
             .and_then(text)
-            .or_else(|| text(said))
+            .or_else(|| text(reply))
             .or_else(plain)
             .or_else(detail)
     });

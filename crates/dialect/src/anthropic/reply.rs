@@ -22,7 +22,7 @@ use crate::{
 pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
     let reply = json::object(body)?;
     let choice = only_choice(reply.member("choices")?)?;
-    let said = choice.member("message")?;
+    let chat_message = choice.member("message")?;
     let mut out = String::with_capacity(body.len() + 256);
     let mut message = ObjectWriter::open(&mut out);
     let named = reply.member("model").and_then(RawJson::string);
@@ -33,21 +33,21 @@ pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
         named.as_deref().unwrap_or(model),
     );
     let mut content = message.array("content");
-    if let Some(thought) = text_of(said, &["reasoning_content", "reasoning"]) {
+    if let Some(reasoning) = text_of(chat_message, &["reasoning_content", "reasoning"]) {
         let mut block = content.object();
         block.text("type", "thinking");
-        block.text("thinking", &thought);
+        block.text("thinking", &reasoning);
         block.text("signature", "");
         block.close();
     }
-    if let Some(text) = text_of(said, &["content", "refusal"]) {
+    if let Some(text) = text_of(chat_message, &["content", "refusal"]) {
         let mut block = content.object();
         block.text("type", "text");
         block.text("text", &text);
         block.close();
     }
     let mut called = false;
-    for call in said
+    for call in chat_message
         .member("tool_calls")
         .and_then(RawJson::elements)
         .into_iter()
@@ -91,9 +91,10 @@ pub(super) fn message_id(completion: Option<&str>) -> String {
 }
 
 /// Returns the first non-empty text among these members.
-fn text_of<'a>(said: RawJson<'a>, names: &[&str]) -> Option<Cow<'a, str>> {
+fn text_of<'a>(message: RawJson<'a>, names: &[&str]) -> Option<Cow<'a, str>> {
     names.iter().find_map(|name| {
-        said.member(name)
+        message
+            .member(name)
             .and_then(RawJson::string)
             .filter(|text| !text.is_empty())
     })

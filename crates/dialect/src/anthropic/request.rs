@@ -131,24 +131,24 @@ fn conversation(
         // The engine rejects a value that is no list.
         return chat.raw("messages", value.as_str());
     }
-    let mut said = chat.array("messages");
-    said_by_system(&mut said, system);
+    let mut messages = chat.array("messages");
+    system_message(&mut messages, system);
     for (at, message) in turns.into_iter().flatten().enumerate() {
-        blocks::message(&mut said, message, at, untranslatable);
+        blocks::message(&mut messages, message, at, untranslatable);
     }
-    said.close();
+    messages.close();
 }
 
 /// Writes the system prompt as the first message: its text blocks are joined without a separator,
 /// as in engines with native messages.
-fn said_by_system(said: &mut ArrayWriter<'_>, system: Option<RawJson<'_>>) {
+fn system_message(messages: &mut ArrayWriter<'_>, system: Option<RawJson<'_>>) {
     let Some(text) = system
         .and_then(content_text)
         .filter(|text| !text.is_empty())
     else {
         return;
     };
-    let mut message = said.object();
+    let mut message = messages.object();
     message.text("role", "system");
     message.text("content", &text);
     message.close();
@@ -163,11 +163,11 @@ fn schema(chat: &mut ObjectWriter<'_>, format: RawJson<'_>) -> bool {
     };
     let mut format = chat.object("response_format");
     format.text("type", "json_schema");
-    let mut wanted = format.object("json_schema");
-    wanted.text("name", "reply");
-    wanted.some("schema", Some(schema));
-    wanted.raw("strict", "true");
-    wanted.close();
+    let mut schema_format = format.object("json_schema");
+    schema_format.text("name", "reply");
+    schema_format.some("schema", Some(schema));
+    schema_format.raw("strict", "true");
+    schema_format.close();
     format.close();
     true
 }

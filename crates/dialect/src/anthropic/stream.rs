@@ -112,15 +112,15 @@ impl MessageStream {
         let Some(chunk) = json::object(data) else {
             return self.fail(out, "the worker's stream is no chat completion");
         };
-        if let Some(said) = chunk.member("error") {
-            let status = said
+        if let Some(error_member) = chunk.member("error") {
+            let status = error_member
                 .member("code")
                 .and_then(RawJson::integer)
                 .and_then(|code| u16::try_from(code).ok());
-            let text = said
+            let text = error_member
                 .member("message")
                 .and_then(RawJson::string)
-                .or_else(|| said.string());
+                .or_else(|| error_member.string());
             let event = error::in_stream(
                 status,
                 text.as_deref().unwrap_or("the worker's reply broke off"),
@@ -182,7 +182,7 @@ impl MessageStream {
                     .and_then(RawJson::string)
                     .filter(|text| !text.is_empty());
                 if let Some(text) = text {
-                    self.say(OpenBlock::Thinking, &text, out);
+                    self.write_text(OpenBlock::Thinking, &text, out);
                     break;
                 }
             }
@@ -192,7 +192,7 @@ impl MessageStream {
                     .and_then(RawJson::string)
                     .filter(|text| !text.is_empty())
                 {
-                    self.say(OpenBlock::Text, &text, out);
+                    self.write_text(OpenBlock::Text, &text, out);
                 }
             }
             for call in delta

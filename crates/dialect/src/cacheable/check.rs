@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use super::{CacheableReply, NotCacheable, partial::says_nothing};
+use super::{CacheableReply, NotCacheable, partial::is_empty_value};
 use crate::{
     Dialect,
     json::{self, RawJson},
@@ -33,7 +33,7 @@ const BROKEN: [&str; 5] = ["error", "abort", "aborted", "cancelled", "timeout"];
 /// If the reply may not be cached.
 pub fn keep_whole(dialect: Dialect, body: &[u8]) -> Result<CacheableReply, NotCacheable> {
     let text = std::str::from_utf8(body).map_err(|_| NotCacheable::Unreadable)?;
-    let has_usage = judge(dialect, text)?;
+    let has_usage = check_reply(dialect, text)?;
     Ok(CacheableReply {
         body: body.to_vec(),
         has_usage,
@@ -41,7 +41,7 @@ pub fn keep_whole(dialect: Dialect, body: &[u8]) -> Result<CacheableReply, NotCa
 }
 
 /// Checks a reply; returns whether it has its usage.
-pub(super) fn judge(dialect: Dialect, text: &str) -> Result<bool, NotCacheable> {
+pub(super) fn check_reply(dialect: Dialect, text: &str) -> Result<bool, NotCacheable> {
     let reply = json::object(text.as_bytes()).ok_or(NotCacheable::Unreadable)?;
     no_error(reply)?;
     let object = reply.member("object").and_then(RawJson::string);
@@ -158,7 +158,7 @@ fn finished(of: RawJson<'_>, name: &str) -> Result<(), NotCacheable> {
 /// Checks that the value is an object without a non-empty member `error`.
 fn no_error(of: RawJson<'_>) -> Result<(), NotCacheable> {
     let mut members = of.members().ok_or(NotCacheable::UnknownShape)?;
-    let fine = members.all(|(name, value)| name != "error" || says_nothing(value.as_str()));
+    let fine = members.all(|(name, value)| name != "error" || is_empty_value(value.as_str()));
     if fine {
         Ok(())
     } else {

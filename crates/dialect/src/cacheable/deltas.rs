@@ -2,24 +2,24 @@
 //!
 //! **Invariant**: the deltas joined are the message.
 
-use super::{partial::says_nothing, pieces::texts, rules::TEXTS};
+use super::{partial::is_empty_value, pieces::texts, rules::TEXTS};
 use crate::json::{ObjectWriter, RawJson, write_string};
 
 /// The deltas of one message.
 #[derive(Debug)]
 pub(super) struct Deltas {
     /// Each delta as a JSON object.
-    pub(super) said: Vec<String>,
+    pub(super) objects: Vec<String>,
     /// Index of the first content delta, or where it would be: token metadata begins there.
-    pub(super) spoken_from: usize,
+    pub(super) first_content: usize,
 }
 
 /// Writes the deltas; the content is split into about `pieces`. `None` if deltas cannot express the
 /// message.
 pub(super) fn deltas(message: RawJson<'_>, pieces: usize) -> Option<Deltas> {
     let mut deltas = Deltas {
-        said: vec![first(message)?],
-        spoken_from: 1,
+        objects: vec![first(message)?],
+        first_content: 1,
     };
     let [reasoning, older_reasoning, refusal] = TEXTS;
     for name in [reasoning, older_reasoning, "content", refusal] {
@@ -30,18 +30,20 @@ pub(super) fn deltas(message: RawJson<'_>, pieces: usize) -> Option<Deltas> {
         else {
             continue;
         };
-        let mut wanted = 1;
+        let mut count = 1;
         if name == "content" {
-            (deltas.spoken_from, wanted) = (deltas.said.len(), pieces);
+            (deltas.first_content, count) = (deltas.objects.len(), pieces);
         }
         deltas
-            .said
-            .extend(texts(inner, wanted).map(|piece| format!("{{\"{name}\":\"{piece}\"}}")));
+            .objects
+            .extend(texts(inner, count).map(|piece| format!("{{\"{name}\":\"{piece}\"}}")));
     }
     if let Some(call) = message.member("function_call") {
         let (opening, pieces) = opening(call);
-        deltas.said.push(format!("{{\"function_call\":{opening}}}"));
-        deltas.said.extend(
+        deltas
+            .objects
+            .push(format!("{{\"function_call\":{opening}}}"));
+        deltas.objects.extend(
             pieces
                 .iter()
                 .map(|piece| format!("{{\"function_call\":{piece}}}")),
@@ -54,7 +56,7 @@ pub(super) fn deltas(message: RawJson<'_>, pieces: usize) -> Option<Deltas> {
         .flatten()
         .enumerate()
     {
-        tool_call(at, call, &mut deltas.said);
+        tool_call(at, call, &mut deltas.objects);
     }
     Some(deltas)
 }
@@ -77,7 +79,7 @@ fn first(message: RawJson<'_>) -> Option<String> {
         match &*name {
             "role" | "content" | "tool_calls" => {}
             "function_call" if !value.is_null() => {}
-            "audio" if !says_nothing(value.as_str()) => return None,
+            "audio" if !is_empty_value(value.as_str()) => return None,
             name if TEXTS.contains(&name)
                 && inside(value).is_some_and(|inner| !inner.is_empty()) => {}
             name => delta.raw(name, value.as_str()),

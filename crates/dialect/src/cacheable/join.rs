@@ -8,7 +8,7 @@
 
 use super::{
     NotCacheable,
-    partial::{PartialMember, PartialObject, PartialValue, says_nothing},
+    partial::{PartialMember, PartialObject, PartialValue, is_empty_value},
     rules::{JoinRule, JoinRules},
 };
 use crate::json::RawJson;
@@ -43,10 +43,10 @@ impl PartialObject {
 
     /// Adds a value of the current piece that may be repeated: the first non-empty one counts.
     pub(super) fn first(&mut self, name: &str, value: RawJson<'_>) -> Result<(), NotCacheable> {
-        let held = self.entry(name)?;
+        let joined = self.entry(name)?;
         // A time of 0 counts as absent.
-        if says_nothing(held.raw()) || held.raw() == "0" {
-            *held = if value.is_null() {
+        if is_empty_value(joined.raw()) || joined.raw() == "0" {
+            *joined = if value.is_null() {
                 PartialValue::Null
             } else {
                 PartialValue::One(value.as_str().to_owned())
@@ -87,23 +87,26 @@ impl PartialValue {
         let text = piece.as_str();
         match (rule, text.as_bytes().first()) {
             _ if piece.is_null() => Ok(()),
-            (JoinRule::Error, _) if !says_nothing(text) => Err(NotCacheable::ErrorInBand),
-            (JoinRule::Refused, _) if !says_nothing(text) => Err(NotCacheable::UnknownShape),
+            (JoinRule::Error, _) if !is_empty_value(text) => Err(NotCacheable::ErrorInBand),
+            (JoinRule::Refused, _) if !is_empty_value(text) => Err(NotCacheable::UnknownShape),
             (JoinRule::Error | JoinRule::Refused | JoinRule::Skipped, _) => Ok(()),
             (JoinRule::Text, Some(b'"')) => self.continue_text(text),
             (JoinRule::Unknown, Some(b'"')) => {
                 let inner = &text[1..text.len() - 1];
                 match self {
                     // This is either the next piece of a text or a repetition of one word.
-                    Self::Text { inner: held, last }
-                        if *last == inner.len() && *last > 0 && held.ends_with(inner) =>
-                    {
+                    Self::Text {
+                        inner: joined,
+                        last,
+                    } if *last == inner.len() && *last > 0 && joined.ends_with(inner) => {
                         Err(NotCacheable::UnknownShape)
                     }
                     _ => self.continue_text(text),
                 }
             }
-            (JoinRule::Unknown, Some(b'[')) if !says_nothing(self.raw()) && !says_nothing(text) => {
+            (JoinRule::Unknown, Some(b'['))
+                if !is_empty_value(self.raw()) && !is_empty_value(text) =>
+            {
                 Err(NotCacheable::UnknownShape)
             }
             (JoinRule::Same | JoinRule::Unknown, _) => self.same(text),
@@ -193,8 +196,8 @@ impl PartialValue {
     fn same(&mut self, text: &str) -> Result<(), NotCacheable> {
         match self {
             Self::Null => *self = Self::One(text.to_owned()),
-            Self::One(held) if says_nothing(held) => text.clone_into(held),
-            Self::One(held) if held == text || says_nothing(text) => {}
+            Self::One(joined) if is_empty_value(joined) => text.clone_into(joined),
+            Self::One(joined) if joined == text || is_empty_value(text) => {}
             _ => return Err(NotCacheable::UnknownShape),
         }
         Ok(())

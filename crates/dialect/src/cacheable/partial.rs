@@ -62,12 +62,12 @@ impl PartialObject {
 
 impl PartialValue {
     /// Returns whether the value is a non-empty text, list or object.
-    pub(super) fn says_something(&self) -> bool {
+    pub(super) fn has_content(&self) -> bool {
         match self {
             Self::Null => false,
             Self::Text { inner, .. } => !inner.is_empty(),
             Self::List(inner) => !inner.is_empty(),
-            Self::One(text) => !says_nothing(text),
+            Self::One(text) => !is_empty_value(text),
             Self::Object(members) => !members.entries.is_empty(),
             Self::Indexed(all) => !all.is_empty(),
         }
@@ -111,6 +111,6 @@ fn write_object(members: &PartialObject, out: &mut String) {
 }
 
 /// Returns whether the value is `null` or as empty as that.
-pub(super) fn says_nothing(text: &str) -> bool {
+pub(super) fn is_empty_value(text: &str) -> bool {
     matches!(text, "null" | "\"\"" | "[]" | "{}")
 }

@@ -11,9 +11,9 @@ const ENTRIES: usize = 128;
 /// Minimum and maximum bytes of text in one chunk: many clients buffer a line in 64 KiB.
 const BYTES: std::ops::RangeInclusive<usize> = 64..=8 * 1024;
 
-/// Returns the pieces of a string's inside, about `wanted` of them; each is the inside of a string.
-pub(super) fn texts(inner: &str, wanted: usize) -> impl Iterator<Item = &str> {
-    let most = (inner.len() / wanted.max(1) + 1).clamp(*BYTES.start(), *BYTES.end());
+/// Returns the pieces of a string's inside, about `count` of them; each is the inside of a string.
+pub(super) fn texts(inner: &str, count: usize) -> impl Iterator<Item = &str> {
+    let most = (inner.len() / count.max(1) + 1).clamp(*BYTES.start(), *BYTES.end());
     let mut rest = inner;
     std::iter::from_fn(move || {
         let (piece, after) = rest.split_at(cut(rest, most));
@@ -138,17 +138,17 @@ mod tests {
     #[test]
     fn a_string_is_split_between_characters_in_any_encoding() {
         let inner = r#"é\ud83d\ude00\"\\\n"#.repeat(100);
-        for wanted in [1, 7, 1000] {
-            let pieces: Vec<_> = texts(&inner, wanted).collect();
+        for count in [1, 7, 1000] {
+            let pieces: Vec<_> = texts(&inner, count).collect();
             assert_eq!(pieces.concat(), inner);
             for piece in &pieces {
-                let said = json::decode(&format!("\"{piece}\"")).into_owned();
+                let decoded = json::decode(&format!("\"{piece}\"")).into_owned();
                 assert!(
-                    json::whole(&format!("\"{piece}\"")).is_ok() && !said.contains('\u{fffd}'),
+                    json::whole(&format!("\"{piece}\"")).is_ok() && !decoded.contains('\u{fffd}'),
                     "{piece}"
                 );
             }
-            assert_eq!(pieces.len() > 1, wanted > 1);
+            assert_eq!(pieces.len() > 1, count > 1);
         }
         assert_eq!(texts("", 3).count(), 0);
     }
@@ -167,7 +167,7 @@ mod tests {
         );
         let ids = format!("[{}]", list(5, ENTRIES + 6));
         let groups = beside(json::whole(&logprobs).ok(), json::whole(&ids).ok());
-        let wanted = [
+        let expected = [
             PieceMetadata {
                 logprobs: Some(format!(
                     r#"{{"content":[{}],"refusal":null,"refused":[]}}"#,
@@ -180,7 +180,7 @@ mod tests {
                 token_ids: Some(format!("[{}]", ENTRIES + 5)),
             },
         ];
-        assert_eq!(groups, wanted);
+        assert_eq!(groups, expected);
         assert_eq!(beside(None, None), []);
         assert_eq!(
             beside(json::whole("{}").ok(), None)[0].logprobs.as_deref(),

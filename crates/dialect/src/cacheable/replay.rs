@@ -10,9 +10,9 @@
 use std::borrow::Cow;
 
 use super::{
-    check::judge,
+    check::check_reply,
     deltas::{deltas, inside},
-    partial::says_nothing,
+    partial::is_empty_value,
     pieces::{PieceMetadata, beside, texts},
 };
 use crate::{
@@ -41,11 +41,11 @@ const STEADY: [&str; 2] = ["service_tier", "system_fingerprint"];
 /// assert_eq!(StreamObject::read(Dialect::Chat, &[stream.as_bytes()]).unwrap().body, kept);
 /// assert_eq!(replay(Dialect::Chat, kept, true), None);
 /// ```
-pub fn replay(dialect: Dialect, kept: &[u8], include_usage: bool) -> Option<Vec<u8>> {
-    let mut text = Vec::with_capacity(kept.len());
+pub fn replay(dialect: Dialect, stored: &[u8], include_usage: bool) -> Option<Vec<u8>> {
+    let mut text = Vec::with_capacity(stored.len());
     // A line feed between values would end the line of an event.
-    json::compact::compact(std::str::from_utf8(kept).ok()?, &mut text);
-    judge(dialect, std::str::from_utf8(&text).ok()?).ok()?;
+    json::compact::compact(std::str::from_utf8(stored).ok()?, &mut text);
+    check_reply(dialect, std::str::from_utf8(&text).ok()?).ok()?;
     let reply = json::object(&text)?;
     let usage = reply
         .member("usage")
@@ -79,11 +79,11 @@ struct ChunkWriter<'a> {
     index: Option<RawJson<'a>>,
     /// Members for the next chunk: at first all others of the reply, then those of every chunk.
     others: Vec<(Cow<'a, str>, RawJson<'a>)>,
-    tells_usage: bool,
+    with_usage: bool,
 }
 
 impl<'a> ChunkWriter<'a> {
-    fn new(dialect: Dialect, reply: RawJson<'a>, tells_usage: bool) -> Option<Self> {
+    fn new(dialect: Dialect, reply: RawJson<'a>, with_usage: bool) -> Option<Self> {
         let object = match dialect {
             Dialect::Chat => "chat.completion.chunk",
             Dialect::Completions => "text_completion",
@@ -104,7 +104,7 @@ impl<'a> ChunkWriter<'a> {
             model,
             index: None,
             others,
-            tells_usage,
+            with_usage,
         })
     }
 
@@ -114,8 +114,8 @@ impl<'a> ChunkWriter<'a> {
         let groups = beside(choice.member("logprobs"), choice.member("token_ids"));
         let deltas = deltas(choice.member("message")?, groups.len())?;
         let mut groups = groups.iter();
-        for (at, delta) in deltas.said.iter().enumerate() {
-            let group = if at >= deltas.spoken_from {
+        for (at, delta) in deltas.objects.iter().enumerate() {
+            let group = if at >= deltas.first_content {
                 groups.next()
             } else {
                 None
@@ -145,8 +145,8 @@ impl<'a> ChunkWriter<'a> {
     }
 
     /// Writes a chunk with a piece of the choice.
-    fn piece(&mut self, said: (&str, &str), beside: Option<&PieceMetadata>) {
-        self.choice(said, |one| {
+    fn piece(&mut self, member: (&str, &str), beside: Option<&PieceMetadata>) {
+        self.choice(member, |one| {
             one.raw(
                 "logprobs",
                 beside
@@ -161,26 +161,26 @@ impl<'a> ChunkWriter<'a> {
     }
 
     /// Writes the last chunk of a choice: its finish reason, and all members outside its pieces.
-    fn end(&mut self, choice: RawJson<'a>, said: (&str, &str)) {
-        self.choice(said, |one| {
+    fn end(&mut self, choice: RawJson<'a>, member: (&str, &str)) {
+        self.choice(member, |one| {
             one.raw("logprobs", "null");
             one.some("finish_reason", choice.member("finish_reason"));
             for (name, value) in choice.members().into_iter().flatten() {
                 match &*name {
                     "index" | "message" | "text" | "logprobs" | "finish_reason" => {}
-                    "token_ids" if !says_nothing(value.as_str()) => {}
+                    "token_ids" if !is_empty_value(value.as_str()) => {}
                     name => one.raw(name, value.as_str()),
                 }
             }
         });
     }
 
-    fn choice(&mut self, said: (&str, &str), describe: impl FnOnce(&mut ObjectWriter<'_>)) {
-        let mut text = String::with_capacity(said.1.len() + 128);
+    fn choice(&mut self, member: (&str, &str), describe: impl FnOnce(&mut ObjectWriter<'_>)) {
+        let mut text = String::with_capacity(member.1.len() + 128);
         text.push('[');
         let mut one = ObjectWriter::open(&mut text);
         one.some("index", self.index);
-        one.raw(said.0, said.1);
+        one.raw(member.0, member.1);
         describe(&mut one);
         one.close();
         text.push(']');
@@ -195,7 +195,7 @@ impl<'a> ChunkWriter<'a> {
         chunk.some("created", self.created);
         chunk.some("model", self.model);
         chunk.raw("choices", choices);
-        if self.tells_usage {
+        if self.with_usage {
             chunk.raw("usage", usage);
         }
         for (name, value) in &self.others {

@@ -1,7 +1,7 @@
 //! Joins a stream into the object of the same request without a stream.
 //!
 //! It reads chunks of chats and of completions. It does not check whether the reply is good:
-//! [`super::judge`] does, on the joined object, as for whole replies.
+//! [`super::check_reply`] does, on the joined object, as for whole replies.
 //!
 //! **Invariant**: an object comes only from a stream that ended with `[DONE]`, and contains all of
 //! the stream's content.
@@ -10,8 +10,8 @@ mod write;
 
 use super::{
     CacheableReply, NotCacheable,
-    check::judge,
-    partial::{PartialObject, PartialValue, says_nothing},
+    check::check_reply,
+    partial::{PartialObject, PartialValue, is_empty_value},
     rules::{JoinRule, chat_choice, completion_choice},
 };
 use crate::{
@@ -122,7 +122,9 @@ impl StreamObject {
             match &*json::decode(key) {
                 "choices" if choices.is_some() => return Err(NotCacheable::UnknownShape),
                 "choices" => choices = Some(value),
-                "error" if !says_nothing(value.as_str()) => return Err(NotCacheable::ErrorInBand),
+                "error" if !is_empty_value(value.as_str()) => {
+                    return Err(NotCacheable::ErrorInBand);
+                }
                 "object" => self.is_chunk(value)?,
                 "usage" if value.is_null() => {}
                 "usage" if value.members().is_none() => return Err(NotCacheable::UnknownShape),
@@ -153,7 +155,7 @@ impl StreamObject {
         }
         let mut text = String::new();
         self.write(&mut text);
-        let has_usage = judge(self.dialect, &text)?;
+        let has_usage = check_reply(self.dialect, &text)?;
         let mut body = Vec::with_capacity(text.len());
         json::compact::compact(&text, &mut body);
         Ok(CacheableReply { body, has_usage })

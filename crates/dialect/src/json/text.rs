@@ -18,8 +18,8 @@ pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
     let mut rest = inner;
     while let Some(at) = rest.find('\\') {
         text.push_str(&rest[..at]);
-        let (letter, after) = unescape(&rest[at + 1..]);
-        text.push(letter);
+        let (character, after) = unescape(&rest[at + 1..]);
+        text.push(character);
         rest = after;
     }
     text.push_str(rest);
@@ -28,9 +28,9 @@ pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
 
 /// Reads the character after a backslash.
 fn unescape(rest: &str) -> (char, &str) {
-    let letter = rest.as_bytes().first().copied();
+    let character = rest.as_bytes().first().copied();
     let after = rest.get(1..).unwrap_or("");
-    match letter {
+    match character {
         Some(b'b') => ('\u{8}', after),
         Some(b'f') => ('\u{c}', after),
         Some(b'n') => ('\n', after),
@@ -46,14 +46,14 @@ fn unicode(digits: &str) -> (char, &str) {
     let Some((first, after)) = hex4(digits) else {
         return (char::REPLACEMENT_CHARACTER, "");
     };
-    if let Some(letter) = char::from_u32(first) {
-        return (letter, after);
+    if let Some(character) = char::from_u32(first) {
+        return (character, after);
     }
     let second = after.strip_prefix("\\u").and_then(hex4);
     match second {
         Some((second @ 0xDC00..=0xDFFF, after)) if first < 0xDC00 => {
-            let letter = char::from_u32(0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00));
-            (letter.unwrap_or(char::REPLACEMENT_CHARACTER), after)
+            let character = char::from_u32(0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00));
+            (character.unwrap_or(char::REPLACEMENT_CHARACTER), after)
         }
         _ => (char::REPLACEMENT_CHARACTER, after),
     }

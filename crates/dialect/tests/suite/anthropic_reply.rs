@@ -12,9 +12,9 @@ fn message(reply: &Value) -> Value {
         .unwrap()
 }
 
-fn with(said: Value, finish: Value) -> Value {
+fn with(message: Value, finish: Value) -> Value {
     message(
-        &json!({"id": "chatcmpl-7", "model": "m", "choices": [{"message": said, "finish_reason": finish}]}),
+        &json!({"id": "chatcmpl-7", "model": "m", "choices": [{"message": message, "finish_reason": finish}]}),
     )
 }
 
@@ -181,12 +181,12 @@ fn short(events: &[(String, Value)]) -> Vec<String> {
         ),
         "content_block_delta" => {
             let delta = &data["delta"];
-            let said = ["text", "thinking", "partial_json"]
+            let pieces = ["text", "thinking", "partial_json"]
                 .iter()
                 .find_map(|name| delta[name].as_str())
                 .unwrap();
             format!(
-                "{} {} {said}",
+                "{} {} {pieces}",
                 data["index"],
                 delta["type"].as_str().unwrap()
             )
@@ -214,7 +214,7 @@ fn of_several_choices_the_first_becomes_the_message_in_any_order() {
         chunk(1, " more", Value::Null),
     ];
     let (events, last) = events(&all);
-    let said = [
+    let pieces = [
         "message_start",
         "start 0 text",
         "0 text_delta all",
@@ -223,7 +223,7 @@ fn of_several_choices_the_first_becomes_the_message_in_any_order() {
     ];
     assert_eq!(
         short(&events),
-        [&said[..], &["message_delta", "message_stop"]].concat()
+        [&pieces[..], &["message_delta", "message_stop"]].concat()
     );
     assert_eq!(
         (&events[5].1["delta"]["stop_reason"], last),
@@ -416,7 +416,7 @@ fn any_chunk() -> impl Strategy<Value = Value> {
     let call = (0u32..3, piece.clone(), piece.clone(), piece.clone()).prop_map(|(index, id, name, arguments)| {
         json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]})
     });
-    let said = prop_oneof![
+    let delta = prop_oneof![
         (
             prop_oneof![
                 Just("content"),
@@ -432,8 +432,8 @@ fn any_chunk() -> impl Strategy<Value = Value> {
     ];
     let finish = prop_oneof![8 => Just(json!(null)), 1 => Just(json!("stop")), 1 => Just(json!("tool_calls"))];
     prop_oneof![
-        20 => (said, finish).prop_map(|(said, finish)| {
-            json!({"id": "x", "choices": [{"index": 0, "delta": said, "finish_reason": finish}]})
+        20 => (delta, finish).prop_map(|(delta, finish)| {
+            json!({"id": "x", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
         }),
         2 => Just(counted()),
         1 => Just(json!("[DONE]")),

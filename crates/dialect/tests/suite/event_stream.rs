@@ -266,18 +266,18 @@ proptest! {
     #[test]
     fn complete_and_torn_bytes_together_are_the_stream(stream in stream(), step in 1_usize..9) {
         let mut splitter = SseSplitter::new();
-        let (mut sent, mut held) = (Vec::new(), Vec::new());
+        let (mut sent, mut pending) = (Vec::new(), Vec::new());
         for chunk in stream.chunks(step) {
             let complete = splitter.push(chunk, |_| {}).complete;
             if complete > 0 {
-                sent.append(&mut held);
+                sent.append(&mut pending);
             }
             sent.extend_from_slice(&chunk[..complete]);
-            held.extend_from_slice(&chunk[complete..]);
-            prop_assert_eq!(held.is_empty(), splitter.at_boundary());
+            pending.extend_from_slice(&chunk[complete..]);
+            prop_assert_eq!(pending.is_empty(), splitter.at_boundary());
             prop_assert!(sent.is_empty() || sent.ends_with(b"\n") || sent.ends_with(b"\r"));
         }
-        sent.append(&mut held);
+        sent.append(&mut pending);
         prop_assert_eq!(sent, stream);
     }
 

@@ -8,13 +8,13 @@ use proptest::prelude::*;
 #[contract("V44")]
 fn the_hook_request_contains_the_body_unchanged() {
     let body = "{ \"model\" : \"a\\\"b\", \"x\":1e2 , \"messages\":[]}";
-    let question =
+    let payload =
         hook_question("r\"1", "/v1/chat/completions", body.as_bytes()).expect("an object");
     assert!(
-        question.ends_with(&format!("\"body\":{body}}}")),
-        "{question}"
+        payload.ends_with(&format!("\"body\":{body}}}")),
+        "{payload}"
     );
-    let read: serde_json::Value = serde_json::from_str(&question).expect("valid JSON");
+    let read: serde_json::Value = serde_json::from_str(&payload).expect("valid JSON");
     assert_eq!(
         (read["request_id"].as_str(), read["model"].as_str()),
         (Some("r\"1"), Some("a\"b"))

@@ -159,10 +159,10 @@ fn nesting_is_accepted_up_to_the_limit_and_parsed_without_recursion() {
 fn more_values_than_the_limit_are_rejected() {
     let many = |count: usize| around(&format!("[{}0]", "0,".repeat(count - 1)));
     // The object, its two keys, the model and the list also count as values.
-    let room = MAX_NODES as usize - 5;
-    assert_eq!(code(many(room).as_bytes()), None);
+    let free_nodes = MAX_NODES as usize - 5;
+    assert_eq!(code(many(free_nodes).as_bytes()), None);
     assert_eq!(
-        code(many(room + 1).as_bytes()),
+        code(many(free_nodes + 1).as_bytes()),
         Some(ErrorCode::InvalidJson)
     );
     let keys: String = (0..600_000).map(|n| format!("\"k{n}\":0,")).collect();

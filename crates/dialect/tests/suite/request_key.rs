@@ -425,7 +425,7 @@ fn only_temperature_zero_or_a_seed_makes_a_request_repeatable() {
 
 #[test]
 fn temperature_is_absent_zero_or_another_value() {
-    for (text, says) in [
+    for (text, expected) in [
         ("{}", Temperature::Absent),
         (r#"{"temperature":null}"#, Temperature::Absent),
         (r#"{"temperature":0}"#, Temperature::Zero),
@@ -435,13 +435,13 @@ fn temperature_is_absent_zero_or_another_value() {
         (r#"{"temperature":false}"#, Temperature::Other),
         (r#"{"temperature":0,"temperature":0}"#, Temperature::Other),
     ] {
-        assert_eq!(read(text).temperature(), says, "{text}");
+        assert_eq!(read(text).temperature(), expected, "{text}");
     }
 }
 
 #[test]
 fn stream_options_are_read_as_the_request_view_reads_them() {
-    let says = |text: &str| {
+    let stream_options = |text: &str| {
         let read = read(text);
         (
             read.stream(),
@@ -449,27 +449,27 @@ fn stream_options_are_read_as_the_request_view_reads_them() {
             read.other_stream_options(),
         )
     };
-    assert_eq!(says("{}"), (false, false, false));
+    assert_eq!(stream_options("{}"), (false, false, false));
     assert_eq!(
-        says(r#"{"stream":null,"stream_options":null}"#),
+        stream_options(r#"{"stream":null,"stream_options":null}"#),
         (false, false, false)
     );
     assert_eq!(
-        says(r#"{"stream":"true","stream_options":{"include_usage":1}}"#),
+        stream_options(r#"{"stream":"true","stream_options":{"include_usage":1}}"#),
         (true, true, false)
     );
     assert_eq!(
-        says(r#"{"stream":true,"stream_options":{"include_obfuscation":false}}"#),
+        stream_options(r#"{"stream":true,"stream_options":{"include_obfuscation":false}}"#),
         (true, false, false)
     );
     assert_eq!(
-        says(
+        stream_options(
             r#"{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#
         ),
         (true, true, true)
     );
     assert_eq!(
-        says(r#"{"stream":true,"stream_options":"all"}"#),
+        stream_options(r#"{"stream":true,"stream_options":"all"}"#),
         (true, false, true)
     );
 }

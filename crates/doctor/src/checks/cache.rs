@@ -10,39 +10,39 @@ use super::{
 };
 use crate::observe::{ProbeOutcome, ProbeReply};
 
-pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
-    findings.set("block_size", block_size(subject, meeting));
-    let caching = prefix_caching(subject, meeting, findings.failed("dp_ranks"));
+pub(super) fn check(subject: &CheckSubject<'_>, probe: &WorkerProbe, findings: &mut Findings) {
+    findings.set("block_size", block_size(subject, probe));
+    let caching = prefix_caching(subject, probe, findings.failed("dp_ranks"));
     let cached = matches!(caching, Caching::On(_));
-    findings.set("prefix_caching", caching.finding(meeting.engine));
-    findings.set("usage_details", usage_details(subject, meeting, cached));
+    findings.set("prefix_caching", caching.finding(probe.engine));
+    findings.set("usage_details", usage_details(subject, probe, cached));
     findings.set("salt_honoured", salt_honoured(subject, cached));
-    findings.set("lora", lora(subject, meeting, cached));
+    findings.set("lora", lora(subject, probe, cached));
 }
 
 /// Returns the engine's tokens per block: from the events of our own request, which reflect the
 /// index, before its metrics; other events may come from another engine.
-fn engine_block_size(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Option<BlockSize> {
+fn engine_block_size(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Option<BlockSize> {
     let streams = &subject.seen.streams;
     let own = subject
         .seen
         .probes
         .arrival
         .as_ref()
-        .and_then(|arrival| streams.get(arrival.stream)?.heard.block_size);
-    let heard = || {
+        .and_then(|arrival| streams.get(arrival.stream)?.observation.block_size);
+    let in_events = || {
         streams
             .iter()
             .filter(|stream| stream.followed)
-            .find_map(|stream| stream.heard.block_size)
+            .find_map(|stream| stream.observation.block_size)
     };
-    own.or(meeting.block_size).or_else(heard)
+    own.or(probe.block_size).or_else(in_events)
 }
 
-fn block_size(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+fn block_size(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
     let set = subject.key("block_size");
-    let own = engine_block_size(subject, meeting).map(BlockSize::tokens);
-    let engine = |configured| EngineFlags::of(meeting.engine).block_size(configured);
+    let own = engine_block_size(subject, probe).map(BlockSize::tokens);
+    let engine = |configured| EngineFlags::of(probe.engine).block_size(configured);
     match (subject.worker.block_size.map(BlockSize::tokens), own) {
         (Some(configured), Some(own)) if configured != own => {
             let message = format!(
@@ -54,7 +54,7 @@ fn block_size(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
         (Some(configured), None) => match subject.seen.probes.second.cached_tokens {
             // Only whole blocks are found in a block cache.
             Some(cached)
-                if keeps_blocks(meeting.engine)
+                if keeps_blocks(probe.engine)
                     && cached > 0
                     && cached % u64::from(configured) != 0 =>
             {
@@ -100,11 +100,11 @@ impl Caching {
     }
 }
 
-fn prefix_caching(subject: &CheckSubject<'_>, meeting: &WorkerProbe, miscounted: bool) -> Caching {
+fn prefix_caching(subject: &CheckSubject<'_>, probe: &WorkerProbe, miscounted: bool) -> Caching {
     let probes = &subject.seen.probes;
     let answered = probes.outcome == ProbeOutcome::Answered;
     let cached = probes.second.cached_tokens.filter(|_| answered);
-    match (meeting.prefix_caching, cached, probes.counted) {
+    match (probe.prefix_caching, cached, probes.counted) {
         (_, Some(1..), _) => Caching::On("a repeated prompt was found in the cache"),
         (Some(false), ..) => Caching::Off("the engine's metrics say that prefix caching is off"),
         // Usage and counters may leave out cached tokens; announced blocks are certain.
@@ -118,7 +118,7 @@ fn prefix_caching(subject: &CheckSubject<'_>, meeting: &WorkerProbe, miscounted:
         _ if miscounted => Caching::Unknown(
             "requests may have run on different ranks, which are miscounted".to_owned(),
         ),
-        (_, Some(0), _) if keeps_blocks(meeting.engine) => {
+        (_, Some(0), _) if keeps_blocks(probe.engine) => {
             Caching::Off("of a repeated prompt nothing was found in the cache")
         }
         (_, Some(0), _) => Caching::Doubtful("of a repeated prompt nothing was found in the cache"),
@@ -129,12 +129,12 @@ fn prefix_caching(subject: &CheckSubject<'_>, meeting: &WorkerProbe, miscounted:
     }
 }
 
-fn usage_details(subject: &CheckSubject<'_>, meeting: &WorkerProbe, cached: bool) -> Finding {
+fn usage_details(subject: &CheckSubject<'_>, probe: &WorkerProbe, cached: bool) -> Finding {
     let probes = &subject.seen.probes;
     if probes.outcome != ProbeOutcome::Answered {
         return Finding::skip(unprobed(&probes.outcome));
     }
-    let fix = EngineFlags::of(meeting.engine).usage_details();
+    let fix = EngineFlags::of(probe.engine).usage_details();
     match (probes.second.cached_tokens, probes.counted) {
         (Some(0), Some((_, counted @ 1..))) => Finding::warn(
             format!("usage says that nothing of a repeated prompt was cached, the engine's counters {counted} tokens"),
@@ -159,13 +159,13 @@ fn salt_honoured(subject: &CheckSubject<'_>, cached: bool) -> Finding {
     let Some(reply) = &probes.salted else {
         return Finding::skip(unprobed(&probes.outcome));
     };
-    let told = cached && probes.second.cached_tokens.is_some_and(|cached| cached > 0);
+    let reports_cached = cached && probes.second.cached_tokens.is_some_and(|cached| cached > 0);
     match reply {
         Err(reason) => Finding::warn(
             format!("takes no cache_salt: {reason}"),
             "do not share this engine between tenants that must not see each other's cache",
         ),
-        Ok(_) if !told => Finding::skip("usage does not tell what is found in the cache"),
+        Ok(_) if !reports_cached => Finding::skip("usage does not tell what is found in the cache"),
         Ok(ProbeReply {
             cached_tokens: Some(cached),
             ..
@@ -179,9 +179,9 @@ fn salt_honoured(subject: &CheckSubject<'_>, cached: bool) -> Finding {
     }
 }
 
-fn lora(subject: &CheckSubject<'_>, meeting: &WorkerProbe, cached: bool) -> Finding {
+fn lora(subject: &CheckSubject<'_>, probe: &WorkerProbe, cached: bool) -> Finding {
     let probes = &subject.seen.probes;
-    if meeting.loras.is_empty() {
+    if probe.loras.is_empty() {
         return Finding::skip("the worker lists no adapters");
     }
     let Some(adapter) = &probes.adapter else {
@@ -191,7 +191,7 @@ fn lora(subject: &CheckSubject<'_>, meeting: &WorkerProbe, cached: bool) -> Find
     match &adapter.reply {
         Err(reason) => Finding::fail(
             format!("adapter {name} is listed and does not answer: {reason}"),
-            format!("{}, or take it off the engine", EngineFlags::of(meeting.engine).adapter(name)),
+            format!("{}, or take it off the engine", EngineFlags::of(probe.engine).adapter(name)),
         )
         .found(name),
         Ok(ProbeReply { cached_tokens: Some(found), .. }) if *found > 0 => Finding::fail(
@@ -231,10 +231,10 @@ mod tests {
 
     #[test]
     fn a_wrong_block_size_is_reported_with_both_fixes() {
-        let mut scene = CheckFixture::configured("block_size: 16");
-        scene.heard().block_size = BlockSize::new(32).ok();
-        assert_eq!(scene.failed(), ["block_size"]);
-        let check = scene.check("block_size");
+        let mut fixture = CheckFixture::configured("block_size: 16");
+        fixture.observation().block_size = BlockSize::new(32).ok();
+        assert_eq!(fixture.failed(), ["block_size"]);
+        let check = fixture.check("block_size");
         assert_eq!(
             (check.found.as_deref(), check.expected.as_deref()),
             (Some("32"), Some("16"))
@@ -252,11 +252,11 @@ mod tests {
             (40, CheckStatus::Fail),
             (0, CheckStatus::Skip),
         ] {
-            let mut scene = CheckFixture::configured("block_size: 16");
-            scene.seen.streams.clear();
-            scene.meeting().block_size = None;
-            scene.seen.probes.second.cached_tokens = Some(cached);
-            assert_eq!(scene.check("block_size").status, status, "{cached}");
+            let mut fixture = CheckFixture::configured("block_size: 16");
+            fixture.seen.streams.clear();
+            fixture.probe().block_size = None;
+            fixture.seen.probes.second.cached_tokens = Some(cached);
+            assert_eq!(fixture.check("block_size").status, status, "{cached}");
         }
     }
 
@@ -264,44 +264,48 @@ mod tests {
     fn disabled_prefix_caching_is_one_failure_whatever_the_evidence() {
         // Metrics, cached tokens of the repeated prompt.
         for (metrics, cached) in [(Some(false), Some(0)), (Some(false), None), (None, Some(0))] {
-            let mut scene = CheckFixture::healthy();
-            scene.meeting().prefix_caching = metrics;
-            scene.seen.probes.second.cached_tokens = cached;
-            scene.seen.probes.arrival = None;
-            assert_eq!(scene.failed(), ["prefix_caching"], "{metrics:?} {cached:?}");
+            let mut fixture = CheckFixture::healthy();
+            fixture.probe().prefix_caching = metrics;
+            fixture.seen.probes.second.cached_tokens = cached;
+            fixture.seen.probes.arrival = None;
+            assert_eq!(
+                fixture.failed(),
+                ["prefix_caching"],
+                "{metrics:?} {cached:?}"
+            );
         }
     }
 
     #[test]
     fn usage_without_cached_tokens_does_not_contradict_announced_blocks() {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.probes.second.cached_tokens = Some(0);
-        assert_eq!(scene.failed(), [""; 0]);
-        scene.meeting().prefix_caching = None;
-        assert_eq!(scene.failed(), [""; 0]);
-        scene.seen.probes.counted = Some((66, 32));
+        let mut fixture = CheckFixture::healthy();
+        fixture.seen.probes.second.cached_tokens = Some(0);
+        assert_eq!(fixture.failed(), [""; 0]);
+        fixture.probe().prefix_caching = None;
+        assert_eq!(fixture.failed(), [""; 0]);
+        fixture.seen.probes.counted = Some((66, 32));
         assert_eq!(
-            (scene.failed(), scene.check("usage_details").status),
+            (fixture.failed(), fixture.check("usage_details").status),
             (vec![], CheckStatus::Warn)
         );
     }
 
     #[test]
     fn counters_reveal_caching_without_usage_details_and_metrics_labels() {
-        let mut scene = CheckFixture::healthy();
-        scene.meeting().prefix_caching = None;
-        scene.seen.probes.second.cached_tokens = None;
-        scene.seen.probes.arrival = None;
+        let mut fixture = CheckFixture::healthy();
+        fixture.probe().prefix_caching = None;
+        fixture.seen.probes.second.cached_tokens = None;
+        fixture.seen.probes.arrival = None;
         for counted in [(0, 0), (66, 0)] {
-            scene.seen.probes.counted = Some(counted);
-            assert_eq!(scene.failed(), ["prefix_caching"], "{counted:?}");
+            fixture.seen.probes.counted = Some(counted);
+            assert_eq!(fixture.failed(), ["prefix_caching"], "{counted:?}");
         }
         // No source reports it: the finding is that no events arrive, with possible reasons.
-        scene.seen.probes.counted = None;
-        scene.hears_nothing();
-        assert_eq!(scene.failed(), ["events_arriving"]);
+        fixture.seen.probes.counted = None;
+        fixture.clear_observation();
+        assert_eq!(fixture.failed(), ["events_arriving"]);
         assert!(
-            scene
+            fixture
                 .check("events_arriving")
                 .fix
                 .is_some_and(|fix| fix.contains("--enable-prefix-caching"))
@@ -310,67 +314,67 @@ mod tests {
 
     #[test]
     fn engines_that_may_not_count_in_blocks_only_get_a_warning() {
-        let mut scene = CheckFixture::configured("block_size: 16");
-        scene.meeting().engine = EngineKind::Llamacpp;
+        let mut fixture = CheckFixture::configured("block_size: 16");
+        fixture.probe().engine = EngineKind::Llamacpp;
         (
-            scene.meeting().block_size,
-            scene.meeting().prefix_caching,
-            scene.meeting().announced,
+            fixture.probe().block_size,
+            fixture.probe().prefix_caching,
+            fixture.probe().announced,
         ) = (None, None, None);
-        scene.silence();
-        scene.seen.probes.second.cached_tokens = Some(41);
-        assert_eq!(scene.failed(), [""; 0]);
-        scene.seen.probes.second.cached_tokens = Some(0);
+        fixture.silence();
+        fixture.seen.probes.second.cached_tokens = Some(41);
+        assert_eq!(fixture.failed(), [""; 0]);
+        fixture.seen.probes.second.cached_tokens = Some(0);
         assert_eq!(
-            (scene.failed(), scene.check("prefix_caching").status),
+            (fixture.failed(), fixture.check("prefix_caching").status),
             (vec![], CheckStatus::Warn)
         );
     }
 
     #[test]
     fn the_block_size_comes_from_the_events_of_our_own_request() {
-        let mut scene = CheckFixture::configured("block_size: 16");
-        let mut other = scene.seen.streams[0].heard.clone();
+        let mut fixture = CheckFixture::configured("block_size: 16");
+        let mut other = fixture.seen.streams[0].observation.clone();
         other.block_size = BlockSize::new(64).ok();
         let own = crate::observe::StreamObservation {
-            endpoint: scene.seen.streams[0].endpoint.clone(),
+            endpoint: fixture.seen.streams[0].endpoint.clone(),
             followed: true,
-            heard: std::mem::replace(scene.heard(), other),
+            observation: std::mem::replace(fixture.observation(), other),
         };
-        scene.seen.streams.push(own);
-        scene
+        fixture.seen.streams.push(own);
+        fixture
             .seen
             .probes
             .arrival
             .as_mut()
             .expect("a healthy scene has one")
             .stream = 1;
-        assert_eq!(scene.failed(), [""; 0]);
+        assert_eq!(fixture.failed(), [""; 0]);
     }
 
     #[test]
     fn usage_without_details_is_one_failure_when_something_was_cached() {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.probes.second.cached_tokens = None;
-        assert_eq!(scene.failed(), ["usage_details"]);
-        assert_eq!(scene.check("salt_honoured").status, CheckStatus::Skip);
-        let fix = scene.check("usage_details").fix;
+        let mut fixture = CheckFixture::healthy();
+        fixture.seen.probes.second.cached_tokens = None;
+        assert_eq!(fixture.failed(), ["usage_details"]);
+        assert_eq!(fixture.check("salt_honoured").status, CheckStatus::Skip);
+        let fix = fixture.check("usage_details").fix;
         assert!(fix.is_some_and(|fix| fix.contains("--enable-prompt-tokens-details")));
     }
 
     #[test]
     #[contract("S59")]
     fn an_ignored_salt_is_a_warning() {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.probes.salted = Some(Ok(ProbeReply {
+        let mut fixture = CheckFixture::healthy();
+        fixture.seen.probes.salted = Some(Ok(ProbeReply {
             cached_tokens: Some(32),
             ..ProbeReply::default()
         }));
         assert_eq!(
-            (scene.failed(), scene.check("salt_honoured").status),
+            (fixture.failed(), fixture.check("salt_honoured").status),
             (vec![], CheckStatus::Warn)
         );
-        scene.seen.probes.salted = Some(Err("answered with 400".to_owned()));
-        assert_eq!(scene.check("salt_honoured").status, CheckStatus::Warn);
+        fixture.seen.probes.salted = Some(Err("answered with 400".to_owned()));
+        assert_eq!(fixture.check("salt_honoured").status, CheckStatus::Warn);
     }
 }

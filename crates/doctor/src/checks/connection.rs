@@ -48,16 +48,16 @@ pub(super) fn check<'a>(
         _ => findings.set("reachable", Finding::ok("answers")),
     }
     findings.set("health_endpoint", health_endpoint(subject));
-    let meeting = probed(subject, findings)?;
-    findings.set("model_listed", model_listed(subject, meeting));
-    findings.set("engine_version", version(subject, meeting));
-    Some(meeting)
+    let probe = probed(subject, findings)?;
+    findings.set("model_listed", model_listed(subject, probe));
+    findings.set("engine_version", version(subject, probe));
+    Some(probe)
 }
 
 /// Returns the worker's probe; `None` if it failed, and why is reported.
 fn probed<'a>(subject: &CheckSubject<'a>, findings: &mut Findings) -> Option<&'a WorkerProbe> {
     match &subject.seen.probe {
-        Some(Ok(meeting)) => return Some(meeting),
+        Some(Ok(probe)) => return Some(probe),
         Some(Err(reason)) if findings.failed("health_endpoint") => {
             findings.skip_rest(&WORKER_CHECKS, &format!("the worker is not well: {reason}"));
         }
@@ -178,25 +178,25 @@ fn health_endpoint(subject: &CheckSubject<'_>) -> Finding {
     Finding::fail(format!("its health check fails: {reason}"), fix)
 }
 
-fn model_listed(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
-    let ids = meeting
+fn model_listed(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
+    let ids = probe
         .models
         .iter()
         .map(|model| &*model.id)
-        .chain(meeting.loras.iter().map(|lora| &*lora.id));
+        .chain(probe.loras.iter().map(|lora| &*lora.id));
     listed(subject, &ids.collect::<Vec<_>>())
 }
 
 /// Checks that the worker lists its configured models.
 fn listed(subject: &CheckSubject<'_>, ids: &[&str]) -> Finding {
-    let wanted = || subject.worker.models.iter().map(String::as_str);
-    let missing: Vec<&str> = wanted().filter(|name| !ids.contains(name)).collect();
+    let configured = || subject.worker.models.iter().map(String::as_str);
+    let missing: Vec<&str> = configured().filter(|name| !ids.contains(name)).collect();
     let found = ids.join(", ");
     if missing.is_empty() {
         return Finding::ok(format!("serves {found}")).found(found);
     }
     let missing = missing.join(", ");
-    let there: Vec<&str> = wanted().filter(|name| ids.contains(name)).collect();
+    let there: Vec<&str> = configured().filter(|name| ids.contains(name)).collect();
     let right = if there.is_empty() {
         found.clone()
     } else {
@@ -207,16 +207,16 @@ fn listed(subject: &CheckSubject<'_>, ids: &[&str]) -> Finding {
         format!("set {key}: [{right}], or start the engine with --served-model-name {missing}");
     Finding::fail(format!("does not list {missing}"), fix)
         .found(found)
-        .expected(wanted().collect::<Vec<_>>().join(", "))
+        .expected(configured().collect::<Vec<_>>().join(", "))
 }
 
-fn version(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
-    let engine = meeting.engine.as_str();
-    let Some(version) = &meeting.version else {
+fn version(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
+    let engine = probe.engine.as_str();
+    let Some(version) = &probe.version else {
         return Finding::skip(format!("{engine} does not tell its version"));
     };
     let found = format!("{engine} {version}");
-    if publishes_none(meeting) && subject.wants_events() {
+    if publishes_none(probe) && subject.wants_events() {
         let fix = format!(
             "use vLLM 0.9.0 or later, or set {}: none",
             subject.key("kv_events.source")
@@ -229,9 +229,9 @@ fn version(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
 }
 
 /// Returns whether the release predates events.
-pub(super) fn publishes_none(meeting: &WorkerProbe) -> bool {
-    let version = meeting.version.as_deref().and_then(release);
-    meeting.engine == EngineKind::Vllm && version.is_some_and(|release| release < FIRST_WITH_EVENTS)
+pub(super) fn publishes_none(probe: &WorkerProbe) -> bool {
+    let version = probe.version.as_deref().and_then(release);
+    probe.engine == EngineKind::Vllm && version.is_some_and(|release| release < FIRST_WITH_EVENTS)
 }
 
 fn release(version: &str) -> Option<(u32, u32)> {
@@ -247,9 +247,9 @@ mod tests {
 
     #[test]
     fn an_unreachable_worker_is_one_failure_and_further_checks_are_skipped() {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.unreachable = Some("connection refused".to_owned());
-        let checks = scene.report().checks;
+        let mut fixture = CheckFixture::healthy();
+        fixture.seen.unreachable = Some("connection refused".to_owned());
+        let checks = fixture.report().checks;
         assert_eq!(checks[0].status, CheckStatus::Fail);
         assert_eq!(
             checks[0].fix.as_deref(),
@@ -265,22 +265,22 @@ mod tests {
 
     #[test]
     fn a_worker_without_a_usable_model_list_is_one_failure() {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.probe = Some(Err(
+        let mut fixture = CheckFixture::healthy();
+        fixture.seen.probe = Some(Err(
             "answered /v1/models with 401: set this worker's api_key to the engine's key"
                 .to_owned(),
         ));
-        assert_eq!(scene.failed(), ["model_listed"]);
+        assert_eq!(fixture.failed(), ["model_listed"]);
     }
 
     #[test]
     fn an_unhealthy_worker_fails_only_its_health_check() {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.health = Some(Err(
+        let mut fixture = CheckFixture::healthy();
+        fixture.seen.health = Some(Err(
             "answered /health with 503: the engine is loading, wait".to_owned(),
         ));
-        scene.seen.probe = Some(Err("answered /v1/models with 503".to_owned()));
-        assert_eq!(scene.failed(), ["health_endpoint"]);
+        fixture.seen.probe = Some(Err("answered /v1/models with 503".to_owned()));
+        assert_eq!(fixture.failed(), ["health_endpoint"]);
     }
 
     #[test]
@@ -292,18 +292,18 @@ mod tests {
             ("1.0", false),
             ("dev", false),
         ] {
-            let mut scene = CheckFixture::healthy();
-            scene.meeting().version = Some(version.into());
+            let mut fixture = CheckFixture::healthy();
+            fixture.probe().version = Some(version.into());
             assert_eq!(
-                scene.failed(),
+                fixture.failed(),
                 if old { &["engine_version"][..] } else { &[] },
                 "{version}"
             );
             // It announces nothing, which is not a second failure.
-            scene.meeting().announced = None;
-            scene.silence();
+            fixture.probe().announced = None;
+            fixture.silence();
             assert_eq!(
-                scene.failed(),
+                fixture.failed(),
                 if old {
                     &["engine_version"][..]
                 } else {
@@ -316,15 +316,15 @@ mod tests {
 
     #[test]
     fn an_old_release_passes_without_events() {
-        for mut scene in [
+        for mut fixture in [
             CheckFixture::configured("kv_events: {source: none}"),
             CheckFixture::with_sections("kv_events: {enabled: false}"),
         ] {
-            scene.meeting().version = Some("0.8.5".into());
-            scene.silence();
-            assert_eq!(scene.failed(), [""; 0]);
-            assert_eq!(scene.check("engine_version").status, CheckStatus::Ok);
-            assert_eq!(scene.check("events_enabled").status, CheckStatus::Skip);
+            fixture.probe().version = Some("0.8.5".into());
+            fixture.silence();
+            assert_eq!(fixture.failed(), [""; 0]);
+            assert_eq!(fixture.check("engine_version").status, CheckStatus::Ok);
+            assert_eq!(fixture.check("events_enabled").status, CheckStatus::Skip);
         }
     }
 
@@ -353,48 +353,48 @@ mod tests {
                 "set workers[0].api_key: ${ENGINE_KEY}, with the engine's --api-key in that variable",
             ),
         ] {
-            let mut scene = CheckFixture::healthy();
+            let mut fixture = CheckFixture::healthy();
             // Its health check may fail there, too.
-            scene.seen.health = Some(Err("answered /health with 404".to_owned()));
-            scene.seen.probe = Some(Err("answered /v1/models with 404".to_owned()));
-            scene.seen.instead = Some(instead);
-            assert_eq!(scene.failed(), [id]);
-            assert_eq!(scene.check(id).fix.as_deref(), Some(fix));
+            fixture.seen.health = Some(Err("answered /health with 404".to_owned()));
+            fixture.seen.probe = Some(Err("answered /v1/models with 404".to_owned()));
+            fixture.seen.instead = Some(instead);
+            assert_eq!(fixture.failed(), [id]);
+            assert_eq!(fixture.check(id).fix.as_deref(), Some(fix));
         }
     }
 
     #[test]
     fn missing_models_are_reported_beside_the_available_ones() {
-        let mut scene = CheckFixture::configured("models: [sim, x]");
+        let mut fixture = CheckFixture::configured("models: [sim, x]");
         let fix = |right: &str, missing: &str| {
             Some(format!(
                 "set workers[0].models: [{right}], or start the engine with --served-model-name {missing}"
             ))
         };
         assert_eq!(
-            (scene.failed(), scene.check("model_listed").fix),
+            (fixture.failed(), fixture.check("model_listed").fix),
             (vec!["model_listed".into()], fix("sim", "x"))
         );
-        scene.seen.instead = Some(PortOccupant::OtherModels(vec![
+        fixture.seen.instead = Some(PortOccupant::OtherModels(vec![
             "a".to_owned(),
             "b".to_owned(),
         ]));
         assert_eq!(
-            (scene.failed(), scene.check("model_listed").fix),
+            (fixture.failed(), fixture.check("model_listed").fix),
             (vec!["model_listed".into()], fix("a, b", "sim, x"))
         );
     }
 
     #[test]
     fn a_failing_configured_health_check_is_blamed_first() {
-        let mut scene = CheckFixture::configured("health_check: {endpoint: /up, method: post}");
-        scene.seen.health = Some(Err("answered /up with 405".to_owned()));
+        let mut fixture = CheckFixture::configured("health_check: {endpoint: /up, method: post}");
+        fixture.seen.health = Some(Err("answered /up with 405".to_owned()));
         let fix = "leave out workers[0].health_check.endpoint and workers[0].health_check.method: the engine answers GET \
                    /v1/models";
         assert_eq!(
             (
-                scene.failed(),
-                scene.check("health_endpoint").fix.as_deref()
+                fixture.failed(),
+                fixture.check("health_endpoint").fix.as_deref()
             ),
             (vec!["health_endpoint".into()], Some(fix))
         );
@@ -402,14 +402,14 @@ mod tests {
 
     #[test]
     fn an_engine_without_prompts_is_reachable() {
-        let mut scene = CheckFixture::healthy();
+        let mut fixture = CheckFixture::healthy();
         let reason =
             "answered /v1/completions with 400: the model does not support generation".to_owned();
-        scene.seen.probes = ProbeResults {
+        fixture.seen.probes = ProbeResults {
             outcome: ProbeOutcome::Unfit(reason),
             ..ProbeResults::default()
         };
-        assert_eq!(scene.failed(), [""; 0]);
-        assert_eq!(scene.check("reachable").status, CheckStatus::Ok);
+        assert_eq!(fixture.failed(), [""; 0]);
+        assert_eq!(fixture.check("reachable").status, CheckStatus::Ok);
     }
 }

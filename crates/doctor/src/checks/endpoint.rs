@@ -7,25 +7,25 @@ use net::{Address, WorkerUrl};
 use super::{CheckSubject, Finding, events::followed, flags::EngineFlags};
 use crate::observe::{AnnouncedBlocks, LinkStatus, PublisherBinding};
 
-pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
-    for stream in followed(subject, meeting) {
-        let (place, rank) = (&stream.endpoint.endpoint, stream.endpoint.rank);
-        let reason = match &stream.heard.link {
+pub(super) fn check(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
+    for stream in followed(subject, probe) {
+        let (endpoint, rank) = (&stream.endpoint.endpoint, stream.endpoint.rank);
+        let reason = match &stream.observation.link {
             LinkStatus::Connected => continue,
             LinkStatus::Waiting => "no connection came about in time",
             LinkStatus::Unreachable(reason) => reason,
         };
-        let message = format!("no publisher answers at {place}: {reason}");
-        let finding = Finding::fail(message, fix(subject, meeting, rank, place)).found(place);
-        return match announced(meeting, rank) {
-            Some(there) if there != place => finding.expected(there),
+        let message = format!("no publisher answers at {endpoint}: {reason}");
+        let finding = Finding::fail(message, fix(subject, probe, rank, endpoint)).found(endpoint);
+        return match announced(probe, rank) {
+            Some(there) if there != endpoint => finding.expected(there),
             _ => finding,
         };
     }
     // Another publisher may answer at a wrong port: then our blocks are announced elsewhere.
     if let Some(AnnouncedBlocks {
         stream,
-        wanted: false,
+        subscribed: false,
         ..
     }) = &subject.seen.probes.arrival
         && let Some(elsewhere) = subject
@@ -33,42 +33,43 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
             .streams
             .get(*stream)
             .filter(|stream| !stream.followed)
-        && let Some(here) = followed(subject, meeting)
-            .find(|stream| stream.endpoint.rank == elsewhere.endpoint.rank)
+        && let Some(here) =
+            followed(subject, probe).find(|stream| stream.endpoint.rank == elsewhere.endpoint.rank)
     {
         let (here, there) = (&here.endpoint.endpoint, &elsewhere.endpoint.endpoint);
         let message = format!(
             "the engine's blocks are announced at {there} and not at {here}: that is another publisher"
         );
-        let fix = fix(subject, meeting, elsewhere.endpoint.rank, here);
+        let fix = fix(subject, probe, elsewhere.endpoint.rank, here);
         return Finding::fail(message, fix).found(here).expected(there);
     }
     if let Some(open) = open_to_everyone(subject) {
         return open;
     }
-    let places: Vec<&str> = followed(subject, meeting)
+    let endpoints: Vec<&str> = followed(subject, probe)
         .map(|stream| stream.endpoint.endpoint.as_str())
         .collect();
-    Finding::ok(format!("a publisher answers at {}", places.join(", "))).found(places.join(", "))
+    Finding::ok(format!("a publisher answers at {}", endpoints.join(", ")))
+        .found(endpoints.join(", "))
 }
 
 /// Returns the endpoint that the engine announces for this rank, as seen from here.
-fn announced(meeting: &WorkerProbe, rank: u32) -> Option<&str> {
-    let place = meeting
+fn announced(probe: &WorkerProbe, rank: u32) -> Option<&str> {
+    let endpoint = probe
         .announced
         .iter()
         .flatten()
-        .find(|place| place.rank == rank)?;
-    Some(&place.endpoint)
+        .find(|endpoint| endpoint.rank == rank)?;
+    Some(&endpoint.endpoint)
 }
 
-/// Returns the fix for a publisher of this rank that does not answer at `place`.
-fn fix(subject: &CheckSubject<'_>, meeting: &WorkerProbe, rank: u32, place: &str) -> String {
+/// Returns the fix for a publisher of this rank that does not answer at `endpoint`.
+fn fix(subject: &CheckSubject<'_>, probe: &WorkerProbe, rank: u32, endpoint: &str) -> String {
     let key = subject.key("kv_events.endpoint");
-    let setting = EngineFlags::of(meeting.engine).events_setting();
+    let setting = EngineFlags::of(probe.engine).events_setting();
     if subject.worker.kv_events.endpoint.is_some() {
         // The key belongs to rank 0; the ports of further ranks follow from it.
-        return match announced(meeting, 0).or(announced(meeting, rank)) {
+        return match announced(probe, 0).or(announced(probe, rank)) {
             Some(there) => format!(
                 "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
             ),
@@ -76,13 +77,13 @@ fn fix(subject: &CheckSubject<'_>, meeting: &WorkerProbe, rank: u32, place: &str
         };
     }
     let bound = subject.seen.bound.iter().find(|bound| bound.rank == rank);
-    let Some(port) = place
+    let Some(port) = endpoint
         .rsplit_once(':')
         .map(|(_, port)| port)
-        .filter(|_| place.starts_with("tcp://"))
+        .filter(|_| endpoint.starts_with("tcp://"))
     else {
         return format!(
-            "let the router see the engine's {place}, or set \"endpoint\": \"tcp://*:5557\" in {setting}"
+            "let the router see the engine's {endpoint}, or set \"endpoint\": \"tcp://*:5557\" in {setting}"
         );
     };
     match (bound, host(subject)) {
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn without_an_answer_the_fix_names_the_endpoint_that_the_engine_reports() {
-        for (announced, said, fix) in [
+        for (announced, reported, fix) in [
             (
                 "tcp://127.0.0.1:5557",
                 "tcp://*:5557",
@@ -196,36 +197,37 @@ mod tests {
                  --kv-events-config",
             ),
         ] {
-            let mut scene = CheckFixture::healthy();
-            scene.move_to(announced);
-            scene.heard().link = LinkStatus::Unreachable("connection refused".to_owned());
-            scene.seen.bound = bound(said);
-            scene.seen.probes.arrival = None;
-            assert_eq!(scene.failed(), ["events_endpoint"], "{said}");
-            assert_eq!(scene.check("events_endpoint").fix.as_deref(), Some(fix));
+            let mut fixture = CheckFixture::healthy();
+            fixture.move_to(announced);
+            fixture.observation().link = LinkStatus::Unreachable("connection refused".to_owned());
+            fixture.seen.bound = bound(reported);
+            fixture.seen.probes.arrival = None;
+            assert_eq!(fixture.failed(), ["events_endpoint"], "{reported}");
+            assert_eq!(fixture.check("events_endpoint").fix.as_deref(), Some(fix));
         }
     }
 
     #[test]
     fn a_missing_further_rank_is_reported_with_the_endpoint_of_the_first() {
-        let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:6000\"}");
-        scene.announce(2);
-        let place = EventEndpoint {
+        let mut fixture =
+            CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:6000\"}");
+        fixture.announce(2);
+        let endpoint = EventEndpoint {
             rank: 1,
             endpoint: "tcp://127.0.0.1:6001".to_owned(),
             replay_endpoint: None,
             topic: String::new(),
         };
-        let heard = PublisherObservation {
+        let observation = PublisherObservation {
             link: LinkStatus::Unreachable("connection refused".to_owned()),
             ..PublisherObservation::default()
         };
-        scene.seen.streams.push(StreamObservation {
-            endpoint: place,
+        fixture.seen.streams.push(StreamObservation {
+            endpoint,
             followed: true,
-            heard,
+            observation,
         });
-        let fix = scene.check("events_endpoint").fix.unwrap_or_default();
+        let fix = fixture.check("events_endpoint").fix.unwrap_or_default();
         assert!(
             fix.starts_with("set workers[0].kv_events.endpoint: \"tcp://127.0.0.1:5557\""),
             "{fix}"
@@ -234,14 +236,14 @@ mod tests {
 
     #[test]
     fn a_local_engine_that_publishes_to_every_network_is_a_warning() {
-        let mut scene = CheckFixture::healthy();
+        let mut fixture = CheckFixture::healthy();
         for (endpoint, status) in [
             ("tcp://*:5557", CheckStatus::Warn),
             ("tcp://127.0.0.1:5557", CheckStatus::Ok),
         ] {
-            scene.seen.bound = bound(endpoint);
+            fixture.seen.bound = bound(endpoint);
             assert_eq!(
-                (scene.check("events_endpoint").status, scene.failed()),
+                (fixture.check("events_endpoint").status, fixture.failed()),
                 (status, vec![]),
                 "{endpoint}"
             );
@@ -256,12 +258,12 @@ mod tests {
 
     #[test]
     fn a_port_without_a_listener_is_one_failure() {
-        let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
-        scene.seen.streams[0].endpoint.endpoint = "tcp://127.0.0.1:9".to_owned();
-        scene.heard().link = LinkStatus::Unreachable("connection refused".to_owned());
-        scene.seen.probes.arrival = None;
-        assert_eq!(scene.failed(), ["events_endpoint"]);
-        let check = scene.check("events_endpoint");
+        let mut fixture = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
+        fixture.seen.streams[0].endpoint.endpoint = "tcp://127.0.0.1:9".to_owned();
+        fixture.observation().link = LinkStatus::Unreachable("connection refused".to_owned());
+        fixture.seen.probes.arrival = None;
+        assert_eq!(fixture.failed(), ["events_endpoint"]);
+        let check = fixture.check("events_endpoint");
         assert_eq!(
             (check.found.as_deref(), check.expected.as_deref()),
             (Some("tcp://127.0.0.1:9"), Some("tcp://127.0.0.1:5557"))
@@ -272,31 +274,31 @@ mod tests {
 
     #[test]
     fn a_port_of_another_publisher_is_one_failure() {
-        let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
-        scene.seen.streams[0].endpoint.endpoint = "tcp://127.0.0.1:9".to_owned();
-        let place = EventEndpoint {
+        let mut fixture = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
+        fixture.seen.streams[0].endpoint.endpoint = "tcp://127.0.0.1:9".to_owned();
+        let endpoint = EventEndpoint {
             endpoint: "tcp://127.0.0.1:5557".to_owned(),
-            ..scene.seen.streams[0].endpoint.clone()
+            ..fixture.seen.streams[0].endpoint.clone()
         };
-        let heard = PublisherObservation {
+        let observation = PublisherObservation {
             link: LinkStatus::Connected,
             ..PublisherObservation::default()
         };
-        scene.seen.streams.push(StreamObservation {
-            endpoint: place,
+        fixture.seen.streams.push(StreamObservation {
+            endpoint,
             followed: false,
-            heard,
+            observation,
         });
-        let arrival = scene
+        let arrival = fixture
             .seen
             .probes
             .arrival
             .as_mut()
             .expect("a healthy scene has one");
-        (arrival.stream, arrival.wanted) = (1, false);
-        assert_eq!(scene.failed(), ["events_endpoint"]);
+        (arrival.stream, arrival.subscribed) = (1, false);
+        assert_eq!(fixture.failed(), ["events_endpoint"]);
         assert!(
-            scene
+            fixture
                 .check("events_endpoint")
                 .message
                 .contains("another publisher")

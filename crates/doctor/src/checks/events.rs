@@ -29,21 +29,21 @@ const STREAM: [&str; 10] = [
     "identity_unique",
 ];
 
-pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
+pub(super) fn check(subject: &CheckSubject<'_>, probe: &WorkerProbe, findings: &mut Findings) {
     if findings.failed("engine_version") {
         findings.skip_rest(&["events_enabled"], "this release publishes no events");
     }
-    findings.set("events_enabled", events_enabled::check(subject, meeting));
+    findings.set("events_enabled", events_enabled::check(subject, probe));
     if findings.status("events_enabled") != Some(CheckStatus::Ok) {
         findings.skip_rest(&STREAM, "there are no events to look at");
         return;
     }
-    findings.set("events_endpoint", endpoint::check(subject, meeting));
+    findings.set("events_endpoint", endpoint::check(subject, probe));
     if findings.failed("events_endpoint") {
         findings.skip_rest(&STREAM, "the events' endpoint is wrong");
         return;
     }
-    findings.set("replay", replay::check(subject, meeting));
+    findings.set("replay", replay::check(subject, probe));
     if findings.failed("prefix_caching") {
         findings.skip_rest(
             &["events_arriving"],
@@ -55,15 +55,15 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings:
         .probes
         .arrival
         .as_ref()
-        .is_some_and(|arrival| arrival.wanted);
+        .is_some_and(|arrival| arrival.subscribed);
     if findings.failed("dp_ranks") && !arrives {
         findings.skip_rest(
             &["events_arriving"],
             "the ranks are miscounted: the request may have run on one that is not followed",
         );
     }
-    let stores: u64 = followed(subject, meeting)
-        .map(|stream| stream.heard.stores)
+    let stores: u64 = followed(subject, probe)
+        .map(|stream| stream.observation.stores)
         .sum();
     if findings.failed("tokenizer") && !arrives && stores > 0 {
         findings.skip_rest(
@@ -71,7 +71,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings:
             "the tokenizers differ: which blocks are our request's is not known",
         );
     }
-    findings.set("events_arriving", events_arriving(subject, meeting));
+    findings.set("events_arriving", events_arriving(subject, probe));
     if findings.failed("events_arriving") {
         findings.skip_rest(&["events_age"], "no events arrive");
     }
@@ -81,9 +81,9 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings:
 /// Returns the streams that both sides know.
 pub(super) fn followed<'a>(
     subject: &'a CheckSubject<'_>,
-    meeting: &WorkerProbe,
+    probe: &WorkerProbe,
 ) -> impl Iterator<Item = &'a StreamObservation> {
-    let ranks = shared_ranks(subject, meeting);
+    let ranks = shared_ranks(subject, probe);
     subject
         .seen
         .streams
@@ -105,59 +105,59 @@ fn topic_key(subject: &CheckSubject<'_>) -> String {
     }
 }
 
-fn events_arriving(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+fn events_arriving(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
     let probes = &subject.seen.probes;
-    let heard: u64 = followed(subject, meeting)
-        .map(|stream| stream.heard.batches)
+    let batches: u64 = followed(subject, probe)
+        .map(|stream| stream.observation.batches)
         .sum();
     match &probes.arrival {
-        Some(arrival) if arrival.wanted => {
-            Finding::ok("blocks of a request were announced").found(heard)
+        Some(arrival) if arrival.subscribed => {
+            Finding::ok("blocks of a request were announced").found(batches)
         }
         // A stream that is not followed says nothing about topics.
         Some(AnnouncedBlocks { stream, topic, .. }) if followed_at(subject, *stream) => {
-            let wanted = subject
+            let subscription = subject
                 .seen
                 .streams
                 .get(*stream)
                 .map(|stream| stream.endpoint.topic.clone())
                 .unwrap_or_default();
-            let setting = EngineFlags::of(meeting.engine).events_setting();
+            let setting = EngineFlags::of(probe.engine).events_setting();
             let message = format!(
-                "events come under the topic {topic:?}, the router listens for {wanted:?} only"
+                "events come under the topic {topic:?}, the router listens for {subscription:?} only"
             );
             let fix = format!(
-                "set {}: {topic:?}, or set \"topic\": {wanted:?} in {setting}",
+                "set {}: {topic:?}, or set \"topic\": {subscription:?} in {setting}",
                 topic_key(subject)
             );
             Finding::fail(message, fix)
                 .found(format!("{topic:?}"))
-                .expected(format!("{wanted:?}"))
+                .expected(format!("{subscription:?}"))
         }
-        None if probes.outcome != ProbeOutcome::Answered => match heard {
+        None if probes.outcome != ProbeOutcome::Answered => match batches {
             0 => Finding::skip(unprobed(&probes.outcome)),
-            _ => Finding::ok(format!("{heard} batches were heard")).found(heard),
+            _ => Finding::ok(format!("{batches} batches were heard")).found(batches),
         },
         // These events can never be credited: another check gives the reason.
-        None if only_partial_groups(subject, meeting) => {
-            Finding::ok(format!("{heard} batches were heard")).found(heard)
+        None if only_partial_groups(subject, probe) => {
+            Finding::ok(format!("{batches} batches were heard")).found(batches)
         }
         _ => {
-            let unreadable: u64 = followed(subject, meeting)
-                .map(|stream| stream.heard.unreadable)
+            let unreadable: u64 = followed(subject, probe)
+                .map(|stream| stream.observation.unreadable)
                 .sum();
-            let message = match (heard, unreadable) {
+            let message = match (batches, unreadable) {
                 (0, 0) => "a publisher is connected, and nothing came after a request".to_owned(),
                 (0, _) => format!("{unreadable} messages came that are no batches of events"),
-                _ => format!("{heard} batches came, none with the blocks of our request"),
+                _ => format!("{batches} batches came, none with the blocks of our request"),
             };
             let fix = format!(
                 "check that {} is this engine's publisher, that {} has \"publisher\": \"zmq\", that blocks are kept ({}), and the engine's log",
                 subject.key("kv_events.endpoint"),
-                EngineFlags::of(meeting.engine).events_setting(),
-                EngineFlags::of(meeting.engine).prefix_caching(),
+                EngineFlags::of(probe.engine).events_setting(),
+                EngineFlags::of(probe.engine).prefix_caching(),
             );
-            Finding::fail(message, fix).found(heard)
+            Finding::fail(message, fix).found(batches)
         }
     }
 }
@@ -171,13 +171,15 @@ fn followed_at(subject: &CheckSubject<'_>, stream: usize) -> bool {
 }
 
 /// Returns whether all announced blocks belong to groups that do not hold every token.
-fn only_partial_groups(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> bool {
-    let mut heard = followed(subject, meeting)
-        .map(|stream| &stream.heard)
-        .filter(|heard| heard.stores > 0)
+fn only_partial_groups(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> bool {
+    let mut observations = followed(subject, probe)
+        .map(|stream| &stream.observation)
+        .filter(|observation| observation.stores > 0)
         .peekable();
-    heard.peek().is_some()
-        && heard.all(|heard| heard.usable_stores == 0 && !heard.partial_groups.is_empty())
+    observations.peek().is_some()
+        && observations.all(|observation| {
+            observation.usable_stores == 0 && !observation.partial_groups.is_empty()
+        })
 }
 
 fn events_age(subject: &CheckSubject<'_>) -> Finding {
@@ -186,7 +188,7 @@ fn events_age(subject: &CheckSubject<'_>) -> Finding {
         .probes
         .arrival
         .as_ref()
-        .filter(|arrival| arrival.wanted)
+        .filter(|arrival| arrival.subscribed)
     else {
         return Finding::skip(unprobed(&subject.seen.probes.outcome));
     };
@@ -221,17 +223,17 @@ mod tests {
 
     #[test]
     fn events_switched_off_on_either_side_are_one_failure() {
-        let mut scene = CheckFixture::healthy();
-        scene.meeting().announced = Some(Vec::new());
-        scene.silence();
-        assert_eq!(scene.failed(), ["events_enabled"]);
+        let mut fixture = CheckFixture::healthy();
+        fixture.probe().announced = Some(Vec::new());
+        fixture.silence();
+        assert_eq!(fixture.failed(), ["events_enabled"]);
         assert!(
-            scene
+            fixture
                 .check("events_enabled")
                 .fix
                 .is_some_and(|fix| fix.contains("--kv-events-config"))
         );
-        for (mut scene, fix) in [
+        for (mut fixture, fix) in [
             (
                 CheckFixture::configured("kv_events: {source: none}"),
                 "set workers[0].kv_events.source: auto",
@@ -241,38 +243,38 @@ mod tests {
                 "set kv_events.enabled: true (leave out --no-kv-events)",
             ),
         ] {
-            scene.silence();
-            assert_eq!(scene.failed(), ["events_enabled"], "{fix}");
-            assert_eq!(scene.check("events_enabled").fix.as_deref(), Some(fix));
+            fixture.silence();
+            assert_eq!(fixture.failed(), ["events_enabled"], "{fix}");
+            assert_eq!(fixture.check("events_enabled").fix.as_deref(), Some(fix));
         }
     }
 
     #[test]
     fn a_router_without_overlap_weight_needs_no_events() {
-        let mut scene = CheckFixture::with_sections("routing: {overlap_weight: 0}");
-        scene.silence();
-        assert_eq!(scene.failed(), [""; 0]);
-        assert_eq!(scene.check("events_enabled").status, CheckStatus::Skip);
+        let mut fixture = CheckFixture::with_sections("routing: {overlap_weight: 0}");
+        fixture.silence();
+        assert_eq!(fixture.failed(), [""; 0]);
+        assert_eq!(fixture.check("events_enabled").status, CheckStatus::Skip);
     }
 
     #[test]
     fn an_engine_of_a_kind_without_events_is_no_failure() {
-        for mut scene in [
+        for mut fixture in [
             CheckFixture::healthy(),
             CheckFixture::configured("kv_events: {source: none}"),
             CheckFixture::with_sections("kv_events: {enabled: false}"),
         ] {
-            scene.meeting().engine = EngineKind::Llamacpp;
-            scene.meeting().announced = None;
-            scene.silence();
-            assert_eq!(scene.failed(), [""; 0]);
-            assert_eq!(scene.check("events_enabled").status, CheckStatus::Skip);
+            fixture.probe().engine = EngineKind::Llamacpp;
+            fixture.probe().announced = None;
+            fixture.silence();
+            assert_eq!(fixture.failed(), [""; 0]);
+            assert_eq!(fixture.check("events_enabled").status, CheckStatus::Skip);
         }
     }
 
     #[test]
     fn a_wrong_topic_is_one_failure_that_names_both_and_the_key() {
-        for (mut scene, key) in [
+        for (mut fixture, key) in [
             (
                 CheckFixture::configured("kv_events: {topic: kv}"),
                 "workers[0].kv_events.topic",
@@ -282,33 +284,33 @@ mod tests {
                 "kv_events.topic_filter",
             ),
         ] {
-            scene.seen.streams[0].endpoint.topic = "kv".to_owned();
-            let arrival = scene
+            fixture.seen.streams[0].endpoint.topic = "kv".to_owned();
+            let arrival = fixture
                 .seen
                 .probes
                 .arrival
                 .as_mut()
                 .expect("a healthy scene has one");
-            arrival.wanted = false;
-            assert_eq!(scene.failed(), ["events_arriving"], "{key}");
+            arrival.subscribed = false;
+            assert_eq!(fixture.failed(), ["events_arriving"], "{key}");
             let fix = format!(
                 "set {key}: \"\", or set \"topic\": \"kv\" in the engine's --kv-events-config"
             );
-            assert_eq!(scene.check("events_arriving").fix, Some(fix));
+            assert_eq!(fixture.check("events_arriving").fix, Some(fix));
         }
     }
 
     #[test]
     fn a_silent_publisher_is_one_failure() {
-        let mut scene = CheckFixture::healthy();
-        scene.hears_nothing();
-        assert_eq!(scene.failed(), ["events_arriving"]);
+        let mut fixture = CheckFixture::healthy();
+        fixture.clear_observation();
+        assert_eq!(fixture.failed(), ["events_arriving"]);
         // Some replay sockets do not answer at all if they have nothing to replay.
-        scene.seen.replays[0].answer = ReplayAnswer::Silent {
-            asked_for: None,
+        fixture.seen.replays[0].answer = ReplayAnswer::Silent {
+            requested: None,
             waited: Duration::from_secs(5),
         };
-        assert_eq!(scene.failed(), ["events_arriving"]);
+        assert_eq!(fixture.failed(), ["events_arriving"]);
     }
 
     #[test]
@@ -318,18 +320,18 @@ mod tests {
             (1.5, CheckStatus::Warn),
             (4.0, CheckStatus::Fail),
         ] {
-            let mut scene = CheckFixture::healthy();
-            scene.heard().age_s = Some(after_s);
-            scene
+            let mut fixture = CheckFixture::healthy();
+            fixture.observation().age_s = Some(after_s);
+            fixture
                 .seen
                 .probes
                 .arrival
                 .as_mut()
                 .expect("a healthy scene has one")
                 .after = Duration::from_secs_f64(after_s);
-            assert_eq!(scene.check("events_age").status, status, "{after_s}");
+            assert_eq!(fixture.check("events_age").status, status, "{after_s}");
             assert_eq!(
-                scene.failed(),
+                fixture.failed(),
                 if status == CheckStatus::Fail {
                     &["events_age"][..]
                 } else {
@@ -342,37 +344,37 @@ mod tests {
 
     #[test]
     fn miscounted_ranks_explain_the_failures_of_a_single_rank() {
-        let mut scene = CheckFixture::configured("dp_ranks: 1");
-        scene.announce(2);
-        scene.seen.probes.second.cached_tokens = Some(0);
-        scene.meeting().prefix_caching = None;
+        let mut fixture = CheckFixture::configured("dp_ranks: 1");
+        fixture.announce(2);
+        fixture.seen.probes.second.cached_tokens = Some(0);
+        fixture.probe().prefix_caching = None;
         // The request ran on the rank that is not followed.
         let mut other = StreamObservation {
             followed: false,
-            ..scene.seen.streams.remove(0)
+            ..fixture.seen.streams.remove(0)
         };
         (other.endpoint.rank, other.endpoint.endpoint) = (1, "tcp://127.0.0.1:5600".to_owned());
-        let heard = PublisherObservation {
+        let observation = PublisherObservation {
             link: LinkStatus::Connected,
             ..PublisherObservation::default()
         };
-        scene.seen.streams = vec![
+        fixture.seen.streams = vec![
             StreamObservation {
-                endpoint: scene.meeting().streams[0].clone(),
+                endpoint: fixture.probe().streams[0].clone(),
                 followed: true,
-                heard,
+                observation,
             },
             other,
         ];
-        let arrival = scene
+        let arrival = fixture
             .seen
             .probes
             .arrival
             .as_mut()
             .expect("a healthy scene has one");
-        (arrival.stream, arrival.wanted) = (1, false);
-        assert_eq!(scene.failed(), ["dp_ranks"]);
-        scene.seen.probes.arrival = None;
-        assert_eq!(scene.failed(), ["dp_ranks"]);
+        (arrival.stream, arrival.subscribed) = (1, false);
+        assert_eq!(fixture.failed(), ["dp_ranks"]);
+        fixture.seen.probes.arrival = None;
+        assert_eq!(fixture.failed(), ["dp_ranks"]);
     }
 }

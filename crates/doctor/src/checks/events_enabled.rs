@@ -9,21 +9,20 @@ use super::{
     ranks::engine_ranks,
 };
 
-pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
-    let engine =
-        EngineFlags::of(meeting.engine).events(engine_ranks(subject, meeting).unwrap_or(1));
+pub(super) fn check(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
+    let engine = EngineFlags::of(probe.engine).events(engine_ranks(subject, probe).unwrap_or(1));
     if subject.settings.routing.overlap_weight == 0.0 {
         return Finding::skip(
             "routing.overlap_weight is 0: caches do not count, and no events are followed",
         );
     }
-    if !keeps_blocks(meeting.engine) && meeting.streams.is_empty() {
-        let kind = meeting.engine.as_str();
+    if !keeps_blocks(probe.engine) && probe.streams.is_empty() {
+        let kind = probe.engine.as_str();
         return Finding::skip(format!(
             "{kind} publishes no events: what it has cached is guessed"
         ));
     }
-    if connection::publishes_none(meeting) && !subject.wants_events() {
+    if connection::publishes_none(probe) && !subject.wants_events() {
         return Finding::skip("this release publishes no events, and none are wanted");
     }
     if let Some(finding) = switched_off(subject) {
@@ -34,18 +33,18 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
             "events come {way}, which only a running router follows: GET /admin/streams shows how the stream stands"
         ));
     }
-    if meeting.announced.as_ref().is_some_and(Vec::is_empty) {
+    if probe.announced.as_ref().is_some_and(Vec::is_empty) {
         let message =
             "the engine says that it publishes no events: what it has cached can only be guessed";
         return Finding::fail(message, engine).found("off").expected("on");
     }
-    let places: Vec<&str> = meeting
+    let endpoints: Vec<&str> = probe
         .streams
         .iter()
-        .map(|place| place.endpoint.as_str())
+        .map(|endpoint| endpoint.endpoint.as_str())
         .collect();
-    if !places.is_empty() {
-        return Finding::ok(format!("published at {}", places.join(", "))).found("on");
+    if !endpoints.is_empty() {
+        return Finding::ok(format!("published at {}", endpoints.join(", "))).found("on");
     }
     let fix = format!(
         "{engine}, and set {} if it does not announce where",

@@ -54,19 +54,19 @@ pub(crate) fn settings(yaml: &str) -> Settings {
 }
 
 /// Checks fixtures together, as one fleet of workers `w0`, `w1`, ...
-pub(crate) fn reports(scenes: Vec<CheckFixture>) -> Vec<WorkerChecks> {
+pub(crate) fn reports(fixtures: Vec<CheckFixture>) -> Vec<WorkerChecks> {
     let mut yaml = "workers:\n".to_owned();
     let mut seen = Vec::new();
-    for (at, scene) in scenes.into_iter().enumerate() {
+    for (at, fixture) in fixtures.into_iter().enumerate() {
         yaml += &format!(
             "  - {{name: w{at}, url: \"http://127.0.0.1:{}\"{}}}\n",
             8000 + at,
-            scene.worker
+            fixture.worker
         );
         if at == 0 {
-            yaml = format!("{}\n{yaml}", scene.sections);
+            yaml = format!("{}\n{yaml}", fixture.sections);
         }
-        seen.push(scene.seen);
+        seen.push(fixture.seen);
     }
     super::workers(&settings(&yaml), &seen)
 }
@@ -137,44 +137,44 @@ impl CheckFixture {
         failed(&self.again())
     }
 
-    pub(crate) fn meeting(&mut self) -> &mut WorkerProbe {
+    pub(crate) fn probe(&mut self) -> &mut WorkerProbe {
         self.seen
             .probe
             .as_mut()
-            .and_then(|meeting| meeting.as_mut().ok())
-            .expect("a healthy scene has a meeting")
+            .and_then(|probe| probe.as_mut().ok())
+            .expect("a healthy fixture has a probe")
     }
 
-    pub(crate) fn heard(&mut self) -> &mut PublisherObservation {
-        &mut self.seen.streams[0].heard
+    pub(crate) fn observation(&mut self) -> &mut PublisherObservation {
+        &mut self.seen.streams[0].observation
     }
 
     /// Makes the engine announce this many ranks.
     pub(crate) fn announce(&mut self, ranks: u32) {
-        let places = (0..ranks)
-            .map(|rank| EventEndpoint { rank, ..place() })
+        let endpoints = (0..ranks)
+            .map(|rank| EventEndpoint { rank, ..endpoint() })
             .collect();
-        let meeting = self.meeting();
-        (meeting.announced, meeting.metrics_ranks) = (Some(places), ranks);
+        let probe = self.probe();
+        (probe.announced, probe.metrics_ranks) = (Some(endpoints), ranks);
     }
 
     /// Removes all event streams.
     pub(crate) fn silence(&mut self) {
-        self.meeting().streams.clear();
+        self.probe().streams.clear();
         self.seen.streams.clear();
         self.seen.replays.clear();
         self.seen.probes.arrival = None;
     }
 
     /// Makes its publisher send nothing.
-    pub(crate) fn hears_nothing(&mut self) {
+    pub(crate) fn clear_observation(&mut self) {
         self.seen.probes.arrival = None;
-        *self.heard() = PublisherObservation {
+        *self.observation() = PublisherObservation {
             link: LinkStatus::Connected,
             ..PublisherObservation::default()
         };
         self.seen.replays[0].answer = ReplayAnswer::Answered {
-            asked_for: None,
+            requested: None,
             found: false,
         };
     }
@@ -182,20 +182,20 @@ impl CheckFixture {
     /// Moves its publisher to another endpoint.
     pub(crate) fn move_to(&mut self, endpoint: &str) {
         self.seen.streams[0].endpoint.endpoint = endpoint.to_owned();
-        let place = self.seen.streams[0].endpoint.clone();
-        let meeting = self.meeting();
-        (meeting.announced, meeting.streams) = (Some(vec![place.clone()]), vec![place]);
+        let stream = self.seen.streams[0].endpoint.clone();
+        let probe = self.probe();
+        (probe.announced, probe.streams) = (Some(vec![stream.clone()]), vec![stream]);
     }
 
     /// Makes it serve its model under another name.
     pub(crate) fn rename(&mut self, model: &str) {
-        let meeting = self.meeting();
-        meeting.base = model.into();
-        meeting.models[0].id = model.into();
+        let probe = self.probe();
+        probe.base = model.into();
+        probe.models[0].id = model.into();
     }
 }
 
-fn place() -> EventEndpoint {
+fn endpoint() -> EventEndpoint {
     EventEndpoint {
         rank: 0,
         endpoint: "tcp://127.0.0.1:5557".to_owned(),
@@ -213,7 +213,7 @@ fn healthy() -> WorkerObservation {
         created: 0,
         owned_by: "vllm".into(),
     };
-    let meeting = WorkerProbe {
+    let probe = WorkerProbe {
         engine: EngineKind::Vllm,
         version: Some("0.32.0".into()),
         models: vec![model],
@@ -228,8 +228,8 @@ fn healthy() -> WorkerObservation {
         prefix_caching: Some(true),
         prefix_cache: Some((0, 0)),
         metrics_ranks: 1,
-        announced: Some(vec![place()]),
-        streams: vec![place()],
+        announced: Some(vec![endpoint()]),
+        streams: vec![endpoint()],
     };
     let case = |name| TokenCase {
         name,
@@ -239,7 +239,7 @@ fn healthy() -> WorkerObservation {
         pieces: None,
     };
     let ids: Vec<u32> = (0..66).collect();
-    let heard = PublisherObservation {
+    let observation = PublisherObservation {
         link: LinkStatus::Connected,
         batches: 3,
         stores: 3,
@@ -257,11 +257,11 @@ fn healthy() -> WorkerObservation {
     WorkerObservation {
         unreachable: None,
         health: Some(Ok(())),
-        probe: Some(Ok(meeting)),
+        probe: Some(Ok(probe)),
         instead: None,
         bound: vec![PublisherBinding {
             rank: 0,
-            endpoint: place().endpoint,
+            endpoint: endpoint().endpoint,
         }],
         tokens: TokenComparison {
             has_route: Some(true),
@@ -270,9 +270,9 @@ fn healthy() -> WorkerObservation {
             chats: vec![case("a user message")],
         },
         streams: vec![StreamObservation {
-            endpoint: place(),
+            endpoint: endpoint(),
             followed: true,
-            heard,
+            observation,
         }],
         probes: ProbeResults {
             outcome: ProbeOutcome::Answered,
@@ -294,7 +294,7 @@ fn healthy() -> WorkerObservation {
             arrival: Some(AnnouncedBlocks {
                 stream: 0,
                 topic: String::new(),
-                wanted: true,
+                subscribed: true,
                 blocks: 4,
                 device: 4,
                 whole: 4,
@@ -311,7 +311,7 @@ fn healthy() -> WorkerObservation {
             rank: 0,
             endpoint: "tcp://127.0.0.1:5558".to_owned(),
             answer: ReplayAnswer::Answered {
-                asked_for: Some(2),
+                requested: Some(2),
                 found: true,
             },
         }],
@@ -344,17 +344,17 @@ fn a_healthy_worker_has_every_check_in_order_and_none_that_is_not_ok() {
 
 #[test]
 fn without_requests_nothing_that_needs_them_is_called_ok() {
-    let mut scene = CheckFixture::healthy();
-    scene.seen.probes = ProbeResults::default();
-    *scene.heard() = PublisherObservation {
+    let mut fixture = CheckFixture::healthy();
+    fixture.seen.probes = ProbeResults::default();
+    *fixture.observation() = PublisherObservation {
         link: LinkStatus::Connected,
         ..PublisherObservation::default()
     };
-    scene.seen.replays[0].answer = ReplayAnswer::Answered {
-        asked_for: None,
+    fixture.seen.replays[0].answer = ReplayAnswer::Answered {
+        requested: None,
         found: false,
     };
-    let report = scene.report();
+    let report = fixture.report();
     for id in [
         "usage_details",
         "events_arriving",

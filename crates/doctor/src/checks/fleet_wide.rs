@@ -27,7 +27,7 @@ pub(super) fn check(subjects: &[CheckSubject<'_>], findings: &mut [Findings]) {
     }
 }
 
-fn meeting<'a>(subject: &CheckSubject<'a>) -> Option<&'a WorkerProbe> {
+fn probe<'a>(subject: &CheckSubject<'a>) -> Option<&'a WorkerProbe> {
     subject.seen.probe.as_ref()?.as_ref().ok()
 }
 
@@ -43,12 +43,12 @@ fn peers<'a>(
         .filter(move |(other, _)| *other != at)
         .map(|(_, subject)| subject);
     others
-        .filter_map(move |subject| Some((subject, meeting(subject)?)))
-        .filter(move |(_, meeting)| &*meeting.base == base)
+        .filter_map(move |subject| Some((subject, probe(subject)?)))
+        .filter(move |(_, probe)| &*probe.base == base)
 }
 
 fn model_agrees(subjects: &[CheckSubject<'_>], at: usize) -> Finding {
-    let Some(own) = meeting(&subjects[at]) else {
+    let Some(own) = probe(&subjects[at]) else {
         return Finding::skip("the worker's model is not known");
     };
     let base: Arc<str> = Arc::clone(&own.base);
@@ -59,8 +59,8 @@ fn model_agrees(subjects: &[CheckSubject<'_>], at: usize) -> Finding {
         let fix = format!(
             "start both with the same model, or serve one of them as another name than {base} (--served-model-name)"
         );
-        let digests = |meeting: &WorkerProbe| {
-            let prompt = meeting.artefacts.prompt.as_ref()?;
+        let digests = |probe: &WorkerProbe| {
+            let prompt = probe.artefacts.prompt.as_ref()?;
             Some((
                 prompt.tokenizer_digest().to_owned(),
                 prompt.template_digest().map(str::to_owned),
@@ -72,8 +72,8 @@ fn model_agrees(subjects: &[CheckSubject<'_>], at: usize) -> Finding {
             let message = format!("serves {base} with another tokenizer or template than {name}");
             return Finding::fail(message, fix).found(ours.0).expected(theirs.0);
         }
-        let longest = |meeting: &WorkerProbe| {
-            meeting
+        let longest = |probe: &WorkerProbe| {
+            probe
                 .models
                 .iter()
                 .find(|model| model.id == base)?
@@ -99,7 +99,7 @@ fn model_agrees(subjects: &[CheckSubject<'_>], at: usize) -> Finding {
 
 /// Checks that no two workers share a publisher: they would be credited with each other's blocks.
 fn identity_unique(subjects: &[CheckSubject<'_>], findings: &[Findings], at: usize) -> Finding {
-    let Some(own) = meeting(&subjects[at]) else {
+    let Some(own) = probe(&subjects[at]) else {
         return Finding::skip("the worker's publishers are not known");
     };
     let good = |at: usize| {
@@ -116,7 +116,7 @@ fn identity_unique(subjects: &[CheckSubject<'_>], findings: &[Findings], at: usi
         .enumerate()
         .filter(|(other, _)| *other != at && good(*other));
     for (there, other) in others {
-        let Some(theirs) = meeting(other) else {
+        let Some(theirs) = probe(other) else {
             continue;
         };
         let shared = own.streams.iter().find(|mine| {
@@ -157,20 +157,20 @@ fn same(one: &str, other: &str) -> bool {
 
 fn role_pairing(subjects: &[CheckSubject<'_>], at: usize) -> Finding {
     let role = subjects[at].worker.role;
-    let (name, wanted, other) = match role {
+    let (name, counterpart, other) = match role {
         Role::Unified => return Finding::skip("the worker serves both phases"),
         Role::Prefill => ("prefill", Role::Decode, "decode"),
         Role::Decode => ("decode", Role::Prefill, "prefill"),
     };
-    let Some(own) = meeting(&subjects[at]) else {
+    let Some(own) = probe(&subjects[at]) else {
         return Finding::skip("the worker's model is not known");
     };
-    if peers(subjects, at, &own.base).any(|(peer, _)| peer.worker.role == wanted) {
+    if peers(subjects, at, &own.base).any(|(peer, _)| peer.worker.role == counterpart) {
         return Finding::ok(format!("there is a {other} worker for {}", own.base)).found(name);
     }
     let unmet = subjects
         .iter()
-        .find(|peer| peer.worker.role == wanted && meeting(peer).is_none());
+        .find(|peer| peer.worker.role == counterpart && probe(peer).is_none());
     if let Some(unmet) = unmet {
         let name = &unmet.worker.name;
         return Finding::skip(format!(
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn workers_of_different_models_and_block_sizes_are_compatible() {
         let (mut one, mut two) = (CheckFixture::healthy(), CheckFixture::healthy());
-        one.meeting().block_size = kv_blocks::BlockSize::new(32).ok();
+        one.probe().block_size = kv_blocks::BlockSize::new(32).ok();
         two.move_to("tcp://127.0.0.1:6000");
         two.rename("other");
         let reports = fixture::reports(vec![one, two]);
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn a_worker_followed_at_anothers_publisher_is_a_single_failure() {
         let (one, mut two) = (CheckFixture::healthy(), CheckFixture::healthy());
-        two.meeting().announced = None;
+        two.probe().announced = None;
         two.seen.probes.arrival = None;
         let reports = fixture::reports(vec![one, two]);
         for report in &reports {
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn a_worker_with_a_wrong_endpoint_does_not_fail_the_other_one() {
         let (mut wrong, right) = (CheckFixture::healthy(), CheckFixture::healthy());
-        wrong.heard().link = crate::observe::LinkStatus::Unreachable("refused".to_owned());
+        wrong.observation().link = crate::observe::LinkStatus::Unreachable("refused".to_owned());
         let reports = fixture::reports(vec![wrong, right]);
         assert_eq!(fixture::failed(&reports[0]), ["events_endpoint"]);
         assert!(reports[1].ok, "{reports:?}");
@@ -269,7 +269,7 @@ mod tests {
     fn peers_with_different_maximum_prompt_lengths_are_a_warning() {
         let (one, mut two) = (CheckFixture::healthy(), CheckFixture::healthy());
         two.move_to("tcp://127.0.0.1:6000");
-        two.meeting().models[0].max_model_len = Some(100);
+        two.probe().models[0].max_model_len = Some(100);
         let reports = fixture::reports(vec![one, two]);
         assert_eq!(
             fixture::check(&reports[0], "model_agrees").status,

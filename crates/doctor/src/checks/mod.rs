@@ -83,12 +83,12 @@ pub(crate) fn workers(settings: &Settings, observed: &[WorkerObservation]) -> Ve
 /// Runs the checks of a worker that need no other worker.
 fn alone(subject: &CheckSubject<'_>) -> Findings {
     let mut findings = Findings::default();
-    if let Some(meeting) = connection::check(subject, &mut findings) {
-        ranks::count(subject, meeting, &mut findings);
-        cache::check(subject, meeting, &mut findings);
-        prompt::check(subject, meeting, &mut findings);
-        ranks::places(subject, meeting, &mut findings);
-        events::check(subject, meeting, &mut findings);
+    if let Some(probe) = connection::check(subject, &mut findings) {
+        ranks::count(subject, probe, &mut findings);
+        cache::check(subject, probe, &mut findings);
+        prompt::check(subject, probe, &mut findings);
+        ranks::endpoints(subject, probe, &mut findings);
+        events::check(subject, probe, &mut findings);
         stream::check(subject, &mut findings);
     }
     findings

@@ -13,16 +13,16 @@ use crate::observe::{
     EngineTokenization, OwnPrompt, ProbeOutcome, ProbeResults, PromptForm, first_difference,
 };
 
-pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
-    if meeting.artefacts.prompt.is_none() {
-        findings.set("tokenizer", without_own(subject, meeting));
+pub(super) fn check(subject: &CheckSubject<'_>, probe: &WorkerProbe, findings: &mut Findings) {
+    if probe.artefacts.prompt.is_none() {
+        findings.set("tokenizer", without_own(subject, probe));
         findings.skip_rest(
             &["chat_template", "special_tokens"],
             "the router has no tokenizer of its own for this model",
         );
         return;
     }
-    findings.set("tokenizer", tokenizer(subject, meeting));
+    findings.set("tokenizer", tokenizer(subject, probe));
     if findings.failed("tokenizer") {
         findings.skip_rest(
             &["chat_template", "special_tokens"],
@@ -30,15 +30,15 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings:
         );
         return;
     }
-    findings.set("special_tokens", special_tokens(subject, meeting));
-    findings.set("chat_template", template::check(subject, meeting));
+    findings.set("special_tokens", special_tokens(subject, probe));
+    findings.set("chat_template", template::check(subject, probe));
 }
 
 /// Returns the fix that selects the model's tokenizer: the key and the flag.
-fn choose(meeting: &WorkerProbe) -> String {
-    let base = &meeting.base;
-    if let TokenizerSource::Dir(dir) = &meeting.artefacts.source
-        && root(meeting).is_some_and(|root| dir.as_path() == std::path::Path::new(root))
+fn choose(probe: &WorkerProbe) -> String {
+    let base = &probe.base;
+    if let TokenizerSource::Dir(dir) = &probe.artefacts.source
+        && root(probe).is_some_and(|root| dir.as_path() == std::path::Path::new(root))
     {
         // The engine names the same files, yet tokenizes differently.
         let dir = dir.display();
@@ -48,7 +48,7 @@ fn choose(meeting: &WorkerProbe) -> String {
         );
     }
     // The engine's path is most likely right here too.
-    match root(meeting) {
+    match root(probe) {
         Some(root) => format!(
             "set models.entries[{base:?}].tokenizer: {root}, or use --tokenizer {base}={root}"
         ),
@@ -60,25 +60,22 @@ fn choose(meeting: &WorkerProbe) -> String {
 }
 
 /// Returns the directory from which the engine says it loaded its model.
-fn root(meeting: &WorkerProbe) -> Option<&str> {
-    let model = meeting
-        .models
-        .iter()
-        .find(|model| model.id == meeting.base)?;
+fn root(probe: &WorkerProbe) -> Option<&str> {
+    let model = probe.models.iter().find(|model| model.id == probe.base)?;
     model.root.as_deref().filter(|root| root.starts_with('/'))
 }
 
-fn without_own(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
-    let settings = subject.settings.models.get(&meeting.base);
-    if let Some(problem) = &meeting.artefacts.problem {
-        if meeting.artefacts.source == TokenizerSource::Remote
+fn without_own(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
+    let settings = subject.settings.models.get(&probe.base);
+    if let Some(problem) = &probe.artefacts.problem {
+        if probe.artefacts.source == TokenizerSource::Remote
             && subject.seen.tokens.has_route == Some(true)
         {
             let message =
                 format!("the engine's own /tokenize is asked for every prompt, because {problem}");
-            return Finding::warn(message, choose(meeting)).found("engine");
+            return Finding::warn(message, choose(probe)).found("engine");
         }
-        return Finding::fail(format!("no tokenizer: {problem}"), choose(meeting));
+        return Finding::fail(format!("no tokenizer: {problem}"), choose(probe));
     }
     match (&settings.tokenizer, subject.seen.tokens.has_route) {
         (TokenizerSetting::None, _) => {
@@ -86,31 +83,31 @@ fn without_own(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
         }
         (TokenizerSetting::Engine, Some(false)) => Finding::fail(
             "models.*.tokenizer is engine, and the engine has no /tokenize",
-            choose(meeting),
+            choose(probe),
         ),
         (_, Some(true)) => Finding::ok("the engine's own /tokenize is asked").found("engine"),
         _ => Finding::warn(
             "no tokenizer was found: prompts are compared as text, and hits are guessed",
-            choose(meeting),
+            choose(probe),
         )
         .found("none"),
     }
 }
 
 /// Returns the origin of our tokenizer.
-fn origin(meeting: &WorkerProbe) -> String {
-    match &meeting.artefacts.source {
+fn origin(probe: &WorkerProbe) -> String {
+    match &probe.artefacts.source {
         TokenizerSource::Dir(dir) => dir.display().to_string(),
         TokenizerSource::Engine => "the files it serves".to_owned(),
         TokenizerSource::Remote | TokenizerSource::None => "none".to_owned(),
     }
 }
 
-fn tokenizer(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+fn tokenizer(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
     let tokens = &subject.seen.tokens;
-    let origin = origin(meeting);
+    let origin = origin(probe);
     if tokens.has_route != Some(true) {
-        return by_request(subject, meeting, &origin);
+        return by_request(subject, probe, &origin);
     }
     let differing = tokens
         .texts
@@ -129,7 +126,7 @@ fn tokenizer(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
                 differing.len(),
                 one.name
             );
-            Finding::fail(message, choose(meeting))
+            Finding::fail(message, choose(probe))
                 .found(shown_ids(one))
                 .expected(own_ids(one))
         }
@@ -143,7 +140,7 @@ fn tokenizer(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
 
 /// Checks without `/tokenize`: compares the reply's prompt ids and the announced blocks of our
 /// request.
-fn by_request(subject: &CheckSubject<'_>, meeting: &WorkerProbe, origin: &str) -> Finding {
+fn by_request(subject: &CheckSubject<'_>, probe: &WorkerProbe, origin: &str) -> Finding {
     let probes = &subject.seen.probes;
     let (ProbeOutcome::Answered, Some(own)) = (&probes.outcome, &probes.own) else {
         return Finding::skip(format!(
@@ -179,7 +176,7 @@ fn by_request(subject: &CheckSubject<'_>, meeting: &WorkerProbe, origin: &str) -
         |what| {
             Finding::fail(
                 format!("the engine's token ids differ from those of {origin}: {what}"),
-                choose(meeting),
+                choose(probe),
             )
         },
     )
@@ -225,7 +222,7 @@ fn chat_differs(probes: &ProbeResults, own: &OwnPrompt) -> Option<Option<String>
     }))
 }
 
-fn special_tokens(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+fn special_tokens(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
     let special = &subject.seen.tokens.special;
     let compared = special
         .iter()
@@ -236,7 +233,7 @@ fn special_tokens(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding 
             "with special tokens the engine's ids differ from ours, first in {:?}: {difference}",
             one.name
         );
-        let fix = format!("{} with its tokenizer_config.json", choose(meeting));
+        let fix = format!("{} with its tokenizer_config.json", choose(probe));
         return Finding::fail(message, fix)
             .found(shown_ids(one))
             .expected(own_ids(one));
@@ -268,24 +265,24 @@ mod tests {
 
     #[test]
     fn another_tokenizer_is_one_failure_that_names_text_and_position() {
-        let mut scene = CheckFixture::healthy();
-        scene
+        let mut fixture = CheckFixture::healthy();
+        fixture
             .seen
             .tokens
             .texts
             .push(case("digits", &[1, 2, 3], Ok(&[1, 2, 4, 5])));
-        scene
+        fixture
             .seen
             .tokens
             .special
             .push(case("digits", &[0, 1], Ok(&[9, 1])));
-        scene
+        fixture
             .seen
             .tokens
             .chats
             .push(case("tools", &[0, 1], Ok(&[9, 1])));
-        assert_eq!(scene.failed(), ["tokenizer"]);
-        let check = scene.check("tokenizer");
+        assert_eq!(fixture.failed(), ["tokenizer"]);
+        let check = fixture.check("tokenizer");
         assert!(
             check
                 .message
@@ -306,57 +303,61 @@ mod tests {
 
     #[test]
     fn an_engine_that_names_the_files_used_here_should_load_them() {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.tokens.texts.push(case("digits", &[1], Ok(&[2])));
-        scene.meeting().models[0].root = Some("/models/a".into());
-        let fix = |scene: &CheckFixture| scene.check("tokenizer").fix.unwrap_or_default();
+        let mut fixture = CheckFixture::healthy();
+        fixture
+            .seen
+            .tokens
+            .texts
+            .push(case("digits", &[1], Ok(&[2])));
+        fixture.probe().models[0].root = Some("/models/a".into());
+        let fix = |fixture: &CheckFixture| fixture.check("tokenizer").fix.unwrap_or_default();
         assert!(
-            fix(&scene).contains("--tokenizer sim=/models/a"),
+            fix(&fixture).contains("--tokenizer sim=/models/a"),
             "{}",
-            fix(&scene)
+            fix(&fixture)
         );
-        let mut artefacts = ModelArtefacts::clone(&scene.meeting().artefacts);
+        let mut artefacts = ModelArtefacts::clone(&fixture.probe().artefacts);
         artefacts.source = TokenizerSource::Dir("/models/a".into());
-        scene.meeting().artefacts = artefacts.into();
+        fixture.probe().artefacts = artefacts.into();
         assert!(
-            fix(&scene).starts_with("start the engine with --tokenizer /models/a, or set"),
+            fix(&fixture).starts_with("start the engine with --tokenizer /models/a, or set"),
             "{}",
-            fix(&scene)
+            fix(&fixture)
         );
     }
 
     #[test]
     fn a_broken_local_tokenizer_is_a_warning_if_the_engine_can_tokenize() {
-        let mut scene = CheckFixture::healthy();
+        let mut fixture = CheckFixture::healthy();
         let artefacts = ModelArtefacts {
             prompt: None,
             source: TokenizerSource::Remote,
             problem: Some("it is broken".into()),
         };
-        scene.meeting().artefacts = artefacts.into();
+        fixture.probe().artefacts = artefacts.into();
         assert_eq!(
-            (scene.failed(), scene.check("tokenizer").status),
+            (fixture.failed(), fixture.check("tokenizer").status),
             (vec![], CheckStatus::Warn)
         );
     }
 
     /// Returns an engine without `/tokenize` whose replies have no ids.
     fn counts_only() -> CheckFixture {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.tokens = observe::TokenComparison {
+        let mut fixture = CheckFixture::healthy();
+        fixture.seen.tokens = observe::TokenComparison {
             has_route: Some(false),
             ..observe::TokenComparison::default()
         };
-        scene.seen.probes.second.ids = None;
-        scene
+        fixture.seen.probes.second.ids = None;
+        fixture
     }
 
     #[test]
     fn a_chat_reveals_the_tokenizer_under_any_template() {
-        let mut scene = counts_only();
-        scene.seen.probes.form = PromptForm::Chat;
-        scene.seen.probes.first.prompt_tokens = Some(41);
-        let own = scene
+        let mut fixture = counts_only();
+        fixture.seen.probes.form = PromptForm::Chat;
+        fixture.seen.probes.first.prompt_tokens = Some(41);
+        let own = fixture
             .seen
             .probes
             .own
@@ -364,33 +365,33 @@ mod tests {
             .expect("a healthy scene has one");
         (own.ids, own.longer_by) = (Some(vec![7; 9]), 25);
         assert_eq!(
-            scene.check("tokenizer").status,
+            fixture.check("tokenizer").status,
             CheckStatus::Ok,
             "by how much longer it got"
         );
-        scene.seen.probes.first.prompt_tokens = Some(30);
-        assert_eq!(scene.failed(), ["tokenizer"]);
-        let text = scene
+        fixture.seen.probes.first.prompt_tokens = Some(30);
+        assert_eq!(fixture.failed(), ["tokenizer"]);
+        let text = fixture
             .seen
             .probes
             .own
             .as_ref()
             .map(|own| own.text.clone())
             .unwrap_or_default();
-        scene.seen.probes.second.ids = Some([&[900, 901], &text[..], &[902]].concat());
+        fixture.seen.probes.second.ids = Some([&[900, 901], &text[..], &[902]].concat());
         assert_eq!(
-            scene.check("tokenizer").status,
+            fixture.check("tokenizer").status,
             CheckStatus::Ok,
             "by its ids"
         );
-        scene.seen.probes.second.ids = Some(vec![900; 80]);
-        assert_eq!(scene.failed(), ["tokenizer"]);
+        fixture.seen.probes.second.ids = Some(vec![900; 80]);
+        assert_eq!(fixture.failed(), ["tokenizer"]);
     }
 
     #[test]
     fn differing_announced_ids_are_one_failure_that_names_the_tokenizer() {
-        let mut scene = counts_only();
-        let arrival = scene
+        let mut fixture = counts_only();
+        let arrival = fixture
             .seen
             .probes
             .arrival
@@ -398,64 +399,64 @@ mod tests {
             .expect("a healthy scene has one");
         (arrival.blocks, arrival.whole, arrival.foreign) = (0, 0, true);
         assert_eq!(
-            scene.failed(),
+            fixture.failed(),
             ["tokenizer"],
             "as many tokens, and other ones"
         );
-        scene.seen.probes.second.prompt_tokens = Some(99);
-        scene.seen.probes.arrival = None;
+        fixture.seen.probes.second.prompt_tokens = Some(99);
+        fixture.seen.probes.arrival = None;
         assert_eq!(
-            scene.failed(),
+            fixture.failed(),
             ["tokenizer"],
             "stores were received without ours"
         );
-        assert_eq!(scene.check("events_arriving").status, CheckStatus::Skip);
+        assert_eq!(fixture.check("events_arriving").status, CheckStatus::Skip);
     }
 
     #[test]
     fn other_special_tokens_are_one_failure() {
-        let mut scene = CheckFixture::healthy();
-        scene
+        let mut fixture = CheckFixture::healthy();
+        fixture
             .seen
             .tokens
             .special
             .push(case("plain words", &[0, 5], Ok(&[5])));
-        assert_eq!(scene.failed(), ["special_tokens"]);
+        assert_eq!(fixture.failed(), ["special_tokens"]);
     }
 
     #[test]
     fn without_tokenize_a_requests_own_prompt_is_compared() {
-        let mut scene = CheckFixture::healthy();
-        scene.seen.tokens = observe::TokenComparison {
+        let mut fixture = CheckFixture::healthy();
+        fixture.seen.tokens = observe::TokenComparison {
             has_route: Some(false),
             ..observe::TokenComparison::default()
         };
-        assert_eq!(scene.check("tokenizer").status, CheckStatus::Ok);
-        scene
+        assert_eq!(fixture.check("tokenizer").status, CheckStatus::Ok);
+        fixture
             .seen
             .probes
             .own
             .as_mut()
             .expect("a healthy scene has one")
             .ids = Some(vec![7; 100]);
-        assert_eq!(scene.failed(), ["tokenizer"]);
-        scene.seen.probes.second.ids = None;
+        assert_eq!(fixture.failed(), ["tokenizer"]);
+        fixture.seen.probes.second.ids = None;
         assert_eq!(
-            scene.check("tokenizer").status,
+            fixture.check("tokenizer").status,
             CheckStatus::Fail,
             "by its length"
         );
-        scene.seen.probes.outcome = ProbeOutcome::NotSent;
-        assert_eq!(scene.check("tokenizer").status, CheckStatus::Skip);
+        fixture.seen.probes.outcome = ProbeOutcome::NotSent;
+        assert_eq!(fixture.check("tokenizer").status, CheckStatus::Skip);
     }
 
     #[test]
     fn without_its_own_tokenizer_the_router_queries_the_engine_or_compares_texts() {
-        let mut scene = CheckFixture::healthy();
-        scene.meeting().artefacts = std::sync::Arc::default();
-        assert_eq!(scene.check("tokenizer").status, CheckStatus::Ok);
-        scene.seen.tokens.has_route = Some(false);
-        assert_eq!(scene.check("tokenizer").status, CheckStatus::Warn);
-        assert_eq!(scene.failed(), [""; 0]);
+        let mut fixture = CheckFixture::healthy();
+        fixture.probe().artefacts = std::sync::Arc::default();
+        assert_eq!(fixture.check("tokenizer").status, CheckStatus::Ok);
+        fixture.seen.tokens.has_route = Some(false);
+        assert_eq!(fixture.check("tokenizer").status, CheckStatus::Warn);
+        assert_eq!(fixture.failed(), [""; 0]);
     }
 }

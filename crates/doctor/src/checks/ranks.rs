@@ -6,16 +6,16 @@ use fleet::WorkerProbe;
 use super::{CheckSubject, Finding, Findings, cache::unprobed, flags::EngineFlags};
 
 /// Checks the number of ranks, before any check of a single rank.
-pub(super) fn count(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
+pub(super) fn count(subject: &CheckSubject<'_>, probe: &WorkerProbe, findings: &mut Findings) {
     findings.set(
         "dp_ranks",
-        dp_ranks(subject, meeting, engine_ranks(subject, meeting)),
+        dp_ranks(subject, probe, engine_ranks(subject, probe)),
     );
 }
 
 /// Checks the endpoint of each rank.
-pub(super) fn places(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
-    let ranks = engine_ranks(subject, meeting);
+pub(super) fn endpoints(subject: &CheckSubject<'_>, probe: &WorkerProbe, findings: &mut Findings) {
+    let ranks = engine_ranks(subject, probe);
     findings.set(
         "dp_offset",
         dp_offset(subject, ranks, findings.failed("dp_ranks")),
@@ -24,35 +24,35 @@ pub(super) fn places(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings
 
 /// Returns the engine's number of ranks: from its announcement, else from its metrics, else from
 /// the ranks in batches.
-pub(super) fn engine_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Option<u32> {
-    let announced = meeting
+pub(super) fn engine_ranks(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Option<u32> {
+    let announced = probe
         .announced
         .iter()
         .flatten()
-        .map(|place| place.rank + 1)
+        .map(|endpoint| endpoint.rank + 1)
         .max();
-    let heard = subject
+    let observed = subject
         .seen
         .streams
         .iter()
-        .flat_map(|stream| &stream.heard.ranks)
+        .flat_map(|stream| &stream.observation.ranks)
         .max()
         .map(|rank| rank + 1);
     announced
         .into_iter()
-        .chain((meeting.metrics_ranks > 0).then_some(meeting.metrics_ranks))
+        .chain((probe.metrics_ranks > 0).then_some(probe.metrics_ranks))
         .max()
-        .or(heard)
+        .or(observed)
 }
 
 /// Returns the number of ranks known to both sides: only their streams can be checked.
-pub(super) fn shared_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> u32 {
+pub(super) fn shared_ranks(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> u32 {
     let configured = subject.worker.dp_ranks.map(std::num::NonZeroU32::get);
-    let own = engine_ranks(subject, meeting);
+    let own = engine_ranks(subject, probe);
     configured.into_iter().chain(own).min().unwrap_or(1)
 }
 
-fn dp_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe, own: Option<u32>) -> Finding {
+fn dp_ranks(subject: &CheckSubject<'_>, probe: &WorkerProbe, own: Option<u32>) -> Finding {
     let configured = subject.worker.dp_ranks.map(std::num::NonZeroU32::get);
     let Some(own) = own else {
         return Finding::skip("the engine does not tell how many ranks it has");
@@ -62,7 +62,7 @@ fn dp_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe, own: Option<u32>)
             let fix = format!(
                 "set {key}: {own}, or leave it at auto, or {engine}",
                 key = subject.key("dp_ranks"),
-                engine = EngineFlags::of(meeting.engine).ranks(configured)
+                engine = EngineFlags::of(probe.engine).ranks(configured)
             );
             let message = format!(
                 "data-parallel ranks: the engine has {own}, the router counts {configured}"
@@ -93,21 +93,21 @@ fn dp_offset(subject: &CheckSubject<'_>, own: Option<u32>, miscounted: bool) -> 
         return Finding::skip("no events arrive");
     }
     let key = subject.key("kv_events.endpoint");
-    for (rank, heard) in &probes.ranks {
+    for (rank, observed) in &probes.ranks {
         let fix = format!(
             "let each rank publish on the port of rank 0 plus its number, and name rank 0's in {key}, or leave that at auto"
         );
-        match heard {
-            Some(heard) if heard == rank => {}
-            Some(heard) if names_itself(subject, *heard) && names_itself(subject, *rank) => {
+        match observed {
+            Some(observed) if observed == rank => {}
+            Some(observed) if names_itself(subject, *observed) && names_itself(subject, *rank) => {
                 return Finding::skip(format!(
-                    "a request for rank {rank} ran on rank {heard}: the engine does not let requests choose"
+                    "a request for rank {rank} ran on rank {observed}: the engine does not let requests choose"
                 ));
             }
-            Some(heard) => {
+            Some(observed) => {
                 let message =
-                    format!("blocks of rank {rank} are announced on the socket of rank {heard}");
-                return Finding::fail(message, fix).found(heard).expected(rank);
+                    format!("blocks of rank {rank} are announced on the socket of rank {observed}");
+                return Finding::fail(message, fix).found(observed).expected(rank);
             }
             None => {
                 let message =
@@ -126,7 +126,7 @@ fn names_itself(subject: &CheckSubject<'_>, rank: u32) -> bool {
         .streams
         .iter()
         .filter(|stream| stream.endpoint.rank == rank);
-    own.flat_map(|stream| &stream.heard.ranks)
+    own.flat_map(|stream| &stream.observation.ranks)
         .all(|named| *named == rank)
 }
 
@@ -138,10 +138,10 @@ mod tests {
     #[test]
     fn miscounted_ranks_are_one_failure_either_way() {
         for (configured, own) in [(2, 1), (1, 2)] {
-            let mut scene = CheckFixture::configured(&format!("dp_ranks: {configured}"));
-            scene.announce(own);
-            assert_eq!(scene.failed(), ["dp_ranks"], "{configured} {own}");
-            let fix = scene.check("dp_ranks").fix;
+            let mut fixture = CheckFixture::configured(&format!("dp_ranks: {configured}"));
+            fixture.announce(own);
+            assert_eq!(fixture.failed(), ["dp_ranks"], "{configured} {own}");
+            let fix = fixture.check("dp_ranks").fix;
             assert!(
                 fix.is_some_and(|fix| fix.starts_with(&format!("set workers[0].dp_ranks: {own}")))
             );
@@ -150,19 +150,19 @@ mod tests {
 
     #[test]
     fn a_rank_that_publishes_on_anothers_socket_is_reported() {
-        let mut scene = CheckFixture::healthy();
-        scene.announce(2);
-        scene.seen.probes.ranks = vec![(1, Some(1))];
-        assert_eq!(scene.check("dp_offset").status, CheckStatus::Ok);
-        for heard in [Some(0), None] {
-            scene.seen.probes.ranks = vec![(1, heard)];
-            scene.heard().ranks = [0, 1].into();
-            assert_eq!(scene.failed(), ["dp_offset"]);
+        let mut fixture = CheckFixture::healthy();
+        fixture.announce(2);
+        fixture.seen.probes.ranks = vec![(1, Some(1))];
+        assert_eq!(fixture.check("dp_offset").status, CheckStatus::Ok);
+        for observed in [Some(0), None] {
+            fixture.seen.probes.ranks = vec![(1, observed)];
+            fixture.observation().ranks = [0, 1].into();
+            assert_eq!(fixture.failed(), ["dp_offset"]);
         }
         // Its own batches name rank 0 only: rank 1 did not run the request.
-        scene.seen.probes.ranks = vec![(1, Some(0))];
-        scene.heard().ranks = [0].into();
-        assert_eq!(scene.check("dp_offset").status, CheckStatus::Skip);
-        assert_eq!(scene.failed(), [""; 0]);
+        fixture.seen.probes.ranks = vec![(1, Some(0))];
+        fixture.observation().ranks = [0].into();
+        assert_eq!(fixture.check("dp_offset").status, CheckStatus::Skip);
+        assert_eq!(fixture.failed(), [""; 0]);
     }
 }

@@ -9,7 +9,7 @@ use super::{Finding, Findings};
 use crate::{Environment, report::ROUTER_CHECKS};
 
 /// Runs the checks that involve no worker.
-pub(crate) fn router(settings: &Settings, surroundings: &Environment) -> Vec<CheckResult> {
+pub(crate) fn router(settings: &Settings, environment: &Environment) -> Vec<CheckResult> {
     let mut findings = Findings::default();
     let workers = settings.workers.len();
     findings.set(
@@ -21,7 +21,7 @@ pub(crate) fn router(settings: &Settings, surroundings: &Environment) -> Vec<Che
         })
         .found(workers),
     );
-    findings.set("listener_exposed", listener_exposed(settings, surroundings));
+    findings.set("listener_exposed", listener_exposed(settings, environment));
     findings.set("admin_exposed", admin_exposed(settings));
     findings.skip_rest(&["tenants_salted", "nats"], "not configured");
     let cache = &settings.response_cache;
@@ -36,20 +36,20 @@ pub(crate) fn router(settings: &Settings, surroundings: &Environment) -> Vec<Che
         &["s3"],
         store(cache.enabled && cache.backend == CacheBackend::Tiered),
     );
-    findings.set("limits_fd", limits_fd(settings, surroundings));
+    findings.set("limits_fd", limits_fd(settings, environment));
     findings.set("timers", timers(settings));
     findings.into_checks(&ROUTER_CHECKS)
 }
 
-fn listener_exposed(settings: &Settings, surroundings: &Environment) -> Finding {
+fn listener_exposed(settings: &Settings, environment: &Environment) -> Finding {
     let server = &settings.server;
     let Some(open) = std::iter::once(&server.listen)
         .chain(&server.also_listen)
-        .find(|place| !place.is_local())
+        .find(|address| !address.is_local())
     else {
         return Finding::ok("clients connect from this machine only").found(&server.listen);
     };
-    if surroundings.api_key {
+    if environment.api_key {
         return Finding::ok("clients must send a key").found(open);
     }
     if knows_its_clients(server.tls.as_ref()) {
@@ -92,8 +92,8 @@ fn knows_its_clients(tls: Option<&ListenerTls>) -> bool {
     tls.is_some_and(|tls| tls.client_ca.is_some())
 }
 
-fn limits_fd(settings: &Settings, surroundings: &Environment) -> Finding {
-    let Some(files) = surroundings.files else {
+fn limits_fd(settings: &Settings, environment: &Environment) -> Finding {
+    let Some(files) = environment.files else {
         return Finding::skip("the system does not tell the limit of open files");
     };
     let (limit, needed) = (files.limit, files.needed);
@@ -225,8 +225,8 @@ mod tests {
 
     use crate::FileLimit;
 
-    fn judged(yaml: &str, surroundings: &Environment, id: &str) -> CheckResult {
-        let checks = router(&fixture::settings(yaml), surroundings);
+    fn router_check(yaml: &str, environment: &Environment, id: &str) -> CheckResult {
+        let checks = router(&fixture::settings(yaml), environment);
         checks
             .into_iter()
             .find(|check| check.id == id)
@@ -260,7 +260,7 @@ mod tests {
     fn an_open_listener_is_a_warning_unless_a_key_protects_it() {
         let open = "server: {listen: \"0.0.0.0:8080\", insecure_open: true}";
         assert_eq!(
-            judged(open, &Environment::default(), "listener_exposed").status,
+            router_check(open, &Environment::default(), "listener_exposed").status,
             CheckStatus::Warn
         );
         let keyed = Environment {
@@ -268,7 +268,7 @@ mod tests {
             ..Environment::default()
         };
         assert_eq!(
-            judged(open, &keyed, "listener_exposed").status,
+            router_check(open, &keyed, "listener_exposed").status,
             CheckStatus::Ok
         );
     }
@@ -279,7 +279,7 @@ mod tests {
         let known = "server: {listen: \"0.0.0.0:8080\", tls: {cert: c, key: k, client_ca: a}}\n\
                      admin: {listen: \"0.0.0.0:9191\", tls: {cert: c, key: k, client_ca: a}}\n";
         for id in ["listener_exposed", "admin_exposed"] {
-            let check = judged(known, &Environment::default(), id);
+            let check = router_check(known, &Environment::default(), id);
             assert_eq!(
                 (check.status, check.message.contains("certificate")),
                 (CheckStatus::Ok, true),
@@ -289,7 +289,7 @@ mod tests {
         // Encryption alone restricts no client.
         let encrypted =
             "server: {listen: \"0.0.0.0:8080\", insecure_open: true, tls: {cert: c, key: k}}";
-        let check = judged(encrypted, &Environment::default(), "listener_exposed");
+        let check = router_check(encrypted, &Environment::default(), "listener_exposed");
         assert_eq!(check.status, CheckStatus::Warn, "{check:?}");
     }
 
@@ -298,7 +298,7 @@ mod tests {
     fn every_data_listener_is_checked() {
         let yaml =
             "server: {also_listen: [\"unix:/run/w.sock\", \"0.0.0.0:8081\"], insecure_open: true}";
-        let check = judged(yaml, &Environment::default(), "listener_exposed");
+        let check = router_check(yaml, &Environment::default(), "listener_exposed");
         assert_eq!(check.status, CheckStatus::Warn, "{check:?}");
         assert!(
             check.message.starts_with("0.0.0.0:8081")
@@ -309,12 +309,12 @@ mod tests {
             ..Environment::default()
         };
         assert_eq!(
-            judged(yaml, &keyed, "listener_exposed").status,
+            router_check(yaml, &keyed, "listener_exposed").status,
             CheckStatus::Ok
         );
         let local = "server: {also_listen: [\"unix:/run/w.sock\", \"127.0.0.1:8081\"]}";
         assert_eq!(
-            judged(local, &Environment::default(), "listener_exposed").status,
+            router_check(local, &Environment::default(), "listener_exposed").status,
             CheckStatus::Ok
         );
     }
@@ -326,7 +326,7 @@ mod tests {
             needed: 20_512,
             fitting_connections: 256,
         });
-        let check = judged(
+        let check = router_check(
             "server: {max_connections: 10000}",
             &Environment {
                 files,
@@ -343,7 +343,7 @@ mod tests {
             needed: 640,
             fitting_connections: 64,
         });
-        let check = judged(
+        let check = router_check(
             "",
             &Environment {
                 files,
@@ -377,7 +377,7 @@ mod tests {
                 CheckStatus::Warn,
             ),
         ] {
-            let check = judged(yaml, &Environment::default(), "timers");
+            let check = router_check(yaml, &Environment::default(), "timers");
             assert_eq!(check.status, status, "{yaml}");
             assert_eq!(check.fix.as_deref(), Some(fix), "{}", check.message);
         }

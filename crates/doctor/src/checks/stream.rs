@@ -27,34 +27,43 @@ pub(super) fn check(subject: &CheckSubject<'_>, findings: &mut Findings) {
             findings.skip_rest(&NEEDS_EVENTS, "no events arrive");
         }
     }
-    let heard: Vec<&PublisherObservation> = subject
+    let observations: Vec<&PublisherObservation> = subject
         .seen
         .streams
         .iter()
         .filter(|one| one.followed)
-        .map(|one| &one.heard)
+        .map(|one| &one.observation)
         .collect();
-    if heard.iter().all(|heard| heard.batches == 0) {
+    if observations
+        .iter()
+        .all(|observation| observation.batches == 0)
+    {
         findings.skip_rest(&NEEDS_EVENTS, "no events were heard");
         return;
     }
     if findings.failed("tokenizer") {
         findings.skip_rest(&["hash_alias"], "the tokenizers differ");
     }
-    findings.set("sequence", sequence(&heard));
+    findings.set("sequence", sequence(&observations));
     findings.set("hash_alias", hash_alias(subject));
-    findings.set("medium_known", medium_known(subject, &heard));
-    findings.set("hybrid_groups", hybrid_groups(subject, &heard));
-    findings.set("clock", clock(subject, &heard));
+    findings.set("medium_known", medium_known(subject, &observations));
+    findings.set("hybrid_groups", hybrid_groups(subject, &observations));
+    findings.set("clock", clock(subject, &observations));
 }
 
-fn sequence(heard: &[&PublisherObservation]) -> Finding {
-    let missed: u64 = heard
+fn sequence(observations: &[&PublisherObservation]) -> Finding {
+    let missed: u64 = observations
         .iter()
-        .map(|heard| heard.numbers.missed)
+        .map(|observation| observation.numbers.missed)
         .fold(0, u64::saturating_add);
-    let unreadable: u64 = heard.iter().map(|heard| heard.unreadable).sum();
-    let batches: u64 = heard.iter().map(|heard| heard.batches).sum();
+    let unreadable: u64 = observations
+        .iter()
+        .map(|observation| observation.unreadable)
+        .sum();
+    let batches: u64 = observations
+        .iter()
+        .map(|observation| observation.batches)
+        .sum();
     if missed > 0 {
         let fix = "set \"hwm\": 1000000 in the engine's --kv-events-config, and look for a slow network between";
         return Finding::fail(
@@ -73,7 +82,10 @@ fn sequence(heard: &[&PublisherObservation]) -> Finding {
         .found(unreadable)
         .expected(0);
     }
-    if heard.iter().any(|heard| heard.numbers.unnumbered > 0) {
+    if observations
+        .iter()
+        .any(|observation| observation.numbers.unnumbered > 0)
+    {
         let fix = "use a publisher that numbers its batches (three frames)";
         return Finding::warn("batches carry no number: a lost one is never noticed", fix);
     }
@@ -103,10 +115,10 @@ fn hash_alias(subject: &CheckSubject<'_>) -> Finding {
     .found(blocks)
 }
 
-fn medium_known(subject: &CheckSubject<'_>, heard: &[&PublisherObservation]) -> Finding {
-    let unknown: Vec<&str> = heard
+fn medium_known(subject: &CheckSubject<'_>, observations: &[&PublisherObservation]) -> Finding {
+    let unknown: Vec<&str> = observations
         .iter()
-        .flat_map(|heard| &heard.unknown_media)
+        .flat_map(|observation| &observation.unknown_media)
         .map(String::as_str)
         .collect();
     if unknown.is_empty() {
@@ -140,16 +152,19 @@ fn medium_known(subject: &CheckSubject<'_>, heard: &[&PublisherObservation]) -> 
     finding.found(names)
 }
 
-fn hybrid_groups(subject: &CheckSubject<'_>, heard: &[&PublisherObservation]) -> Finding {
-    let partial: Vec<&str> = heard
+fn hybrid_groups(subject: &CheckSubject<'_>, observations: &[&PublisherObservation]) -> Finding {
+    let partial: Vec<&str> = observations
         .iter()
-        .flat_map(|heard| &heard.partial_groups)
+        .flat_map(|observation| &observation.partial_groups)
         .map(String::as_str)
         .collect();
     if partial.is_empty() {
         return Finding::ok("every announced block stands for all of its tokens");
     }
-    if heard.iter().all(|heard| heard.usable_stores == 0) {
+    if observations
+        .iter()
+        .all(|observation| observation.usable_stores == 0)
+    {
         let message = format!(
             "all announced blocks are of groups that do not hold every token: {}",
             partial.join(", ")
@@ -169,10 +184,10 @@ fn hybrid_groups(subject: &CheckSubject<'_>, heard: &[&PublisherObservation]) ->
     Finding::warn(message, "watch /admin/parity for this worker").found(partial.join(", "))
 }
 
-fn clock(subject: &CheckSubject<'_>, heard: &[&PublisherObservation]) -> Finding {
-    let ages = heard
+fn clock(subject: &CheckSubject<'_>, observations: &[&PublisherObservation]) -> Finding {
+    let ages = observations
         .iter()
-        .filter_map(|heard| heard.age_s)
+        .filter_map(|observation| observation.age_s)
         .filter(|age| age.abs() < NO_TIME_S);
     let Some(age) = ages.reduce(|one, other| if one.abs() > other.abs() { one } else { other })
     else {
@@ -214,28 +229,28 @@ mod tests {
 
     #[test]
     fn lost_and_undecodable_batches_fail_the_sequence_check() {
-        let mut scene = CheckFixture::healthy();
-        scene.heard().numbers.missed = 2;
-        assert_eq!(scene.failed(), ["sequence"]);
-        let mut scene = CheckFixture::healthy();
-        scene.heard().unreadable = 1;
-        assert_eq!(scene.failed(), ["sequence"]);
-        let mut scene = CheckFixture::healthy();
-        scene.heard().numbers.unnumbered = 1;
-        assert_eq!(scene.check("sequence").status, CheckStatus::Warn);
+        let mut fixture = CheckFixture::healthy();
+        fixture.observation().numbers.missed = 2;
+        assert_eq!(fixture.failed(), ["sequence"]);
+        let mut fixture = CheckFixture::healthy();
+        fixture.observation().unreadable = 1;
+        assert_eq!(fixture.failed(), ["sequence"]);
+        let mut fixture = CheckFixture::healthy();
+        fixture.observation().numbers.unnumbered = 1;
+        assert_eq!(fixture.check("sequence").status, CheckStatus::Warn);
     }
 
     #[test]
     fn a_broken_parent_chain_is_a_failure() {
-        let mut scene = CheckFixture::healthy();
-        scene
+        let mut fixture = CheckFixture::healthy();
+        fixture
             .seen
             .probes
             .arrival
             .as_mut()
             .expect("a healthy scene has one")
             .blocks = 2;
-        assert_eq!(scene.failed(), ["hash_alias"]);
+        assert_eq!(fixture.failed(), ["hash_alias"]);
     }
 
     #[test]
@@ -248,11 +263,11 @@ mod tests {
             (100_000.0, CheckStatus::Skip),
             (1.7e9, CheckStatus::Skip),
         ] {
-            let mut scene = CheckFixture::healthy();
-            scene.heard().age_s = Some(age);
-            assert_eq!(scene.check("clock").status, status, "{age}");
+            let mut fixture = CheckFixture::healthy();
+            fixture.observation().age_s = Some(age);
+            assert_eq!(fixture.check("clock").status, status, "{age}");
             assert_eq!(
-                scene.failed(),
+                fixture.failed(),
                 if status == CheckStatus::Fail {
                     &["clock"][..]
                 } else {
@@ -265,33 +280,53 @@ mod tests {
 
     #[test]
     fn blocks_that_can_never_be_credited_are_a_failure() {
-        let mut scene = CheckFixture::healthy();
-        scene.heard().unknown_media.insert("TAPE".to_owned());
-        scene
+        let mut fixture = CheckFixture::healthy();
+        fixture
+            .observation()
+            .unknown_media
+            .insert("TAPE".to_owned());
+        fixture
             .seen
             .probes
             .arrival
             .as_mut()
             .expect("a healthy scene has one")
             .device = 0;
-        assert_eq!(scene.failed(), ["medium_known"]);
-        let mut scene = CheckFixture::healthy();
-        scene.heard().partial_groups.insert("mamba".to_owned());
-        (scene.heard().usable_stores, scene.seen.probes.arrival) = (0, None);
-        assert_eq!(scene.failed(), ["hybrid_groups"]);
-        assert_eq!(scene.check("events_arriving").status, CheckStatus::Ok);
+        assert_eq!(fixture.failed(), ["medium_known"]);
+        let mut fixture = CheckFixture::healthy();
+        fixture
+            .observation()
+            .partial_groups
+            .insert("mamba".to_owned());
+        (
+            fixture.observation().usable_stores,
+            fixture.seen.probes.arrival,
+        ) = (0, None);
+        assert_eq!(fixture.failed(), ["hybrid_groups"]);
+        assert_eq!(fixture.check("events_arriving").status, CheckStatus::Ok);
     }
 
     #[test]
     fn a_fault_that_only_weakens_predictions_is_a_warning() {
-        let mut scene = CheckFixture::healthy();
-        scene.heard().unknown_media.insert("TAPE".to_owned());
-        scene.heard().partial_groups.insert("mamba".to_owned());
-        scene.heard().age_s = Some(-7.5);
+        let mut fixture = CheckFixture::healthy();
+        fixture
+            .observation()
+            .unknown_media
+            .insert("TAPE".to_owned());
+        fixture
+            .observation()
+            .partial_groups
+            .insert("mamba".to_owned());
+        fixture.observation().age_s = Some(-7.5);
         for id in ["medium_known", "hybrid_groups", "clock"] {
-            assert_eq!(scene.check(id).status, CheckStatus::Warn, "{id}");
+            assert_eq!(fixture.check(id).status, CheckStatus::Warn, "{id}");
         }
-        assert!(scene.check("clock").message.contains("7.5 s ahead of ours"));
-        assert_eq!(scene.failed(), [""; 0]);
+        assert!(
+            fixture
+                .check("clock")
+                .message
+                .contains("7.5 s ahead of ours")
+        );
+        assert_eq!(fixture.failed(), [""; 0]);
     }
 }

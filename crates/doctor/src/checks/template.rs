@@ -6,7 +6,7 @@ use fleet::WorkerProbe;
 use super::{CheckSubject, Finding, token_difference::difference};
 use crate::observe::{self, EngineTokenization};
 
-pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+pub(super) fn check(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> Finding {
     let chats = &subject.seen.tokens.chats;
     let accepted: Vec<&observe::TokenCase> = chats
         .iter()
@@ -23,7 +23,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
             false => "the engine renders none of the chats tried",
         });
     }
-    let fix = fix(subject, meeting);
+    let fix = fix(subject, probe);
     // Features of every chat come first: they decide.
     let (plain, special): (Vec<&observe::TokenCase>, Vec<_>) =
         accepted.iter().copied().partition(|one| one.plain);
@@ -45,7 +45,7 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
     if let Some(finding) = special_differs(&special, &fix) {
         return finding;
     }
-    let digest = meeting
+    let digest = probe
         .artefacts
         .prompt
         .as_ref()
@@ -54,16 +54,16 @@ pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Findin
     digest.map_or(finding.clone(), |digest| finding.found(digest))
 }
 
-fn fix(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> String {
-    match &subject.settings.models.get(&meeting.base).chat_template {
+fn fix(subject: &CheckSubject<'_>, probe: &WorkerProbe) -> String {
+    match &subject.settings.models.get(&probe.base).chat_template {
         ChatTemplateSetting::File(file) => format!(
             "start the engine with --chat-template {file}, or set models.entries[{:?}].chat_template to the engine's own",
-            meeting.base,
+            probe.base,
             file = file.display()
         ),
         ChatTemplateSetting::Auto => format!(
             "set models.entries[{:?}].chat_template to the file that the engine was started with (--chat-template), or start the engine without it",
-            meeting.base
+            probe.base
         ),
     }
 }
@@ -136,19 +136,19 @@ mod tests {
 
     #[test]
     fn a_different_template_is_one_failure_that_names_the_first_chat() {
-        let mut scene = CheckFixture::healthy();
-        scene
+        let mut fixture = CheckFixture::healthy();
+        fixture
             .seen
             .tokens
             .chats
             .push(case("tools", &[4, 5], Ok(&[4, 6])));
-        scene
+        fixture
             .seen
             .tokens
             .chats
             .push(case("a system message", &[1, 2], Ok(&[1, 3])));
-        assert_eq!(scene.failed(), ["chat_template"]);
-        let message = scene.check("chat_template").message;
+        assert_eq!(fixture.failed(), ["chat_template"]);
+        let message = fixture.check("chat_template").message;
         assert!(
             message.contains("2 of 3 chats differently, first a system message: token 1 of 2"),
             "{message}"
@@ -157,18 +157,18 @@ mod tests {
 
     #[test]
     fn differing_chats_with_tools_or_parts_are_a_warning_that_names_them() {
-        let mut scene = CheckFixture::healthy();
-        scene
+        let mut fixture = CheckFixture::healthy();
+        fixture
             .seen
             .tokens
             .chats
             .push(case("tools", &[1, 2], Ok(&[1, 3])));
         assert_eq!(
-            (scene.failed(), scene.check("chat_template").status),
+            (fixture.failed(), fixture.check("chat_template").status),
             (vec![], CheckStatus::Warn)
         );
         assert!(
-            scene
+            fixture
                 .check("chat_template")
                 .message
                 .contains("those with tools are not: token 1 of 2")
@@ -177,14 +177,14 @@ mod tests {
 
     #[test]
     fn a_chat_that_only_the_engine_renders_is_a_warning() {
-        let mut scene = CheckFixture::healthy();
-        scene
+        let mut fixture = CheckFixture::healthy();
+        fixture
             .seen
             .tokens
             .chats
             .push(case("content parts", &[1, 2], Err("images")));
-        assert_eq!(scene.check("chat_template").status, CheckStatus::Warn);
-        scene.seen.tokens.chats = vec![case("a user message", &[1], Err("no template"))];
-        assert_eq!(scene.failed(), ["chat_template"]);
+        assert_eq!(fixture.check("chat_template").status, CheckStatus::Warn);
+        fixture.seen.tokens.chats = vec![case("a user message", &[1], Err("no template"))];
+        assert_eq!(fixture.failed(), ["chat_template"]);
     }
 }

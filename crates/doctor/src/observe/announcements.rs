@@ -18,7 +18,7 @@ pub(crate) struct AnnouncedBlocks {
     /// The topic of the batch.
     pub(crate) topic: String,
     /// Whether the router would have received it: on a followed stream, under a subscribed topic.
-    pub(crate) wanted: bool,
+    pub(crate) subscribed: bool,
     /// Leading blocks announced.
     pub(crate) blocks: u32,
     /// Announced blocks on the device.
@@ -45,8 +45,11 @@ pub(crate) struct ExpectedAnnouncement<'a> {
 }
 
 /// Returns the stores received so far from each publisher.
-pub(crate) fn stores(ears: &[EventListener]) -> Vec<u64> {
-    ears.iter().map(|ear| ear.heard.borrow().stores).collect()
+pub(crate) fn stores(listeners: &[EventListener]) -> Vec<u64> {
+    listeners
+        .iter()
+        .map(|listener| listener.observation.borrow().stores)
+        .collect()
 }
 
 /// Waits for the announcement, at most `limit`, and that long again once a part of it came: batches
@@ -54,7 +57,7 @@ pub(crate) fn stores(ears: &[EventListener]) -> Vec<u64> {
 /// guessed, are accepted after a quarter of it: two sockets of one publisher do not send at the
 /// same instant, and earlier requests may be announced late.
 pub(crate) async fn wait(
-    ears: &[EventListener],
+    listeners: &[EventListener],
     announcement: &ExpectedAnnouncement<'_>,
     limit: Duration,
     budget: Budget,
@@ -63,17 +66,17 @@ pub(crate) async fn wait(
     let mut until = started + budget.at_most(limit);
     let (mut part_seen, mut other_seen) = (false, false);
     let mut last: Option<AnnouncedBlocks> = None;
-    let mut changes: Vec<_> = ears
+    let mut changes: Vec<_> = listeners
         .iter()
-        .filter(|ear| ear.connected())
-        .map(|ear| ear.heard.clone())
+        .filter(|listener| listener.connected())
+        .map(|listener| listener.observation.clone())
         .collect();
     loop {
         // Marked as seen before the lookup: later changes trigger another lookup.
         changes
             .iter_mut()
             .for_each(|change| drop(change.borrow_and_update()));
-        let mut best = best(ears, announcement, started.elapsed());
+        let mut best = best(listeners, announcement, started.elapsed());
         if let (Some(best), Some(last)) = (&mut best, &last)
             && (best.stream, best.blocks, best.foreign) == (last.stream, last.blocks, last.foreign)
         {
@@ -83,7 +86,7 @@ pub(crate) async fn wait(
         last.clone_from(&best);
         if let Some(arrival) = &best {
             let complete = arrival.blocks == arrival.whole;
-            if complete && arrival.wanted && !arrival.foreign {
+            if complete && arrival.subscribed && !arrival.foreign {
                 return best;
             }
             if complete && !other_seen {
@@ -110,46 +113,49 @@ pub(crate) async fn wait(
 }
 
 fn best(
-    ears: &[EventListener],
+    listeners: &[EventListener],
     announcement: &ExpectedAnnouncement<'_>,
     after: Duration,
 ) -> Option<AnnouncedBlocks> {
-    let arrivals = ears.iter().enumerate().filter_map(|(stream, ear)| {
-        let ids = announcement.ids.or(announcement.guess);
-        let found = ids.and_then(|ids| ear.announced(ids, announcement.lora));
-        let foreign = found.is_none() && announcement.guess.is_some();
-        let AnnouncedShare {
-            topic,
-            blocks,
-            device,
-            whole,
-        } = match found {
-            Some(found) => found,
-            None if announcement.ids.is_some() => return None,
-            None => {
-                let heard = ear.heard.borrow();
-                let any =
-                    heard.stores > announcement.stores_before.get(stream).copied().unwrap_or(0);
-                let topic = heard.topics.last().cloned().unwrap_or_default();
-                any.then_some(AnnouncedShare {
-                    topic,
-                    blocks: 0,
-                    device: 0,
-                    whole: 0,
-                })?
-            }
-        };
-        let wanted = ear.followed && topic.starts_with(&ear.endpoint.topic);
-        Some(AnnouncedBlocks {
-            stream,
-            topic,
-            wanted,
-            blocks,
-            device,
-            whole,
-            foreign,
-            after,
-        })
-    });
-    arrivals.max_by_key(|arrival| (arrival.blocks > 0, arrival.wanted, arrival.blocks))
+    let arrivals = listeners
+        .iter()
+        .enumerate()
+        .filter_map(|(stream, listener)| {
+            let ids = announcement.ids.or(announcement.guess);
+            let found = ids.and_then(|ids| listener.announced(ids, announcement.lora));
+            let foreign = found.is_none() && announcement.guess.is_some();
+            let AnnouncedShare {
+                topic,
+                blocks,
+                device,
+                whole,
+            } = match found {
+                Some(found) => found,
+                None if announcement.ids.is_some() => return None,
+                None => {
+                    let observation = listener.observation.borrow();
+                    let any = observation.stores
+                        > announcement.stores_before.get(stream).copied().unwrap_or(0);
+                    let topic = observation.topics.last().cloned().unwrap_or_default();
+                    any.then_some(AnnouncedShare {
+                        topic,
+                        blocks: 0,
+                        device: 0,
+                        whole: 0,
+                    })?
+                }
+            };
+            let subscribed = listener.followed && topic.starts_with(&listener.endpoint.topic);
+            Some(AnnouncedBlocks {
+                stream,
+                topic,
+                subscribed,
+                blocks,
+                device,
+                whole,
+                foreign,
+                after,
+            })
+        });
+    arrivals.max_by_key(|arrival| (arrival.blocks > 0, arrival.subscribed, arrival.blocks))
 }

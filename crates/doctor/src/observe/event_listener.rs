@@ -25,7 +25,7 @@ pub(crate) struct StreamObservation {
     pub(crate) endpoint: EventEndpoint,
     /// Whether the router would follow it; otherwise only the engine announces it.
     pub(crate) followed: bool,
-    pub(crate) heard: PublisherObservation,
+    pub(crate) observation: PublisherObservation,
 }
 
 /// Share of a prompt that one publisher announced.
@@ -45,7 +45,7 @@ pub(crate) struct AnnouncedShare {
 pub(crate) struct EventListener {
     pub(crate) endpoint: EventEndpoint,
     pub(crate) followed: bool,
-    pub(crate) heard: watch::Receiver<PublisherObservation>,
+    pub(crate) observation: watch::Receiver<PublisherObservation>,
     model: Arc<str>,
     /// One target per topic, so that blocks of different topics are distinguishable.
     index: Arc<KvIndex>,
@@ -54,7 +54,7 @@ pub(crate) struct EventListener {
 
 impl EventListener {
     pub(crate) fn open(
-        place: EventEndpoint,
+        endpoint: EventEndpoint,
         followed: bool,
         settings: &Settings,
         session: ProbeSession<'_>,
@@ -64,15 +64,15 @@ impl EventListener {
             memory_budget: INDEX_BYTES,
             ..IndexSettings::default()
         });
-        let (index, model) = (Arc::new(index), Arc::clone(&session.meeting.base));
-        let (sender, heard) = watch::channel(PublisherObservation::default());
+        let (index, model) = (Arc::new(index), Arc::clone(&session.worker_probe.base));
+        let (sender, observation) = watch::channel(PublisherObservation::default());
         let limits = Limits {
             max_message: settings.kv_events.max_message,
             handshake_timeout: session.budget.events,
             ..Limits::default()
         };
         // All topics are subscribed: otherwise a wrong topic looks like a silent publisher.
-        let opened = place
+        let opened = endpoint
             .endpoint
             .parse::<Endpoint>()
             .and_then(|endpoint| Sub::connect(&endpoint, &[b""], limits));
@@ -88,14 +88,16 @@ impl EventListener {
                 Some(runtime::spawn(listener.run(sub)))
             }
             Err(error) => {
-                sender.send_modify(|heard| heard.link = LinkStatus::Unreachable(error.to_string()));
+                sender.send_modify(|observation| {
+                    observation.link = LinkStatus::Unreachable(error.to_string())
+                });
                 None
             }
         };
         Self {
-            endpoint: place,
+            endpoint,
             followed,
-            heard,
+            observation,
             model,
             index,
             task,
@@ -104,22 +106,22 @@ impl EventListener {
 
     /// Waits until the connection succeeds or fails.
     pub(crate) async fn wait_connected(&mut self, limit: Duration) {
-        let settled = self
-            .heard
-            .wait_for(|heard| heard.link != LinkStatus::Waiting);
+        let decided = self
+            .observation
+            .wait_for(|observation| observation.link != LinkStatus::Waiting);
         // A connection still pending then shows in the link status.
-        let _ = tokio::time::timeout(limit, settled).await;
+        let _ = tokio::time::timeout(limit, decided).await;
     }
 
     pub(crate) fn connected(&self) -> bool {
-        self.heard.borrow().link == LinkStatus::Connected
+        self.observation.borrow().link == LinkStatus::Connected
     }
 
     /// Returns how many leading blocks of `ids` were announced; `None` before the first one.
     pub(crate) fn announced(&self, ids: &[u32], lora: Option<&Arc<str>>) -> Option<AnnouncedShare> {
         let (block_size, topics) = {
-            let heard = self.heard.borrow();
-            (heard.block_size?, heard.topics.clone())
+            let observation = self.observation.borrow();
+            (observation.block_size?, observation.topics.clone())
         };
         let namespace = Namespace {
             model: Arc::clone(&self.model),
@@ -156,7 +158,7 @@ impl EventListener {
         StreamObservation {
             endpoint: self.endpoint.clone(),
             followed: self.followed,
-            heard: self.heard.borrow().clone(),
+            observation: self.observation.borrow().clone(),
         }
     }
 }

@@ -21,20 +21,22 @@ const MOST_RANKS: u32 = 8;
 pub(super) async fn send_further(
     seen: &mut ProbeResults,
     prober: &Prober<'_>,
-    ears: &[EventListener],
+    listeners: &[EventListener],
 ) {
-    let (meeting, budget) = (prober.session.meeting, prober.session.budget);
+    let (worker_probe, budget) = (prober.session.worker_probe, prober.session.budget);
     if seen.outcome != ProbeOutcome::Answered || budget.is_spent() {
         return;
     }
-    let before = announcements::stores(ears);
+    let before = announcements::stores(listeners);
     let text = seen.text.clone();
-    let salted = prober.ask(&text, json!({"cache_salt": nonce()})).await;
+    let salted = prober
+        .send_prompt(&text, json!({"cache_salt": nonce()}))
+        .await;
     seen.salted = Some(salted.map_err(EngineCallError::into_text));
     if seen.arrival.is_none() {
         return;
     }
-    let several = ranks(meeting).min(MOST_RANKS);
+    let several = ranks(worker_probe).min(MOST_RANKS);
     if several > 1 && matches!(seen.salted, Some(Ok(_))) {
         // A late announcement of this request must not be attributed to another rank.
         let any = ExpectedAnnouncement {
@@ -43,13 +45,10 @@ pub(super) async fn send_further(
             lora: None,
             stores_before: before,
         };
-        announcements::wait(ears, &any, budget.events, budget).await;
+        announcements::wait(listeners, &any, budget.events, budget).await;
     }
-    let further = FurtherProbes {
-        prober,
-        listeners: ears,
-    };
-    if let Some(adapter) = meeting.loras.first().filter(|_| !budget.is_spent()) {
+    let further = FurtherProbes { prober, listeners };
+    if let Some(adapter) = worker_probe.loras.first().filter(|_| !budget.is_spent()) {
         seen.adapter = Some(further.adapter(&adapter.id, &text).await);
     }
     let own_ids_hold = seen
@@ -60,8 +59,8 @@ pub(super) async fn send_further(
         if budget.is_spent() {
             break;
         }
-        if let Some(heard) = further.rank(rank, &text, own_ids_hold).await {
-            seen.ranks.push((rank, heard));
+        if let Some(observed) = further.rank(rank, &text, own_ids_hold).await {
+            seen.ranks.push((rank, observed));
         }
     }
 }
@@ -76,7 +75,7 @@ impl FurtherProbes<'_> {
         let before = announcements::stores(self.listeners);
         let reply = self
             .prober
-            .ask(text, json!({"model": &**name}))
+            .send_prompt(text, json!({"model": &**name}))
             .await
             .map_err(EngineCallError::into_text);
         let ids = match &reply {
@@ -109,9 +108,9 @@ impl FurtherProbes<'_> {
         let text = words(&nonce(), count);
         let before = announcements::stores(self.listeners);
         let prober = self.prober.for_rank(rank);
-        let reply = prober.ask(&text, json!({})).await.ok()?;
-        let told = prober.engine_ids(&reply, &text).await;
-        let ids = told.or_else(|| prober.own_ids(&text).filter(|_| own_ids_hold));
+        let reply = prober.send_prompt(&text, json!({})).await.ok()?;
+        let reported_ids = prober.engine_ids(&reply, &text).await;
+        let ids = reported_ids.or_else(|| prober.own_ids(&text).filter(|_| own_ids_hold));
         let announcement = ExpectedAnnouncement {
             ids: ids.as_deref(),
             guess: None,
@@ -122,7 +121,7 @@ impl FurtherProbes<'_> {
         Some(
             arrival
                 .and_then(|arrival| self.listeners.get(arrival.stream))
-                .map(|ear| ear.endpoint.rank),
+                .map(|listener| listener.endpoint.rank),
         )
     }
 

@@ -53,7 +53,7 @@ use crate::{
 };
 
 /// Most publishers followed per worker; further ranks are assumed to be like the first ones.
-const MOST_EARS: usize = 16;
+const MOST_LISTENERS: usize = 16;
 
 /// All observations of one worker, as far as they were made.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ pub(crate) struct WorkerObservation {
 
 /// Observes one worker, for at most `timeout`. The time starts when its turn comes.
 pub(crate) async fn observe(
-    asked: ObservationRequest<'_>,
+    request: ObservationRequest<'_>,
     timeout: Duration,
     clock: Clock,
 ) -> WorkerObservation {
@@ -89,10 +89,10 @@ pub(crate) async fn observe(
         worker,
         probe,
         ..
-    } = asked;
+    } = request;
     let mut budget = Budget::of(timeout);
     let mut seen = WorkerObservation::default();
-    let url = match reach(&asked, budget).await {
+    let url = match reach(&request, budget).await {
         Ok(url) => url,
         Err(reason) => {
             seen.unreachable = Some(reason);
@@ -105,44 +105,49 @@ pub(crate) async fn observe(
         worker.api_key.as_ref(),
     );
     // On the heap: a whole probe is part of it.
-    let (health, meeting) = Box::pin(meet(&asked, &mut budget)).await;
-    (seen.health, seen.probe) = (Some(health), Some(meeting));
-    let Some(Ok(meeting)) = &seen.probe else {
+    let (health, worker_probe) = Box::pin(check_and_probe(&request, &mut budget)).await;
+    (seen.health, seen.probe) = (Some(health), Some(worker_probe));
+    let Some(Ok(worker_probe)) = &seen.probe else {
         seen.instead = address::identify_service(&engine, &url, budget).await;
         return seen;
     };
-    if meeting.announced.iter().flatten().next().is_some() {
+    if worker_probe.announced.iter().flatten().next().is_some() {
         seen.bound = publisher_binding::query(&engine, budget).await;
     }
 
     let session = ProbeSession {
-        meeting,
+        worker_probe,
         budget,
         clock,
     };
-    let mut ears: Vec<EventListener> = places(meeting)
+    let mut listeners: Vec<EventListener> = endpoints(worker_probe)
         .into_iter()
-        .map(|(place, followed)| EventListener::open(place, followed, settings, session))
+        .map(|(endpoint, followed)| EventListener::open(endpoint, followed, settings, session))
         .collect();
     seen.tokens = tokens::compare(&engine, session, probe).await;
-    for ear in &mut ears {
-        ear.wait_connected(budget.at_most(budget.events)).await;
+    for listener in &mut listeners {
+        listener.wait_connected(budget.at_most(budget.events)).await;
     }
     let tokenizes = seen.tokens.has_route == Some(true);
-    let mut prober = Prober::new(&engine, session, tokenizes, probes::first_rank(meeting));
+    let mut prober = Prober::new(
+        &engine,
+        session,
+        tokenizes,
+        probes::first_rank(worker_probe),
+    );
     if probe == ProbeMode::Send {
-        seen.probes = probes::begin(&mut prober, asked, &ears).await;
+        seen.probes = probes::begin(&mut prober, request, &listeners).await;
     }
     // Runs before the further requests, so that the time they use is not missing here.
-    seen.replays = replays::query(&ears, settings, budget).await;
-    further_probes::send_further(&mut seen.probes, &prober, &ears).await;
-    seen.streams = ears.into_iter().map(EventListener::close).collect();
+    seen.replays = replays::query(&listeners, settings, budget).await;
+    further_probes::send_further(&mut seen.probes, &prober, &listeners).await;
+    seen.streams = listeners.into_iter().map(EventListener::close).collect();
     seen
 }
 
 /// Returns the worker's address, once a connection to it was opened.
-async fn reach(asked: &ObservationRequest<'_>, budget: Budget) -> Result<WorkerUrl, String> {
-    let worker = asked.worker;
+async fn reach(request: &ObservationRequest<'_>, budget: Budget) -> Result<WorkerUrl, String> {
+    let worker = request.worker;
     let url = worker
         .url
         .parse::<WorkerUrl>()
@@ -150,7 +155,7 @@ async fn reach(asked: &ObservationRequest<'_>, budget: Budget) -> Result<WorkerU
     let url = TrustCache::default()
         .attach(url, &worker.tls)
         .map_err(|error| error.to_string())?;
-    let limit = budget.at_most(asked.settings.request.connect_timeout);
+    let limit = budget.at_most(request.settings.request.connect_timeout);
     match net::dial(&url, limit).await {
         Ok(_) => Ok(url),
         Err(error) => Err(error.to_string()),
@@ -158,42 +163,45 @@ async fn reach(asked: &ObservationRequest<'_>, budget: Budget) -> Result<WorkerU
 }
 
 /// Checks the worker's health and probes it.
-async fn meet(
-    asked: &ObservationRequest<'_>,
+async fn check_and_probe(
+    request: &ObservationRequest<'_>,
     budget: &mut Budget,
 ) -> (Result<(), String>, Result<WorkerProbe, String>) {
-    let (meetings, id) = (asked.meetings, asked.id);
-    let met_at = Instant::now();
-    let met = tokio::join!(
-        within(budget.at_most(budget.request), meetings.health(id)),
+    let (prober, id) = (request.prober, request.id);
+    let started = Instant::now();
+    let results = tokio::join!(
+        within(budget.at_most(budget.request), prober.health(id)),
         // Its requests have that limit; loading a tokenizer, which is part of it, is not limited.
-        meetings.probe(id, budget.at_most(budget.request)),
+        prober.probe(id, budget.at_most(budget.request)),
     );
-    budget.give_back(met_at.elapsed());
-    met
+    budget.give_back(started.elapsed());
+    results
 }
 
 /// Returns the publishers to follow: those that the router would follow, and those announced
 /// elsewhere.
-fn places(meeting: &WorkerProbe) -> Vec<(EventEndpoint, bool)> {
-    let followed = meeting.streams.iter().map(|place| (place.clone(), true));
-    let elsewhere = meeting.announced.iter().flatten().filter(|announced| {
-        meeting
+fn endpoints(worker_probe: &WorkerProbe) -> Vec<(EventEndpoint, bool)> {
+    let followed = worker_probe
+        .streams
+        .iter()
+        .map(|endpoint| (endpoint.clone(), true));
+    let elsewhere = worker_probe.announced.iter().flatten().filter(|announced| {
+        worker_probe
             .streams
             .iter()
             .all(|followed| followed.endpoint != announced.endpoint)
     });
     followed
-        .chain(elsewhere.map(|place| (place.clone(), false)))
-        .take(MOST_EARS)
+        .chain(elsewhere.map(|endpoint| (endpoint.clone(), false)))
+        .take(MOST_LISTENERS)
         .collect()
 }
 
 async fn within<T>(
     limit: Duration,
-    asked: impl Future<Output = Result<T, String>>,
+    future: impl Future<Output = Result<T, String>>,
 ) -> Result<T, String> {
-    tokio::time::timeout(limit, asked)
+    tokio::time::timeout(limit, future)
         .await
         .unwrap_or_else(|_| {
             Err(format!(

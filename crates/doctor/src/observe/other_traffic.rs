@@ -25,24 +25,24 @@ async fn listening(topic: &str) -> (Pub, EventListener) {
     let (publisher, endpoint) = Pub::bind(&any, PubSettings::default())
         .await
         .expect("a free port");
-    let mut scene = CheckFixture::healthy();
-    let mut place = scene.meeting().streams[0].clone();
-    (place.endpoint, place.topic) = (endpoint.to_string(), topic.to_owned());
+    let mut fixture = CheckFixture::healthy();
+    let mut endpoint = fixture.probe().streams[0].clone();
+    (endpoint.endpoint, endpoint.topic) = (endpoint.to_string(), topic.to_owned());
     let settings = fixture::settings("");
     let session = ProbeSession {
-        meeting: scene.meeting(),
+        worker_probe: fixture.probe(),
         budget: Budget::of(PATIENCE),
         clock: Clock::system(),
     };
-    let mut ear = EventListener::open(place, true, &settings, session);
-    ear.wait_connected(PATIENCE).await;
-    assert!(ear.connected());
+    let mut listener = EventListener::open(endpoint, true, &settings, session);
+    listener.wait_connected(PATIENCE).await;
+    assert!(listener.connected());
     publisher
         .watch_subscribers()
         .wait_for(|count| *count == 1)
         .await
         .expect("the publisher lives");
-    (publisher, ear)
+    (publisher, listener)
 }
 
 /// Returns a batch that stores one block of these tokens.
@@ -57,11 +57,12 @@ fn stored(hash: u64, parent: Option<u64>, tokens: &[u32]) -> Vec<u8> {
     encode(1.0, Some(0), &[event], EventEncoding::CURRENT)
 }
 
-async fn heard(
-    ear: &mut EventListener,
+async fn observe_until(
+    listener: &mut EventListener,
     until: impl FnMut(&PublisherObservation) -> bool,
 ) -> PublisherObservation {
-    ear.heard
+    listener
+        .observation
         .wait_for(until)
         .await
         .expect("the listener lives")
@@ -70,12 +71,12 @@ async fn heard(
 
 #[tokio::test]
 async fn nonsense_is_counted_and_what_follows_is_still_heard() {
-    let (publisher, mut ear) = listening("").await;
+    let (publisher, mut listener) = listening("").await;
     publisher.send(&[b"one frame"]);
     publisher.send(&[&b"topic"[..], &[0; 8], &[0xc1; 16]]);
     publisher.send(&[&b""[..], &[1, 2, 3], b"short number"]);
     publisher.send(&encode_live(b"", 4, &stored(7, None, &[1, 2])));
-    let found = heard(&mut ear, |heard| heard.batches == 1).await;
+    let found = observe_until(&mut listener, |observation| observation.batches == 1).await;
     assert_eq!(
         (found.unreadable, found.stores, found.numbers.last),
         (3, 1, Some(4))
@@ -85,12 +86,12 @@ async fn nonsense_is_counted_and_what_follows_is_still_heard() {
 
 #[tokio::test]
 async fn numbers_left_out_are_counted_and_a_restart_is_not_one() {
-    let (publisher, mut ear) = listening("").await;
+    let (publisher, mut listener) = listening("").await;
     for seq in [5, 6, 9, 10, 0, 1] {
         publisher.send(&encode_live(b"", seq, &stored(seq, None, &[1, 2])));
     }
     publisher.send(&[Vec::new(), stored(8, None, &[1, 2])]);
-    let found = heard(&mut ear, |heard| heard.batches == 7).await;
+    let found = observe_until(&mut listener, |observation| observation.batches == 7).await;
     assert_eq!(
         (
             found.numbers.missed,
@@ -103,14 +104,14 @@ async fn numbers_left_out_are_counted_and_a_restart_is_not_one() {
 
 #[tokio::test]
 async fn a_prompts_blocks_are_found_under_the_topic_that_they_came_with() {
-    let (publisher, ear) = listening("kv@here").await;
+    let (publisher, listener) = listening("kv@here").await;
     publisher.send(&encode_live(b"kv@elsewhere", 0, &stored(7, None, &[1, 2])));
     publisher.send(&encode_live(
         b"kv@elsewhere",
         1,
         &stored(8, Some(7), &[3, 4]),
     ));
-    let ears = [ear];
+    let listeners = [listener];
     let ids = [1, 2, 3, 4, 5];
     let announcement = ExpectedAnnouncement {
         ids: Some(&ids),
@@ -120,29 +121,34 @@ async fn a_prompts_blocks_are_found_under_the_topic_that_they_came_with() {
     };
     // The two blocks may arrive one after the other: the wait lasts as long as the second is
     // missing.
-    let arrival = announcements::wait(&ears, &announcement, PATIENCE / 10, Budget::of(PATIENCE))
-        .await
-        .expect("both blocks");
+    let arrival = announcements::wait(
+        &listeners,
+        &announcement,
+        PATIENCE / 10,
+        Budget::of(PATIENCE),
+    )
+    .await
+    .expect("both blocks");
     assert_eq!(
-        (arrival.topic.as_str(), arrival.wanted),
+        (arrival.topic.as_str(), arrival.subscribed),
         ("kv@elsewhere", false)
     );
     assert_eq!((arrival.blocks, arrival.whole), (2, 2));
 
     publisher.send(&encode_live(b"kv@here/1", 2, &stored(7, None, &[1, 2])));
     publisher.send(&encode_live(b"kv@here/1", 3, &stored(8, Some(7), &[3, 4])));
-    let arrival = announcements::wait(&ears, &announcement, PATIENCE, Budget::of(PATIENCE))
+    let arrival = announcements::wait(&listeners, &announcement, PATIENCE, Budget::of(PATIENCE))
         .await
         .expect("both blocks again");
     assert_eq!(
-        (arrival.topic.as_str(), arrival.wanted, arrival.blocks),
+        (arrival.topic.as_str(), arrival.subscribed, arrival.blocks),
         ("kv@here/1", true, 2)
     );
 }
 
 #[tokio::test]
 async fn blocks_of_an_adapter_are_not_the_base_models() {
-    let (publisher, ear) = listening("").await;
+    let (publisher, listener) = listening("").await;
     let event = WireEvent::Stored(WireStored {
         hashes: vec![7.into()],
         tokens: vec![1, 2],
@@ -155,7 +161,7 @@ async fn blocks_of_an_adapter_are_not_the_base_models() {
         0,
         &encode(1.0, Some(0), &[event], EventEncoding::CURRENT),
     ));
-    let ears = [ear];
+    let listeners = [listener];
     let name: Arc<str> = "ad1".into();
     let of = |lora| ExpectedAnnouncement {
         ids: Some(&[1, 2]),
@@ -164,18 +170,18 @@ async fn blocks_of_an_adapter_are_not_the_base_models() {
         stores_before: vec![0],
     };
     assert!(
-        announcements::wait(&ears, &of(Some(&name)), PATIENCE, Budget::of(PATIENCE))
+        announcements::wait(&listeners, &of(Some(&name)), PATIENCE, Budget::of(PATIENCE))
             .await
             .is_some()
     );
-    assert_eq!(ears[0].announced(&[1, 2], None), None);
+    assert_eq!(listeners[0].announced(&[1, 2], None), None);
 }
 
 #[tokio::test]
 async fn ids_that_are_only_believed_are_looked_for_and_other_blocks_count_as_foreign() {
-    let (publisher, ear) = listening("").await;
+    let (publisher, listener) = listening("").await;
     publisher.send(&encode_live(b"", 0, &stored(7, None, &[1, 2])));
-    let ears = [ear];
+    let listeners = [listener];
     let of = |guess| ExpectedAnnouncement {
         ids: None,
         guess,
@@ -183,10 +189,10 @@ async fn ids_that_are_only_believed_are_looked_for_and_other_blocks_count_as_for
         stores_before: vec![0],
     };
     let listen = async |guess, limit| {
-        announcements::wait(&ears, &of(guess), limit, Budget::of(PATIENCE)).await
+        announcements::wait(&listeners, &of(guess), limit, Budget::of(PATIENCE)).await
     };
     let any = listen(None, PATIENCE).await.expect("some store");
-    assert_eq!((any.foreign, any.wanted, any.whole), (false, true, 0));
+    assert_eq!((any.foreign, any.subscribed, any.whole), (false, true, 0));
     let own = listen(Some(&[1, 2]), PATIENCE).await.expect("our block");
     assert_eq!((own.foreign, own.blocks, own.whole), (false, 1, 1));
     let foreign = listen(Some(&[8, 9]), PATIENCE / 100)
@@ -201,7 +207,7 @@ async fn ids_that_are_only_believed_are_looked_for_and_other_blocks_count_as_for
         ..of(Some(&[8, 9]))
     };
     assert_eq!(
-        announcements::wait(&ears, &none, PATIENCE / 100, Budget::of(PATIENCE)).await,
+        announcements::wait(&listeners, &none, PATIENCE / 100, Budget::of(PATIENCE)).await,
         None,
         "it was there before"
     );
@@ -209,7 +215,7 @@ async fn ids_that_are_only_believed_are_looked_for_and_other_blocks_count_as_for
 
 #[tokio::test]
 async fn blocks_on_unknown_media_and_blocks_without_tokens_are_heard_as_such() {
-    let (publisher, mut ear) = listening("").await;
+    let (publisher, mut listener) = listening("").await;
     let event = |tokens: &[u32], medium: &str| {
         let stored = WireStored {
             hashes: vec![7.into()],
@@ -226,14 +232,16 @@ async fn blocks_on_unknown_media_and_blocks_without_tokens_are_heard_as_such() {
         )
     };
     publisher.send(&encode_live(b"", 0, &event(&[], "GPU")));
-    let found = heard(&mut ear, |heard| heard.batches == 1).await;
+    let found = observe_until(&mut listener, |observation| observation.batches == 1).await;
     assert_eq!(
         (found.stores, found.usable_stores, found.block_size),
         (1, 0, None)
     );
     publisher.send(&encode_live(b"", 1, &event(&[1, 2], "TAPE")));
-    heard(&mut ear, |heard| heard.batches == 2).await;
-    let announced = ear.announced(&[1, 2], None).expect("it lies somewhere");
+    observe_until(&mut listener, |observation| observation.batches == 2).await;
+    let announced = listener
+        .announced(&[1, 2], None)
+        .expect("it lies somewhere");
     assert_eq!(
         (announced.blocks, announced.device, announced.whole),
         (1, 0, 1)
@@ -242,18 +250,18 @@ async fn blocks_on_unknown_media_and_blocks_without_tokens_are_heard_as_such() {
 
 #[tokio::test]
 async fn a_port_where_nobody_listens_is_known_at_once() {
-    let mut scene = CheckFixture::healthy();
-    let mut place = scene.meeting().streams[0].clone();
-    place.endpoint = "tcp://127.0.0.1:1".to_owned();
+    let mut fixture = CheckFixture::healthy();
+    let mut endpoint = fixture.probe().streams[0].clone();
+    endpoint.endpoint = "tcp://127.0.0.1:1".to_owned();
     let settings = fixture::settings("");
     let session = ProbeSession {
-        meeting: scene.meeting(),
+        worker_probe: fixture.probe(),
         budget: Budget::of(PATIENCE),
         clock: Clock::system(),
     };
-    let mut ear = EventListener::open(place, true, &settings, session);
-    ear.wait_connected(PATIENCE).await;
+    let mut listener = EventListener::open(endpoint, true, &settings, session);
+    listener.wait_connected(PATIENCE).await;
     assert!(
-        matches!(ear.close().heard.link, LinkStatus::Unreachable(reason) if reason.contains("refused"))
+        matches!(listener.close().observation.link, LinkStatus::Unreachable(reason) if reason.contains("refused"))
     );
 }

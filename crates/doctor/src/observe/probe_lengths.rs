@@ -17,28 +17,28 @@ const MARGIN_TOKENS: u32 = 64;
 /// block. The error says why the engine takes no such prompts.
 pub(super) fn lengths(
     configured: Option<BlockSize>,
-    told: Option<BlockSize>,
+    reported: Option<BlockSize>,
     longest: Option<u32>,
 ) -> Result<(u32, u32), String> {
     let longest = longest.unwrap_or(u32::MAX);
-    let room = (longest.saturating_sub(MARGIN_TOKENS) / TOKENS_PER_WORD).min(MOST_WORDS);
-    let largest = room.saturating_sub(2) / 4;
+    let max_words = (longest.saturating_sub(MARGIN_TOKENS) / TOKENS_PER_WORD).min(MOST_WORDS);
+    let largest = max_words.saturating_sub(2) / 4;
     let known = configured
         .into_iter()
-        .chain(told)
+        .chain(reported)
         .map(BlockSize::tokens)
         .max();
-    let wanted = match told {
+    let block_tokens = match reported {
         Some(_) => known.unwrap_or(LARGEST_USUAL_BLOCK),
         None => known.unwrap_or(1).max(LARGEST_USUAL_BLOCK).min(largest),
     };
-    if wanted > largest || wanted < known.unwrap_or(1) {
-        let block = known.unwrap_or(wanted);
+    if block_tokens > largest || block_tokens < known.unwrap_or(1) {
+        let block = known.unwrap_or(block_tokens);
         return Err(format!(
             "blocks of {block} tokens are too long to try with prompts of up to {longest} tokens"
         ));
     }
-    Ok((wanted * 5 / 2 + 1, wanted * 4 + 2))
+    Ok((block_tokens * 5 / 2 + 1, block_tokens * 4 + 2))
 }
 
 #[cfg(test)]

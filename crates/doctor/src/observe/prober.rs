@@ -96,7 +96,7 @@ impl<'a> Prober<'a> {
                 continue;
             }
             self.options = manner;
-            match self.ask(text, json!({})).await {
+            match self.send_prompt(text, json!({})).await {
                 Err(refusal @ (EngineCallError::NoRoute(_) | EngineCallError::Bad(_))) => {
                     if matches!(refusal, EngineCallError::NoRoute(_)) {
                         missing = Some(manner.form);
@@ -118,13 +118,13 @@ impl<'a> Prober<'a> {
     }
 
     /// Sends a request for one token, with further fields.
-    pub(super) async fn ask(
+    pub(super) async fn send_prompt(
         &self,
         text: &str,
         extra: Value,
     ) -> Result<ProbeReply, EngineCallError> {
         let mut body =
-            json!({"model": &*self.session.meeting.base, "max_tokens": 1, "temperature": 0});
+            json!({"model": &*self.session.worker_probe.base, "max_tokens": 1, "temperature": 0});
         let path = match self.options.form {
             PromptForm::Text => {
                 body["prompt"] = text.into();
@@ -156,14 +156,14 @@ impl<'a> Prober<'a> {
         if !self.tokenizes {
             return None;
         }
-        let question = match self.options.form {
+        let query = match self.options.form {
             PromptForm::Text => json!({"prompt": text, "add_special_tokens": true}),
             PromptForm::Chat => json!({"messages": messages(text)}),
         };
         tokenize_probe::ids_of(
             self.engine,
-            &self.session.meeting.base,
-            question,
+            &self.session.worker_probe.base,
+            query,
             self.session.budget,
         )
         .await
@@ -171,7 +171,7 @@ impl<'a> Prober<'a> {
 
     /// Returns the ids of a prompt by our tokenizer and template.
     pub(super) fn own_ids(&self, text: &str) -> Option<Vec<u32>> {
-        let own = self.session.meeting.artefacts.prompt.as_deref()?;
+        let own = self.session.worker_probe.artefacts.prompt.as_deref()?;
         match self.options.form {
             PromptForm::Text => own.text_tokens(text, true).ok(),
             PromptForm::Chat => tokens::own_chat(

@@ -83,29 +83,32 @@ pub(crate) struct AdapterObservation {
 }
 
 /// Returns the engine's number of ranks; 0: unknown.
-pub(super) fn ranks(meeting: &WorkerProbe) -> u32 {
-    let ranks = meeting
+pub(super) fn ranks(worker_probe: &WorkerProbe) -> u32 {
+    let ranks = worker_probe
         .announced
         .as_ref()
         .map_or(0, Vec::len)
-        .max(meeting.metrics_ranks as usize);
+        .max(worker_probe.metrics_ranks as usize);
     u32::try_from(ranks).unwrap_or(u32::MAX)
 }
 
 /// Returns the rank that represents an engine of several ranks.
-pub(super) fn first_rank(meeting: &WorkerProbe) -> Option<u32> {
-    (ranks(meeting) > 1).then_some(0)
+pub(super) fn first_rank(worker_probe: &WorkerProbe) -> Option<u32> {
+    (ranks(worker_probe) > 1).then_some(0)
 }
 
 /// Sends the first two requests and waits for their events.
 pub(super) async fn begin(
     prober: &mut Prober<'_>,
-    asked: ObservationRequest<'_>,
-    ears: &[EventListener],
+    request: ObservationRequest<'_>,
+    listeners: &[EventListener],
 ) -> ProbeResults {
-    let (meeting, budget) = (prober.session.meeting, prober.session.budget);
-    let longest = meeting.models.first().and_then(|model| model.max_model_len);
-    let lengths = match lengths(asked.worker.block_size, meeting.block_size, longest) {
+    let (worker_probe, budget) = (prober.session.worker_probe, prober.session.budget);
+    let longest = worker_probe
+        .models
+        .first()
+        .and_then(|model| model.max_model_len);
+    let lengths = match lengths(request.worker.block_size, worker_probe.block_size, longest) {
         Ok(lengths) => lengths,
         Err(reason) => return unfit(reason),
     };
@@ -117,12 +120,12 @@ pub(super) async fn begin(
             }
             break;
         }
-        let before = announcements::stores(ears);
+        let before = announcements::stores(listeners);
         if let Err(error) = send_pair(prober, attempt, lengths, &mut seen).await {
             return without_answer(seen, error);
         }
         // An engine without prefix caching publishes nothing.
-        if meeting.prefix_caching == Some(false) {
+        if worker_probe.prefix_caching == Some(false) {
             break;
         }
         let ids = prober.engine_ids(&seen.second, &seen.text).await;
@@ -142,18 +145,18 @@ pub(super) async fn begin(
         } else {
             budget.events
         };
-        let arrival = announcements::wait(ears, &announcement, patience, budget).await;
+        let arrival = announcements::wait(listeners, &announcement, patience, budget).await;
         seen.arrival = arrival.or(seen.arrival);
         if seen
             .arrival
             .as_ref()
-            .is_some_and(|arrival| arrival.wanted && arrival.blocks == arrival.whole)
+            .is_some_and(|arrival| arrival.subscribed && arrival.blocks == arrival.whole)
         {
             break;
         }
     }
     if seen.second.cached_tokens.is_none_or(|cached| cached == 0) {
-        seen.counted = counted(asked, meeting).await;
+        seen.counted = counted(request, worker_probe).await;
     }
     seen
 }
@@ -188,9 +191,9 @@ async fn send_pair(
     let first = if attempt == 1 {
         prober.begin(&start).await?
     } else {
-        prober.ask(&start, json!({})).await?
+        prober.send_prompt(&start, json!({})).await?
     };
-    let second = prober.ask(&text, json!({})).await?;
+    let second = prober.send_prompt(&text, json!({})).await?;
     (seen.first, seen.second) = (first, second);
     (seen.outcome, seen.form) = (ProbeOutcome::Answered, prober.form());
     seen.own = own_prompt(prober, &start, &text);
@@ -199,9 +202,12 @@ async fn send_pair(
 }
 
 /// Returns the increase of the engine's own counters since the probe.
-async fn counted(asked: ObservationRequest<'_>, meeting: &WorkerProbe) -> Option<(u64, u64)> {
-    let (queries, hits) = meeting.prefix_cache?;
-    let (queries_now, hits_now) = asked.meetings.prefix_cache(asked.id).await?;
+async fn counted(
+    request: ObservationRequest<'_>,
+    worker_probe: &WorkerProbe,
+) -> Option<(u64, u64)> {
+    let (queries, hits) = worker_probe.prefix_cache?;
+    let (queries_now, hits_now) = request.prober.prefix_cache(request.id).await?;
     Some((
         queries_now.checked_sub(queries)?,
         hits_now.checked_sub(hits)?,
@@ -209,7 +215,7 @@ async fn counted(asked: ObservationRequest<'_>, meeting: &WorkerProbe) -> Option
 }
 
 fn own_prompt(prober: &Prober<'_>, start: &str, text: &str) -> Option<OwnPrompt> {
-    let own = prober.session.meeting.artefacts.prompt.as_ref()?;
+    let own = prober.session.worker_probe.artefacts.prompt.as_ref()?;
     let (short, long) = (
         own.text_tokens(start, false).ok()?,
         own.text_tokens(text, false).ok()?,

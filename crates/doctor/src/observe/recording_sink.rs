@@ -27,15 +27,16 @@ impl RecordingSink {
     pub(super) async fn run(mut self, mut sub: Sub) {
         loop {
             match sub.next().await {
-                SubEvent::Connected { .. } => self.sender.send_modify(|heard| {
-                    heard.link = LinkStatus::Connected;
+                SubEvent::Connected { .. } => self.sender.send_modify(|observation| {
+                    observation.link = LinkStatus::Connected;
                     // Batches before a reconnect do not count as missed.
-                    heard.numbers.last = None;
+                    observation.numbers.last = None;
                 }),
                 SubEvent::Message { frames, .. } => self.message(&frames),
                 SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason } => {
-                    self.sender
-                        .send_modify(|heard| heard.link = LinkStatus::Unreachable(reason));
+                    self.sender.send_modify(|observation| {
+                        observation.link = LinkStatus::Unreachable(reason)
+                    });
                 }
             }
         }
@@ -46,23 +47,25 @@ impl RecordingSink {
             .ok()
             .and_then(|live| Some((live, vllm::decode(live.payload).ok()?)));
         let Some((live, batch)) = read else {
-            return self.sender.send_modify(|heard| heard.unreadable += 1);
+            return self
+                .sender
+                .send_modify(|observation| observation.unreadable += 1);
         };
         let topic: String = String::from_utf8_lossy(live.topic)
             .chars()
             .take(LONGEST_NAME)
             .collect();
         let now_s = self.clock.unix_ms() as f64 / 1e3;
-        let mut heard = self.sender.borrow().clone();
-        heard.batches += 1;
-        heard.numbers.record(live.seq);
-        heard.age_s = batch.ts.map(|ts| now_s - ts).or(heard.age_s);
+        let mut observation = self.sender.borrow().clone();
+        observation.batches += 1;
+        observation.numbers.record(live.seq);
+        observation.age_s = batch.ts.map(|ts| now_s - ts).or(observation.age_s);
         if let Some(rank) = batch.dp_rank
-            && heard.ranks.len() < MOST_NAMES
+            && observation.ranks.len() < MOST_NAMES
         {
-            heard.ranks.insert(rank);
+            observation.ranks.insert(rank);
         }
-        let target = heard.topic(topic).map(|at| Target {
+        let target = observation.topic(topic).map(|at| Target {
             worker: WorkerId(0),
             rank: DpRank(at),
         });
@@ -71,17 +74,17 @@ impl RecordingSink {
         }
         for event in batch.events {
             let Ok(event) = event else {
-                heard.unreadable += 1;
+                observation.unreadable += 1;
                 continue;
             };
-            heard.names(&event);
+            observation.names(&event);
             let Ok(update) = self.normaliser.update(&event) else {
                 continue;
             };
             if let IndexUpdate::Stored(stored) = &update {
-                heard.usable_stores += 1;
-                if stored.tier == Tier::Device || heard.block_size.is_none() {
-                    heard.block_size = Some(stored.block_size);
+                observation.usable_stores += 1;
+                if stored.tier == Tier::Device || observation.block_size.is_none() {
+                    observation.block_size = Some(stored.block_size);
                 }
             }
             if let Some(target) = target {
@@ -89,6 +92,6 @@ impl RecordingSink {
             }
         }
         // Sent last, so that a receiver finds the blocks in the index.
-        self.sender.send_replace(heard);
+        self.sender.send_replace(observation);
     }
 }

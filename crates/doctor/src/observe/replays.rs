@@ -23,32 +23,34 @@ pub(crate) struct ReplayObservation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ReplayAnswer {
     /// The socket answered; `found`: the requested batch, if any, came back.
-    Answered { asked_for: Option<u64>, found: bool },
-    /// The replay socket did not answer. `asked_for`: a batch that it must have.
+    Answered { requested: Option<u64>, found: bool },
+    /// The replay socket did not answer. `requested`: a batch that it must have.
     Silent {
-        asked_for: Option<u64>,
+        requested: Option<u64>,
         waited: Duration,
     },
     /// It is not a replay socket; the reason.
     Failed(String),
     /// No request was sent; the reason.
-    NotAsked(&'static str),
+    NotSent(&'static str),
 }
 
 /// Queries the replay sockets of the streams that the router would follow.
 pub(crate) async fn query(
-    ears: &[EventListener],
+    listeners: &[EventListener],
     settings: &Settings,
     budget: Budget,
 ) -> Vec<ReplayObservation> {
-    let followed = ears.iter().filter(|ear| ear.followed && ear.connected());
-    let asks = followed.filter_map(|ear| {
-        let endpoint = ear.endpoint.replay_endpoint.clone()?;
-        let last = ear.heard.borrow().numbers.last;
-        let rank = ear.endpoint.rank;
+    let followed = listeners
+        .iter()
+        .filter(|listener| listener.followed && listener.connected());
+    let queries = followed.filter_map(|listener| {
+        let endpoint = listener.endpoint.replay_endpoint.clone()?;
+        let last = listener.observation.borrow().numbers.last;
+        let rank = listener.endpoint.rank;
         Some(async move {
             let answer = if budget.is_spent() {
-                ReplayAnswer::NotAsked(NO_TIME)
+                ReplayAnswer::NotSent(NO_TIME)
             } else {
                 one(
                     &endpoint,
@@ -65,7 +67,7 @@ pub(crate) async fn query(
             }
         })
     });
-    futures_util::future::join_all(asks).await
+    futures_util::future::join_all(queries).await
 }
 
 async fn one(
@@ -88,7 +90,7 @@ async fn one(
         Err(error) => return ReplayAnswer::Failed(error.to_string()),
     };
     let silent = ReplayAnswer::Silent {
-        asked_for: last,
+        requested: last,
         waited: limit,
     };
     tokio::time::timeout(limit, exchange(dealer, last))
@@ -111,7 +113,7 @@ async fn exchange(mut dealer: Dealer, last: Option<u64>) -> ReplayAnswer {
             // Does not wait for the end marker: some publishers leave it out.
             Ok(ReplayFrame::Batch { seq, .. }) if Some(seq) == last => {
                 return ReplayAnswer::Answered {
-                    asked_for: last,
+                    requested: last,
                     found: true,
                 };
             }
@@ -121,7 +123,7 @@ async fn exchange(mut dealer: Dealer, last: Option<u64>) -> ReplayAnswer {
         }
     }
     ReplayAnswer::Answered {
-        asked_for: last,
+        requested: last,
         found: false,
     }
 }

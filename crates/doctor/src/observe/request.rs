@@ -12,6 +12,6 @@ pub(crate) struct ObservationRequest<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) worker: &'a config::WorkerEntry,
     pub(crate) id: WorkerId,
-    pub(crate) meetings: &'a WorkerProber,
+    pub(crate) prober: &'a WorkerProber,
     pub(crate) probe: ProbeMode,
 }

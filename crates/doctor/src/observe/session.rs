@@ -8,7 +8,7 @@ use super::Budget;
 /// A probed worker, and the time left to observe it.
 #[derive(Clone, Copy)]
 pub(crate) struct ProbeSession<'a> {
-    pub(crate) meeting: &'a WorkerProbe,
+    pub(crate) worker_probe: &'a WorkerProbe,
     pub(crate) budget: Budget,
     pub(crate) clock: Clock,
 }

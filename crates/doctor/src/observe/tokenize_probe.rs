@@ -20,7 +20,7 @@ pub(super) const AT_ONCE: usize = 4;
 pub(super) async fn ids_of(
     engine: &EngineClient,
     model: &str,
-    question: Value,
+    query: Value,
     budget: Budget,
 ) -> Option<Vec<u32>> {
     match (TokenizeProbe {
@@ -28,7 +28,7 @@ pub(super) async fn ids_of(
         model,
         budget,
     })
-    .tokenize(question)
+    .tokenize(query)
     .await
     {
         EngineTokenization::Ids(ids) => Some(ids),
@@ -110,12 +110,12 @@ impl TokenizeProbe<'_> {
         body["temperature"] = 0.into();
         let mut with_ids = body.clone();
         with_ids["return_token_ids"] = true.into();
-        let mut says = self.chat_request(&with_ids).await;
-        if says == EngineTokenization::Refused {
+        let mut result = self.chat_request(&with_ids).await;
+        if result == EngineTokenization::Refused {
             // Strict servers reject unknown fields.
-            says = self.chat_request(&body).await;
+            result = self.chat_request(&body).await;
         }
-        says
+        result
     }
 
     async fn chat_request(&self, body: &Value) -> EngineTokenization {

@@ -21,12 +21,12 @@ pub(crate) async fn compare(
     session: ProbeSession<'_>,
     probe: ProbeMode,
 ) -> TokenComparison {
-    let asking = TokenizeProbe {
+    let tokenizer = TokenizeProbe {
         engine,
-        model: &session.meeting.base,
+        model: &session.worker_probe.base,
         budget: session.budget,
     };
-    let has_route = match asking.text(TEXTS[0].1, false).await {
+    let has_route = match tokenizer.text(TEXTS[0].1, false).await {
         EngineTokenization::Ids(_) => Some(true),
         EngineTokenization::Refused => Some(false),
         EngineTokenization::Count(_) | EngineTokenization::Silent(_) => None,
@@ -35,15 +35,15 @@ pub(crate) async fn compare(
         has_route,
         ..TokenComparison::default()
     };
-    let Some(own) = session.meeting.artefacts.prompt.as_deref() else {
+    let Some(own) = session.worker_probe.artefacts.prompt.as_deref() else {
         return seen;
     };
     if has_route == Some(true) {
-        seen.texts = asking.texts(own, &TEXTS, false).await;
-        seen.special = asking.texts(own, &TEXTS[..WITH_SPECIAL], true).await;
+        seen.texts = tokenizer.texts(own, &TEXTS, false).await;
+        seen.special = tokenizer.texts(own, &TEXTS[..WITH_SPECIAL], true).await;
     }
     let by_request = has_route == Some(false) && probe == ProbeMode::Send;
-    let asked = match (has_route, by_request) {
+    let limit = match (has_route, by_request) {
         (Some(true), _) => usize::MAX,
         (_, true) => AS_REQUESTS,
         _ => 0,
@@ -51,17 +51,17 @@ pub(crate) async fn compare(
     let now_s = session.clock.unix_s();
     let cases: Vec<BoxFuture<'_, TokenCase>> = chats()
         .into_iter()
-        .take(asked)
+        .take(limit)
         .map(|chat| {
-            let asking = &asking;
+            let tokenizer = &tokenizer;
             async move {
-                let says = if by_request {
-                    asking.chat_by_request(&chat.body).await
+                let engine_result = if by_request {
+                    tokenizer.chat_by_request(&chat.body).await
                 } else {
-                    asking.chat(&chat.body).await
+                    tokenizer.chat(&chat.body).await
                 };
                 let ours = own_chat(own, &chat.body, now_s).map_err(|error| error.to_string());
-                TokenCase::of_chat(&chat, says, ours, own)
+                TokenCase::of_chat(&chat, engine_result, ours, own)
             }
             .boxed()
         })

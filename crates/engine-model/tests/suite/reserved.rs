@@ -26,22 +26,22 @@ fn named(id: u64, names: &[u64], output_tokens: u32) -> NamedRequest {
 
 /// Names stored according to the engine's events; a duplicate name fails.
 fn announced(bench: &EngineBench) -> Vec<u64> {
-    let mut held = std::collections::BTreeSet::new();
+    let mut blocks = std::collections::BTreeSet::new();
     for event in bench.batches.iter().flatten() {
         match event {
             CacheEvent::Stored { hashes, .. } => {
                 assert!(
-                    hashes.iter().all(|hash| held.insert(hash.0)),
+                    hashes.iter().all(|hash| blocks.insert(hash.0)),
                     "stored twice: {event:?}"
                 );
             }
             CacheEvent::Removed { hash, .. } => {
-                assert!(held.remove(&hash.0), "was not there: {event:?}")
+                assert!(blocks.remove(&hash.0), "was not there: {event:?}")
             }
-            CacheEvent::Cleared => held.clear(),
+            CacheEvent::Cleared => blocks.clear(),
         }
     }
-    held.into_iter().collect()
+    blocks.into_iter().collect()
 }
 
 fn cached(bench: &EngineBench) -> Vec<u64> {

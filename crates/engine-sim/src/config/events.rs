@@ -35,16 +35,16 @@ impl EventSettings {
             Some(endpoint("replay", &args.replay)?)
         };
         let last = dp_size - 1;
-        for (name, place) in std::iter::once(("kv-events", &events))
-            .chain(replay.iter().map(|place| ("replay", place)))
+        for (name, endpoint) in std::iter::once(("kv-events", &events))
+            .chain(replay.iter().map(|endpoint| ("replay", endpoint)))
         {
-            let fits = place
+            let fits = endpoint
                 .port()
                 .is_none_or(|port| port == 0 || u32::from(port) + last <= u32::from(u16::MAX));
             if !fits {
                 return Err(EngineError::flag(
                     name,
-                    place,
+                    endpoint,
                     format!("a port that leaves room for {dp_size} ranks"),
                 ));
             }

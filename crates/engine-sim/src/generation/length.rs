@@ -9,7 +9,7 @@ use crate::{http::SimApiError, script::LengthLimit, server_state::ServerState};
 
 impl GenerationJob {
     /// Returns the tokens that the model's length leaves for the reply, if the job fits.
-    pub(super) fn room(&self, longest: u32) -> Result<u32, SimApiError> {
+    pub(super) fn available_tokens(&self, longest: u32) -> Result<u32, SimApiError> {
         let prompt_tokens = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
         if prompt_tokens == 0 {
             return Err(SimApiError::bad_request(
@@ -20,21 +20,23 @@ impl GenerationJob {
         if prompt_tokens >= longest {
             return Err(SimApiError::prompt_too_long(longest, prompt_tokens));
         }
-        let room = longest - prompt_tokens;
+        let available_tokens = longest - prompt_tokens;
         match self.max_tokens {
             Some(0) => Err(SimApiError::bad_request(
                 "max_tokens must be at least 1, got 0.",
                 "max_tokens",
             )),
-            Some(wanted) if wanted > room => {
-                Err(SimApiError::reply_too_long(longest, prompt_tokens, wanted))
-            }
-            _ => Ok(room),
+            Some(requested) if requested > available_tokens => Err(SimApiError::reply_too_long(
+                longest,
+                prompt_tokens,
+                requested,
+            )),
+            _ => Ok(available_tokens),
         }
     }
 
     /// Returns the tokens of the reply, and its finish reason.
-    pub(super) fn length(&self, state: &ServerState, room: u32) -> (u32, Finish) {
+    pub(super) fn length(&self, state: &ServerState, available_tokens: u32) -> (u32, Finish) {
         match &self.script {
             None => {
                 let alphabet = Arc::clone(&state.tokenizer.alphabet);
@@ -42,13 +44,16 @@ impl GenerationJob {
                 let limit = LengthLimit {
                     max_tokens: self.max_tokens,
                     open_end: self.open_end,
-                    room,
+                    available_tokens,
                 };
                 limit.words(|| stream.natural_len())
             }
             Some(script) => {
                 let whole = u32::try_from(script.tokens.len()).unwrap_or(u32::MAX);
-                let most = self.max_tokens.unwrap_or(room).min(room);
+                let most = self
+                    .max_tokens
+                    .unwrap_or(available_tokens)
+                    .min(available_tokens);
                 if whole <= most {
                     (whole, script.finish)
                 } else {

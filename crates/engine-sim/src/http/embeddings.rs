@@ -93,7 +93,7 @@ pub(crate) async fn embed(
 fn vector(seed: u64, ids: &[u32], dimensions: u32) -> Vec<f32> {
     let steps = ReplyStream::new(seed, ids, (0..2_001).collect());
     let raw: Vec<f64> = (0..dimensions)
-        .map(|place| f64::from(steps.token(place)) - 1_000.0)
+        .map(|index| f64::from(steps.token(index)) - 1_000.0)
         .collect();
     let length = raw
         .iter()

@@ -59,11 +59,11 @@ impl SimApiError {
         )
     }
 
-    pub(crate) fn reply_too_long(longest: u32, prompt: u32, wanted: u32) -> Self {
-        let total = u64::from(prompt) + u64::from(wanted);
+    pub(crate) fn reply_too_long(longest: u32, prompt: u32, requested: u32) -> Self {
+        let total = u64::from(prompt) + u64::from(requested);
         Self::bad_request(
             format!(
-                "This model's maximum context length is {longest} tokens. However, you requested {wanted} output tokens \
+                "This model's maximum context length is {longest} tokens. However, you requested {requested} output tokens \
                  and your prompt contains {prompt} input tokens, {total} in all. Please ask for less of either. \
                  (parameter=input_tokens, value={prompt})"
             ),

@@ -240,9 +240,9 @@ async fn reply(
 async fn finish(mut line: RunningChoice) -> Result<FinishedGeneration, EngineRestarted> {
     let mut finished = FinishedGeneration::new(&line);
     loop {
-        let spoken = line.generation.next().await?;
-        finished.hear(&line, &spoken);
-        if spoken.ending.is_some() {
+        let rendered = line.generation.next().await?;
+        finished.record(&line, &rendered);
+        if rendered.ending.is_some() {
             return Ok(finished);
         }
     }

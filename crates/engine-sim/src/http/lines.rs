@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use crate::{
     generation::{Generation, GenerationJob},
-    script::{LengthLimit, OpenEnd, ReplyChoice, ReplyOptions, ReplyScript, Speaker, compose},
+    script::{LengthLimit, OpenEnd, ReplyChoice, ReplyOptions, ReplyScript, Vocabulary, compose},
     server_state::ServerState,
 };
 
@@ -28,14 +28,14 @@ pub(crate) async fn start(
 ) -> Result<Vec<RunningChoice>, SimApiError> {
     let dialect = head.dialect;
     let choices = choice_count(&body)?;
-    let wish = Arc::new(reply_options::wish(&body, dialect)?);
+    let options = Arc::new(reply_options::parse(&body, dialect)?);
     let params = body.kv_transfer_params.clone().unwrap_or_default();
     let max_tokens = body.max_completion_tokens.or(body.max_tokens);
     let open_end = open_end(dialect, &body);
     let salt: Option<Arc<str>> = body.cache_salt.as_deref().map(Arc::from);
     let priority = body.priority.unwrap_or(0);
     let lora = state.adapter(&head.model).flatten();
-    let rank = wanted_rank(head.headers)?;
+    let rank = requested_rank(head.headers)?;
     let transferred = head.transfer == Transfer::Arrives;
     let mut lines = Vec::new();
     for prompt in prompts(Arc::clone(state), dialect, body).await? {
@@ -43,15 +43,17 @@ pub(crate) async fn start(
             params.check(&prompt, state.config.cache.block_size.tokens())?;
         }
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-        let room = state.config.max_model_len.saturating_sub(prompt_tokens);
+        let available_tokens = state.config.max_model_len.saturating_sub(prompt_tokens);
         let max_tokens = match dialect {
-            ChatApi::Completions => max_tokens.or(Some(COMPLETION_TOKENS.min(room).max(1))),
+            ChatApi::Completions => {
+                max_tokens.or(Some(COMPLETION_TOKENS.min(available_tokens).max(1)))
+            }
             _ => max_tokens,
         };
         let limit = LengthLimit {
             max_tokens,
             open_end,
-            room,
+            available_tokens,
         };
         for number in 0..choices {
             let choice = ReplyChoice {
@@ -61,7 +63,7 @@ pub(crate) async fn start(
             };
             let job = GenerationJob {
                 max_tokens,
-                script: script(state, &wish, choice).await?,
+                script: script(state, &options, choice).await?,
                 prompt: Arc::clone(&prompt),
                 open_end,
                 lora: lora.clone(),
@@ -104,21 +106,21 @@ fn open_end(dialect: ChatApi, body: &GenerationBody) -> OpenEnd {
 /// a while, so this runs outside the runtime's threads.
 async fn script(
     state: &Arc<ServerState>,
-    wish: &Arc<ReplyOptions>,
+    options: &Arc<ReplyOptions>,
     choice: ReplyChoice,
 ) -> Result<Option<Arc<ReplyScript>>, SimApiError> {
-    if wish.is_plain() && choice.number == 0 {
+    if options.is_plain() && choice.number == 0 {
         return Ok(None);
     }
-    let (state, wish) = (Arc::clone(state), Arc::clone(wish));
+    let (state, options) = (Arc::clone(state), Arc::clone(options));
     let composed = runtime::spawn_blocking(move || {
         let tokenizer = &state.tokenizer;
-        let speaker = Speaker {
+        let vocabulary = Vocabulary {
             model: &tokenizer.model,
             alphabet: &tokenizer.alphabet,
             seed: state.config.seed,
         };
-        compose(&wish, &speaker, &choice)
+        compose(&options, &vocabulary, &choice)
     });
     composed
         .await
@@ -129,7 +131,7 @@ async fn script(
         })
 }
 
-fn wanted_rank(headers: &HeaderMap) -> Result<Option<usize>, SimApiError> {
+fn requested_rank(headers: &HeaderMap) -> Result<Option<usize>, SimApiError> {
     let Some(value) = headers.get("x-data-parallel-rank") else {
         return Ok(None);
     };

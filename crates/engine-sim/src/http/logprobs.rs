@@ -19,18 +19,18 @@ impl Logprobs {
     /// Reads the request's options; `None`: no logprobs.
     pub(crate) fn of(body: &GenerationBody, dialect: ChatApi) -> Result<Option<Self>, SimApiError> {
         let number = |value: &Option<Value>| value.as_ref().and_then(Value::as_u64);
-        let (asked, top) = match dialect {
+        let (enabled, top) = match dialect {
             ChatApi::Completions => (
                 number(&body.logprobs).is_some(),
                 number(&body.logprobs).unwrap_or(0),
             ),
             _ => {
-                let asked = body.logprobs == Some(Value::Bool(true))
+                let enabled = body.logprobs == Some(Value::Bool(true))
                     || number(&body.logprobs).is_some_and(|on| on > 0);
-                (asked, number(&body.top_logprobs).unwrap_or(0))
+                (enabled, number(&body.top_logprobs).unwrap_or(0))
             }
         };
-        if top > 0 && !asked {
+        if top > 0 && !enabled {
             return Err(SimApiError::bad_request(
                 "when using `top_logprobs`, `logprobs` must be set to true.",
                 "top_logprobs",
@@ -42,7 +42,7 @@ impl Logprobs {
             "top_logprobs"
         };
         match usize::try_from(top) {
-            Ok(top) if top as u64 <= MOST => Ok(asked.then_some(Self { top })),
+            Ok(top) if top as u64 <= MOST => Ok(enabled.then_some(Self { top })),
             _ => Err(SimApiError::bad_request(
                 format!(
                     "Requested sample logprobs of {top}, which is greater than max allowed: {MOST}"
@@ -103,12 +103,12 @@ impl Logprobs {
             .map(|step| alphabet[(at + step) % alphabet.len()])
             .filter(|one| *one != token);
         let own = logprob(token);
-        let less = |place: usize| own - 1.0 - f64::from(u32::try_from(place).unwrap_or(u32::MAX));
+        let less = |index: usize| own - 1.0 - f64::from(u32::try_from(index).unwrap_or(u32::MAX));
         std::iter::once((text(tokenizer, token), own))
             .chain(
                 others
                     .enumerate()
-                    .map(|(place, other)| (text(tokenizer, other), less(place))),
+                    .map(|(index, other)| (text(tokenizer, other), less(index))),
             )
             .take(self.top)
             .collect()

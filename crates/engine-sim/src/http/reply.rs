@@ -19,7 +19,7 @@ pub(crate) trait ReplyFormat: Send {
     fn whole(&mut self, finished: &[FinishedGeneration]) -> Value;
 
     /// Returns the events of one token.
-    fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes>;
+    fn token(&mut self, line: &RunningChoice, rendered: &RenderedToken) -> Vec<Bytes>;
 
     /// Returns the events between the last token and the last event.
     fn end(&mut self, usage: Usage) -> Vec<Bytes>;
@@ -72,29 +72,29 @@ impl FinishedGeneration {
     }
 
     /// Adds one token.
-    pub(crate) fn hear(&mut self, line: &RunningChoice, spoken: &RenderedToken) {
-        let text = &spoken.text.text;
-        match spoken.text.channel {
+    pub(crate) fn record(&mut self, line: &RunningChoice, rendered: &RenderedToken) {
+        let text = &rendered.text.text;
+        match rendered.text.channel {
             Channel::Hidden => {}
             Channel::Content => self.content.push_str(text),
             Channel::Reasoning => {
                 self.reasoning.get_or_insert_default().push_str(text);
                 self.reasoning_tokens += 1;
             }
-            Channel::Call(place) => {
-                if place == self.calls.len()
-                    && let Some(call) = line.generation.call(place)
+            Channel::Call(index) => {
+                if index == self.calls.len()
+                    && let Some(call) = line.generation.call(index)
                 {
                     self.calls.push((call.clone(), String::new()));
                 }
-                if let Some((_, arguments)) = self.calls.get_mut(place) {
+                if let Some((_, arguments)) = self.calls.get_mut(index) {
                     arguments.push_str(text);
                 }
             }
         }
-        self.tokens.push(spoken.token);
-        self.cached_tokens = spoken.cached_tokens;
-        if let Some(ending) = &spoken.ending {
+        self.tokens.push(rendered.token);
+        self.cached_tokens = rendered.cached_tokens;
+        if let Some(ending) = &rendered.ending {
             self.ending = ending.clone();
         }
     }
@@ -124,17 +124,17 @@ impl Usage {
     }
 
     /// Adds one token of a stream; `first` of its choice.
-    pub(crate) fn hear(&mut self, line: &RunningChoice, spoken: &RenderedToken, first: bool) {
+    pub(crate) fn record(&mut self, line: &RunningChoice, rendered: &RenderedToken, first: bool) {
         if first && line.counts_prompt {
             self.prompt += line.generation.prompt.len();
-            self.cached += u64::from(spoken.cached_tokens);
+            self.cached += u64::from(rendered.cached_tokens);
         }
         self.completion += 1;
-        self.reasoning += usize::from(spoken.text.channel == Channel::Reasoning);
+        self.reasoning += usize::from(rendered.text.channel == Channel::Reasoning);
     }
 
     /// Returns whether the usage reports cached tokens.
-    pub(crate) fn tells_cached(self, details: UsageDetails) -> bool {
+    pub(crate) fn reports_cached(self, details: UsageDetails) -> bool {
         match details {
             UsageDetails::Always => true,
             UsageDetails::OnHits => self.cached > 0,
@@ -144,12 +144,12 @@ impl Usage {
 
     /// Returns the usage in the form of chats and completions.
     pub(crate) fn value(self, details: UsageDetails) -> Value {
-        let thought = if self.reasoning > 0 {
+        let reasoning_details = if self.reasoning > 0 {
             json!({"reasoning_tokens": self.reasoning})
         } else {
             Value::Null
         };
-        let cached = if self.tells_cached(details) {
+        let cached = if self.reports_cached(details) {
             json!({"cached_tokens": self.cached})
         } else {
             Value::Null
@@ -159,7 +159,7 @@ impl Usage {
             "total_tokens": self.prompt + self.completion,
             "completion_tokens": self.completion,
             "prompt_tokens_details": cached,
-            "completion_tokens_details": thought,
+            "completion_tokens_details": reasoning_details,
         })
     }
 }

@@ -13,7 +13,7 @@ use super::{SimApiError, chat_api::ChatApi, request::GenerationBody};
 const MOST_STOPS: usize = 64;
 
 /// Reads the options from a body in the chat's or the completions' form.
-pub(crate) fn wish(body: &GenerationBody, dialect: ChatApi) -> Result<ReplyOptions, SimApiError> {
+pub(crate) fn parse(body: &GenerationBody, dialect: ChatApi) -> Result<ReplyOptions, SimApiError> {
     let (stop, keep_stop) = (
         stops(body)?,
         body.include_stop_str_in_output.unwrap_or(false),

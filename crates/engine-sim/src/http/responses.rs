@@ -23,7 +23,7 @@ pub(crate) use store::ResponseStore;
 #[derive(Debug)]
 pub(crate) struct ResponseContext {
     /// The request, which the reply repeats in part.
-    asked: Value,
+    request: Value,
     /// The conversation so far as chat messages, without instructions.
     messages: Vec<Value>,
     store: bool,
@@ -34,10 +34,10 @@ pub(crate) fn read(
     state: &ServerState,
     body: &[u8],
 ) -> Result<(GenerationBody, ResponseContext), SimApiError> {
-    let asked: Value = request::parse(body)?;
+    let request: Value = request::parse(body)?;
     for field in ["background", "conversation", "prompt"] {
         if !matches!(
-            asked.get(field),
+            request.get(field),
             None | Some(Value::Null | Value::Bool(false))
         ) {
             return Err(SimApiError::bad_request(
@@ -48,7 +48,7 @@ pub(crate) fn read(
             ));
         }
     }
-    let mut messages = match asked.get("previous_response_id") {
+    let mut messages = match request.get("previous_response_id") {
         None | Some(Value::Null) => Vec::new(),
         Some(id) => {
             let known = id.as_str().and_then(|id| state.responses.get(id));
@@ -57,13 +57,16 @@ pub(crate) fn read(
                 .to_vec()
         }
     };
-    messages.extend(input::messages(&asked["input"])?);
-    let chat = input::chat(&asked, &messages)?;
-    let store = asked.get("store").and_then(Value::as_bool).unwrap_or(true);
+    messages.extend(input::messages(&request["input"])?);
+    let chat = input::chat(&request, &messages)?;
+    let store = request
+        .get("store")
+        .and_then(Value::as_bool)
+        .unwrap_or(true);
     Ok((
         chat,
         ResponseContext {
-            asked,
+            request,
             messages,
             store,
         },

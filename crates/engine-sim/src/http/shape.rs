@@ -119,37 +119,37 @@ impl ReplyShape {
     fn token_chunk(
         &self,
         line: &RunningChoice,
-        spoken: &RenderedToken,
+        rendered: &RenderedToken,
         first: bool,
         begun: ChoiceProgress,
     ) -> Value {
         let mut choice = json!({"index": line.index});
         match self.dialect {
-            ChatApi::Completions => choice["text"] = json!(spoken.text.text),
-            _ => choice["delta"] = delta(spoken),
+            ChatApi::Completions => choice["text"] = json!(rendered.text.text),
+            _ => choice["delta"] = delta(rendered),
         }
         choice["logprobs"] = match &self.logprobs {
             None => Value::Null,
             Some(logprobs) if self.dialect == ChatApi::Completions => {
-                logprobs.completion(&self.state.tokenizer, &[spoken.token], begun.text_bytes)
+                logprobs.completion(&self.state.tokenizer, &[rendered.token], begun.text_bytes)
             }
-            Some(logprobs) => logprobs.chat(&self.state.tokenizer, &[spoken.token]),
+            Some(logprobs) => logprobs.chat(&self.state.tokenizer, &[rendered.token]),
         };
-        let ending = spoken.ending.as_ref().map(reasons);
+        let ending = rendered.ending.as_ref().map(reasons);
         choice["finish_reason"] = json!(ending.as_ref().map(|(reason, _)| reason));
         if ending.is_some() || self.dialect == ChatApi::Completions {
             choice["stop_reason"] = ending.map_or(Value::Null, |(_, stop_reason)| stop_reason);
         }
         if self.dialect == ChatApi::Completions {
-            let tells_prompt = first && self.return_token_ids;
-            choice["prompt_token_ids"] = if tells_prompt {
+            let reports_prompt = first && self.return_token_ids;
+            choice["prompt_token_ids"] = if reports_prompt {
                 json!(line.generation.prompt)
             } else {
                 Value::Null
             };
         }
         choice["token_ids"] = if self.return_token_ids {
-            json!([spoken.token])
+            json!([rendered.token])
         } else {
             Value::Null
         };
@@ -173,10 +173,10 @@ impl ReplyShape {
 
 fn message(one: &FinishedGeneration) -> Value {
     // An empty content is `null` beside reasoning or a call.
-    let wordless = one.content.is_empty() && (one.reasoning.is_some() || !one.calls.is_empty());
+    let without_text = one.content.is_empty() && (one.reasoning.is_some() || !one.calls.is_empty());
     let mut message = json!({
         "role": "assistant",
-        "content": if wordless { Value::Null } else { json!(one.content) },
+        "content": if without_text { Value::Null } else { json!(one.content) },
         "refusal": null, "annotations": null, "audio": null, "function_call": null,
         "reasoning": one.reasoning,
     });
@@ -194,14 +194,14 @@ fn message(one: &FinishedGeneration) -> Value {
     message
 }
 
-fn delta(spoken: &RenderedToken) -> Value {
-    let text = &spoken.text.text;
-    match spoken.text.channel {
+fn delta(rendered: &RenderedToken) -> Value {
+    let text = &rendered.text.text;
+    match rendered.text.channel {
         Channel::Hidden => json!({}),
         Channel::Content => json!({"content": text}),
         Channel::Reasoning => json!({"reasoning": text, "reasoning_content": text}),
-        Channel::Call(place) => {
-            json!({"tool_calls": [{"index": place, "function": {"arguments": text}}]})
+        Channel::Call(index) => {
+            json!({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
         }
     }
 }
@@ -242,20 +242,20 @@ impl ReplyFormat for ReplyShape {
         reply
     }
 
-    fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes> {
+    fn token(&mut self, line: &RunningChoice, rendered: &RenderedToken) -> Vec<Bytes> {
         let mut events = Vec::new();
         let first = !self.progress.contains_key(&line.index);
         let mut begun = self.progress.get(&line.index).copied().unwrap_or_default();
         if first && self.dialect == ChatApi::Chat {
             events.push(data(&self.role_chunk(line)));
         }
-        if let Channel::Call(place) = spoken.text.channel
-            && place >= begun.calls
-            && let Some(call) = line.generation.call(place)
+        if let Channel::Call(index) = rendered.text.channel
+            && index >= begun.calls
+            && let Some(call) = line.generation.call(index)
         {
-            begun.calls = place + 1;
+            begun.calls = index + 1;
             let call = json!({
-                "index": place, "id": call_id(&call.id), "type": "function",
+                "index": index, "id": call_id(&call.id), "type": "function",
                 "function": {"name": call.name, "arguments": ""},
             });
             events.push(data(&self.chunk(json!([{
@@ -263,13 +263,13 @@ impl ReplyFormat for ReplyShape {
             }]))));
         }
         // A hidden token is worth a chunk only to clients that count tokens.
-        let shown = spoken.text.channel != Channel::Hidden
+        let shown = rendered.text.channel != Channel::Hidden
             || self.return_token_ids
             || self.logprobs.is_some();
-        if shown || spoken.ending.is_some() {
-            events.push(data(&self.token_chunk(line, spoken, first, begun)));
+        if shown || rendered.ending.is_some() {
+            events.push(data(&self.token_chunk(line, rendered, first, begun)));
         }
-        begun.text_bytes += spoken.text.text.len();
+        begun.text_bytes += rendered.text.text.len();
         self.progress.insert(line.index, begun);
         events
     }

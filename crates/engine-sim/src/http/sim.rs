@@ -124,7 +124,7 @@ pub(crate) async fn events(state: &ServerState, request: Request<Incoming>) -> R
                     SimApiError::bad_request(error.to_string(), "action")
                 })?;
         for (number, rank) in state.ranks.iter().enumerate() {
-            if body.rank.is_none_or(|wanted| wanted == number) {
+            if body.rank.is_none_or(|requested| requested == number) {
                 rank.act(action).await;
             }
         }

@@ -91,14 +91,14 @@ impl SseReply {
         let Some((line, begun)) = self.lines.front_mut() else {
             return Ok(());
         };
-        let spoken = line.generation.next().await.map_err(|_| ConnectionCut)?;
-        self.usage.hear(line, &spoken, !*begun);
+        let rendered = line.generation.next().await.map_err(|_| ConnectionCut)?;
+        self.usage.record(line, &rendered, !*begun);
         *begun = true;
-        self.queue.extend(self.reply.token(line, &spoken));
+        self.queue.extend(self.reply.token(line, &rendered));
         let Some(line) = self.lines.pop_front() else {
             return Ok(());
         };
-        if spoken.ending.is_none() {
+        if rendered.ending.is_none() {
             self.lines.push_back(line);
         } else if self.lines.is_empty() {
             self.queue.extend(self.reply.end(self.usage));

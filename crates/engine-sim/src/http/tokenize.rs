@@ -33,7 +33,7 @@ async fn tokens(
 ) -> Result<Response<SimBody>, SimApiError> {
     let body: GenerationBody = request::parse(&request::read(request).await?)?;
     generate::known_model(&state, body.model.as_deref())?;
-    let spelled = body.return_token_strs.unwrap_or(false);
+    let with_strings = body.return_token_strs.unwrap_or(false);
     let dialect = match (&body.messages, &body.prompt) {
         (Some(_), _) => ChatApi::Chat,
         // An empty text has no tokens; that is valid here.
@@ -48,7 +48,7 @@ async fn tokens(
     let ids = prompts::prompts(Arc::clone(&state), dialect, body)
         .await?
         .concat();
-    let token_strs: Option<Vec<_>> = spelled.then(|| {
+    let token_strs: Option<Vec<_>> = with_strings.then(|| {
         ids.iter()
             .map(|id| state.tokenizer.model.decode(&[*id]).unwrap_or_default())
             .collect()

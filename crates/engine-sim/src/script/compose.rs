@@ -17,11 +17,11 @@ const THOUGHTS: u64 = 0x74_68_6f_75;
 const FILLING: u64 = 0x66_69_6c_6c;
 const CHOICE: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Words of the reasoning: this minimum, and a random number more.
-const LEAST_THOUGHT: u32 = 6;
-const MORE_THOUGHT: u32 = 12;
+const MIN_THINKING_TOKENS: u32 = 6;
+const EXTRA_THINKING_TOKENS: u32 = 12;
 /// The model's inputs for words.
 #[derive(Clone, Debug)]
-pub(crate) struct Speaker<'a> {
+pub(crate) struct Vocabulary<'a> {
     pub(crate) model: &'a PromptModel,
     pub(crate) alphabet: &'a Arc<[u32]>,
     pub(crate) seed: u64,
@@ -46,29 +46,29 @@ pub(crate) struct LengthLimit {
     pub(crate) max_tokens: Option<u32>,
     pub(crate) open_end: OpenEnd,
     /// Tokens that the model's length leaves.
-    pub(crate) room: u32,
+    pub(crate) available_tokens: u32,
 }
 
 impl LengthLimit {
     /// Returns the tokens of a reply of words, and its finish reason.
     pub(crate) fn words(self, natural: impl FnOnce() -> u32) -> (u32, Finish) {
         match (self.max_tokens, self.open_end) {
-            (Some(wanted), OpenEnd::NaturalWithin) => {
+            (Some(requested), OpenEnd::NaturalWithin) => {
                 let natural = natural();
-                if natural <= wanted {
+                if natural <= requested {
                     (natural, Finish::Stop)
                 } else {
-                    (wanted, Finish::Length)
+                    (requested, Finish::Length)
                 }
             }
-            (Some(wanted), _) => (wanted, Finish::Length),
-            (None, OpenEnd::Longest) => (self.room, Finish::Length),
+            (Some(requested), _) => (requested, Finish::Length),
+            (None, OpenEnd::Longest) => (self.available_tokens, Finish::Length),
             (None, OpenEnd::Natural | OpenEnd::NaturalWithin) => {
                 let natural = natural();
-                if natural <= self.room {
+                if natural <= self.available_tokens {
                     (natural, Finish::Stop)
                 } else {
-                    (self.room, Finish::Length)
+                    (self.available_tokens, Finish::Length)
                 }
             }
         }
@@ -86,26 +86,30 @@ pub(crate) struct ReplyChoice {
 
 /// Returns the script of a choice.
 pub(crate) fn compose(
-    wish: &ReplyOptions,
-    speaker: &Speaker<'_>,
+    options: &ReplyOptions,
+    vocabulary: &Vocabulary<'_>,
     choice: &ReplyChoice,
 ) -> ReplyScript {
-    let seed = speaker
+    let seed = vocabulary
         .seed
         .wrapping_add(u64::from(choice.number).wrapping_mul(CHOICE));
     let stream = |purpose: u64| {
-        ReplyStream::new(seed ^ purpose, &choice.prompt, Arc::clone(speaker.alphabet))
+        ReplyStream::new(
+            seed ^ purpose,
+            &choice.prompt,
+            Arc::clone(vocabulary.alphabet),
+        )
     };
-    let filling = || WordSource::new(speaker.model, &stream(FILLING));
-    let mut writer = ScriptWriter::new(speaker.model);
-    if wish.thinking {
+    let filling = || WordSource::new(vocabulary.model, &stream(FILLING));
+    let mut writer = ScriptWriter::new(vocabulary.model);
+    if options.thinking {
         think(&mut writer, &stream(THOUGHTS));
     }
     let (mut finish, mut calls) = (Finish::Stop, Vec::new());
-    match &wish.form {
-        _ if !wish.calls.is_empty() => calls = call(&mut writer, &wish.calls, &mut filling()),
+    match &options.form {
+        _ if !options.calls.is_empty() => calls = call(&mut writer, &options.calls, &mut filling()),
         Some(form) => writer.text(Channel::Content, &filled(form, &mut filling())),
-        None => finish = say(&mut writer, &stream(0), choice.limit),
+        None => finish = write_content(&mut writer, &stream(0), choice.limit),
     }
     let mut script = ReplyScript {
         tokens: Arc::default(),
@@ -114,9 +118,9 @@ pub(crate) fn compose(
         finish,
         stopped_by: None,
     };
-    let kept = stop(&mut script, wish).min(writer.tokens.len());
-    writer.tokens.truncate(kept);
-    script.texts.truncate(kept);
+    let length = stop(&mut script, options).min(writer.tokens.len());
+    writer.tokens.truncate(length);
+    script.texts.truncate(length);
     script.tokens = writer.tokens.into();
     script
 }
@@ -124,12 +128,12 @@ pub(crate) fn compose(
 /// Writes the calls, with arguments that fit their schemas.
 fn call(
     writer: &mut ScriptWriter<'_>,
-    wanted: &[(String, Value)],
+    requested: &[(String, Value)],
     words: &mut WordSource,
 ) -> Vec<ToolCall> {
-    let mut calls = Vec::with_capacity(wanted.len());
-    for (place, (name, schema)) in wanted.iter().enumerate() {
-        let arguments = python_json::spelled(&sample(schema, words));
+    let mut calls = Vec::with_capacity(requested.len());
+    for (index, (name, schema)) in requested.iter().enumerate() {
+        let arguments = python_json::serialize(&sample(schema, words));
         writer.text(
             Channel::Hidden,
             &format!(
@@ -137,7 +141,7 @@ fn call(
                 Value::from(&**name)
             ),
         );
-        writer.text(Channel::Call(place), &arguments);
+        writer.text(Channel::Call(index), &arguments);
         writer.text(Channel::Hidden, "}</call>");
         calls.push(ToolCall {
             id: words.id(),
@@ -149,7 +153,7 @@ fn call(
 
 fn filled(form: &ReplyForm, words: &mut WordSource) -> String {
     match form {
-        ReplyForm::Schema(schema) => python_json::spelled(&sample(schema, words)),
+        ReplyForm::Schema(schema) => python_json::serialize(&sample(schema, words)),
         ReplyForm::Choice(texts) => texts
             .get(words.below(texts.len()))
             .cloned()
@@ -158,7 +162,7 @@ fn filled(form: &ReplyForm, words: &mut WordSource) -> String {
 }
 
 /// Writes the model's own words; returns the reply's finish reason.
-fn say(writer: &mut ScriptWriter<'_>, reply: &ReplyStream, limit: LengthLimit) -> Finish {
+fn write_content(writer: &mut ScriptWriter<'_>, reply: &ReplyStream, limit: LengthLimit) -> Finish {
     let (whole, finish) = limit.words(|| reply.natural_len());
     // Reasoning counts towards a length that the client sets.
     let left = if finish == Finish::Length {
@@ -168,35 +172,35 @@ fn say(writer: &mut ScriptWriter<'_>, reply: &ReplyStream, limit: LengthLimit) -
     };
     writer.words(
         Channel::Content,
-        (0..left.min(limit.room))
-            .map(|place| reply.token(place))
+        (0..left.min(limit.available_tokens))
+            .map(|index| reply.token(index))
             .collect(),
     );
     finish
 }
 
 fn think(writer: &mut ScriptWriter<'_>, stream: &ReplyStream) {
-    let count = LEAST_THOUGHT + stream.natural_len() % MORE_THOUGHT;
+    let count = MIN_THINKING_TOKENS + stream.natural_len() % EXTRA_THINKING_TOKENS;
     writer.text(Channel::Hidden, "<think>\n");
     writer.words(
         Channel::Reasoning,
-        (0..count).map(|place| stream.token(place)).collect(),
+        (0..count).map(|index| stream.token(index)).collect(),
     );
     writer.text(Channel::Hidden, "\n</think>\n\n");
 }
 
 /// Ends the content at the first stop string; returns the number of tokens left.
-fn stop(script: &mut ReplyScript, wish: &ReplyOptions) -> usize {
+fn stop(script: &mut ReplyScript, options: &ReplyOptions) -> usize {
     // The end of each token's content.
     let (mut content, mut ends) = (String::new(), Vec::with_capacity(script.texts.len()));
-    for said in &script.texts {
-        if said.channel == Channel::Content {
-            content.push_str(&said.text);
+    for piece in &script.texts {
+        if piece.channel == Channel::Content {
+            content.push_str(&piece.text);
         }
         ends.push(content.len());
     }
     let token_of = |end: usize| ends.partition_point(|token_end| *token_end < end);
-    let found = wish
+    let found = options
         .stop
         .iter()
         .filter_map(|stop| content.find(stop.as_str()).map(|start| (start, stop)));
@@ -204,19 +208,19 @@ fn stop(script: &mut ReplyScript, wish: &ReplyOptions) -> usize {
         return script.texts.len();
     };
     let last = token_of(start + stop.len());
-    let mut left = if wish.keep_stop {
+    let mut left = if options.keep_stop {
         start + stop.len()
     } else {
         start
     };
-    for said in script
+    for piece in script
         .texts
         .iter_mut()
         .take(last + 1)
-        .filter(|said| said.channel == Channel::Content)
+        .filter(|piece| piece.channel == Channel::Content)
     {
-        let cut = said.text.floor_char_boundary(left);
-        said.text.truncate(cut);
+        let cut = piece.text.floor_char_boundary(left);
+        piece.text.truncate(cut);
         left -= cut;
     }
     script.finish = Finish::Stop;

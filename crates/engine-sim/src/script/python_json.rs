@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::{Serializer, Value, ser::Formatter};
 
 /// Returns `value` with a space after each comma and colon.
-pub(super) fn spelled(value: &Value) -> String {
+pub(super) fn serialize(value: &Value) -> String {
     let mut bytes = Vec::new();
     // Writing a value into memory does not fail.
     let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, SpacedFormatter));
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn json_is_written_with_spaces() {
         assert_eq!(
-            spelled(&json!({"a": [1, "x"], "b": null})),
+            serialize(&json!({"a": [1, "x"], "b": null})),
             r#"{"a": [1, "x"], "b": null}"#
         );
     }

@@ -42,8 +42,8 @@ impl Sampler<'_> {
         let Value::Object(schema) = schema else {
             return self.words.word().into();
         };
-        if let Some(Value::String(place)) = schema.get("$ref") {
-            let target = place
+        if let Some(Value::String(pointer)) = schema.get("$ref") {
+            let target = pointer
                 .strip_prefix('#')
                 .and_then(|path| self.root.pointer(path));
             return target.map_or(Value::Null, |target| self.value(target, depth + 1));
@@ -99,7 +99,7 @@ impl Sampler<'_> {
             let part = match part
                 .get("$ref")
                 .and_then(Value::as_str)
-                .and_then(|place| place.strip_prefix('#'))
+                .and_then(|pointer| pointer.strip_prefix('#'))
             {
                 Some(path) => self.root.pointer(path).unwrap_or(part),
                 None => part,
@@ -168,18 +168,18 @@ impl Sampler<'_> {
             .and_then(Value::as_array)
             .map_or(&[][..], Vec::as_slice);
         let rest = schema.get("items").cloned().unwrap_or(Value::Bool(true));
-        let wanted = if rest == false {
+        let length = if rest == false {
             first.len() as u64
         } else {
             1.max(first.len() as u64)
         };
-        let wanted = wanted
+        let length = length
             .max(count("minItems").unwrap_or(0))
             .min(count("maxItems").unwrap_or(u64::MAX));
-        let wanted = usize::try_from(wanted.min(MOST_ELEMENTS)).unwrap_or(0);
+        let length = usize::try_from(length.min(MOST_ELEMENTS)).unwrap_or(0);
         Value::Array(
-            (0..wanted)
-                .map(|place| self.value(first.get(place).unwrap_or(&rest), depth + 1))
+            (0..length)
+                .map(|index| self.value(first.get(index).unwrap_or(&rest), depth + 1))
                 .collect(),
         )
     }

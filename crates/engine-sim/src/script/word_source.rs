@@ -16,8 +16,9 @@ pub(super) struct WordSource {
 
 impl WordSource {
     pub(super) fn new(model: &PromptModel, stream: &ReplyStream) -> Self {
-        let said = (0..WORDS).map(|place| model.decode(&[stream.token(place)]).unwrap_or_default());
-        let words: Vec<String> = said
+        let decoded =
+            (0..WORDS).map(|index| model.decode(&[stream.token(index)]).unwrap_or_default());
+        let words: Vec<String> = decoded
             .map(|word| word.trim().to_owned())
             .filter(|word| !word.is_empty())
             .collect();
@@ -31,9 +32,9 @@ impl WordSource {
     /// Returns the next word.
     pub(super) fn word(&mut self) -> String {
         self.next = self.next.wrapping_add(1);
-        let place = self.next as usize % self.words.len().max(1);
+        let index = self.next as usize % self.words.len().max(1);
         self.words
-            .get(place)
+            .get(index)
             .cloned()
             .unwrap_or_else(|| "word".to_owned())
     }

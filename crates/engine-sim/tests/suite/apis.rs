@@ -95,32 +95,32 @@ async fn a_response_calls_functions_and_accepts_their_output() {
 #[tokio::test]
 async fn a_response_can_be_continued_unless_it_is_unknown_or_not_stored() {
     let engine = engine("--no-kv-events").await;
-    let ask = async |input: &str, more: Value| {
+    let send = async |input: &str, more: Value| {
         let mut body = json!({"model": "sim", "input": input, "max_output_tokens": 4});
         body.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
         post(&engine, "/v1/responses", &body).await
     };
-    let first = ask("One", json!({})).await.json();
-    let second = ask("Two", json!({"previous_response_id": first["id"]}))
+    let first = send("One", json!({})).await.json();
+    let second = send("Two", json!({"previous_response_id": first["id"]}))
         .await
         .json();
-    let alone = ask("Two", json!({})).await.json();
+    let alone = send("Two", json!({})).await.json();
     let tokens = |response: &Value| response["usage"]["input_tokens"].as_u64().unwrap();
     assert!(
         tokens(&second) > tokens(&alone) + 4,
         "the first turn and its reply are in the prompt"
     );
     assert_eq!(second["previous_response_id"], first["id"]);
-    let third = ask("Three", json!({"previous_response_id": second["id"]}))
+    let third = send("Three", json!({"previous_response_id": second["id"]}))
         .await
         .json();
     assert!(tokens(&third) > tokens(&second) + 4);
 
-    let unkept = ask("One", json!({"store": false})).await.json();
-    for id in [json!("resp_nothing"), unkept["id"].clone()] {
-        let refused = ask("Two", json!({"previous_response_id": id})).await;
+    let unstored = send("One", json!({"store": false})).await.json();
+    for id in [json!("resp_nothing"), unstored["id"].clone()] {
+        let refused = send("Two", json!({"previous_response_id": id})).await;
         assert_eq!(
             (refused.status, &refused.json()["error"]["param"]),
             (404, &json!("previous_response_id"))

@@ -34,7 +34,7 @@ impl LiveReader {
         loop {
             // A unique prompt makes one batch.
             probes += 1;
-            let prompt: Vec<u32> = (0..40).map(|place| 500 + probes * 7 + place).collect();
+            let prompt: Vec<u32> = (0..40).map(|index| 500 + probes * 7 + index).collect();
             let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 1});
             let headers = [("x-data-parallel-rank", rank.to_string())];
             let headers: Vec<_> = headers
@@ -132,7 +132,7 @@ async fn disturb(engine: &RunningEngine, action: &str) {
 
 /// Makes the engine publish one batch.
 async fn one_batch(engine: &RunningEngine, kind: u32) {
-    let prompt: Vec<u32> = (0..40).map(|place| 1_000 + kind * 10 + place).collect();
+    let prompt: Vec<u32> = (0..40).map(|index| 1_000 + kind * 10 + index).collect();
     post(
         engine,
         "/v1/completions",
@@ -262,7 +262,7 @@ async fn eviction_publishes_removals_and_the_host_tier_takes_over() {
         ("--kv-blocks 12 --host-blocks 100", true),
     ] {
         let engine = engine(flags).await;
-        let prompt = |kind: u32| -> Vec<u32> { (0..100).map(|place| kind * 300 + place).collect() };
+        let prompt = |kind: u32| -> Vec<u32> { (0..100).map(|index| kind * 300 + index).collect() };
         let complete = async |kind: u32| {
             let body = json!({"model": "sim", "prompt": prompt(kind), "max_tokens": 1});
             let reply = post(&engine, "/v1/completions", &body).await.json();
@@ -448,9 +448,9 @@ async fn steps_that_finish_while_the_engine_restarts_are_in_the_new_stream() {
     let engine = engine("").await;
     for round in 0..20 {
         // A request that runs while the engine dies is cut off.
-        let ask = async |kind: u32| {
+        let send = async |kind: u32| {
             let prompt: Vec<u32> = (0..40)
-                .map(|place| 1_000 + (round * 100 + kind) * 10 + place)
+                .map(|index| 1_000 + (round * 100 + kind) * 10 + index)
                 .collect();
             let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 1});
             let _ = send(
@@ -459,21 +459,21 @@ async fn steps_that_finish_while_the_engine_restarts_are_in_the_new_stream() {
             )
             .await;
         };
-        let requests = (0..8).map(&ask);
+        let requests = (0..8).map(&send);
         // The restart happens during the requests, and some of them follow it.
         tokio::join!(
             futures_util::future::join_all(requests),
             disturb(&engine, "restart"),
             async {
                 for kind in 50..58 {
-                    ask(kind).await;
+                    send(kind).await;
                 }
             }
         );
         let counts = counted(&engine).await;
-        let told = counts.values().sum::<i64>();
+        let announced = counts.values().sum::<i64>();
         assert_eq!(
-            told,
+            announced,
             stats(&engine).await["blocks_cached"].as_i64().unwrap(),
             "round {round}"
         );

@@ -287,9 +287,9 @@ async fn a_stop_string_ends_the_reply_before_it() {
     let chunks = chunks(&post(&engine, "/v1/chat/completions", &streamed(body.clone())).await);
     assert_eq!(joined(&chunks, "content"), before);
     body["include_stop_str_in_output"] = json!(true);
-    let kept = post(&engine, "/v1/chat/completions", &body).await.json();
+    let with_stop = post(&engine, "/v1/chat/completions", &body).await.json();
     assert_eq!(
-        kept["choices"][0]["message"]["content"],
+        with_stop["choices"][0]["message"]["content"],
         format!("{before}{stop}")
     );
     engine.stop().await;

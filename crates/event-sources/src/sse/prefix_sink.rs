@@ -53,7 +53,7 @@ impl EventSink for PrefixSink {
             EventKind::Evicted | EventKind::Offloaded | EventKind::Purged => tally.removed += 1,
         }
         match self.view.record(&self.backend, &event, now) {
-            Ok(RecordOutcome::Held | RecordOutcome::Dropped) => tally.counts.applied += 1,
+            Ok(RecordOutcome::Stored | RecordOutcome::Dropped) => tally.counts.applied += 1,
             Ok(RecordOutcome::Ignored) => tally.counts.ignored += 1,
             Err(unavailable) => {
                 tally.counts.ignored += 1;

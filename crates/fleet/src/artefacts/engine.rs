@@ -17,9 +17,9 @@ const SHORT_REPLY: usize = 64 << 10;
 /// Another method would show less: some servers answer it with 404 or 501, and some have another
 /// route of that name.
 pub(super) async fn answers_tokenize(client: &ProbeClient, model: &str) -> bool {
-    let question = serde_json::json!({"model": model, "prompt": "warm"}).to_string();
+    let body = serde_json::json!({"model": model, "prompt": "warm"}).to_string();
     let Ok(reply) = client
-        .post("/tokenize", Some(question.into()), SHORT_REPLY)
+        .post("/tokenize", Some(body.into()), SHORT_REPLY)
         .await
     else {
         return false;

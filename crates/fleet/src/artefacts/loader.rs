@@ -110,7 +110,7 @@ impl TokenizerLoader {
         let stopped = || ArtefactError::Stopped {
             origin: origin.clone(),
         };
-        let _place = self.loads.acquire().await.map_err(|_| stopped())?;
+        let _permit = self.loads.acquire().await.map_err(|_| stopped())?;
         let (clock, flag) = (self.clock, CancelFlag::default());
         let _cancel = flag.cancel_on_drop();
         let load = runtime::spawn_blocking(move || {

@@ -75,10 +75,10 @@ impl ArtefactStore {
                 None => return Arc::default(),
             },
         };
-        let may_ask_engine = settings.tokenizer == TokenizerSetting::Auto;
+        let engine_may_tokenize = settings.tokenizer == TokenizerSetting::Auto;
         Arc::new(match self.load(files, settings).await {
             Ok(prompt) => ModelArtefacts::local(prompt, source),
-            Err(error) if may_ask_engine && answers_tokenize(client, &model.id).await => {
+            Err(error) if engine_may_tokenize && answers_tokenize(client, &model.id).await => {
                 warn!(model = %model.id, %error, "no tokenizer here: the engine is asked for tokens");
                 ModelArtefacts::remote(Some(error.to_string().into()))
             }

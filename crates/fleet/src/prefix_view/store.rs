@@ -87,7 +87,7 @@ impl PrefixViewStore {
         match self {
             Self::Memory {
                 prepared, clock, ..
-            } => prepared.standing(prefix, clock.now()),
+            } => prepared.cached(prefix, clock.now()),
             #[cfg(feature = "redis-cache")]
             Self::Redis(index) => index.cached_holders(prefix),
         }

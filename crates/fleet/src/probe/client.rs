@@ -91,7 +91,7 @@ impl ProbeClient {
 
     /// Returns the body of a 200 reply. `Some(None)`: the worker answered that it has no such
     /// route; `None`: it did not answer, or not now.
-    pub(crate) async fn ask(&self, path: &str, max_bytes: usize) -> Option<Option<Bytes>> {
+    pub(crate) async fn fetch(&self, path: &str, max_bytes: usize) -> Option<Option<Bytes>> {
         let reply = self.get(path, max_bytes).await.ok()?;
         let later = reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS;
         (!later).then(|| (reply.status == StatusCode::OK).then_some(reply.body))

@@ -1,4 +1,4 @@
-//! One health check: its paths and the judgement of their statuses (contract CH6, CH7, CH8).
+//! One health check: its paths and the evaluation of their statuses (contract CH6, CH7, CH8).
 
 use bytes::Bytes;
 use config::CheckMethod;

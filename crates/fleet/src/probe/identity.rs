@@ -23,9 +23,9 @@ const LARGEST_SOURCES: usize = 1 << 20;
 const LONGEST_VERSION: usize = 64;
 /// Time limit of the requests beside the model list: they are not worth a longer wait, since an
 /// engine that is slow to report its version still serves.
-const SIDE_QUESTION: Duration = Duration::from_secs(3);
+const SIDE_REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// The limit for a known worker that comes back: its earlier answers are good enough for a start.
-const SIDE_QUESTION_RETURNING: Duration = Duration::from_millis(100);
+const RETURNING_SIDE_REQUEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The time that a check may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,15 +122,15 @@ pub(crate) async fn identify(
     pace: CheckPace,
 ) -> Result<EngineIdentity, ProbeError> {
     let side = client.with_timeout(match pace {
-        CheckPace::Thorough => SIDE_QUESTION,
-        CheckPace::Returning => SIDE_QUESTION_RETURNING,
+        CheckPace::Thorough => SIDE_REQUEST_TIMEOUT,
+        CheckPace::Returning => RETURNING_SIDE_REQUEST_TIMEOUT,
     });
     let ConfiguredIdentity { engine, messages } = configured;
     let (list, version, metrics, sources, messages) = tokio::join!(
         list_models(client, engine),
-        side.ask("/version", LARGEST_VERSION),
-        side.ask("/metrics", LARGEST_METRICS),
-        side.ask("/kv_event_sources", LARGEST_SOURCES),
+        side.fetch("/version", LARGEST_VERSION),
+        side.fetch("/metrics", LARGEST_METRICS),
+        side.fetch("/kv_event_sources", LARGEST_SOURCES),
         messages::messages_mode(&side, messages),
     );
     let list = list?;
@@ -198,7 +198,7 @@ pub(crate) async fn list_models(
 /// Requests the engine's own load and counters.
 pub(crate) async fn scrape(client: &ProbeClient) -> Option<Scrape> {
     let body = client
-        .with_timeout(SIDE_QUESTION)
+        .with_timeout(SIDE_REQUEST_TIMEOUT)
         .get_ok("/metrics", LARGEST_METRICS)
         .await?;
     Some(metrics_text::read(&String::from_utf8_lossy(&body)).scrape())

@@ -138,12 +138,12 @@ impl<'a> MetricSample<'a> {
     }
 
     /// Returns the value of a label as written: none of the used labels contains escapes.
-    fn label(&self, wanted: &str) -> Option<&'a str> {
+    fn label(&self, key: &str) -> Option<&'a str> {
         let mut rest = self.labels;
         loop {
             let (name, after) = rest.split_once("=\"")?;
             let end = end_of_string(after)?;
-            if name.trim_start_matches([',', ' ']) == wanted {
+            if name.trim_start_matches([',', ' ']) == key {
                 return Some(&after[..end]);
             }
             rest = &after[end + 1..];

@@ -6,7 +6,7 @@ use config::{EventSource, ReplayEndpoint};
 use net::Address;
 use zmtp::{Dealer, Limits};
 
-use super::{settings::StreamSettings, wanted::WantedStream};
+use super::{settings::StreamSettings, stream_spec::StreamSpec};
 use crate::probe::event_endpoints::{self, EventEndpoint};
 
 /// Longest handshake with a guessed socket.
@@ -27,25 +27,25 @@ pub(crate) struct StreamSearch<'a> {
 
 impl StreamSearch<'_> {
     /// Finds the streams to follow.
-    pub(crate) async fn find(&self) -> Vec<WantedStream> {
+    pub(crate) async fn find(&self) -> Vec<StreamSpec> {
         let own = &self.settings.own;
         if !self.settings.all.enabled {
             return Vec::new();
         }
         match (own.source, own.endpoint.clone()) {
             (EventSource::None, _) => Vec::new(),
-            (EventSource::Poll, _) => vec![WantedStream::Polled {
+            (EventSource::Poll, _) => vec![StreamSpec::Polled {
                 endpoint: self.settings.url.to_string(),
             }],
             (EventSource::Sse | EventSource::Ws, Some(endpoint)) => {
-                vec![WantedStream::Standard { endpoint }]
+                vec![StreamSpec::Standard { endpoint }]
             }
-            (EventSource::Nats, Some(subject)) if self.ranks == 1 => vec![WantedStream::Nats {
+            (EventSource::Nats, Some(subject)) if self.ranks == 1 => vec![StreamSpec::Nats {
                 rank: 0,
                 endpoint: subject,
             }],
             (EventSource::Nats, Some(subject)) => (0..self.ranks)
-                .map(|rank| WantedStream::Nats {
+                .map(|rank| StreamSpec::Nats {
                     rank,
                     endpoint: format!("{subject}.{rank}"),
                 })
@@ -55,7 +55,7 @@ impl StreamSearch<'_> {
             (EventSource::Auto | EventSource::Zmq, Some(endpoint)) if own.bind => {
                 // Engines add the rank to the port that they connect to, too.
                 let of = |rank| {
-                    Some(WantedStream::Bound {
+                    Some(StreamSpec::Bound {
                         rank,
                         endpoint: event_endpoints::of_rank(&endpoint, rank)?,
                     })
@@ -64,7 +64,7 @@ impl StreamSearch<'_> {
             }
             (EventSource::Auto | EventSource::Zmq, _) => {
                 let found = self.publishers().await;
-                found.into_iter().map(WantedStream::Publisher).collect()
+                found.into_iter().map(StreamSpec::Publisher).collect()
             }
         }
     }

@@ -11,7 +11,7 @@ use http::HeaderValue;
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::standard::StreamKey;
 
-use super::{followed::FollowedStream, settings::StreamSettings, wanted::WantedStream};
+use super::{followed::FollowedStream, settings::StreamSettings, stream_spec::StreamSpec};
 use crate::{probe::event_endpoints::EventEndpoint, worker_table::WorkerTable};
 
 /// Longest token in a file, in bytes.
@@ -28,24 +28,24 @@ pub(super) struct StreamOwner<'a> {
 
 impl StreamOwner<'_> {
     /// Starts to follow a stream; the error gives the reason why that is impossible now.
-    pub(super) fn open(&self, wanted: &WantedStream) -> Result<FollowedStream, String> {
-        let source = match wanted {
-            WantedStream::Publisher(place) => self.publisher(place)?,
-            WantedStream::Bound { endpoint, .. } => self.bound(endpoint)?,
-            WantedStream::Standard { endpoint } => self.standard(endpoint)?,
-            WantedStream::Polled { endpoint } => self.polled(endpoint)?,
-            WantedStream::Nats { rank, endpoint } => self.nats(DpRank(*rank), endpoint)?,
+    pub(super) fn open(&self, spec: &StreamSpec) -> Result<FollowedStream, String> {
+        let source = match spec {
+            StreamSpec::Publisher(endpoint) => self.publisher(endpoint)?,
+            StreamSpec::Bound { endpoint, .. } => self.bound(endpoint)?,
+            StreamSpec::Standard { endpoint } => self.standard(endpoint)?,
+            StreamSpec::Polled { endpoint } => self.polled(endpoint)?,
+            StreamSpec::Nats { rank, endpoint } => self.nats(DpRank(*rank), endpoint)?,
         };
-        let replay = match wanted {
-            WantedStream::Publisher(place) => place.replay_endpoint.is_some(),
+        let replay = match spec {
+            StreamSpec::Publisher(endpoint) => endpoint.replay_endpoint.is_some(),
             // The relay answers for the engine.
-            WantedStream::Nats { .. } => self.settings.wants_replay(),
-            WantedStream::Bound { .. }
-            | WantedStream::Standard { .. }
-            | WantedStream::Polled { .. } => false,
+            StreamSpec::Nats { .. } => self.settings.wants_replay(),
+            StreamSpec::Bound { .. } | StreamSpec::Standard { .. } | StreamSpec::Polled { .. } => {
+                false
+            }
         };
         Ok(FollowedStream {
-            ranks: wanted.ranks(),
+            ranks: spec.ranks(),
             replay,
             source,
         })
@@ -65,18 +65,22 @@ impl StreamOwner<'_> {
         })
     }
 
-    fn publisher(&self, place: &EventEndpoint) -> Result<SourceHandle, String> {
-        let endpoint = parsed::<Endpoint>(&place.endpoint)?;
-        let replay_endpoint = place.replay_endpoint.as_deref().map(parsed).transpose()?;
-        self.claim(&place.endpoint)?;
+    fn publisher(&self, publisher: &EventEndpoint) -> Result<SourceHandle, String> {
+        let endpoint = parsed::<Endpoint>(&publisher.endpoint)?;
+        let replay_endpoint = publisher
+            .replay_endpoint
+            .as_deref()
+            .map(parsed)
+            .transpose()?;
+        self.claim(&publisher.endpoint)?;
         let mut spec = SourceSpec::new(
-            self.target(place.rank),
+            self.target(publisher.rank),
             Arc::clone(self.name),
             Arc::clone(self.model),
             endpoint,
         );
         spec.replay_endpoint = replay_endpoint;
-        spec.topic.clone_from(&place.topic);
+        spec.topic.clone_from(&publisher.topic);
         spec.settings = self.settings.source_settings();
         Ok(ZmqSource::spawn(
             spec,
@@ -158,13 +162,13 @@ impl StreamOwner<'_> {
 
     #[cfg(feature = "nats")]
     fn nats(&self, rank: DpRank, endpoint: &str) -> Result<SourceHandle, String> {
-        let place = parsed::<event_sources::NatsEndpoint>(endpoint)?;
+        let subject = parsed::<event_sources::NatsEndpoint>(endpoint)?;
         let target = self.target(rank.0);
         let mut spec = event_sources::NatsSpec::new(
             target,
             Arc::clone(self.name),
             Arc::clone(self.model),
-            place,
+            subject,
         );
         spec.replay = self.settings.wants_replay();
         spec.credentials = self.token()?.as_deref().map(parsed).transpose()?;

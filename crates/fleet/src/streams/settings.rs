@@ -40,8 +40,8 @@ impl StreamSettings {
             || self.scheme != other.scheme
     }
 
-    /// Returns whether events of this worker are wanted.
-    pub(crate) fn wanted(&self) -> bool {
+    /// Returns whether events of this worker are enabled.
+    pub(crate) fn enabled(&self) -> bool {
         self.all.enabled && self.own.source != EventSource::None
     }
 

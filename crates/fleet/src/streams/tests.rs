@@ -96,36 +96,36 @@ impl StreamFixture {
             .is_empty()
     }
 
-    fn wanted(port: u16, replay_port: Option<u16>) -> Vec<WantedStream> {
+    fn specs(port: u16, replay_port: Option<u16>) -> Vec<StreamSpec> {
         let at = |port: u16| format!("tcp://127.0.0.1:{port}");
         let replay_endpoint = replay_port.map(at);
-        let place = EventEndpoint {
+        let endpoint = EventEndpoint {
             rank: 0,
             endpoint: at(port),
             replay_endpoint,
             topic: String::new(),
         };
-        vec![WantedStream::Publisher(place)]
+        vec![StreamSpec::Publisher(endpoint)]
     }
 }
 
 #[tokio::test]
 async fn a_stream_with_a_changed_endpoint_begins_empty() {
-    let (scene, settings) = (StreamFixture::new(), settings());
-    let (mut streams, model) = (scene.streams(), &scene.namespace.model);
+    let (fixture, settings) = (StreamFixture::new(), settings());
+    let (mut streams, model) = (fixture.streams(), &fixture.namespace.model);
     // Blocks expected of a worker before its first stream are no stream's content.
-    scene.enter();
-    for (wanted, empty) in [
-        (StreamFixture::wanted(1, None), false),
-        (StreamFixture::wanted(1, None), false),
-        (StreamFixture::wanted(1, Some(2)), true),
-        (StreamFixture::wanted(3, Some(2)), true),
+    fixture.enter();
+    for (specs, empty) in [
+        (StreamFixture::specs(1, None), false),
+        (StreamFixture::specs(1, None), false),
+        (StreamFixture::specs(1, Some(2)), true),
+        (StreamFixture::specs(3, Some(2)), true),
         (Vec::new(), true),
     ] {
-        let what = format!("{wanted:?}");
-        streams.run(&settings, model, wanted).await;
-        assert_eq!(scene.is_empty(), empty, "{what}");
-        scene.enter();
+        let what = format!("{specs:?}");
+        streams.run(&settings, model, specs).await;
+        assert_eq!(fixture.is_empty(), empty, "{what}");
+        fixture.enter();
     }
     streams.stop().await;
 }
@@ -136,22 +136,22 @@ fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let doomed = Builder::new_multi_thread()
+    let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .expect("a runtime");
-    let (scene, settings) = (StreamFixture::new(), settings());
-    let (table, mut streams) = (&scene.table, scene.streams());
+    let (fixture, settings) = (StreamFixture::new(), settings());
+    let (table, mut streams) = (&fixture.table, fixture.streams());
     // Its task runs on a runtime that is dropped: to the stream's owner that is like a panic.
-    let guard = doomed.enter();
-    let model = &scene.namespace.model;
-    let wanted = StreamFixture::wanted(1, None);
-    futures_util::FutureExt::now_or_never(streams.run(&settings, model, wanted))
+    let guard = runtime.enter();
+    let model = &fixture.namespace.model;
+    let specs = StreamFixture::specs(1, None);
+    futures_util::FutureExt::now_or_never(streams.run(&settings, model, specs))
         .expect("nothing to wait for");
     drop(guard);
-    scene.enter();
-    doomed.shutdown_timeout(Duration::from_secs(10));
+    fixture.enter();
+    runtime.shutdown_timeout(Duration::from_secs(10));
 
     let ended = || table.with(ID, |entry| entry.streams[0].source.ended());
     here.block_on(async {
@@ -160,7 +160,7 @@ fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
         }
         assert!(streams.forget_ended(), "its supervisor hears of it");
         assert!(!streams.forget_ended(), "once");
-        assert!(scene.is_empty());
+        assert!(fixture.is_empty());
         assert_eq!(ended(), Some(true));
         assert_eq!(streams.start_missing(&settings), StreamCoverage::Complete);
         assert_eq!((ended(), streams.any()), (Some(false), true));
@@ -230,14 +230,14 @@ async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
 #[tokio::test]
 async fn each_kind_of_source_has_its_streams() {
     let at = |text: &str| Some(text.to_owned());
-    let nats = |rank, endpoint: &str| WantedStream::Nats {
+    let nats = |rank, endpoint: &str| StreamSpec::Nats {
         rank,
         endpoint: endpoint.to_owned(),
     };
-    let standard = |endpoint: &str| WantedStream::Standard {
+    let standard = |endpoint: &str| StreamSpec::Standard {
         endpoint: endpoint.to_owned(),
     };
-    let polled = WantedStream::Polled {
+    let polled = StreamSpec::Polled {
         endpoint: settings().url.to_string(),
     };
     for (source, endpoint, ranks, expected) in [
@@ -317,7 +317,7 @@ async fn announced_publishers_are_followed_within_the_worker_s_ranks_and_with_it
         };
         let mut found = search.find().await;
         assert_eq!(found.len(), 2, "the third is no rank of it");
-        let last = found.pop().and_then(WantedStream::into_publisher);
+        let last = found.pop().and_then(StreamSpec::into_publisher);
         let last = last.expect("a publisher");
         assert_eq!(last.endpoint, "tcp://h:5001");
         assert_eq!((last.replay_endpoint.as_deref(), &*last.topic), expected);
@@ -334,13 +334,13 @@ async fn each_rank_of_a_worker_that_connects_to_us_has_a_socket_of_its_own() {
     };
     let settings = StreamSettings { own, ..settings() };
     let found = search(&settings, 3).find().await;
-    let places: Vec<_> = found
+    let endpoints: Vec<_> = found
         .iter()
-        .map(|wanted| (wanted.ranks(), wanted.endpoint()))
+        .map(|spec| (spec.ranks(), spec.endpoint()))
         .collect();
     let one = |rank| RankSelection::One(DpRank(rank));
     assert_eq!(
-        places,
+        endpoints,
         [
             (one(0), "tcp://0.0.0.0:5557"),
             (one(1), "tcp://0.0.0.0:5558"),

@@ -51,9 +51,11 @@ impl Supervisor {
             CheckFinding::ConnectFailed(failure) => CheckReport::ConnectFailed(failure),
             CheckFinding::Checked(Ok(report)) => {
                 self.apply_report(report).await;
-                self.judged(CheckOutcome::Passed, None)
+                self.completed(CheckOutcome::Passed, None)
             }
-            CheckFinding::Checked(Err(error)) => self.judged(error.check, Some(error.text.into())),
+            CheckFinding::Checked(Err(error)) => {
+                self.completed(error.check, Some(error.text.into()))
+            }
         };
         self.feed(WorkerEvent::CheckEnded(report)).await;
         self.worker_table.checks.send_modify(|checks| *checks += 1);
@@ -73,13 +75,13 @@ impl Supervisor {
         }
     }
 
-    fn judged(&self, outcome: CheckOutcome, problem: Option<Arc<str>>) -> CheckReport {
+    fn completed(&self, outcome: CheckOutcome, problem: Option<Arc<str>>) -> CheckReport {
         let process = if self.worker_table.clock.resumed_within(AFTER_STALL) {
             ProcessPace::Stalled
         } else {
             ProcessPace::Steady
         };
-        CheckReport::Judged {
+        CheckReport::Completed {
             outcome,
             problem,
             process,

@@ -177,7 +177,7 @@ impl Supervisor {
             engine: self.facts.clone(),
             view,
             artefacts: artefacts.unwrap_or_default(),
-            streams_missing: self.checker.config.streams.wanted() && !self.streams.any(),
+            streams_missing: self.checker.config.streams.enabled() && !self.streams.any(),
         }
     }
 
@@ -187,8 +187,8 @@ impl Supervisor {
             (self.on_verdict)(&verdict);
         }
         self.worker_table
-            .judged
-            .send_if_modified(|judged| judged.insert(id));
+            .reported
+            .send_if_modified(|reported| reported.insert(id));
     }
 
     /// Applies a changed configuration of this worker.
@@ -199,9 +199,9 @@ impl Supervisor {
         let old = &self.checker.config.streams;
         if config.streams.differ_from(old) {
             self.streams.stop_and_forget().await;
-            let wanted = config.streams.wanted();
+            let enabled = config.streams.enabled();
             self.worker_table
-                .change(config.id, |entry| entry.events_wanted = wanted);
+                .change(config.id, |entry| entry.events_enabled = enabled);
         }
         self.checker.config = config;
     }

@@ -23,7 +23,7 @@ pub(super) struct CheckSchedule {
     running: Option<WorkerState>,
     /// When the last check ended.
     last: Moment,
-    /// Whether a check is wanted before the next one is due.
+    /// Whether a check is requested before the next one is due.
     requested: bool,
     /// Whether a lost stream demands a check at once.
     stream_lost: bool,

@@ -7,7 +7,7 @@ use kv_blocks::Moment;
 use super::health::{CheckOutcome, EjectionPermit, HealthSettings};
 use crate::FailureKind;
 
-/// Something that happened to a worker, or that is wanted of it.
+/// An event or a command for a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WorkerEvent {
     /// Time has passed. The only event that begins checks, requests, streams and verdicts.
@@ -58,7 +58,7 @@ pub(crate) enum WorkerEvent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CheckReport {
     /// The worker was checked.
-    Judged {
+    Completed {
         outcome: CheckOutcome,
         /// The problem and its remedy; `None` if it passed.
         problem: Option<Arc<str>>,
@@ -119,7 +119,7 @@ pub(crate) enum LoadFigures {
     Absent,
 }
 
-/// Whether all wanted streams run.
+/// Whether all specified streams run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamCoverage {
     Complete,
@@ -187,7 +187,7 @@ pub(crate) enum SupervisorAction {
     CancelCheck,
     StartSideRequest(SideRequest),
     CancelSideRequest,
-    /// Starts the wanted streams that do not run.
+    /// Starts the specified streams that do not run.
     StartStreams,
     StopStreams,
     ReportVerdict,

@@ -1,4 +1,4 @@
-//! The state machine of one worker: its health, outages and admission, and when it is asked what.
+//! The state machine of one worker: its health, outages and admission, and the schedule of its checks.
 //!
 //! Pure: the time, the state of the worker's streams and the events come in, actions go out. The
 //! supervisor feeds ticks and the results of its requests; the worker table feeds the outcomes of
@@ -12,10 +12,10 @@
 //! event has an action.
 
 mod admission;
+mod check_outcome;
 mod checks;
 mod event;
 mod health;
-mod judgement;
 mod outage;
 mod side_requests;
 mod tick;
@@ -59,7 +59,7 @@ pub(crate) struct WorkerMachine {
     checks: CheckSchedule,
     side_requests: SideRequests,
     verdicts: VerdictSchedule,
-    /// When wanted streams that do not run are started again.
+    /// When specified streams that do not run are started again.
     streams_due: Option<Moment>,
     stopped: bool,
 }

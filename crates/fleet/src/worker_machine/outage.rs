@@ -22,9 +22,9 @@ impl Outage {
     /// Records that nothing listens at the worker's address. Returns whether that is news: one
     /// outage counts once, however often it is reported.
     pub(super) fn record_process_end(&mut self) -> bool {
-        let news = !std::mem::replace(&mut self.refused, true);
-        self.ended += u64::from(news);
-        news
+        let is_new = !std::mem::replace(&mut self.refused, true);
+        self.ended += u64::from(is_new);
+        is_new
     }
 
     /// Records that the worker serves again.

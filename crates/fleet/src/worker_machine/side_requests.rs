@@ -1,4 +1,4 @@
-//! When a ready worker is asked for its load and for the facts that it has not told yet.
+//! When a ready worker is queried for its load and for facts that are still missing.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const READ_LOAD_EVERY: Duration = Duration::from_secs(5);
 /// Consecutive failed reads of the load before the last figures are discarded.
 const STALE_READS: u32 = 2;
 /// Pause before unanswered requests to a ready worker are repeated.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+const IDENTIFY_AGAIN: Duration = Duration::from_secs(10);
 
 /// The side requests of one worker, one at a time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,8 +42,8 @@ impl SideRequests {
     }
 
     fn load_due(&self) -> Option<Moment> {
-        let tells = self.reports_load || self.has_load || self.failed_load_reads > 0;
-        tells.then(|| self.last_load_read + READ_LOAD_EVERY)
+        let has_load_source = self.reports_load || self.has_load || self.failed_load_reads > 0;
+        has_load_source.then(|| self.last_load_read + READ_LOAD_EVERY)
     }
 
     /// Begins the side request that is due.
@@ -74,13 +74,13 @@ impl SideRequests {
         self.identity_due = match report.source {
             _ if report.complete => None,
             IdentitySource::Check => Some(now),
-            IdentitySource::SideRequest => Some(now + ASK_AGAIN),
+            IdentitySource::SideRequest => Some(now + IDENTIFY_AGAIN),
         };
     }
 
     /// Records that the request for missing facts failed. Only checks decide about the health.
     pub(super) fn record_failed_identity(&mut self, now: Moment) {
-        self.identity_due = Some(now + ASK_AGAIN);
+        self.identity_due = Some(now + IDENTIFY_AGAIN);
     }
 
     /// Records a read of the load. Returns whether the known figures are outdated.

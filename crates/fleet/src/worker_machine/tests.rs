@@ -43,8 +43,8 @@ fn seconds(count: u64) -> Duration {
     Duration::from_secs(count)
 }
 
-fn judged(outcome: CheckOutcome) -> WorkerEvent {
-    WorkerEvent::CheckEnded(CheckReport::Judged {
+fn check_ended(outcome: CheckOutcome) -> WorkerEvent {
+    WorkerEvent::CheckEnded(CheckReport::Completed {
         outcome,
         problem: (outcome != CheckOutcome::Passed).then(|| Arc::from("a problem")),
         process: ProcessPace::Steady,
@@ -61,13 +61,13 @@ fn identified(source: IdentitySource, complete: bool) -> WorkerEvent {
 }
 
 /// A machine, the time, and its streams.
-struct Scene {
+struct MachineFixture {
     machine: WorkerMachine,
     now: Moment,
     streams: StreamSummary,
 }
 
-impl Scene {
+impl MachineFixture {
     /// A worker before its first check.
     fn new() -> Self {
         Self {
@@ -79,16 +79,16 @@ impl Scene {
 
     /// A ready, identified worker whose verdict was reported and whose load was just read.
     fn ready() -> Self {
-        let mut scene = Self::new();
-        scene.on(WorkerEvent::Tick);
-        scene.on(identified(IdentitySource::Check, true));
-        scene.on(judged(CheckOutcome::Passed));
-        scene.on(WorkerEvent::Tick);
-        scene.on(WorkerEvent::LoadRead(super::LoadReport::Read(
+        let mut fixture = Self::new();
+        fixture.on(WorkerEvent::Tick);
+        fixture.on(identified(IdentitySource::Check, true));
+        fixture.on(check_ended(CheckOutcome::Passed));
+        fixture.on(WorkerEvent::Tick);
+        fixture.on(WorkerEvent::LoadRead(super::LoadReport::Read(
             super::LoadFigures::Present,
         )));
-        assert_eq!(scene.machine.state(), WorkerState::Ready);
-        scene
+        assert_eq!(fixture.machine.state(), WorkerState::Ready);
+        fixture
     }
 
     fn on(&mut self, event: WorkerEvent) -> WorkerActions {
@@ -105,7 +105,7 @@ impl Scene {
     fn check(&mut self, outcome: CheckOutcome) -> WorkerActions {
         self.on(WorkerEvent::CheckRequested);
         self.tick_after(seconds(1));
-        self.on(judged(outcome))
+        self.on(check_ended(outcome))
     }
 
     fn next_wake(&self) -> Option<Duration> {

@@ -42,7 +42,7 @@ impl WorkerRecord {
     /// The same worker after one more check; one result decides.
     pub(crate) fn checked(mut self, outcome: CheckOutcome) -> Self {
         let streams = StreamSummary::default();
-        let report = CheckReport::Judged {
+        let report = CheckReport::Completed {
             outcome,
             problem: None,
             process: ProcessPace::Steady,
@@ -81,7 +81,7 @@ fn the_view_follows_the_state_machine_and_says_whether_the_state_changed() {
     let mut record = record();
     assert!(!record.refresh_view());
     let streams = StreamSummary::default();
-    let refused = WorkerEvent::CheckEnded(CheckReport::Judged {
+    let refused = WorkerEvent::CheckEnded(CheckReport::Completed {
         outcome: CheckOutcome::Refused,
         problem: Some("gone".into()),
         process: ProcessPace::Steady,

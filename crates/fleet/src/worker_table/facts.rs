@@ -30,14 +30,14 @@ impl WorkerTable {
         });
     }
 
-    /// Takes the block size from a worker's own events. Returns it if it is news.
+    /// Takes the block size from a worker's own events. Returns it if it is new.
     pub(crate) fn learn_block_size(&self, id: WorkerId) -> Option<BlockSize> {
-        let news = self.with(id, |entry| {
+        let size_update = self.with(id, |entry| {
             let (view, announced) = (&entry.view, entry.announced_block_size()?);
             (!view.cache.block_size_known || view.cache.block_size != announced)
                 .then_some(announced)
         });
-        let size = news.flatten()?;
+        let size = size_update.flatten()?;
         self.change(id, |entry| {
             let view = Arc::make_mut(&mut entry.view);
             view.cache.block_size = size;

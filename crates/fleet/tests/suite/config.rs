@@ -12,12 +12,12 @@ use crate::{
 async fn a_kept_worker_keeps_number_and_state_and_is_probed_with_its_new_settings() {
     let engine = FakeEngine::serving("m").await;
     let parts = parts(vec![worker("w1", &engine.url())]);
-    let mut roster = parts.config.clone();
+    let mut config = parts.config.clone();
     let running = start(parts);
     let before = running.ready("w1").await;
 
-    roster.workers[0].weight = 3.0;
-    running.fleet.apply(&roster).unwrap();
+    config.workers[0].weight = 3.0;
+    running.fleet.apply(&config).unwrap();
     let after = running.fleet.snapshot();
     let now = after.worker_named("w1").unwrap();
     assert_eq!(
@@ -29,8 +29,8 @@ async fn a_kept_worker_keeps_number_and_state_and_is_probed_with_its_new_setting
 
     // The worker is probed for its own data, and is used in the meantime.
     engine.models(&["m", "n"]);
-    roster.workers[0].models = vec!["n".to_owned()];
-    running.fleet.apply(&roster).unwrap();
+    config.workers[0].models = vec!["n".to_owned()];
+    running.fleet.apply(&config).unwrap();
     let snapshot = running
         .until("n alone", |snapshot| snapshot.model("m").is_none())
         .await;
@@ -50,13 +50,13 @@ async fn a_removed_worker_gets_no_requests_and_stays_until_it_is_released() {
         FakeEngine::serving("m").await,
     );
     let parts = parts(vec![worker("w1", &one.url()), worker("w2", &two.url())]);
-    let mut roster = parts.config.clone();
+    let mut config = parts.config.clone();
     let running = start(parts);
     running.ready("w1").await;
     let gone = running.ready("w2").await;
 
-    roster.workers.truncate(1);
-    running.fleet.apply(&roster).unwrap();
+    config.workers.truncate(1);
+    running.fleet.apply(&config).unwrap();
     let snapshot = running.fleet.snapshot();
     assert_eq!(
         snapshot.worker(gone.id).unwrap().health.state,
@@ -75,8 +75,8 @@ async fn a_removed_worker_gets_no_requests_and_stays_until_it_is_released() {
     assert!(!running.metrics().contains("w2"));
 
     // A returning worker is a new one with a new number.
-    roster.workers.push(worker("w2", &two.url()));
-    running.fleet.apply(&roster).unwrap();
+    config.workers.push(worker("w2", &two.url()));
+    running.fleet.apply(&config).unwrap();
     assert_ne!(running.ready("w2").await.id, gone.id);
     running.fleet.stop().await;
 }
@@ -88,12 +88,12 @@ async fn a_worker_with_a_new_url_is_a_new_worker_and_both_are_distinguishable() 
         FakeEngine::serving("m").await,
     );
     let parts = parts(vec![worker("w1", &one.url())]);
-    let mut roster = parts.config.clone();
+    let mut config = parts.config.clone();
     let running = start(parts);
     let old = running.ready("w1").await;
 
-    roster.workers = vec![worker("w1", &two.url())];
-    running.fleet.apply(&roster).unwrap();
+    config.workers = vec![worker("w1", &two.url())];
+    running.fleet.apply(&config).unwrap();
     let new = running.ready("w1").await;
     assert_ne!((new.id, &new.connection.url), (old.id, &old.connection.url));
     let snapshot = running.fleet.snapshot();
@@ -104,8 +104,8 @@ async fn a_worker_with_a_new_url_is_a_new_worker_and_both_are_distinguishable() 
     assert_eq!(snapshot.model("m").unwrap().candidates.len(), 1);
 
     // An invalid address changes nothing.
-    roster.workers = vec![worker("w1", "nonsense")];
-    assert!(running.fleet.apply(&roster).is_err());
+    config.workers = vec![worker("w1", "nonsense")];
+    assert!(running.fleet.apply(&config).is_err());
     assert_eq!(
         running.fleet.snapshot().worker_named("w1").unwrap().id,
         new.id
@@ -117,12 +117,12 @@ async fn a_worker_with_a_new_url_is_a_new_worker_and_both_are_distinguishable() 
 async fn a_drained_worker_stays_drained_across_a_reload_until_it_is_resumed() {
     let engine = FakeEngine::serving("m").await;
     let parts = parts(vec![worker("w1", &engine.url())]);
-    let mut roster = parts.config.clone();
+    let mut config = parts.config.clone();
     let running = start(parts);
     let id = running.ready("w1").await.id;
     assert_eq!(running.fleet.drain("w1", true), Some(id));
-    roster.workers[0].weight = 2.0;
-    running.fleet.apply(&roster).unwrap();
+    config.workers[0].weight = 2.0;
+    running.fleet.apply(&config).unwrap();
     assert_eq!(
         running.fleet.snapshot().workers[0].health.state,
         WorkerState::Draining
@@ -180,11 +180,11 @@ async fn a_returning_worker_has_its_name_while_its_predecessor_finishes_requests
 async fn changed_certificate_settings_reconnect_the_worker() {
     let engine = FakeEngine::serving("m").await;
     let parts = parts(vec![worker("w1", &engine.url())]);
-    let mut roster = parts.config.clone();
+    let mut config = parts.config.clone();
     let running = start(parts);
     let before = running.ready("w1").await;
-    roster.workers[0].tls.insecure_skip_verify = true;
-    running.fleet.apply(&roster).unwrap();
+    config.workers[0].tls.insecure_skip_verify = true;
+    running.fleet.apply(&config).unwrap();
     let after = running.ready("w1").await;
     assert!(after.id != before.id && !after.connection.verified);
     running.fleet.stop().await;

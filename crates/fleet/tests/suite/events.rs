@@ -81,10 +81,10 @@ async fn a_live_stream_makes_the_cache_known_and_fills_the_index() {
     let index = Arc::clone(&parts.index);
     let running = start(parts);
     live(&running).await;
-    let said = running.verdict(" ready ").await;
+    let line = running.verdict(" ready ").await;
     assert!(
-        said.ends_with("block=32 events=live replay=no tokenizer=none"),
-        "{said}"
+        line.ends_with("block=32 events=live replay=no tokenizer=none"),
+        "{line}"
     );
     let snapshot = running.fleet.snapshot();
     let candidate = &snapshot.model("m").unwrap().candidates[0];
@@ -253,14 +253,14 @@ async fn each_worker_has_one_subscription_to_the_default_port_of_its_own_host() 
     store(&first, 0, 16).await;
     store(&second, 0, 16).await;
     store(&second, 1, 32).await;
-    let held = |id| {
+    let blocks = |id| {
         index.blocks_per_tier(Target {
             worker: WorkerId(id),
             rank: DpRank(0),
         })[0]
     };
     running
-        .until("each its own", |_| (held(0), held(1)) == (1, 2))
+        .until("each its own", |_| (blocks(0), blocks(1)) == (1, 2))
         .await;
     assert_eq!(
         (

@@ -299,7 +299,7 @@ async fn a_missing_answer_to_a_side_probe_discards_nothing() {
     assert_eq!(known(&*running.ready("w1").await), known(&before));
     // Once the worker is in use it is probed again with a longer timeout; a missing answer still
     // changes nothing.
-    let asked = || {
+    let probes_sent = || {
         engine
             .heads()
             .iter()
@@ -307,7 +307,7 @@ async fn a_missing_answer_to_a_side_probe_discards_nothing() {
             .count()
     };
     running
-        .until("the probe with the longer timeout", |_| asked() == 3)
+        .until("the probe with the longer timeout", |_| probes_sent() == 3)
         .await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(known(&running.fleet.snapshot().workers[0]), known(&before));

@@ -18,11 +18,11 @@ async fn a_worker_down_at_the_start_is_reported_and_used_once_it_appears() {
     engine.answer("/health", 200, "");
     let running = start(parts(vec![worker("w1", &engine.url())]));
     running.fleet.first_verdicts().await;
-    let said = format!(
+    let expected = format!(
         "w1 {} down connection refused: start the engine or check the url",
         engine.url()
     );
-    assert_eq!(*running.verdicts.lock(), [said]);
+    assert_eq!(*running.verdicts.lock(), [expected]);
     assert_eq!(running.fleet.snapshot().ready(), 0);
     assert!(running.fleet.snapshot().model("m").is_none());
 
@@ -125,10 +125,10 @@ async fn a_load_reported_by_a_returning_worker_expires_too() {
     let mut engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    let told = |snapshot: &fleet::Snapshot| {
+    let has_load = |snapshot: &fleet::Snapshot| {
         snapshot.workers[0].is_ready() && snapshot.workers[0].load.running.is_some()
     };
-    running.until("a load", told).await;
+    running.until("a load", has_load).await;
     engine.answer("/metrics", 500, "");
     running
         .until("no load", |snapshot| {
@@ -142,7 +142,7 @@ async fn a_load_reported_by_a_returning_worker_expires_too() {
         .report_failure(running.ready("w1").await.id, FailureKind::Refused);
     engine.vllm(32);
     engine.start();
-    running.until("a load again", told).await;
+    running.until("a load again", has_load).await;
     engine.answer("/metrics", 500, "");
     running
         .until("no load again", |snapshot| {
@@ -265,7 +265,7 @@ async fn a_stop_during_a_check_does_not_wait_for_its_answer() {
 
 #[tokio::test]
 async fn an_invalid_answer_only_makes_a_worker_unusable() {
-    for (body, said) in [
+    for (body, expected) in [
         (
             "<html>hello</html>".to_owned(),
             "something else than a model list",
@@ -279,7 +279,7 @@ async fn an_invalid_answer_only_makes_a_worker_unusable() {
         let engine = FakeEngine::serving("m").await;
         engine.answer("/v1/models", 200, body);
         let running = start(parts(vec![worker("w1", &engine.url())]));
-        running.verdict(said).await;
+        running.verdict(expected).await;
         assert_eq!(
             running.fleet.snapshot().workers[0].health.state,
             WorkerState::Down
@@ -299,7 +299,7 @@ async fn a_restarted_worker_is_used_soon_after_it_answers_despite_slow_side_prob
     let view = running.ready("w1").await;
     let clock = net::Clock::system();
     let mut shortest = Duration::MAX;
-    for (slow, away_ms) in [
+    for (slow, outage_ms) in [
         (false, 300),
         (false, 430),
         (true, 560),
@@ -310,7 +310,7 @@ async fn a_restarted_worker_is_used_soon_after_it_answers_despite_slow_side_prob
         running.fleet.report_failure(view.id, FailureKind::Refused);
         // Long enough for connect probes at a steady interval, and at another phase of it each
         // time.
-        tokio::time::sleep(Duration::from_millis(away_ms)).await;
+        tokio::time::sleep(Duration::from_millis(outage_ms)).await;
         if slow {
             let sides = [
                 "/metrics",

@@ -91,8 +91,8 @@ pub(crate) struct RunningFleet {
 
 pub(crate) fn start(mut parts: FleetParts) -> RunningFleet {
     let verdicts: Arc<Mutex<Vec<String>>> = Arc::default();
-    let said = Arc::clone(&verdicts);
-    parts.on_verdict = Arc::new(move |verdict| said.lock().push(verdict.to_string()));
+    let lines = Arc::clone(&verdicts);
+    parts.on_verdict = Arc::new(move |verdict| lines.lock().push(verdict.to_string()));
     let mut registry = Registry::default();
     let fleet = Fleet::start(parts, &mut registry).unwrap();
     RunningFleet {
@@ -107,12 +107,12 @@ impl RunningFleet {
     pub(crate) async fn until(
         &self,
         what: &str,
-        wanted: impl Fn(&Snapshot) -> bool,
+        condition: impl Fn(&Snapshot) -> bool,
     ) -> Arc<Snapshot> {
         let waited = tokio::time::timeout(PATIENCE, async {
             loop {
                 let snapshot = self.fleet.snapshot();
-                if wanted(&snapshot) {
+                if condition(&snapshot) {
                     return snapshot;
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -137,23 +137,23 @@ impl RunningFleet {
         Arc::clone(snapshot.worker_named(name).unwrap())
     }
 
-    pub(crate) async fn verdict(&self, wanted: &str) -> String {
+    pub(crate) async fn verdict(&self, expected: &str) -> String {
         let waited = tokio::time::timeout(PATIENCE, async {
             loop {
-                if let Some(said) = self
+                if let Some(line) = self
                     .verdicts
                     .lock()
                     .iter()
-                    .find(|said| said.contains(wanted))
+                    .find(|line| line.contains(expected))
                 {
-                    return said.clone();
+                    return line.clone();
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
         waited
             .await
-            .unwrap_or_else(|_| panic!("no verdict {wanted}; got: {:#?}", self.verdicts.lock()))
+            .unwrap_or_else(|_| panic!("no verdict {expected}; got: {:#?}", self.verdicts.lock()))
     }
 
     pub(crate) fn metrics(&self) -> String {

@@ -106,10 +106,10 @@ async fn workers_share_a_bound_socket_and_the_topic_identifies_the_sender() {
     send(&publisher, &format!("kv@{second}@m"), 1, 200);
     send(&publisher, "events-of-w3/rank0", 0, 300);
     send(&publisher, "kv@somebody-else@m", 0, 400);
-    let held = |id| index.blocks_per_tier(worker_number(id))[0];
+    let blocks = |id| index.blocks_per_tier(worker_number(id))[0];
     running
         .until("each its own blocks", |_| {
-            (held(0), held(1), held(2)) == (1, 2, 1)
+            (blocks(0), blocks(1), blocks(2)) == (1, 2, 1)
         })
         .await;
     let live = |snapshot: &fleet::Snapshot| {
@@ -168,16 +168,16 @@ async fn an_engine_with_an_endpoint_list_is_queried_with_the_workers_key() {
             snapshot.workers[0].cache_source() == CacheSource::Events
         })
         .await;
-    let asked = engine
+    let requests = engine
         .heads()
         .into_iter()
         .find(|head| head.starts_with("POST /kv_cache_events "))
         .unwrap();
     assert!(
-        asked
+        requests
             .to_ascii_lowercase()
             .contains("authorization: bearer sk-1\r\n"),
-        "{asked}"
+        "{requests}"
     );
     let streams = running.fleet.streams();
     assert_eq!(
@@ -196,8 +196,8 @@ async fn an_unreadable_token_file_is_reported_and_the_worker_serves_without_even
     worker.kv_events.endpoint = Some(format!("http://{}/v1/kv_events", nobody.address()));
     worker.kv_events.token_file = Some("/nonexistent/token".into());
     let running = start(parts(vec![worker]));
-    let said = running.verdict(" ready ").await;
-    assert!(said.contains("events=none"), "{said}");
+    let line = running.verdict(" ready ").await;
+    assert!(line.contains("events=none"), "{line}");
     assert!(running.fleet.streams().is_empty());
     running.fleet.stop().await;
 }

@@ -63,8 +63,8 @@ async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
     parts.models = models(TokenizerSetting::Directory(fixture()));
     let running = start(parts);
     running.verdict("w1 ").await;
-    let said = running.verdict("w2 ").await;
-    assert!(said.ends_with("tokenizer=exact"), "{said}");
+    let line = running.verdict("w2 ").await;
+    assert!(line.ends_with("tokenizer=exact"), "{line}");
     let snapshot = running.fleet.snapshot();
     let found = &snapshot.model("m").unwrap().artefacts;
     assert_eq!(found.source, TokenizerSource::Dir(fixture()));
@@ -86,8 +86,8 @@ async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
 async fn a_directory_named_only_by_an_engine_is_not_read() {
     let engine = engine_with_root(&fixture().display().to_string()).await;
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    let said = running.verdict("w1 ").await;
-    assert!(said.ends_with("tokenizer=none"), "{said}");
+    let line = running.verdict("w1 ").await;
+    assert!(line.ends_with("tokenizer=none"), "{line}");
     assert_eq!(
         running
             .fleet
@@ -190,8 +190,8 @@ async fn the_simulated_engine_serves_its_tokenizer_as_files() {
     let engine = FakeEngine::serving("m").await;
     serve_files(&engine);
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    let said = running.verdict("w1 ").await;
-    assert!(said.ends_with("tokenizer=exact"), "{said}");
+    let line = running.verdict("w1 ").await;
+    assert!(line.ends_with("tokenizer=exact"), "{line}");
     assert_eq!(
         running
             .fleet
@@ -241,8 +241,8 @@ async fn a_broken_tokenizer_costs_exactness_and_the_worker_stays_ready() {
     let engine = FakeEngine::serving("m").await;
     engine.answer("/sim/tokenizer.json", 200, "{\"broken\":");
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    let said = running.verdict(" ready ").await;
-    assert!(said.ends_with("tokenizer=none"), "{said}");
+    let line = running.verdict(" ready ").await;
+    assert!(line.ends_with("tokenizer=none"), "{line}");
     let snapshot = running.fleet.snapshot();
     assert!(
         snapshot
@@ -260,12 +260,12 @@ async fn a_broken_tokenizer_costs_exactness_and_the_worker_stays_ready() {
 #[test]
 fn an_invalid_configured_directory_is_reported_with_the_fix() {
     let dir = tempfile::tempdir().unwrap();
-    let says = |path: &Path| check_dir(path).unwrap_err().to_string();
-    assert!(says(&dir.path().join("gone")).contains("does not exist"));
-    assert!(says(dir.path()).contains("has no tokenizer.json"));
+    let error_text = |path: &Path| check_dir(path).unwrap_err().to_string();
+    assert!(error_text(&dir.path().join("gone")).contains("does not exist"));
+    assert!(error_text(dir.path()).contains("has no tokenizer.json"));
     fs::write(dir.path().join("tokenizer.json"), "{").unwrap();
-    assert!(says(dir.path()).contains("cannot be loaded"));
-    assert!(says(&dir.path().join("tokenizer.json")).contains("is not a directory"));
+    assert!(error_text(dir.path()).contains("cannot be loaded"));
+    assert!(error_text(&dir.path().join("tokenizer.json")).contains("is not a directory"));
     check_dir(&fixture()).unwrap();
 }
 
@@ -278,8 +278,8 @@ async fn without_tokenizer_files_the_engines_tokenize_is_used() {
         r#"{"count": 1, "max_model_len": 64, "tokens": [7]}"#,
     );
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    let said = running.verdict("w1 ").await;
-    assert!(said.ends_with("tokenizer=engine"), "{said}");
+    let line = running.verdict("w1 ").await;
+    assert!(line.ends_with("tokenizer=engine"), "{line}");
     let snapshot = running.fleet.snapshot();
     assert_eq!(
         snapshot.model("m").unwrap().artefacts.source,
@@ -304,8 +304,8 @@ async fn a_foreign_route_named_tokenize_is_not_used() {
         let engine = FakeEngine::serving("m").await;
         engine.answer("/tokenize", status, body);
         let running = start(parts(vec![worker("w1", &engine.url())]));
-        let said = running.verdict("w1 ").await;
-        assert!(said.ends_with("tokenizer=none"), "{status} {body}: {said}");
+        let line = running.verdict("w1 ").await;
+        assert!(line.ends_with("tokenizer=none"), "{status} {body}: {line}");
         running.fleet.stop().await;
     }
 }
@@ -380,8 +380,8 @@ async fn a_tokenizer_stays_known_while_it_is_loaded_whichever_worker_lists_its_m
     };
     parts.models.entries.insert("tiny".into(), configured);
     let running = start(parts);
-    let said = running.verdict("w1 ").await;
-    assert!(said.ends_with("tokenizer=exact"), "{said}");
+    let line = running.verdict("w1 ").await;
+    assert!(line.ends_with("tokenizer=exact"), "{line}");
     let knows = |one: &Arc<_>| {
         running
             .fleet

@@ -18,10 +18,10 @@ fn ip(last: u8) -> IpAddr {
 fn cache(
     lookup: impl Fn(&str, usize) -> io::Result<Vec<IpAddr>> + Send + Sync + 'static,
 ) -> (NameCache, Arc<AtomicUsize>) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&lookups);
     let lookup: LookupFn = Arc::new(move |name| lookup(name, count.fetch_add(1, Ordering::SeqCst)));
-    (NameCache::new(lookup, Clock::system()), asked)
+    (NameCache::new(lookup, Clock::system()), lookups)
 }
 
 /// Makes the cached answer of a name older.
@@ -43,8 +43,8 @@ fn long_running(mut cache: NameCache) -> NameCache {
     cache
 }
 
-async fn until_asked(cache: &NameCache, asked: &AtomicUsize, times: usize) {
-    while asked.load(Ordering::SeqCst) < times
+async fn until_lookups(cache: &NameCache, lookups: &AtomicUsize, times: usize) {
+    while lookups.load(Ordering::SeqCst) < times
         || cache
             .names
             .lock()
@@ -58,7 +58,7 @@ async fn until_asked(cache: &NameCache, asked: &AtomicUsize, times: usize) {
 #[tokio::test]
 #[contract("F30")]
 async fn concurrent_lookups_of_a_name_share_one_query() {
-    let (cache, asked) = cache(|_, _| {
+    let (cache, lookups) = cache(|_, _| {
         std::thread::sleep(Duration::from_millis(50));
         Ok(vec![ip(1), ip(2)])
     });
@@ -67,13 +67,13 @@ async fn concurrent_lookups_of_a_name_share_one_query() {
         assert_eq!(*answer.unwrap(), [ip(1), ip(2)]);
     }
     cache.resolve("engine").await.unwrap();
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    assert_eq!(lookups.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 #[contract("F30")]
 async fn cached_addresses_are_used_until_a_failing_resolver_answers_again() {
-    let (cache, asked) = cache(|_, number| match number {
+    let (cache, lookups) = cache(|_, number| match number {
         0 => Ok(vec![ip(1)]),
         1 => Err(io::Error::other("no server answers")),
         _ => Ok(vec![ip(2)]),
@@ -83,7 +83,7 @@ async fn cached_addresses_are_used_until_a_failing_resolver_answers_again() {
     age(&cache, "engine", REFRESH);
     // The failing query delays no caller.
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
-    until_asked(&cache, &asked, 2).await;
+    until_lookups(&cache, &lookups, 2).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
     cache.names.lock().get_mut("engine").unwrap().failure = None;
     assert_eq!(
@@ -91,27 +91,31 @@ async fn cached_addresses_are_used_until_a_failing_resolver_answers_again() {
         [ip(1)],
         "the query runs in the background"
     );
-    until_asked(&cache, &asked, 3).await;
+    until_lookups(&cache, &lookups, 3).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(2)]);
 }
 
 #[tokio::test]
 #[contract("F30")]
 async fn unreachable_addresses_are_queried_again_early() {
-    let (cache, asked) = cache(|_, number| Ok(vec![ip(1 + u8::try_from(number).unwrap())]));
+    let (cache, lookups) = cache(|_, number| Ok(vec![ip(1 + u8::try_from(number).unwrap())]));
     let cache = long_running(cache);
     cache.resolve("engine").await.unwrap();
-    cache.doubt("engine");
+    cache.mark_stale("engine");
     cache.resolve("engine").await.unwrap();
-    assert_eq!(asked.load(Ordering::SeqCst), 1, "the name was just queried");
+    assert_eq!(
+        lookups.load(Ordering::SeqCst),
+        1,
+        "the name was just queried"
+    );
     age(&cache, "engine", PAUSE);
-    cache.doubt("engine");
+    cache.mark_stale("engine");
     assert_eq!(
         *cache.resolve("engine").await.unwrap(),
         [ip(1)],
         "no caller waits for the answer"
     );
-    until_asked(&cache, &asked, 2).await;
+    until_lookups(&cache, &lookups, 2).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(2)]);
 }
 
@@ -141,7 +145,7 @@ async fn after_the_grace_time_an_unresolvable_name_is_a_local_fault() {
 #[tokio::test]
 #[contract("F30")]
 async fn a_name_without_addresses_is_a_cached_failure() {
-    let (cache, asked) = cache(|_, _| Ok(Vec::new()));
+    let (cache, lookups) = cache(|_, _| Ok(Vec::new()));
     for _ in 0..5 {
         assert!(
             cache
@@ -152,17 +156,17 @@ async fn a_name_without_addresses_is_a_cached_failure() {
                 .contains("has no address")
         );
     }
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    assert_eq!(lookups.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
 #[contract("F30")]
 async fn a_hanging_resolver_uses_few_threads_and_delays_no_cached_name() {
-    let (release, held) = mpsc::channel::<()>();
-    let held = Mutex::new(held);
-    let (cache, asked) = cache(move |name, _| {
+    let (release, blocked) = mpsc::channel::<()>();
+    let blocked = Mutex::new(blocked);
+    let (cache, lookups) = cache(move |name, _| {
         if name != "known" {
-            let _ = held.lock().recv();
+            let _ = blocked.lock().recv();
         }
         Ok(vec![ip(1)])
     });
@@ -177,7 +181,7 @@ async fn a_hanging_resolver_uses_few_threads_and_delays_no_cached_name() {
     while cache.lookup_permits.available_permits() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(asked.load(Ordering::SeqCst) <= 1 + MOST_LOOKUPS);
+    assert!(lookups.load(Ordering::SeqCst) <= 1 + MOST_LOOKUPS);
     age(&cache, "known", REFRESH + GRACE / 2);
     assert_eq!(*cache.resolve("known").await.unwrap(), [ip(1)]);
     // A caller that leaves ends no query: a client's connect timeout frees no thread.
@@ -187,13 +191,13 @@ async fn a_hanging_resolver_uses_few_threads_and_delays_no_cached_name() {
         answer.await.unwrap().unwrap();
     }
     // The cached one is queried again as well.
-    until_asked(&cache, &asked, 22).await;
-    assert_eq!(asked.load(Ordering::SeqCst), 22, "each name once");
+    until_lookups(&cache, &lookups, 22).await;
+    assert_eq!(lookups.load(Ordering::SeqCst), 22, "each name once");
 }
 
 #[tokio::test]
 async fn the_name_cache_is_bounded_and_keeps_names_in_use() {
-    let (cache, asked) = cache(|_, _| Ok(vec![ip(1)]));
+    let (cache, lookups) = cache(|_, _| Ok(vec![ip(1)]));
     for number in 0..MOST_NAMES {
         let used = Moment::at(Duration::from_nanos(number as u64));
         let known = CachedName {
@@ -212,7 +216,7 @@ async fn the_name_cache_is_bounded_and_keeps_names_in_use() {
     assert_eq!(cache.names.lock().len(), MOST_NAMES);
     assert!(!cache.names.lock().contains_key("old-0"));
     cache.resolve("new").await.unwrap();
-    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    assert_eq!(lookups.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

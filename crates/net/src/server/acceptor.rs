@@ -42,7 +42,7 @@ impl Acceptor {
             let stream = match self.accepted.take() {
                 Some(stream) => stream,
                 None => {
-                    self.table.has_room().await;
+                    self.table.has_capacity().await;
                     self.accept().await
                 }
             };

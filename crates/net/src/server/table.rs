@@ -87,7 +87,7 @@ impl ConnectionTable {
 
     /// Resolves when a connection accepted now would get a slot: until then it is better off in the
     /// backlog.
-    pub async fn has_room(&self) {
+    pub async fn has_capacity(&self) {
         loop {
             {
                 let state = self.state.lock();
@@ -133,7 +133,7 @@ impl ConnectionTable {
             state.longest_idle()
         };
         match yields {
-            Some(id) => state.tell_to_close(id),
+            Some(id) => state.request_close(id),
             None if in_use >= self.share => return SlotAdmission::Refused,
             None => {}
         }
@@ -214,7 +214,7 @@ impl TableState {
         self.idle.get(since).copied()
     }
 
-    fn tell_to_close(&mut self, id: u64) {
+    fn request_close(&mut self, id: u64) {
         let Some(slot) = self.slots.get_mut(&id) else {
             return;
         };

@@ -53,15 +53,15 @@ impl TlsAccept {
     ) -> Poll<io::Result<Pin<&mut TlsStream<Stream>>>> {
         if let AcceptState::Handshake(shaking) = &mut self.0 {
             let (accept, time) = &mut **shaking;
-            let shaken = match (Pin::new(accept).poll(cx), time.as_mut().poll(cx)) {
-                (Poll::Ready(shaken), _) => shaken,
+            let handshake = match (Pin::new(accept).poll(cx), time.as_mut().poll(cx)) {
+                (Poll::Ready(handshake), _) => handshake,
                 (Poll::Pending, Poll::Ready(())) => Err(io::Error::new(
                     io::ErrorKind::TimedOut,
                     format!("the client did not shake hands within {HANDSHAKE:?}"),
                 )),
                 (Poll::Pending, Poll::Pending) => return Poll::Pending,
             };
-            match shaken {
+            match handshake {
                 Ok(stream) => self.0 = AcceptState::Ready(Box::new(stream)),
                 Err(error) => {
                     self.0 = AcceptState::Failed;

@@ -82,7 +82,7 @@ struct LoadedIdentity {
     /// The content of the files at the last check, whether or not it was usable.
     seen: IdentityContents,
     /// Why it was unusable at the last check.
-    trouble: Option<String>,
+    problem: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl TlsIdentity {
             current: Mutex::new(LoadedIdentity {
                 config,
                 seen,
-                trouble: None,
+                problem: None,
             }),
         })
     }
@@ -144,12 +144,12 @@ impl TlsIdentity {
         match config {
             Ok(config) => {
                 current.config = Arc::new(config);
-                current.trouble = None;
+                current.problem = None;
                 Ok(true)
             }
-            Err(error) if current.trouble.as_ref() == Some(&error.to_string()) => Ok(false),
+            Err(error) if current.problem.as_ref() == Some(&error.to_string()) => Ok(false),
             Err(error) => {
-                current.trouble = Some(error.to_string());
+                current.problem = Some(error.to_string());
                 Err(error)
             }
         }

@@ -14,23 +14,23 @@ const LOOK: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct ReloadingIdentity {
     pub(crate) identity: Arc<TlsIdentity>,
-    looks: Mutex<Interval>,
+    checks: Mutex<Interval>,
 }
 
 impl ReloadingIdentity {
     /// Creates the identity; must be called on a runtime.
     pub(crate) fn new(identity: Arc<TlsIdentity>) -> Self {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(LOOK);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             identity,
-            looks: Mutex::new(looks),
+            checks: Mutex::new(checks),
         }
     }
 
     /// Starts a check of the files when it is due; `cx` is woken for that.
     pub(crate) fn poll_refresh(&self, cx: &mut Context<'_>) {
-        while self.looks.lock().poll_tick(cx).is_ready() {
+        while self.checks.lock().poll_tick(cx).is_ready() {
             let identity = Arc::clone(&self.identity);
             // File access may be slow, and accepting must not be. The task ends by itself.
             drop(runtime::spawn_blocking(move || match identity.refresh() {

@@ -24,13 +24,13 @@ async fn server(reply: Vec<u8>, after: CloseMode) -> (WorkerUrl, JoinHandle<Stri
         .unwrap();
     let task = tokio::spawn(async move {
         let mut stream = listener.accept().await.unwrap();
-        let asked = read_request(&mut stream).await;
+        let request = read_request(&mut stream).await;
         stream.write_all(&reply).await.unwrap();
         if let CloseMode::Hold = after {
             // Ends when the client closes.
             let _ = stream.read(&mut [0; 1]).await;
         }
-        asked
+        request
     });
     (url, task)
 }
@@ -60,7 +60,7 @@ async fn read_request(stream: &mut Stream) -> String {
 
 #[tokio::test]
 async fn a_fetch_returns_the_whole_reply_and_sends_a_plain_request() {
-    let (url, asked) = server(
+    let (url, request) = server(
         b"HTTP/1.1 200 OK\r\nx-a: b\r\ncontent-length: 5\r\n\r\nhello".to_vec(),
         CloseMode::Hold,
     )
@@ -78,16 +78,19 @@ async fn a_fetch_returns_the_whole_reply_and_sends_a_plain_request() {
         (StatusCode::OK, &b"hello"[..])
     );
     assert_eq!(fetched.headers["x-a"], "b");
-    let asked = asked.await.unwrap();
+    let request = request.await.unwrap();
     assert!(
-        asked.starts_with("GET /base/v1/models HTTP/1.1\r\n"),
-        "{asked}"
+        request.starts_with("GET /base/v1/models HTTP/1.1\r\n"),
+        "{request}"
     );
     assert!(
-        asked.contains(&format!("host: {}\r\n", url.authority())),
-        "{asked}"
+        request.contains(&format!("host: {}\r\n", url.authority())),
+        "{request}"
     );
-    assert!(asked.contains("authorization: Bearer key\r\n"), "{asked}");
+    assert!(
+        request.contains("authorization: Bearer key\r\n"),
+        "{request}"
+    );
 }
 
 #[tokio::test]
@@ -96,7 +99,7 @@ async fn chunked_and_close_delimited_replies_are_read() {
         &b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"[..],
         b"HTTP/1.0 200 OK\r\n\r\nhello",
     ] {
-        let (url, _asked) = server(reply.to_vec(), CloseMode::Close).await;
+        let (url, _request) = server(reply.to_vec(), CloseMode::Close).await;
         let fetched = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
             .await
             .unwrap();
@@ -107,32 +110,32 @@ async fn chunked_and_close_delimited_replies_are_read() {
 #[tokio::test]
 async fn a_posted_body_is_json_by_default() {
     let ok = b"HTTP/1.1 204 No Content\r\n\r\n";
-    let (url, asked) = server(ok.to_vec(), CloseMode::Close).await;
+    let (url, request) = server(ok.to_vec(), CloseMode::Close).await;
     let body = Some("{\"a\":1}".into());
     let fetched = fetch::post(&url, "/tokenize", &HeaderMap::new(), body, SOON, 100)
         .await
         .unwrap();
     assert_eq!(fetched.status, StatusCode::NO_CONTENT);
-    let asked = asked.await.unwrap();
+    let request = request.await.unwrap();
     assert!(
-        asked.starts_with("POST /base/tokenize HTTP/1.1\r\n"),
-        "{asked}"
+        request.starts_with("POST /base/tokenize HTTP/1.1\r\n"),
+        "{request}"
     );
     assert!(
-        asked.contains("content-type: application/json\r\n") && asked.ends_with("{\"a\":1}"),
-        "{asked}"
+        request.contains("content-type: application/json\r\n") && request.ends_with("{\"a\":1}"),
+        "{request}"
     );
 
-    let (url, asked) = server(ok.to_vec(), CloseMode::Close).await;
+    let (url, request) = server(ok.to_vec(), CloseMode::Close).await;
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     fetch::post(&url, "/x", &headers, Some("a".into()), SOON, 100)
         .await
         .unwrap();
-    let asked = asked.await.unwrap();
+    let request = request.await.unwrap();
     assert!(
-        asked.contains("content-type: text/plain\r\n") && !asked.contains("application/json"),
-        "{asked}"
+        request.contains("content-type: text/plain\r\n") && !request.contains("application/json"),
+        "{request}"
     );
 }
 
@@ -140,7 +143,7 @@ async fn a_posted_body_is_json_by_default() {
 async fn a_redirect_is_returned_and_not_followed() {
     let reply = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
         .to_vec();
-    let (url, _asked) = server(reply, CloseMode::Close).await;
+    let (url, _request) = server(reply, CloseMode::Close).await;
     assert_eq!(
         fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
             .await
@@ -157,7 +160,7 @@ async fn a_body_over_the_limit_is_refused_however_it_is_framed() {
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nhello!\r\n0\r\n\r\n",
         b"HTTP/1.0 200 OK\r\n\r\nhello!",
     ] {
-        let (url, _asked) = server(reply.to_vec(), CloseMode::Close).await;
+        let (url, _request) = server(reply.to_vec(), CloseMode::Close).await;
         let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 5)
             .await
             .unwrap_err();
@@ -171,7 +174,7 @@ async fn a_body_over_the_limit_is_refused_however_it_is_framed() {
 #[tokio::test]
 async fn an_announced_body_is_not_allocated_before_it_arrives() {
     let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4611686018427387904\r\n\r\nx".to_vec();
-    let (url, _asked) = server(reply, CloseMode::Close).await;
+    let (url, _request) = server(reply, CloseMode::Close).await;
     assert!(
         fetch::get(&url, "/x", &HeaderMap::new(), SOON, usize::MAX)
             .await
@@ -182,7 +185,7 @@ async fn an_announced_body_is_not_allocated_before_it_arrives() {
 #[tokio::test]
 async fn a_silent_or_slow_worker_is_bounded_by_the_time_limit() {
     for reply in ["", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel"] {
-        let (url, asked) = server(reply.into(), CloseMode::Hold).await;
+        let (url, request) = server(reply.into(), CloseMode::Hold).await;
         let limit = Duration::from_millis(100);
         let error = fetch::get(&url, "/x", &HeaderMap::new(), limit, 100)
             .await
@@ -190,7 +193,7 @@ async fn a_silent_or_slow_worker_is_bounded_by_the_time_limit() {
         assert!(matches!(error, FetchError::TimedOut { .. }), "{error}");
         assert!(error.to_string().contains("/x within 100ms"), "{error}");
         // The server's task ends because the call closed the connection.
-        asked.await.unwrap();
+        request.await.unwrap();
     }
 }
 
@@ -201,7 +204,7 @@ async fn broken_replies_and_refused_connections_have_different_errors() {
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel",
         "",
     ] {
-        let (url, _asked) = server(reply.into(), CloseMode::Close).await;
+        let (url, _request) = server(reply.into(), CloseMode::Close).await;
         let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
             .await
             .unwrap_err();

@@ -45,7 +45,7 @@ mod futures {
             self.task.await.unwrap();
         }
 
-        pub(crate) fn is_asked_to_close(&self) -> bool {
+        pub(crate) fn close_requested(&self) -> bool {
             self.task.is_finished()
         }
     }
@@ -97,11 +97,11 @@ async fn the_longest_idle_connection_closes_and_never_one_with_a_request() {
     fourth.as_ref().unwrap().set_busy();
     let (fifth, _) = tokio::join!(table.admit(OTHER), all.remove(1).closes());
     fifth.as_ref().unwrap().set_busy();
-    assert!(is_pending(table.has_room()), "all have requests");
+    assert!(is_pending(table.has_capacity()), "all have requests");
     assert!(is_pending(table.admit(OTHER)));
-    assert!(!all[0].is_asked_to_close());
+    assert!(!all[0].close_requested());
     all[0].slot.set_idle();
-    assert!(!is_pending(table.has_room()));
+    assert!(!is_pending(table.has_capacity()));
 }
 
 #[tokio::test]
@@ -112,15 +112,15 @@ async fn a_connection_whose_request_arrives_before_the_close_stays() {
         table.admit(ONE).await.unwrap(),
         table.admit(ONE).await.unwrap(),
     );
-    let newcomer = table.admit(OTHER);
-    tokio::pin!(newcomer);
-    assert!(is_pending(newcomer.as_mut()));
+    let admission = table.admit(OTHER);
+    tokio::pin!(admission);
+    assert!(is_pending(admission.as_mut()));
     first.set_busy();
     assert!(is_pending(first.must_close()), "its request is in progress");
-    assert!(is_pending(newcomer.as_mut()));
+    assert!(is_pending(admission.as_mut()));
     second.must_close().await;
     drop(second);
-    assert!(newcomer.await.is_some());
+    assert!(admission.await.is_some());
 }
 
 #[tokio::test]
@@ -165,10 +165,7 @@ async fn an_address_at_its_share_takes_no_place_of_another() {
         .for_each(|connection| connection.slot.set_busy());
     let idle = filled(&table, OTHER, 2).await;
     assert!(table.admit(ONE).await.is_none());
-    assert!(
-        idle.iter()
-            .all(|connection| !connection.is_asked_to_close())
-    );
+    assert!(idle.iter().all(|connection| !connection.close_requested()));
     // An address with most of the places does not keep its idle ones either.
     busy[3].slot.set_idle();
     let mut busy = busy;

@@ -117,13 +117,13 @@ async fn a_connect_ends_at_its_timeout() {
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
     let address = Address::from(listener.local_addr().unwrap());
-    let mut held = Vec::new();
+    let mut streams = Vec::new();
     let error = loop {
         match connect(&address, Duration::from_millis(200)).await {
-            Ok(stream) => held.push(stream),
+            Ok(stream) => streams.push(stream),
             Err(error) => break error,
         }
-        assert!(held.len() < 100, "the backlog never filled");
+        assert!(streams.len() < 100, "the backlog never filled");
     };
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!(error.to_string().contains(&address.to_string()));

@@ -23,7 +23,7 @@ fn authority() -> TestIssuer {
 }
 
 /// Writes a certificate for `name` with its key.
-fn vouch(authority: &TestIssuer, name: &str, folder: &Path) -> IdentityFiles {
+fn issue(authority: &TestIssuer, name: &str, folder: &Path) -> IdentityFiles {
     sign(
         authority,
         CertificateParams::new(vec![name.to_owned()]).unwrap(),
@@ -69,10 +69,10 @@ fn echoing(listener: &Arc<Listener>) -> tokio::task::JoinHandle<io::Result<()>> 
 
 async fn dial(listener: &Listener, trust: TrustRoots) -> io::Result<Stream> {
     let url: WorkerUrl = format!("https://{}", listener.address()).parse().unwrap();
-    net::dial(&url.believing(trust), SOON).await
+    net::dial(&url.with_trust(trust), SOON).await
 }
 
-async fn says(stream: &mut Stream, text: &[u8; 4]) {
+async fn exchange(stream: &mut Stream, text: &[u8; 4]) {
     stream.write_all(text).await.unwrap();
     stream.flush().await.unwrap();
     let mut bytes = [0; 4];
@@ -87,15 +87,15 @@ async fn a_server_is_verified_by_authority_and_name_unless_verification_is_off()
     let (mine, other) = (authority(), authority());
     let trust =
         |authority: &TestIssuer| TrustRoots::with_authorities(authority.pem().as_bytes()).unwrap();
-    let (listener, _) = listening(vouch(&mine, "127.0.0.1", folder.path())).await;
-    for believed in [trust(&mine), TrustRoots::blind().unwrap()] {
+    let (listener, _) = listening(issue(&mine, "127.0.0.1", folder.path())).await;
+    for roots in [trust(&mine), TrustRoots::blind().unwrap()] {
         echoing(&listener);
-        let mut stream = dial(&listener, believed).await.unwrap();
+        let mut stream = dial(&listener, roots).await.unwrap();
         assert_eq!(
             stream.peer_addr().map(|address| address.port()),
             listener.address().port()
         );
-        says(&mut stream, b"ping").await;
+        exchange(&mut stream, b"ping").await;
     }
     echoing(&listener);
     assert_eq!(
@@ -122,17 +122,17 @@ async fn a_changed_certificate_is_used_by_new_connections_only() {
     let (first, second) = (authority(), authority());
     let trust =
         |authority: &TestIssuer| TrustRoots::with_authorities(authority.pem().as_bytes()).unwrap();
-    let (listener, identity) = listening(vouch(&first, "127.0.0.1", folder.path())).await;
+    let (listener, identity) = listening(issue(&first, "127.0.0.1", folder.path())).await;
     echoing(&listener);
     let mut open = dial(&listener, trust(&first)).await.unwrap();
-    says(&mut open, b"one.").await;
+    exchange(&mut open, b"one.").await;
     assert!(!identity.refresh().unwrap(), "nothing changed");
 
-    let files = vouch(&second, "127.0.0.1", folder.path());
+    let files = issue(&second, "127.0.0.1", folder.path());
     assert!(identity.refresh().unwrap());
     echoing(&listener);
-    says(&mut dial(&listener, trust(&second)).await.unwrap(), b"new.").await;
-    says(&mut open, b"two.").await;
+    exchange(&mut dial(&listener, trust(&second)).await.unwrap(), b"new.").await;
+    exchange(&mut open, b"two.").await;
 
     fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
     assert!(
@@ -147,7 +147,7 @@ async fn a_changed_certificate_is_used_by_new_connections_only() {
         "the same error is reported once"
     );
     echoing(&listener);
-    says(&mut dial(&listener, trust(&second)).await.unwrap(), b"same").await;
+    exchange(&mut dial(&listener, trust(&second)).await.unwrap(), b"same").await;
 }
 
 /// Connects a client with this certificate, or with none.
@@ -198,12 +198,12 @@ async fn a_client_needs_a_certificate_of_the_right_authority() {
     fs::write(&client_ca, clients.pem()).unwrap();
     let files = IdentityFiles {
         client_ca: Some(client_ca),
-        ..vouch(&server, "127.0.0.1", folder.path())
+        ..issue(&server, "127.0.0.1", folder.path())
     };
     let (listener, _) = listening(files).await;
     let (known, stranger) = (
-        vouch(&clients, "me", own.path()),
-        vouch(&authority(), "me", strange.path()),
+        issue(&clients, "me", own.path()),
+        issue(&authority(), "me", strange.path()),
     );
     for (shown, let_in) in [
         (Some(&known), true),
@@ -222,7 +222,7 @@ async fn a_client_needs_a_certificate_of_the_right_authority() {
 #[tokio::test]
 async fn unusable_files_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let files = vouch(&authority(), "127.0.0.1", folder.path());
+    let files = issue(&authority(), "127.0.0.1", folder.path());
     let refusal = |files: IdentityFiles| TlsIdentity::load(files).unwrap_err().to_string();
     let missing = IdentityFiles {
         cert: folder.path().join("none.pem"),

@@ -11,7 +11,7 @@ use parity::{
 
 use proptest::prelude::*;
 
-use crate::journal::{Journal, SECOND, SETTINGS, TARGET};
+use crate::fixture::{SECOND, SETTINGS, TARGET, TrackerFixture};
 
 const SMALL: ParitySettings = ParitySettings {
     min_joined: 10,
@@ -21,13 +21,13 @@ const SMALL: ParitySettings = ParitySettings {
 /// Requests of 1000 tokens with one prediction each; the engine counts them from `before` on, with
 /// the given hits each.
 fn requests(
-    journal: &mut Journal,
+    fixture: &mut TrackerFixture,
     before: (u64, u64),
     count: u64,
     predicted: u32,
     hits: u64,
 ) -> (u64, u64) {
-    (0..count).for_each(|_| journal.request(predicted, predicted, None));
+    (0..count).for_each(|_| fixture.request(predicted, predicted, None));
     (before.0 + count * 1000, before.1 + count * hits)
 }
 
@@ -40,13 +40,13 @@ fn predicted_sums_are_compared_with_the_growth_of_the_engines_counters() {
         (300, Drifting),
         (299, Downgraded),
     ] {
-        let mut journal = Journal::new(SMALL);
-        journal.read_counters(70_000, 60_000);
-        let (queries, found) = requests(&mut journal, (70_000, 60_000), 10, 500, hits);
-        assert_eq!(journal.state(), NoData);
-        journal.read_counters(queries, found);
-        assert_eq!(journal.path(), [state], "{hits}");
-        let report = journal.report();
+        let mut fixture = TrackerFixture::new(SMALL);
+        fixture.read_counters(70_000, 60_000);
+        let (queries, found) = requests(&mut fixture, (70_000, 60_000), 10, 500, hits);
+        assert_eq!(fixture.state(), NoData);
+        fixture.read_counters(queries, found);
+        assert_eq!(fixture.path(), [state], "{hits}");
+        let report = fixture.report();
         assert_eq!(
             (report.source, report.requests, report.joined),
             ("engine_metrics".into(), 10, 0)
@@ -70,126 +70,126 @@ fn predicted_sums_are_compared_with_the_growth_of_the_engines_counters() {
 fn an_engine_with_foreign_traffic_gives_no_verdict() {
     // 2 % of the prompt tokens may be in flight.
     for (foreign, state) in [(200, Downgraded), (210, NoData)] {
-        let mut journal = Journal::new(SMALL);
-        journal.read_counters(0, 0);
-        let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 0);
-        journal.read_counters(queries + foreign, hits);
-        assert_eq!(journal.state(), state, "{foreign}");
+        let mut fixture = TrackerFixture::new(SMALL);
+        fixture.read_counters(0, 0);
+        let (queries, hits) = requests(&mut fixture, (0, 0), 10, 500, 0);
+        fixture.read_counters(queries + foreign, hits);
+        assert_eq!(fixture.state(), state, "{foreign}");
     }
-    let mut journal = Journal::new(SMALL);
-    journal.read_counters(0, 0);
-    let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 500);
-    journal.read_counters(queries, hits);
-    assert_eq!(journal.path(), [Ok]);
+    let mut fixture = TrackerFixture::new(SMALL);
+    fixture.read_counters(0, 0);
+    let (queries, hits) = requests(&mut fixture, (0, 0), 10, 500, 500);
+    fixture.read_counters(queries, hits);
+    assert_eq!(fixture.path(), [Ok]);
     // Only samples after the change count.
-    let (queries, hits) = requests(&mut journal, (queries, hits), 10, 500, 500);
-    journal.read_counters(queries + 5000, hits);
-    journal.read_counters(queries + 9000, hits);
-    assert_eq!(journal.path(), [Ok, NoData]);
-    let reason = journal.summary().verdict.reason.expect("a reason");
+    let (queries, hits) = requests(&mut fixture, (queries, hits), 10, 500, 500);
+    fixture.read_counters(queries + 5000, hits);
+    fixture.read_counters(queries + 9000, hits);
+    assert_eq!(fixture.path(), [Ok, NoData]);
+    let reason = fixture.summary().verdict.reason.expect("a reason");
     assert!(reason.contains("others use it too"), "{reason}");
 }
 
 #[test]
 fn a_reading_waits_for_requests_in_flight() {
-    let mut journal = Journal::new(SMALL);
-    journal.read_counters(0, 0);
-    let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 500);
-    let late = journal.sample(500, 500, None);
-    journal.now = journal.now + SECOND;
+    let mut fixture = TrackerFixture::new(SMALL);
+    fixture.read_counters(0, 0);
+    let (queries, hits) = requests(&mut fixture, (0, 0), 10, 500, 500);
+    let late = fixture.sample(500, 500, None);
+    fixture.now = fixture.now + SECOND;
     // Counted by the engine, and not ended yet.
-    journal.read_counters(queries + 1000, hits + 500);
-    assert_eq!(journal.state(), NoData);
-    journal.ended(late);
-    journal.tick();
-    assert_eq!(journal.path(), [Ok]);
-    assert_eq!(journal.report().predicted_tokens, 5500);
+    fixture.read_counters(queries + 1000, hits + 500);
+    assert_eq!(fixture.state(), NoData);
+    fixture.ended(late);
+    fixture.tick();
+    assert_eq!(fixture.path(), [Ok]);
+    assert_eq!(fixture.report().predicted_tokens, 5500);
 }
 
 #[test]
 fn falling_counters_mean_a_restart_and_earlier_samples_do_not_count() {
-    let mut journal = Journal::new(SMALL);
-    journal.read_counters(90_000, 80_000);
-    let (queries, hits) = requests(&mut journal, (90_000, 80_000), 9, 500, 0);
-    journal.read_counters(queries, hits);
-    journal.read_counters(0, 0);
-    let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 500);
-    journal.read_counters(queries, hits);
-    assert_eq!(journal.path(), [Ok]);
+    let mut fixture = TrackerFixture::new(SMALL);
+    fixture.read_counters(90_000, 80_000);
+    let (queries, hits) = requests(&mut fixture, (90_000, 80_000), 9, 500, 0);
+    fixture.read_counters(queries, hits);
+    fixture.read_counters(0, 0);
+    let (queries, hits) = requests(&mut fixture, (0, 0), 10, 500, 500);
+    fixture.read_counters(queries, hits);
+    assert_eq!(fixture.path(), [Ok]);
 
     // The same with replies that report it: predictions for the ended process decide nothing.
-    let mut journal = Journal::new(SMALL);
-    journal.read_counters(90_000, 80_000);
-    journal.off_by(500, 9);
-    journal.read_counters(0, 0);
-    journal.off_by(0, 9);
-    assert_eq!(journal.state(), NoData);
-    journal.off_by(0, 1);
-    assert_eq!(journal.path(), [Ok]);
+    let mut fixture = TrackerFixture::new(SMALL);
+    fixture.read_counters(90_000, 80_000);
+    fixture.off_by(500, 9);
+    fixture.read_counters(0, 0);
+    fixture.off_by(0, 9);
+    assert_eq!(fixture.state(), NoData);
+    fixture.off_by(0, 1);
+    assert_eq!(fixture.path(), [Ok]);
     assert_eq!(
-        journal.report().exact,
+        fixture.report().exact,
         10,
         "it stays in the report all the same"
     );
-    assert_eq!(journal.report().requests, 19);
+    assert_eq!(fixture.report().requests, 19);
 }
 
 #[test]
 fn a_downgraded_engine_regains_trust_when_its_events_agree_with_its_counters() {
-    let mut journal = Journal::new(ParitySettings {
+    let mut fixture = TrackerFixture::new(ParitySettings {
         min_joined: 20,
         ..SETTINGS
     });
-    journal.read_counters(0, 0);
-    let counters = requests(&mut journal, (0, 0), 20, 500, 0);
-    journal.read_counters(counters.0, counters.1);
-    assert_eq!(journal.path(), [Downgraded]);
-    journal.read_counters(counters.0, counters.1);
-    let counters = requests(&mut journal, counters, 10, 500, 500);
-    journal.read_counters(counters.0, counters.1);
-    assert_eq!(journal.path(), [Downgraded, Recovering]);
-    let counters = requests(&mut journal, counters, 10, 500, 500);
-    journal.read_counters(counters.0, counters.1);
-    assert_eq!(journal.path(), [Downgraded, Recovering, Ok]);
+    fixture.read_counters(0, 0);
+    let counters = requests(&mut fixture, (0, 0), 20, 500, 0);
+    fixture.read_counters(counters.0, counters.1);
+    assert_eq!(fixture.path(), [Downgraded]);
+    fixture.read_counters(counters.0, counters.1);
+    let counters = requests(&mut fixture, counters, 10, 500, 500);
+    fixture.read_counters(counters.0, counters.1);
+    assert_eq!(fixture.path(), [Downgraded, Recovering]);
+    let counters = requests(&mut fixture, counters, 10, 500, 500);
+    fixture.read_counters(counters.0, counters.1);
+    assert_eq!(fixture.path(), [Downgraded, Recovering, Ok]);
 }
 
 #[test]
 fn old_readings_of_an_engine_without_new_ones_do_not_count() {
-    let mut journal = Journal::new(SMALL);
-    journal.read_counters(0, 0);
-    let (queries, hits) = requests(&mut journal, (0, 0), 10, 500, 500);
-    journal.read_counters(queries, hits);
-    assert_eq!(journal.state(), Ok);
-    journal.now = journal.now + SETTINGS.window + SECOND;
-    requests(&mut journal, (0, 0), 20, 500, 0);
-    journal.tick();
-    assert_eq!(journal.path(), [Ok, NoData]);
+    let mut fixture = TrackerFixture::new(SMALL);
+    fixture.read_counters(0, 0);
+    let (queries, hits) = requests(&mut fixture, (0, 0), 10, 500, 500);
+    fixture.read_counters(queries, hits);
+    assert_eq!(fixture.state(), Ok);
+    fixture.now = fixture.now + SETTINGS.window + SECOND;
+    requests(&mut fixture, (0, 0), 20, 500, 0);
+    fixture.tick();
+    assert_eq!(fixture.path(), [Ok, NoData]);
 }
 
 #[test]
 fn own_incomparable_requests_do_not_count_as_foreign_traffic() {
     // The same traffic twice, and in between our own request that the engine counts differently.
     for (incomparable, path) in [(true, vec![Ok]), (false, vec![NoData; 0])] {
-        let mut journal = Journal::new(SMALL);
-        journal.read_counters(0, 0);
-        let counters = requests(&mut journal, (0, 0), 6, 500, 500);
-        journal.read_counters(counters.0, counters.1);
+        let mut fixture = TrackerFixture::new(SMALL);
+        fixture.read_counters(0, 0);
+        let counters = requests(&mut fixture, (0, 0), 6, 500, 500);
+        fixture.read_counters(counters.0, counters.1);
         if incomparable {
-            journal.incomparable(900);
+            fixture.incomparable(900);
         }
         let counters = requests(
-            &mut journal,
+            &mut fixture,
             (counters.0 + 1700, counters.1 + 800),
             6,
             500,
             0,
         );
-        journal.read_counters(counters.0, counters.1);
-        let counters = requests(&mut journal, counters, 6, 500, 500);
-        journal.read_counters(counters.0, counters.1);
-        assert_eq!(journal.path(), path, "{incomparable}");
+        fixture.read_counters(counters.0, counters.1);
+        let counters = requests(&mut fixture, counters, 6, 500, 500);
+        fixture.read_counters(counters.0, counters.1);
+        assert_eq!(fixture.path(), path, "{incomparable}");
         if incomparable {
-            let report = journal.report();
+            let report = fixture.report();
             assert_eq!(
                 (report.predicted_tokens, report.actual_tokens),
                 (6000, 6000),
@@ -201,45 +201,45 @@ fn own_incomparable_requests_do_not_count_as_foreign_traffic() {
 
 #[test]
 fn constant_incomparable_requests_are_reported_as_the_reason() {
-    let mut journal = Journal::new(SMALL);
-    journal.read_counters(0, 0);
+    let mut fixture = TrackerFixture::new(SMALL);
+    fixture.read_counters(0, 0);
     let mut counters = (0, 0);
     for _ in 0..4 {
-        journal.incomparable(900);
-        counters = requests(&mut journal, (counters.0 + 1700, counters.1), 10, 500, 500);
-        journal.read_counters(counters.0, counters.1);
+        fixture.incomparable(900);
+        counters = requests(&mut fixture, (counters.0 + 1700, counters.1), 10, 500, 500);
+        fixture.read_counters(counters.0, counters.1);
     }
-    assert_eq!(journal.path(), []);
-    let reason = journal.summary().verdict.reason.expect("a reason");
+    assert_eq!(fixture.path(), []);
+    let reason = fixture.summary().verdict.reason.expect("a reason");
     assert!(reason.contains("cannot be compared"), "{reason}");
     // A few tokens among many change nothing.
     let counters = (0..4).fold(counters, |counters, _| {
-        journal.incomparable(100);
-        let counters = requests(&mut journal, (counters.0 + 100, counters.1), 10, 500, 500);
-        journal.read_counters(counters.0, counters.1);
+        fixture.incomparable(100);
+        let counters = requests(&mut fixture, (counters.0 + 100, counters.1), 10, 500, 500);
+        fixture.read_counters(counters.0, counters.1);
         counters
     });
-    assert_eq!((journal.path(), counters.1), (vec![Ok], 40_000));
+    assert_eq!((fixture.path(), counters.1), (vec![Ok], 40_000));
 }
 
 #[test]
 fn an_incomparable_request_voids_each_interval_that_may_include_its_lookup() {
-    let mut journal = Journal::new(SMALL);
-    journal.read_counters(0, 0);
-    let sent = journal.now;
-    let counters = requests(&mut journal, (0, 0), 10, 500, 500);
-    journal.read_counters(counters.0, counters.1);
-    let read = journal.now;
-    let counters = requests(&mut journal, counters, 10, 500, 0);
+    let mut fixture = TrackerFixture::new(SMALL);
+    fixture.read_counters(0, 0);
+    let sent = fixture.now;
+    let counters = requests(&mut fixture, (0, 0), 10, 500, 500);
+    fixture.read_counters(counters.0, counters.1);
+    let read = fixture.now;
+    let counters = requests(&mut fixture, counters, 10, 500, 0);
     let late = EngineCounters {
-        at: journal.now,
+        at: fixture.now,
         queries: counters.0,
         hits: counters.1,
     };
-    journal.now = journal.now + SECOND;
+    fixture.now = fixture.now + SECOND;
     // It ends after that reading was taken and before it arrived here.
-    let until = journal.now;
-    journal.book.record_incomparable(
+    let until = fixture.now;
+    fixture.tracker.record_incomparable(
         until,
         TARGET,
         IncomparableRequest {
@@ -248,15 +248,15 @@ fn an_incomparable_request_voids_each_interval_that_may_include_its_lookup() {
             prompt_tokens: 5000,
         },
     );
-    journal.look(Some(late), true);
-    let counters = requests(&mut journal, counters, 10, 500, 0);
-    journal.read_counters(counters.0, counters.1);
+    fixture.tick_with(Some(late), true);
+    let counters = requests(&mut fixture, counters, 10, 500, 0);
+    fixture.read_counters(counters.0, counters.1);
     assert_eq!(
-        journal.report().predicted_tokens,
+        fixture.report().predicted_tokens,
         5000,
         "what came before it"
     );
-    journal.book.record_incomparable(
+    fixture.tracker.record_incomparable(
         until,
         TARGET,
         IncomparableRequest {
@@ -265,20 +265,20 @@ fn an_incomparable_request_voids_each_interval_that_may_include_its_lookup() {
             prompt_tokens: 5000,
         },
     );
-    assert_eq!(journal.report().predicted_tokens, 0);
+    assert_eq!(fixture.report().predicted_tokens, 0);
 }
 
 #[test]
 fn readings_are_bounded_and_the_latest_are_kept() {
-    let mut journal = Journal::new(SMALL);
+    let mut fixture = TrackerFixture::new(SMALL);
     let mut counters = (0, 0);
-    journal.read_counters(0, 0);
+    fixture.read_counters(0, 0);
     for _ in 0..500 {
-        counters = requests(&mut journal, counters, 1, 500, 500);
-        journal.read_counters(counters.0, counters.1);
+        counters = requests(&mut fixture, counters, 1, 500, 500);
+        fixture.read_counters(counters.0, counters.1);
     }
-    assert_eq!(journal.path(), [Ok]);
-    assert_eq!(journal.report().predicted_tokens, 127 * 500);
+    assert_eq!(fixture.path(), [Ok]);
+    assert_eq!(fixture.report().predicted_tokens, 127 * 500);
 }
 
 proptest! {
@@ -293,15 +293,15 @@ proptest! {
             Ended(u64),
             Read(u64),
         }
-        let mut news: Vec<(u64, CounterEvent)> = spans.iter().map(|(sent, took)| (sent + took, CounterEvent::Ended(*sent))).collect();
-        news.extend(readings.iter().map(|(at, took)| (at + took, CounterEvent::Read(*at))));
-        news.sort_by_key(|(when, _)| *when);
+        let mut events: Vec<(u64, CounterEvent)> = spans.iter().map(|(sent, took)| (sent + took, CounterEvent::Ended(*sent))).collect();
+        events.extend(readings.iter().map(|(at, took)| (at + took, CounterEvent::Read(*at))));
+        events.sort_by_key(|(when, _)| *when);
         let moment = |second: u64| Moment::at(Duration::from_secs(second));
         // Requests that the engine has seen by then.
         let seen = |at: u64| spans.iter().filter(|(sent, _)| *sent < at).count() as u64;
-        let mut book = ParityTracker::new(ParitySettings { min_joined: 1000, ..SETTINGS });
+        let mut tracker = ParityTracker::new(ParitySettings { min_joined: 1000, ..SETTINGS });
         let mut taken: Vec<u64> = Vec::new();
-        for (when, what) in news {
+        for (when, what) in events {
             match what {
                 CounterEvent::Ended(sent) => {
                     let sample = PredictionSample {
@@ -313,11 +313,11 @@ proptest! {
                         counted_by: None,
                         basis: Basis::Events,
                     };
-                    book.observe(moment(when), TARGET, sample);
+                    tracker.observe(moment(when), TARGET, sample);
                 }
                 CounterEvent::Read(at) => {
                     let counters = EngineCounters { at: moment(at), queries: 10 * seen(at), hits: 0 };
-                    book.tick(moment(when), TARGET, Some(counters), Some(0));
+                    tracker.tick(moment(when), TARGET, Some(counters), Some(0));
                     // An overtaken reading is ignored.
                     if taken.last().is_none_or(|latest| at > *latest) {
                         taken.push(at);
@@ -327,6 +327,6 @@ proptest! {
         }
         let (first, last) = (taken[0], taken[taken.len() - 1]);
         let expected = if first == last { 0 } else { 7 * (seen(last) - seen(first)) };
-        prop_assert_eq!(book.summary(TARGET).counts().predicted_tokens, expected);
+        prop_assert_eq!(tracker.summary(TARGET).counts().predicted_tokens, expected);
     }
 }

@@ -2,6 +2,6 @@
 
 mod counters;
 mod figures;
-mod journal;
+mod fixture;
 mod states;
 mod steady;

@@ -6,14 +6,14 @@ use parity::{
     ReplyKind,
 };
 
-use crate::journal::{Journal, SECOND, SETTINGS, TARGET};
+use crate::fixture::{SECOND, SETTINGS, TARGET, TrackerFixture};
 
 /// A downgraded journal, after 50 or 100 requests.
-fn downgraded() -> Journal {
-    let mut journal = Journal::new(SETTINGS);
-    journal.off_by(500, 50);
-    assert_eq!(journal.path(), [Downgraded]);
-    journal
+fn downgraded() -> TrackerFixture {
+    let mut fixture = TrackerFixture::new(SETTINGS);
+    fixture.off_by(500, 50);
+    assert_eq!(fixture.path(), [Downgraded]);
+    fixture
 }
 
 #[test]
@@ -28,30 +28,30 @@ fn the_first_state_follows_from_the_windows_ratio_after_enough_comparisons() {
         (201, Downgraded),
         (500, Downgraded),
     ] {
-        let mut journal = Journal::new(SETTINGS);
-        journal.off_by(off, 49);
+        let mut fixture = TrackerFixture::new(SETTINGS);
+        fixture.off_by(off, 49);
         assert_eq!(
-            (journal.state(), journal.changes.len()),
+            (fixture.state(), fixture.changes.len()),
             (NoData, 0),
             "{off}"
         );
-        journal.off_by(off, 1);
-        assert_eq!(journal.path(), [state], "{off}");
+        fixture.off_by(off, 1);
+        assert_eq!(fixture.path(), [state], "{off}");
     }
 }
 
 #[test]
 fn under_prediction_counts_like_over_prediction() {
-    let mut journal = Journal::new(SETTINGS);
-    (0..50).for_each(|_| journal.request(0, 0, Some(500)));
-    assert_eq!(journal.state(), Downgraded);
-    let mut journal = Journal::new(SETTINGS);
+    let mut fixture = TrackerFixture::new(SETTINGS);
+    (0..50).for_each(|_| fixture.request(0, 0, Some(500)));
+    assert_eq!(fixture.state(), Downgraded);
+    let mut fixture = TrackerFixture::new(SETTINGS);
     // The sums agree, the single requests do not.
     (0..25).for_each(|_| {
-        journal.request(600, 600, Some(500));
-        journal.request(400, 400, Some(500));
+        fixture.request(600, 600, Some(500));
+        fixture.request(400, 400, Some(500));
     });
-    assert_eq!(journal.state(), Drifting);
+    assert_eq!(fixture.state(), Drifting);
 }
 
 #[test]
@@ -63,43 +63,43 @@ fn a_drifting_target_recovers_only_below_the_recovery_ratio() {
         (0, Ok),
         (300, Downgraded),
     ] {
-        let mut journal = Journal::new(SETTINGS);
-        journal.off_by(100, 50);
-        assert_eq!(journal.state(), Drifting);
-        journal.off_by(off, 49);
+        let mut fixture = TrackerFixture::new(SETTINGS);
+        fixture.off_by(100, 50);
+        assert_eq!(fixture.state(), Drifting);
+        fixture.off_by(off, 49);
         assert_eq!(
-            journal.state(),
+            fixture.state(),
             Drifting,
             "earlier requests decide nothing more, and these are too few"
         );
-        journal.off_by(off, 1);
-        assert_eq!(journal.state(), state, "{off}");
+        fixture.off_by(off, 1);
+        assert_eq!(fixture.state(), state, "{off}");
     }
 }
 
 #[test]
 fn a_downgraded_target_regains_trust_after_a_run_of_correct_events() {
-    let mut journal = downgraded();
-    assert_eq!(journal.changes[0].trust(), Some(false));
-    journal.announced_off_by(20, 9);
-    assert_eq!(journal.state(), Downgraded);
-    journal.announced_off_by(20, 1);
-    assert_eq!(journal.state(), Recovering);
-    assert_eq!(journal.changes[1].trust(), None);
-    journal.announced_off_by(0, 39);
-    assert_eq!(journal.state(), Recovering);
-    journal.announced_off_by(0, 1);
-    assert_eq!(journal.path(), [Downgraded, Recovering, Ok]);
-    assert_eq!(journal.changes[2].trust(), Some(true));
-    assert_eq!(journal.summary().verdict.reason, None);
+    let mut fixture = downgraded();
+    assert_eq!(fixture.changes[0].trust(), Some(false));
+    fixture.announced_off_by(20, 9);
+    assert_eq!(fixture.state(), Downgraded);
+    fixture.announced_off_by(20, 1);
+    assert_eq!(fixture.state(), Recovering);
+    assert_eq!(fixture.changes[1].trust(), None);
+    fixture.announced_off_by(0, 39);
+    assert_eq!(fixture.state(), Recovering);
+    fixture.announced_off_by(0, 1);
+    assert_eq!(fixture.path(), [Downgraded, Recovering, Ok]);
+    assert_eq!(fixture.changes[2].trust(), Some(true));
+    assert_eq!(fixture.summary().verdict.reason, None);
 }
 
 #[test]
 fn a_target_with_wrong_events_stays_downgraded_despite_good_own_predictions() {
-    let mut journal = downgraded();
-    journal.announced_off_by(21, 500);
-    assert_eq!(journal.path(), [Downgraded]);
-    assert!(journal.report().exact_ratio > Some(0.8));
+    let mut fixture = downgraded();
+    fixture.announced_off_by(21, 500);
+    assert_eq!(fixture.path(), [Downgraded]);
+    assert!(fixture.report().exact_ratio > Some(0.8));
 }
 
 #[test]
@@ -108,107 +108,107 @@ fn wrong_events_while_recovering_downgrade_the_target_again_and_are_refetched() 
         (50, vec![Downgraded, Recovering]),
         (51, vec![Downgraded, Recovering, Downgraded]),
     ] {
-        let mut journal = downgraded();
-        journal.announced_off_by(0, 10);
-        journal.announced_off_by(off, 10);
-        assert_eq!(journal.path(), path, "{off}");
+        let mut fixture = downgraded();
+        fixture.announced_off_by(0, 10);
+        fixture.announced_off_by(off, 10);
+        assert_eq!(fixture.path(), path, "{off}");
     }
-    let mut journal = downgraded();
-    journal.announced_off_by(0, 10);
-    journal.announced_off_by(500, 10);
-    assert_eq!(journal.changes[2].trust(), Some(false));
-    journal.announced_off_by(0, 9);
+    let mut fixture = downgraded();
+    fixture.announced_off_by(0, 10);
+    fixture.announced_off_by(500, 10);
+    assert_eq!(fixture.changes[2].trust(), Some(false));
+    fixture.announced_off_by(0, 9);
     assert_eq!(
-        journal.state(),
+        fixture.state(),
         Downgraded,
         "earlier comparisons decide nothing more"
     );
-    journal.announced_off_by(0, 41);
-    assert_eq!(journal.state(), Ok);
+    fixture.announced_off_by(0, 41);
+    assert_eq!(fixture.state(), Ok);
 }
 
 #[test]
 fn with_a_small_minimum_each_step_needs_only_that_many_samples() {
-    let mut journal = Journal::new(ParitySettings {
+    let mut fixture = TrackerFixture::new(ParitySettings {
         min_joined: 3,
         ..SETTINGS
     });
-    journal.off_by(500, 3);
-    journal.announced_off_by(0, 2);
-    assert_eq!(journal.path(), [Downgraded]);
-    journal.announced_off_by(0, 2);
-    assert_eq!(journal.path(), [Downgraded, Recovering, Ok]);
+    fixture.off_by(500, 3);
+    fixture.announced_off_by(0, 2);
+    assert_eq!(fixture.path(), [Downgraded]);
+    fixture.announced_off_by(0, 2);
+    assert_eq!(fixture.path(), [Downgraded, Recovering, Ok]);
 }
 
 #[test]
 fn a_target_without_events_drifts_and_is_never_downgraded() {
-    let mut journal = Journal {
+    let mut fixture = TrackerFixture {
         basis: Basis::Decisions,
-        ..Journal::new(SETTINGS)
+        ..TrackerFixture::new(SETTINGS)
     };
-    journal.off_by(1000, 500);
-    assert_eq!(journal.path(), [Drifting]);
-    assert_eq!(journal.changes[0].trust(), None);
+    fixture.off_by(1000, 500);
+    assert_eq!(fixture.path(), [Drifting]);
+    assert_eq!(fixture.changes[0].trust(), None);
 }
 
 #[test]
 fn wrong_own_predictions_do_not_count_against_later_events() {
-    let mut journal = Journal {
+    let mut fixture = TrackerFixture {
         basis: Basis::Decisions,
-        ..Journal::new(SETTINGS)
+        ..TrackerFixture::new(SETTINGS)
     };
-    journal.off_by(1000, 500);
-    let late = journal.sample(1000, 1000, Some(0));
-    journal.now = journal.now + SECOND;
-    journal.basis = Basis::Events;
-    journal.off_by(0, 25);
-    journal.ended(late);
-    journal.off_by(0, 24);
+    fixture.off_by(1000, 500);
+    let late = fixture.sample(1000, 1000, Some(0));
+    fixture.now = fixture.now + SECOND;
+    fixture.basis = Basis::Events;
+    fixture.off_by(0, 25);
+    fixture.ended(late);
+    fixture.off_by(0, 24);
     assert_eq!(
-        journal.path(),
+        fixture.path(),
         [Drifting],
         "a late one of ours counts neither for nor against them"
     );
-    journal.off_by(0, 1);
-    assert_eq!(journal.path(), [Drifting, Ok]);
+    fixture.off_by(0, 1);
+    assert_eq!(fixture.path(), [Drifting, Ok]);
 
     // Events that are themselves wrong do count, after enough samples.
-    let mut journal = Journal {
+    let mut fixture = TrackerFixture {
         basis: Basis::Decisions,
-        ..Journal::new(SETTINGS)
+        ..TrackerFixture::new(SETTINGS)
     };
-    journal.off_by(0, 500);
-    journal.basis = Basis::Events;
-    journal.off_by(500, 49);
-    assert_eq!(journal.path(), [Ok]);
-    journal.off_by(500, 1);
-    assert_eq!(journal.path(), [Ok, Downgraded]);
+    fixture.off_by(0, 500);
+    fixture.basis = Basis::Events;
+    fixture.off_by(500, 49);
+    assert_eq!(fixture.path(), [Ok]);
+    fixture.off_by(500, 1);
+    assert_eq!(fixture.path(), [Ok, Downgraded]);
 }
 
 #[test]
 fn samples_before_a_publisher_restart_do_not_count() {
-    let mut journal = Journal::new(SETTINGS);
-    journal.tick();
-    journal.off_by(500, 49);
-    journal.restarts = 1;
-    journal.tick();
-    journal.off_by(0, 49);
-    assert_eq!(journal.state(), NoData);
-    journal.off_by(0, 1);
-    assert_eq!(journal.path(), [Ok]);
+    let mut fixture = TrackerFixture::new(SETTINGS);
+    fixture.tick();
+    fixture.off_by(500, 49);
+    fixture.restarts = 1;
+    fixture.tick();
+    fixture.off_by(0, 49);
+    assert_eq!(fixture.state(), NoData);
+    fixture.off_by(0, 1);
+    assert_eq!(fixture.path(), [Ok]);
 }
 
 #[test]
 fn omitted_zeros_count_once_the_engine_has_reported_another_value() {
-    let mut journal = Journal {
+    let mut fixture = TrackerFixture {
         counted_by: Some(ReplyKind::Chat),
-        ..Journal::new(SETTINGS)
+        ..TrackerFixture::new(SETTINGS)
     };
-    journal.request(0, 0, None);
-    assert_eq!(journal.report().joined, 0, "it may never report zeros");
-    journal.request(500, 500, Some(500));
-    journal.request(0, 0, None);
-    let report = journal.report();
+    fixture.request(0, 0, None);
+    assert_eq!(fixture.report().joined, 0, "it may never report zeros");
+    fixture.request(500, 500, Some(500));
+    fixture.request(0, 0, None);
+    let report = fixture.report();
     assert_eq!(
         (report.joined, report.exact, report.actual_tokens),
         (2, 2, 500)
@@ -219,17 +219,17 @@ fn omitted_zeros_count_once_the_engine_has_reported_another_value() {
         Some(ReplyKind::ChatStream),
         Some(ReplyKind::Completion),
     ] {
-        journal.counted_by = counted_by;
-        journal.request(500, 500, None);
+        fixture.counted_by = counted_by;
+        fixture.request(500, 500, None);
     }
-    assert_eq!(journal.report().joined, 2);
+    assert_eq!(fixture.report().joined, 2);
     // Nor may a restarted engine.
-    journal.counted_by = Some(ReplyKind::Chat);
-    journal.tick();
-    journal.restarts = 1;
-    journal.tick();
-    journal.request(500, 500, None);
-    assert_eq!(journal.report().joined, 2);
+    fixture.counted_by = Some(ReplyKind::Chat);
+    fixture.tick();
+    fixture.restarts = 1;
+    fixture.tick();
+    fixture.request(500, 500, None);
+    assert_eq!(fixture.report().joined, 2);
 }
 
 #[test]
@@ -271,54 +271,54 @@ fn pending_changes_are_combined_into_their_net_effect() {
 
 #[test]
 fn an_empty_window_decides_nothing_and_keeps_a_downgrade() {
-    let mut journal = Journal::new(SETTINGS);
-    journal.off_by(100, 60);
-    journal.now = journal.now + SETTINGS.window + SECOND;
-    journal.tick();
-    assert_eq!(journal.path(), [Drifting, NoData]);
-    assert_eq!(journal.report().requests, 0);
-    let mut journal = downgraded();
-    journal.now = journal.now + SETTINGS.window + SECOND;
-    journal.tick();
-    assert_eq!(journal.path(), [Downgraded]);
+    let mut fixture = TrackerFixture::new(SETTINGS);
+    fixture.off_by(100, 60);
+    fixture.now = fixture.now + SETTINGS.window + SECOND;
+    fixture.tick();
+    assert_eq!(fixture.path(), [Drifting, NoData]);
+    assert_eq!(fixture.report().requests, 0);
+    let mut fixture = downgraded();
+    fixture.now = fixture.now + SETTINGS.window + SECOND;
+    fixture.tick();
+    assert_eq!(fixture.path(), [Downgraded]);
 }
 
 #[test]
 fn a_target_that_lost_its_stream_is_treated_as_one_without_events() {
     for recovering in [false, true] {
-        let mut journal = downgraded();
-        journal.announced_off_by(0, if recovering { 10 } else { 0 });
-        journal.look(None, false);
-        assert_eq!(journal.state(), NoData);
+        let mut fixture = downgraded();
+        fixture.announced_off_by(0, if recovering { 10 } else { 0 });
+        fixture.tick_with(None, false);
+        assert_eq!(fixture.state(), NoData);
         assert_eq!(
-            journal.changes.last().and_then(parity::ParityChange::trust),
+            fixture.changes.last().and_then(parity::ParityChange::trust),
             Some(true)
         );
     }
-    let mut well = Journal::new(SETTINGS);
+    let mut well = TrackerFixture::new(SETTINGS);
     well.off_by(0, 50);
-    well.look(None, false);
+    well.tick_with(None, false);
     assert_eq!(well.path(), [Ok]);
 }
 
 #[test]
 fn a_request_sent_before_a_change_decides_nothing_after_it() {
-    let mut journal = Journal::new(SETTINGS);
-    let late = journal.sample(1000, 1000, Some(0));
-    journal.off_by(500, 50);
-    journal.announced_off_by(0, 9);
-    journal.ended(late);
-    assert_eq!(journal.path(), [Downgraded]);
-    journal.announced_off_by(0, 1);
-    assert_eq!(journal.state(), Recovering);
+    let mut fixture = TrackerFixture::new(SETTINGS);
+    let late = fixture.sample(1000, 1000, Some(0));
+    fixture.off_by(500, 50);
+    fixture.announced_off_by(0, 9);
+    fixture.ended(late);
+    assert_eq!(fixture.path(), [Downgraded]);
+    fixture.announced_off_by(0, 1);
+    assert_eq!(fixture.state(), Recovering);
 }
 
 #[test]
 fn the_reason_contains_the_observed_numbers() {
-    let mut journal = Journal::new(SETTINGS);
-    journal.off_by(500, 50);
-    journal.announced_off_by(0, 50);
-    let reasons: Vec<&str> = journal
+    let mut fixture = TrackerFixture::new(SETTINGS);
+    fixture.off_by(500, 50);
+    fixture.announced_off_by(0, 50);
+    let reasons: Vec<&str> = fixture
         .changes
         .iter()
         .map(|change| change.reason.as_str())
@@ -334,23 +334,23 @@ fn the_reason_contains_the_observed_numbers() {
              tokens: they are believed again",
         ]
     );
-    assert_eq!(journal.changes[0].ratio, Some(0.5));
+    assert_eq!(fixture.changes[0].ratio, Some(0.5));
 }
 
 #[test]
 fn replies_without_cached_tokens_are_counted_and_not_compared() {
-    let mut journal = Journal::new(SETTINGS);
-    (0..400).for_each(|_| journal.request(500, 500, None));
-    journal.off_by(500, 49);
-    assert_eq!(journal.state(), NoData);
-    journal.off_by(500, 1);
+    let mut fixture = TrackerFixture::new(SETTINGS);
+    (0..400).for_each(|_| fixture.request(500, 500, None));
+    fixture.off_by(500, 49);
+    assert_eq!(fixture.state(), NoData);
+    fixture.off_by(500, 1);
     assert_eq!(
-        journal.state(),
+        fixture.state(),
         Downgraded,
         "more than a tenth of the replies tell"
     );
     assert_eq!(
-        (journal.report().requests, journal.report().joined),
+        (fixture.report().requests, fixture.report().joined),
         (450, 50)
     );
 }

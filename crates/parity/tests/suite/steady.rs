@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use parity::{Basis, ParitySettings, ParityState};
 use proptest::prelude::*;
 
-use crate::journal::{Journal, SETTINGS};
+use crate::fixture::{SETTINGS, TrackerFixture};
 
 proptest! {
     #[test]
@@ -19,17 +19,17 @@ proptest! {
         ratios.sort_by(f64::total_cmp);
         let [recover_ratio, drift_ratio, downgrade_ratio] = ratios;
         let settings = ParitySettings { min_joined, drift_ratio, downgrade_ratio, recover_ratio, ..SETTINGS };
-        let mut journal = Journal::new(settings);
+        let mut fixture = TrackerFixture::new(settings);
         if !by_events {
-            journal.basis = Basis::Decisions;
+            fixture.basis = Basis::Decisions;
         }
-        journal.off_by(0, good_before);
-        let before = journal.changes.len();
+        fixture.off_by(0, good_before);
+        let before = fixture.changes.len();
         for _ in 0..600 {
-            journal.off_by(off, 1);
-            journal.tick();
+            fixture.off_by(off, 1);
+            fixture.tick();
         }
-        let path = journal.path().split_off(before);
+        let path = fixture.path().split_off(before);
         let distinct: BTreeSet<ParityState> = path.iter().copied().collect();
         prop_assert_eq!(distinct.len(), path.len(), "{:?}", path);
         // The state worsens step by step, and no further than the thresholds require.
@@ -40,42 +40,42 @@ proptest! {
             ratio if ratio > drift_ratio => ParityState::Drifting,
             _ => ParityState::Ok,
         };
-        prop_assert!(journal.state() <= worst, "{:?} at {}", journal.state(), ratio);
+        prop_assert!(fixture.state() <= worst, "{:?} at {}", fixture.state(), ratio);
         // Only bad requests in the window: they decide the state.
         if good_before == 0 {
-            prop_assert_eq!(journal.state(), worst);
+            prop_assert_eq!(fixture.state(), worst);
         }
     }
 
     /// About a tenth of the replies report cached tokens, and the engine reports its counters.
     #[test]
     fn an_intermittent_source_enters_no_state_twice(
-        tells in prop::collection::vec(prop::bool::weighted(0.1), 400),
+        reports in prop::collection::vec(prop::bool::weighted(0.1), 400),
         off in 0..300_u32,
     ) {
-        let mut journal = Journal::new(ParitySettings { min_joined: 20, ..SETTINGS });
-        journal.basis = Basis::Decisions;
+        let mut fixture = TrackerFixture::new(ParitySettings { min_joined: 20, ..SETTINGS });
+        fixture.basis = Basis::Decisions;
         let mut counters = (0, 0);
-        journal.read_counters(0, 0);
-        for each in tells {
-            journal.request(500 + off, 500 + off, each.then_some(500));
+        fixture.read_counters(0, 0);
+        for each in reports {
+            fixture.request(500 + off, 500 + off, each.then_some(500));
             counters = (counters.0 + 1000, counters.1 + 500);
-            journal.read_counters(counters.0, counters.1);
+            fixture.read_counters(counters.0, counters.1);
         }
-        let path = journal.path();
+        let path = fixture.path();
         let distinct: BTreeSet<ParityState> = path.iter().copied().collect();
         prop_assert_eq!(distinct.len(), path.len(), "{:?}", path);
     }
 
     #[test]
     fn trust_is_withdrawn_and_restored_alternately(requests in prop::collection::vec((0..1000_u32, 0..1000_u32), 1..600)) {
-        let mut journal = Journal::new(ParitySettings { min_joined: 5, ..SETTINGS });
+        let mut fixture = TrackerFixture::new(ParitySettings { min_joined: 5, ..SETTINGS });
         for (predicted, actual) in requests {
             // In runs, so that every state occurs.
-            (0..7).for_each(|_| journal.request(predicted, if predicted > 500 { actual } else { predicted }, Some(actual)));
+            (0..7).for_each(|_| fixture.request(predicted, if predicted > 500 { actual } else { predicted }, Some(actual)));
         }
         let mut trusted = true;
-        for change in &journal.changes {
+        for change in &fixture.changes {
             prop_assert_ne!(change.from, change.to);
             prop_assert_eq!(change.from.trusts_events(), trusted);
             if let Some(now) = change.trust() {

@@ -26,17 +26,17 @@ pub(super) struct ViewCounters {
     evicted_entries: u64,
     expired_entries: u64,
     ignored_events: u64,
-    backends: BTreeMap<Arc<str>, BackendTally>,
+    backends: BTreeMap<Arc<str>, BackendCounters>,
 }
 
 #[derive(Debug, Default)]
-struct BackendTally {
+struct BackendCounters {
     events: [u64; EventKind::ALL.len()],
     hot: u64,
     warm: u64,
 }
 
-impl BackendTally {
+impl BackendCounters {
     fn of(&mut self, tier: StorageTier) -> &mut u64 {
         match tier {
             StorageTier::GpuHot => &mut self.hot,
@@ -55,7 +55,7 @@ impl ViewCounters {
             return None;
         }
         self.backends
-            .insert(Arc::clone(backend), BackendTally::default());
+            .insert(Arc::clone(backend), BackendCounters::default());
         Some(Arc::clone(backend))
     }
 
@@ -64,8 +64,8 @@ impl ViewCounters {
     }
 
     pub(super) fn applied(&mut self, backend: &str, kind: EventKind) {
-        if let Some(tally) = self.backends.get_mut(backend) {
-            tally.events[kind.index()] += 1;
+        if let Some(counters) = self.backends.get_mut(backend) {
+            counters.events[kind.index()] += 1;
         }
     }
 
@@ -78,18 +78,18 @@ impl ViewCounters {
         if before.is_none() {
             self.entries += 1;
         }
-        if let Some(tally) = self.backends.get_mut(backend) {
+        if let Some(counters) = self.backends.get_mut(backend) {
             if let Some(before) = before {
-                *tally.of(before) -= 1;
+                *counters.of(before) -= 1;
             }
-            *tally.of(tier) += 1;
+            *counters.of(tier) += 1;
         }
     }
 
     pub(super) fn lost(&mut self, holdings: &[BackendHolding], loss: LossReason) {
         for holding in holdings {
-            if let Some(tally) = self.backends.get_mut(&*holding.backend) {
-                *tally.of(holding.tier) -= 1;
+            if let Some(counters) = self.backends.get_mut(&*holding.backend) {
+                *counters.of(holding.tier) -= 1;
             }
         }
         let count = holdings.len() as u64;
@@ -121,11 +121,11 @@ impl ViewCounters {
             backends: self
                 .backends
                 .iter()
-                .map(|(name, tally)| BackendStats {
+                .map(|(name, counters)| BackendStats {
                     backend: Arc::clone(name),
-                    events: tally.events,
-                    hot: tally.hot,
-                    warm: tally.warm,
+                    events: counters.events,
+                    hot: counters.hot,
+                    warm: counters.warm,
                 })
                 .collect(),
             ..ViewStats::default()

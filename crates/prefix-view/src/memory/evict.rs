@@ -21,7 +21,7 @@ impl MemoryPrefixIndex {
     /// Makes room for one more prefix. A full view evicts the tenth of its prefixes that was
     /// neither recorded nor found by a query for the longest time. Expired ones count first, and
     /// all of them are evicted.
-    pub(super) fn make_room(&self, ledger: &mut ViewCounters, now: Moment) {
+    pub(super) fn evict_excess(&self, ledger: &mut ViewCounters, now: Moment) {
         let max = self.settings.max_entries.get();
         let horizon = self.horizon(now);
         // A prefix that is queried during the eviction stays, so one pass may remove fewer than a

@@ -75,7 +75,7 @@ impl MemoryPrefixIndex {
         now: Moment,
     ) {
         if !self.table.shard(prefix).read().contains_key(prefix) {
-            self.make_room(ledger, now);
+            self.evict_excess(ledger, now);
             ledger.prefixes += 1;
         }
         let (backend, tier) = (Arc::clone(&holding.backend), holding.tier);
@@ -165,7 +165,7 @@ impl PrefixIndex for MemoryPrefixIndex {
                         tier,
                     };
                     self.hold(&mut ledger, &event.prefix, holding, now);
-                    RecordOutcome::Held
+                    RecordOutcome::Stored
                 }
                 None => RecordOutcome::Ignored,
             },
@@ -179,7 +179,7 @@ impl PrefixIndex for MemoryPrefixIndex {
         };
         match recorded {
             RecordOutcome::Ignored => ledger.ignored(),
-            RecordOutcome::Held | RecordOutcome::Dropped => ledger.applied(&backend, event.kind),
+            RecordOutcome::Stored | RecordOutcome::Dropped => ledger.applied(&backend, event.kind),
         }
         Ok(recorded)
     }

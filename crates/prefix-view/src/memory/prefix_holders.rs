@@ -19,7 +19,7 @@ pub struct PrefixHolders {
 }
 
 impl MemoryPrefixIndex {
-    /// Returns the number of parts for [`Self::held`]. It never changes.
+    /// Returns the number of parts for [`Self::live_entries`]. It never changes.
     pub fn parts(&self) -> usize {
         self.table.shards().len()
     }
@@ -27,13 +27,13 @@ impl MemoryPrefixIndex {
     /// Returns the prefixes with holders at `now` in one part of the view, some 1,600 prefixes;
     /// empty if there is no such part. Queries go on meanwhile. The call is not a use of a prefix:
     /// it does not change the order of eviction.
-    pub fn held(&self, part: usize, now: Moment) -> Vec<PrefixHolders> {
+    pub fn live_entries(&self, part: usize, now: Moment) -> Vec<PrefixHolders> {
         let Some(shard) = self.table.shards().get(part) else {
             return Vec::new();
         };
         let (horizon, ttl) = (self.horizon(now), self.settings.entry_ttl);
-        let held = |(prefix, entry): (&PrefixHash, &super::PrefixEntry)| {
-            let (mut holders, last) = entry.held(horizon)?;
+        let live = |(prefix, entry): (&PrefixHash, &super::PrefixEntry)| {
+            let (mut holders, last) = entry.live_holders(horizon)?;
             holders.sort_unstable_by(Holder::rank);
             let age = Stamp::from(now).0.saturating_sub(last.0);
             Some(PrefixHolders {
@@ -42,13 +42,13 @@ impl MemoryPrefixIndex {
                 left: ttl.saturating_sub(Duration::from_nanos(age)),
             })
         };
-        shard.read().iter().filter_map(held).collect()
+        shard.read().iter().filter_map(live).collect()
     }
 }
 
 impl super::PrefixEntry {
     /// Returns the holders, in no order, and when the last of them was recorded; `None` if expired.
-    fn held(&self, horizon: super::Horizon) -> Option<(Vec<Holder>, Stamp)> {
+    fn live_holders(&self, horizon: super::Horizon) -> Option<(Vec<Holder>, Stamp)> {
         let last = self
             .counting(horizon)
             .map(|holding| holding.recorded)

@@ -86,7 +86,7 @@ impl ViewModel {
         self.prefixes.retain(|_, known| !known.holders.is_empty());
     }
 
-    fn make_room(&mut self, now: u64) {
+    fn evict_excess(&mut self, now: u64) {
         if self.prefixes.len() < MAX_PREFIXES {
             return;
         }
@@ -94,23 +94,23 @@ impl ViewModel {
             .prefixes
             .iter()
             .map(|(name, known)| {
-                let alive = known
+                let live = known
                     .holders
                     .values()
                     .any(|(.., recorded)| *recorded + TTL_MS > now);
-                (if alive { known.used } else { 0 }, name.clone())
+                (if live { known.used } else { 0 }, name.clone())
             })
             .collect();
         order.sort();
         let over = order.iter().filter(|(used, _)| *used == 0).count();
         for (_, name) in order.into_iter().take(over.max(MAX_PREFIXES / 10)) {
             let known = self.prefixes.remove(&name).unwrap();
-            let (alive, over): (Vec<_>, Vec<_>) = known
+            let (live, over): (Vec<_>, Vec<_>) = known
                 .holders
                 .into_values()
                 .partition(|(.., recorded)| *recorded + TTL_MS > now);
             self.expired += over.len() as u64;
-            self.evicted += alive.len() as u64;
+            self.evicted += live.len() as u64;
         }
     }
 
@@ -145,7 +145,7 @@ impl ViewModel {
         };
         let Some(tokens) = tokens else { return };
         if !self.prefixes.contains_key(&name) {
-            self.make_room(now);
+            self.evict_excess(now);
         }
         let known = self.prefixes.entry(name).or_default();
         known.used = now;
@@ -191,7 +191,7 @@ proptest! {
                 }
                 ViewStep::Query { number } => {
                     let holders = index.query(&prefix(number), moment).unwrap();
-                    let holders: Vec<_> = holders.iter().map(|held| (&*held.backend, held.tokens, held.tier)).collect();
+                    let holders: Vec<_> = holders.iter().map(|holder| (&*holder.backend, holder.tokens, holder.tier)).collect();
                     prop_assert_eq!(holders, model.query(&prefix(number).to_string(), now));
                 }
                 ViewStep::Wait { ms } => now += ms,
@@ -211,14 +211,14 @@ proptest! {
                 }
             }
             let stats = index.stats();
-            let held = |tier| {
+            let count_in = |tier| {
                 let all = model.prefixes.values().flat_map(|known| known.holders.values());
-                all.filter(|(_, held, _)| *held == tier).count() as u64
+                all.filter(|(_, known, _)| *known == tier).count() as u64
             };
             prop_assert_eq!(stats.prefixes, model.prefixes.len() as u64);
             let hot: u64 = stats.backends.iter().map(|backend| backend.hot).sum();
             let warm: u64 = stats.backends.iter().map(|backend| backend.warm).sum();
-            prop_assert_eq!((hot, warm), (held(StorageTier::GpuHot), held(StorageTier::StorageWarm)));
+            prop_assert_eq!((hot, warm), (count_in(StorageTier::GpuHot), count_in(StorageTier::StorageWarm)));
             prop_assert_eq!(stats.entries, hot + warm);
             prop_assert_eq!((stats.evicted_entries, stats.expired_entries), (model.evicted, model.expired));
         }

@@ -38,12 +38,12 @@ fn fill(view: &MemoryPrefixIndex, prefixes: u64, backends: u64) {
 fn a_query_without_holders_allocates_nothing() {
     let view = large();
     fill(&view, 1_000, 2);
-    let asked = allocation_counter::measure(|| {
+    let allocations = allocation_counter::measure(|| {
         for number in 1_000..2_000 {
             assert!(view.query(&spread(number), second(2)).unwrap().is_empty());
         }
     });
-    assert_eq!(asked.count_total, 0);
+    assert_eq!(allocations.count_total, 0);
     let found = allocation_counter::measure(|| {
         assert_eq!(view.query(&spread(7), second(2)).unwrap().len(), 2)
     });

@@ -46,7 +46,7 @@ fn settings(offloading: Offloading) -> ViewSettings {
     }
 }
 
-fn room_for(max_entries: usize) -> MemoryPrefixIndex {
+fn index_with_capacity(max_entries: usize) -> MemoryPrefixIndex {
     MemoryPrefixIndex::new(ViewSettings {
         max_entries: NonZeroUsize::new(max_entries).unwrap(),
         ..settings(Offloading::Off)
@@ -70,7 +70,7 @@ fn created(index: &MemoryPrefixIndex, backend: &str, number: u64, tokens: u32, n
             event(EventKind::Created, number, tokens),
             now
         ),
-        RecordOutcome::Held
+        RecordOutcome::Stored
     );
 }
 

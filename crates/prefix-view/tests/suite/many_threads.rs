@@ -9,7 +9,7 @@ use contract_id::contract;
 use kv_blocks::Moment;
 use prefix_view::{EventKind, PrefixIndex};
 
-use crate::{created, event, prefix, record, room_for, second};
+use crate::{created, event, index_with_capacity, prefix, record, second};
 
 const ROUNDS: u64 = 20_000;
 
@@ -21,7 +21,7 @@ fn tokens(number: u64) -> u32 {
 #[test]
 #[contract("CK51")]
 fn queries_are_answered_during_writes() {
-    let index = room_for(200);
+    let index = index_with_capacity(200);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writers: Vec<_> = ["w1", "w2"]
@@ -72,14 +72,14 @@ fn queries_are_answered_during_writes() {
     // The statistics agree with the actual content.
     let stats = index.stats();
     assert!(stats.evicted_prefixes > 0 && stats.prefixes <= 200);
-    let held: Vec<_> = (0..500)
+    let live: Vec<_> = (0..500)
         .flat_map(|number| index.query(&prefix(number), second(1)).unwrap())
         .collect();
-    assert_eq!(stats.entries, held.len() as u64);
+    assert_eq!(stats.entries, live.len() as u64);
     for backend in &stats.backends {
         assert_eq!(
             backend.hot,
-            held.iter()
+            live.iter()
                 .filter(|holder| holder.backend == backend.backend)
                 .count() as u64
         );

@@ -9,7 +9,8 @@ use prefix_view::{
 };
 
 use crate::{
-    BOTH_TIERS, TTL_S, created, event, holders, prefix, record, room_for, second, settings,
+    BOTH_TIERS, TTL_S, created, event, holders, index_with_capacity, prefix, record, second,
+    settings,
 };
 
 #[test]
@@ -38,7 +39,7 @@ fn more_tokens_rank_higher_and_device_memory_breaks_ties() {
 
 #[test]
 fn an_empty_answer_allocates_no_memory() {
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     assert_eq!(index.query(&prefix(1), second(1)).unwrap().capacity(), 0);
     created(&index, "w1", 1, 64, second(1));
     assert_eq!(
@@ -53,7 +54,7 @@ fn an_empty_answer_allocates_no_memory() {
 #[test]
 #[contract("CK51", "A11")]
 fn a_full_view_evicts_the_least_recently_used_tenth() {
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     for number in 0..100 {
         created(&index, "w1", number, 64, second(1 + number));
         created(&index, "w2", number, 64, second(1 + number));
@@ -86,7 +87,7 @@ fn a_full_view_evicts_the_least_recently_used_tenth() {
 #[test]
 #[contract("CK51")]
 fn prefixes_last_used_at_the_same_moment_are_evicted_in_the_same_number() {
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     for number in 0..=100 {
         created(&index, "w1", number, 64, second(1));
     }
@@ -99,7 +100,7 @@ fn prefixes_last_used_at_the_same_moment_are_evicted_in_the_same_number() {
 #[test]
 #[contract("CK51")]
 fn expired_entries_are_evicted_before_old_ones() {
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     for number in 0..5 {
         created(&index, "w1", number, 64, second(1));
     }
@@ -123,7 +124,7 @@ fn expired_entries_are_evicted_before_old_ones() {
 #[test]
 #[contract("CK51", "A11")]
 fn an_entry_without_confirming_events_expires_after_its_time_to_live() {
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     created(&index, "w1", 1, 64, second(1));
     created(&index, "w2", 1, 64, second(2));
     assert_eq!(holders(&index, 1, second(TTL_S)).len(), 2);
@@ -153,7 +154,7 @@ fn an_entry_without_confirming_events_expires_after_its_time_to_live() {
 #[test]
 #[contract("CK51")]
 fn a_clean_up_drops_only_expired_entries() {
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     for number in 0..50 {
         created(&index, "w1", number, 64, second(1 + number));
         created(&index, "w2", number, 64, second(100));
@@ -176,7 +177,7 @@ fn a_clean_up_drops_only_expired_entries() {
 
 #[test]
 fn a_removed_backend_is_forgotten_and_may_return() {
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     for number in 0..20 {
         created(&index, "w1", number, 64, second(1));
         if number % 2 == 0 {
@@ -205,7 +206,7 @@ fn a_removed_backend_is_forgotten_and_may_return() {
 
 #[test]
 fn a_clear_removes_and_counts_every_entry() {
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     for number in 0..20 {
         created(&index, "w1", number, 64, second(1));
         created(&index, "w2", number, 64, second(1));
@@ -291,7 +292,7 @@ fn backends_beyond_the_bound_are_ignored_and_counted() {
 
 #[test]
 fn all_entries_can_be_listed_part_by_part() {
-    let index = room_for(100_000);
+    let index = index_with_capacity(100_000);
     for number in 0..500 {
         created(&index, "w1", number, 64, second(1));
         created(&index, "w2", number, 96, second(100));
@@ -299,31 +300,38 @@ fn all_entries_can_be_listed_part_by_part() {
     created(&index, "w1", 500, 64, second(1));
     let all = |now| -> Vec<PrefixHolders> {
         (0..index.parts())
-            .flat_map(|part| index.held(part, now))
+            .flat_map(|part| index.live_entries(part, now))
             .collect()
     };
-    let held = all(second(200));
-    assert_eq!(held.len(), 501);
-    for held in held {
-        let names: Vec<&str> = held.holders.iter().map(|holder| &*holder.backend).collect();
-        let both = held.prefix != prefix(500);
+    let entries = all(second(200));
+    assert_eq!(entries.len(), 501);
+    for entry in entries {
+        let names: Vec<&str> = entry
+            .holders
+            .iter()
+            .map(|holder| &*holder.backend)
+            .collect();
+        let both = entry.prefix != prefix(500);
         assert_eq!(
             names,
             if both { vec!["w2", "w1"] } else { vec!["w1"] },
             "best first"
         );
         assert_eq!(
-            held.left.as_secs(),
+            entry.left.as_secs(),
             if both { 500 } else { 401 },
             "as long as the last of them"
         );
     }
     // An expired entry is not held, whether it was swept or not.
-    let held = all(second(601));
-    assert_eq!((held.len(), held[0].holders.len()), (500, 1));
+    let entries = all(second(601));
+    assert_eq!((entries.len(), entries[0].holders.len()), (500, 1));
     assert_eq!(all(second(700)), []);
     assert_eq!(
-        (index.held(index.parts(), second(1)), index.stats().queries),
+        (
+            index.live_entries(index.parts(), second(1)),
+            index.stats().queries
+        ),
         (Vec::new(), 0)
     );
 }

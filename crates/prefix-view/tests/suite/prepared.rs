@@ -9,7 +9,7 @@ use prefix_view::{
     Unavailable, ViewStats,
 };
 
-use crate::{created, prefix, room_for};
+use crate::{created, index_with_capacity, prefix};
 
 fn ms(milliseconds: u64) -> Moment {
     Moment::at(Duration::from_millis(milliseconds))
@@ -18,7 +18,7 @@ fn ms(milliseconds: u64) -> Moment {
 #[test]
 #[contract("CK63")]
 fn an_answer_is_reused_for_100_ms() {
-    let (index, prepared) = (room_for(100), QueryCache::default());
+    let (index, prepared) = (index_with_capacity(100), QueryCache::default());
     created(&index, "w1", 1, 64, ms(0));
     assert_eq!(prepared.prepare(&index, &prefix(1), ms(1_000)).len(), 1);
     created(&index, "w2", 1, 64, ms(1_001));
@@ -37,7 +37,7 @@ fn an_answer_is_reused_for_100_ms() {
 #[test]
 #[contract("CK63")]
 fn concurrent_requests_share_one_query() {
-    let (index, prepared) = (room_for(100), QueryCache::default());
+    let (index, prepared) = (index_with_capacity(100), QueryCache::default());
     created(&index, "w1", 1, 64, ms(0));
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -58,7 +58,7 @@ fn concurrent_requests_share_one_query() {
 
 #[test]
 fn prefixes_beyond_the_capacity_of_the_query_cache_are_answered() {
-    let (index, prepared) = (room_for(100), QueryCache::default());
+    let (index, prepared) = (index_with_capacity(100), QueryCache::default());
     for number in 0..100 {
         created(&index, "w1", number, 64, ms(0));
     }
@@ -125,7 +125,7 @@ fn an_unavailable_view_has_no_holders_and_is_not_queried_for_every_request() {
     }
     assert_eq!(prepared.failures(), 1);
     // The view answers again.
-    let index = room_for(100);
+    let index = index_with_capacity(100);
     created(&index, "w1", 1, 640, ms(0));
     assert_eq!(prepared.prepare(&index, &prefix(1), ms(100)).len(), 1);
 }
@@ -133,8 +133,8 @@ fn an_unavailable_view_has_no_holders_and_is_not_queried_for_every_request() {
 #[test]
 #[contract("CK63")]
 fn a_slow_answer_is_reused_as_long_as_any_other() {
-    let (index, prepared) = (room_for(100), QueryCache::default());
-    assert_eq!(prepared.standing(&prefix(1), ms(1_000)), None);
+    let (index, prepared) = (index_with_capacity(100), QueryCache::default());
+    assert_eq!(prepared.cached(&prefix(1), ms(1_000)), None);
     let holder = Holder {
         backend: Arc::from("w1"),
         tokens: 64,
@@ -144,17 +144,17 @@ fn a_slow_answer_is_reused_as_long_as_any_other() {
     for later in [1_000, 1_099] {
         assert_eq!(
             prepared
-                .standing(&prefix(1), ms(later))
+                .cached(&prefix(1), ms(later))
                 .map(|holders| holders.len()),
             Some(1)
         );
         assert_eq!(prepared.prepare(&index, &prefix(1), ms(later)).len(), 1);
     }
-    assert_eq!(prepared.standing(&prefix(1), ms(1_100)), None);
+    assert_eq!(prepared.cached(&prefix(1), ms(1_100)), None);
     assert_eq!(index.stats().queries, 0);
     // The number of stored answers is bounded.
     for number in 0..20_000 {
         prepared.keep(&prefix(number), Arc::default(), ms(2_000));
-        assert!(prepared.standing(&prefix(number), ms(2_000)).is_some());
+        assert!(prepared.cached(&prefix(number), ms(2_000)).is_some());
     }
 }

@@ -73,9 +73,9 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        let said = list("\"a secret prompt\"");
+        let error = list("\"a secret prompt\"");
         assert_eq!(
-            said,
+            error,
             "messages is not readable: not of the expected form at line 1 column 17"
         );
         assert_eq!(

@@ -31,9 +31,9 @@ impl ContentFormat {
                 }
             }
         }
-        let over = |wanted: &dyn Fn(&str) -> bool| -> Vec<&str> {
+        let over = |predicate: &dyn Fn(&str) -> bool| -> Vec<&str> {
             let loops = tags.iter().filter_map(|tag| match tag {
-                Tag::For { name, over } if wanted(over) => Some(*name),
+                Tag::For { name, over } if predicate(over) => Some(*name),
                 _ => None,
             });
             loops.collect()
@@ -98,7 +98,7 @@ fn is_whole(value: &str, name: &str, key: Option<&str>) -> bool {
         ];
         let Some(after) = keyed
             .iter()
-            .find_map(|spelled| rest.strip_prefix(spelled.as_str()))
+            .find_map(|spelling| rest.strip_prefix(spelling.as_str()))
         else {
             return false;
         };
@@ -129,7 +129,7 @@ fn is_whole(value: &str, name: &str, key: Option<&str>) -> bool {
 /// Returns the text after a name and its arguments.
 fn after_call(text: &str) -> &str {
     let end = text
-        .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .find(|character: char| !character.is_alphanumeric() && character != '_')
         .unwrap_or(text.len());
     let rest = &text[end..];
     match rest.strip_prefix('(') {

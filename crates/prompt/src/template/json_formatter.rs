@@ -128,8 +128,8 @@ impl JsonFormatter<'_> {
 
     fn string(&mut self, string: &str) {
         self.text.push('"');
-        for letter in string.chars() {
-            match letter {
+        for character in string.chars() {
+            match character {
                 '"' => self.text.push_str("\\\""),
                 '\\' => self.text.push_str("\\\\"),
                 '\n' => self.text.push_str("\\n"),
@@ -137,17 +137,19 @@ impl JsonFormatter<'_> {
                 '\t' => self.text.push_str("\\t"),
                 '\u{8}' => self.text.push_str("\\b"),
                 '\u{c}' => self.text.push_str("\\f"),
-                '\0'..='\u{1f}' => escape(&mut self.text, letter),
-                '\u{7f}'.. if self.ascii && letter != '\u{7f}' => escape(&mut self.text, letter),
-                _ => self.text.push(letter),
+                '\0'..='\u{1f}' => escape(&mut self.text, character),
+                '\u{7f}'.. if self.ascii && character != '\u{7f}' => {
+                    escape(&mut self.text, character)
+                }
+                _ => self.text.push(character),
             }
         }
         self.text.push('"');
     }
 }
 
-fn escape(text: &mut String, letter: char) {
-    for unit in letter.encode_utf16(&mut [0; 2]) {
+fn escape(text: &mut String, character: char) {
+    for unit in character.encode_utf16(&mut [0; 2]) {
         let _ = write!(text, "\\u{unit:04x}");
     }
 }

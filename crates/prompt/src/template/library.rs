@@ -209,19 +209,19 @@ fn charge_format(args: &[Value]) -> Result<(), Error> {
         return Ok(());
     };
     let has_long_number = format
-        .split(|letter: char| !letter.is_ascii_digit())
+        .split(|character: char| !character.is_ascii_digit())
         .any(|digits| digits.len() > DIGITS);
     if format.contains('*') || has_long_number {
         return Err(refused(
             "a format may ask for a width of at most three digits",
         ));
     }
-    let places = format.matches(['%', '{']).count();
+    let directives = format.matches(['%', '{']).count();
     let longest = args
         .iter()
         .filter_map(Value::as_str)
         .map(str::len)
         .max()
         .unwrap_or(0);
-    charge(places.saturating_mul(longest + 1_000))
+    charge(directives.saturating_mul(longest + 1_000))
 }

@@ -121,7 +121,7 @@ impl ChatTemplate {
         environment.set_recursion_limit(RECURSION);
         library::add(&mut environment);
         operators::add_operators(&mut environment);
-        python::teach(&mut environment);
+        python::register_python(&mut environment);
         environment
             .add_template_owned(NAME, metered)
             .map_err(|error| format!("it does not compile: {error}"))?;
@@ -166,7 +166,7 @@ impl ChatTemplate {
         let all: BTreeMap<String, Value> = own.chain(sent).collect();
         let mut output = CappedWriter {
             bytes: Vec::new(),
-            room: OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK,
+            remaining: OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK,
         };
         let budget = BUDGET_SLACK
             .saturating_add(size.saturating_mul(BUDGET_FACTOR))
@@ -186,7 +186,7 @@ impl ChatTemplate {
                     what: format!("a text that is not utf-8 ({error})"),
                 })
             }
-            Ok(Err(error)) => Err(verdict(&error)),
+            Ok(Err(error)) => Err(to_prompt_error(&error)),
             Err(_) => Err(PromptError::Unsupported {
                 what: "a chat on which the template engine panics".into(),
             }),
@@ -197,7 +197,7 @@ impl ChatTemplate {
 /// Converts a render error. Only errors that the engine certainly has too are rejections: the
 /// template's own exception, and a missing variable. Any other may be a limitation of this template
 /// engine, and the real one decides.
-fn verdict(error: &Error) -> PromptError {
+fn to_prompt_error(error: &Error) -> PromptError {
     if let Some(message) = python::raised(error) {
         return PromptError::Refused(format!("the chat does not fit the template: {message}"));
     }
@@ -216,15 +216,15 @@ fn verdict(error: &Error) -> PromptError {
 /// A writer that takes a render's output, up to its limit.
 struct CappedWriter {
     bytes: Vec<u8>,
-    room: usize,
+    remaining: usize,
 }
 
 impl io::Write for CappedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if bytes.len() > self.room {
+        if bytes.len() > self.remaining {
             return Err(io::Error::other("the template puts out too much"));
         }
-        self.room -= bytes.len();
+        self.remaining -= bytes.len();
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }

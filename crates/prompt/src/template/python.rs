@@ -16,7 +16,7 @@ use super::{
 };
 
 /// Adds the missing features to an environment.
-pub(super) fn teach(environment: &mut Environment<'_>) {
+pub(super) fn register_python(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", tojson);
     environment.add_function("raise_exception", raise_exception);
     // Strings and dictionaries have a length and can be indexed, which is the test's meaning in
@@ -185,20 +185,20 @@ fn repr_string(text: &mut String, string: &str) {
         '\''
     };
     text.push(quote);
-    for letter in string.chars() {
-        match letter {
+    for character in string.chars() {
+        match character {
             '\\' => text.push_str("\\\\"),
             '\n' => text.push_str("\\n"),
             '\r' => text.push_str("\\r"),
             '\t' => text.push_str("\\t"),
             '\0'..='\u{1f}' | '\u{7f}'..='\u{a0}' | '\u{ad}' => {
-                let _ = write!(text, "\\x{:02x}", u32::from(letter));
+                let _ = write!(text, "\\x{:02x}", u32::from(character));
             }
-            _ if letter == quote => {
+            _ if character == quote => {
                 text.push('\\');
-                text.push(letter);
+                text.push(character);
             }
-            _ => text.push(letter),
+            _ => text.push(character),
         }
     }
     text.push(quote);
@@ -210,7 +210,7 @@ mod tests {
 
     fn render(template: &str, variables: serde_json::Value) -> String {
         let mut environment = Environment::new();
-        teach(&mut environment);
+        register_python(&mut environment);
         let render = || {
             environment
                 .render_str(template, minijinja::value::Serde(variables))

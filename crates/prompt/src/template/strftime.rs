@@ -28,9 +28,9 @@ pub(super) fn strftime_now(now_unix_s: i64) -> Value {
 fn strftime(now: OffsetDateTime, format: &str) -> Result<String, char> {
     let mut text = String::new();
     let mut letters = format.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '%' {
-            text.push(letter);
+    while let Some(character) = letters.next() {
+        if character != '%' {
+            text.push(character);
             continue;
         }
         let mut directive = letters.next().unwrap_or('%');

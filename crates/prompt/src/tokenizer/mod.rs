@@ -1,6 +1,6 @@
 //! Converts text to token ids and back.
 //!
-//! Two libraries implement one interface. The reference library (`referee`) parses every tokenizer
+//! Two libraries implement one interface. The reference library (`reference`) parses every tokenizer
 //! file, decodes, and encodes by default; the fast one encodes if a comparison at load found no
 //! difference, and until its first failure.
 //!
@@ -35,7 +35,7 @@ use self::{
 use crate::{LoadError, PromptError, cancel};
 
 pub(crate) struct Tokenizer {
-    referee: tokenizers::Tokenizer,
+    reference: tokenizers::Tokenizer,
     fast: Option<FastTokenizer>,
     self_test: SelfTest,
     /// The cut points of a text, and the cached ids of pieces. `None`: no cut is safe for this
@@ -61,7 +61,7 @@ pub(crate) struct EncodedText {
 impl Tokenizer {
     pub(crate) fn load(json: &[u8]) -> Result<Self, LoadError> {
         limits::check(json).map_err(|reason| LoadError::Tokenizer { reason })?;
-        let referee = guarded(|| {
+        let reference = guarded(|| {
             let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)?;
             tokenizer.with_truncation(None)?;
             tokenizer.with_padding(None);
@@ -74,7 +74,7 @@ impl Tokenizer {
         let added = AddedToken::read(&described);
         let cuts = CutPoints::find(&described, &added);
         let mut tokenizer = Self {
-            referee,
+            reference,
             fast: None,
             self_test: SelfTest::Skipped,
             turns: None,
@@ -157,11 +157,11 @@ impl Tokenizer {
             .and_then(|fast| fast.encode(text, add_special_tokens))
         {
             Some(ids) => Ok(ids),
-            None => self.encode_by_referee(text, add_special_tokens),
+            None => self.encode_by_reference(text, add_special_tokens),
         }
     }
 
-    fn encode_by_referee(
+    fn encode_by_reference(
         &self,
         text: &str,
         add_special_tokens: bool,
@@ -172,7 +172,7 @@ impl Tokenizer {
         // Without offsets: they are not used.
         guarded(|| {
             Ok(self
-                .referee
+                .reference
                 .encode_fast(text, add_special_tokens)?
                 .get_ids()
                 .to_vec())
@@ -181,11 +181,13 @@ impl Tokenizer {
     }
 
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
-        guarded(|| self.referee.decode(ids, false)).map_err(PromptError::Tokenizer)
+        guarded(|| self.reference.decode(ids, false)).map_err(PromptError::Tokenizer)
     }
 
     pub(crate) fn spellings(&self, ids: &[u32]) -> Vec<Option<String>> {
-        ids.iter().map(|id| self.referee.id_to_token(*id)).collect()
+        ids.iter()
+            .map(|id| self.reference.id_to_token(*id))
+            .collect()
     }
 
     fn fast(&self) -> Option<&FastTokenizer> {

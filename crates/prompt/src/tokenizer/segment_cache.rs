@@ -151,17 +151,20 @@ mod tests {
                 "evicted before piece {number}"
             );
         }
-        let mut held = 0;
+        let mut bytes = 0;
         for shard in &cache.shards {
             let shard = shard.lock().unwrap();
-            held += shard
+            bytes += shard
                 .young
                 .iter()
                 .chain(&shard.old)
                 .map(|(piece, ids)| cost(piece, ids))
                 .sum::<usize>();
         }
-        assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
+        assert!(
+            (BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&bytes),
+            "{bytes}"
+        );
         assert_eq!(known(&cache, "piece 0"), None);
     }
 

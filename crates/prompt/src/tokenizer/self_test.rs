@@ -20,8 +20,8 @@ impl Tokenizer {
         };
         let probes = probes::all(added, &self.vocabulary_text());
         let agree = |probe: &str, special: bool| {
-            let expected = self.encode_by_referee(probe, special);
-            matches!((fast.encode(probe, special), expected), (Some(fast), Ok(referee)) if fast == referee)
+            let expected = self.encode_by_reference(probe, special);
+            matches!((fast.encode(probe, special), expected), (Some(fast), Ok(reference)) if fast == reference)
         };
         // Tokens added around a prompt do not depend on its length.
         let equal = probes
@@ -40,7 +40,7 @@ impl Tokenizer {
     fn vocabulary_text(&self) -> Vec<String> {
         const TOKENS: usize = 8_192;
         const AT_ONCE: usize = 64;
-        let size = u32::try_from(self.referee.get_vocab_size(true)).unwrap_or(u32::MAX);
+        let size = u32::try_from(self.reference.get_vocab_size(true)).unwrap_or(u32::MAX);
         let step = (size as usize).div_ceil(TOKENS).max(1);
         let ids: Vec<u32> = (0..size).step_by(step).collect();
         ids.chunks(AT_ONCE)
@@ -53,10 +53,10 @@ impl Tokenizer {
         probes::around_cuts(cuts.tokens()).iter().all(|probe| {
             let mut tokens = Vec::new();
             let pieces = cuts.split(probe).try_for_each(|piece| {
-                tokens.extend(self.encode_by_referee(piece, false)?);
+                tokens.extend(self.encode_by_reference(piece, false)?);
                 Ok::<_, PromptError>(())
             });
-            matches!((pieces, self.encode_by_referee(probe, false)), (Ok(()), Ok(whole)) if tokens == whole)
+            matches!((pieces, self.encode_by_reference(probe, false)), (Ok(()), Ok(whole)) if tokens == whole)
         })
     }
 }

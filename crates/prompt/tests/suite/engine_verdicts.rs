@@ -17,7 +17,7 @@ fn lines(route: &str) -> Vec<Value> {
 
 /// The outcome of a request here.
 #[derive(Debug)]
-enum EngineVerdict {
+enum EngineAnswer {
     Ids(Vec<u32>),
     /// Refused as by the engine.
     Refused(String),
@@ -25,7 +25,7 @@ enum EngineVerdict {
     HandedOn(String),
 }
 
-impl From<PromptError> for EngineVerdict {
+impl From<PromptError> for EngineAnswer {
     fn from(error: PromptError) -> Self {
         if error.is_refusal() {
             Self::Refused(error.to_string())
@@ -35,12 +35,12 @@ impl From<PromptError> for EngineVerdict {
     }
 }
 
-fn tokenize(model: &PromptModel, body: &str) -> EngineVerdict {
+fn tokenize(model: &PromptModel, body: &str) -> EngineAnswer {
     let TokenizeView {
         prompt, rendering, ..
     } = match tokenize_view(body.as_bytes()) {
         Ok(view) => view,
-        Err(error) => return EngineVerdict::Refused(error.to_string()),
+        Err(error) => return EngineAnswer::Refused(error.to_string()),
     };
     let special = rendering.add_special_tokens;
     let tokens = match prompt {
@@ -59,9 +59,9 @@ fn tokenize(model: &PromptModel, body: &str) -> EngineVerdict {
             model.chat_tokens(&chat, 0).map(|rendered| rendered.tokens)
         }
         PromptPart::Text(text) => model.text_tokens(&text, special.unwrap_or(true)),
-        other => return EngineVerdict::HandedOn(format!("{other:?}")),
+        other => return EngineAnswer::HandedOn(format!("{other:?}")),
     };
-    tokens.map_or_else(EngineVerdict::from, EngineVerdict::Ids)
+    tokens.map_or_else(EngineAnswer::from, EngineAnswer::Ids)
 }
 
 #[test]
@@ -74,21 +74,21 @@ fn every_recorded_request_has_the_engine_s_ids_or_refusal_or_is_forwarded() {
             .as_str()
             .expect("each line has the body that was sent");
         match (tokenize(&model, body), line["status"] == 200) {
-            (EngineVerdict::Ids(tokens), true) if tokens == ids(&line["reply"]) => answered += 1,
-            (EngineVerdict::Refused(_), false) => refused += 1,
-            (EngineVerdict::HandedOn(why), true) => handed_on.push(format!("{body}\n  {why}")),
-            (EngineVerdict::HandedOn(why), false) => {
+            (EngineAnswer::Ids(tokens), true) if tokens == ids(&line["reply"]) => answered += 1,
+            (EngineAnswer::Refused(_), false) => refused += 1,
+            (EngineAnswer::HandedOn(why), true) => handed_on.push(format!("{body}\n  {why}")),
+            (EngineAnswer::HandedOn(why), false) => {
                 handed_on_to_be_refused.push(format!("{body}\n  {why}"))
             }
-            (EngineVerdict::Ids(tokens), true) => wrong.push(format!(
+            (EngineAnswer::Ids(tokens), true) => wrong.push(format!(
                 "{body}\n  ours   {:?}\n  engine {:?}",
                 model.decode(&tokens).unwrap_or_default(),
                 model.decode(&ids(&line["reply"])).unwrap_or_default()
             )),
-            (EngineVerdict::Ids(_), false) => {
+            (EngineAnswer::Ids(_), false) => {
                 wrong.push(format!("{body}\n  accepted here, refused by the engine"))
             }
-            (EngineVerdict::Refused(why), true) => {
+            (EngineAnswer::Refused(why), true) => {
                 wrong.push(format!(
                     "{body}\n  refused here ({why}), accepted by the engine"
                 ));
@@ -137,7 +137,7 @@ fn every_recorded_list_of_ids_has_the_engine_s_text_or_its_refusal() {
 #[test]
 fn tokens_are_spelled_as_the_engine_spells_them() {
     let model = tiny_qwen();
-    let mut spelled = 0;
+    let mut with_strings = 0;
     for line in lines("/tokenize") {
         let Some(expected) = line["reply"]["token_strs"].as_array() else {
             continue;
@@ -156,7 +156,7 @@ fn tokens_are_spelled_as_the_engine_spells_them() {
             "{}",
             line["body"]
         );
-        spelled += 1;
+        with_strings += 1;
     }
-    assert!(spelled > 1);
+    assert!(with_strings > 1);
 }

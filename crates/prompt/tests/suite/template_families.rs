@@ -392,7 +392,7 @@ fn a_malformed_tool_call_does_not_fail_a_conversation() {
 #[test]
 fn only_a_template_s_exception_and_a_missing_variable_are_refusals() {
     let messages = r#"[{"role":"user","content":"a secret prompt","ignored":1e400}]"#;
-    let verdict = |template: &str, messages: &str| {
+    let render_error = |template: &str, messages: &str| {
         let error = model(template, "{}")
             .chat_text(&chat(messages), 0)
             .expect_err("the render fails");
@@ -404,8 +404,11 @@ fn only_a_template_s_exception_and_a_missing_variable_are_refusals() {
         "{% macro inner() %}{{ raise_exception(messages | length) }}{% endmacro %}{{ inner() }}",
         "{{ missing.attribute }}",
     ] {
-        let (refused, said) = verdict(template, messages_without);
-        assert!(refused && !said.contains("secret"), "{template}: {said}");
+        let (refused, message) = render_error(template, messages_without);
+        assert!(
+            refused && !message.contains("secret"),
+            "{template}: {message}"
+        );
     }
     for template in [
         "{% macro m(n) %}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}",
@@ -416,13 +419,13 @@ fn only_a_template_s_exception_and_a_missing_variable_are_refusals() {
         "{{ messages[0].content + 1 }}",
         "{{ messages | nothing }}",
     ] {
-        let (refused, said) = verdict(template, messages_without);
+        let (refused, message) = render_error(template, messages_without);
         assert!(
-            !refused && said.ends_with("only in the engine"),
-            "{template}: {said}"
+            !refused && message.ends_with("only in the engine"),
+            "{template}: {message}"
         );
-        assert!(!said.contains("secret"), "{template}: {said}");
+        assert!(!message.contains("secret"), "{template}: {message}");
     }
-    let (refused, said) = verdict("{{ messages[0].content }}", messages);
-    assert!(!refused && said.contains("messages"), "{said}");
+    let (refused, message) = render_error("{{ messages[0].content }}", messages);
+    assert!(!refused && message.contains("messages"), "{message}");
 }

@@ -23,12 +23,12 @@ fn load(json: &str) -> PromptModel {
 }
 
 /// Returns the other library alone, without cut points.
-fn referee(json: &str) -> tokenizers::Tokenizer {
+fn reference(json: &str) -> tokenizers::Tokenizer {
     tokenizers::Tokenizer::from_bytes(json).expect("the tests' own files are usable")
 }
 
-fn ids(referee: &tokenizers::Tokenizer, text: &str, special: bool) -> Vec<u32> {
-    referee
+fn ids(reference: &tokenizers::Tokenizer, text: &str, special: bool) -> Vec<u32> {
+    reference
         .encode_fast(text, special)
         .expect("any text has ids")
         .get_ids()
@@ -84,7 +84,7 @@ fn a_model_with_a_whole_word_token_is_served_by_the_other_library() {
         (model.tokenizer_engine(), model.self_test()),
         ("tokenizers", "skipped")
     );
-    let referee = referee(&json);
+    let reference = reference(&json);
     for text in [
         "a<|endoftext|>b",
         "a <|endoftext|> b",
@@ -92,7 +92,7 @@ fn a_model_with_a_whole_word_token_is_served_by_the_other_library() {
     ] {
         assert_eq!(
             model.text_tokens(text, false).expect("any text has ids"),
-            ids(&referee, text, false),
+            ids(&reference, text, false),
             "{text}"
         );
     }
@@ -101,7 +101,7 @@ fn a_model_with_a_whole_word_token_is_served_by_the_other_library() {
 #[test]
 fn long_and_hostile_texts_have_the_other_library_s_ids() {
     let json = tokenizer_json(TINY_QWEN);
-    let (model, referee) = (load(&json), referee(&json));
+    let (model, reference) = (load(&json), reference(&json));
     let mut texts: Vec<String> = [
         "a",
         " ",
@@ -121,8 +121,8 @@ fn long_and_hostile_texts_have_the_other_library_s_ids() {
     .collect();
     texts.push(sample_text(300_000));
     for text in texts {
-        let same =
-            model.text_tokens(&text, true).expect("any text has ids") == ids(&referee, &text, true);
+        let same = model.text_tokens(&text, true).expect("any text has ids")
+            == ids(&reference, &text, true);
         assert!(same, "{:?}", &text[..text.floor_char_boundary(20)]);
     }
     assert_eq!(
@@ -139,31 +139,31 @@ fn turn(role: &str, text: &str) -> String {
 #[test]
 fn a_turn_of_a_conversation_tokenises_only_its_new_text() {
     let json = tokenizer_json(TINY_QWEN);
-    let (model, referee) = (load(&json), referee(&json));
+    let (model, reference) = (load(&json), reference(&json));
     let mut conversation = turn("system", &sample_text(4_000)) + &turn("user", "first question");
     let lead_in = "<|im_start|>assistant\n";
-    let ask = |conversation: &str| {
+    let tokenize = |conversation: &str| {
         let text = format!("{conversation}{lead_in}");
         let (tokens, new_tokens) = model
             .text_tokens_counted(&text, false)
             .expect("any text has ids");
-        assert_eq!(tokens, ids(&referee, &text, false));
+        assert_eq!(tokens, ids(&reference, &text, false));
         (tokens.len(), new_tokens as usize)
     };
-    let (tokens, new_tokens) = ask(&conversation);
+    let (tokens, new_tokens) = tokenize(&conversation);
     assert_eq!(new_tokens, tokens);
-    let lead_in_tokens = ids(&referee, &format!("\n{lead_in}"), false).len();
+    let lead_in_tokens = ids(&reference, &format!("\n{lead_in}"), false).len();
     assert_eq!(
-        ask(&conversation),
+        tokenize(&conversation),
         (tokens, lead_in_tokens),
         "the same prompt again"
     );
     let added = turn("assistant", "first answer") + &turn("user", "second question");
     conversation.push_str(&added);
-    let (_, new_tokens) = ask(&conversation);
+    let (_, new_tokens) = tokenize(&conversation);
     assert_eq!(
         new_tokens,
-        ids(&referee, &added, false).len() + lead_in_tokens
+        ids(&reference, &added, false).len() + lead_in_tokens
     );
     let plain = model
         .text_tokens_counted(&conversation, true)
@@ -182,13 +182,16 @@ fn turns_are_cached_with_either_library() {
         "model":{"type":"WordLevel","vocab":{"?":0,"hello":1,"<end>":2},"unk_token":"?"}}"#;
     let model = load(words);
     assert_eq!(model.tokenizer_engine(), "tokenizers");
-    let ask = |text| {
+    let tokenize = |text| {
         model
             .text_tokens_counted(text, false)
             .expect("any text has ids")
     };
-    assert_eq!(ask("hello<end>hello"), (vec![1, 2, 1], 3));
-    assert_eq!(ask("hello<end>hello there<end>"), (vec![1, 2, 1, 0, 2], 3));
+    assert_eq!(tokenize("hello<end>hello"), (vec![1, 2, 1], 3));
+    assert_eq!(
+        tokenize("hello<end>hello there<end>"),
+        (vec![1, 2, 1, 0, 2], 3)
+    );
 }
 
 /// Draws texts of a conversation: whole and broken special tokens among characters that merge and
@@ -227,16 +230,16 @@ proptest! {
         static MODELS: OnceLock<Vec<(PromptModel, tokenizers::Tokenizer)>> = OnceLock::new();
         let models = MODELS.get_or_init(|| {
             let files = [TINY_QWEN, SIMULATED].map(tokenizer_json);
-            files.iter().map(|json| (load(json), referee(json))).collect()
+            files.iter().map(|json| (load(json), reference(json))).collect()
         });
-        for (model, referee) in models {
+        for (model, reference) in models {
             // Twice, so that the second uses the cache of the first; then a continuation.
             for text in [&text, &text, &format!("{text}{more}")] {
                 for special in [false, true] {
                     let (tokens, new_tokens) =
                         model.text_tokens_counted(text, special).map_err(|error| TestCaseError::fail(error.to_string()))?;
                     prop_assert!(new_tokens as usize <= tokens.len());
-                    prop_assert_eq!(tokens, ids(referee, text, special), "{:?}", text);
+                    prop_assert_eq!(tokens, ids(reference, text, special), "{:?}", text);
                 }
             }
         }

@@ -36,7 +36,7 @@ impl FakeReply {
         let body = ScriptedBody {
             pieces: pieces.into_iter().collect(),
             pause: Duration::ZERO,
-            resting: None,
+            pause_timer: None,
             never_ends: false,
             ending: Arc::default(),
         };
@@ -114,7 +114,7 @@ pub(super) struct ScriptedBody {
     pieces: VecDeque<Result<Bytes, &'static str>>,
     /// The time before each piece but the first.
     pause: Duration,
-    resting: Option<Pin<Box<Sleep>>>,
+    pause_timer: Option<Pin<Box<Sleep>>>,
     never_ends: bool,
     ending: Arc<Mutex<Ending>>,
 }
@@ -124,14 +124,14 @@ impl ScriptedBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, BodyError>>> {
-        if let Some(resting) = &mut self.resting {
-            ready!(resting.as_mut().poll(cx));
-            self.resting = None;
+        if let Some(pause_timer) = &mut self.pause_timer {
+            ready!(pause_timer.as_mut().poll(cx));
+            self.pause_timer = None;
         }
         match self.pieces.pop_front() {
             Some(piece) => {
                 if !self.pause.is_zero() {
-                    self.resting = Some(Box::pin(sleep(self.pause)));
+                    self.pause_timer = Some(Box::pin(sleep(self.pause)));
                 }
                 Poll::Ready(Some(piece.map_err(|why| BodyError(why.to_owned()))))
             }

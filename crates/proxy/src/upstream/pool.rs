@@ -49,11 +49,11 @@ impl ConnectionPools {
     /// Takes the most recently used connection that is still usable.
     pub(super) fn take(&self, worker: WorkerId, now: Moment) -> Option<UpstreamConnection> {
         let mut idle = self.idle.lock();
-        let kept = idle.get_mut(&worker)?;
-        while let Some((since, connection)) = kept.pop() {
+        let connections = idle.get_mut(&worker)?;
+        while let Some((since, connection)) = connections.pop() {
             if now.since(since) >= IDLE_LIMIT {
                 // The connections below were used even longer ago.
-                kept.clear();
+                connections.clear();
                 return None;
             }
             if connection.is_ready() {
@@ -86,18 +86,18 @@ impl ConnectionPools {
 
     /// Closes connections that have been idle for too long, also of removed workers.
     pub fn close_idle(&self, now: Moment) {
-        self.idle.lock().retain(|_, kept| {
-            kept.retain(|(since, _)| now.since(*since) < IDLE_LIMIT);
-            !kept.is_empty()
+        self.idle.lock().retain(|_, connections| {
+            connections.retain(|(since, _)| now.since(*since) < IDLE_LIMIT);
+            !connections.is_empty()
         });
     }
 
     pub(super) fn keep(&self, worker: WorkerId, connection: UpstreamConnection) {
         let now = self.clock.now();
         let mut idle = self.idle.lock();
-        let kept = idle.entry(worker).or_default();
-        if kept.len() < PER_WORKER {
-            kept.push((now, connection));
+        let connections = idle.entry(worker).or_default();
+        if connections.len() < PER_WORKER {
+            connections.push((now, connection));
         }
     }
 }

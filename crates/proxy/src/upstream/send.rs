@@ -80,11 +80,11 @@ impl ConnectionPools {
             request,
             connect_timeout,
         } = outgoing;
-        let home = Some((self.clone(), worker));
+        let pool_entry = Some((self.clone(), worker));
         let mut request = request.map(Full::new);
         if let Some(mut connection) = self.take(worker, self.clock.now()) {
             match connection.sender().try_send_request(request).await {
-                Ok(response) => return Ok(reply(response, connection, home)),
+                Ok(response) => return Ok(reply(response, connection, pool_entry)),
                 // The request comes back whole if the connection closed before its first byte was
                 // written: the worker closed it while it was idle. The request goes out on a fresh
                 // one; no harm is done.
@@ -99,7 +99,7 @@ impl ConnectionPools {
         let connection = Box::pin(open(net::dial(url, connect_timeout), |fault, error| {
             self.local_faults.record(fault, error, self.clock.now());
         }));
-        send_on(connection.await?, request, home).await
+        send_on(connection.await?, request, pool_entry).await
     }
 }
 
@@ -120,10 +120,10 @@ pub async fn send_once(
 async fn send_on(
     mut connection: UpstreamConnection,
     request: Request<Full<Bytes>>,
-    home: Option<(ConnectionPools, WorkerId)>,
+    pool_entry: Option<(ConnectionPools, WorkerId)>,
 ) -> Result<UpstreamReply, SendFailure> {
     match connection.sender().try_send_request(request).await {
-        Ok(response) => Ok(reply(response, connection, home)),
+        Ok(response) => Ok(reply(response, connection, pool_entry)),
         Err(mut failed) => Err(match failed.take_message() {
             Some(_) => SendFailure::NotSent(NotSent::Unreachable),
             None => no_head(failed.error()),
@@ -134,7 +134,7 @@ async fn send_on(
 fn reply(
     response: Response<Incoming>,
     connection: UpstreamConnection,
-    home: Option<(ConnectionPools, WorkerId)>,
+    pool_entry: Option<(ConnectionPools, WorkerId)>,
 ) -> UpstreamReply {
     let (head, incoming) = response.into_parts();
     UpstreamReply {
@@ -142,7 +142,7 @@ fn reply(
         body: UpstreamBody(Source::Connection(ConnectionBody {
             incoming,
             connection: Some(connection),
-            home,
+            pool_entry,
         })),
     }
 }
@@ -194,7 +194,7 @@ struct ConnectionBody {
     /// `None`: closed or released.
     connection: Option<UpstreamConnection>,
     /// The pool that the connection returns to; `None`: it is not reused.
-    home: Option<(ConnectionPools, WorkerId)>,
+    pool_entry: Option<(ConnectionPools, WorkerId)>,
 }
 
 /// A reply that broke off, or that is not valid HTTP.
@@ -287,7 +287,7 @@ impl UpstreamBody {
         match &mut self.0 {
             Source::Connection(body) => {
                 if let (Some(connection), Some((pools, worker))) =
-                    (body.connection.take(), &body.home)
+                    (body.connection.take(), &body.pool_entry)
                 {
                     pools.release(*worker, connection);
                 }

@@ -28,7 +28,7 @@ const HELLO: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 
 /// What a worker does after one of its replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Afterwards {
+enum AfterReply {
     KeepsOpen,
     Closes,
 }
@@ -43,19 +43,19 @@ struct LoopbackWorker {
 }
 
 impl LoopbackWorker {
-    async fn start(reply: impl Into<String>, afterwards: Afterwards) -> Self {
+    async fn start(reply: impl Into<String>, after_reply: AfterReply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let connections = Arc::<AtomicUsize>::default();
-        let (tell, closed) = mpsc::unbounded_channel();
+        let (closed_sender, closed) = mpsc::unbounded_channel();
         let (count, reply) = (Arc::clone(&connections), reply.into());
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 count.fetch_add(1, Ordering::Relaxed);
-                let (reply, tell) = (reply.clone(), tell.clone());
+                let (reply, closed_sender) = (reply.clone(), closed_sender.clone());
                 tokio::spawn(async move {
-                    if answer_all(stream, &reply, afterwards).await {
-                        let _ = tell.send(());
+                    if answer_all(stream, &reply, after_reply).await {
+                        let _ = closed_sender.send(());
                     }
                 });
             }
@@ -77,7 +77,7 @@ impl LoopbackWorker {
         self.connections.load(Ordering::Relaxed)
     }
 
-    async fn sees_a_close(&mut self) {
+    async fn wait_for_close(&mut self) {
         let closed = timeout(SOON, self.closed.recv()).await;
         closed.expect("in time").expect("the worker runs");
     }
@@ -90,7 +90,7 @@ impl Drop for LoopbackWorker {
 }
 
 /// Answers the requests of a connection; returns whether the other side closed it.
-async fn answer_all(mut stream: TcpStream, reply: &str, afterwards: Afterwards) -> bool {
+async fn answer_all(mut stream: TcpStream, reply: &str, after_reply: AfterReply) -> bool {
     let (mut head, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         match stream.read(&mut buffer).await {
@@ -102,7 +102,7 @@ async fn answer_all(mut stream: TcpStream, reply: &str, afterwards: Afterwards) 
         }
         head.clear();
         let _ = stream.write_all(reply.as_bytes()).await;
-        if afterwards == Afterwards::Closes {
+        if after_reply == AfterReply::Closes {
             return false;
         }
     }
@@ -154,7 +154,7 @@ async fn pooled(pools: &ConnectionPools) -> UpstreamConnection {
 
 #[tokio::test]
 async fn a_connection_whose_reply_was_read_to_its_end_carries_the_next_request() {
-    let worker = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let worker = LoopbackWorker::start(HELLO, AfterReply::KeepsOpen).await;
     let pools = pools();
     for _ in 0..3 {
         assert_eq!(exchange(&pools, &worker).await, "hello");
@@ -167,7 +167,7 @@ async fn a_connection_whose_reply_was_read_to_its_end_carries_the_next_request()
 #[tokio::test]
 async fn a_reply_that_is_dropped_or_closed_before_its_end_closes_its_connection() {
     let half = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhello";
-    let mut worker = LoopbackWorker::start(half, Afterwards::KeepsOpen).await;
+    let mut worker = LoopbackWorker::start(half, AfterReply::KeepsOpen).await;
     let pools = pools();
     let mut dropped = send(&pools, &worker).await.expect("a head").body;
     assert_eq!(
@@ -175,17 +175,17 @@ async fn a_reply_that_is_dropped_or_closed_before_its_end_closes_its_connection(
         "hello"
     );
     drop(dropped);
-    worker.sees_a_close().await;
+    worker.wait_for_close().await;
     let mut closed = send(&pools, &worker).await.expect("a head").body;
     closed.close();
-    worker.sees_a_close().await;
+    worker.wait_for_close().await;
     closed.release();
     assert!(pools.take(WORKER, pools.clock.now()).is_none());
 }
 
 #[tokio::test]
 async fn a_request_that_is_dropped_before_its_reply_closes_its_connection() {
-    let mut worker = LoopbackWorker::start("", Afterwards::KeepsOpen).await;
+    let mut worker = LoopbackWorker::start("", AfterReply::KeepsOpen).await;
     let pools = pools();
     let url = worker.url();
     let outgoing = OutgoingRequest {
@@ -196,12 +196,12 @@ async fn a_request_that_is_dropped_before_its_reply_closes_its_connection() {
     };
     let given_up = timeout(Duration::from_millis(100), pools.send(outgoing)).await;
     assert!(given_up.is_err(), "the worker never answers");
-    worker.sees_a_close().await;
+    worker.wait_for_close().await;
 }
 
 #[tokio::test]
 async fn an_idle_connection_is_used_and_kept_for_less_than_four_seconds() {
-    let worker = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let worker = LoopbackWorker::start(HELLO, AfterReply::KeepsOpen).await;
     let pools = pools();
     let keep = async || {
         exchange(&pools, &worker).await;
@@ -225,7 +225,7 @@ async fn an_idle_connection_is_used_and_kept_for_less_than_four_seconds() {
 
 #[tokio::test]
 async fn the_connections_of_one_worker_are_closed_and_those_of_others_stay() {
-    let worker = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let worker = LoopbackWorker::start(HELLO, AfterReply::KeepsOpen).await;
     let pools = pools();
     exchange(&pools, &worker).await;
     let connection = pooled(&pools).await;
@@ -239,7 +239,7 @@ async fn the_connections_of_one_worker_are_closed_and_those_of_others_stay() {
 
 #[tokio::test]
 async fn a_connection_that_its_worker_closed_while_idle_is_not_used_again() {
-    let worker = LoopbackWorker::start(HELLO, Afterwards::Closes).await;
+    let worker = LoopbackWorker::start(HELLO, AfterReply::Closes).await;
     let pools = pools();
     for sent in 1..=3 {
         assert_eq!(exchange(&pools, &worker).await, "hello");
@@ -263,11 +263,11 @@ async fn the_failure_says_whether_the_worker_can_have_seen_the_request() {
         ("SSH-2.0-OpenSSH_9.6\r\n", SendFailure::Protocol),
         (&*long_head, SendFailure::Protocol),
     ] {
-        let worker = LoopbackWorker::start(reply, Afterwards::Closes).await;
+        let worker = LoopbackWorker::start(reply, AfterReply::Closes).await;
         let failed = send(&pools(), &worker).await.map(drop);
         assert_eq!(failed, Err(failure), "{reply:.30}");
     }
-    let gone = LoopbackWorker::start("", Afterwards::Closes).await;
+    let gone = LoopbackWorker::start("", AfterReply::Closes).await;
     gone.task.abort();
     let wait = async { while TcpStream::connect(("127.0.0.1", gone.port)).await.is_ok() {} };
     timeout(SOON, wait).await.expect("the port closes");
@@ -298,7 +298,7 @@ async fn a_reply_is_read_whole_or_says_why_not() {
         ),
         (reply("\r\nhello!"), Err(ReadError::TooLong)),
     ] {
-        let worker = LoopbackWorker::start(reply.as_str(), Afterwards::Closes).await;
+        let worker = LoopbackWorker::start(reply.as_str(), AfterReply::Closes).await;
         let mut body = send(&pools(), &worker).await.expect("a head").body;
         let got = timeout(SOON, body.read_to_end(5)).await.expect("in time");
         assert_eq!(got, read, "{reply}");
@@ -307,20 +307,20 @@ async fn a_reply_is_read_whole_or_says_why_not() {
 
 #[tokio::test]
 async fn a_reply_that_announces_its_length_knows_its_end_without_another_read() {
-    let worker = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let worker = LoopbackWorker::start(HELLO, AfterReply::KeepsOpen).await;
     let mut body = send(&pools(), &worker).await.expect("a head").body;
     assert_eq!((body.announced(), body.is_end()), (Some(5), false));
     body.next_data().await.expect("data").expect("data");
     assert_eq!((body.announced(), body.is_end()), (Some(0), true));
     let endless = "HTTP/1.1 200 OK\r\n\r\nhello";
-    let worker = LoopbackWorker::start(endless, Afterwards::Closes).await;
+    let worker = LoopbackWorker::start(endless, AfterReply::Closes).await;
     let body = send(&pools(), &worker).await.expect("a head").body;
     assert_eq!(body.announced(), None);
 }
 
 #[tokio::test]
 async fn a_connection_to_a_server_that_is_no_worker_is_closed_after_its_reply() {
-    let mut server = LoopbackWorker::start(HELLO, Afterwards::KeepsOpen).await;
+    let mut server = LoopbackWorker::start(HELLO, AfterReply::KeepsOpen).await;
     let address = Address::Tcp {
         host: "127.0.0.1".to_owned(),
         port: server.port,
@@ -328,7 +328,7 @@ async fn a_connection_to_a_server_that_is_no_worker_is_closed_after_its_reply() 
     let sent = timeout(SOON, send_once(&address, request(), SOON)).await;
     let mut body = sent.expect("in time").expect("a reply").body;
     assert_eq!(body.read_to_end(5).await.expect("whole"), "hello");
-    server.sees_a_close().await;
+    server.wait_for_close().await;
 }
 
 #[test]

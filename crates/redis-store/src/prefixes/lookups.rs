@@ -73,7 +73,7 @@ impl Lookups {
     pub(super) fn new(
         shared: Arc<PoolShared>,
         names: Vec<Arc<str>>,
-        scribe: KeyWriter,
+        key_writer: KeyWriter,
         permits: usize,
         clock: Clock,
     ) -> Self {
@@ -81,7 +81,7 @@ impl Lookups {
             shared,
             known_backends: names.iter().cloned().collect(),
             names,
-            has_tiers: scribe.has_tiers(),
+            has_tiers: key_writer.has_tiers(),
             prepared: QueryCache::default(),
             flights: Mutex::default(),
             permits: Semaphore::new(permits.max(1)),
@@ -107,8 +107,8 @@ impl Lookups {
     /// Returns the holders of `prefix`, best first; `None` if Redis did not answer in time.
     pub(super) async fn holders(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
         let inner = &self.0;
-        let standing = || inner.prepared.standing(prefix, inner.clock.now());
-        if let Some(holders) = standing() {
+        let cached = || inner.prepared.cached(prefix, inner.clock.now());
+        if let Some(holders) = cached() {
             return Some(holders);
         }
         // No wait for a server that is down.
@@ -116,7 +116,7 @@ impl Lookups {
         let mut flight = {
             let mut flights = inner.flights.lock();
             // Another flight may have finished since.
-            if let Some(holders) = standing() {
+            if let Some(holders) = cached() {
                 return Some(holders);
             }
             match flights.get(prefix) {
@@ -125,44 +125,44 @@ impl Lookups {
                 None => {
                     let (over, flight) = watch::channel(());
                     flights.insert(*prefix, flight.clone());
-                    let landing = FlightGuard {
+                    let guard = FlightGuard {
                         inner: Arc::clone(inner),
                         prefix: *prefix,
                         _over: over,
                     };
                     // A separate task, because the answer is useful even if the first request is
                     // cancelled.
-                    runtime::spawn(fly(landing));
+                    runtime::spawn(run_query(guard));
                     flight
                 }
             }
         };
         // The sender sends no value; its drop ends the wait.
         let _ = timeout(LOOKUP_BUDGET, flight.changed()).await;
-        standing()
+        cached()
     }
 }
 
-async fn fly(landing: FlightGuard) {
-    let inner = &landing.inner;
+async fn run_query(guard: FlightGuard) {
+    let inner = &guard.inner;
     // The waiters of this flight wait no longer than that, so a later start is useless.
     let Ok(Ok(_permit)) = timeout(LOOKUP_BUDGET, inner.permits.acquire()).await else {
         return;
     };
     // The pool counts a fault when it occurs.
-    if let Ok(holders) = inner.ask(&landing.prefix).await {
+    if let Ok(holders) = inner.query(&guard.prefix).await {
         inner.queries.fetch_add(1, Ordering::Relaxed);
         inner
             .hits
             .fetch_add(u64::from(!holders.is_empty()), Ordering::Relaxed);
         inner
             .prepared
-            .keep(&landing.prefix, holders.into(), inner.clock.now());
+            .keep(&guard.prefix, holders.into(), inner.clock.now());
     }
 }
 
 impl LookupsInner {
-    async fn ask(&self, prefix: &PrefixHash) -> Result<Vec<Holder>, RedisFault> {
+    async fn query(&self, prefix: &PrefixHash) -> Result<Vec<Holder>, RedisFault> {
         let mut pipeline = Pipeline::new();
         pipeline
             .ignore_errors()
@@ -177,7 +177,7 @@ impl LookupsInner {
                 tiers.arg(&**name);
             }
         }
-        let answers = self.shared.ask(Operation::Get, &pipeline).await?;
+        let answers = self.shared.send(Operation::Get, &pipeline).await?;
         self.read(&answers)
             .inspect_err(|fault| self.shared.refused(fault))
     }
@@ -189,11 +189,11 @@ impl LookupsInner {
         let tiers: HashMap<&str, StorageTier> = match tiers {
             None => HashMap::new(),
             Some(tiers) => {
-                let told = array(tiers, "list of tiers")?.iter().map(bytes);
+                let listed = array(tiers, "list of tiers")?.iter().map(bytes);
                 self.names
                     .iter()
                     .map(|name| &**name)
-                    .zip(told.map(read_tier))
+                    .zip(listed.map(read_tier))
                     .collect()
             }
         };

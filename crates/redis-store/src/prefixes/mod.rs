@@ -76,13 +76,13 @@ pub struct SharedView {
 pub struct RedisPrefixIndex {
     local: Arc<MemoryPrefixIndex>,
     lookups: Lookups,
-    scribe: KeyWriter,
+    key_writer: KeyWriter,
     queue: mpsc::Sender<WriteOp>,
     lost: Arc<LostWrites>,
     dropped: Arc<AtomicU64>,
     clock: Clock,
     pool: Arc<RedisPool>,
-    _stand_in: FallbackRegistration,
+    _fallback: FallbackRegistration,
     /// Taken by the first [`Self::stop`].
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -97,7 +97,7 @@ impl RedisPrefixIndex {
             permits,
             clock,
         } = parts;
-        let scribe = KeyWriter::new(&settings);
+        let key_writer = KeyWriter::new(&settings);
         let local = Arc::new(MemoryPrefixIndex::new(settings));
         let (queue, waiting) = mpsc::channel(QUEUE);
         let lost = Arc::new(LostWrites::default());
@@ -105,7 +105,7 @@ impl RedisPrefixIndex {
         let writer = ViewWriter {
             shared: Arc::clone(&pool.shared),
             local: Arc::clone(&local),
-            scribe,
+            key_writer,
             lost: Arc::clone(&lost),
             dropped: Arc::clone(&dropped),
             clock,
@@ -114,22 +114,22 @@ impl RedisPrefixIndex {
         let lookups = Lookups::new(
             Arc::clone(&pool.shared),
             backends,
-            scribe,
+            key_writer,
             permits.saturating_sub(1),
             clock,
         );
         let writer = Mutex::new(Some(runtime::spawn(writer.run(waiting))));
-        let stand_in = pool.register_fallback();
+        let fallback = pool.register_fallback();
         Self {
             local,
             lookups,
-            scribe,
+            key_writer,
             queue,
             lost,
             dropped,
             clock,
             pool,
-            _stand_in: stand_in,
+            _fallback: fallback,
             writer,
         }
     }
@@ -150,7 +150,7 @@ impl RedisPrefixIndex {
     /// Returns the holders of `prefix` if an answer of at most 100 ms ago is cached; sends no
     /// query.
     pub fn cached_holders(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
-        self.lookups.prepared().standing(prefix, self.clock.now())
+        self.lookups.prepared().cached(prefix, self.clock.now())
     }
 
     /// Returns whether Redis is up, as far as is known.
@@ -209,7 +209,7 @@ impl PrefixIndex for RedisPrefixIndex {
         let recorded = self.local.record(backend, event, now)?;
         // Also for an event without effect here: Redis may have an entry from before this process
         // started.
-        self.enqueue(backend, self.scribe.op(backend, event));
+        self.enqueue(backend, self.key_writer.op(backend, event));
         Ok(recorded)
     }
 

@@ -130,9 +130,9 @@ impl KeyWriter {
     /// Adds the commands for this process's holders of a prefix, with the remaining lifetime as
     /// expiry. Existing counts in Redis stay: the count here may be only assumed, and later events
     /// are queued behind this write.
-    pub(super) fn write_held(self, pipeline: &mut Pipeline, held: &PrefixHolders) {
-        let (key, tiers) = (holders_key(&held.prefix), tiers_key(&held.prefix));
-        for holder in &held.holders {
+    pub(super) fn write_entry(self, pipeline: &mut Pipeline, entry: &PrefixHolders) {
+        let (key, tiers) = (holders_key(&entry.prefix), tiers_key(&entry.prefix));
+        for holder in &entry.holders {
             pipeline
                 .cmd("ZADD")
                 .arg(&key)
@@ -147,9 +147,9 @@ impl KeyWriter {
                     .arg(tier_text(holder.tier));
             }
         }
-        expire(pipeline, &key, held.left);
+        expire(pipeline, &key, entry.left);
         if self.has_tiers() {
-            expire(pipeline, &tiers, held.left);
+            expire(pipeline, &tiers, entry.left);
         }
     }
 }

@@ -35,7 +35,7 @@ pub(super) async fn sweep(shared: &PoolShared, what: &SweepScope) -> Result<(), 
             }
         }
         if !removal.is_empty() {
-            shared.ask(Operation::Delete, &removal).await?;
+            shared.send(Operation::Delete, &removal).await?;
         }
     }
     Ok(())

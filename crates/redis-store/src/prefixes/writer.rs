@@ -48,7 +48,7 @@ impl LostWrites {
 pub(super) struct ViewWriter {
     pub(super) shared: Arc<PoolShared>,
     pub(super) local: Arc<MemoryPrefixIndex>,
-    pub(super) scribe: KeyWriter,
+    pub(super) key_writer: KeyWriter,
     pub(super) lost: Arc<LostWrites>,
     pub(super) dropped: Arc<AtomicU64>,
     pub(super) clock: Clock,
@@ -121,7 +121,7 @@ impl ViewWriter {
             } = op
             {
                 removes_only &= *change == super::ops::HoldingChange::Drop;
-                self.scribe
+                self.key_writer
                     .write_pair(&mut pipeline, prefix, backend, *change);
             }
         }
@@ -130,7 +130,7 @@ impl ViewWriter {
         } else {
             Operation::Set
         };
-        while let Err(fault) = self.ask(operation, &pipeline).await {
+        while let Err(fault) = self.execute(operation, &pipeline).await {
             if !fault.outage {
                 self.dropped
                     .fetch_add(pairs.len() as u64, Ordering::Relaxed);
@@ -170,11 +170,15 @@ impl ViewWriter {
     /// Writes the content of memory; returns `false` if the server went down meanwhile.
     async fn refill(&self) -> bool {
         for part in 0..self.local.parts() {
-            for some in self.local.held(part, self.clock.now()).chunks(BATCH) {
+            for some in self
+                .local
+                .live_entries(part, self.clock.now())
+                .chunks(BATCH)
+            {
                 let mut pipeline = transaction();
                 some.iter()
-                    .for_each(|held| self.scribe.write_held(&mut pipeline, held));
-                match self.ask(Operation::Set, &pipeline).await {
+                    .for_each(|entry| self.key_writer.write_entry(&mut pipeline, entry));
+                match self.execute(Operation::Set, &pipeline).await {
                     Err(fault) if fault.outage => return false,
                     _ => {}
                 }
@@ -185,8 +189,8 @@ impl ViewWriter {
         true
     }
 
-    async fn ask(&self, operation: Operation, pipeline: &Pipeline) -> Result<(), RedisFault> {
-        let answers = self.shared.ask(operation, pipeline).await?;
+    async fn execute(&self, operation: Operation, pipeline: &Pipeline) -> Result<(), RedisFault> {
+        let answers = self.shared.send(operation, pipeline).await?;
         for answer in &answers {
             // The other commands of the transaction were executed.
             if let Value::ServerError(error) = answer {

@@ -125,7 +125,7 @@ async fn dropped_events_are_counted_and_redis_is_brought_up_to_date_afterwards()
         send(&router, "w1", Created, number, 64);
     }
     server.kill();
-    let told = |kind, number| {
+    let record_event = |kind, number| {
         let event = prefix_view::PrefixEvent {
             kind,
             prefix: crate::prefix(number),
@@ -137,9 +137,9 @@ async fn dropped_events_are_counted_and_redis_is_brought_up_to_date_afterwards()
     };
     // Far more events than the queue holds. The last one, a removal, is dropped.
     for number in 0..70_000 {
-        told(Created, 100 + number % 1_000);
+        record_event(Created, 100 + number % 1_000);
     }
-    told(Evicted, 100);
+    record_event(Evicted, 100);
     assert!(router.dropped() > 0);
     until_holders(&router, 100, &[]).await;
 

@@ -131,8 +131,8 @@ fn fixed_answer_server(answer: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let serve = move |mut stream: TcpStream| {
-        let mut asked = [0; 4096];
-        while stream.read(&mut asked).is_ok_and(|count| count > 0)
+        let mut request = [0; 4096];
+        while stream.read(&mut request).is_ok_and(|count| count > 0)
             && stream.write_all(answer).is_ok()
         {}
     };

@@ -53,7 +53,7 @@ async fn a_restarted_router_finds_its_entries() {
     }
 }
 
-// On one thread, so that no answer arrives before all have asked.
+// On one thread, so that no answer arrives before all queries are sent.
 #[tokio::test]
 #[contract("CK63")]
 async fn concurrent_requests_share_one_query() {
@@ -65,16 +65,16 @@ async fn concurrent_requests_share_one_query() {
         server.ask(&["DBSIZE"]) == ["1"]
     })
     .await;
-    let mut asking: Vec<_> = (0..200).map(|_| Box::pin(holders(&router, 1))).collect();
+    let mut lookups: Vec<_> = (0..200).map(|_| Box::pin(holders(&router, 1))).collect();
     std::future::poll_fn(|cx| {
-        asking
+        lookups
             .iter_mut()
-            .for_each(|asking| assert!(asking.as_mut().poll(cx).is_pending()));
+            .for_each(|lookup| assert!(lookup.as_mut().poll(cx).is_pending()));
         Poll::Ready(())
     })
     .await;
-    for asking in asking {
-        assert_eq!(asking.await, [hot("w1", 64)]);
+    for lookup in lookups {
+        assert_eq!(lookup.await, [hot("w1", 64)]);
     }
     assert_eq!(server.calls("zrevrange"), 1);
 }

@@ -16,7 +16,7 @@ use routing::{
     robust::{self, RatePrior, TimeSample, median},
 };
 
-use self::observed_request::{ObservedRequest, watched};
+use self::observed_request::{ObservedRequest, observed};
 pub use self::report::{FitError, FitReport};
 
 /// Fewest first tokens, and fewest replies, for a fit.
@@ -64,12 +64,12 @@ pub struct FitResult {
 ///
 /// Why `served` is insufficient.
 pub fn fit(served: &[ServedRequest], base: &Profile) -> Result<FitResult, FitError> {
-    let watched = watched(served);
-    let prefills: Vec<&ObservedRequest> = watched
+    let observed = observed(served);
+    let prefills: Vec<&ObservedRequest> = observed
         .iter()
-        .filter(|one| one.tells_of_prefill())
+        .filter(|one| one.reports_prefill())
         .collect();
-    let steps: Vec<&ObservedRequest> = watched.iter().filter(|one| one.tells_of_steps()).collect();
+    let steps: Vec<&ObservedRequest> = observed.iter().filter(|one| one.reports_steps()).collect();
     check(served, &prefills)?;
     let mut profile = Profile {
         name: "fitted",
@@ -89,14 +89,14 @@ pub fn fit(served: &[ServedRequest], base: &Profile) -> Result<FitResult, FitErr
         // A prompt is computed in a step, so its overhead includes that step's.
         profile.overhead_ms = (curve.overhead_ms - profile.step_ms).max(0.0);
     }
-    let steps_told = steps.len() >= ENOUGH;
+    let has_steps = steps.len() >= ENOUGH;
     let prices = [profile.sequence_ms, profile.step_ms, profile.kv_token_ms];
     let report = FitReport {
         requests: served.len(),
         first_tokens: prefills.len(),
-        replies: if steps_told { steps.len() } else { 0 },
+        replies: if has_steps { steps.len() } else { 0 },
         ttft_error: error(&first_tokens(&prefills, &profile), &curve.prices()),
-        itl_error: steps_told.then(|| error(&gaps(&steps, &curve), &prices)),
+        itl_error: has_steps.then(|| error(&gaps(&steps, &curve), &prices)),
         overhead_ms: profile.overhead_ms,
         prefill_ms: profile.prefill_ms,
         attention_ms: profile.attention_ms,

@@ -27,14 +27,14 @@ pub(super) struct ObservedRequest {
 }
 
 /// Returns every request with the load beside it.
-pub(super) fn watched(served: &[ServedRequest]) -> Vec<ObservedRequest> {
+pub(super) fn observed(served: &[ServedRequest]) -> Vec<ObservedRequest> {
     let mut sorted = served.to_vec();
     sorted.sort_by(|a, b| {
         (a.engine, a.sent_ms)
             .partial_cmp(&(b.engine, b.sent_ms))
             .unwrap_or(std::cmp::Ordering::Equal)
     });
-    let mut watched: Vec<ObservedRequest> = sorted
+    let mut observed: Vec<ObservedRequest> = sorted
         .iter()
         .map(|one| ObservedRequest::alone(*one))
         .collect();
@@ -46,12 +46,12 @@ pub(super) fn watched(served: &[ServedRequest]) -> Vec<ObservedRequest> {
             sorted[*earlier].engine == came.engine && sorted[*earlier].end_ms > came.sent_ms
         });
         for earlier in &open {
-            watched[later].add(&sorted[*earlier]);
-            watched[*earlier].add(&came);
+            observed[later].add(&sorted[*earlier]);
+            observed[*earlier].add(&came);
         }
         open.push(later);
     }
-    watched
+    observed
 }
 
 impl ObservedRequest {
@@ -106,14 +106,14 @@ impl ObservedRequest {
         }
     }
 
-    pub(super) fn tells_of_prefill(&self) -> bool {
+    pub(super) fn reports_prefill(&self) -> bool {
         self.clear
             && self.alone
             && self.computed_tokens() > 0
             && self.ttft_ms().is_some_and(|ms| ms > 0.0)
     }
 
-    pub(super) fn tells_of_steps(&self) -> bool {
+    pub(super) fn reports_steps(&self) -> bool {
         self.clear
             && self.gaps().is_some_and(|gaps| gaps >= LEAST_GAPS)
             && self.reply_ms().is_some_and(|ms| ms > 0.0)

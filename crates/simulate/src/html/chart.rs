@@ -50,8 +50,8 @@ struct Bar {
 }
 
 /// Returns the colour of an index, far from that of the index before.
-pub(super) fn colour(place: usize) -> String {
-    format!("hsl({} 60% 54%)", (205 + place * 137) % 360)
+pub(super) fn colour(index: usize) -> String {
+    format!("hsl({} 60% 54%)", (205 + index * 137) % 360)
 }
 
 impl Bars<'_> {
@@ -62,19 +62,19 @@ impl Bars<'_> {
             .flat_map(|group| group.bars.iter().map(|(_, value)| *value));
         let mut drawing = Drawing::new(self.title, self.from, values.fold(self.from, f64::max));
         let slot = (WIDTH - LEFT) / self.groups.len().max(1) as f64;
-        for (place, group) in self.groups.iter().enumerate() {
-            let left = LEFT + slot * place as f64;
+        for (index, group) in self.groups.iter().enumerate() {
+            let left = LEFT + slot * index as f64;
             let width = slot * (1.0 - GAP) / group.bars.len().max(1) as f64;
             for (number, (name, value)) in group.bars.iter().enumerate() {
                 let x = left + slot * GAP / 2.0 + width * number as f64;
-                let told = format!("{}, {}: {}", self.names[*name], group.name, short(*value));
+                let tooltip = format!("{}, {}: {}", self.names[*name], group.name, short(*value));
                 let bar = Bar {
                     x,
                     width,
                     from: self.from,
                     to: *value,
                 };
-                drawing.bar(bar, &colour(*name), &told);
+                drawing.bar(bar, &colour(*name), &tooltip);
                 if width >= LEAST_LABELLED {
                     drawing.text(
                         x + width / 2.0,
@@ -105,11 +105,11 @@ pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
         .into_iter()
         .find(|every| slot * *every as f64 >= LEAST_NAMED)
         .unwrap_or(20);
-    for (place, worker) in shown.iter().enumerate() {
+    for (index, worker) in shown.iter().enumerate() {
         let (computed, hits) = (worker.computed_tokens as f64, worker.hit_tokens as f64);
-        let (x, width) = (LEFT + slot * (place as f64 + GAP / 2.0), slot * (1.0 - GAP));
-        let name = format!("w{}", place + 1);
-        let told = format!(
+        let (x, width) = (LEFT + slot * (index as f64 + GAP / 2.0), slot * (1.0 - GAP));
+        let name = format!("w{}", index + 1);
+        let tooltip = format!(
             "{name}: {} tokens computed, {} requests",
             short(computed),
             worker.requests
@@ -120,15 +120,15 @@ pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
             from: 0.0,
             to: computed,
         };
-        drawing.bar(below, COMPUTED, &told);
-        let told = format!("{name}: {} tokens found", short(hits));
+        drawing.bar(below, COMPUTED, &tooltip);
+        let tooltip = format!("{name}: {} tokens found", short(hits));
         let above = Bar {
             from: computed,
             to: computed + hits,
             ..below
         };
-        drawing.bar(above, FOUND, &told);
-        if place % every == 0 {
+        drawing.bar(above, FOUND, &tooltip);
+        if index % every == 0 {
             drawing.text(x + width / 2.0, HEIGHT - 6.0, "middle", &name);
         }
     }
@@ -183,13 +183,13 @@ impl Drawing {
     }
 
     /// Draws a bar, with a tooltip.
-    fn bar(&mut self, bar: Bar, colour: &str, told: &str) {
+    fn bar(&mut self, bar: Bar, colour: &str, tooltip: &str) {
         let Bar { x, width, from, to } = bar;
         let (top, foot) = (self.y(to), self.y(from));
-        let (height, told) = (foot - top, escaped(told));
+        let (height, tooltip) = (foot - top, escaped(tooltip));
         let _ = write!(
             self.svg,
-            "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"><title>{told}</title>\
+            "<rect x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" fill=\"{colour}\"><title>{tooltip}</title>\
              </rect>"
         );
     }

@@ -133,8 +133,8 @@ fn policies(report: &SimulationReport) -> Vec<&'static str> {
 
 fn legend(page: &mut String, policies: &[&str]) {
     page.push_str("<p class=\"keys\">");
-    for (place, policy) in policies.iter().enumerate() {
-        let (colour, name) = (chart::colour(place), escaped(policy));
+    for (index, policy) in policies.iter().enumerate() {
+        let (colour, name) = (chart::colour(index), escaped(policy));
         let _ = write!(
             page,
             "<span class=\"key\" style=\"background:{colour}\"></span>{name}"
@@ -151,7 +151,7 @@ fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &ChartSpec) -> Vec<
         let bar = policies
             .iter()
             .position(|policy| *policy == cell.policy)
-            .map(|place| (place, (figure.of)(cell)));
+            .map(|index| (index, (figure.of)(cell)));
         match groups.last_mut().filter(|group| group.name == name) {
             Some(group) => group.bars.extend(bar),
             None => groups.push(BarGroup {
@@ -201,8 +201,8 @@ fn per_worker(page: &mut String, cells: &[CellReport]) {
 /// Escapes text for HTML, also between double quotes.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
+    for character in text.chars() {
+        match character {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),

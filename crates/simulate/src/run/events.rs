@@ -33,21 +33,21 @@ impl Simulation<'_> {
     /// Handles events until every request is finished, or the time is over.
     pub(super) fn play(&mut self) {
         self.expect_arrival(0);
-        self.agenda.put(Moment::START + TICK, SimulationEvent::Tick);
-        for forgotten in &self.cell.mishaps.forgotten {
-            self.agenda.put(
+        self.events.put(Moment::START + TICK, SimulationEvent::Tick);
+        for forgotten in &self.cell.faults.forgotten {
+            self.events.put(
                 Moment::at(forgotten.at),
                 SimulationEvent::Forget(forgotten.worker as usize),
             );
         }
         while self.open > 0
-            && let Some((now, what)) = self.agenda.next()
+            && let Some((now, what)) = self.events.next()
             && now <= self.end
         {
             match what {
                 SimulationEvent::Arrival(request) => self.arrive(now, request),
                 SimulationEvent::StepEnd(worker) => self.end_step(now, worker),
-                SimulationEvent::Wake(worker) => self.rouse(now, worker),
+                SimulationEvent::Wake(worker) => self.run_engine(now, worker),
                 SimulationEvent::Message(message) => self.wire.deliver(&message),
                 SimulationEvent::Forget(worker) => self.forget(worker),
                 SimulationEvent::Release => self.release(now),
@@ -58,7 +58,7 @@ impl Simulation<'_> {
 
     fn expect_arrival(&mut self, request: usize) {
         if let Some(outcome) = self.requests.get(request) {
-            self.agenda
+            self.events
                 .put(outcome.arrival, SimulationEvent::Arrival(request));
         }
     }
@@ -68,19 +68,22 @@ impl Simulation<'_> {
         if request == self.warm_up() {
             self.computed_before = self.engines.computed_tokens();
         }
-        let asked = &self.trace.requests[request];
-        let session = asked.session().filter(|_| self.cell.sessions).map(Arc::new);
+        let traced = &self.trace.requests[request];
+        let session = traced
+            .session()
+            .filter(|_| self.cell.sessions)
+            .map(Arc::new);
         let job = Job {
             targets: TargetPool {
                 candidates: &self.engines.candidates,
                 ..TargetPool::default()
             },
             prompt: JobPrompt {
-                blocks: Some(&asked.blocks),
-                tokens: asked.prompt_tokens,
+                blocks: Some(&traced.blocks),
+                tokens: traced.prompt_tokens,
             },
             affinity: JobAffinity {
-                keys: asked.affinity(),
+                keys: traced.affinity(),
                 session: session.as_ref(),
                 prefix_holders: None,
             },
@@ -96,11 +99,11 @@ impl Simulation<'_> {
         match self.router.decide(now, &job) {
             Dispatch::Plan(plan) => {
                 if let Some(worker) = self.send(now, request, &plan) {
-                    self.rouse(now, worker);
+                    self.run_engine(now, worker);
                 }
             }
             Dispatch::Held(ticket) => {
-                self.requests[request].held = true;
+                self.requests[request].queued = true;
                 self.queue.requests.insert(ticket, request);
                 self.release(now);
             }
@@ -110,12 +113,12 @@ impl Simulation<'_> {
 
     /// Sends a request to the plan's target; returns the engine, which may have to be started.
     fn send(&mut self, now: Moment, request: usize, plan: &Plan) -> Option<usize> {
-        let asked = &self.trace.requests[request];
+        let traced = &self.trace.requests[request];
         let generation = NamedRequest {
             id: RequestId(request as u64),
-            prompt_tokens: asked.prompt_tokens,
-            blocks: Arc::clone(&asked.names),
-            output_tokens: asked.output_tokens,
+            prompt_tokens: traced.prompt_tokens,
+            blocks: Arc::clone(&traced.names),
+            output_tokens: traced.output_tokens,
             priority: plan.engine_priority,
         };
         let taken = self
@@ -125,19 +128,19 @@ impl Simulation<'_> {
         let Some(worker) = taken else {
             let released = self.router.failed(now, plan.reservation);
             self.open -= 1;
-            self.let_go(now, released);
+            self.dispatch_released(now, released);
             return None;
         };
         self.requests[request].placed = Some((worker, plan.reservation));
         Some(worker)
     }
 
-    fn rouse(&mut self, now: Moment, worker: usize) {
+    fn run_engine(&mut self, now: Moment, worker: usize) {
         match self.engines.start_idle(worker, now) {
             Some(NextWake::Step(length)) => self
-                .agenda
+                .events
                 .put(now + length, SimulationEvent::StepEnd(worker)),
-            Some(NextWake::Wake(then)) => self.agenda.put(then, SimulationEvent::Wake(worker)),
+            Some(NextWake::Wake(then)) => self.events.put(then, SimulationEvent::Wake(worker)),
             None => {}
         }
     }
@@ -148,7 +151,7 @@ impl Simulation<'_> {
             self.wire
                 .send(worker, self.engines.target(worker), outcome.events)
         {
-            self.agenda
+            self.events
                 .put(now + delay, SimulationEvent::Message(message));
         }
         // All tokens are processed before the next step begins.
@@ -157,17 +160,17 @@ impl Simulation<'_> {
             .iter()
             .flat_map(|emitted| self.token(now, emitted))
             .collect();
-        self.let_go(now, released);
-        self.rouse(now, worker);
+        self.dispatch_released(now, released);
+        self.run_engine(now, worker);
     }
 
     /// Records one emitted token.
     fn token(&mut self, now: Moment, emitted: &EmittedToken) -> Vec<ReleasedRequest> {
         // Request ids are positions in the trace.
-        let Some((outcome, asked)) = usize::try_from(emitted.id.0).ok().and_then(|place| {
+        let Some((outcome, traced)) = usize::try_from(emitted.id.0).ok().and_then(|index| {
             self.requests
-                .get_mut(place)
-                .zip(self.trace.requests.get(place))
+                .get_mut(index)
+                .zip(self.trace.requests.get(index))
         }) else {
             return Vec::new();
         };
@@ -182,7 +185,7 @@ impl Simulation<'_> {
         }
         if emitted.finish.is_some() {
             outcome.done = Some(now);
-            self.router.record_reply_length(asked.output_tokens);
+            self.router.record_reply_length(traced.output_tokens);
             released.extend(self.router.done(now, reservation));
             self.open -= 1;
         }
@@ -200,10 +203,10 @@ impl Simulation<'_> {
 
     fn release(&mut self, now: Moment) {
         let released = self.router.take_released(now);
-        self.let_go(now, released);
+        self.dispatch_released(now, released);
     }
 
-    fn let_go(&mut self, now: Moment, mut released: Vec<ReleasedRequest>) {
+    fn dispatch_released(&mut self, now: Moment, mut released: Vec<ReleasedRequest>) {
         loop {
             let mut engines: Vec<usize> = Vec::new();
             for released in released {
@@ -212,7 +215,7 @@ impl Simulation<'_> {
                 }
             }
             for engine in engines {
-                self.rouse(now, engine);
+                self.run_engine(now, engine);
             }
             let Some(then) = self.router.next_release(now) else {
                 return;
@@ -220,7 +223,7 @@ impl Simulation<'_> {
             if then > now {
                 if self.queue.release_at != Some(then) {
                     self.queue.release_at = Some(then);
-                    self.agenda.put(then, SimulationEvent::Release);
+                    self.events.put(then, SimulationEvent::Release);
                 }
                 return;
             }
@@ -231,7 +234,7 @@ impl Simulation<'_> {
 
     fn tick(&mut self, now: Moment) {
         let released = self.router.tick(now);
-        self.let_go(now, released);
-        self.agenda.put(now + TICK, SimulationEvent::Tick);
+        self.dispatch_released(now, released);
+        self.events.put(now + TICK, SimulationEvent::Tick);
     }
 }

@@ -75,23 +75,23 @@ fn conversation(values: &Values, session: u64) -> Vec<PlannedRequest> {
         text: random.below(assistants),
         tokens: values.tokens("system_tokens"),
     };
-    let mut said = PromptPiece {
+    let mut history = PromptPiece {
         text: assistants + session,
         tokens: 0,
     };
     let mut planned = Vec::new();
     for _ in 0..length::around(&mut random, values.get("turns")) {
-        said.tokens += length::tokens(&mut random, values.tokens("user_tokens"));
-        if system.tokens + said.tokens > LONGEST_PROMPT {
+        history.tokens += length::tokens(&mut random, values.tokens("user_tokens"));
+        if system.tokens + history.tokens > LONGEST_PROMPT {
             break;
         }
         let output_tokens = length::tokens(&mut random, values.tokens("output_tokens"));
         planned.push(PlannedRequest {
             at_ms,
-            parts: [system, said],
+            parts: [system, history],
             output_tokens,
         });
-        said.tokens += output_tokens;
+        history.tokens += output_tokens;
         at_ms += length::ms(&mut random, values.get("think_s"));
     }
     planned

@@ -107,12 +107,12 @@ pub(super) fn parsed(text: &str) -> Result<(WorkloadKind, Values), SyntheticErro
             kind: kind.name,
             found: shortened(name),
         };
-        let (place, parameter) = parameters(kind)
+        let (index, parameter) = parameters(kind)
             .enumerate()
             .find(|(_, parameter)| parameter.name == name)
             .ok_or_else(unknown)?;
         let (least, most) = parameter.range;
-        values[place].1 = value
+        values[index].1 = value
             .parse()
             .ok()
             .filter(|value| (least..=most).contains(value))

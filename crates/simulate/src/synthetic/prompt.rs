@@ -41,19 +41,19 @@ pub(super) enum Sessions {
 /// much of it is filled.
 type SharedBlockKey = (u64, u32, u32);
 
-/// Returns all requests, one a line, if their blocks do not exceed `room`. Ids are assigned in the
+/// Returns all requests, one a line, if their blocks do not exceed `free_blocks`. Ids are assigned in the
 /// order of first occurrence.
 pub(super) fn written(
     planned: &[PlannedRequest],
     size: BlockSize,
     sessions: Sessions,
-    mut room: usize,
+    mut free_blocks: usize,
 ) -> Result<String, SyntheticError> {
     let mut ids: HashMap<SharedBlockKey, usize> = HashMap::new();
     let mut text = String::new();
     for request in planned {
         let prompt: u32 = request.parts.iter().map(|part| part.tokens).sum();
-        room = room
+        free_blocks = free_blocks
             .checked_sub(prompt.div_ceil(size.tokens()) as usize)
             .ok_or(SyntheticError::TooLong)?;
         let _ = write!(
@@ -61,9 +61,9 @@ pub(super) fn written(
             r#"{{"timestamp": {}, "input_length": {prompt}, "output_length": {}, "hash_ids": ["#,
             request.at_ms, request.output_tokens
         );
-        for (place, key) in keys(&request.parts, prompt, size.tokens()).enumerate() {
+        for (index, key) in keys(&request.parts, prompt, size.tokens()).enumerate() {
             let next = ids.len();
-            let comma = if place == 0 { "" } else { ", " };
+            let comma = if index == 0 { "" } else { ", " };
             let _ = write!(text, "{comma}{}", ids.entry(key).or_insert(next));
         }
         text.push(']');

@@ -1,4 +1,4 @@
-//! Tenants: each has a long prompt of its own in front of every question, and some send far more
+//! Tenants: each has a long prompt of its own in front of every request, and some send far more
 //! requests than others.
 
 use super::{
@@ -64,26 +64,26 @@ const FIRST: u64 = 1 << 32;
 fn plan(values: &Values) -> Box<dyn Iterator<Item = PlannedRequest> + '_> {
     let tenants = Tenants::new(values);
     let prefix_tokens = values.tokens("prefix_tokens");
-    let ask = move |request: u64| {
+    let plan_request = move |request: u64| {
         let mut random = stream(values, request);
         let at_ms = random.below(values.get("minutes") * 60_000);
         let prefix = PromptPiece {
-            text: tenants.of(random.below(tenants.asks())),
+            text: tenants.of(random.below(tenants.total_weight())),
             tokens: prefix_tokens,
         };
         let tokens = length::tokens(&mut random, values.tokens("question_tokens"));
-        let question = PromptPiece {
+        let request_piece = PromptPiece {
             text: values.get("tenants") + request,
             tokens,
         };
         let output_tokens = length::tokens(&mut random, values.tokens("output_tokens"));
         PlannedRequest {
             at_ms,
-            parts: [prefix, question],
+            parts: [prefix, request_piece],
             output_tokens,
         }
     };
-    Box::new((0..values.get("requests")).map(ask))
+    Box::new((0..values.get("requests")).map(plan_request))
 }
 
 /// The tenants' weights as running sums, so that a number below the last one selects a tenant.
@@ -100,11 +100,11 @@ impl Tenants {
         Self(sums.collect())
     }
 
-    fn asks(&self) -> u64 {
+    fn total_weight(&self) -> u64 {
         self.0.last().copied().unwrap_or(0)
     }
 
-    fn of(&self, ask: u64) -> u64 {
-        self.0.partition_point(|sum| *sum <= ask) as u64
+    fn of(&self, number: u64) -> u64 {
+        self.0.partition_point(|sum| *sum <= number) as u64
     }
 }

@@ -22,12 +22,12 @@ const LATEST_MS: f64 = 366.0 * 86_400_000.0;
 /// Longest piece of a trace in an error.
 const SHOWN: usize = 60;
 
-/// Parses one line, with at most `room` blocks.
+/// Parses one line, with at most `free_blocks` blocks.
 pub(super) fn request(
     line: usize,
     text: &str,
     size: BlockSize,
-    room: &mut usize,
+    free_blocks: &mut usize,
 ) -> Result<TraceRequest, TraceError> {
     let fields: Map<String, Value> =
         serde_json::from_str(text).map_err(|error| TraceError::NotJson {
@@ -55,7 +55,7 @@ pub(super) fn request(
         },
     )?;
     let blocks = prompt_tokens.div_ceil(size.tokens()) as usize;
-    *room = room
+    *free_blocks = free_blocks
         .checked_sub(blocks)
         .ok_or(TraceError::TooManyBlocks { line })?;
     let hashes = chain(line, &ids, blocks);

@@ -46,14 +46,14 @@ impl<'a> TokenScope<'a> {
 
 /// Returns the key, 64 characters. Each part follows its length, so no two lists of parts give the
 /// same input.
-pub(crate) fn name(question: &QueryDigest, whose: TokenScope<'_>) -> String {
+pub(crate) fn name(digest: &QueryDigest, scope: TokenScope<'_>) -> String {
     let mut hash = Sha256::new();
     for part in [
         WORD.as_bytes(),
-        whose.model.as_bytes(),
-        whose.engine.as_bytes(),
-        whose.version.as_bytes(),
-        question,
+        scope.model.as_bytes(),
+        scope.engine.as_bytes(),
+        scope.version.as_bytes(),
+        digest,
     ] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    const WHOSE: TokenScope<'static> = TokenScope {
+    const SCOPE: TokenScope<'static> = TokenScope {
         model: "/m/llama",
         engine: "vllm",
         version: "0.32.0",
@@ -85,27 +85,27 @@ mod tests {
     #[contract("V30")]
     fn everything_that_affects_the_tokens_changes_the_name() {
         let names = HashSet::from([
-            name(&[7; 32], WHOSE),
-            name(&[8; 32], WHOSE),
+            name(&[7; 32], SCOPE),
+            name(&[8; 32], SCOPE),
             name(
                 &[7; 32],
                 TokenScope {
                     model: "/m/qwen",
-                    ..WHOSE
+                    ..SCOPE
                 },
             ),
             name(
                 &[7; 32],
                 TokenScope {
                     engine: "sglang",
-                    ..WHOSE
+                    ..SCOPE
                 },
             ),
             name(
                 &[7; 32],
                 TokenScope {
                     version: "0.33.0",
-                    ..WHOSE
+                    ..SCOPE
                 },
             ),
             // The same letters, split otherwise.
@@ -114,7 +114,7 @@ mod tests {
                 TokenScope {
                     model: "/m/llamav",
                     engine: "llm",
-                    ..WHOSE
+                    ..SCOPE
                 },
             ),
             name(
@@ -122,7 +122,7 @@ mod tests {
                 TokenScope {
                     engine: "vllm0",
                     version: ".32.0",
-                    ..WHOSE
+                    ..SCOPE
                 },
             ),
         ]);
@@ -140,7 +140,7 @@ mod tests {
         // Computed by another implementation of SHA-256, over the parts as the module describes
         // them.
         assert_eq!(
-            name(&[7; 32], WHOSE),
+            name(&[7; 32], SCOPE),
             "65f6558618891c1da9d0f2b43d92bec55237bca649af9dc57b55793955eefb78"
         );
     }

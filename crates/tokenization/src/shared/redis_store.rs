@@ -64,7 +64,7 @@ struct PendingWrite {
     ids: Arc<[u32]>,
     ttl: Duration,
     /// Its share of the queue's bytes.
-    _room: BytePermit,
+    _permit: BytePermit,
 }
 
 impl RedisTokenStore {
@@ -94,38 +94,42 @@ impl RedisTokenStore {
     /// Returns the ids, if they are stored and Redis answers in time.
     pub(crate) async fn find(
         &self,
-        question: &QueryDigest,
-        whose: TokenScope<'_>,
+        digest: &QueryDigest,
+        scope: TokenScope<'_>,
     ) -> Option<SharedTokensHit> {
-        if !self.inner.may_be_asked() {
+        if !self.inner.is_available() {
             return None;
         }
         let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
-        let (told, tells) = oneshot::channel();
+        let (result_sender, result) = oneshot::channel();
         // A task of its own: dropping the wait for an answer would lose the connection.
-        self.start_lookup(Arc::clone(&self.inner).look(name(question, whose), permit, told));
-        timeout(LOOKUP_BUDGET, tells).await.ok()?.ok()?
+        self.start_lookup(Arc::clone(&self.inner).look_up(
+            name(digest, scope),
+            permit,
+            result_sender,
+        ));
+        timeout(LOOKUP_BUDGET, result).await.ok()?.ok()?
     }
 
     /// Queues the ids for writing. Never waits.
     pub(crate) fn store(
         &self,
-        question: &QueryDigest,
-        whose: TokenScope<'_>,
+        digest: &QueryDigest,
+        scope: TokenScope<'_>,
         ids: &Arc<[u32]>,
         ttl: Duration,
     ) {
         if ids.len() > MOST_IDS || !self.inner.values.pool().is_up() {
             return;
         }
-        let Some(room) = self.queue_bytes.try_take(value::length(ids.len())) else {
+        let Some(permit) = self.queue_bytes.try_take(value::length(ids.len())) else {
             return;
         };
         let job = PendingWrite {
-            name: name(question, whose),
+            name: name(digest, scope),
             ids: Arc::clone(ids),
             ttl,
-            _room: room,
+            _permit: permit,
         };
         if self.queue.try_send(job).is_err() {
             tracing::debug!("token ids were not written to redis: too many wait for it");
@@ -147,7 +151,7 @@ impl Drop for RedisTokenStore {
 }
 
 impl RedisTokenStoreInner {
-    fn may_be_asked(&self) -> bool {
+    fn is_available(&self) -> bool {
         self.values.pool().is_up() && !self.breaker.lock().is_open(self.clock.now())
     }
 
@@ -155,18 +159,18 @@ impl RedisTokenStoreInner {
         self.breaker.lock().record_failure(self.clock.now());
     }
 
-    async fn look(
+    async fn look_up(
         self: Arc<Self>,
         name: String,
         _permit: OwnedSemaphorePermit,
-        told: oneshot::Sender<Option<SharedTokensHit>>,
+        result_sender: oneshot::Sender<Option<SharedTokensHit>>,
     ) {
-        let mut asked = Box::pin(self.values.get(&name, MOST_BYTES));
-        let answer = match timeout(LOOKUP_BUDGET, &mut asked).await {
+        let mut lookup = Box::pin(self.values.get(&name, MOST_BYTES));
+        let answer = match timeout(LOOKUP_BUDGET, &mut lookup).await {
             Ok(answer) => answer,
             Err(_) => {
                 self.rest();
-                asked.await
+                lookup.await
             }
         };
         let found = match answer {
@@ -184,7 +188,7 @@ impl RedisTokenStoreInner {
         };
         let is_ours = found.is_some();
         // The request may have been cancelled.
-        let _ = told.send(found);
+        let _ = result_sender.send(found);
         if !is_ours {
             // If the removal fails, the next lookup finds it unusable again.
             let _ = self.values.delete(&name).await;

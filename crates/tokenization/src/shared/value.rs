@@ -45,7 +45,7 @@ pub(crate) fn encode(name: &str, ids: &[u32]) -> Option<Vec<u8>> {
 pub(crate) fn decode(name: &str, bytes: &[u8]) -> Option<Arc<[u32]>> {
     let (version, rest) = bytes.split_first()?;
     let (count, rest) = rest.split_first_chunk::<4>()?;
-    let (told, packed) = rest.split_first_chunk::<8>()?;
+    let (stored_check, packed) = rest.split_first_chunk::<8>()?;
     let (chunks, left) = packed.as_chunks::<4>();
     if *version != VERSION
         || !left.is_empty()
@@ -53,7 +53,7 @@ pub(crate) fn decode(name: &str, bytes: &[u8]) -> Option<Arc<[u32]>> {
     {
         return None;
     }
-    if u64::from_le_bytes(*told) != check(name, packed) {
+    if u64::from_le_bytes(*stored_check) != check(name, packed) {
         return None;
     }
     let ids: Arc<[u32]> = chunks.iter().map(|id| u32::from_le_bytes(*id)).collect();

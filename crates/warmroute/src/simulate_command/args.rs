@@ -133,7 +133,7 @@ pub(super) struct OutputArgs {
 impl SimulateArgs {
     /// Returns the deviations from a healthy fleet, for every fleet size; an error message if the
     /// smallest fleet has no such engine.
-    pub(super) fn mishaps(&self) -> Result<FaultPlan, String> {
+    pub(super) fn faults(&self) -> Result<FaultPlan, String> {
         let fewest = self.workers.iter().min().copied().unwrap_or(0);
         let FaultArgs { slow, forget } = &self.faults;
         let slowed = slow.iter().map(|slow| ("--slow", slow.worker));

@@ -117,7 +117,7 @@ async fn incomplete_messages_of_all_peers_share_one_bound() {
         ..Limits::default()
     };
     let (mut sub, endpoint) = bound(limits).await;
-    let mut hoarding = Vec::new();
+    let mut peers = Vec::new();
     for _ in 0..12 {
         let mut peer = greeted(&endpoint).await;
         // An incomplete long frame. The socket may have closed meanwhile.
@@ -125,7 +125,7 @@ async fn incomplete_messages_of_all_peers_share_one_bound() {
         frame.extend_from_slice(&(MIB as u64).to_be_bytes());
         frame.resize(frame.len() + 900 * 1024, 7);
         let _ = peer.write_all(&frame).await;
-        hoarding.push(peer);
+        peers.push(peer);
     }
     let mut gone = 0;
     // Four of them have 3.3 MiB that count; a fifth exceeds the budget.
@@ -144,7 +144,7 @@ async fn incomplete_messages_of_all_peers_share_one_bound() {
         assert_eq!(message(&mut sub).await.0, size);
     }
     let mut open = 0;
-    for peer in &mut hoarding {
+    for peer in &mut peers {
         // Greeting, READY and a subscription always arrive.
         let mut bytes = Vec::new();
         let ended =

@@ -65,18 +65,18 @@ fn feed<'a>(
     session: &mut ZmtpSession,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Incoming>, Option<ProtocolError>) {
-    let (mut buffer, mut came) = (BytesMut::new(), Vec::new());
+    let (mut buffer, mut record_incoming) = (BytesMut::new(), Vec::new());
     for piece in pieces {
         buffer.extend_from_slice(piece);
         loop {
             match session.receive(&mut buffer) {
-                Ok(Some(incoming)) => came.push(incoming),
+                Ok(Some(incoming)) => record_incoming.push(incoming),
                 Ok(None) => break,
-                Err(error) => return (came, Some(error)),
+                Err(error) => return (record_incoming, Some(error)),
             }
         }
     }
-    (came, None)
+    (record_incoming, None)
 }
 
 fn feed_all(socket: SocketType, bytes: &[u8]) -> (Vec<Incoming>, Option<ProtocolError>) {
@@ -117,10 +117,10 @@ fn after_hello(socket: &str, more: &[u8]) -> Vec<u8> {
 fn recorded_publisher_bytes_are_decoded() {
     let mut bytes = unhex(recorded::PUB);
     bytes.extend_from_slice(&[b'x'; 300]);
-    let (came, error) = feed_all(SocketType::Sub, &bytes);
+    let (record_incoming, error) = feed_all(SocketType::Sub, &bytes);
     assert_eq!(error, None);
     assert_eq!(
-        came,
+        record_incoming,
         [
             ready(),
             message(&[b"kv", &7_u64.to_be_bytes(), &[b'x'; 300]])
@@ -131,11 +131,11 @@ fn recorded_publisher_bytes_are_decoded() {
 #[test]
 fn recorded_subscriptions_are_decoded_in_both_forms() {
     for hex in [recorded::SUB, recorded::SUB_TO_3_0] {
-        let (came, error) = feed_all(SocketType::Pub, &unhex(hex));
+        let (record_incoming, error) = feed_all(SocketType::Pub, &unhex(hex));
         let topic = Bytes::from_static(b"kv");
         assert_eq!(error, None);
         assert_eq!(
-            came,
+            record_incoming,
             [
                 ready(),
                 Incoming::Subscribe(topic.clone()),
@@ -147,14 +147,14 @@ fn recorded_subscriptions_are_decoded_in_both_forms() {
 
 #[test]
 fn recorded_dealer_and_router_bytes_are_decoded() {
-    let (came, error) = feed_all(SocketType::Dealer, &unhex(recorded::ROUTER));
+    let (record_incoming, error) = feed_all(SocketType::Dealer, &unhex(recorded::ROUTER));
     assert_eq!(
-        (came, error),
+        (record_incoming, error),
         (vec![ready(), message(&[b"", &[0xff; 8], b""])], None)
     );
-    let (came, error) = feed_all(SocketType::Router, &unhex(recorded::DEALER));
+    let (record_incoming, error) = feed_all(SocketType::Router, &unhex(recorded::DEALER));
     assert_eq!(
-        (came, error),
+        (record_incoming, error),
         (vec![ready(), message(&[b"", &5_u64.to_be_bytes()])], None)
     );
 }
@@ -198,11 +198,11 @@ fn an_older_peer_gets_subscriptions_as_messages_and_no_pings() {
 #[test]
 fn a_ping_is_answered_with_its_context() {
     let mut session = session(SocketType::Sub);
-    let (came, error) = feed(
+    let (record_incoming, error) = feed(
         &mut session,
         [&after_hello("PUB", b"\x04\x0a\x04PING\x00\x1eabc")[..]],
     );
-    assert_eq!((came, error), (vec![ready()], None));
+    assert_eq!((record_incoming, error), (vec![ready()], None));
     assert!(session.outgoing().ends_with(b"\x04\x08\x04PONGabc"));
     assert_eq!(session.peer_ttl(), Some(std::time::Duration::from_secs(3)));
     session.ping();
@@ -298,8 +298,8 @@ fn limits_restart_with_each_message() {
     for _ in 0..10 {
         encode_message(&[vec![0; 2000], vec![0; 2000], vec![], vec![]], &mut bytes);
     }
-    let (came, error) = feed_all(SocketType::Sub, &after_hello("PUB", &bytes));
-    assert_eq!((came.len(), error), (11, None));
+    let (record_incoming, error) = feed_all(SocketType::Sub, &after_hello("PUB", &bytes));
+    assert_eq!((record_incoming.len(), error), (11, None));
 }
 
 #[test]
@@ -341,16 +341,16 @@ fn malformed_traffic_is_refused() {
 
 #[test]
 fn unused_commands_and_frames_are_skipped() {
-    let (came, error) = feed_all(
+    let (record_incoming, error) = feed_all(
         SocketType::Sub,
         &after_hello("XPUB", b"\x04\x06\x05LATER\x04\x0c\x09SUBSCRIBEkv"),
     );
-    assert_eq!((came, error), (vec![ready()], None));
-    let (came, error) = feed_all(
+    assert_eq!((record_incoming, error), (vec![ready()], None));
+    let (record_incoming, error) = feed_all(
         SocketType::Pub,
         &after_hello("XSUB", b"\x00\x02hi\x01\x01\x01\x00\x01\x01\x00\x00"),
     );
-    assert_eq!((came, error), (vec![ready()], None));
+    assert_eq!((record_incoming, error), (vec![ready()], None));
 }
 
 fn traffic() -> impl Strategy<Value = (Vec<Vec<Vec<u8>>>, Vec<u8>)> {
@@ -370,18 +370,18 @@ proptest! {
         cuts.extend([0, bytes.len()]);
         cuts.sort_unstable();
         let pieces = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]);
-        let (came, error) = feed(&mut session(SocketType::Sub), pieces);
+        let (record_incoming, error) = feed(&mut session(SocketType::Sub), pieces);
         prop_assert_eq!(error, None);
         let expected: Vec<Incoming> = std::iter::once(ready())
             .chain(messages.iter().map(|frames| Incoming::Message(frames.iter().cloned().map(Bytes::from).collect())))
             .collect();
-        prop_assert_eq!(came, expected);
+        prop_assert_eq!(record_incoming, expected);
     }
 
     #[test]
     fn garbage_never_panics_and_never_gets_an_answer_longer_than_itself(
-        rubbish in vec(any::<u8>(), 0..600),
-        shaken in any::<bool>(),
+        random_bytes in vec(any::<u8>(), 0..600),
+        after_handshake in any::<bool>(),
         socket in prop::sample::select(vec![SocketType::Sub, SocketType::Pub, SocketType::Dealer, SocketType::Router]),
     ) {
         let peer = match socket {
@@ -390,7 +390,7 @@ proptest! {
             SocketType::Dealer => "ROUTER",
             SocketType::Router => "DEALER",
         };
-        let bytes = if shaken { after_hello(peer, &rubbish) } else { rubbish };
+        let bytes = if after_handshake { after_hello(peer, &random_bytes) } else { random_bytes };
         let mut session = session(socket);
         feed(&mut session, [&bytes[..]]);
         prop_assert!(session.outgoing().len() <= 64 + 60 + bytes.len());

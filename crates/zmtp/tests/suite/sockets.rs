@@ -349,10 +349,10 @@ async fn a_header_of_an_absurd_length_is_refused_by_every_socket() {
         stream.write_all(&attack("PUB")).await.unwrap();
         stream
     };
-    let (reason, _held) = tokio::join!(reason_of_end(&mut sub), serve);
+    let (reason, _peer) = tokio::join!(reason_of_end(&mut sub), serve);
     assert!(reason.contains("4611686018427387904"), "{reason}");
     drop(sub);
-    let ask = async {
+    let request = async {
         let mut dealer = Dealer::connect(&endpoint, Limits::default(), PATIENCE).await?;
         dealer.recv().await
     };
@@ -361,7 +361,7 @@ async fn a_header_of_an_absurd_length_is_refused_by_every_socket() {
         stream.write_all(&attack("ROUTER")).await.unwrap();
         stream
     };
-    let (result, _held) = soon(async { tokio::join!(ask, serve) }).await;
+    let (result, _peer) = soon(async { tokio::join!(request, serve) }).await;
     assert!(matches!(result, Err(Disconnect::Protocol(_))));
 
     // Sockets that bind: the connection is closed.

@@ -24,25 +24,26 @@ pub(super) fn conversation(
 ) {
     let mut system: Vec<Cow<'_, str>> = Vec::new();
     let mut turns: Vec<RoleTurn> = Vec::new();
-    for (at, said) in messages
+    for (at, chat_message) in messages
         .and_then(RawJson::elements)
         .into_iter()
         .flatten()
         .enumerate()
     {
-        let role = said.member("role").and_then(RawJson::string);
+        let role = chat_message.member("role").and_then(RawJson::string);
         let (role, blocks) = match role.as_deref() {
             Some("system" | "developer") => {
                 system.extend(
-                    said.member("content")
+                    chat_message
+                        .member("content")
                         .and_then(content_text)
                         .filter(|text| !text.is_empty()),
                 );
                 continue;
             }
-            Some("assistant") => ("assistant", of_assistant(said, at, untranslatable)),
-            Some("tool") => ("user", vec![result(said)]),
-            _ => ("user", parts(said, at, untranslatable)),
+            Some("assistant") => ("assistant", of_assistant(chat_message, at, untranslatable)),
+            Some("tool") => ("user", vec![result(chat_message)]),
+            _ => ("user", parts(chat_message, at, untranslatable)),
         };
         match turns.last_mut() {
             Some(last) if last.role == role => last.blocks.extend(blocks),
@@ -91,8 +92,8 @@ fn text_block(text: &str) -> Option<String> {
 }
 
 /// Writes the text and images of a message.
-fn parts(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
-    let Some(content) = said.member("content") else {
+fn parts(message: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
+    let Some(content) = message.member("content") else {
         return Vec::new();
     };
     if let Some(text) = content.string() {
@@ -152,9 +153,13 @@ fn source(block: &mut ObjectWriter<'_>, url: &str) {
 
 /// Writes the model's message: text, then its calls. The reasoning is dropped: its signature is not
 /// available here, and the API rejects it without one.
-fn of_assistant(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
-    let mut blocks = parts(said, at, untranslatable);
-    for call in said
+fn of_assistant(
+    message: RawJson<'_>,
+    at: usize,
+    untranslatable: &mut Option<String>,
+) -> Vec<String> {
+    let mut blocks = parts(message, at, untranslatable);
+    for call in message
         .member("tool_calls")
         .and_then(RawJson::elements)
         .into_iter()
@@ -181,12 +186,12 @@ fn of_assistant(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String
 }
 
 /// Returns the result of a tool.
-fn result(said: RawJson<'_>) -> String {
+fn result(message: RawJson<'_>) -> String {
     block("tool_result", |block| {
-        block.some("tool_use_id", said.member("tool_call_id"));
+        block.some("tool_use_id", message.member("tool_call_id"));
         block.text(
             "content",
-            &said
+            &message
                 .member("content")
                 .and_then(content_text)
                 .unwrap_or_default(),

@@ -34,17 +34,17 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
     let mut choices = chat.array("choices");
     let mut choice = choices.object();
     choice.number("index", 0);
-    let mut said = choice.object("message");
-    said.text("role", "assistant");
+    let mut message = choice.object("message");
+    message.text("role", "assistant");
     match texts(content, "text")?.as_str() {
-        "" => said.raw("content", "null"),
-        text => said.text("content", text),
+        "" => message.raw("content", "null"),
+        text => message.text("content", text),
     }
     if let Some(thoughts) = texts(content, "thinking").filter(|thoughts| !thoughts.is_empty()) {
-        said.text("reasoning_content", &thoughts);
+        message.text("reasoning_content", &thoughts);
     }
-    tool_calls(&mut said, content)?;
-    said.close();
+    tool_calls(&mut message, content)?;
+    message.close();
     choice.raw("logprobs", "null");
     let stop_reason = reply.member("stop_reason").and_then(RawJson::string);
     choice.text("finish_reason", finish(stop_reason.as_deref()));
@@ -152,7 +152,7 @@ pub(super) fn write_usage(object: &mut ObjectWriter<'_>, counted: Usage) {
 /// Translates the error body of a messages request with this status, for a client that sent a chat
 /// completion request.
 pub fn error_from_message(status: u16, body: &[u8], request_id: &str) -> Vec<u8> {
-    let error = json::object(body).and_then(|said| said.member("error"));
+    let error = json::object(body).and_then(|reply| reply.member("error"));
     let text = |name: &str| {
         error
             .and_then(|error| error.member(name))

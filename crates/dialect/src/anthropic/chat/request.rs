@@ -93,7 +93,7 @@ pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
         metadata.close();
     }
     if let Some(format) = format {
-        wanted(&mut message, format, &mut untranslatable);
+        response_format(&mut message, format, &mut untranslatable);
     }
     message.pass_on(text, |name| KEYS.contains(&name));
     message.close();
@@ -164,14 +164,14 @@ fn chosen(
 }
 
 /// Writes the form of the reply.
-fn wanted(
+fn response_format(
     message: &mut ObjectWriter<'_>,
     format: RawJson<'_>,
     untranslatable: &mut Option<String>,
 ) {
     let schema = format
         .member("json_schema")
-        .and_then(|wanted| wanted.member("schema"));
+        .and_then(|response_format| response_format.member("schema"));
     match (
         format.member("type").and_then(RawJson::string).as_deref(),
         schema,

@@ -33,7 +33,7 @@ pub struct CompletionOptions {
 /// The state between the events of one message.
 #[derive(Debug)]
 pub struct ChatStream {
-    asked: CompletionOptions,
+    options: CompletionOptions,
     id: String,
     /// The indices of the blocks that are calls, in their order.
     calls: Vec<i64>,
@@ -43,9 +43,9 @@ pub struct ChatStream {
 
 impl ChatStream {
     /// Returns the state at the start of the stream for this request.
-    pub fn new(asked: CompletionOptions) -> Self {
+    pub fn new(options: CompletionOptions) -> Self {
         Self {
-            asked,
+            options,
             id: completion_id(None),
             calls: Vec::new(),
             usage: None,
@@ -126,7 +126,7 @@ impl ChatStream {
         };
         self.id = completion_id(text("id").as_deref());
         if let Some(model) = text("model") {
-            self.asked.model = model.into_owned();
+            self.options.model = model.into_owned();
         }
         self.count(message.and_then(|message| message.member("usage")));
         self.choice(out, None, |delta| {
@@ -170,9 +170,10 @@ impl ChatStream {
     }
 
     fn delta(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) {
-        let said = event.member("delta");
+        let delta = event.member("delta");
         let text = |name| {
-            said.and_then(|said| said.member(name))
+            delta
+                .and_then(|delta| delta.member(name))
                 .and_then(RawJson::string)
         };
         let kind = text("type");
@@ -208,7 +209,7 @@ impl ChatStream {
 
     fn end(&mut self, out: &mut Vec<u8>) {
         self.over = true;
-        if self.asked.include_usage {
+        if self.options.include_usage {
             let counted = self.usage.unwrap_or_default();
             self.chunk(out, |chunk| {
                 chunk.raw("choices", "[]");
@@ -254,8 +255,8 @@ impl ChatStream {
         let head = CompletionHead {
             kind: "chat.completion.chunk",
             id: &self.id,
-            created: self.asked.created,
-            model: &self.asked.model,
+            created: self.options.created,
+            model: &self.options.model,
         };
         head.write(&mut chunk);
         describe(&mut chunk);

@@ -35,7 +35,7 @@ impl MessageStream {
     }
 
     /// Writes a piece of text or of thinking.
-    pub(super) fn say(&mut self, kind: OpenBlock, text: &str, out: &mut Vec<u8>) {
+    pub(super) fn write_text(&mut self, kind: OpenBlock, text: &str, out: &mut Vec<u8>) {
         let (word, delta) = if kind == OpenBlock::Thinking {
             ("thinking", "thinking_delta")
         } else {

@@ -46,8 +46,8 @@ impl StreamObject {
 
     fn write_choice(&self, choice: &PartialObject, object: &mut ObjectWriter<'_>) {
         match (self.dialect, choice.get("delta"), choice.get("text")) {
-            (Dialect::Chat, Some(PartialValue::Object(said)), _) => {
-                write_message(Some(said), object)
+            (Dialect::Chat, Some(PartialValue::Object(source)), _) => {
+                write_message(Some(source), object)
             }
             (Dialect::Chat, ..) => write_message(None, object),
             (_, _, Some(text @ PartialValue::Text { .. })) => text.write(object.key("text")),
@@ -69,37 +69,38 @@ impl StreamObject {
 }
 
 /// Writes a message in reading order: role, content, other members, calls.
-fn write_message(said: Option<&PartialObject>, object: &mut ObjectWriter<'_>) {
+fn write_message(source: Option<&PartialObject>, object: &mut ObjectWriter<'_>) {
     const CALLS: [&str; 2] = ["function_call", "tool_calls"];
     let mut message = object.object("message");
     let get = |name: &str| {
-        said.and_then(|said| said.get(name))
+        source
+            .and_then(|source| source.get(name))
             .filter(|value| !matches!(value, PartialValue::Null))
     };
-    let says = |name: &&str| get(name).is_some_and(PartialValue::says_something);
-    match get("role").filter(|role| role.says_something()) {
+    let is_present = |name: &&str| get(name).is_some_and(PartialValue::has_content);
+    match get("role").filter(|role| role.has_content()) {
         Some(role) => role.write(message.key("role")),
         None => message.text("role", "assistant"),
     }
     match get("content") {
         // Engines begin with an empty content whatever follows. A whole reply has none beside a
         // call or reasoning.
-        Some(content) if content.says_something() => content.write(message.key("content")),
-        Some(_) if !TEXTS.iter().chain(&CALLS).any(says) => message.text("content", ""),
+        Some(content) if content.has_content() => content.write(message.key("content")),
+        Some(_) if !TEXTS.iter().chain(&CALLS).any(is_present) => message.text("content", ""),
         _ => message.raw("content", "null"),
     }
-    if let Some(said) = said {
+    if let Some(source) = source {
         for name in TEXTS {
-            said.write(name, &mut message);
+            source.write(name, &mut message);
         }
         let written: Vec<&str> = ["role", "content"]
             .into_iter()
             .chain(TEXTS)
             .chain(CALLS)
             .collect();
-        write_others(said, &written, &mut message);
-        said.write("function_call", &mut message);
-        if let Some(calls) = get("tool_calls").filter(|calls| calls.says_something()) {
+        write_others(source, &written, &mut message);
+        source.write("function_call", &mut message);
+        if let Some(calls) = get("tool_calls").filter(|calls| calls.has_content()) {
             calls.write(message.key("tool_calls"));
         }
     }

@@ -22,7 +22,7 @@ fn exchanges(name: &str) -> Vec<(String, Value, Value)> {
             .iter()
             .find(|line| line["kind"] == "response" && line["id"] == *id)
     };
-    let asked = lines.iter().filter(|line| line["kind"] == "request");
+    let requests = lines.iter().filter(|line| line["kind"] == "request");
     let exchange = |line: &Value| {
         Some((
             line["path"].as_str()?.to_owned(),
@@ -30,7 +30,7 @@ fn exchanges(name: &str) -> Vec<(String, Value, Value)> {
             answer(&line["id"])?.clone(),
         ))
     };
-    asked.filter_map(exchange).collect()
+    requests.filter_map(exchange).collect()
 }
 
 /// The bytes of a recorded stream.
@@ -48,15 +48,15 @@ fn stream(answer: &Value) -> Option<String> {
 #[contract("CK29", "CH18", "B3")]
 fn an_engines_stream_is_stored_as_its_reply_and_replayed_equal() {
     let all = exchanges("0.32.0-session.jsonl");
-    let (_, asked, stream) = all
+    let (_, request, stream) = all
         .iter()
-        .find_map(|(path, asked, answer)| {
+        .find_map(|(path, request, answer)| {
             let whole = answer["aborted"] != true && path == "/v1/chat/completions";
-            Some((path, asked, stream(answer).filter(|_| whole)?))
+            Some((path, request, stream(answer).filter(|_| whole)?))
         })
         .unwrap();
-    let kept = StreamObject::read(Dialect::Chat, &[stream.as_bytes()]).unwrap();
-    let object: Value = serde_json::from_slice(&kept.body).unwrap();
+    let stored = StreamObject::read(Dialect::Chat, &[stream.as_bytes()]).unwrap();
+    let object: Value = serde_json::from_slice(&stored.body).unwrap();
     let sent = chunks(stream.as_bytes());
     let deltas = sent
         .iter()
@@ -81,10 +81,16 @@ fn an_engines_stream_is_stored_as_its_reply_and_replayed_equal() {
         object["prompt_token_ids"].as_array().map(Vec::len),
         Some(95)
     );
-    assert_eq!((&object["model"], kept.has_usage), (&asked["model"], true));
+    assert_eq!(
+        (&object["model"], stored.has_usage),
+        (&request["model"], true)
+    );
 
-    let again = replay(Dialect::Chat, &kept.body, true).unwrap();
-    assert_eq!(StreamObject::read(Dialect::Chat, &[&again]).unwrap(), kept);
+    let again = replay(Dialect::Chat, &stored.body, true).unwrap();
+    assert_eq!(
+        StreamObject::read(Dialect::Chat, &[&again]).unwrap(),
+        stored
+    );
     assert!(chunks(&again).len() < sent.len());
 }
 
@@ -116,9 +122,9 @@ fn an_engines_complete_reply_is_stored_and_answers_a_streaming_request() {
             let Some(body) = answer.get("body").filter(|body| body["choices"].is_array()) else {
                 continue;
             };
-            let kept = keep_whole(dialect, body.to_string().as_bytes()).unwrap();
-            assert!(kept.has_usage);
-            let stream = replay(dialect, &kept.body, true).unwrap();
+            let stored = keep_whole(dialect, body.to_string().as_bytes()).unwrap();
+            assert!(stored.has_usage);
+            let stream = replay(dialect, &stored.body, true).unwrap();
             let again = StreamObject::read(dialect, &[&stream]).unwrap();
             let again: Value = serde_json::from_slice(&again.body).unwrap();
             assert_eq!(&again, body);

@@ -13,11 +13,11 @@ struct GeneratedChoice {
 }
 
 fn text() -> impl Strategy<Value = Vec<String>> {
-    let letter = prop_oneof![
+    let character = prop_oneof![
         any::<char>(),
         prop::sample::select(vec!['"', '\\', '\n', 'é', '😀', '\u{2028}', 'a'])
     ];
-    vec(vec(letter, 0..6).prop_map(String::from_iter), 0..4)
+    vec(vec(character, 0..6).prop_map(String::from_iter), 0..4)
 }
 
 fn joined(pieces: &[String]) -> Value {
@@ -59,18 +59,18 @@ fn end() -> impl Strategy<Value = Map<String, Value>> {
 fn chat_choice() -> impl Strategy<Value = GeneratedChoice> {
     let texts = (text(), text(), text());
     (texts, vec(call(), 0..3), end(), any::<[bool; 3]>()).prop_map(|((content, thoughts, refusal), calls, end, flags)| {
-        let [tells_logprobs, tells_ids, older] = flags;
+        let [with_logprobs, with_ids, older] = flags;
         let thinks = if older { "reasoning_content" } else { "reasoning" };
         let mut pieces = vec![json!({"delta": {"role": "assistant", "content": ""}, "logprobs": null})];
         pieces.extend(thoughts.iter().map(|piece| json!({"delta": {thinks: piece}})));
         let (mut entries, mut ids) = (Vec::new(), Vec::new());
         for (at, piece) in content.iter().enumerate() {
             let mut chunk = json!({"delta": {"content": piece}, "finish_reason": null});
-            if tells_logprobs {
+            if with_logprobs {
                 entries.push(json!({"token": piece, "logprob": -0.1 * f64::from(u32::try_from(at).unwrap()), "top_logprobs": []}));
                 chunk["logprobs"] = json!({"content": [entries[at]], "refusal": null});
             }
-            if tells_ids {
+            if with_ids {
                 ids.push(json!(at));
                 chunk["token_ids"] = json!([at]);
             }
@@ -88,9 +88,9 @@ fn chat_choice() -> impl Strategy<Value = GeneratedChoice> {
             }));
             made_calls.push(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}));
         }
-        let says = |pieces: &[String]| !pieces.concat().is_empty();
-        let wordless = !says(&content) && (says(&thoughts) || says(&refusal) || !calls.is_empty());
-        let mut message = json!({"role": "assistant", "content": if wordless { Value::Null } else { joined(&content) }});
+        let has_text = |pieces: &[String]| !pieces.concat().is_empty();
+        let without_text = !has_text(&content) && (has_text(&thoughts) || has_text(&refusal) || !calls.is_empty());
+        let mut message = json!({"role": "assistant", "content": if without_text { Value::Null } else { joined(&content) }});
         for (name, pieces) in [(thinks, &thoughts), ("refusal", &refusal)] {
             if !pieces.is_empty() {
                 message[name] = joined(pieces);
@@ -111,12 +111,12 @@ fn chat_choice() -> impl Strategy<Value = GeneratedChoice> {
 }
 
 fn completion_choice() -> impl Strategy<Value = GeneratedChoice> {
-    (text(), end(), any::<bool>()).prop_map(|(text, end, tells_logprobs)| {
+    (text(), end(), any::<bool>()).prop_map(|(text, end, with_logprobs)| {
         let mut logprobs = json!({"tokens": [], "token_logprobs": [], "text_offset": []});
         let mut pieces = Vec::new();
         for piece in &text {
             pieces.push(json!({"text": piece, "logprobs": null}));
-            if tells_logprobs {
+            if with_logprobs {
                 let one = json!({"tokens": [piece], "token_logprobs": [null], "text_offset": [7]});
                 for (name, list) in one.as_object().unwrap() {
                     logprobs[name].as_array_mut().unwrap().push(list[0].clone());
@@ -124,9 +124,9 @@ fn completion_choice() -> impl Strategy<Value = GeneratedChoice> {
                 pieces.last_mut().unwrap()["logprobs"] = one;
             }
         }
-        let told = tells_logprobs && !text.is_empty();
+        let has_entries = with_logprobs && !text.is_empty();
         let whole =
-            json!({"text": joined(&text), "logprobs": if told { logprobs } else { Value::Null }});
+            json!({"text": joined(&text), "logprobs": if has_entries { logprobs } else { Value::Null }});
         finish(GeneratedChoice { whole, pieces }, json!({"text": ""}), end)
     })
 }
@@ -234,13 +234,13 @@ impl GeneratedReply {
 /// JSON with escaped non-ASCII characters, as some engines write it.
 fn ascii(json: &str) -> String {
     let mut out = String::new();
-    for letter in json.chars() {
-        if letter.is_ascii() {
-            out.push(letter);
+    for character in json.chars() {
+        if character.is_ascii() {
+            out.push(character);
         } else {
             let mut units = [0; 2];
             out.extend(
-                letter
+                character
                     .encode_utf16(&mut units)
                     .iter()
                     .map(|unit| format!("\\u{unit:04x}")),
@@ -250,13 +250,13 @@ fn ascii(json: &str) -> String {
     out
 }
 
-/// Reads the stream split at these positions; the stored object is `wanted`, and a replay is
+/// Reads the stream split at these positions; the stored object is `expected`, and a replay is
 /// stored as the same bytes.
 fn check(
     dialect: Dialect,
     stream: &str,
     cuts: &[Index],
-    wanted: &Value,
+    expected: &Value,
 ) -> Result<(), TestCaseError> {
     let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     cuts.extend([0, stream.len()]);
@@ -265,22 +265,22 @@ fn check(
         .windows(2)
         .map(|ends| &stream.as_bytes()[ends[0]..ends[1]])
         .collect();
-    let kept = StreamObject::read(dialect, &pieces).unwrap();
+    let stored = StreamObject::read(dialect, &pieces).unwrap();
     prop_assert_eq!(
-        &serde_json::from_slice::<Value>(&kept.body).unwrap(),
-        wanted
+        &serde_json::from_slice::<Value>(&stored.body).unwrap(),
+        expected
     );
-    prop_assert_eq!(keep_whole(dialect, &kept.body), Ok(kept.clone()));
-    let replayed = replay(dialect, &kept.body, kept.has_usage).unwrap();
+    prop_assert_eq!(keep_whole(dialect, &stored.body), Ok(stored.clone()));
+    let replayed = replay(dialect, &stored.body, stored.has_usage).unwrap();
     let again = StreamObject::read(dialect, &[&replayed]).unwrap();
     prop_assert_eq!(
         String::from_utf8(again.body).unwrap(),
-        String::from_utf8(kept.body.clone()).unwrap()
+        String::from_utf8(stored.body.clone()).unwrap()
     );
     // Without usage only that member is missing.
-    let mut without = wanted.clone();
+    let mut without = expected.clone();
     without.as_object_mut().unwrap().remove("usage");
-    let replayed = replay(dialect, &kept.body, false).unwrap();
+    let replayed = replay(dialect, &stored.body, false).unwrap();
     let again = StreamObject::read(dialect, &[&replayed]).unwrap();
     prop_assert_eq!(
         serde_json::from_slice::<Value>(&again.body).unwrap(),
@@ -320,12 +320,12 @@ fn nothing_panics(bytes: &[u8]) -> Result<(), TestCaseError> {
     for dialect in [Dialect::Chat, Dialect::Completions, Dialect::Messages] {
         let _ = keep_whole(dialect, bytes);
         let _ = replay(dialect, bytes, true);
-        if let Ok(kept) = StreamObject::read(dialect, &[bytes]) {
-            prop_assert_eq!(keep_whole(dialect, &kept.body), Ok(kept.clone()));
-            let replayed = replay(dialect, &kept.body, kept.has_usage);
+        if let Ok(stored) = StreamObject::read(dialect, &[bytes]) {
+            prop_assert_eq!(keep_whole(dialect, &stored.body), Ok(stored.clone()));
+            let replayed = replay(dialect, &stored.body, stored.has_usage);
             let again =
                 replayed.and_then(|replayed| StreamObject::read(dialect, &[&replayed]).ok());
-            prop_assert_eq!(again, Some(kept));
+            prop_assert_eq!(again, Some(stored));
         }
     }
     Ok(())

@@ -39,10 +39,10 @@ fn a_stream_is_stored_as_the_object_of_a_complete_reply() {
         finish_chunk("length"),
         usage,
     ]);
-    let kept = read(Dialect::Chat, &stream).unwrap();
-    assert!(kept.has_usage);
+    let stored = read(Dialect::Chat, &stream).unwrap();
+    assert!(stored.has_usage);
     assert_eq!(
-        String::from_utf8(kept.body).unwrap(),
+        String::from_utf8(stored.body).unwrap(),
         concat!(
             r#"{"id":"chatcmpl-1","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"#,
             r#""message":{"role":"assistant","content":"Hello"},"logprobs":null,"finish_reason":"length"}],"#,
@@ -60,14 +60,14 @@ fn a_completion_stream_is_stored_as_a_completion() {
         json!({"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m", "choices": [
             {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason, "stop_reason": null}]})
     };
-    let kept = read(
+    let stored = read(
         Dialect::Completions,
         &sse(&[chunk("ab", 0, Value::Null), chunk("c", 2, json!("stop"))]),
     )
     .unwrap();
-    assert!(!kept.has_usage);
+    assert!(!stored.has_usage);
     assert_eq!(
-        serde_json::from_slice::<Value>(&kept.body).unwrap(),
+        serde_json::from_slice::<Value>(&stored.body).unwrap(),
         json!({"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m", "choices": [
             {"index": 0, "text": "abc", "logprobs": {"text_offset": [0, 2], "token_logprobs": [-0.5, -0.5],
                 "tokens": ["ab", "c"], "top_logprobs": [{"a": -0.5}, {"a": -0.5}]},
@@ -259,9 +259,9 @@ fn numbers_and_escapes_are_unchanged() {
         r#"data: {"choices":[{"index":0,"delta":{"content":"\ude00\u00e9é\/"},"finish_reason":"stop"}]}"#,
         "\n\ndata: [DONE]\n\n",
     );
-    let kept = read(Dialect::Chat, stream).unwrap();
+    let stored = read(Dialect::Chat, stream).unwrap();
     assert_eq!(
-        String::from_utf8(kept.body).unwrap(),
+        String::from_utf8(stored.body).unwrap(),
         concat!(
             r#"{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","#,
             r#""content":"\ud83d\ude00\u00e9é\/"},"logprobs":{"content":[{"token":"a","logprob":-0.30000000000000000001},"#,
@@ -293,9 +293,9 @@ fn comments_event_names_and_line_ends_are_ignored() {
         "\u{feff}: ping\r\n\r\nevent: message\r\ndata: {chunk}\r\n\r\ndata:\n\nretry: 3\n\nid: 1\ndata:{}\n\n: x\n\ndata:[DONE]\n\n\n",
         finish_chunk("stop")
     );
-    let kept = read(Dialect::Chat, &stream).unwrap();
+    let stored = read(Dialect::Chat, &stream).unwrap();
     assert_eq!(
-        serde_json::from_slice::<Value>(&kept.body).unwrap(),
+        serde_json::from_slice::<Value>(&stored.body).unwrap(),
         chat(&[chunk, finish_chunk("stop")]).unwrap()
     );
 }

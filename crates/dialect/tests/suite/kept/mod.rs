@@ -26,7 +26,7 @@ fn read(dialect: Dialect, stream: &str) -> Result<CacheableReply, NotCacheable> 
 
 /// The object joined from these chunks of a chat.
 fn chat(chunks: &[Value]) -> Result<Value, NotCacheable> {
-    read(Dialect::Chat, &sse(chunks)).map(|kept| serde_json::from_slice(&kept.body).unwrap())
+    read(Dialect::Chat, &sse(chunks)).map(|stored| serde_json::from_slice(&stored.body).unwrap())
 }
 
 /// The chunks of a stream, its `[DONE]` left out.

@@ -26,12 +26,12 @@ fn deltas(object: &Value) -> Vec<Value> {
 #[test]
 #[contract("CK29", "CH18")]
 fn a_replay_begins_with_the_role_and_ends_with_the_reason_and_done() {
-    let kept = object(json!({"role": "assistant", "content": "hi"}));
+    let stored = object(json!({"role": "assistant", "content": "hi"}));
     let chunk = |choices: Value| json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": choices});
     let piece = |delta: Value, why: Value| {
         chunk(json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": why}]))
     };
-    let stream = replay(Dialect::Chat, kept.to_string().as_bytes(), false).unwrap();
+    let stream = replay(Dialect::Chat, stored.to_string().as_bytes(), false).unwrap();
     assert!(stream.ends_with(b"\n\ndata: [DONE]\n\n"));
     assert_eq!(
         chunks(&stream),
@@ -46,13 +46,13 @@ fn a_replay_begins_with_the_role_and_ends_with_the_reason_and_done() {
 #[test]
 #[contract("B3", "CK29")]
 fn usage_comes_last_and_only_on_request() {
-    let kept = object(json!({"role": "assistant", "content": "hi"}));
+    let stored = object(json!({"role": "assistant", "content": "hi"}));
     assert!(
-        streamed(&kept, false)
+        streamed(&stored, false)
             .iter()
             .all(|chunk| chunk.get("usage").is_none())
     );
-    let with = streamed(&kept, true);
+    let with = streamed(&stored, true);
     let (last, others) = with.split_last().unwrap();
     assert!(
         others
@@ -61,10 +61,10 @@ fn usage_comes_last_and_only_on_request() {
     );
     assert_eq!(
         (&last["choices"], &last["usage"]),
-        (&json!([]), &kept["usage"])
+        (&json!([]), &stored["usage"])
     );
     for usage in [Value::Null, json!(7)] {
-        let mut without = kept.clone();
+        let mut without = stored.clone();
         without["usage"] = usage;
         assert_eq!(
             replay(Dialect::Chat, without.to_string().as_bytes(), true),
@@ -78,7 +78,7 @@ fn usage_comes_last_and_only_on_request() {
 #[contract("B3")]
 fn reasoning_comes_before_content_and_tool_calls_after_it() {
     let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}, "own": 1});
-    let kept = object(
+    let stored = object(
         json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a", "{}"), call("b", "[1]")],
         "reasoning": "Hm.", "refusal": null, "annotations": []}),
     );
@@ -88,7 +88,7 @@ fn reasoning_comes_before_content_and_tool_calls_after_it() {
     };
     let argument = |at: u32, text: &str| json!({"tool_calls": [{"index": at, "function": {"arguments": text}}]});
     assert_eq!(
-        deltas(&kept),
+        deltas(&stored),
         [
             json!({"role": "assistant", "content": "", "refusal": null, "annotations": []}),
             json!({"reasoning": "Hm."}),
@@ -118,32 +118,35 @@ fn reasoning_comes_before_content_and_tool_calls_after_it() {
 fn long_texts_are_split_into_lines_of_bounded_length() {
     let text = "Ein \"Zahnkranz\" für 7 Gänge 🚲\n".repeat(4_000);
     let arguments = json!({"text": text}).to_string();
-    let mut kept = object(
+    let mut stored = object(
         json!({"role": "assistant", "content": text, "reasoning": text, "tool_calls": [
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]}),
     );
     let entry = json!({"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []});
-    kept["choices"][0]["logprobs"] = json!({"content": vec![entry; 3_000]});
-    kept["choices"][0]["token_ids"] = json!((0..3_000).collect::<Vec<u32>>());
-    let stream = replay(Dialect::Chat, kept.to_string().as_bytes(), true).unwrap();
+    stored["choices"][0]["logprobs"] = json!({"content": vec![entry; 3_000]});
+    stored["choices"][0]["token_ids"] = json!((0..3_000).collect::<Vec<u32>>());
+    let stream = replay(Dialect::Chat, stored.to_string().as_bytes(), true).unwrap();
     assert!(
         stream
             .split(|byte| *byte == b'\n')
             .all(|line| line.len() < 48 * 1024)
     );
     let again = StreamObject::read(Dialect::Chat, &[&stream]).unwrap();
-    assert_eq!(serde_json::from_slice::<Value>(&again.body).unwrap(), kept);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&again.body).unwrap(),
+        stored
+    );
 }
 
 #[test]
 #[contract("B3")]
 fn logprobs_are_in_the_chunk_of_their_text() {
     let entries = json!([{"token": "h", "logprob": -0.5}, {"token": "i", "logprob": -0.25}]);
-    let mut kept = object(json!({"role": "assistant", "content": "hi", "reasoning": "Hm."}));
-    kept["choices"][0]["logprobs"] = json!({"content": entries, "refusal": null});
-    kept["choices"][0]["token_ids"] = json!([1, 2]);
-    kept["choices"][0]["stop_reason"] = json!(2);
-    let choices: Vec<_> = streamed(&kept, false)
+    let mut stored = object(json!({"role": "assistant", "content": "hi", "reasoning": "Hm."}));
+    stored["choices"][0]["logprobs"] = json!({"content": entries, "refusal": null});
+    stored["choices"][0]["token_ids"] = json!([1, 2]);
+    stored["choices"][0]["stop_reason"] = json!(2);
+    let choices: Vec<_> = streamed(&stored, false)
         .iter()
         .map(|chunk| chunk["choices"][0].clone())
         .collect();
@@ -165,11 +168,11 @@ fn logprobs_are_in_the_chunk_of_their_text() {
 
 #[test]
 fn reply_members_are_in_the_first_chunk_and_the_fingerprint_in_all() {
-    let mut kept = object(json!({"role": "assistant", "content": "hi"}));
-    kept["prompt_token_ids"] = json!([1, 2]);
-    kept["system_fingerprint"] = json!("fp");
-    kept["service_tier"] = Value::Null;
-    let all = streamed(&kept, true);
+    let mut stored = object(json!({"role": "assistant", "content": "hi"}));
+    stored["prompt_token_ids"] = json!([1, 2]);
+    stored["system_fingerprint"] = json!("fp");
+    stored["service_tier"] = Value::Null;
+    let all = streamed(&stored, true);
     assert!(
         all.iter()
             .all(|chunk| chunk["system_fingerprint"] == "fp" && chunk["service_tier"].is_null())
@@ -183,17 +186,17 @@ fn reply_members_are_in_the_first_chunk_and_the_fingerprint_in_all() {
 #[test]
 #[contract("CK29", "CH18")]
 fn a_completion_is_replayed_as_completion_chunks() {
-    let kept = json!({"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m", "choices": [
+    let stored = json!({"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m", "choices": [
         {"index": 0, "text": "ab", "logprobs": {"tokens": ["a", "b"], "token_logprobs": [null, -0.5], "top_logprobs": null,
             "text_offset": [0, 1]}, "finish_reason": "length", "stop_reason": null},
         {"index": 1, "text": "", "logprobs": null, "finish_reason": "stop"}]});
-    let stream = replay(Dialect::Completions, kept.to_string().as_bytes(), false).unwrap();
+    let stream = replay(Dialect::Completions, stored.to_string().as_bytes(), false).unwrap();
     let chunk = |choice: Value| json!({"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m", "choices": [choice]});
     assert_eq!(
         chunks(&stream),
         [
             chunk(
-                json!({"index": 0, "text": "ab", "logprobs": kept["choices"][0]["logprobs"], "finish_reason": null})
+                json!({"index": 0, "text": "ab", "logprobs": stored["choices"][0]["logprobs"], "finish_reason": null})
             ),
             chunk(
                 json!({"index": 0, "text": "", "logprobs": null, "finish_reason": "length", "stop_reason": null})
@@ -202,21 +205,27 @@ fn a_completion_is_replayed_as_completion_chunks() {
         ]
     );
     let again = StreamObject::read(Dialect::Completions, &[&stream]).unwrap();
-    assert_eq!(serde_json::from_slice::<Value>(&again.body).unwrap(), kept);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&again.body).unwrap(),
+        stored
+    );
 }
 
 #[test]
 fn line_breaks_in_a_body_do_not_tear_an_event() {
-    let kept =
+    let stored =
         object(json!({"role": "assistant", "content": "a\n\nb", "own": {"a": [1, {"b": " \n "}]}}));
-    let pretty = serde_json::to_string_pretty(&kept).unwrap();
+    let pretty = serde_json::to_string_pretty(&stored).unwrap();
     let stream = replay(Dialect::Chat, pretty.as_bytes(), true).unwrap();
     assert_eq!(
         stream,
-        replay(Dialect::Chat, kept.to_string().as_bytes(), true).unwrap()
+        replay(Dialect::Chat, stored.to_string().as_bytes(), true).unwrap()
     );
     let again = StreamObject::read(Dialect::Chat, &[&stream]).unwrap();
-    assert_eq!(serde_json::from_slice::<Value>(&again.body).unwrap(), kept);
+    assert_eq!(
+        serde_json::from_slice::<Value>(&again.body).unwrap(),
+        stored
+    );
 }
 
 #[test]

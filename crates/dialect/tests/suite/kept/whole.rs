@@ -5,7 +5,7 @@ use dialect::{Dialect, NotCacheable, keep_whole};
 use serde_json::{Value, json};
 
 fn store(dialect: Dialect, body: &Value) -> Result<bool, NotCacheable> {
-    keep_whole(dialect, body.to_string().as_bytes()).map(|kept| kept.has_usage)
+    keep_whole(dialect, body.to_string().as_bytes()).map(|stored| stored.has_usage)
 }
 
 fn reply() -> Value {
@@ -29,9 +29,9 @@ fn with(pointer: &str, value: Value) -> Value {
 #[test]
 fn a_valid_reply_is_stored_unchanged() {
     let body = format!("\n {} \n", serde_json::to_string_pretty(&reply()).unwrap());
-    let kept = keep_whole(Dialect::Chat, body.as_bytes()).unwrap();
-    assert_eq!(kept.body, body.as_bytes());
-    assert!(kept.has_usage);
+    let stored = keep_whole(Dialect::Chat, body.as_bytes()).unwrap();
+    assert_eq!(stored.body, body.as_bytes());
+    assert!(stored.has_usage);
     assert_eq!(
         store(Dialect::Chat, &with("/usage", Value::Null)),
         Ok(false)

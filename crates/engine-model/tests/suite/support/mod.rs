@@ -63,7 +63,7 @@ pub(crate) fn adapted(lora: &str, request: GenerationRequest) -> GenerationReque
 
 /// `count` tokens unique to `kind`.
 pub(crate) fn tokens(kind: u32, count: u32) -> Vec<u32> {
-    (0..count).map(|place| kind * 10_000 + place).collect()
+    (0..count).map(|index| kind * 10_000 + index).collect()
 }
 
 pub(crate) struct EngineBench {
@@ -139,7 +139,7 @@ impl EngineBench {
 }
 
 /// The blocks cached according to a listener that counts copies in these events.
-pub(crate) fn believed<'a>(
+pub(crate) fn announced_blocks<'a>(
     batches: impl IntoIterator<Item = &'a Vec<CacheEvent>>,
 ) -> Vec<(Tier, EngineHash)> {
     let mut counts: BTreeMap<(Tier, EngineHash), usize> = BTreeMap::new();

@@ -16,31 +16,31 @@ pub(crate) enum LengthRequirement {
 
 /// Reads a request and converts it into a chat's.
 pub(crate) fn read(body: &[u8], limit: LengthRequirement) -> Result<GenerationBody, SimApiError> {
-    let asked: Value = request::parse(body)?;
-    if limit == LengthRequirement::Needed && !asked["max_tokens"].is_u64() {
+    let request: Value = request::parse(body)?;
+    if limit == LengthRequirement::Needed && !request["max_tokens"].is_u64() {
         return Err(refused(
             "max_tokens is missing or wrong: expected a whole number.",
             "max_tokens",
         ));
     }
-    let messages = conversation(&asked)?;
-    let alone = asked["tool_choice"]["disable_parallel_tool_use"] == true;
+    let messages = conversation(&request)?;
+    let alone = request["tool_choice"]["disable_parallel_tool_use"] == true;
     let thinks = matches!(
-        asked["thinking"]["type"].as_str(),
+        request["thinking"]["type"].as_str(),
         Some("enabled" | "adaptive")
     );
     request::chat([
-        ("model", asked["model"].clone()),
+        ("model", request["model"].clone()),
         ("messages", Value::Array(messages)),
-        ("max_tokens", asked["max_tokens"].clone()),
-        ("stream", asked["stream"].clone()),
-        ("stop", asked["stop_sequences"].clone()),
-        ("tools", request::tools(&asked["tools"], tool)?),
-        ("tool_choice", tool_choice(&asked["tool_choice"])),
-        ("response_format", format(&asked)),
-        ("cache_salt", asked["cache_salt"].clone()),
-        ("priority", asked["priority"].clone()),
-        ("ignore_eos", asked["ignore_eos"].clone()),
+        ("max_tokens", request["max_tokens"].clone()),
+        ("stream", request["stream"].clone()),
+        ("stop", request["stop_sequences"].clone()),
+        ("tools", request::tools(&request["tools"], tool)?),
+        ("tool_choice", tool_choice(&request["tool_choice"])),
+        ("response_format", format(&request)),
+        ("cache_salt", request["cache_salt"].clone()),
+        ("priority", request["priority"].clone()),
+        ("ignore_eos", request["ignore_eos"].clone()),
         (
             "parallel_tool_calls",
             if alone { false.into() } else { Value::Null },
@@ -57,13 +57,13 @@ pub(crate) fn read(body: &[u8], limit: LengthRequirement) -> Result<GenerationBo
 }
 
 /// Returns the system prompt and the turns as a chat's messages.
-fn conversation(asked: &Value) -> Result<Vec<Value>, SimApiError> {
+fn conversation(request: &Value) -> Result<Vec<Value>, SimApiError> {
     let mut messages = Vec::new();
-    let system = texts(&asked["system"], "system")?.concat();
+    let system = texts(&request["system"], "system")?.concat();
     if !system.is_empty() {
         messages.push(json!({"role": "system", "content": system}));
     }
-    let turns = asked["messages"]
+    let turns = request["messages"]
         .as_array()
         .filter(|turns| !turns.is_empty());
     for turn in turns.ok_or_else(|| {
@@ -133,11 +133,11 @@ fn assistant(content: &Value) -> Result<Value, SimApiError> {
     let Value::Array(blocks) = content else {
         return Ok(json!({"role": "assistant", "content": content}));
     };
-    let (mut parts, mut calls, mut thought) = (Vec::new(), Vec::new(), String::new());
+    let (mut parts, mut calls, mut thinking) = (Vec::new(), Vec::new(), String::new());
     for block in blocks {
         match block["type"].as_str() {
             Some("text") => parts.push(json!({"type": "text", "text": block["text"]})),
-            Some("thinking") => thought.push_str(block["thinking"].as_str().unwrap_or_default()),
+            Some("thinking") => thinking.push_str(block["thinking"].as_str().unwrap_or_default()),
             Some("redacted_thinking") => {}
             Some("tool_use") => {
                 let function =
@@ -151,8 +151,8 @@ fn assistant(content: &Value) -> Result<Value, SimApiError> {
     if !calls.is_empty() {
         message["tool_calls"] = calls.into();
     }
-    if !thought.is_empty() {
-        message["reasoning"] = thought.into();
+    if !thinking.is_empty() {
+        message["reasoning"] = thinking.into();
     }
     Ok(message)
 }
@@ -193,10 +193,13 @@ fn tool_choice(choice: &Value) -> Value {
     }
 }
 
-fn format(asked: &Value) -> Value {
-    let format = [&asked["output_config"]["format"], &asked["output_format"]]
-        .into_iter()
-        .find(|one| one.is_object());
+fn format(request: &Value) -> Value {
+    let format = [
+        &request["output_config"]["format"],
+        &request["output_format"],
+    ]
+    .into_iter()
+    .find(|one| one.is_object());
     format.map_or(
         Value::Null,
         |format| json!({"type": "json_schema", "json_schema": {"name": "reply", "schema": format["schema"]}}),

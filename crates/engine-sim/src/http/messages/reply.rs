@@ -59,7 +59,7 @@ impl MessageReply {
 
     /// Returns the counts in Anthropic's form: cached tokens are not part of the input.
     fn usage(&self, usage: Usage) -> Value {
-        let cached = if usage.tells_cached(self.state.config.api.usage_details) {
+        let cached = if usage.reports_cached(self.state.config.api.usage_details) {
             usage.cached
         } else {
             0
@@ -108,8 +108,8 @@ fn begun_block(channel: Channel, line: &RunningChoice) -> Option<Value> {
         Channel::Hidden => return None,
         Channel::Content => json!({"type": "text", "text": ""}),
         Channel::Reasoning => json!({"type": "thinking", "thinking": "", "signature": ""}),
-        Channel::Call(place) => {
-            let call = line.generation.call(place)?;
+        Channel::Call(index) => {
+            let call = line.generation.call(index)?;
             json!({"type": "tool_use", "id": tool_id(call), "name": call.name, "input": {}})
         }
     })
@@ -135,7 +135,7 @@ impl ReplyFormat for MessageReply {
         for one in finished {
             ending = one.ending.clone();
             blocks.extend(one.reasoning.as_ref().map(
-                |thought| json!({"type": "thinking", "thinking": thought, "signature": SIGNATURE}),
+                |thinking| json!({"type": "thinking", "thinking": thinking, "signature": SIGNATURE}),
             ));
             if !one.content.is_empty() {
                 blocks.push(json!({"type": "text", "text": one.content}));
@@ -153,11 +153,11 @@ impl ReplyFormat for MessageReply {
         )
     }
 
-    fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes> {
+    fn token(&mut self, line: &RunningChoice, rendered: &RenderedToken) -> Vec<Bytes> {
         let mut events = Vec::new();
         if !self.begun {
             self.begun = true;
-            let cached = u64::from(spoken.cached_tokens);
+            let cached = u64::from(rendered.cached_tokens);
             let usage = Usage {
                 prompt: line.generation.prompt.len(),
                 completion: 1,
@@ -167,10 +167,10 @@ impl ReplyFormat for MessageReply {
             let begun = self.message(json!([]), None, &self.usage(usage));
             events.push(named(&json!({"type": "message_start", "message": begun})));
         }
-        if let Some(ending) = &spoken.ending {
+        if let Some(ending) = &rendered.ending {
             self.ending = ending.clone();
         }
-        let (channel, text) = (spoken.text.channel, &spoken.text.text);
+        let (channel, text) = (rendered.text.channel, &rendered.text.text);
         if self.open != Some(channel) {
             let Some(block) = begun_block(channel, line) else {
                 return events;

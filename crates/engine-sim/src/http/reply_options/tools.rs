@@ -51,10 +51,10 @@ pub(super) fn calls(body: &GenerationBody) -> Result<Vec<(String, Value)>, SimAp
             Ok(Vec::new())
         };
     };
-    let asked = last_words(body);
+    let last_message = last_words(body);
     let named = tools
         .into_iter()
-        .filter(|(name, _)| asked.contains(name.as_str()));
+        .filter(|(name, _)| last_message.contains(name.as_str()));
     let most = if body.parallel_tool_calls == Some(false) {
         1
     } else {

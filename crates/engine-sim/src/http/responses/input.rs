@@ -72,21 +72,21 @@ fn content(content: &Value) -> Result<Value, SimApiError> {
         .map(Value::Array)
 }
 
-/// Returns the chat request for `asked`.
-pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, SimApiError> {
+/// Returns the chat request for `request`.
+pub(super) fn chat(request: &Value, messages: &[Value]) -> Result<GenerationBody, SimApiError> {
     let mut whole = Vec::new();
-    if let Some(instructions) = asked["instructions"].as_str() {
+    if let Some(instructions) = request["instructions"].as_str() {
         whole.push(json!({"role": "system", "content": instructions}));
     }
     whole.extend_from_slice(messages);
-    let said = [
-        ("model", asked["model"].clone()),
+    let fields = [
+        ("model", request["model"].clone()),
         ("messages", Value::Array(whole)),
-        ("tools", request::tools(&asked["tools"], tool)?),
-        ("tool_choice", tool_choice(&asked["tool_choice"])),
-        ("response_format", format(&asked["text"]["format"])),
-        ("max_tokens", asked["max_output_tokens"].clone()),
-        ("reasoning_effort", asked["reasoning"]["effort"].clone()),
+        ("tools", request::tools(&request["tools"], tool)?),
+        ("tool_choice", tool_choice(&request["tool_choice"])),
+        ("response_format", format(&request["text"]["format"])),
+        ("max_tokens", request["max_output_tokens"].clone()),
+        ("reasoning_effort", request["reasoning"]["effort"].clone()),
     ];
     let same = [
         "stream",
@@ -97,8 +97,9 @@ pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, 
         "ignore_eos",
     ];
     request::chat(
-        said.into_iter()
-            .chain(same.map(|name| (name, asked[name].clone()))),
+        fields
+            .into_iter()
+            .chain(same.map(|name| (name, request[name].clone()))),
     )
 }
 

@@ -28,7 +28,7 @@ pub(super) fn response(
     output: &[Value],
     end: Option<ResponseEnd>,
 ) -> Value {
-    let asked = |field: &str, default: Value| match frame.asked.get(field) {
+    let echo = |field: &str, default: Value| match frame.request.get(field) {
         None | Some(Value::Null) => default,
         Some(value) => value.clone(),
     };
@@ -45,25 +45,25 @@ pub(super) fn response(
         "background": false,
         "error": null,
         "incomplete_details": incomplete,
-        "instructions": asked("instructions", Value::Null),
-        "max_output_tokens": asked("max_output_tokens", Value::Null),
-        "metadata": asked("metadata", json!({})),
+        "instructions": echo("instructions", Value::Null),
+        "max_output_tokens": echo("max_output_tokens", Value::Null),
+        "metadata": echo("metadata", json!({})),
         "model": head.model,
         "output": output,
-        "parallel_tool_calls": asked("parallel_tool_calls", json!(true)),
-        "previous_response_id": asked("previous_response_id", Value::Null),
-        "reasoning": asked("reasoning", json!({"effort": null, "summary": null})),
+        "parallel_tool_calls": echo("parallel_tool_calls", json!(true)),
+        "previous_response_id": echo("previous_response_id", Value::Null),
+        "reasoning": echo("reasoning", json!({"effort": null, "summary": null})),
         "service_tier": "auto",
         "store": frame.store,
-        "temperature": asked("temperature", json!(1.0)),
-        "text": asked("text", json!({"format": {"type": "text"}})),
-        "tool_choice": asked("tool_choice", json!("auto")),
-        "tools": asked("tools", json!([])),
-        "top_logprobs": asked("top_logprobs", json!(0)),
-        "top_p": asked("top_p", json!(1.0)),
-        "truncation": asked("truncation", json!("disabled")),
+        "temperature": echo("temperature", json!(1.0)),
+        "text": echo("text", json!({"format": {"type": "text"}})),
+        "tool_choice": echo("tool_choice", json!("auto")),
+        "tools": echo("tools", json!([])),
+        "top_logprobs": echo("top_logprobs", json!(0)),
+        "top_p": echo("top_p", json!(1.0)),
+        "truncation": echo("truncation", json!("disabled")),
         "usage": end.map(|end| counts(end.usage)),
-        "user": asked("user", Value::Null),
+        "user": echo("user", Value::Null),
     })
 }
 

@@ -101,10 +101,10 @@ impl ResponseReply {
         };
         let item = self.item(&open, ItemStatus::InProgress);
         open.id = item["id"].clone();
-        let place = self.output.len();
+        let index = self.output.len();
         let mut events = vec![self.event(
             "response.output_item.added",
-            json!({"output_index": place, "item": item}),
+            json!({"output_index": index, "item": item}),
         )];
         if channel == Channel::Content {
             let fields = json!({"content_index": 0, "part": items::part("")});
@@ -140,10 +140,10 @@ impl ResponseReply {
                 events.push(self.about_item("response.content_part.done", open.id, fields));
             }
         }
-        let place = self.output.len();
+        let index = self.output.len();
         events.push(self.event(
             "response.output_item.done",
-            json!({"output_index": place, "item": item}),
+            json!({"output_index": index, "item": item}),
         ));
         self.output.push(item);
         events
@@ -204,7 +204,7 @@ impl ReplyFormat for ResponseReply {
         self.ended()
     }
 
-    fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes> {
+    fn token(&mut self, line: &RunningChoice, rendered: &RenderedToken) -> Vec<Bytes> {
         let mut events = Vec::new();
         if self.sequence == 0 {
             for kind in ["response.created", "response.in_progress"] {
@@ -212,8 +212,8 @@ impl ReplyFormat for ResponseReply {
                 events.push(self.event(kind, json!({"response": begun})));
             }
         }
-        self.cut |= spoken.ending == Some(StopCause::Length);
-        let channel = spoken.text.channel;
+        self.cut |= rendered.ending == Some(StopCause::Length);
+        let channel = rendered.text.channel;
         if channel == Channel::Hidden {
             return events;
         }
@@ -224,12 +224,12 @@ impl ReplyFormat for ResponseReply {
         {
             events.extend(self.close(ItemStatus::Completed));
             let call = match channel {
-                Channel::Call(place) => line.generation.call(place).cloned(),
+                Channel::Call(index) => line.generation.call(index).cloned(),
                 _ => None,
             };
             events.extend(self.begin(channel, call));
         }
-        let text = &spoken.text.text;
+        let text = &rendered.text.text;
         let Some(open) = self.open.as_mut().filter(|_| !text.is_empty()) else {
             return events;
         };

@@ -39,19 +39,19 @@ impl ResponseStore {
             .iter()
             .map(|message| message.to_string().len())
             .sum();
-        let mut kept = self.0.lock();
-        if let Some((_, before)) = kept.by_id.insert(id.to_owned(), (messages.into(), bytes)) {
-            kept.bytes -= before;
+        let mut state = self.0.lock();
+        if let Some((_, before)) = state.by_id.insert(id.to_owned(), (messages.into(), bytes)) {
+            state.bytes -= before;
         } else {
-            kept.order.push_back(id.to_owned());
+            state.order.push_back(id.to_owned());
         }
-        kept.bytes += bytes;
-        while kept.by_id.len() > MOST_ENTRIES || kept.bytes > MOST_BYTES {
-            let Some(oldest) = kept.order.pop_front() else {
+        state.bytes += bytes;
+        while state.by_id.len() > MOST_ENTRIES || state.bytes > MOST_BYTES {
+            let Some(oldest) = state.order.pop_front() else {
                 break;
             };
-            if let Some((_, bytes)) = kept.by_id.remove(&oldest) {
-                kept.bytes -= bytes;
+            if let Some((_, bytes)) = state.by_id.remove(&oldest) {
+                state.bytes -= bytes;
             }
         }
     }

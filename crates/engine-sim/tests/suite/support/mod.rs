@@ -170,9 +170,12 @@ pub(crate) fn long_text(words: usize) -> String {
 }
 
 /// Repeats the check until it succeeds; fails after ten seconds.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut asked: impl FnMut() -> F) {
+pub(crate) async fn eventually<F: Future<Output = bool>>(
+    what: &str,
+    mut condition: impl FnMut() -> F,
+) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    while !asked().await {
+    while !condition().await {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

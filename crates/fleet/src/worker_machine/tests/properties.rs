@@ -23,13 +23,13 @@ fn outcomes() -> impl Strategy<Value = CheckOutcome> {
 
 fn reports() -> impl Strategy<Value = WorkerEvent> {
     let process = prop_oneof![Just(ProcessPace::Steady), Just(ProcessPace::Stalled)];
-    let judged = (outcomes(), process).prop_map(|(outcome, process)| CheckReport::Judged {
+    let completed = (outcomes(), process).prop_map(|(outcome, process)| CheckReport::Completed {
         outcome,
         problem: (outcome != CheckOutcome::Passed).then(|| Arc::from("a problem")),
         process,
     });
     prop_oneof![
-        4 => judged,
+        4 => completed,
         1 => Just(CheckReport::ConnectFailed(ConnectFailure::Refused)),
         1 => Just(CheckReport::ConnectFailed(ConnectFailure::Other)),
     ]
@@ -191,7 +191,7 @@ impl Observer {
                 kind: FailureKind::Refused,
                 ..
             } => self.refused = true,
-            WorkerEvent::CheckEnded(CheckReport::Judged { outcome, .. }) => match outcome {
+            WorkerEvent::CheckEnded(CheckReport::Completed { outcome, .. }) => match outcome {
                 CheckOutcome::Refused => self.refused = true,
                 CheckOutcome::Passed => self.refused = false,
                 _ => {}
@@ -201,19 +201,19 @@ impl Observer {
     }
 }
 
-fn check_step(scene: &mut Scene, observer: &mut Observer, event: &WorkerEvent) {
-    let before = (scene.machine.state(), scene.machine.ended());
-    let actions = scene.on(event.clone());
+fn check_step(fixture: &mut MachineFixture, observer: &mut Observer, event: &WorkerEvent) {
+    let before = (fixture.machine.state(), fixture.machine.ended());
+    let actions = fixture.on(event.clone());
     observer.observe(event, &actions);
     observer.learn(event);
-    let machine = &scene.machine;
+    let machine = &fixture.machine;
     let state = machine.state();
     if before != (state, machine.ended()) {
         assert!(actions.table.contains(&TableAction::Publish), "{actions:?}");
     }
     if actions.table.contains(&TableAction::ForgetCache) {
         assert!(machine.is_refused() && machine.health_state() == WorkerState::Down);
-        assert!(!scene.streams.any_connected);
+        assert!(!fixture.streams.any_connected);
     }
     if state == WorkerState::Ready {
         observer.forgotten = false;
@@ -231,7 +231,7 @@ fn check_step(scene: &mut Scene, observer: &mut Observer, event: &WorkerEvent) {
         assert_eq!(actions.supervisor, [], "the request path makes no requests");
     }
     if *event == WorkerEvent::Tick {
-        let wake = scene.next_wake();
+        let wake = fixture.next_wake();
         assert_ne!(wake, Some(seconds(0)), "a tick does everything that is due");
     }
 }
@@ -239,68 +239,68 @@ fn check_step(scene: &mut Scene, observer: &mut Observer, event: &WorkerEvent) {
 proptest! {
     #[test]
     fn no_sequence_of_events_breaks_an_invariant(steps in steps()) {
-        let (mut scene, mut observer) = (Scene::new(), Observer::default());
+        let (mut fixture, mut observer) = (MachineFixture::new(), Observer::default());
         for (pause, streams, event) in steps {
-            scene.now = scene.now + Duration::from_millis(pause);
-            scene.streams = streams;
+            fixture.now = fixture.now + Duration::from_millis(pause);
+            fixture.streams = streams;
             if observer.expects(&event) {
-                check_step(&mut scene, &mut observer, &event);
+                check_step(&mut fixture, &mut observer, &event);
             }
         }
     }
 
     #[test]
     fn results_of_nothing_that_runs_change_nothing(steps in steps()) {
-        let mut scene = Scene::new();
+        let mut fixture = MachineFixture::new();
         for (pause, streams, event) in steps {
-            scene.now = scene.now + Duration::from_millis(pause);
-            scene.streams = streams;
-            scene.on(event);
+            fixture.now = fixture.now + Duration::from_millis(pause);
+            fixture.streams = streams;
+            fixture.on(event);
         }
-        scene.on(WorkerEvent::Configured(PeriodicChecks::Enabled));
+        fixture.on(WorkerEvent::Configured(PeriodicChecks::Enabled));
         for late in [
-            judged(CheckOutcome::Refused),
+            check_ended(CheckOutcome::Refused),
             WorkerEvent::IdentityFailed,
             WorkerEvent::LoadRead(LoadReport::Failed),
             identified(IdentitySource::SideRequest, true),
         ] {
-            prop_assert_eq!(scene.on(late), WorkerActions::default());
+            prop_assert_eq!(fixture.on(late), WorkerActions::default());
         }
     }
 
     #[test]
     fn a_worker_with_periodic_checks_is_always_checked_within_the_longest_interval(steps in steps()) {
-        let mut scene = Scene::new();
+        let mut fixture = MachineFixture::new();
         for (pause, streams, event) in steps {
-            scene.now = scene.now + Duration::from_millis(pause);
-            scene.streams = streams;
-            scene.on(event);
+            fixture.now = fixture.now + Duration::from_millis(pause);
+            fixture.streams = streams;
+            fixture.on(event);
         }
-        scene.on(WorkerEvent::Configured(PeriodicChecks::Enabled));
+        fixture.on(WorkerEvent::Configured(PeriodicChecks::Enabled));
         let checks = settings().checks;
         let longest = checks.interval.max(checks.recovery_max_interval);
-        let next = scene.next_wake();
+        let next = fixture.next_wake();
         prop_assert!(next.is_some_and(|pause| pause <= longest), "{:?}", next);
-        let started = scene.tick_after(longest);
+        let started = fixture.tick_after(longest);
         let checks = |action: &SupervisorAction| matches!(action, SupervisorAction::StartCheck { .. });
         prop_assert!(started.iter().any(checks), "{:?}", started);
     }
 
     #[test]
     fn a_stopped_worker_stops_its_streams_and_does_nothing_more(before in steps(), after in steps()) {
-        let mut scene = Scene::new();
+        let mut fixture = MachineFixture::new();
         for (pause, streams, event) in before {
-            scene.now = scene.now + Duration::from_millis(pause);
-            scene.streams = streams;
-            scene.on(event);
+            fixture.now = fixture.now + Duration::from_millis(pause);
+            fixture.streams = streams;
+            fixture.on(event);
         }
-        let stop = scene.on(WorkerEvent::Stop);
+        let stop = fixture.on(WorkerEvent::Stop);
         prop_assert_eq!(stop.supervisor.last(), Some(&SupervisorAction::StopStreams));
         for (pause, streams, event) in after {
-            scene.now = scene.now + Duration::from_millis(pause);
-            scene.streams = streams;
-            prop_assert_eq!(scene.on(event), WorkerActions::default());
-            prop_assert_eq!(scene.next_wake(), None);
+            fixture.now = fixture.now + Duration::from_millis(pause);
+            fixture.streams = streams;
+            prop_assert_eq!(fixture.on(event), WorkerActions::default());
+            prop_assert_eq!(fixture.next_wake(), None);
         }
     }
 }

@@ -15,20 +15,20 @@ use crate::{
 const TABLE: &str = include_str!("transitions.txt");
 
 /// Every kind of state, with the way there.
-fn situations() -> Vec<(&'static str, Scene)> {
-    let after = |mut scene: Scene, events: &[WorkerEvent]| {
+fn situations() -> Vec<(&'static str, MachineFixture)> {
+    let after = |mut fixture: MachineFixture, events: &[WorkerEvent]| {
         for event in events {
-            scene.on(event.clone());
+            fixture.on(event.clone());
         }
-        scene
+        fixture
     };
     let checked = |outcome| {
-        let mut scene = Scene::ready();
-        scene.check(outcome);
-        scene.on(WorkerEvent::Tick);
-        scene
+        let mut fixture = MachineFixture::ready();
+        fixture.check(outcome);
+        fixture.on(WorkerEvent::Tick);
+        fixture
     };
-    let mut reading_load = Scene::ready();
+    let mut reading_load = MachineFixture::ready();
     reading_load.tick_after(seconds(5));
     let failed = WorkerEvent::RequestFailed {
         kind: FailureKind::Status,
@@ -36,25 +36,31 @@ fn situations() -> Vec<(&'static str, Scene)> {
     };
     let until = Moment::at(seconds(9000));
     vec![
-        ("unknown", Scene::new()),
-        ("ready", Scene::ready()),
+        ("unknown", MachineFixture::new()),
+        ("ready", MachineFixture::ready()),
         ("ready, its load being read", reading_load),
         ("warming_up", checked(CheckOutcome::Loading)),
         ("down, its checks fail", checked(CheckOutcome::Failed)),
         ("down, it refuses", checked(CheckOutcome::Refused)),
         (
             "ejected",
-            after(Scene::ready(), &[failed, WorkerEvent::Tick]),
+            after(MachineFixture::ready(), &[failed, WorkerEvent::Tick]),
         ),
         (
             "leaving",
-            after(Scene::ready(), &[WorkerEvent::Remove { until }]),
+            after(MachineFixture::ready(), &[WorkerEvent::Remove { until }]),
         ),
         (
             "draining",
-            after(Scene::ready(), &[WorkerEvent::Drain, WorkerEvent::Tick]),
+            after(
+                MachineFixture::ready(),
+                &[WorkerEvent::Drain, WorkerEvent::Tick],
+            ),
         ),
-        ("stopped", after(Scene::ready(), &[WorkerEvent::Stop])),
+        (
+            "stopped",
+            after(MachineFixture::ready(), &[WorkerEvent::Stop]),
+        ),
     ]
 }
 
@@ -68,7 +74,7 @@ fn events() -> Vec<(&'static str, WorkerEvent)> {
         kind: FailureKind::Status,
         ejection: EjectionPermit::Denied,
     };
-    let stalled = WorkerEvent::CheckEnded(CheckReport::Judged {
+    let stalled = WorkerEvent::CheckEnded(CheckReport::Completed {
         outcome: CheckOutcome::Failed,
         problem: Some("a problem".into()),
         process: ProcessPace::Stalled,
@@ -81,12 +87,12 @@ fn events() -> Vec<(&'static str, WorkerEvent)> {
     use WorkerEvent as Event;
     vec![
         ("tick", Event::Tick),
-        ("check passes", judged(CheckOutcome::Passed)),
-        ("check: loading", judged(CheckOutcome::Loading)),
-        ("check fails", judged(CheckOutcome::Failed)),
+        ("check passes", check_ended(CheckOutcome::Passed)),
+        ("check: loading", check_ended(CheckOutcome::Loading)),
+        ("check fails", check_ended(CheckOutcome::Failed)),
         ("check fails after a stall", stalled),
-        ("check refused", judged(CheckOutcome::Refused)),
-        ("check not made", judged(CheckOutcome::NotMade)),
+        ("check refused", check_ended(CheckOutcome::Refused)),
+        ("check not made", check_ended(CheckOutcome::NotMade)),
         ("connect refused", connect(ConnectFailure::Refused)),
         ("connect fails", connect(ConnectFailure::Other)),
         (
@@ -184,20 +190,20 @@ fn supervisor_action(action: &SupervisorAction) -> &'static str {
     }
 }
 
-fn wake(scene: &Scene) -> String {
-    let wake = scene.next_wake();
+fn wake(fixture: &MachineFixture) -> String {
+    let wake = fixture.next_wake();
     wake.map_or("-".to_owned(), |wake| format!("{} ms", wake.as_millis()))
 }
 
 /// Feeds one event, and returns its row, or nothing if it changed nothing.
-fn row(name: &str, mut scene: Scene, event: WorkerEvent) -> Option<String> {
+fn row(name: &str, mut fixture: MachineFixture, event: WorkerEvent) -> Option<String> {
     if matches!(event, WorkerEvent::CheckEnded(_)) {
-        scene.on(WorkerEvent::CheckRequested);
-        scene.tick_after(seconds(1));
+        fixture.on(WorkerEvent::CheckRequested);
+        fixture.tick_after(seconds(1));
     }
-    let before = (scene.machine.state(), wake(&scene));
-    let actions = scene.on(event);
-    let after = (scene.machine.state(), wake(&scene));
+    let before = (fixture.machine.state(), wake(&fixture));
+    let actions = fixture.on(event);
+    let after = (fixture.machine.state(), wake(&fixture));
     if before == after && actions == WorkerActions::default() {
         return None;
     }
@@ -215,8 +221,8 @@ fn every_event_in_every_kind_of_state_does_what_the_table_says() {
     for (number, (situation, _)) in situations().iter().enumerate() {
         let _ = writeln!(table, "{situation}");
         for (name, event) in events() {
-            let (_, scene) = situations().swap_remove(number);
-            if let Some(row) = row(name, scene, event) {
+            let (_, fixture) = situations().swap_remove(number);
+            if let Some(row) = row(name, fixture, event) {
                 let _ = writeln!(table, "{row}");
             }
         }

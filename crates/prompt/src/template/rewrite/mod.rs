@@ -118,8 +118,8 @@ impl TemplateWriter {
 
     fn quoted(&mut self, text: &str, newlines: Newlines) {
         self.text.push('"');
-        for letter in text.chars() {
-            match letter {
+        for character in text.chars() {
+            match character {
                 '"' => self.put("\\\""),
                 '\\' => self.put("\\\\"),
                 '\n' if newlines == Newlines::Escaped => self.put("\\n"),
@@ -127,7 +127,7 @@ impl TemplateWriter {
                     self.text.push('\n');
                     self.line += 1;
                 }
-                letter => self.text.push(letter),
+                character => self.text.push(character),
             }
         }
         self.text.push('"');

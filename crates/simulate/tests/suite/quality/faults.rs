@@ -91,7 +91,7 @@ fn thirty_seconds_after_a_lost_view_routing_is_as_good_as_without_the_loss() {
             at: Duration::from_secs_f64(lost_at),
         };
         let wiped = played(workload, load, &|cell| {
-            cell.mishaps.forgotten = vec![forgotten]
+            cell.faults.forgotten = vec![forgotten]
         });
         let later = |requests: &[RequestReport]| {
             let later = requests
@@ -118,7 +118,7 @@ fn an_engine_three_times_slower_than_the_rest_gets_no_more_than_its_share_after_
     for workload in named(&["mixed", "chat", "tenants"]) {
         for load in LOADS {
             let requests = played(&workload, load, &|cell| {
-                cell.mishaps = FaultPlan {
+                cell.faults = FaultPlan {
                     slow: vec![slow],
                     ..FaultPlan::default()
                 }

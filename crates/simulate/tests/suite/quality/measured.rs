@@ -45,18 +45,18 @@ pub(crate) fn measured(
             scope.spawn(|| {
                 loop {
                     let next = left.lock().unwrap().next();
-                    let Some((place, (cell, pace))) = next else {
+                    let Some((index, (cell, pace))) = next else {
                         break;
                     };
                     let (workload, fleet) = cells[cell];
                     let report = play(workload, fleet, pace, routing);
-                    reports.lock().unwrap().push((place, report));
+                    reports.lock().unwrap().push((index, report));
                 }
             });
         }
     });
     let mut reports = reports.into_inner().unwrap();
-    reports.sort_by_key(|(place, _)| *place);
+    reports.sort_by_key(|(index, _)| *index);
     let reports: Vec<CellReport> = reports.into_iter().map(|(_, report)| report).collect();
     let named = cells.iter().zip(reports.chunks(PACES.len()));
     named
@@ -104,15 +104,15 @@ fn summed_up(cell: String, reports: &[CellReport]) -> CellMeasurement {
 /// The geometric mean over all cells, which is steadier than any single cell.
 pub(crate) fn overall(cells: &[CellMeasurement]) -> Option<CellMeasurement> {
     let count = cells.len() as f64;
-    let over_all = |place: usize| {
-        let values = || cells.iter().map(|cell| cell.figures[place]);
+    let over_all = |index: usize| {
+        let values = || cells.iter().map(|cell| cell.figures[index]);
         let mean = (values().map(|(_, value, _)| value.ln()).sum::<f64>() / count).exp();
         let error = values()
             .map(|(_, _, error)| error.powi(2))
             .sum::<f64>()
             .sqrt()
             / count;
-        (CellFigure::ALL[place], mean, error)
+        (CellFigure::ALL[index], mean, error)
     };
     let figures = (0..CellFigure::ALL.len()).map(over_all).collect();
     (!cells.is_empty()).then(|| CellMeasurement {

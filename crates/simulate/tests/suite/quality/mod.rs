@@ -47,14 +47,14 @@ fn a_router_that_ignores_caches_is_detected_and_the_cell_is_named() {
     let mut chat = workloads::all();
     chat.retain(|workload| workload.name == "chat");
     chat[0].cells.truncate(1);
-    let careless = RoutingSettings {
+    let without_overlap = RoutingSettings {
         section: RoutingSection {
             overlap_weight: 0.0,
             ..RoutingSection::default()
         },
         ..RoutingSettings::default()
     };
-    let lost = Golden::read().lost(&measured(&chat, &careless));
+    let lost = Golden::read().lost(&measured(&chat, &without_overlap));
     assert!(
         lost.iter()
             .any(|line| line.starts_with("chat, 4 workers, load 0.3: block_hit_ratio is ")),
@@ -87,10 +87,10 @@ fn a_time_that_grows_beyond_the_tolerance_is_a_loss_and_a_shorter_one_is_not() {
             "chat, 4 workers, load 0.3: ttft_mean_ms is 102.1000, golden 100.0000: 2.1 % worse, allowed 2.0 %"
         ]
     );
-    for kept in [101.9, 100.0, 50.0] {
+    for value in [101.9, 100.0, 50.0] {
         assert!(
-            golden.lost(&found(CellFigure::TtftMean, kept)).is_empty(),
-            "{kept}"
+            golden.lost(&found(CellFigure::TtftMean, value)).is_empty(),
+            "{value}"
         );
     }
 }
@@ -99,10 +99,10 @@ fn a_time_that_grows_beyond_the_tolerance_is_a_loss_and_a_shorter_one_is_not() {
 fn hits_that_drop_beyond_the_tolerance_are_a_loss_and_more_hits_are_not() {
     let golden = row(CellFigure::BlockHits, 0.5);
     assert_eq!(golden.lost(&found(CellFigure::BlockHits, 0.489)).len(), 1);
-    for kept in [0.491, 0.5, 0.9] {
+    for value in [0.491, 0.5, 0.9] {
         assert!(
-            golden.lost(&found(CellFigure::BlockHits, kept)).is_empty(),
-            "{kept}"
+            golden.lost(&found(CellFigure::BlockHits, value)).is_empty(),
+            "{value}"
         );
     }
 }

@@ -64,12 +64,12 @@ fn partial_loss_costs_some_hits_and_no_request() {
         cell.event_loss = loss;
         run(&trace, &cell)
     };
-    let (whole, torn) = (with(0.0), with(0.5));
-    assert_eq!((whole.unfinished, torn.unfinished), (0, 0));
+    let (whole, lossy) = (with(0.0), with(0.5));
+    assert_eq!((whole.unfinished, lossy.unfinished), (0, 0));
     assert!(
-        torn.block_hit_ratio < whole.block_hit_ratio,
+        lossy.block_hit_ratio < whole.block_hit_ratio,
         "{} and {}",
-        torn.block_hit_ratio,
+        lossy.block_hit_ratio,
         whole.block_hit_ratio
     );
 }

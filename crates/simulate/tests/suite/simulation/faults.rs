@@ -12,7 +12,7 @@ fn a_slow_engine_multiplies_all_its_times() {
     let trace = read(&line(0, &[1, 2], 5));
     let mut cell = cell(Policy::RoundRobin, 1);
     let usual = run(&trace, &cell);
-    cell.mishaps = FaultPlan {
+    cell.faults = FaultPlan {
         slow: vec![SlowEngine {
             worker: 0,
             times: 3.0,
@@ -29,7 +29,7 @@ fn other_engines_keep_their_speed() {
     let trace = read(&[line(0, &[1], 5), line(0, &[2], 5)].join("\n"));
     let mut cell = cell(Policy::RoundRobin, 2);
     let usual = run_in_detail(&trace, &cell).1[1].ttft_ms;
-    cell.mishaps = FaultPlan {
+    cell.faults = FaultPlan {
         slow: vec![SlowEngine {
             worker: 0,
             times: 3.0,
@@ -62,16 +62,16 @@ fn a_follow_up_does_not_return_to_a_forgotten_cache() {
     };
     assert_eq!(computed_of_follow_up(|_| ()), 512);
     assert_eq!(
-        computed_of_follow_up(|cell| cell.mishaps.forgotten = vec![forgotten(0, 600)]),
+        computed_of_follow_up(|cell| cell.faults.forgotten = vec![forgotten(0, 600)]),
         5 * 512
     );
     assert_eq!(
-        computed_of_follow_up(|cell| cell.mishaps.forgotten = vec![forgotten(1, 600)]),
+        computed_of_follow_up(|cell| cell.faults.forgotten = vec![forgotten(1, 600)]),
         512,
         "another one's"
     );
     assert_eq!(
-        computed_of_follow_up(|cell| cell.mishaps.forgotten = vec![forgotten(7, 600)]),
+        computed_of_follow_up(|cell| cell.faults.forgotten = vec![forgotten(7, 600)]),
         512,
         "nobody's"
     );
@@ -95,7 +95,7 @@ fn every_request_is_reported_with_its_engine_and_times() {
         (
             requests[1].arrival_s,
             requests[1].computed_tokens,
-            requests[1].held
+            requests[1].queued
         ),
         (0.5, 512, false)
     );

@@ -30,16 +30,16 @@ fn served(profile: Profile, workload: &str, load: f64) -> Vec<ServedRequest> {
     requests
         .iter()
         .zip(&trace.requests)
-        .map(|(request, asked)| {
+        .map(|(request, traced)| {
             let sent_ms = request.arrival_s * 1e3;
             ServedRequest {
                 engine: request.worker.unwrap(),
                 sent_ms,
                 first_token_ms: request.ttft_ms.map(|ms| sent_ms + ms),
                 end_ms: sent_ms + request.e2e_ms.unwrap(),
-                prompt_tokens: asked.prompt_tokens,
-                cached_tokens: asked.prompt_tokens - request.computed_tokens,
-                output_tokens: Some(asked.output_tokens),
+                prompt_tokens: traced.prompt_tokens,
+                cached_tokens: traced.prompt_tokens - request.computed_tokens,
+                output_tokens: Some(traced.output_tokens),
             }
         })
         .collect()
@@ -196,8 +196,8 @@ fn too_little_data_is_rejected() {
     // A time between 20 ms and a second for any prompt.
     let garbage: Vec<_> = (0..)
         .zip(&good)
-        .map(|(place, one)| {
-            let took = 20.0 + f64::from(place * 7919 % 983);
+        .map(|(index, one)| {
+            let took = 20.0 + f64::from(index * 7919 % 983);
             ServedRequest {
                 first_token_ms: Some(one.sent_ms + took),
                 end_ms: one.sent_ms + took,

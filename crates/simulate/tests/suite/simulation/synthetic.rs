@@ -57,8 +57,8 @@ fn a_turn_repeats_all_earlier_turns() {
     let trace = trace("chat?sessions=1&turns=10&seed=3");
     assert!(trace.requests.len() > 2);
     for pair in trace.requests.windows(2) {
-        let kept = pair[0].prompt_tokens as usize / 512;
-        assert_eq!(pair[0].names[..kept], pair[1].names[..kept]);
+        let whole_blocks = pair[0].prompt_tokens as usize / 512;
+        assert_eq!(pair[0].names[..whole_blocks], pair[1].names[..whole_blocks]);
         assert!(pair[1].prompt_tokens > pair[0].prompt_tokens + pair[0].output_tokens);
     }
 }
@@ -84,14 +84,14 @@ fn questions_share_only_their_tenants_prompt() {
     prefixes.sort();
     prefixes.dedup();
     assert_eq!(prefixes.len(), 3);
-    let mut questions: Vec<_> = trace
+    let mut texts: Vec<_> = trace
         .requests
         .iter()
         .map(|request| request.names[10])
         .collect();
-    questions.sort();
-    questions.dedup();
-    assert_eq!(questions.len(), 300);
+    texts.sort();
+    texts.dedup();
+    assert_eq!(texts.len(), 300);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::probe::event_endpoints::EventEndpoint;
 
 /// A stream to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WantedStream {
+pub(crate) enum StreamSpec {
     /// One rank's ZMQ publisher.
     Publisher(EventEndpoint),
     /// A socket of ours that one rank connects to, and maybe others.
@@ -20,7 +20,7 @@ pub(crate) enum WantedStream {
     Nats { rank: u32, endpoint: String },
 }
 
-impl WantedStream {
+impl StreamSpec {
     pub(crate) fn ranks(&self) -> RankSelection {
         match self {
             Self::Publisher(EventEndpoint { rank, .. })
@@ -32,7 +32,7 @@ impl WantedStream {
 
     pub(crate) fn into_publisher(self) -> Option<EventEndpoint> {
         match self {
-            Self::Publisher(place) => Some(place),
+            Self::Publisher(endpoint) => Some(endpoint),
             _ => None,
         }
     }

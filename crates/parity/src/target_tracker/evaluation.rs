@@ -16,15 +16,19 @@ enum Evidence {
 }
 
 impl TargetTracker {
-    pub(super) fn judge(&mut self, now: Moment, settings: &ParitySettings) -> Option<StateStep> {
+    pub(super) fn evaluate(&mut self, now: Moment, settings: &ParitySettings) -> Option<StateStep> {
         if self.state.trusts_events() {
-            self.judge_predictions(now, settings)
+            self.evaluate_predictions(now, settings)
         } else {
-            self.judge_announcements(now, settings)
+            self.evaluate_announcements(now, settings)
         }
     }
 
-    fn judge_predictions(&mut self, now: Moment, settings: &ParitySettings) -> Option<StateStep> {
+    fn evaluate_predictions(
+        &mut self,
+        now: Moment,
+        settings: &ParitySettings,
+    ) -> Option<StateStep> {
         let comparison = match self.evidence(settings) {
             Evidence::Enough(comparison) => comparison,
             Evidence::TooFew => return None,
@@ -94,7 +98,11 @@ impl TargetTracker {
         }
     }
 
-    fn judge_announcements(&mut self, now: Moment, settings: &ParitySettings) -> Option<StateStep> {
+    fn evaluate_announcements(
+        &mut self,
+        now: Moment,
+        settings: &ParitySettings,
+    ) -> Option<StateStep> {
         let latest = |count: usize| {
             if self.window.has_enough_samples() {
                 self.window.latest_announcements(count)

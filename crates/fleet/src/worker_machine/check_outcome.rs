@@ -24,7 +24,7 @@ impl WorkerMachine {
             return;
         };
         let (outcome, problem, process) = match report {
-            CheckReport::Judged {
+            CheckReport::Completed {
                 outcome,
                 problem,
                 process,
@@ -45,7 +45,7 @@ impl WorkerMachine {
             self.checks.request();
             return;
         }
-        self.judge(now, outcome, problem);
+        self.apply_outcome(now, outcome, problem);
         let after = self.state();
         let doubtful = match outcome {
             // The worker failed a request during the check: the next process that answers may be
@@ -68,8 +68,8 @@ impl WorkerMachine {
         }
     }
 
-    /// Applies the judgement of a check to health and outage.
-    fn judge(&mut self, now: Moment, outcome: CheckOutcome, problem: Option<Arc<str>>) {
+    /// Applies the outcome of a check to health and outage.
+    fn apply_outcome(&mut self, now: Moment, outcome: CheckOutcome, problem: Option<Arc<str>>) {
         match outcome {
             CheckOutcome::Refused => drop(self.outage.record_process_end()),
             CheckOutcome::NotMade => {}

@@ -23,8 +23,8 @@ pub(crate) const SETTINGS: ParitySettings = ParitySettings {
     recover_ratio: 0.02,
 };
 
-pub(crate) struct Journal {
-    pub(crate) book: ParityTracker,
+pub(crate) struct TrackerFixture {
+    pub(crate) tracker: ParityTracker,
     pub(crate) now: Moment,
     pub(crate) basis: Basis,
     /// The kind of replies that report prompt tokens.
@@ -35,10 +35,10 @@ pub(crate) struct Journal {
     pub(crate) changes: Vec<ParityChange>,
 }
 
-impl Journal {
+impl TrackerFixture {
     pub(crate) fn new(settings: ParitySettings) -> Self {
         Self {
-            book: ParityTracker::new(settings),
+            tracker: ParityTracker::new(settings),
             now: Moment::START + SECOND,
             basis: Basis::Events,
             counted_by: None,
@@ -80,14 +80,14 @@ impl Journal {
 
     pub(crate) fn ended(&mut self, sample: PredictionSample) {
         self.changes
-            .extend(self.book.observe(self.now, TARGET, sample).change);
+            .extend(self.tracker.observe(self.now, TARGET, sample).change);
     }
 
     /// An incomparable request of `prompt_tokens` tokens.
     pub(crate) fn incomparable(&mut self, prompt_tokens: u64) {
         let sent = self.now;
         self.now = self.now + Duration::from_millis(10);
-        self.book.record_incomparable(
+        self.tracker.record_incomparable(
             self.now,
             TARGET,
             IncomparableRequest {
@@ -109,12 +109,12 @@ impl Journal {
     }
 
     pub(crate) fn tick(&mut self) {
-        self.look(None, true);
+        self.tick_with(None, true);
     }
 
     /// A reading of the engine's counters.
     pub(crate) fn read_counters(&mut self, queries: u64, hits: u64) {
-        self.look(
+        self.tick_with(
             Some(EngineCounters {
                 at: self.now,
                 queries,
@@ -124,15 +124,15 @@ impl Journal {
         );
     }
 
-    pub(crate) fn look(&mut self, counters: Option<EngineCounters>, followed: bool) {
+    pub(crate) fn tick_with(&mut self, counters: Option<EngineCounters>, followed: bool) {
         self.now = self.now + Duration::from_millis(10);
         let stream = followed.then_some(self.restarts);
         self.changes
-            .extend(self.book.tick(self.now, TARGET, counters, stream));
+            .extend(self.tracker.tick(self.now, TARGET, counters, stream));
     }
 
     pub(crate) fn state(&self) -> ParityState {
-        self.book.state(TARGET)
+        self.tracker.state(TARGET)
     }
 
     /// States entered so far.
@@ -141,7 +141,7 @@ impl Journal {
     }
 
     pub(crate) fn summary(&self) -> Summary {
-        self.book.summary(TARGET)
+        self.tracker.summary(TARGET)
     }
 
     pub(crate) fn report(&self) -> ParityCounts {
