@@ -236,7 +236,8 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>,
     let mut url = admin_url(&listen, settings.admin.tls.is_some())?;
     if settings.admin.tls.is_some() {
         // The request stays on this machine, under an address that certificates seldom name.
-        url = url.believing(TrustRoots::blind().map_err(|error| TakeoverError(error.to_string()))?);
+        url =
+            url.with_trust(TrustRoots::blind().map_err(|error| TakeoverError(error.to_string()))?);
     }
     let meeting = HandoverPoint::new().map_err(|error| {
         TakeoverError(format!("no socket for a take-over could be made: {error}"))

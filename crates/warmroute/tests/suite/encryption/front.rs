@@ -69,7 +69,7 @@ pub fn trust_roots(authority: &str) -> TrustRoots {
 /// Fetches `path` from a TLS listener.
 pub fn get(address: &str, path: &str, trust: &TrustRoots) -> Result<FetchedReply, FetchError> {
     let url: WorkerUrl = format!("https://{address}").parse().unwrap();
-    let url = url.believing(trust.clone());
+    let url = url.with_trust(trust.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
