@@ -12,9 +12,9 @@ fn message(reply: &Value) -> Value {
         .unwrap()
 }
 
-fn with(message: Value, finish: Value) -> Value {
+fn with(reply: Value, finish: Value) -> Value {
     message(
-        &json!({"id": "chatcmpl-7", "model": "m", "choices": [{"message": message, "finish_reason": finish}]}),
+        &json!({"id": "chatcmpl-7", "model": "m", "choices": [{"message": reply, "finish_reason": finish}]}),
     )
 }
 

@@ -26,15 +26,15 @@ async fn listening(topic: &str) -> (Pub, EventListener) {
         .await
         .expect("a free port");
     let mut fixture = CheckFixture::healthy();
-    let mut endpoint = fixture.probe().streams[0].clone();
-    (endpoint.endpoint, endpoint.topic) = (endpoint.to_string(), topic.to_owned());
+    let mut stream = fixture.probe().streams[0].clone();
+    (stream.endpoint, stream.topic) = (endpoint.to_string(), topic.to_owned());
     let settings = fixture::settings("");
     let session = ProbeSession {
         worker_probe: fixture.probe(),
         budget: Budget::of(PATIENCE),
         clock: Clock::system(),
     };
-    let mut listener = EventListener::open(endpoint, true, &settings, session);
+    let mut listener = EventListener::open(stream, true, &settings, session);
     listener.wait_connected(PATIENCE).await;
     assert!(listener.connected());
     publisher
