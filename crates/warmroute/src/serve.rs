@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::{
     cli::ServeArgs,
+    config_search,
     drain::NewConnections,
     encryption, limits,
     live::SourceTexts,
@@ -69,11 +70,13 @@ pub(crate) struct CheckedStart {
 
 /// Checks everything that needs no bound port and no query to a worker.
 pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
-    let mut sources = SourceTexts::read(
-        args.config.clone(),
-        settings::environment(),
-        settings::overrides(args),
-    )?;
+    let env = settings::environment();
+    let file = match &args.config {
+        Some(file) => Some(file.clone()),
+        None if settings::names_workers(args, &env) => None,
+        None => config_search::announced(&["warmroute", "continuum-router"]),
+    };
+    let mut sources = SourceTexts::read(file, env, settings::overrides(args))?;
     let mut settings = sources.settings()?;
     sources.remember(&settings)?;
     settings = sources.settings()?;
