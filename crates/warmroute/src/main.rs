@@ -11,6 +11,7 @@ mod drain;
 mod encryption;
 mod engine;
 mod events_command;
+mod examples;
 mod explain;
 mod from_settings;
 mod indexer_command;

@@ -1,6 +1,6 @@
 //! `warmroute serve`.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Duration};
 
 use admin::Token;
 use config::{Problem, Settings};
@@ -12,7 +12,9 @@ use crate::{
     cli::ServeArgs,
     config_search,
     drain::NewConnections,
-    encryption, limits,
+    encryption,
+    examples::{self, Examples},
+    limits,
     live::SourceTexts,
     logging, output, settings,
     signals::{StopSignal, StopSignals},
@@ -109,6 +111,7 @@ async fn serve(
         Ok(stops) => stops,
         Err(error) => return fail(&format!("signals could not be caught: {error}")),
     };
+    let examples = Examples::of(&settings, extras.keys.required());
     let running = match wire_up::start(settings, sources, extras).await {
         Ok(running) => running,
         Err(error) => return fail(&error.to_string()),
@@ -116,6 +119,7 @@ async fn serve(
     announce(&running, print_ready);
     let mut failed = false;
     let drained = tokio::select! {
+        never = show_examples(&running, &examples) => match never {},
         drained = running.handed_over() => drained,
         () = running.failed() => {
             failed = true;
@@ -155,6 +159,17 @@ async fn ended(
         drained = running.drain(new_connections) => drained,
         _ = stops.next() => running.cut_now().await,
     }
+}
+
+/// Prints commands to try the router with, once every worker has had its first verdict: then its
+/// models are known.
+async fn show_examples(running: &RunningRouter, examples: &Examples) -> Infallible {
+    running.fleet.first_verdicts().await;
+    let snapshot = running.fleet.snapshot();
+    for command in examples.commands(&running.data, &running.admin, examples::model(&snapshot)) {
+        output::err(&command);
+    }
+    std::future::pending().await
 }
 
 fn announce(running: &RunningRouter, print_ready: bool) {
