@@ -4,7 +4,10 @@
 use config::{Problem, ROOT, TOP_ALIASES, parse_yaml, report};
 use settings::{KeySchema, LocatedValue, MapEntry, ValueKind, ValueNode, ValueOrigin};
 
-use super::converted_config::refused;
+use super::{
+    converted_config::head,
+    reasons::{CONTINUUM, UnusedKey, reason},
+};
 
 const TITLE: &str = "Converted from a configuration of Continuum Router.";
 
@@ -12,15 +15,17 @@ const TITLE: &str = "Converted from a configuration of Continuum Router.";
 const RENAMED: &[(&[&str], &[&str])] = &[
     (&["server", "bind_address"], &["server", "listen"]),
     (&["server", "workers"], &["server", "runtime_threads"]),
-    (&["selection_strategy"], &["routing", "policy"]),
-    (&["load_balancer", "strategy"], &["routing", "policy"]),
 ];
+
+/// The strategy, which is our policy unless requests are routed by prefix.
+const STRATEGIES: &[&[&str]] = &[&["selection_strategy"], &["load_balancer", "strategy"]];
 
 /// Converts a configuration of Continuum Router to one of ours in YAML. `name` is the name of the
 /// file in problems.
 ///
-/// Keys without a counterpart are listed in comments at the top, and so are those that this version
-/// refuses.
+/// Keys without a counterpart are listed in comments at the top, each with the reason, and so are
+/// those that this version refuses. The strategy becomes the policy, unless prefix routing or the
+/// prefix view is on: a policy would switch them off.
 ///
 /// # Errors
 /// YAML errors of the text.
@@ -45,43 +50,61 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
     if matches!(tree.node, ValueNode::Null) {
         tree.node = ValueNode::Map(Vec::new());
     }
-    rename(&mut tree);
     let mut unused = Vec::new();
+    for (theirs, ours) in RENAMED {
+        move_key(&mut tree, theirs, ours);
+    }
+    if !is_routed_by_prefix(&tree) {
+        for strategy in STRATEGIES {
+            move_key(&mut tree, strategy, &["routing", "policy"]);
+        }
+    }
     prune_top(&mut tree, &mut unused);
     unused.sort_by_key(|(origin, _)| match origin {
         ValueOrigin::File { line, column } => (*line, *column),
         ValueOrigin::Named(_) => (0, 0),
     });
+    let unused: Vec<_> = unused
+        .into_iter()
+        .map(|(_, name)| UnusedKey {
+            reason: reason(CONTINUUM, &name),
+            name,
+        })
+        .collect();
     // Texts keep their `${NAME}`, which means the same there.
     let body = serde_saphyr::to_string(&tree.to_json()).unwrap_or_default();
-    let mut text = format!("# {TITLE}\n");
-    let refused = refused(&body);
-    if !refused.is_empty() {
-        text += &format!(
-            "# refused by `warmroute config check` in this version: {}\n",
-            refused.join(", ")
-        );
-    }
-    for (_, path) in unused {
-        text += &format!("# no counterpart: {path}\n");
-    }
-    Ok(text + &body)
+    Ok(head(TITLE, &body, &unused) + &body)
 }
 
-/// Renames keys to their names here, unless that name exists already.
-fn rename(tree: &mut LocatedValue) {
-    for (theirs, ours) in RENAMED {
-        let Some(value) = taken(tree, theirs) else {
-            continue;
-        };
-        let origin = value.origin.clone();
-        let place = ours
-            .iter()
-            .try_fold(&mut *tree, |at, key| at.get_or_insert(key, &origin));
-        match place {
-            Some(place) if matches!(place.node, ValueNode::Null) => *place = value,
-            _ => {}
-        }
+/// Returns whether a part of that router's pipeline by prefix is on.
+fn is_routed_by_prefix(tree: &LocatedValue) -> bool {
+    ["prefix_routing", "kv_cache_index"].iter().any(|section| {
+        member(tree, section)
+            .and_then(|section| member(section, "enabled"))
+            .is_some_and(|enabled| matches!(enabled.node, ValueNode::Bool(true)))
+    })
+}
+
+fn member<'a>(tree: &'a LocatedValue, key: &str) -> Option<&'a LocatedValue> {
+    let ValueNode::Map(entries) = &tree.node else {
+        return None;
+    };
+    let entry = entries.iter().find(|entry| entry.key == key)?;
+    Some(&entry.value)
+}
+
+/// Moves a value to another path, unless that is taken already.
+fn move_key(tree: &mut LocatedValue, from: &[&str], to: &[&str]) {
+    let Some(value) = taken(tree, from) else {
+        return;
+    };
+    let origin = value.origin.clone();
+    let place = to
+        .iter()
+        .try_fold(&mut *tree, |at, key| at.get_or_insert(key, &origin));
+    match place {
+        Some(place) if matches!(place.node, ValueNode::Null) => *place = value,
+        _ => {}
     }
 }
 

@@ -6,6 +6,11 @@ use std::{collections::BTreeMap, fmt::Write as _};
 use config::{ConfigSource, all_problems};
 use settings::Value;
 
+use crate::reasons::UnusedKey;
+
+/// Comment beside a secret.
+pub(super) const SECRET_NOTE: &str = "better as ${NAME} of an environment variable";
+
 /// Converted configuration so far.
 #[derive(Debug, Default)]
 pub(super) struct ConvertedConfig {
@@ -15,12 +20,14 @@ pub(super) struct ConvertedConfig {
 }
 
 /// An entry of `workers`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct ConvertedWorker {
     pub(super) url: String,
     /// `role` or `type`, and its word.
     pub(super) word: Option<(&'static str, &'static str)>,
     pub(super) bootstrap_port: Option<u64>,
+    pub(super) api_key: Option<String>,
+    pub(super) dp_ranks: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -58,6 +65,11 @@ impl ConvertedConfig {
         }
     }
 
+    /// Returns whether a key is set.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.settings.contains_key(key)
+    }
+
     /// Sets a comment beside a key that is set. It must be one line.
     pub(super) fn note(&mut self, key: &'static str, note: String) {
         if let Some(setting) = self.settings.get_mut(key) {
@@ -65,21 +77,10 @@ impl ConvertedConfig {
         }
     }
 
-    /// Returns the whole text; `unused` are the other router's keys without a counterpart.
-    pub(super) fn text(&self, title: &str, unused: &[String]) -> String {
+    /// Returns the whole text; `unused` is what has no counterpart.
+    pub(super) fn text(&self, title: &str, unused: &[UnusedKey]) -> String {
         let body = self.body();
-        let mut text = format!("# {title}\n");
-        let refused = refused(&body);
-        if !refused.is_empty() {
-            text += &format!(
-                "# refused by `warmroute config check` in this version: {}\n",
-                refused.join(", ")
-            );
-        }
-        for path in unused {
-            text += &format!("# no counterpart: {path}\n");
-        }
-        text + &body
+        head(title, &body, unused) + &body
     }
 
     fn body(&self) -> String {
@@ -90,14 +91,7 @@ impl ConvertedConfig {
         }
         .to_owned();
         for worker in &self.workers {
-            text += &format!("  - {{url: {}", quoted(&worker.url));
-            if let Some((key, word)) = worker.word {
-                text += &format!(", {key}: {word}");
-            }
-            if let Some(port) = worker.bootstrap_port {
-                text += &format!(", bootstrap_port: {port}");
-            }
-            text += "}\n";
+            text += &worker.line();
         }
         let mut open: Vec<&str> = Vec::new();
         for (path, setting) in &self.settings {
@@ -122,6 +116,44 @@ impl ConvertedConfig {
     }
 }
 
+impl ConvertedWorker {
+    fn line(&self) -> String {
+        let mut line = format!("  - {{url: {}", quoted(&self.url));
+        if let Some((key, word)) = self.word {
+            line += &format!(", {key}: {word}");
+        }
+        for (key, number) in [
+            ("bootstrap_port", self.bootstrap_port),
+            ("dp_ranks", self.dp_ranks),
+        ] {
+            if let Some(number) = number {
+                line += &format!(", {key}: {number}");
+            }
+        }
+        match &self.api_key {
+            Some(secret) => line + &format!(", api_key: {}}}  # {SECRET_NOTE}\n", quoted(secret)),
+            None => line + "}\n",
+        }
+    }
+}
+
+/// Returns the comments above a body: the keys of it that this version refuses, and what has no
+/// counterpart, each with the reason.
+pub(super) fn head(title: &str, body: &str, unused: &[UnusedKey]) -> String {
+    let mut text = format!("# {title}\n");
+    let refused = refused(body);
+    if !refused.is_empty() {
+        text += &format!(
+            "# refused by `warmroute config check` in this version: {}\n",
+            refused.join(", ")
+        );
+    }
+    for UnusedKey { name, reason } in unused {
+        text += &format!("# no counterpart: {name}\n#   {reason}\n");
+    }
+    text
+}
+
 /// Returns a value as YAML.
 pub(super) fn yaml(value: &Value) -> String {
     match value {
@@ -131,6 +163,7 @@ pub(super) fn yaml(value: &Value) -> String {
         Value::Float(number) => format!("{number:?}"),
         Value::Text(text) => quoted(text),
         Value::Word(word) => (*word).to_owned(),
+        Value::Secret(secret) => quoted(secret.expose()),
         _ => unreachable!("no key is translated into a value of another kind"),
     }
 }
@@ -142,7 +175,7 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// Returns the keys that this version refuses, found by loading the text; entries of a list count
 /// once, as `workers[].role`.
-pub(super) fn refused(body: &str) -> Vec<String> {
+fn refused(body: &str) -> Vec<String> {
     let source = ConfigSource {
         name: "",
         text: Some(body),
@@ -177,7 +210,7 @@ pub(super) fn host(url: &str) -> String {
     }
 }
 
-fn without_indices(path: &str) -> String {
+pub(super) fn without_indices(path: &str) -> String {
     let mut inside = false;
     path.chars()
         .filter(|letter| {

@@ -5,12 +5,14 @@
 //! checks the rest.
 //!
 //! **Invariant**: a text is returned only if there was no problem; it then contains every key of
-//! the other file, as a key of ours or by name in a comment.
+//! the other file, as a key of ours or, with the reason, by name in a comment. Only a switch that is
+//! off, as it is by default, is in neither.
 
 mod continuum;
 mod converted_config;
 mod flags;
 mod model_path;
+mod reasons;
 mod source_config;
 mod vllm_router;
 

@@ -6,11 +6,22 @@ use settings::{
     shown_text,
 };
 
+use crate::reasons::{Reasons, UnusedKey, reason};
+
 /// State of reading the other file.
 #[derive(Debug, Default)]
 pub(super) struct SourceConfig {
     problems: Vec<ProblemDraft>,
-    unused: Vec<(ValueOrigin, String)>,
+    unused: Vec<UnusedValue>,
+}
+
+/// A value without a counterpart.
+#[derive(Debug)]
+struct UnusedValue {
+    origin: ValueOrigin,
+    path: String,
+    /// The reason, if the value and not the key has one.
+    reason: Option<&'static str>,
 }
 
 /// Value of a key.
@@ -29,6 +40,11 @@ pub(super) struct UnreadFields<'a> {
 }
 
 impl<'a> SourceField<'a> {
+    /// Returns the path and the place in the file.
+    pub(super) fn place(&self) -> (String, ValueOrigin) {
+        (self.path.clone(), self.value.origin.clone())
+    }
+
     /// Returns the field of a list item.
     pub(super) fn item(&self, at: usize, value: &'a LocatedValue) -> Self {
         Self {
@@ -205,37 +221,73 @@ impl SourceConfig {
         );
     }
 
-    /// Records a value without a counterpart.
+    /// Records the problem of a word that is none of `expected`.
+    pub(super) fn refuse_word(&mut self, field: &SourceField<'_>, expected: &str) {
+        let fault = ValueError::unusable(field.value, &ValueKind::Free);
+        self.refuse(field, fault.expected(format!("one of {expected}")));
+    }
+
+    /// Records a value whose key has no counterpart.
     pub(super) fn unused(&mut self, field: SourceField<'_>) {
-        self.unused.push((field.value.origin.clone(), field.path));
+        self.unused_at(field.place());
+    }
+
+    /// The same, by path and place.
+    pub(super) fn unused_at(&mut self, (path, origin): (String, ValueOrigin)) {
+        self.unused.push(UnusedValue {
+            origin,
+            path,
+            reason: None,
+        });
+    }
+
+    /// Records a value that is not carried over, though its key has a counterpart.
+    pub(super) fn unused_because(&mut self, field: SourceField<'_>, reason: &'static str) {
+        let (path, origin) = field.place();
+        self.unused.push(UnusedValue {
+            origin,
+            path,
+            reason: Some(reason),
+        });
     }
 
     /// Records every remaining key as one without a counterpart.
     pub(super) fn leave(&mut self, fields: UnreadFields<'_>) {
-        let UnreadFields { path, entries, .. } = fields;
-        self.unused.extend(
-            entries
-                .iter()
-                .map(|entry| (entry.origin.clone(), path_of(&path, &entry.key))),
-        );
+        self.leave_because(fields, None);
     }
 
-    /// Returns the paths without a counterpart in the order of the file, or every problem.
-    pub(super) fn finish(mut self, name: &str) -> Result<Vec<String>, Vec<Problem>> {
+    /// The same, with a reason that all of them share.
+    pub(super) fn leave_because(&mut self, fields: UnreadFields<'_>, reason: Option<&'static str>) {
+        let UnreadFields { path, entries, .. } = fields;
+        self.unused.extend(entries.iter().map(|entry| UnusedValue {
+            origin: entry.origin.clone(),
+            path: path_of(&path, &entry.key),
+            reason,
+        }));
+    }
+
+    /// Returns what has no counterpart in the order of the file, or every problem.
+    pub(super) fn finish(
+        mut self,
+        name: &str,
+        known: Reasons,
+    ) -> Result<Vec<UnusedKey>, Vec<Problem>> {
         if !self.problems.is_empty() {
             return Err(report(self.problems, name));
         }
-        self.unused.sort_by_key(|(origin, _)| match origin {
-            ValueOrigin::File { line, column } => (*line, *column),
+        self.unused.sort_by_key(|value| match value.origin {
+            ValueOrigin::File { line, column } => (line, column),
             ValueOrigin::Named(_) => (0, 0),
         });
-        Ok(self
-            .unused
-            .into_iter()
-            .map(|(origin, path)| match origin {
+        let unused = self.unused.into_iter();
+        Ok(unused
+            .map(|value| UnusedKey {
+                reason: value.reason.unwrap_or_else(|| reason(known, &value.path)),
                 // A flag is reported by its own name, not by the key that it was mapped to.
-                ValueOrigin::Named(flag) => shown_text(&flag),
-                ValueOrigin::File { .. } => path,
+                name: match value.origin {
+                    ValueOrigin::Named(flag) => shown_text(&flag),
+                    ValueOrigin::File { .. } => value.path,
+                },
             })
             .collect())
     }

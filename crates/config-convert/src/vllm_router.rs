@@ -1,19 +1,26 @@
 //! Converts the configuration of vLLM Router, version 0.12 and its neighbours: a mapping of its
 //! keys to ours.
 
+mod caches;
 mod content;
+mod keys;
 mod lmcache;
+mod policy;
 mod pools;
+mod preprocessing;
 mod process;
 mod serving;
 mod urls;
+mod worker_keys;
 
-use config::{Problem, ROOT};
-use settings::{LocatedValue, MAX_DURATION, Range, Value, ValueError, ValueKind, ValueOrigin};
+use config::Problem;
+use settings::{LocatedValue, Value, ValueError, ValueKind, ValueOrigin, kinds::int};
 
+use self::keys::{KeyMapping, SECONDS_OR_ZERO, key};
 use super::{
-    converted_config::{ConvertedConfig, yaml},
+    converted_config::{ConvertedConfig, SECRET_NOTE, yaml},
     model_path::{ModelPath, model_path},
+    reasons,
     source_config::{SourceConfig, SourceField, UnreadFields},
 };
 
@@ -27,111 +34,27 @@ const POLICIES: &[(&str, &str)] = &[
     ("decode_policy", "routing.decode_policy"),
 ];
 
-/// The policy that uses KV events.
-const KV_AWARE: &str = "kv_aware";
-/// The policy that queries LMCache's controller.
-const LMCACHE_AWARE: &str = "lmcache_aware";
-
-const PORT: ValueKind = ValueKind::Int {
-    min: 1,
-    max: 65_535,
-};
-const WEIGHT: ValueKind = ValueKind::Float(Range {
-    min: 0.0,
-    max: 1.0,
-    open: false,
-});
-
-/// Mapping of a simple key.
-struct KeyMapping {
-    theirs: &'static str,
-    ours: &'static str,
-    kind: ValueKind,
-    /// Unit behind the number in ours.
-    unit: &'static str,
-    /// That router's default, written out because ours may differ; `None` = leave it out.
-    default: Option<&'static str>,
-}
-
-const fn key(theirs: &'static str, ours: &'static str, kind: ValueKind) -> KeyMapping {
-    KeyMapping {
-        theirs,
-        ours,
-        kind,
-        unit: "",
-        default: None,
-    }
-}
-
-impl KeyMapping {
-    const fn or(self, default: &'static str) -> Self {
-        Self {
-            default: Some(default),
-            ..self
-        }
-    }
-}
+/// Path of a key and its place in the file.
+type Place = (String, ValueOrigin);
 
 const TOP: &[KeyMapping] = &[
     key(
         "engine_wait_timeout_secs",
         "queue.engine_wait_timeout_secs",
-        ValueKind::Int {
-            min: 0,
-            max: MAX_DURATION.as_secs(),
-        },
+        SECONDS_OR_ZERO,
     ),
     key(
         "pd_uncached_token_threshold",
         "disaggregation.uncached_token_threshold",
-        ValueKind::Int {
-            min: 0,
-            max: u32::MAX as u64,
-        },
+        int(0, u32::MAX as u64),
     ),
-];
-
-const KV_AWARE_KEYS: &[KeyMapping] = &[
-    key(
-        "block_size",
-        "models.defaults.block_size",
-        ValueKind::Int {
-            min: 1,
-            max: 1 << 16,
-        },
-    )
-    .or("16"),
-    key("enable_speculative", "routing.speculative", ValueKind::Bool).or("true"),
-    KeyMapping {
-        unit: "ms",
-        ..key(
-            "speculative_ttl_ms",
-            "routing.speculative_ttl",
-            ValueKind::Int {
-                min: 1,
-                max: MAX_DURATION.as_secs() * 1_000,
-            },
-        )
-        .or("2000ms")
-    },
-];
-
-const KV_EVENTS_KEYS: &[KeyMapping] = &[
-    key("topic_filter", "kv_events.topic_filter", ValueKind::Text).or("\"\""),
-    key("default_port", "kv_events.default_port", PORT).or("5557"),
-];
-
-const WEIGHTS_KEYS: &[KeyMapping] = &[
-    key("gpu", "routing.medium_weights.gpu", WEIGHT),
-    key("cpu", "routing.medium_weights.cpu", WEIGHT),
-    key("disk", "routing.medium_weights.disk", WEIGHT),
 ];
 
 /// Converts a configuration of vLLM Router to one of ours in YAML. `name` is the name of the file
 /// in problems.
 ///
-/// Keys without a counterpart are listed in comments at the top, and so are the keys of ours that
-/// this version knows by name only.
+/// Keys without a counterpart are listed in comments at the top, each with the reason, and so are the
+/// keys of ours that this version knows by name only.
 ///
 /// # Errors
 /// Every value that the other router would not accept, in the order of the file.
@@ -151,26 +74,31 @@ pub fn convert_vllm_router(name: &str, text: &str) -> Result<String, Vec<Problem
     if let Some(top) = tree.as_ref().and_then(|tree| work.given.top(tree)) {
         work.file(top);
     }
-    let unused = work.given.finish(name)?;
+    let unused = work.given.finish(name, reasons::VLLM_ROUTER)?;
     Ok(work.ours.text(TITLE, &unused))
 }
 
-/// Converts a command line as a tree; its flags without a place in the tree are `unused`.
+/// Converts a command line as a tree; `flags` are those without a place in the tree.
 pub(super) fn convert_tree(
     title: &str,
     name: &str,
     tree: &LocatedValue,
-    mut unused: Vec<String>,
+    flags: &[String],
 ) -> Result<String, Vec<Problem>> {
     let mut work = Conversion {
         given: SourceConfig::default(),
         ours: ConvertedConfig::default(),
     };
     if let Some(mut top) = work.given.top(tree) {
-        work.process(&mut top);
+        work.flags(&mut top);
         work.file(top);
     }
-    unused.extend(work.given.finish(name)?);
+    let known = reasons::VLLM_ROUTER;
+    let mut unused: Vec<_> = flags
+        .iter()
+        .map(|flag| reasons::UnusedKey::of(flag, known))
+        .collect();
+    unused.extend(work.given.finish(name, known)?);
     Ok(work.ours.text(title, &unused))
 }
 
@@ -191,19 +119,21 @@ impl Conversion {
         if let Some(mode) = &mut mode {
             self.workers(mode);
         }
+        self.worker_keys(&mut top);
         for (theirs, ours) in POLICIES {
             let inner = mode.as_mut().and_then(|mode| mode.take(theirs));
             if let Some(policy) = self.either(inner, top.take(theirs)) {
                 self.policy(&policy, ours);
             }
         }
-        if let Some(field) = top.take("model_path") {
-            self.tokenizer(field);
-        }
+        self.tokenizer(&mut top);
         self.weights(&mut top);
         self.keys(TOP, &mut top);
+        self.process(&mut top);
         self.serving(&mut top);
+        self.preprocessing(&mut top);
         self.content(&mut top);
+        self.caches(&mut top);
         self.prompt_cache(&mut top);
         mode.into_iter()
             .chain([top])
@@ -225,63 +155,25 @@ impl Conversion {
         inner.or(outer)
     }
 
-    fn policy(&mut self, policy: &SourceField<'_>, ours: &'static str) {
-        let Some(mut fields) = self.given.fields(policy) else {
-            return;
-        };
-        let Some(name) = self.given.required(
-            &mut fields,
-            "type",
-            "the name of a policy, such as kv_aware",
-        ) else {
-            return;
-        };
-        match self.given.value(&name, &ValueKind::Text) {
-            Some(Value::Text(text)) => match policy_of(&text) {
-                Some(word) => {
-                    self.set(ours, word.to_owned(), &fields.place("type", Some(&name)));
-                    match word {
-                        KV_AWARE => self.kv_aware(&mut fields),
-                        LMCACHE_AWARE => self.lmcache(&mut fields),
-                        _ => {}
-                    }
-                }
-                None => self.given.unused(name),
-            },
-            _ => return,
-        }
-        self.given.leave(fields);
-    }
-
-    fn kv_aware(&mut self, policy: &mut UnreadFields<'_>) {
-        self.keys(KV_AWARE_KEYS, policy);
-        let events = policy
-            .take("kv_events")
-            .and_then(|events| self.given.fields(&events));
-        let mut events = events.unwrap_or_else(|| policy.absent("kv_events"));
-        self.keys(KV_EVENTS_KEYS, &mut events);
-        self.given.leave(events);
-        self.weights(policy);
-    }
-
-    /// Reads the weights, whose place that router's documents do not name: beside the policy and at
-    /// the top level.
-    fn weights(&mut self, fields: &mut UnreadFields<'_>) {
-        let weights = fields
-            .take("medium_weights")
-            .and_then(|weights| self.given.fields(&weights));
-        if let Some(mut weights) = weights {
-            self.keys(WEIGHTS_KEYS, &mut weights);
-            self.given.leave(weights);
-        }
-    }
-
-    fn tokenizer(&mut self, field: SourceField<'_>) {
+    /// Converts the tokenizer; its own path takes precedence over that of the model.
+    fn tokenizer(&mut self, top: &mut UnreadFields<'_>) {
         const OURS: &str = "models.defaults.tokenizer";
+        let (own, model) = (top.take("tokenizer_path"), top.take("model_path"));
+        let (field, other) = match own {
+            Some(own) => (own, model),
+            None => match model {
+                Some(model) => (model, None),
+                None => return,
+            },
+        };
+        if let Some(other) = other {
+            self.given
+                .unused_because(other, "tokenizer_path takes precedence");
+        }
         let Some(Value::Text(text)) = self.given.value(&field, &ValueKind::Text) else {
             return;
         };
-        let place = (field.path.clone(), field.value.origin.clone());
+        let place = field.place();
         match model_path(&text) {
             ModelPath::Directory(directory) => {
                 self.set(OURS, yaml(&Value::Text(directory)), &place)
@@ -297,7 +189,23 @@ impl Conversion {
         }
     }
 
-    fn keys(&mut self, keys: &[KeyMapping], fields: &mut UnreadFields<'_>) {
+    /// Takes a mapping; `None` if it is left out or is no mapping.
+    fn section<'a>(
+        &mut self,
+        fields: &mut UnreadFields<'a>,
+        key: &str,
+    ) -> Option<UnreadFields<'a>> {
+        let field = fields.take(key)?;
+        self.given.fields(&field)
+    }
+
+    /// Reads simple keys: our key, its value as YAML, and the place of theirs.
+    fn values(
+        &mut self,
+        keys: &[KeyMapping],
+        fields: &mut UnreadFields<'_>,
+    ) -> Vec<(&'static str, String, Place)> {
+        let mut values = Vec::new();
         for key in keys {
             let field = fields.take(key.theirs);
             let place = fields.place(key.theirs, field.as_ref());
@@ -309,33 +217,58 @@ impl Conversion {
                 None => key.default.map(str::to_owned),
             };
             if let Some(value) = value {
-                self.set(key.ours, value, &place);
+                values.push((key.ours, value, place));
             }
         }
+        values
+    }
+
+    /// Converts simple keys.
+    fn keys(&mut self, keys: &[KeyMapping], fields: &mut UnreadFields<'_>) {
+        for (ours, value, place) in self.values(keys, fields) {
+            self.set(ours, value, &place);
+        }
+        for secret in keys
+            .iter()
+            .filter(|key| matches!(key.kind, ValueKind::Secret))
+        {
+            self.ours.note(secret.ours, SECRET_NOTE.to_owned());
+        }
+    }
+
+    /// Reads a list of texts, as YAML on one line.
+    fn texts(&mut self, list: &SourceField<'_>) -> String {
+        let texts: Vec<String> = self
+            .given
+            .items(list)
+            .iter()
+            .filter_map(|text| self.given.value(text, &ValueKind::Text))
+            .map(|text| yaml(&text))
+            .collect();
+        format!("[{}]", texts.join(", "))
+    }
+
+    /// Converts a list of mappings, each by `entry`.
+    fn list(
+        &mut self,
+        ours: &'static str,
+        list: &SourceField<'_>,
+        mut entry: impl FnMut(&mut Self, SourceField<'_>) -> Option<String>,
+    ) {
+        let mut entries = Vec::new();
+        for item in self.given.items(list) {
+            entries.extend(entry(self, item));
+        }
+        self.set(ours, format!("[{}]", entries.join(", ")), &list.place());
     }
 
     /// Sets a key. Two pools of that router may have settings that ours has once for all; then only
     /// the user can choose.
-    fn set(&mut self, ours: &'static str, value: String, place: &(String, ValueOrigin)) {
+    fn set(&mut self, ours: &'static str, value: String, place: &Place) {
         if let Err((before, from)) = self.ours.set(ours, value.clone(), &place.0) {
             let message = format!("{value} here, but {before} by `{from}`");
             let expected = format!("the same value, as `{ours}` is one for all workers");
             self.given.contradiction(place.clone(), message, expected);
         }
     }
-}
-
-/// Returns the policy of ours with this name, also if this version does not support it yet.
-fn policy_of(name: &str) -> Option<&'static str> {
-    let ValueKind::Section(routing) = ROOT.iter().find(|section| section.name == "routing")?.kind
-    else {
-        return None;
-    };
-    let ValueKind::Word(policies) = routing.iter().find(|key| key.name == "policy")?.kind else {
-        return None;
-    };
-    policies
-        .iter()
-        .find(|policy| policy.matches(name))
-        .map(|policy| policy.word)
 }

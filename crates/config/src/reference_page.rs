@@ -11,6 +11,9 @@ const HEAD: &str = "# Configuration
 
 One YAML file, `-c FILE`. This page is generated from the declarations of the keys; a test keeps the two equal.
 
+- `serve` and `doctor` search the file if neither `-c` names one nor flags or variables name workers: `./config.yaml`,
+  `/etc/warmroute/config.yaml`, `/etc/continuum-router/config.yaml`, then the same two in `~/.config`; `config.yml` after
+  `config.yaml` in each directory. A line on stderr names the file.
 - Precedence: flag, environment variable, file, default. The variable of a key is `WARMROUTE_` and the key's path in
   capitals with `__` between levels: `routing.policy` is `WARMROUTE_ROUTING__POLICY`. The items of a list are separated by
   commas there. An empty variable counts as unset; an unknown `WARMROUTE_` variable is an error.

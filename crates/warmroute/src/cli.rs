@@ -8,10 +8,31 @@ use crate::setting_flags::{ListenerArgs, LoggingArgs, ReplicaArgs, RoutingArgs};
 
 /// A router for LLM inference engines: each request goes to the engine that already holds its prompt's KV blocks.
 #[derive(Debug, Parser)]
-#[command(name = "warmroute", version, about)]
+#[command(
+    name = "warmroute",
+    version,
+    about,
+    arg_required_else_help = true,
+    args_conflicts_with_subcommands = true
+)]
 pub(crate) struct Cli {
+    /// Print a commented configuration file to start from, as `config init` does.
+    #[arg(long)]
+    generate_config: bool,
     #[command(subcommand)]
-    pub(crate) command: Command,
+    command: Option<Command>,
+}
+
+impl Cli {
+    /// Returns the command; that of a flag in its place is the same command in another form.
+    pub(crate) fn into_command(self) -> Command {
+        match self.command {
+            Some(command) if !self.generate_config => command,
+            _ => Command::Config(ConfigArgs {
+                command: ConfigCommand::Init(InitArgs { file: None }),
+            }),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,7 +73,8 @@ pub(crate) struct EngineArgs {
 /// Where settings come from. Precedence: flag, environment (`WARMROUTE_*`), file, default.
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
-    /// Configuration file (YAML).
+    /// Configuration file (YAML). Without it and without workers in flags or variables, it is searched: ./config.yaml,
+    /// then config.yaml in /etc and ~/.config, each in the directory warmroute or continuum-router; or config.yml.
     #[arg(short, long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
@@ -178,12 +200,9 @@ pub(crate) struct ConvertArgs {
     /// Which router it is for.
     #[arg(long, value_enum, value_name = "ROUTER")]
     pub(crate) from: OtherRouter,
-    /// Its configuration file, of `smg` a file with its command line; `-` = standard input.
-    #[arg(
-        value_name = "FILE",
-        required_unless_present = "flags",
-        conflicts_with = "flags"
-    )]
+    /// Its configuration file, of `smg` a file with its command line; `-` = standard input. Of `continuum` it may be left
+    /// out: the file is searched where that router searches it.
+    #[arg(value_name = "FILE", conflicts_with = "flags")]
     pub(crate) file: Option<PathBuf>,
     /// Its command line, behind `--` (`smg` and `vllm-router`).
     #[arg(value_name = "FLAGS", last = true)]

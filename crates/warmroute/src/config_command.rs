@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::{
     cli::{ConfigArgs, ConfigCommand, ConfigFileArgs, ConvertArgs, InitArgs, OtherRouter},
-    output, settings,
+    config_search, output, settings,
 };
 
 pub(crate) fn run(args: &ConfigArgs) -> ExitCode {
@@ -104,25 +104,29 @@ fn show(args: &ConfigFileArgs) -> ExitCode {
 }
 
 fn convert(args: &ConvertArgs) -> ExitCode {
-    let converted = match &args.file {
-        Some(file) => {
-            let name = if file == Path::new("-") {
+    let converted = match (args.from, args.flags.as_slice(), source_file(args)) {
+        (from, [], Some(file)) => {
+            let name = if *file == *"-" {
                 "stdin".to_owned()
             } else {
                 file.display().to_string()
             };
-            read(file, &name).and_then(|text| convert_text(args.from, &name, &text))
+            read(&file, &name).and_then(|text| convert_text(from, &name, &text))
         }
-        None => match args.from {
-            OtherRouter::VllmRouter => {
-                convert_flags(SourceRouter::VllmRouter, "flags", &args.flags)
-            }
-            OtherRouter::Smg => convert_flags(SourceRouter::Smg, "flags", &args.flags),
-            OtherRouter::Continuum => {
-                output::err("--from continuum takes a FILE: that router is configured by one");
-                return ExitCode::from(settings::BAD_FLAG);
-            }
-        },
+        (OtherRouter::VllmRouter, flags @ [_, ..], _) => {
+            convert_flags(SourceRouter::VllmRouter, "flags", flags)
+        }
+        (OtherRouter::Smg, flags @ [_, ..], _) => convert_flags(SourceRouter::Smg, "flags", flags),
+        (OtherRouter::Continuum, _, _) => {
+            output::err(
+                "--from continuum takes a FILE, as that router is configured by one, and none is where it searches",
+            );
+            return ExitCode::from(settings::BAD_FLAG);
+        }
+        (_, [], None) => {
+            output::err("a FILE is needed, or the flags of that router behind `--`");
+            return ExitCode::from(settings::BAD_FLAG);
+        }
     };
     match converted {
         Ok(text) => {
@@ -130,6 +134,16 @@ fn convert(args: &ConvertArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(problems) => settings::refuse(&problems),
+    }
+}
+
+/// Returns the file to convert. That of Continuum Router is searched if none is named.
+fn source_file(args: &ConvertArgs) -> Option<PathBuf> {
+    match (&args.file, args.from) {
+        (None, OtherRouter::Continuum) if args.flags.is_empty() => {
+            config_search::announced(&["continuum-router"])
+        }
+        (file, _) => file.clone(),
     }
 }
 

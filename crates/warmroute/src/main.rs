@@ -3,6 +3,7 @@
 
 mod cli;
 mod config_command;
+mod config_search;
 mod decision_record;
 mod demo;
 mod doctor_command;
@@ -10,6 +11,7 @@ mod drain;
 mod encryption;
 mod engine;
 mod events_command;
+mod examples;
 mod explain;
 mod from_settings;
 mod indexer_command;
@@ -36,7 +38,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     // Bad flags end here: clap prints what was expected and exits with 2.
-    let code = match cli::Cli::parse().command {
+    let code = match cli::Cli::parse().into_command() {
         cli::Command::Serve(args) => serve::run(&args),
         cli::Command::Engine(args) => engine::run(*args),
         cli::Command::Demo(args) => demo::run(&args),

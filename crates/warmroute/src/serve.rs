@@ -1,6 +1,6 @@
 //! `warmroute serve`.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Duration};
 
 use admin::Token;
 use config::{Problem, Settings};
@@ -10,8 +10,11 @@ use serde_json::json;
 
 use crate::{
     cli::ServeArgs,
+    config_search,
     drain::NewConnections,
-    encryption, limits,
+    encryption,
+    examples::{self, Examples},
+    limits,
     live::SourceTexts,
     logging, output, settings,
     signals::{StopSignal, StopSignals},
@@ -69,11 +72,13 @@ pub(crate) struct CheckedStart {
 
 /// Checks everything that needs no bound port and no query to a worker.
 pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
-    let mut sources = SourceTexts::read(
-        args.config.clone(),
-        settings::environment(),
-        settings::overrides(args),
-    )?;
+    let env = settings::environment();
+    let file = match &args.config {
+        Some(file) => Some(file.clone()),
+        None if settings::names_workers(args, &env) => None,
+        None => config_search::announced(&["warmroute", "continuum-router"]),
+    };
+    let mut sources = SourceTexts::read(file, env, settings::overrides(args))?;
     let mut settings = sources.settings()?;
     sources.remember(&settings)?;
     settings = sources.settings()?;
@@ -106,6 +111,7 @@ async fn serve(
         Ok(stops) => stops,
         Err(error) => return fail(&format!("signals could not be caught: {error}")),
     };
+    let examples = Examples::of(&settings, extras.keys.required());
     let running = match wire_up::start(settings, sources, extras).await {
         Ok(running) => running,
         Err(error) => return fail(&error.to_string()),
@@ -113,6 +119,7 @@ async fn serve(
     announce(&running, print_ready);
     let mut failed = false;
     let drained = tokio::select! {
+        never = show_examples(&running, &examples) => match never {},
         drained = running.handed_over() => drained,
         () = running.failed() => {
             failed = true;
@@ -152,6 +159,17 @@ async fn ended(
         drained = running.drain(new_connections) => drained,
         _ = stops.next() => running.cut_now().await,
     }
+}
+
+/// Prints commands to try the router with, once every worker has had its first verdict: then its
+/// models are known.
+async fn show_examples(running: &RunningRouter, examples: &Examples) -> Infallible {
+    running.fleet.first_verdicts().await;
+    let snapshot = running.fleet.snapshot();
+    for command in examples.commands(&running.data, &running.admin, examples::model(&snapshot)) {
+        output::err(&command);
+    }
+    std::future::pending().await
 }
 
 fn announce(running: &RunningRouter, print_ready: bool) {

@@ -104,6 +104,19 @@ pub(crate) fn read(path: &Path, name: &str) -> Result<String, Vec<Problem>> {
     })
 }
 
+/// Returns whether flags or variables say where the workers are, so that no file is needed.
+pub(crate) fn names_workers(args: &ServeArgs, env: &[(String, String)]) -> bool {
+    let names = [
+        "WARMROUTE_WORKERS",
+        "WARMROUTE_BACKENDS",
+        "WARMROUTE_DISCOVERY__",
+    ];
+    !args.workers.workers.is_empty()
+        || env
+            .iter()
+            .any(|(key, value)| !value.is_empty() && names.iter().any(|name| key.starts_with(name)))
+}
+
 /// Checks settings for a running router beyond the check of the file alone.
 pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
     match no_workers(&settings) {

@@ -61,8 +61,8 @@ pub fn convert_command(
 /// Converts the words of a command line to a configuration of ours in YAML. The words before the
 /// first flag are the program.
 ///
-/// Flags without a counterpart are listed in comments at the top, by name only: a value may be a
-/// secret.
+/// Flags without a counterpart are listed in comments at the top with the reason, by name only: a
+/// value may be a secret.
 ///
 /// # Errors
 /// Every value that the other router would not accept.
@@ -108,7 +108,7 @@ pub fn convert_flags(
         return Err(report(line.problems, name));
     }
     let (tree, unused) = line.tree();
-    convert_tree(router.title(), name, &tree, unused)
+    convert_tree(router.title(), name, &tree, &unused)
 }
 
 /// Parsed command line.
@@ -149,7 +149,7 @@ impl ParsedFlags {
         let found = FLAGS.iter().find(|known| known.name == bare);
         let from = origin(flag);
         let Some(Flag { means, .. }) = found else {
-            self.unused.push(settings::shown_text(flag));
+            self.unused.push(flag.to_owned());
             return;
         };
         let text = |text: &str| LocatedValue {

@@ -65,7 +65,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("host", FlagMeaning::Key(&["host"])),
     flag("port", FlagMeaning::Key(&["port"])),
     flag("model-path", FlagMeaning::Key(&["model_path"])),
-    flag("tokenizer-path", FlagMeaning::Key(&["model_path"])),
+    flag("tokenizer-path", FlagMeaning::Key(&["tokenizer_path"])),
     flag("chat-template", FlagMeaning::Key(&["chat_template"])),
     flag("block-size", FlagMeaning::Key(&["block_size"])),
     flag("kv-event-block-size", FlagMeaning::Key(&["block_size"])),
@@ -114,15 +114,15 @@ pub(super) const FLAGS: &[Flag] = &[
     ),
     flag(
         "cb-failure-threshold",
-        FlagMeaning::Key(&["cb_failure_threshold"]),
+        FlagMeaning::Key(&["circuit_breaker", "failure_threshold"]),
     ),
     flag(
         "cb-timeout-duration-secs",
-        FlagMeaning::Key(&["cb_timeout_duration_secs"]),
+        FlagMeaning::Key(&["circuit_breaker", "timeout_duration_secs"]),
     ),
     flag(
         "disable-circuit-breaker",
-        FlagMeaning::Fixed(&["circuit_breaker_enabled"], "false"),
+        FlagMeaning::Fixed(&["disable_circuit_breaker"], "true"),
     ),
     flag(
         "request-timeout-secs",
@@ -145,6 +145,34 @@ pub(super) const FLAGS: &[Flag] = &[
     flag(
         "queue-timeout-secs",
         FlagMeaning::Key(&["queue_timeout_secs"]),
+    ),
+    flag(
+        "semantic-cache-embeddings-url",
+        FlagMeaning::Key(&["semantic_cache", "embeddings_url"]),
+    ),
+    flag(
+        "semantic-cache-embeddings-model",
+        FlagMeaning::Key(&["semantic_cache", "embeddings_model"]),
+    ),
+    flag(
+        "semantic-cache-threshold",
+        FlagMeaning::Key(&["semantic_cache", "threshold"]),
+    ),
+    flag(
+        "semantic-cache-max-entries",
+        FlagMeaning::Key(&["semantic_cache", "max_entries"]),
+    ),
+    flag(
+        "semantic-cache-ttl-secs",
+        FlagMeaning::Key(&["semantic_cache", "ttl_secs"]),
+    ),
+    flag(
+        "semantic-cache-embedding-timeout-ms",
+        FlagMeaning::Key(&["semantic_cache", "embedding_timeout_ms"]),
+    ),
+    flag(
+        "intra-node-data-parallel-size",
+        FlagMeaning::Key(&["intra_node_data_parallel_size"]),
     ),
     flag("log-level", FlagMeaning::Key(&["log_level"])),
     flag("log-json", FlagMeaning::Fixed(&["log_format"], "json")),

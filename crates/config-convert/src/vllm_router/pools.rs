@@ -1,9 +1,9 @@
 //! Converts that router's modes and their lists of workers.
 
-use settings::{CheckUrl, Value, ValueError, ValueKind, ValueNode, word, word_or};
+use settings::{CheckUrl, Value, ValueError, ValueKind, ValueNode, kinds::PORT, word, word_or};
 
 use super::{
-    Conversion, PORT,
+    Conversion,
     urls::{any_url, pool_url},
 };
 use crate::{
@@ -62,7 +62,7 @@ impl Conversion {
                 self.ours.workers.push(ConvertedWorker {
                     url,
                     word,
-                    bootstrap_port: None,
+                    ..ConvertedWorker::default()
                 });
             }
         }
@@ -108,6 +108,7 @@ impl Conversion {
                 url,
                 word: Some(("role", "prefill")),
                 bootstrap_port,
+                ..ConvertedWorker::default()
             });
         }
     }

@@ -1,24 +1,24 @@
-//! Converts settings of the process that only flags set, under keys of their own.
+//! Converts settings of the process: those of a file, and those that only flags set, under keys of
+//! their own.
 
-use settings::{MAX_DURATION, Range, ValueKind, word, word_or};
+use settings::{
+    Value, ValueKind,
+    kinds::{float, int},
+    word, word_or,
+};
 
-use super::{Conversion, KeyMapping, key};
+use super::{
+    Conversion, KeyMapping,
+    keys::{SECONDS, SECONDS_OR_ZERO, TOKENS_OF_A_BLOCK, key},
+};
 use crate::{
     converted_config::{quoted, yaml},
     source_config::UnreadFields,
 };
 
-const SECONDS: ValueKind = ValueKind::Int {
-    min: 1,
-    max: MAX_DURATION.as_secs(),
-};
-const SECONDS_OR_ZERO: ValueKind = ValueKind::Int {
-    min: 0,
-    max: MAX_DURATION.as_secs(),
-};
-
 /// Log levels of both routers.
 const LEVEL: ValueKind = ValueKind::Word(&[
+    word("trace"),
     word("debug"),
     word("info"),
     word_or("warn", &["warning"]),
@@ -26,105 +26,91 @@ const LEVEL: ValueKind = ValueKind::Word(&[
 ]);
 
 const PROCESS: &[KeyMapping] = &[
+    key("request_timeout_secs", "request.timeout", SECONDS).unit("s"),
+    key("max_payload_size", "server.max_body_bytes", int(1, 4 << 30)),
+    key("queue_timeout_secs", "queue.wait", SECONDS).unit("s"),
+    key("log_level", "logging.level", LEVEL),
+];
+
+const DECISION_LOG: &[KeyMapping] = &[
+    key("export_path", "decisions.log.path", ValueKind::Text),
+    key("export_interval_secs", "decisions.log.interval", SECONDS).unit("s"),
+    key(
+        "include_request_text",
+        "decisions.log.include_request_text",
+        ValueKind::Bool,
+    ),
+];
+
+/// Keys that stand for flags, and are in no file.
+const FLAGS: &[KeyMapping] = &[
     key(
         "block_size",
         "models.defaults.block_size",
-        ValueKind::Int {
-            min: 1,
-            max: 1 << 16,
-        },
+        TOKENS_OF_A_BLOCK,
     ),
     key(
         "chat_template",
         "models.defaults.chat_template",
         ValueKind::Text,
     ),
-    key(
-        "temperature",
-        "routing.temperature",
-        ValueKind::Float(Range {
-            min: 0.0,
-            max: 10.0,
-            open: false,
-        }),
-    ),
+    key("temperature", "routing.temperature", float(0.0, 10.0)),
     key(
         "health_checks_enabled",
         "health_checks.enabled",
         ValueKind::Bool,
     ),
     key(
-        "cb_failure_threshold",
-        "circuit_breaker.consecutive_failures",
-        ValueKind::Int {
-            min: 1,
-            max: 1_000_000,
-        },
-    ),
-    KeyMapping {
-        unit: "s",
-        ..key(
-            "cb_timeout_duration_secs",
-            "circuit_breaker.ejection",
-            SECONDS,
-        )
-    },
-    key(
-        "circuit_breaker_enabled",
-        "circuit_breaker.enabled",
-        ValueKind::Bool,
-    ),
-    KeyMapping {
-        unit: "s",
-        ..key("request_timeout_secs", "request.timeout", SECONDS)
-    },
-    key(
-        "max_payload_size",
-        "server.max_body_bytes",
-        ValueKind::Int {
-            min: 1,
-            max: 4 << 30,
-        },
-    ),
-    KeyMapping {
-        unit: "s",
-        ..key(
-            "shutdown_grace_period_secs",
-            "server.drain_timeout",
-            SECONDS_OR_ZERO,
-        )
-    },
-    KeyMapping {
-        unit: "s",
-        ..key("idle_connection_timeout_secs", "server.keep_alive", SECONDS)
-    },
-    KeyMapping {
-        unit: "s",
-        ..key("header_read_timeout_secs", "server.head_timeout", SECONDS)
-    },
-    key(
-        "queue_size",
-        "queue.max_entries",
-        ValueKind::Int {
-            min: 1,
-            max: 10_000_000,
-        },
-    ),
-    KeyMapping {
-        unit: "s",
-        ..key("queue_timeout_secs", "queue.wait", SECONDS)
-    },
-    key("log_level", "logging.level", LEVEL),
+        "shutdown_grace_period_secs",
+        "server.drain_timeout",
+        SECONDS_OR_ZERO,
+    )
+    .unit("s"),
+    key("idle_connection_timeout_secs", "server.keep_alive", SECONDS).unit("s"),
+    key("header_read_timeout_secs", "server.head_timeout", SECONDS).unit("s"),
     key("log_format", "logging.format", ValueKind::Text),
 ];
 
 impl Conversion {
     pub(super) fn process(&mut self, top: &mut UnreadFields<'_>) {
         self.keys(PROCESS, top);
+        self.queue(top);
+        if let Some(mut log) = self.section(top, "decision_log") {
+            self.keys(DECISION_LOG, &mut log);
+            self.ours.note(
+                "decisions.log.path",
+                "`warmroute replay` needs decisions.log.chains".to_owned(),
+            );
+            self.given.leave(log);
+        }
+        let field = top.take("expose_routing_headers");
+        let place = top.place("expose_routing_headers", field.as_ref());
+        let exposed = field.and_then(|field| self.given.value(&field, &ValueKind::Bool));
+        if let Some(Value::Bool(exposed)) = exposed {
+            self.set("compat.expose_routing_headers", exposed.to_string(), &place);
+            if exposed {
+                self.set("compat.headers", "[vllm-router]".to_owned(), &place);
+            }
+        }
+    }
+
+    /// Converts the size of the queue; 0 is no queue.
+    fn queue(&mut self, top: &mut UnreadFields<'_>) {
+        let Some(field) = top.take("queue_size") else {
+            return;
+        };
+        match self.given.value(&field, &int(0, 10_000_000)) {
+            Some(Value::Int(0)) => self.set("queue.enabled", "false".to_owned(), &field.place()),
+            Some(size) => self.set("queue.max_entries", yaml(&size), &field.place()),
+            None => {}
+        }
+    }
+
+    pub(super) fn flags(&mut self, top: &mut UnreadFields<'_>) {
+        self.keys(FLAGS, top);
         let Some(aliases) = top.take("model_aliases") else {
             return;
         };
-        let place = (aliases.path.clone(), aliases.value.origin.clone());
         let Some(mut fields) = self.given.fields(&aliases) else {
             return;
         };
@@ -140,7 +126,7 @@ impl Conversion {
         self.set(
             "models.aliases",
             format!("{{{}}}", pairs.join(", ")),
-            &place,
+            &aliases.place(),
         );
     }
 }

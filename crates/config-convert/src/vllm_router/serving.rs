@@ -1,52 +1,32 @@
-//! Converts that router's listeners, retries and health checks.
+//! Converts that router's listeners, retries, health checks and circuit breaker.
 
 use std::net::{IpAddr, SocketAddr};
 
-use settings::{MAX_DURATION, Value, ValueKind};
+use settings::{Value, ValueKind, kinds::int};
 
-use super::{Conversion, KeyMapping, key};
+use super::{
+    Conversion, KeyMapping,
+    keys::{COUNT, MILLISECONDS_OR_ZERO, SECONDS, key},
+};
 use crate::source_config::UnreadFields;
 
-const SECONDS: ValueKind = ValueKind::Int {
-    min: 1,
-    max: MAX_DURATION.as_secs(),
-};
-const MILLISECONDS: ValueKind = ValueKind::Int {
-    min: 0,
-    max: MAX_DURATION.as_secs() * 1_000,
-};
-const COUNT: ValueKind = ValueKind::Int {
-    min: 1,
-    max: 1_000_000,
-};
-const ANY_PORT: ValueKind = ValueKind::Int {
-    min: 0,
-    max: 65_535,
-};
 /// Number of attempts: that router's "retries" include the first one.
-const SENDS: ValueKind = ValueKind::Int { min: 1, max: 100 };
+const SENDS: ValueKind = int(1, 100);
 
 /// Retry keys besides the number of attempts.
 const RETRY: &[KeyMapping] = &[
-    KeyMapping {
-        unit: "ms",
-        ..key("initial_backoff_ms", "retry.base_delay", MILLISECONDS)
-    },
-    KeyMapping {
-        unit: "ms",
-        ..key("max_backoff_ms", "retry.max_delay", MILLISECONDS)
-    },
+    key(
+        "initial_backoff_ms",
+        "retry.base_delay",
+        MILLISECONDS_OR_ZERO,
+    )
+    .unit("ms"),
+    key("max_backoff_ms", "retry.max_delay", MILLISECONDS_OR_ZERO).unit("ms"),
 ];
 
 const HEALTH_CHECK: &[KeyMapping] = &[
-    KeyMapping {
-        unit: "s",
-        ..key("check_interval_secs", "health_checks.interval", SECONDS)
-    },
-    KeyMapping {
-        unit: "s",
-        ..key("timeout_secs", "health_checks.timeout", SECONDS)
-    },
+    key("check_interval_secs", "health_checks.interval", SECONDS).unit("s"),
+    key("timeout_secs", "health_checks.timeout", SECONDS).unit("s"),
     key(
         "failure_threshold",
         "health_checks.unhealthy_threshold",
@@ -60,24 +40,38 @@ const HEALTH_CHECK: &[KeyMapping] = &[
     key("endpoint", "health_checks.endpoint", ValueKind::UrlPath),
 ];
 
+const CIRCUIT_BREAKER: &[KeyMapping] = &[
+    key(
+        "failure_threshold",
+        "circuit_breaker.consecutive_failures",
+        COUNT,
+    ),
+    key("timeout_duration_secs", "circuit_breaker.ejection", SECONDS).unit("s"),
+];
+
 impl Conversion {
     pub(super) fn serving(&mut self, top: &mut UnreadFields<'_>) {
         self.listen(top);
-        let retry = top
-            .take("retry")
-            .and_then(|retry| self.given.fields(&retry));
-        if let Some(mut retry) = retry {
-            self.sends(&mut retry);
-            self.keys(RETRY, &mut retry);
-            self.given.leave(retry);
-        }
-        let checks = top
-            .take("health_check")
-            .and_then(|checks| self.given.fields(&checks));
-        if let Some(mut checks) = checks {
+        self.retries(top);
+        if let Some(mut checks) = self.section(top, "health_check") {
             self.keys(HEALTH_CHECK, &mut checks);
             self.given.leave(checks);
         }
+        if let Some(mut breaker) = self.section(top, "circuit_breaker") {
+            self.keys(CIRCUIT_BREAKER, &mut breaker);
+            self.given.leave(breaker);
+        }
+        if self.is_true(top, "disable_circuit_breaker") {
+            let place = top.place("disable_circuit_breaker", None);
+            self.set("circuit_breaker.enabled", "false".to_owned(), &place);
+        }
+    }
+
+    /// Takes a switch; it is off if it is left out.
+    fn is_true(&mut self, fields: &mut UnreadFields<'_>, key: &str) -> bool {
+        let field = fields.take(key);
+        let value = field.and_then(|field| self.given.value(&field, &ValueKind::Bool));
+        value == Some(Value::Bool(true))
     }
 
     /// Converts two keys to one of ours. A host name would have to be resolved, and stays without a
@@ -85,7 +79,7 @@ impl Conversion {
     fn listen(&mut self, top: &mut UnreadFields<'_>) {
         let (host, port) = (top.take("host"), top.take("port"));
         let place = top.place("port", port.as_ref());
-        let number = port.and_then(|port| self.given.value(&port, &ANY_PORT));
+        let number = port.and_then(|port| self.given.value(&port, &int(0, 65_535)));
         let port = match number {
             Some(Value::Int(port)) => u16::try_from(port).ok(),
             _ => None,
@@ -112,7 +106,7 @@ impl Conversion {
             }
             return;
         };
-        let place = (host.path.clone(), host.value.origin.clone());
+        let place = host.place();
         // Our default port if that file leaves it out.
         let listen = SocketAddr::new(address, port.unwrap_or(8080));
         self.set("server.listen", format!("\"{listen}\""), &place);
@@ -123,15 +117,31 @@ impl Conversion {
         }
     }
 
-    fn sends(&mut self, retry: &mut UnreadFields<'_>) {
-        let Some(field) = retry.take("max_retries") else {
-            return;
+    fn retries(&mut self, top: &mut UnreadFields<'_>) {
+        let off = self.is_true(top, "disable_retries");
+        let retry = self.section(top, "retry");
+        let mut retry = retry.unwrap_or_else(|| top.absent("retry"));
+        let field = retry.take("max_retries");
+        let place = retry.place("max_retries", field.as_ref());
+        let sends = match (field, off) {
+            (Some(field), true) => {
+                self.given
+                    .unused_because(field, "disable_retries takes precedence");
+                Some(1)
+            }
+            (None, true) => Some(1),
+            (Some(field), false) => match self.given.value(&field, &SENDS) {
+                Some(Value::Int(sends)) => Some(sends),
+                _ => None,
+            },
+            (None, false) => None,
         };
-        let place = (field.path.clone(), field.value.origin.clone());
-        if let Some(Value::Int(sends)) = self.given.value(&field, &SENDS) {
+        if let Some(sends) = sends {
             self.set("retry.max_attempts", sends.to_string(), &place);
             // `request.max_retries` bounds the attempts too.
             self.set("request.max_retries", (sends - 1).to_string(), &place);
         }
+        self.keys(RETRY, &mut retry);
+        self.given.leave(retry);
     }
 }

@@ -157,6 +157,30 @@ fn a_file_of_the_other_router_is_rejected_with_the_command_that_converts_it() {
     }
 }
 
+#[test]
+fn a_continuum_file_with_keys_of_its_own_is_rejected_with_the_command_that_converts_it() {
+    for (text, line) in [
+        (
+            "server: {listen: '127.0.0.1:1'}\nselection_strategy: Random\n",
+            2,
+        ),
+        ("load_balancer: {strategy: Random}\n", 1),
+        ("server:\n  workers: 4\n  bind_address: '127.0.0.1:1'\n", 3),
+    ] {
+        let problem = only(load(text).expect_err(text));
+        let shown = problem.to_string();
+        assert_eq!(problem.line, Some(line), "{shown}");
+        assert!(
+            shown.contains("a configuration of Continuum Router"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("`warmroute config convert --from continuum warmroute.yaml > "),
+            "{shown}"
+        );
+    }
+}
+
 /// Examples of the documents, without their indentation.
 const PRINTED: [&str; 3] = [
     "backends:\n    - name: vllm-custom\n    type: vllm\n    url: http://localhost:8000\n    models:\n        - my-model\n    \

@@ -562,3 +562,56 @@ fn a_valid_configuration_is_shown_complete_and_without_secrets() {
     let schema: Value = serde_json::from_str(&schema.stdout).expect("a JSON schema");
     assert!(schema["properties"]["routing"].is_object());
 }
+
+#[test]
+fn the_commands_printed_after_the_verdicts_work_as_they_stand() {
+    test_programs::require!(Curl);
+    let model = "it's/sim model";
+    let engine = Program::engine(&["--model", model]);
+    let second = Program::engine(&["--model", "other"]);
+    let workers = [format!("a={}", engine.url()), format!("b={}", second.url())];
+    let env = [("WARMROUTE_API_KEY", "sk-hush")];
+    let router = Program::serve_with_env(&workers, &[], &env);
+    let commands = |from: &str| -> Vec<String> {
+        let lines = from
+            .lines()
+            .filter(|line| line.contains("--prompt") || line.starts_with("curl "));
+        lines.map(str::to_owned).collect()
+    };
+    let printed = eventually("both commands", || {
+        let commands = commands(&router.stderr());
+        (commands.len() == 2).then_some(commands)
+    });
+    let stderr = router.stderr();
+    let place = |part: &str| {
+        stderr
+            .find(part)
+            .unwrap_or_else(|| panic!("no {part}: {stderr}"))
+    };
+    for verdict in [" ready vllm", "b http"] {
+        assert!(place(verdict) < place("curl "), "{stderr}");
+    }
+    assert!(!stderr.contains("sk-hush"), "{stderr}");
+    let run = |command: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", command]).envs(env);
+        let output = test_programs::limit::output(&mut shell, std::time::Duration::from_secs(60));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let reply: Value = serde_json::from_str(&run(&printed[0])).expect("a reply");
+    assert_eq!(reply["object"], "chat.completion", "{reply}");
+    assert_eq!(reply["model"], model);
+    let explained = run(&printed[1]);
+    assert!(explained.contains("winner    a/0"), "{explained}");
+}
+
+#[test]
+fn without_a_known_model_the_printed_commands_name_none() {
+    let router = Program::serve(&[NOBODY.to_owned()], &[]);
+    let stderr = eventually("both commands", || {
+        let stderr = router.stderr();
+        stderr.contains(" explain --url ").then_some(stderr)
+    });
+    assert!(stderr.contains("\"model\":\"MODEL\""), "{stderr}");
+    assert!(!stderr.contains("--model"), "{stderr}");
+}

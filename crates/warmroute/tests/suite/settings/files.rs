@@ -1,5 +1,7 @@
 //! The configuration file: start, check, and its keys without effect.
 
+use std::{path::Path, process::Command, time::Duration};
+
 use contract_id::contract;
 
 use crate::harness::Program;
@@ -185,6 +187,114 @@ fn flags_of_other_routers_are_converted_from_the_command_line_and_from_a_file() 
     );
     assert_eq!(
         Program::finish(&["config", "convert", "--from", "smg"]).code,
+        Some(2)
+    );
+}
+
+/// Runs the program in a folder, which is its user's home too; returns its exit code, stdout and
+/// stderr.
+fn run_in(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
+    command
+        .args(args)
+        .current_dir(folder)
+        .env("HOME", folder)
+        .envs(env.iter().copied());
+    let output = test_programs::limit::output(&mut command, Duration::from_secs(60));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+fn write(folder: &Path, path: &str, text: &str) {
+    let path = folder.join(path);
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("it can be made");
+    std::fs::write(path, text).expect("it can be written");
+}
+
+#[test]
+fn a_file_that_is_not_named_is_searched_in_the_working_directory_and_then_the_users() {
+    let folder = folder();
+    let folder = folder.path();
+    // Each file has a mistake of its own, which tells that it was read.
+    let places = [
+        ".config/continuum-router/config.yml",
+        ".config/continuum-router/config.yaml",
+        ".config/warmroute/config.yml",
+        ".config/warmroute/config.yaml",
+        "config.yml",
+        "config.yaml",
+    ];
+    let (code, _, stderr) = run_in(folder, &["serve"], &[]);
+    assert_eq!(code, Some(78), "{stderr}");
+    assert!(stderr.contains("there is no engine"), "{stderr}");
+    for (at, place) in places.iter().enumerate() {
+        write(folder, place, &format!("workers: []\nmistake_{at}: 1\n"));
+        for command in ["serve", "doctor"] {
+            let (code, _, stderr) = run_in(folder, &[command], &[]);
+            assert_eq!(code, Some(78), "{stderr}");
+            assert!(
+                stderr.contains(&format!("mistake_{at}")) && stderr.contains(place),
+                "{command}: {stderr}"
+            );
+        }
+    }
+    // A named file, and workers in flags or variables, end the search.
+    write(folder, "named.yaml", "mistake_named: 1\n");
+    let bad = ["-w", "ftp://x"];
+    let variable = [("WARMROUTE_WORKERS", "ftp://x")];
+    for (args, env, word) in [
+        (&["serve", "-c", "named.yaml"][..], &[][..], "mistake_named"),
+        (&["serve", bad[0], bad[1]], &[], "ftp"),
+        (&["serve"], &variable, "ftp"),
+    ] {
+        let (_, _, stderr) = run_in(folder, args, env);
+        assert!(stderr.contains(word), "{stderr}");
+        assert!(!stderr.contains("mistake_5"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_continuum_file_to_convert_is_searched_as_that_router_does() {
+    let folder = folder();
+    let folder = folder.path();
+    let convert = ["config", "convert", "--from", "continuum"];
+    let (code, stdout, stderr) = run_in(folder, &convert, &[]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""), "{stderr}");
+    for (place, name) in [
+        (".config/continuum-router/config.yml", "users-yml"),
+        (".config/continuum-router/config.yaml", "users-yaml"),
+        ("config.yml", "here-yml"),
+        ("config.yaml", "here-yaml"),
+    ] {
+        write(
+            folder,
+            place,
+            &format!("backends: [{{name: {name}, url: 'http://a:1'}}]\n"),
+        );
+        let (code, stdout, stderr) = run_in(folder, &convert, &[]);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(stdout.contains(name), "{place}: {stdout}");
+        assert!(stderr.contains(place), "{stderr}");
+    }
+    // Our own folder is none of that router's, and other routers have no such places.
+    let (code, ..) = run_in(folder, &["config", "convert", "--from", "vllm-router"], &[]);
+    assert_eq!(code, Some(2));
+}
+
+#[test]
+fn the_starter_file_is_printed_by_a_flag_too() {
+    let printed = Program::finish(&["config", "init"]);
+    let by_flag = Program::finish(&["--generate-config"]);
+    assert_eq!(
+        (by_flag.code, by_flag.stdout, by_flag.stderr),
+        (printed.code, printed.stdout, printed.stderr)
+    );
+    assert_eq!(
+        Program::finish(&["--generate-config", "serve"]).code,
         Some(2)
     );
 }
