@@ -1,12 +1,9 @@
 //! Builds the reply of a query: overlaps per target become one row per instance.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use kv_blocks::{BlockSize, DpRank, Target, Tier};
-use kv_index::Overlap;
+use kv_index::{LabelledPrefix, Overlap};
 use serde_json::{Map, Value};
 
 /// Row of one instance, in blocks.
@@ -17,6 +14,8 @@ struct InstanceRow {
     /// Blocks of the prefix in each tier, for the rank that has the most. A block in two tiers
     /// counts in both.
     present: [u32; Tier::ALL.len()],
+    /// Blocks of the prefix on each medium with an unknown name, for the rank that has the most.
+    labels: BTreeMap<Arc<str>, u32>,
 }
 
 /// Rows of one tenant.
@@ -30,13 +29,26 @@ impl TenantRows {
     }
 
     /// Adds a rank of an instance with its overlap with the queried chain.
-    pub(crate) fn add(&mut self, instance: &Arc<str>, rank: DpRank, held: Option<&Overlap>) {
+    pub(crate) fn add(
+        &mut self,
+        instance: &Arc<str>,
+        rank: DpRank,
+        held: Option<(&Overlap, LabelledPrefix)>,
+    ) {
         let row = self.0.entry(Arc::clone(instance)).or_default();
         let longest = row.ranks.entry(rank).or_default();
-        let Some(held) = held else { return };
+        let Some((held, labelled)) = held else { return };
         *longest = confirmed(held).max(*longest);
-        for (most, present) in row.present.iter_mut().zip(held.present) {
+        // Blocks on a medium with an unknown name are in the disk tier, under the medium's label.
+        let mut present = held.present;
+        let disk = &mut present[Tier::Disk.index()];
+        *disk = disk.saturating_sub(labelled.blocks);
+        for (most, present) in row.present.iter_mut().zip(present) {
             *most = present.max(*most);
+        }
+        for (label, blocks) in labelled.labels {
+            let most = row.labels.entry(label).or_default();
+            *most = blocks.max(*most);
         }
     }
 
@@ -75,13 +87,20 @@ impl InstanceRow {
                 row.insert(medium(tier).to_owned(), tokens(blocks));
             }
         }
+        for (label, blocks) in &self.labels {
+            let mut name = label.to_string();
+            if row.contains_key(&name) {
+                name.insert_str(0, "medium ");
+            }
+            row.insert(name, tokens(*blocks));
+        }
         Value::Object(row)
     }
 }
 
 /// Returns the announced blocks. Blocks that a router only expects after its own request are the
 /// last ones of a prefix.
-fn confirmed(held: &Overlap) -> u32 {
+pub(crate) fn confirmed(held: &Overlap) -> u32 {
     let blocks = held.blocks;
     blocks.device + blocks.host + blocks.disk + blocks.remote
 }
@@ -97,7 +116,7 @@ pub(crate) fn medium(tier: Tier) -> &'static str {
 }
 
 /// Groups the overlaps by target.
-pub(crate) fn by_target(found: Vec<Overlap>) -> HashMap<Target, Overlap> {
+pub(crate) fn by_target(found: Vec<Overlap>) -> BTreeMap<Target, Overlap> {
     found
         .into_iter()
         .map(|overlap| (overlap.target, overlap))
@@ -141,7 +160,12 @@ mod tests {
         let found = by_target(index.lookup(&namespace, &chain, Moment::START));
         let mut rows = TenantRows::default();
         for (target, ..) in held {
-            rows.add(&"i".into(), target.rank, found.get(target));
+            let held = found.get(target);
+            rows.add(
+                &"i".into(),
+                target.rank,
+                held.map(|held| (held, LabelledPrefix::default())),
+            );
         }
         rows.json(block_size)["i"].clone()
     }

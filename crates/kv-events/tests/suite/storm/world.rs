@@ -336,6 +336,9 @@ impl StormWorld {
                     self.sequencer
                         .record(done.applied, done.orphans, done.ignored);
                 }
+                other @ (Action::ApplyLabelled { .. } | Action::Envelope(_)) => {
+                    panic!("{other:?}")
+                }
                 Action::Clear => {
                     self.index.clear(TARGET);
                     self.applied.clear();
