@@ -30,6 +30,7 @@ fn settings() -> StreamSettings {
         topic: String::new(),
         bind: false,
         token_file: None,
+        store: None,
     };
     let all = config::KvEventsSection {
         enabled: true,

@@ -47,6 +47,7 @@ pub(crate) fn worker(name: &str, url: &str) -> WorkerEntry {
             topic: String::new(),
             bind: false,
             token_file: None,
+            store: None,
         },
         allow_tiers: vec![Tier::Device, Tier::Host, Tier::Disk],
     }
