@@ -98,7 +98,7 @@ impl FuzzedSequencer {
                     );
                     self.applied = Some(seq);
                 }
-                Action::Apply(_) => {}
+                Action::Apply(_) | Action::ApplyLabelled { .. } | Action::Envelope(_) => {}
                 Action::Clear | Action::Loss => self.applied = None,
                 Action::RequestReplay { .. } => assert!(self.replay && at == last),
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kv_blocks::{HashScheme, Moment};
 use kv_events::standard::{
     HashKeyedUpdate, StandardEvent, StandardStreams, StandardStreamsSettings, StreamOutput,
-    decode_json, decode_msgpack, encode_json, encode_msgpack, to_hashed, to_named,
+    decode_json, decode_msgpack, encode_json, encode_msgpack, is_standard, to_hashed, to_named,
 };
 
 /// Reads JSON, orders the events and says what they mean.
@@ -37,6 +37,7 @@ pub(crate) fn check_json(bytes: &[u8]) {
 ///
 /// If events that were read are not the same after being written and read again.
 pub(crate) fn check_msgpack(bytes: &[u8]) {
+    let _ = is_standard(bytes);
     let Ok(events) = decode_msgpack(bytes) else {
         return;
     };

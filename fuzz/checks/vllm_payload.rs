@@ -29,7 +29,7 @@ pub(crate) fn check(bytes: &[u8]) {
             }
             IndexUpdate::Removed(removed) => (removed.hashes.len(), 0),
             IndexUpdate::Named(named) => (named.hashes.len(), 0),
-            IndexUpdate::Cleared => (0, 0),
+            IndexUpdate::Cleared | IndexUpdate::ClearedTier(_) => (0, 0),
         };
         assert!(
             hashes + tokens <= bytes.len(),

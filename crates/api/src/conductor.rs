@@ -151,6 +151,18 @@ pub struct InstanceOverlap {
     /// Tokens in a shared store, of the rank that has the most; absent without any.
     #[serde(rename = "REMOTE", default, skip_serializing_if = "Option::is_none")]
     pub remote: Option<u64>,
+    /// Tokens on each medium that no tier is named after, of the rank that has the most.
+    #[serde(flatten)]
+    pub labels: BTreeMap<String, u64>,
+}
+
+/// Returns the key of a medium with this label in an [`InstanceOverlap`]: the label, unless it is
+/// the name of another key.
+pub fn medium_key(label: &str) -> String {
+    match label {
+        "longest_matched" | "GPU" | "DP" | "CPU" | "DISK" | "REMOTE" => format!("medium {label}"),
+        _ => label.to_owned(),
+    }
 }
 
 /// `GET /services`.

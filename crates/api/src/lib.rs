@@ -31,7 +31,7 @@ pub use conductor::{
     CachedTokens, ConductorError, GlobalView, HashNumber, HashQuery, InstanceOverlap,
     InstanceTokens, ModelInstances, OverlapReply, PublisherRegistered, PublisherUnregistered,
     QueryScope, RegisterRequest, ServiceReport, ServiceReports, ServiceStream, TokenQuery,
-    UnregisterRequest,
+    UnregisterRequest, medium_key,
 };
 pub use config::{ConfigHistory, DrainReport, HistoryEntry, ReloadOutcome, TakeoverReply};
 pub use doctor::{CheckResult, CheckStatus, DoctorReport, WorkerChecks};

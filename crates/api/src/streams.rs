@@ -73,4 +73,8 @@ pub struct StreamCounts {
     pub restarts: u64,
     /// Batches dropped because a buffer was full or the stream was quarantined.
     pub dropped: u64,
+    /// Events with hashes of the publisher's own, indexed by their tokens.
+    pub rehashed: u64,
+    /// Events with an unknown medium.
+    pub unlisted_media: u64,
 }

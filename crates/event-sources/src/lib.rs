@@ -19,6 +19,7 @@
 //! nothing else; every buffer between socket and index is bounded; the socket is always drained, so
 //! no publisher waits for the router.
 
+mod envelopes;
 mod follower;
 mod handle;
 #[cfg(feature = "nats")]
@@ -36,6 +37,7 @@ mod stream_driver;
 mod zmq_source;
 
 pub use api::{StreamCounts, StreamReport};
+pub use envelopes::{EnvelopeOutcome, EnvelopeSink, StandardSinkSpec};
 pub use handle::SourceHandle;
 pub use kv_events::{Codec, StreamState};
 #[cfg(feature = "nats")]
@@ -51,7 +53,7 @@ pub use shared::{
 pub use sink::{BlockSink, FanOut};
 pub use sse::{
     EventSink, EventTransport, PrefixSink, SinkCounts, SseEndpoint, SseEndpointError, SseSource,
-    SseSpec, StandardSink, StandardSinkSpec, StreamMessage,
+    SseSpec, StandardSink, StreamMessage,
 };
 pub use zmq_source::{EventDefaults, SourceSettings, SourceSpec, ZmqSource};
 pub use zmtp::{Endpoint, EndpointError};

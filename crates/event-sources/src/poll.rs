@@ -48,6 +48,8 @@ pub struct PollSpec {
     pub authorization: Option<HeaderValue>,
     /// The engine's `tokens_per_block`, which its events do not contain.
     pub block_size: BlockSize,
+    /// The rank of events that name none.
+    pub rank: DpRank,
     /// The wait after an answer with events.
     pub interval: Duration,
     /// Longest wait between polls; it doubles up to this while answers are empty or missing.
@@ -72,6 +74,7 @@ impl PollSpec {
             url,
             authorization: None,
             block_size: TrtStream::default_block_size(),
+            rank: DpRank(0),
             interval: Duration::from_millis(100),
             idle_interval: Duration::from_secs(1),
             settings: SourceSettings::default(),
@@ -89,7 +92,7 @@ impl PollSource {
         let about = SourceInfo {
             kind: "poll",
             worker: Arc::clone(&spec.worker),
-            rank: 0,
+            rank: spec.rank.0,
             endpoint: format!("{}{PATH}", spec.url),
             replay_endpoint: None,
         };
@@ -233,7 +236,7 @@ impl Poller {
                     IndexUpdate::Removed(removed) => {
                         self.past.removed += u64::from(removed.tier == Tier::Device)
                     }
-                    IndexUpdate::Cleared => self.past.cleared += 1,
+                    IndexUpdate::Cleared | IndexUpdate::ClearedTier(_) => self.past.cleared += 1,
                 }
                 let done = self.index.apply(target, &update);
                 self.past.counts.orphans += u64::from(done.orphans > 0);
@@ -258,7 +261,7 @@ impl Poller {
 
     /// Returns the target of a rank. An engine without ranks has one target.
     fn target(&mut self, rank: Option<u32>) -> Option<Target> {
-        let rank = rank.unwrap_or(0);
+        let rank = rank.unwrap_or(self.spec.rank.0);
         if let Some(target) = self.ranks.get(&rank) {
             return Some(*target);
         }

@@ -19,6 +19,8 @@ pub struct SourceCounters {
     pub ignored: IgnoredCounts,
     /// Unusable batches, messages and events.
     pub decode_errors: u64,
+    /// Events of blocks on a medium with an unknown name.
+    pub unlisted_media: u64,
     /// Gaps in the batch numbers.
     pub gaps: u64,
     /// Clears of the target because the publisher restarted.

@@ -2,9 +2,12 @@
 
 use std::{fmt, sync::Arc};
 
-use kv_blocks::{IndexUpdate, Target};
+use kv_blocks::{IndexUpdate, Target, Tier};
+use kv_events::standard::StreamOutput;
 use kv_index::{KvIndex, UpdateOutcome};
 use parking_lot::RwLock;
+
+use crate::{EnvelopeOutcome, StandardSinkSpec, envelopes::EnvelopeIndex};
 
 /// Takes the block updates of streams. The index is one; a [`FanOut`] precedes it where a stream
 /// describes a store that several targets share.
@@ -13,6 +16,17 @@ pub trait BlockSink: fmt::Debug + Send + Sync {
     fn register(&self, target: Target, model: &Arc<str>);
     /// Applies one update.
     fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome;
+    /// Applies one update of blocks on a medium with an unknown name.
+    fn apply_labelled(&self, target: Target, update: &IndexUpdate, label: &str) -> UpdateOutcome {
+        let _ = label;
+        self.apply(target, update)
+    }
+    /// Carries out what a stream of envelopes delivered. Sinks of publishers without envelopes
+    /// ignore it.
+    fn envelope(&self, output: &StreamOutput) -> EnvelopeOutcome {
+        let _ = output;
+        EnvelopeOutcome::default()
+    }
     /// Drops all known blocks of the target.
     fn clear(&self, target: Target);
     /// Marks a loss of updates of the target: see [`KvIndex::mark_loss`].
@@ -28,6 +42,10 @@ impl BlockSink for KvIndex {
         KvIndex::apply(self, target, update)
     }
 
+    fn apply_labelled(&self, target: Target, update: &IndexUpdate, label: &str) -> UpdateOutcome {
+        KvIndex::apply_labelled(self, target, update, label)
+    }
+
     fn clear(&self, target: Target) {
         KvIndex::clear(self, target);
     }
@@ -40,13 +58,21 @@ impl BlockSink for KvIndex {
 /// One stream for several targets: each update of the stream's own target is applied to all of
 /// these targets instead.
 ///
-/// It serves stores beside engines, which only announce that they hold blocks that the engines
-/// named before. So it registers nothing, and a restart of the stream clears nothing: the targets'
-/// own streams report their blocks.
+/// It serves stores beside engines. A store's master only announces that it holds blocks that the
+/// engines named before: such updates register nothing, say nothing of the engines' devices, and a
+/// restart of the stream clears nothing, since the targets' own streams report their blocks. The
+/// envelopes of a store are placed by the dimensions of each member.
 #[derive(Debug)]
 pub struct FanOut {
     index: Arc<KvIndex>,
-    targets: RwLock<Vec<Target>>,
+    members: RwLock<Vec<StoreMember>>,
+}
+
+#[derive(Debug)]
+struct StoreMember {
+    target: Target,
+    /// Envelopes of the store for this member; `None` if it takes none.
+    envelopes: Option<EnvelopeIndex>,
 }
 
 impl FanOut {
@@ -54,23 +80,51 @@ impl FanOut {
     pub fn new(index: Arc<KvIndex>) -> Self {
         Self {
             index,
-            targets: RwLock::default(),
+            members: RwLock::default(),
         }
     }
 
     /// Adds a target. Earlier updates are not repeated for it.
     pub fn add(&self, target: Target) {
-        let mut targets = self.targets.write();
-        if !targets.contains(&target) {
-            targets.push(target);
+        self.add_member(target, None);
+    }
+
+    /// Adds a target that takes envelopes, too, by its dimensions.
+    pub fn add_with_envelopes(&self, target: Target, spec: StandardSinkSpec) {
+        let envelopes = EnvelopeIndex::of_store(spec, Arc::clone(&self.index));
+        self.add_member(target, Some(envelopes));
+    }
+
+    fn add_member(&self, target: Target, envelopes: Option<EnvelopeIndex>) {
+        let mut members = self.members.write();
+        if !members.iter().any(|known| known.target == target) {
+            members.push(StoreMember { target, envelopes });
         }
     }
 
     /// Removes a target and returns whether any is left. Its blocks stay in the index.
     pub fn remove(&self, target: Target) -> bool {
-        let mut targets = self.targets.write();
-        targets.retain(|known| *known != target);
-        !targets.is_empty()
+        let mut members = self.members.write();
+        members.retain(|known| known.target != target);
+        !members.is_empty()
+    }
+}
+
+impl FanOut {
+    fn apply_to_each(
+        &self,
+        update: &IndexUpdate,
+        apply: impl Fn(Target) -> UpdateOutcome,
+    ) -> UpdateOutcome {
+        let mut sum = UpdateOutcome::default();
+        if tier_of(update) == Tier::Device {
+            sum.ignored = 1;
+            return sum;
+        }
+        for member in &*self.members.read() {
+            add(&mut sum, apply(member.target));
+        }
+        sum
     }
 }
 
@@ -78,13 +132,33 @@ impl BlockSink for FanOut {
     fn register(&self, _: Target, _: &Arc<str>) {}
 
     fn apply(&self, _: Target, update: &IndexUpdate) -> UpdateOutcome {
-        let mut sum = UpdateOutcome::default();
-        for target in &*self.targets.read() {
-            let done = self.index.apply(*target, update);
-            sum.applied = sum.applied.saturating_add(done.applied);
-            sum.orphans = sum.orphans.saturating_add(done.orphans);
-            sum.ignored = sum.ignored.saturating_add(done.ignored);
+        self.apply_to_each(update, |target| self.index.apply(target, update))
+    }
+
+    fn apply_labelled(&self, _: Target, update: &IndexUpdate, label: &str) -> UpdateOutcome {
+        self.apply_to_each(update, |target| {
+            self.index.apply_labelled(target, update, label)
+        })
+    }
+
+    fn envelope(&self, output: &StreamOutput) -> EnvelopeOutcome {
+        let mut sum = EnvelopeOutcome::default();
+        let mut accepted = false;
+        for envelopes in self
+            .members
+            .write()
+            .iter_mut()
+            .filter_map(|member| member.envelopes.as_mut())
+        {
+            let outcome = envelopes.take(output);
+            accepted |= outcome.rejection.is_none();
+            add(&mut sum.update, outcome.update);
+            sum.rehashed |= outcome.rehashed;
+            sum.block_size = sum.block_size.or(outcome.block_size);
+            sum.rejection = sum.rejection.or(outcome.rejection);
         }
+        // An event for one member only is no fault.
+        sum.rejection = sum.rejection.filter(|_| !accepted);
         sum
     }
 
@@ -93,8 +167,25 @@ impl BlockSink for FanOut {
     }
 
     fn mark_loss(&self, _: Target) {
-        for target in &*self.targets.read() {
-            self.index.mark_loss(*target);
+        for member in &*self.members.read() {
+            self.index.mark_loss(member.target);
+            member.envelopes.iter().for_each(EnvelopeIndex::mark_loss);
         }
     }
+}
+
+fn tier_of(update: &IndexUpdate) -> Tier {
+    match update {
+        IndexUpdate::Stored(stored) => stored.tier,
+        IndexUpdate::Named(named) => named.tier,
+        IndexUpdate::Removed(removed) => removed.tier,
+        IndexUpdate::Cleared => Tier::Device,
+        IndexUpdate::ClearedTier(tier) => *tier,
+    }
+}
+
+fn add(sum: &mut UpdateOutcome, more: UpdateOutcome) {
+    sum.applied = sum.applied.saturating_add(more.applied);
+    sum.orphans = sum.orphans.saturating_add(more.orphans);
+    sum.ignored = sum.ignored.saturating_add(more.ignored);
 }

@@ -3,7 +3,7 @@
 use kv_blocks::Moment;
 use kv_events::{Sequencer, SequencerCounts, StreamState, vllm::IgnoredReason};
 
-use crate::{SinkCounts, SourceCounters, StreamCounts, sse::MessageRate};
+use crate::{IgnoredCounts, SinkCounts, SourceCounters, StreamCounts, sse::MessageRate};
 
 /// The status of a stream, replaced as a whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +74,8 @@ pub(crate) struct StreamTotals {
     cleared: u64,
     /// In the order of [`IgnoredReason::ALL`].
     ignored: [u64; IgnoredReason::ALL.len()],
+    /// Rejected envelopes by the label of the reason.
+    rejected: IgnoredCounts,
 }
 
 impl From<SinkCounts> for StreamTotals {
@@ -83,6 +85,7 @@ impl From<SinkCounts> for StreamTotals {
             stored,
             removed,
             cleared,
+            rejected,
             ..
         } = tally;
         Self {
@@ -90,6 +93,7 @@ impl From<SinkCounts> for StreamTotals {
             stored,
             removed,
             cleared,
+            rejected,
             ..Self::default()
         }
     }
@@ -123,11 +127,14 @@ impl StreamTotals {
                 lost_batches: more.lost_batches,
                 restarts: more.restarts,
                 dropped: more.dropped,
+                rehashed: more.kinds.rehashed,
+                unlisted_media: more.kinds.unlisted_media,
             },
             stored: more.kinds.stored,
             removed: more.kinds.removed,
             cleared: more.kinds.cleared,
             ignored: IgnoredReason::ALL.map(|reason| more.ignored_by(reason)),
+            rejected: more.kinds.rejected.clone(),
         });
         sum
     }
@@ -140,6 +147,7 @@ impl StreamTotals {
             removed,
             cleared,
             ignored,
+            rejected,
         } = self;
         for (total, more) in [
             (&mut counts.batches, other.counts.batches),
@@ -153,6 +161,8 @@ impl StreamTotals {
             (&mut counts.lost_batches, other.counts.lost_batches),
             (&mut counts.restarts, other.counts.restarts),
             (&mut counts.dropped, other.counts.dropped),
+            (&mut counts.rehashed, other.counts.rehashed),
+            (&mut counts.unlisted_media, other.counts.unlisted_media),
             (stored, other.stored),
             (removed, other.removed),
             (cleared, other.cleared),
@@ -160,6 +170,9 @@ impl StreamTotals {
             // Some of these come from a publisher's numbers: a jump to the end of u64 counts as
             // that many lost batches.
             *total = total.saturating_add(more);
+        }
+        for (reason, more) in &other.rejected {
+            *rejected.entry(*reason).or_default() += *more;
         }
         for (total, more) in ignored.iter_mut().zip(other.ignored) {
             *total = total.saturating_add(more);
@@ -171,7 +184,11 @@ impl StreamTotals {
     }
 
     fn counters(&self) -> SourceCounters {
-        let named: u64 = self.ignored.iter().sum();
+        let rejected = self
+            .rejected
+            .iter()
+            .map(|(reason, total)| (*reason, *total));
+        let named: u64 = self.ignored.iter().chain(self.rejected.values()).sum();
         let reasons = IgnoredReason::ALL
             .into_iter()
             .map(IgnoredReason::as_str)
@@ -181,9 +198,11 @@ impl StreamTotals {
             removed: self.removed,
             cleared: self.cleared,
             ignored: reasons
+                .chain(rejected)
                 .chain([("no_effect", self.counts.ignored.saturating_sub(named))])
                 .collect(),
             decode_errors: self.counts.decode_errors,
+            unlisted_media: self.counts.unlisted_media,
             gaps: self.counts.gaps,
             resets: self.counts.restarts,
             reconnects: 0,

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use kv_blocks::{IndexUpdate, Moment, StoredBlocks, Target};
-use kv_events::{Action, Input, Sequencer, SequencerSettings, StreamState, frames};
+use kv_events::{
+    Action, Input, Sequencer, SequencerSettings, StreamState, frames,
+    standard::{EventRejection, StreamOutput},
+};
 use kv_index::UpdateOutcome;
 use net::Clock;
 
@@ -111,7 +114,9 @@ impl StreamDriver {
         let mut wanted = None;
         for action in self.sequencer.on(self.clock.now(), input) {
             match action {
-                Action::Apply(update) => self.apply(update),
+                Action::Apply(update) => self.apply(update, None),
+                Action::ApplyLabelled { update, label } => self.apply(update, Some(&*label)),
+                Action::Envelope(output) => self.envelope(&output),
                 Action::Clear => self.sink.clear(self.spec.target),
                 Action::Loss => self.sink.mark_loss(self.spec.target),
                 Action::RequestReplay { from } => wanted = Some(from),
@@ -125,7 +130,28 @@ impl StreamDriver {
         wanted.filter(|_| !self.is_quarantined())
     }
 
-    fn apply(&mut self, mut update: IndexUpdate) {
+    fn envelope(&mut self, output: &StreamOutput) {
+        let outcome = self.sink.envelope(output);
+        if !matches!(output, StreamOutput::Event(_)) {
+            return;
+        }
+        let Some(why) = outcome.rejection else {
+            let done = outcome.update;
+            self.sequencer
+                .record(done.applied, done.orphans, done.ignored);
+            if outcome.rehashed {
+                self.sequencer.record_rehash();
+            }
+            return;
+        };
+        if matches!(why, EventRejection::OtherBlockSize { .. }) {
+            self.other_block_size += 1;
+        }
+        self.sequencer.reject(&why);
+        self.record_fault(why.to_string());
+    }
+
+    fn apply(&mut self, mut update: IndexUpdate, label: Option<&str>) {
         self.spec.defaults.fill(&mut update);
         let done = if let Some((found, known)) = self.spec.defaults.refuse(&update) {
             self.other_block_size += 1;
@@ -137,7 +163,10 @@ impl StreamDriver {
                 ..UpdateOutcome::default()
             }
         } else {
-            self.sink.apply(self.spec.target, &update)
+            match label {
+                Some(label) => self.sink.apply_labelled(self.spec.target, &update, label),
+                None => self.sink.apply(self.spec.target, &update),
+            }
         };
         self.sequencer
             .record(done.applied, done.orphans, done.ignored);

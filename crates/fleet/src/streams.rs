@@ -15,7 +15,10 @@ use tracing::{error, warn};
 
 use self::open::StreamOwner;
 pub(crate) use self::{
-    find::StreamSearch, followed::FollowedStream, settings::StreamSettings, stream_spec::StreamSpec,
+    find::StreamSearch,
+    followed::{FollowedStream, RankSelection},
+    settings::StreamSettings,
+    stream_spec::StreamSpec,
 };
 use crate::{worker_machine::StreamCoverage, worker_table::WorkerTable};
 
@@ -169,7 +172,7 @@ impl WorkerStreams {
     pub(crate) async fn stop_and_forget(&mut self) {
         let followed = self
             .worker_table
-            .with(self.id, |entry| entry.followed_targets(|_| true))
+            .with(self.id, |entry| entry.filled_targets())
             .unwrap_or_default();
         self.stop().await;
         self.worker_table.forget_cache(followed);

@@ -10,7 +10,10 @@ use kv_blocks::Moment;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 
 use self::series::SeriesWriter;
-use crate::{CacheSource, WorkerState, worker_record::WorkerRecord, worker_table::WorkerTable};
+use crate::{
+    CacheSource, WorkerState, streams::RankSelection, worker_record::WorkerRecord,
+    worker_table::WorkerTable,
+};
 
 /// Workers with a label of their own; the counters of the rest are summed as `other`.
 const MOST_WORKERS: usize = 1024;
@@ -87,8 +90,12 @@ impl TelemetryReading {
             sum.decode_errors += counters.decode_errors;
             sum.gaps += counters.gaps;
             sum.resets += counters.resets;
+            sum.unlisted_media += counters.unlisted_media;
             for (reason, times) in counters.ignored {
                 *self.ignored.entry(reason).or_default() += times;
+            }
+            if stream.ranks == RankSelection::Beside {
+                continue;
             }
             let state = stream.source.state();
             worker.stream = Some(worker.stream.map_or(state, |worst| worst.worse(state)));
@@ -146,6 +153,13 @@ impl TelemetryReading {
             self.counters
                 .iter()
                 .map(|(worker, of)| ([("worker", &**worker)], of.decode_errors)),
+        )?;
+        out.counters(
+            "warmroute_kv_unlisted_media",
+            "KV events of blocks on a medium with an unknown name, which counts as disk",
+            self.counters
+                .iter()
+                .map(|(worker, of)| ([("worker", &**worker)], of.unlisted_media)),
         )?;
         out.counters(
             "warmroute_kv_gaps",

@@ -1,6 +1,8 @@
 //! The calls of the API without HTTP: effects and results.
 
 use std::{
+    collections::BTreeMap,
+    ops::RangeInclusive,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -10,11 +12,12 @@ use api::{
     ServiceReports,
 };
 use event_sources::{
-    BlockSink, Codec, EventDefaults, SourceHandle, SourceSettings, SourceSpec, ZmqSource,
+    BlockSink, Codec, EnvelopeSink, EventDefaults, PollSource, PollSpec, SourceHandle,
+    SourceSettings, SourceSpec, ZmqSource,
 };
 use kv_blocks::{DpRank, HashScheme, Target, WorkerId};
-use kv_index::KvIndex;
-use net::{Clock, Destinations};
+use kv_index::{KvIndex, LabelledPrefix, Overlap};
+use net::{Clock, Destinations, WorkerUrl};
 use parking_lot::RwLock;
 use supervision::supervise;
 
@@ -23,8 +26,8 @@ use crate::{
     body::BodyMemory,
     error::{CallError, CallErrorKind},
     query::OverlapQuery,
-    query_reply::{TenantRows, by_target},
-    registration::{DEFAULT_TENANT, Registration, RegistrationKey},
+    query_reply::{TenantRows, by_target, confirmed},
+    registration::{DEFAULT_TENANT, PublisherAddress, Registration, RegistrationKey},
     registry::{InstanceRank, Registry, UpdateRoute},
     views,
 };
@@ -37,6 +40,15 @@ const NOBODY: Target = Target {
     worker: WorkerId(u32::MAX),
     rank: DpRank(0),
 };
+
+/// Returns the targets of a worker.
+fn all_ranks(worker: WorkerId) -> RangeInclusive<Target> {
+    let of = |rank| Target {
+        worker,
+        rank: DpRank(rank),
+    };
+    of(0)..=of(u32::MAX)
+}
 
 /// Dependencies of an [`Indexer`].
 #[derive(Clone, Debug)]
@@ -83,7 +95,7 @@ impl Indexer {
     }
 
     fn new(parts: IndexerParts) -> Self {
-        let registry = RwLock::new(Registry::new(Arc::clone(&parts.index)));
+        let registry = RwLock::new(Registry::new(Arc::clone(&parts.index), parts.scheme));
         Self {
             parts,
             registry,
@@ -145,17 +157,24 @@ impl Indexer {
         let (target, sink, format, defaults): (_, Arc<dyn BlockSink>, _, _) = match to {
             UpdateRoute::Engine(target) => (
                 target,
-                Arc::clone(&self.parts.index) as _,
-                Codec::Vllm,
+                Arc::new(EnvelopeSink::new(
+                    registration.scope(target, self.parts.scheme),
+                    Arc::clone(&self.parts.index),
+                )) as _,
+                Codec::VllmOrStandard,
                 registration.defaults(),
             ),
             UpdateRoute::Store(sink) => (NOBODY, sink, Codec::Mooncake, EventDefaults::default()),
+        };
+        let endpoint = match &registration.endpoint {
+            PublisherAddress::Socket(endpoint) => endpoint.clone(),
+            PublisherAddress::Polled(url) => return self.poll(registration, target, url.clone()),
         };
         let mut spec = SourceSpec::new(
             target,
             Arc::clone(&registration.key.instance),
             Arc::clone(&registration.model),
-            registration.endpoint.clone(),
+            endpoint,
         );
         spec.replay_endpoint
             .clone_from(&registration.replay_endpoint);
@@ -166,6 +185,18 @@ impl Indexer {
             ..SourceSettings::default()
         };
         ZmqSource::spawn_into(spec, sink, self.parts.clock)
+    }
+
+    fn poll(&self, registration: &Registration, target: Target, url: WorkerUrl) -> SourceHandle {
+        let mut spec = PollSpec::new(
+            target.worker,
+            Arc::clone(&registration.key.instance),
+            Arc::clone(&registration.model),
+            url,
+        );
+        spec.rank = target.rank;
+        spec.block_size = registration.block_size;
+        PollSource::spawn(spec, Arc::clone(&self.parts.index), self.parts.clock)
     }
 
     /// Handles `/unregister`. Completes even if the caller stops waiting.
@@ -198,40 +229,9 @@ impl Indexer {
                 .index
                 .lookup(&question.namespace, &question.chain, self.parts.clock.now());
         let found = by_target(found);
-        let wanted = |instance: &Arc<str>| {
-            question
-                .instance
-                .as_ref()
-                .is_none_or(|only| only == instance)
-        };
         let mut rows = TenantRows::new(question.namespace.block_size);
-        let mut known = false;
-        for resident in self.residents(&question.tenant) {
-            known = true;
-            if wanted(&resident.instance) {
-                // The router's own workers have no registered salt.
-                let salted = question
-                    .registered_salt
-                    .as_ref()
-                    .is_some_and(Option::is_some);
-                let held = found.get(&resident.target).filter(|_| !salted);
-                rows.add(&resident.instance, resident.target.rank, held);
-            }
-        }
-        {
-            let registry = self.registry.read();
-            known = known || registry.of_tenant(&question.tenant, None).next().is_some();
-            for (key, seat) in registry.of_tenant(&question.tenant, question.instance.as_ref()) {
-                let salted = match &question.registered_salt {
-                    Some(salt) => seat
-                        .registrations()
-                        .any(|(registration, _)| registration.salt == *salt),
-                    None => true,
-                };
-                let held = found.get(&seat.target).filter(|_| salted);
-                rows.add(&key.instance, seat.target.rank, held);
-            }
-        }
+        let known = self.add_residents(question, &found, &mut rows)
+            | self.add_registered(question, &found, &mut rows);
         let mut reply = OverlapReply::default();
         if known {
             question
@@ -242,6 +242,71 @@ impl Indexer {
             reply.0.insert(tenant, rows.into_rows());
         }
         reply
+    }
+
+    /// Adds the rows of the router's own workers; returns whether the tenant has any.
+    fn add_residents(
+        &self,
+        question: &OverlapQuery,
+        found: &BTreeMap<Target, Overlap>,
+        rows: &mut TenantRows,
+    ) -> bool {
+        // The router's own workers have no registered salt.
+        let salted = question
+            .registered_salt
+            .as_ref()
+            .is_some_and(Option::is_some);
+        let mut known = false;
+        for ResidentInstance {
+            instance, target, ..
+        } in self.residents(&question.tenant)
+        {
+            known = true;
+            if question
+                .instance
+                .as_ref()
+                .is_none_or(|only| *only == instance)
+            {
+                let held = found.get(&target).filter(|_| !salted);
+                let held = held.map(|held| (held, self.labelled(question, held)));
+                rows.add(&instance, target.rank, held);
+            }
+        }
+        known
+    }
+
+    /// Adds the rows of registered instances; returns whether the tenant has any.
+    fn add_registered(
+        &self,
+        question: &OverlapQuery,
+        found: &BTreeMap<Target, Overlap>,
+        rows: &mut TenantRows,
+    ) -> bool {
+        let registry = self.registry.read();
+        for (key, seat) in registry.of_tenant(&question.tenant, question.instance.as_ref()) {
+            let salted = match &question.registered_salt {
+                Some(salt) => seat
+                    .registrations()
+                    .any(|(registration, _)| registration.salt == *salt),
+                None => true,
+            };
+            rows.add(&key.instance, seat.target.rank, None);
+            // Envelopes may name further ranks of the publisher.
+            let ranks = all_ranks(seat.target.worker);
+            for (target, held) in found.range(ranks).filter(|_| salted) {
+                let held = (held, self.labelled(question, held));
+                rows.add(&key.instance, target.rank, Some(held));
+            }
+        }
+        registry.of_tenant(&question.tenant, None).next().is_some()
+    }
+
+    /// Returns the part of a target's overlap that is on media with unknown names.
+    fn labelled(&self, question: &OverlapQuery, held: &Overlap) -> LabelledPrefix {
+        let prefix = &question.chain[..(confirmed(held) as usize).min(question.chain.len())];
+        self.parts
+            .index
+            .labelled_prefix(held.target, &question.namespace, prefix)
     }
 
     /// Returns the names of the registered publishers' workers in the index: the instance, with the

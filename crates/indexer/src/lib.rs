@@ -8,8 +8,9 @@
 //! Not here: access control (the listener), the meaning of events (`kv-events`), the block index
 //! (`kv-index`).
 //!
-//! **Invariant**: a query creates no state and takes no lock of the index; its reply has a row for
-//! each instance of its tenant and for nothing else.
+//! **Invariant**: a query creates no state and takes no lock of the index, except that of the labels
+//! of unknown media once there are some; its reply has a row for each instance of its tenant and for
+//! nothing else.
 //! **Invariant**: when an unregistration is answered, the blocks credited to that publisher are out
 //! of the index, and no others.
 

@@ -1,13 +1,10 @@
 //! Builds the reply of a query: overlaps per target become one row per instance.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use api::InstanceOverlap;
-use kv_blocks::{BlockSize, DpRank, Target};
-use kv_index::Overlap;
+use kv_blocks::{BlockSize, DpRank, Target, Tier};
+use kv_index::{LabelledPrefix, Overlap};
 
 /// Rows of one tenant, in tokens.
 #[derive(Debug)]
@@ -30,20 +27,33 @@ impl TenantRows {
     }
 
     /// Adds a rank of an instance with its overlap with the queried chain.
-    pub(crate) fn add(&mut self, instance: &Arc<str>, rank: DpRank, held: Option<&Overlap>) {
+    pub(crate) fn add(
+        &mut self,
+        instance: &Arc<str>,
+        rank: DpRank,
+        held: Option<(&Overlap, LabelledPrefix)>,
+    ) {
         let row = self.rows.entry(Arc::clone(instance)).or_default();
         let longest = row.ranks.entry(rank.0).or_default();
-        let Some(held) = held else { return };
+        let Some((held, labelled)) = held else { return };
         let tokens = |blocks: u32| u64::from(blocks) * u64::from(self.block_size.tokens());
         *longest = tokens(confirmed(held)).max(*longest);
         // Prefixes of different ranks are never joined: a request runs on one rank.
         row.longest_matched = row.longest_matched.max(*longest);
+        let mut present = held.present;
+        // Blocks on a medium with an unknown name are in the disk tier, under the medium's label.
+        let disk = &mut present[Tier::Disk.index()];
+        *disk = disk.saturating_sub(labelled.blocks);
         // A block in two tiers counts in both.
-        let [device, host, disk, remote] = held.present.map(tokens);
+        let [device, host, disk, remote] = present.map(tokens);
         row.device = row.device.max(device);
         row.host = row.host.max(host);
         row.disk = row.disk.max(disk);
         row.remote = row.remote.max((remote > 0).then_some(remote));
+        for (label, blocks) in labelled.labels {
+            let most = row.labels.entry(api::medium_key(&label)).or_default();
+            *most = tokens(blocks).max(*most);
+        }
     }
 
     /// Returns the tenant's rows by instance.
@@ -54,13 +64,13 @@ impl TenantRows {
 
 /// Returns the announced blocks. Blocks that a router only expects after its own request are the
 /// last ones of a prefix.
-fn confirmed(held: &Overlap) -> u32 {
+pub(crate) fn confirmed(held: &Overlap) -> u32 {
     let blocks = held.blocks;
     blocks.device + blocks.host + blocks.disk + blocks.remote
 }
 
 /// Groups the overlaps by target.
-pub(crate) fn by_target(found: Vec<Overlap>) -> HashMap<Target, Overlap> {
+pub(crate) fn by_target(found: Vec<Overlap>) -> BTreeMap<Target, Overlap> {
     found
         .into_iter()
         .map(|overlap| (overlap.target, overlap))
@@ -104,7 +114,12 @@ mod tests {
         let found = by_target(index.lookup(&namespace, &chain, Moment::START));
         let mut rows = TenantRows::new(block_size);
         for (target, ..) in held {
-            rows.add(&"i".into(), target.rank, found.get(target));
+            let held = found.get(target);
+            rows.add(
+                &"i".into(),
+                target.rank,
+                held.map(|held| (held, LabelledPrefix::default())),
+            );
         }
         serde_json::to_value(&rows.into_rows()["i"]).unwrap()
     }

@@ -1,11 +1,12 @@
 //! Checked `/register` bodies, and the key by which `/unregister` names a registration.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use api::ServiceReport;
-use event_sources::{Endpoint, EventDefaults};
-use kv_blocks::BlockSize;
-use net::Destinations;
+use event_sources::{Endpoint, EventDefaults, StandardSinkSpec};
+use kv_blocks::{BlockSize, HashScheme, Target};
+use kv_events::standard::StreamKey;
+use net::{Address, Destinations, WorkerUrl};
 
 use crate::{
     error::{CallError, CallErrorKind as Fault},
@@ -73,6 +74,8 @@ impl RegistrationKey {
 pub(crate) enum PublisherKind {
     Vllm,
     Sglang,
+    /// Over a socket, or with a list to poll.
+    TensorRtLlm,
     /// Master of a store that several engines share.
     Mooncake,
 }
@@ -82,6 +85,7 @@ impl PublisherKind {
         match self {
             Self::Vllm => "vLLM",
             Self::Sglang => "SGLang",
+            Self::TensorRtLlm => "TensorRT-LLM",
             Self::Mooncake => "Mooncake",
         }
     }
@@ -94,15 +98,58 @@ impl PublisherKind {
 
     fn of(form: &FieldMap) -> Result<Self, CallError> {
         let text = form.required_text("type")?;
-        for publisher in [Self::Vllm, Self::Sglang, Self::Mooncake] {
-            if text.eq_ignore_ascii_case(publisher.as_str()) {
-                return Ok(publisher);
+        let plain: String = text
+            .chars()
+            .filter(|char| !matches!(char, '-' | '_' | ' '))
+            .map(|char| char.to_ascii_lowercase())
+            .collect();
+        Ok(match &*plain {
+            "vllm" => Self::Vllm,
+            "sglang" => Self::Sglang,
+            "tensorrtllm" | "trtllm" | "tensorrt" => Self::TensorRtLlm,
+            "mooncake" => Self::Mooncake,
+            _ => {
+                let message = format!(
+                    "type {text:?} is not known: expected vLLM, SGLang, TensorRT-LLM or Mooncake"
+                );
+                return Err(CallError::field("type", message));
             }
+        })
+    }
+}
+
+/// Address of a publisher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PublisherAddress {
+    /// A ZMQ socket.
+    Socket(Endpoint),
+    /// An engine that answers with a list of events.
+    Polled(WorkerUrl),
+}
+
+impl PublisherAddress {
+    fn of(
+        text: &str,
+        publisher: PublisherKind,
+        destinations: Destinations,
+    ) -> Result<Self, CallError> {
+        if publisher != PublisherKind::TensorRtLlm || !text.starts_with("http") {
+            return destination("endpoint", text, destinations).map(Self::Socket);
         }
-        Err(CallError::field(
-            "type",
-            format!("type {text:?} is not known: expected vLLM, SGLang or Mooncake"),
-        ))
+        let url: WorkerUrl = text
+            .parse()
+            .map_err(|error| CallError::field("endpoint", format!("endpoint: {error}")))?;
+        permitted("endpoint", &url.address(), destinations)?;
+        Ok(Self::Polled(url.only_at(destinations)))
+    }
+}
+
+impl fmt::Display for PublisherAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(endpoint) => write!(f, "{endpoint}"),
+            Self::Polled(url) => write!(f, "{url}"),
+        }
     }
 }
 
@@ -111,7 +158,7 @@ impl PublisherKind {
 pub(crate) struct Registration {
     pub(crate) key: RegistrationKey,
     pub(crate) publisher: PublisherKind,
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: PublisherAddress,
     pub(crate) replay_endpoint: Option<Endpoint>,
     pub(crate) model: Arc<str>,
     pub(crate) lora: Option<Arc<str>>,
@@ -123,14 +170,21 @@ impl Registration {
     /// Builds a registration from its fields; its endpoint must be among the permitted
     /// `destinations`.
     pub(crate) fn of(form: &FieldMap, destinations: Destinations) -> Result<Self, CallError> {
-        let of = |field: &'static str, text: &str| destination(field, text, destinations);
+        let address = form.required_text("endpoint")?;
+        let publisher = PublisherKind::of(form)?;
+        let endpoint = PublisherAddress::of(address, publisher, destinations)?;
+        if matches!(endpoint, PublisherAddress::Polled(_)) && form.text("replay_endpoint").is_some()
+        {
+            let message = "replay_endpoint: a polled engine has no replay: leave it out";
+            return Err(CallError::field("replay_endpoint", message));
+        }
         Ok(Self {
-            endpoint: of("endpoint", form.required_text("endpoint")?)?,
+            endpoint,
             replay_endpoint: form
                 .text("replay_endpoint")
-                .map(|text| of("replay_endpoint", text))
+                .map(|text| destination("replay_endpoint", text, destinations))
                 .transpose()?,
-            publisher: PublisherKind::of(form)?,
+            publisher,
             model: form.required_text("modelname")?.into(),
             lora: form.text("lora_name").map(Arc::from),
             salt: form.text("additionalsalt").map(Arc::from),
@@ -165,6 +219,23 @@ impl Registration {
             lora: self.lora.clone(),
             salt: self.salt.clone(),
             block_size: Some(self.block_size),
+        }
+    }
+
+    /// Returns the scope of its envelopes. Source: contract MC8, MC11.
+    pub(crate) fn scope(&self, target: Target, scheme: HashScheme) -> StandardSinkSpec {
+        StandardSinkSpec {
+            id: target.worker,
+            registration: StreamKey {
+                model: Some(Arc::clone(&self.model)),
+                block_size: Some(self.block_size.tokens()),
+                salt: self.salt.clone(),
+                lora: self.lora.clone(),
+                tenant: Some(Arc::clone(&self.key.tenant)),
+                dp_rank: Some(self.key.rank),
+                ..StreamKey::default()
+            },
+            scheme,
         }
     }
 
@@ -203,10 +274,18 @@ fn destination(
     let bad = |error: &dyn std::fmt::Display| CallError::field(field, format!("{field}: {error}"));
     let endpoint: Endpoint = text.parse().map_err(|error| bad(&error))?;
     let address = endpoint.to_address().map_err(|error| bad(&error))?;
-    destinations
-        .check_host(&address)
-        .map_err(|error| CallError::new(Fault::Forbidden, format!("{field}: {error}")).at(field))?;
+    permitted(field, &address, destinations)?;
     Ok(endpoint)
+}
+
+fn permitted(
+    field: &'static str,
+    address: &Address,
+    destinations: Destinations,
+) -> Result<(), CallError> {
+    destinations
+        .check_host(address)
+        .map_err(|error| CallError::new(Fault::Forbidden, format!("{field}: {error}")).at(field))
 }
 
 #[cfg(test)]
@@ -249,6 +328,8 @@ mod tests {
             ("vllm", PublisherKind::Vllm),
             ("VLLM", PublisherKind::Vllm),
             ("sglang", PublisherKind::Sglang),
+            ("TensorRT-LLM", PublisherKind::TensorRtLlm),
+            ("trtllm", PublisherKind::TensorRtLlm),
             ("MOONCAKE", PublisherKind::Mooncake),
         ] {
             assert_eq!(with("type", json!(text)).unwrap().publisher, known);

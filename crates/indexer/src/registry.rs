@@ -6,7 +6,7 @@ use std::{
 };
 
 use event_sources::{BlockSink, SourceHandle};
-use kv_blocks::{DpRank, Target, WorkerId};
+use kv_blocks::{DpRank, HashScheme, Target, WorkerId};
 use kv_index::KvIndex;
 
 use crate::{
@@ -93,10 +93,10 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(index: Arc<KvIndex>) -> Self {
+    pub(crate) fn new(index: Arc<KvIndex>, scheme: HashScheme) -> Self {
         Self {
             ranks: BTreeMap::new(),
-            stores: Stores::new(index),
+            stores: Stores::new(index, scheme),
             registered: 0,
             given: 0,
         }

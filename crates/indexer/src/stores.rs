@@ -1,9 +1,9 @@
 //! Stores beside engines: one stream per store; its blocks count for every instance registered for
 //! it.
 //!
-//! A store names only blocks that engines named before, so its updates apply to the targets of
-//! those engines: blocks in the store extend the prefix that is on their devices. Source: contract
-//! MC10.
+//! A store's master names only blocks that engines named before, so its updates apply to the targets
+//! of those engines: blocks in the store extend the prefix that is on their devices. A store that
+//! sends envelopes describes its blocks itself. Source: contract MC10.
 
 use std::{
     collections::HashMap,
@@ -11,8 +11,8 @@ use std::{
 };
 
 use event_sources::{BlockSink, Endpoint, FanOut, SourceHandle};
-use kv_blocks::{IndexUpdate, Target, Tier};
-use kv_index::{KvIndex, UpdateOutcome};
+use kv_blocks::{HashScheme, Target};
+use kv_index::KvIndex;
 
 use crate::registration::Registration;
 
@@ -20,13 +20,14 @@ use crate::registration::Registration;
 #[derive(Debug)]
 pub(crate) struct Stores {
     index: Arc<KvIndex>,
-    by_endpoint: HashMap<(Endpoint, Option<Endpoint>), Weak<FollowedStore>>,
+    scheme: HashScheme,
+    by_endpoint: HashMap<(String, Option<Endpoint>), Weak<FollowedStore>>,
 }
 
 /// A followed store. Dropping the last of its memberships ends its stream.
 #[derive(Debug)]
 struct FollowedStore {
-    sink: Arc<StoreSink>,
+    sink: Arc<FanOut>,
     source: SourceHandle,
 }
 
@@ -39,9 +40,10 @@ pub(crate) struct StoreMembership {
 }
 
 impl Stores {
-    pub(crate) fn new(index: Arc<KvIndex>) -> Self {
+    pub(crate) fn new(index: Arc<KvIndex>, scheme: HashScheme) -> Self {
         Self {
             index,
+            scheme,
             by_endpoint: HashMap::new(),
         }
     }
@@ -56,7 +58,7 @@ impl Stores {
     ) -> StoreMembership {
         self.by_endpoint.retain(|_, store| store.strong_count() > 0);
         let key = (
-            registration.endpoint.clone(),
+            registration.endpoint.to_string(),
             registration.replay_endpoint.clone(),
         );
         let running = self
@@ -65,7 +67,7 @@ impl Stores {
             .and_then(Weak::upgrade)
             .filter(|store| !store.source.ended());
         let store = running.unwrap_or_else(|| {
-            let sink = Arc::new(StoreSink(FanOut::new(Arc::clone(&self.index))));
+            let sink = Arc::new(FanOut::new(Arc::clone(&self.index)));
             let store = Arc::new(FollowedStore {
                 source: follow(Arc::clone(&sink) as _),
                 sink,
@@ -73,7 +75,9 @@ impl Stores {
             self.by_endpoint.insert(key, Arc::downgrade(&store));
             store
         });
-        store.sink.0.add(target);
+        store
+            .sink
+            .add_with_envelopes(target, registration.scope(target, self.scheme));
         StoreMembership { store, target }
     }
 }
@@ -86,41 +90,6 @@ impl StoreMembership {
 
 impl Drop for StoreMembership {
     fn drop(&mut self) {
-        self.store.sink.0.remove(self.target);
-    }
-}
-
-/// Sink for a store's updates of its own media. It passes on nothing about the engines' devices.
-#[derive(Debug)]
-struct StoreSink(FanOut);
-
-impl BlockSink for StoreSink {
-    fn register(&self, target: Target, model: &Arc<str>) {
-        self.0.register(target, model);
-    }
-
-    fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
-        let tier = match update {
-            IndexUpdate::Stored(stored) => stored.tier,
-            IndexUpdate::Named(named) => named.tier,
-            IndexUpdate::Removed(removed) => removed.tier,
-            IndexUpdate::Cleared => Tier::Device,
-        };
-        if tier == Tier::Device {
-            UpdateOutcome {
-                ignored: 1,
-                ..UpdateOutcome::default()
-            }
-        } else {
-            self.0.apply(target, update)
-        }
-    }
-
-    fn clear(&self, target: Target) {
-        self.0.clear(target);
-    }
-
-    fn mark_loss(&self, target: Target) {
-        self.0.mark_loss(target);
+        self.store.sink.remove(self.target);
     }
 }

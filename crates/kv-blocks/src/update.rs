@@ -13,6 +13,8 @@ pub enum IndexUpdate {
     Removed(RemovedBlocks),
     /// The device tier was emptied.
     Cleared,
+    /// Another tier was emptied: a store beside the engines has purged it.
+    ClearedTier(Tier),
     /// Blocks that are known by their engine hashes are in one more tier.
     Named(NamedBlocks),
 }

@@ -1,5 +1,7 @@
 //! Errors in a publisher's data.
 
+use crate::standard::EventNumber;
+
 /// Why a whole payload is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event list of {bytes} bytes is unusable: {reason}")]
@@ -16,12 +18,15 @@ pub struct BatchError {
 pub struct EventError {
     /// The problem, in at most some 200 characters.
     pub reason: String,
+    /// The number that the event uses up, where its stream and number were readable.
+    pub number: Option<Box<EventNumber>>,
 }
 
 impl EventError {
     pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self {
             reason: cut(reason.into()),
+            number: None,
         }
     }
 }

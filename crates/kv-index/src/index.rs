@@ -1,6 +1,7 @@
 //! The public interface of the index.
 
 mod content;
+mod labels;
 mod lookups;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::{
     arena::LineChunks,
     index_lock::IndexLock,
     lookup::SharedIndex,
+    media_labels::MediaLabels,
     memory_sizes::MemorySizes,
     orphans::HashKeyedBlocks,
     runs::RunHeads,
@@ -52,6 +54,7 @@ use crate::{
 pub struct KvIndex {
     core: SharedIndex,
     state: IndexLock,
+    labels: MediaLabels,
     /// Makes the keys of namespaces unpredictable for clients, which choose salts.
     secret: u64,
 }
@@ -76,6 +79,7 @@ impl KvIndex {
         Self {
             state: IndexLock::new(IndexState::new(settings, &core, secret)),
             core,
+            labels: MediaLabels::default(),
             secret,
         }
     }
@@ -110,13 +114,19 @@ impl KvIndex {
             IndexUpdate::Named(named) => {
                 self.with(|books, core| books.store_named(core, target, named))
             }
-            IndexUpdate::Cleared => {
-                self.step_by_step(target, &ClearScope::Tier(Tier::Device));
-                UpdateOutcome {
-                    applied: 1,
-                    ..UpdateOutcome::default()
-                }
-            }
+            IndexUpdate::Cleared => self.clear_tier(target, Tier::Device),
+            IndexUpdate::ClearedTier(tier) => self.clear_tier(target, *tier),
+        }
+    }
+
+    fn clear_tier(&self, target: Target, tier: Tier) -> UpdateOutcome {
+        self.step_by_step(target, &ClearScope::Tier(tier));
+        if tier == Tier::Disk {
+            self.labels.clear(target, None);
+        }
+        UpdateOutcome {
+            applied: 1,
+            ..UpdateOutcome::default()
         }
     }
 
@@ -156,6 +166,10 @@ impl KvIndex {
     /// Clears one tier of one namespace of a target. Source: contract MC9.
     pub fn clear_stream(&self, target: Target, namespace: &Namespace, tier: Tier) {
         self.step_by_step(target, &ClearScope::Stream(tier, namespace.clone()));
+        if tier == Tier::Disk {
+            let space = self.namespace_key(namespace).0;
+            self.labels.clear(target, Some(space));
+        }
     }
 
     /// Records a loss in a target's stream that no replay can fill: every block counts as held
@@ -193,6 +207,7 @@ impl KvIndex {
     /// If the index has its maximum number of targets, the call clears everything before it
     /// returns.
     pub fn retire(&self, target: Target) {
+        self.labels.clear(target, None);
         if !self.with(|books, core| books.retire(core, target)) {
             self.step_by_step(target, &ClearScope::All);
         }
@@ -201,6 +216,7 @@ impl KvIndex {
     /// Starts to remove a worker with all its ranks and their registrations, as
     /// [`KvIndex::retire`].
     pub fn retire_worker(&self, worker: WorkerId) {
+        self.labels.remove_worker(worker);
         self.with(|books, core| {
             books
                 .ranks(worker)

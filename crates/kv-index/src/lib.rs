@@ -67,7 +67,8 @@
 //! They also repeat earlier announcements, and no field tells the two apart. On the device a block
 //! stored again counts as a further copy, unless an event from the root repeats it; the first
 //! removal leaves the block credited without backing, for as many further removals as the cache
-//! holds blocks. The whole rule is in `copies.rs`. Other tiers are plain sets.
+//! holds blocks. The whole rule is in `copies.rs`. Other tiers are plain sets, and so are the blocks
+//! of streams with standard hashes: such a hash stands for the block, not for a copy.
 //!
 //! **Orphans.** A block behind an unknown parent waits, bounded, until the parent arrives; it is
 //! never taken for the beginning of a sequence.
@@ -85,6 +86,7 @@ mod export;
 mod index;
 mod index_lock;
 mod lookup;
+mod media_labels;
 mod memory_sizes;
 mod namespaces;
 mod orphans;
@@ -102,6 +104,7 @@ pub use changes::{BlockChange, ChangeFeed, ChangeKind, LaggedError};
 pub use export::{ExportCursor, ExportedBlocks};
 pub use index::{KvIndex, NamespaceKey};
 pub use lookup::{Matches, TargetSlot};
+pub use media_labels::LabelledPrefix;
 pub use namespaces::salt_digest;
 pub use report::{
     DumpCursor, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks, UpdateOutcome,

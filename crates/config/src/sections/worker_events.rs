@@ -25,6 +25,10 @@ settings::section! {
         /// Endpoint for requests of missed events. `auto`: as the engine reports it. `none`: no
         /// replay.
         replay_endpoint: ReplayEndpoint = "auto", live;
+        /// Endpoint of a store beside the engine (`tcp://` or `ipc://`), such as the Mooncake
+        /// store's master: its blocks count for the worker with the weight of their tier. Workers
+        /// may name the same store.
+        store: Option<String> = "~" in ValueKind::Endpoint, live;
         /// Prefix of the accepted topics. Empty: `kv_events.topic_filter`.
         topic: String = "", live;
         /// Bind `endpoint`, and the next port for each further rank, so that the engine connects to

@@ -248,7 +248,9 @@ async fn counted(engine: &RunningEngine) -> BTreeMap<(Tier, EngineHash), i64> {
                 }
             }
             IndexUpdate::Cleared => counts.clear(),
-            IndexUpdate::Named(_) => panic!("the engine describes whatever it stores"),
+            IndexUpdate::Named(_) | IndexUpdate::ClearedTier(_) => {
+                panic!("the engine describes whatever it stores")
+            }
         }
     }
     counts.retain(|_, count| *count > 0);

@@ -200,7 +200,7 @@ impl SharedFollower {
     /// batches is meaningless.
     fn rank(&self, payload: &[u8]) -> u32 {
         match self.spec.settings.format {
-            Codec::Vllm => vllm::rank_of(payload).unwrap_or(0),
+            Codec::Vllm | Codec::VllmOrStandard => vllm::rank_of(payload).unwrap_or(0),
             Codec::Mooncake => 0,
         }
     }

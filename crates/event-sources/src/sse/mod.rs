@@ -25,4 +25,4 @@ pub use endpoint::{EventTransport, SseEndpoint, SseEndpointError};
 pub use prefix_sink::PrefixSink;
 pub use sink::{EventSink, SinkCounts, StreamMessage};
 pub use source::{SseSource, SseSpec};
-pub use standard_sink::{StandardSink, StandardSinkSpec};
+pub use standard_sink::StandardSink;

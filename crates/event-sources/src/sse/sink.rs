@@ -1,6 +1,6 @@
 //! Sinks for a stream's messages.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
 use kv_blocks::Moment;
@@ -54,6 +54,8 @@ pub struct SinkCounts {
     pub removed: u64,
     /// Clear events.
     pub cleared: u64,
+    /// Rejected envelopes by the label of the reason.
+    pub rejected: BTreeMap<&'static str, u64>,
     /// The last event number, where events are numbered.
     pub last_seq: Option<u64>,
     /// Tokens per block in the last event that names them.

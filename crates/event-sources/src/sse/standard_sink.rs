@@ -1,206 +1,95 @@
 //! The sink of standard-contract envelopes (RFC 1527), for the block index.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
-use kv_blocks::{DpRank, HashScheme, Moment, Namespace, Target, WorkerId};
-use kv_events::standard::{
-    EventRejection, HashKeyedUpdate, StandardEvent, StandardStreams, StandardStreamsSettings,
-    StreamKey, StreamOutput, decode_json, to_hashed,
+use kv_blocks::Moment;
+use kv_events::{
+    EventError,
+    standard::{
+        StandardChange, StandardStreams, StandardStreamsSettings, StreamOutput, decode_json,
+    },
 };
-use kv_index::{KvIndex, UpdateOutcome};
+use kv_index::KvIndex;
 
 use super::{EventSink, SinkCounts, StreamMessage};
-
-/// Most ranks of one source; events of further ones are ignored.
-const MAX_RANKS: usize = 1_024;
-
-/// The specification of a [`StandardSink`].
-#[derive(Clone, Debug)]
-pub struct StandardSinkSpec {
-    /// The worker whose caches the events describe.
-    pub id: WorkerId,
-    /// Defaults for the dimensions that envelopes leave open. Events of another model are ignored.
-    pub registration: StreamKey,
-    /// The index's hash scheme. Events that name blocks by hash only are accepted if it is XXH3.
-    pub scheme: HashScheme,
-}
+use crate::{EnvelopeOutcome, StandardSinkSpec, envelopes::EnvelopeIndex};
 
 /// Enters the events of one source's envelopes into a [`KvIndex`], each stream in the order of its
 /// numbers.
 #[derive(Debug)]
 pub struct StandardSink {
     spec: StandardSinkSpec,
-    index: Arc<KvIndex>,
+    envelopes: EnvelopeIndex,
     streams: StandardStreams,
-    /// Ranks seen in events, each registered with the index, with its model.
-    targets: BTreeMap<u32, (Target, Arc<str>)>,
-    /// Counts of `streams` that were already added to the totals.
-    reported: ReportedCounts,
-}
-
-#[derive(Debug, Default)]
-struct ReportedCounts {
-    duplicates: u64,
-    gaps: u64,
-    lost: u64,
-    restarts: u64,
 }
 
 impl StandardSink {
     /// Creates the sink of one source.
     pub fn new(spec: StandardSinkSpec, index: Arc<KvIndex>) -> Self {
-        let streams = StandardStreams::new(StandardStreamsSettings::default());
         Self {
+            envelopes: EnvelopeIndex::new(spec.clone(), index),
             spec,
-            index,
-            streams,
-            targets: BTreeMap::new(),
-            reported: ReportedCounts::default(),
+            streams: StandardStreams::new(StandardStreamsSettings::default()),
         }
     }
 
     fn carry_out(&mut self, ordered: Vec<StreamOutput>, tally: &mut SinkCounts) {
         for next in ordered {
-            match next {
-                StreamOutput::Event(event) => self.apply(&event, tally),
-                StreamOutput::Hole(key) => {
-                    if let Some((target, _)) = self.targets.get(&rank(&key)) {
-                        self.index.mark_loss(*target);
-                    }
-                }
-                StreamOutput::Restarted(key) => self.clear_stream(&key),
+            let outcome = self.envelopes.take(&next);
+            if let StreamOutput::Event(event) = next {
+                tally.last_seq = Some(event.event_id);
+                tally.record_envelope(&event.change, &outcome);
             }
+        }
+    }
+
+    fn take_unreadable(&mut self, mut error: EventError, now: Moment, tally: &mut SinkCounts) {
+        let number = error.number.take();
+        tally.unreadable(error.to_string());
+        if let Some(mut number) = number {
+            number.stream = number.stream.or(&self.spec.registration);
+            let ordered = self.streams.take_unreadable(now, *number);
+            self.carry_out(ordered, tally);
         }
     }
 
     /// Adds the new counts of the streams' order to the totals.
     fn count(&mut self, tally: &mut SinkCounts) {
-        let counts = self.streams.counts();
-        let told = ReportedCounts {
-            duplicates: counts.duplicates + counts.late,
-            gaps: counts.lost_events,
-            lost: counts.lost,
-            restarts: counts.restarts,
-        };
-        tally.counts.duplicates += told.duplicates - self.reported.duplicates;
-        tally.counts.gaps += told.gaps - self.reported.gaps;
-        tally.counts.lost_batches = tally
-            .counts
-            .lost_batches
-            .saturating_add(told.lost.saturating_sub(self.reported.lost));
-        tally.counts.restarts += told.restarts - self.reported.restarts;
-        self.reported = told;
-    }
-
-    fn apply(&mut self, event: &StandardEvent, tally: &mut SinkCounts) {
-        tally.last_seq = Some(event.event_id);
-        let Some((target, namespace)) = self.place(&event.stream) else {
-            tally.counts.ignored += 1;
-            tally.last_error = Some(
-                "an event is of another model than its worker's, or names no model or block_size: expected them in the \
-                 event or in the registration"
-                    .to_owned(),
-            );
-            return;
-        };
-        match to_hashed(event, self.spec.scheme) {
-            Ok(update) => self.hand_over(target, &namespace, &update, tally),
-            // Contradictory data counts as a decode error: other events of the publisher may be
-            // wrong too.
-            Err(
-                refused @ (EventRejection::Mismatch { .. }
-                | EventRejection::TokenCount { .. }
-                | EventRejection::Repeated),
-            ) => {
-                tally.unreadable(refused.to_string());
-            }
-            Err(refused) => {
-                tally.counts.ignored += 1;
-                tally.last_error = Some(refused.to_string());
-            }
-        }
-    }
-
-    fn hand_over(
-        &self,
-        target: Target,
-        namespace: &Namespace,
-        update: &HashKeyedUpdate,
-        tally: &mut SinkCounts,
-    ) {
-        let done = match update {
-            HashKeyedUpdate::Stored {
-                parent,
-                hashes,
-                tier,
-            } => {
-                tally.stored += 1;
-                tally.block_size = Some(namespace.block_size.tokens());
-                self.index
-                    .store_hashes(target, namespace, *parent, hashes, *tier)
-            }
-            HashKeyedUpdate::Removed { hashes, tier } => {
-                tally.removed += 1;
-                self.index.remove_hashes(target, namespace, hashes, *tier)
-            }
-            HashKeyedUpdate::Cleared { tier } => {
-                tally.cleared += 1;
-                self.index.clear_stream(target, namespace, *tier);
-                UpdateOutcome {
-                    applied: 1,
-                    ..UpdateOutcome::default()
-                }
-            }
-        };
-        if done.orphans > 0 {
-            tally.counts.orphans += 1;
-        } else if done.applied > 0 {
-            tally.counts.applied += 1;
-        } else {
-            tally.counts.ignored += 1;
-        }
-    }
-
-    /// Returns the target and namespace of a stream. A target has one model: the registration's, or
-    /// else the first one in its events.
-    fn place(&mut self, key: &StreamKey) -> Option<(Target, Namespace)> {
-        let namespace = key.namespace()?;
-        let rank = rank(key);
-        if !self.targets.contains_key(&rank) {
-            if self.targets.len() >= MAX_RANKS {
-                return None;
-            }
-            let target = Target {
-                worker: self.spec.id,
-                rank: DpRank(rank),
-            };
-            let model = Arc::clone(
-                self.spec
-                    .registration
-                    .model
-                    .as_ref()
-                    .unwrap_or(&namespace.model),
-            );
-            self.index.register(target, Arc::clone(&model));
-            self.targets.insert(rank, (target, model));
-        }
-        let (target, model) = self.targets.get(&rank)?;
-        (*model == namespace.model).then_some((*target, namespace))
-    }
-
-    fn clear_stream(&self, key: &StreamKey) {
-        let (Some((target, _)), Some(namespace)) = (self.targets.get(&rank(key)), key.namespace())
-        else {
-            return;
-        };
-        let tier = kv_events::vllm::Medium::parse(key.medium.as_deref(), None).tier();
-        self.index.clear_stream(*target, &namespace, tier);
+        let more = self.streams.take_counts();
+        tally.counts.duplicates += more.duplicates + more.late;
+        tally.counts.gaps += more.lost_events;
+        tally.counts.lost_batches = tally.counts.lost_batches.saturating_add(more.lost);
+        tally.counts.restarts += more.restarts;
     }
 }
 
-/// Returns the rank of a stream; envelopes without one belong to the only rank.
-fn rank(key: &StreamKey) -> u32 {
-    key.dp_rank.unwrap_or(0)
+impl SinkCounts {
+    /// Counts the outcome of an envelope.
+    fn record_envelope(&mut self, change: &StandardChange, outcome: &EnvelopeOutcome) {
+        if let Some(why) = &outcome.rejection {
+            if why.is_contradiction() {
+                return self.unreadable(why.to_string());
+            }
+            *self.rejected.entry(why.as_str()).or_default() += 1;
+            self.counts.ignored += 1;
+            self.last_error = Some(why.to_string());
+            return;
+        }
+        *match change {
+            StandardChange::Stored { .. } => &mut self.stored,
+            StandardChange::Removed { .. } => &mut self.removed,
+            StandardChange::Cleared => &mut self.cleared,
+        } += 1;
+        self.block_size = outcome.block_size.or(self.block_size);
+        self.counts.rehashed += u64::from(outcome.rehashed);
+        *if outcome.update.orphans > 0 {
+            &mut self.counts.orphans
+        } else if outcome.update.applied > 0 {
+            &mut self.counts.applied
+        } else {
+            &mut self.counts.ignored
+        } += 1;
+    }
 }
 
 /// Returns whether the message is a note about the stream itself, such as the end of its current
@@ -214,7 +103,9 @@ fn is_note(name: &str) -> bool {
 
 impl EventSink for StandardSink {
     // Events missed while disconnected show as missing numbers, so nothing is dropped here.
-    fn connected(&mut self) {}
+    fn connected(&mut self) {
+        self.envelopes.reconnected();
+    }
 
     fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts) {
         if message.name.as_deref().is_some_and(is_note) {
@@ -231,10 +122,11 @@ impl EventSink for StandardSink {
             match event {
                 Ok(mut event) => {
                     event.stream = event.stream.or(&self.spec.registration);
+                    tally.counts.unlisted_media += u64::from(event.stream.has_unlisted_medium());
                     let ordered = self.streams.take(now, event);
                     self.carry_out(ordered, tally);
                 }
-                Err(error) => tally.unreadable(error.to_string()),
+                Err(error) => self.take_unreadable(error, now, tally),
             }
         }
         self.count(tally);
@@ -247,10 +139,7 @@ impl EventSink for StandardSink {
     }
 
     fn forget(&mut self) {
-        self.targets
-            .values()
-            .for_each(|(target, _)| self.index.clear(*target));
-        self.streams = StandardStreams::new(StandardStreamsSettings::default());
-        self.reported = ReportedCounts::default();
+        self.envelopes.forget();
+        self.streams.reset();
     }
 }

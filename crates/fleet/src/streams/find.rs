@@ -28,10 +28,20 @@ pub(crate) struct StreamSearch<'a> {
 impl StreamSearch<'_> {
     /// Finds the streams to follow.
     pub(crate) async fn find(&self) -> Vec<StreamSpec> {
-        let own = &self.settings.own;
         if !self.settings.all.enabled {
             return Vec::new();
         }
+        let mut found = self.of_engine().await;
+        let store = self.settings.own.store.clone();
+        found.extend(store.map(|endpoint| StreamSpec::Store {
+            ranks: self.ranks,
+            endpoint,
+        }));
+        found
+    }
+
+    async fn of_engine(&self) -> Vec<StreamSpec> {
+        let own = &self.settings.own;
         match (own.source, own.endpoint.clone()) {
             (EventSource::None, _) => Vec::new(),
             (EventSource::Poll, _) => vec![StreamSpec::Polled {

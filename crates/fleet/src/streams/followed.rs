@@ -18,6 +18,8 @@ pub(crate) struct FollowedStream {
 pub(crate) enum RankSelection {
     One(DpRank),
     All,
+    /// None: a store beside them.
+    Beside,
 }
 
 impl RankSelection {
@@ -29,6 +31,7 @@ impl RankSelection {
         match self {
             Self::One(rank) => rank,
             Self::All => DpRank(0),
+            Self::Beside => DpRank(u32::MAX),
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::{path::Path, str::FromStr, sync::Arc};
 
 use event_sources::{
-    Endpoint, EventDefaults, PollSource, PollSpec, PublisherInfo, SharedSpec, SocketMember,
-    SourceHandle, SourceSpec, SseEndpoint, SseSource, SseSpec, StandardSink, StandardSinkSpec,
-    ZmqSource,
+    Codec, Endpoint, EventDefaults, FanOut, PollSource, PollSpec, PublisherInfo, SharedSpec,
+    SocketMember, SourceHandle, SourceSettings, SourceSpec, SseEndpoint, SseSource, SseSpec,
+    StandardSink, StandardSinkSpec, ZmqSource,
 };
 use http::HeaderValue;
 use kv_blocks::{DpRank, Target, WorkerId};
@@ -34,15 +34,17 @@ impl StreamOwner<'_> {
             StreamSpec::Bound { endpoint, .. } => self.bound(endpoint)?,
             StreamSpec::Standard { endpoint } => self.standard(endpoint)?,
             StreamSpec::Polled { endpoint } => self.polled(endpoint)?,
+            StreamSpec::Store { ranks, endpoint } => self.store(*ranks, endpoint)?,
             StreamSpec::Nats { rank, endpoint } => self.nats(DpRank(*rank), endpoint)?,
         };
         let replay = match spec {
             StreamSpec::Publisher(endpoint) => endpoint.replay_endpoint.is_some(),
             // The relay answers for the engine.
             StreamSpec::Nats { .. } => self.settings.wants_replay(),
-            StreamSpec::Bound { .. } | StreamSpec::Standard { .. } | StreamSpec::Polled { .. } => {
-                false
-            }
+            StreamSpec::Bound { .. }
+            | StreamSpec::Standard { .. }
+            | StreamSpec::Store { .. }
+            | StreamSpec::Polled { .. } => false,
         };
         Ok(FollowedStream {
             ranks: spec.ranks(),
@@ -117,22 +119,46 @@ impl StreamOwner<'_> {
         }
         spec.settings = self.settings.source_settings();
         self.claim(endpoint)?;
-        let registration = StreamKey {
-            model: Some(Arc::clone(self.model)),
-            block_size: self.settings.block_size.map(kv_blocks::BlockSize::tokens),
-            ..StreamKey::default()
-        };
-        let sink = StandardSinkSpec {
-            id: self.id,
-            registration,
-            scheme: self.settings.scheme,
-        };
-        let sink = StandardSink::new(sink, Arc::clone(&self.worker_table.index));
+        let sink = StandardSink::new(self.scope(None), Arc::clone(&self.worker_table.index));
         Ok(SseSource::spawn(
             spec,
             Box::new(sink),
             self.worker_table.clock,
         ))
+    }
+
+    /// Returns the scope of envelopes; `rank` is that of events that name none.
+    fn scope(&self, rank: Option<u32>) -> StandardSinkSpec {
+        StandardSinkSpec {
+            id: self.id,
+            registration: StreamKey {
+                model: Some(Arc::clone(self.model)),
+                block_size: self.settings.block_size.map(kv_blocks::BlockSize::tokens),
+                dp_rank: rank,
+                ..StreamKey::default()
+            },
+            scheme: self.settings.scheme,
+        }
+    }
+
+    /// Follows a store beside the engine, whose blocks count for each rank.
+    fn store(&self, ranks: u32, endpoint: &str) -> Result<SourceHandle, String> {
+        let fan_out = FanOut::new(Arc::clone(&self.worker_table.index));
+        for rank in 0..ranks {
+            fan_out.add_with_envelopes(self.target(rank), self.scope(Some(rank)));
+        }
+        let mut spec = SourceSpec::new(
+            self.target(0),
+            Arc::clone(self.name),
+            Arc::clone(self.model),
+            parsed::<Endpoint>(endpoint)?,
+        );
+        spec.settings = SourceSettings {
+            format: Codec::Mooncake,
+            ..self.settings.source_settings()
+        };
+        let clock = self.worker_table.clock;
+        Ok(ZmqSource::spawn_into(spec, Arc::new(fan_out), clock))
     }
 
     fn polled(&self, endpoint: &str) -> Result<SourceHandle, String> {

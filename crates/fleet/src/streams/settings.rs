@@ -42,7 +42,7 @@ impl StreamSettings {
 
     /// Returns whether events of this worker are enabled.
     pub(crate) fn enabled(&self) -> bool {
-        self.all.enabled && self.own.source != EventSource::None
+        self.all.enabled && (self.own.source != EventSource::None || self.own.store.is_some())
     }
 
     /// Returns whether missed events are requested from a server other than the engine's own

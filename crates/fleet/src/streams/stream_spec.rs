@@ -16,6 +16,8 @@ pub(crate) enum StreamSpec {
     Standard { endpoint: String },
     /// The event list that the engine at this URL serves to polls.
     Polled { endpoint: String },
+    /// A store beside the engine, for all its ranks.
+    Store { ranks: u32, endpoint: String },
     /// One rank's NATS subject.
     Nats { rank: u32, endpoint: String },
 }
@@ -27,6 +29,7 @@ impl StreamSpec {
             | Self::Nats { rank, .. }
             | Self::Bound { rank, .. } => RankSelection::One(DpRank(*rank)),
             Self::Standard { .. } | Self::Polled { .. } => RankSelection::All,
+            Self::Store { .. } => RankSelection::Beside,
         }
     }
 
@@ -43,6 +46,7 @@ impl StreamSpec {
             | Self::Bound { endpoint, .. }
             | Self::Standard { endpoint }
             | Self::Polled { endpoint }
+            | Self::Store { endpoint, .. }
             | Self::Nats { endpoint, .. } => endpoint,
         }
     }

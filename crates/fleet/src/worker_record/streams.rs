@@ -6,7 +6,7 @@ use kv_blocks::{BlockSize, DpRank, Target};
 use super::WorkerRecord;
 use crate::{
     CacheSource, RankView,
-    streams::FollowedStream,
+    streams::{FollowedStream, RankSelection},
     worker_machine::{PublisherConnections, StreamSummary},
 };
 
@@ -47,6 +47,28 @@ impl WorkerRecord {
             .collect()
     }
 
+    /// Returns the targets that its streams fill, a store's among them.
+    pub(crate) fn filled_targets(&self) -> Vec<Target> {
+        if self.stores().next().is_some() {
+            self.view.targets().collect()
+        } else {
+            self.followed_targets(|_| true)
+        }
+    }
+
+    fn stores(&self) -> impl Iterator<Item = &FollowedStream> {
+        self.streams
+            .iter()
+            .filter(|stream| stream.ranks == RankSelection::Beside)
+    }
+
+    /// Returns the streams of the engine itself.
+    pub(crate) fn engine_streams(&self) -> impl Iterator<Item = &FollowedStream> {
+        self.streams
+            .iter()
+            .filter(|stream| stream.ranks != RankSelection::Beside)
+    }
+
     /// Returns a stream's part of the view. While it connects, fetches history or is distrusted,
     /// the cache is predicted; a gap being closed or a silent publisher leaves the known content
     /// usable.
@@ -70,8 +92,7 @@ impl WorkerRecord {
     /// of the blocks in the index.
     pub(crate) fn announced_block_size(&self) -> Option<BlockSize> {
         let tokens = self
-            .streams
-            .iter()
+            .engine_streams()
             .find_map(|stream| stream.source.announced_block_size())?;
         BlockSize::new(u64::from(tokens)).ok()
     }
@@ -88,8 +109,7 @@ impl WorkerRecord {
         };
         StreamSummary {
             any_connected: self
-                .streams
-                .iter()
+                .engine_streams()
                 .any(|stream| stream.source.state() != StreamState::Connecting),
             any_connecting: any_rank(&[StreamState::Connecting]),
             any_coming_up: any_rank(&[StreamState::Connecting, StreamState::Replaying]),
@@ -106,7 +126,7 @@ impl WorkerRecord {
             connections: PublisherConnections::Same,
             outdated: false,
         };
-        for stream in &self.streams {
+        for stream in self.engine_streams() {
             let rank = stream.ranks.first();
             let known = self.view.ranks.get(rank.0 as usize).copied();
             let (before, now) = (known.unwrap_or_default(), self.rank_view(stream, rank));

@@ -6,6 +6,9 @@ mod desk;
 
 mod bad_calls;
 mod documented_samples;
+mod envelopes;
+mod media;
 mod msgpack_calls;
+mod polled_engine;
 mod publishers;
 mod stores;

@@ -1,18 +1,32 @@
 //! The contents of batches: decoding, normalising, counting.
 
-use kv_blocks::{IndexUpdate, Tier};
+use std::sync::Arc;
+
+use kv_blocks::{IndexUpdate, Moment, Tier};
 
 use super::{Action, Codec, SequencerCounts};
 use crate::{
-    standard::{self, StandardChange, StandardEvent},
+    EventError,
+    standard::{
+        self, EventRejection, StandardChange, StandardEvent, StandardStreams,
+        StandardStreamsSettings, StreamOutput,
+    },
     vllm::{self, Medium, Normaliser, VllmEvent},
 };
 
 /// Decodes batches in order and keeps the properties of the publisher that they name.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Batches {
     codec: Codec,
+    /// The time of the current input.
+    pub(super) now: Moment,
     normaliser: Normaliser,
+    /// Whether the last payload that showed its form was one of envelopes.
+    standard: bool,
+    /// The order of the envelopes, each stream by its own numbers.
+    pub(super) order: StandardStreams,
+    /// The tiers that a store has named blocks in, in the order of [`Tier::ALL`].
+    store_tiers: [bool; 4],
     pub(super) counts: SequencerCounts,
     pub(super) ts: Option<f64>,
     pub(super) rank: Option<u32>,
@@ -24,33 +38,77 @@ impl Batches {
     pub(super) fn new(codec: Codec) -> Self {
         Self {
             codec,
-            ..Self::default()
+            now: Moment::START,
+            normaliser: Normaliser::default(),
+            standard: false,
+            order: StandardStreams::new(StandardStreamsSettings::default()),
+            store_tiers: [false; 4],
+            counts: SequencerCounts::default(),
+            ts: None,
+            rank: None,
+            block_size: None,
+            last_error: None,
         }
     }
 
     pub(super) fn apply(&mut self, payload: &[u8], actions: &mut Vec<Action>) {
         self.counts.batches += 1;
-        match self.codec {
-            Codec::Vllm => self.apply_vllm(payload, actions),
-            Codec::Mooncake => self.apply_mooncake(payload, actions),
+        if self.is_standard(payload) {
+            self.apply_standard(payload, actions);
+        } else {
+            self.apply_vllm(payload, actions);
         }
     }
 
-    fn apply_mooncake(&mut self, payload: &[u8], actions: &mut Vec<Action>) {
-        let events = match standard::decode_msgpack(payload) {
+    fn is_standard(&mut self, payload: &[u8]) -> bool {
+        match self.codec {
+            Codec::Vllm => false,
+            Codec::Mooncake => true,
+            Codec::VllmOrStandard => {
+                self.standard = standard::is_standard(payload).unwrap_or(self.standard);
+                self.standard
+            }
+        }
+    }
+
+    fn apply_standard(&mut self, payload: &[u8], actions: &mut Vec<Action>) {
+        let events = match standard::decode(payload) {
             Ok(events) => events,
             Err(error) => return self.fault(error.to_string(), actions),
         };
         for event in events {
             self.counts.events += 1;
             match event {
-                Ok(event) => self.take_standard(&event, actions),
-                Err(error) => self.fault(error.to_string(), actions),
+                Ok(event) => self.take_standard(event, actions),
+                Err(error) => self.take_unreadable(error, actions),
             }
+        }
+        self.counts.add_order(self.order.take_counts());
+    }
+
+    /// Counts an unreadable event. Its number is used up: no later event waits for it.
+    fn take_unreadable(&mut self, mut error: EventError, actions: &mut Vec<Action>) {
+        let number = error.number.take();
+        self.fault(error.to_string(), actions);
+        if let Some(number) = number {
+            let ordered = self.order.take_unreadable(self.now, *number);
+            deliver(ordered, actions);
         }
     }
 
-    fn take_standard(&mut self, event: &StandardEvent, actions: &mut Vec<Action>) {
+    /// Gives up on envelopes that were missing for too long.
+    pub(super) fn tick(&mut self, actions: &mut Vec<Action>) {
+        deliver(self.order.tick(self.now), actions);
+        self.counts.add_order(self.order.take_counts());
+    }
+
+    /// Gives up on envelopes in batches that are lost for good.
+    pub(super) fn accept_loss(&mut self, actions: &mut Vec<Action>) {
+        deliver(self.order.accept_loss(self.now), actions);
+        self.counts.add_order(self.order.take_counts());
+    }
+
+    fn take_standard(&mut self, event: StandardEvent, actions: &mut Vec<Action>) {
         match event.change {
             StandardChange::Stored { .. } => self.counts.kinds.stored += 1,
             StandardChange::Removed { .. } => self.counts.kinds.removed += 1,
@@ -63,13 +121,54 @@ impl Batches {
         if let Some(ms) = event.timestamp_ms {
             self.ts = Some(ms as f64 / 1e3);
         }
-        let medium = Medium::parse(event.stream.medium.as_deref(), None);
+        let medium = event.stream.medium();
         self.counts.kinds.unlisted_media += u64::from(medium == Medium::Unlisted);
+        if self.codec == Codec::Mooncake && event.names_only() {
+            self.take_names(&event, medium, actions);
+        } else {
+            deliver(self.order.take(self.now, event), actions);
+        }
+    }
+
+    /// Takes an event of a store's master, which numbers the events of all media in one sequence.
+    fn take_names(&mut self, event: &StandardEvent, medium: Medium, actions: &mut Vec<Action>) {
+        if let StandardChange::Cleared = event.change {
+            return self.clear_store(event.stream.medium.is_some().then_some(medium), actions);
+        }
         match standard::to_named(event) {
-            Ok(update) => actions.push(Action::Apply(update)),
+            Ok(update) => {
+                if let IndexUpdate::Named(named) = &update {
+                    self.store_tiers[named.tier.index()] = true;
+                }
+                let label = event.stream.medium.clone();
+                actions.push(labelled(
+                    update,
+                    label.filter(|_| medium == Medium::Unlisted),
+                ));
+            }
             // Well formed, but about objects that the index does not know: a store's other objects
             // have keys of their own.
-            Err(_) => self.counts.ignored += 1,
+            Err(why) => {
+                self.counts.reject(&why);
+                if why != EventRejection::NoNames {
+                    self.last_error = Some(why.to_string());
+                }
+            }
+        }
+    }
+
+    /// Clears the tiers that the store has named blocks in, or one of them.
+    fn clear_store(&mut self, only: Option<Medium>, actions: &mut Vec<Action>) {
+        let stored = Tier::ALL
+            .into_iter()
+            .filter(|tier| self.store_tiers[tier.index()])
+            .filter(|tier| only.is_none_or(|medium| medium.tier() == *tier));
+        let before = actions.len();
+        actions.extend(stored.map(|tier| Action::Apply(IndexUpdate::ClearedTier(tier))));
+        // One event: each update that is applied for it is recorded as one.
+        match actions.len() - before {
+            0 => self.counts.ignored += 1,
+            more => self.counts.events += more as u64 - 1,
         }
     }
 
@@ -92,25 +191,28 @@ impl Batches {
     /// Resets the state for another life of the publisher, maybe with another model.
     pub(super) fn forget(&mut self) {
         self.normaliser = Normaliser::default();
+        self.order.reset();
     }
 
     fn take(&mut self, event: &VllmEvent, actions: &mut Vec<Action>) {
-        let medium = match event {
+        let place = match event {
             VllmEvent::Stored(event) => {
                 self.counts.kinds.stored += 1;
-                Medium::of(&event.place)
+                Some(&event.place)
             }
             VllmEvent::Removed(event) => {
                 self.counts.kinds.removed += 1;
-                Medium::of(&event.place)
+                Some(&event.place)
             }
             VllmEvent::Cleared => {
                 self.counts.kinds.cleared += 1;
-                Medium::Known(Tier::Device)
+                None
             }
-            VllmEvent::Unknown { .. } => Medium::Known(Tier::Device),
+            VllmEvent::Unknown { .. } => None,
         };
-        self.counts.kinds.unlisted_media += u64::from(medium == Medium::Unlisted);
+        let unlisted = place.filter(|place| Medium::of(place) == Medium::Unlisted);
+        self.counts.kinds.unlisted_media += u64::from(unlisted.is_some());
+        let label = unlisted.and_then(|place| place.medium.clone());
         match self.normaliser.update(event) {
             Ok(update) => {
                 if let IndexUpdate::Stored(stored) = &update
@@ -118,7 +220,7 @@ impl Batches {
                 {
                     self.block_size = Some(stored.block_size.tokens());
                 }
-                actions.push(Action::Apply(update));
+                actions.push(labelled(update, label));
             }
             Err(ignored) => self.counts.ignore(ignored.reason),
         }
@@ -131,5 +233,16 @@ impl Batches {
         if actions.last() != Some(&Action::Loss) {
             actions.push(Action::Loss);
         }
+    }
+}
+
+fn deliver(ordered: Vec<StreamOutput>, actions: &mut Vec<Action>) {
+    actions.extend(ordered.into_iter().map(Action::Envelope));
+}
+
+fn labelled(update: IndexUpdate, label: Option<Arc<str>>) -> Action {
+    match label {
+        Some(label) => Action::ApplyLabelled { update, label },
+        None => Action::Apply(update),
     }
 }

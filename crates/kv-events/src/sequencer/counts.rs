@@ -1,6 +1,11 @@
 //! Totals of a stream's life.
 
-use crate::vllm::IgnoredReason;
+use std::collections::BTreeMap;
+
+use crate::{
+    standard::{EventRejection, OrderingCounts},
+    vllm::IgnoredReason,
+};
 
 /// Totals of a stream's life. Every event ends as exactly one of applied, ignored, orphans or
 /// decode errors (which also count unusable batches), once [`record`](super::Sequencer::record) has
@@ -45,6 +50,10 @@ pub struct EventKindCounts {
     pub cleared: u64,
     /// Events with an unknown medium name.
     pub unlisted_media: u64,
+    /// Envelopes whose hashes are the publisher's own, indexed by their tokens.
+    pub rehashed: u64,
+    /// Rejected envelopes by the label of the reason.
+    pub rejected: BTreeMap<&'static str, u64>,
 }
 
 impl SequencerCounts {
@@ -56,6 +65,23 @@ impl SequencerCounts {
     pub(super) fn ignore(&mut self, reason: IgnoredReason) {
         self.ignored += 1;
         self.ignored_by[reason.index()] += 1;
+    }
+
+    /// Adds the counts of streams inside the batches.
+    pub(super) fn add_order(&mut self, order: OrderingCounts) {
+        self.duplicates += order.duplicates + order.late;
+        self.gaps += order.lost_events;
+        self.lost_batches = self.lost_batches.saturating_add(order.lost);
+        self.restarts += order.restarts;
+    }
+
+    pub(super) fn reject(&mut self, why: &EventRejection) {
+        if why.is_contradiction() {
+            self.decode_errors += 1;
+        } else {
+            self.ignored += 1;
+            *self.kinds.rejected.entry(why.as_str()).or_default() += 1;
+        }
     }
 
     pub(super) fn record(&mut self, applied: u32, orphans: u32, _ignored: u32) {

@@ -1,6 +1,10 @@
 //! Inputs and actions of the state machine.
 
+use std::sync::Arc;
+
 use kv_blocks::IndexUpdate;
+
+use crate::standard::StreamOutput;
 
 /// Format of a stream's payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -8,8 +12,10 @@ pub enum Codec {
     /// [`crate::vllm`], also for compatible publishers.
     #[default]
     Vllm,
+    /// [`crate::vllm`] or envelopes of [`crate::standard`], told apart for each payload.
+    VllmOrStandard,
     /// [`crate::standard`], with blocks that engines have named before: the Mooncake store's
-    /// master.
+    /// master. Events with dimensions of their own are envelopes.
     Mooncake,
 }
 
@@ -135,6 +141,17 @@ pub enum Input<'a> {
 pub enum Action {
     /// Apply to the index, and pass the result to [`Sequencer::record`](super::Sequencer::record).
     Apply(IndexUpdate),
+    /// Like `Apply`, for blocks on a medium with an unknown name.
+    ApplyLabelled {
+        /// The update, in the disk tier.
+        update: IndexUpdate,
+        /// The medium, as sent.
+        label: Arc<str>,
+    },
+    /// Convert and apply what a stream of envelopes delivered. The outcome of an event goes to
+    /// [`Sequencer::record`](super::Sequencer::record) or
+    /// [`Sequencer::reject`](super::Sequencer::reject).
+    Envelope(StreamOutput),
     /// Drop all known blocks of this target.
     Clear,
     /// Removals may have been lost here, in batches that are lost for good or cannot be decoded; or

@@ -89,6 +89,7 @@ impl Sequencer {
     /// Takes one input and returns the actions, to be carried out in order.
     pub fn on(&mut self, now: Moment, input: Input<'_>) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.batches.now = now;
         match input {
             Input::Connected => self.connected(&mut actions),
             Input::Disconnected => {
@@ -120,6 +121,7 @@ impl Sequencer {
             }
             Input::Resync => self.resync(&mut actions),
             Input::Tick => {
+                self.batches.tick(&mut actions);
                 if matches!(self.phase, SequencerPhase::Following)
                     && self.retry.is_some_and(|retry| retry.at <= now)
                 {
@@ -191,6 +193,7 @@ impl Sequencer {
     fn accept_loss(&mut self, batches: u64, actions: &mut Vec<Action>) {
         if batches > 0 {
             actions.push(Action::Loss);
+            self.batches.accept_loss(actions);
         }
         let holes = &mut self.batches.counts.lost_batches;
         *holes = holes.saturating_add(batches);

@@ -124,6 +124,7 @@ impl Sequencer {
         if first <= known.seq {
             self.last = None;
             self.repeated_until = Some(known);
+            self.batches.order.reset();
             actions.push(Action::Loss);
         }
     }

@@ -6,11 +6,24 @@ use super::{
     Sequencer, SequencerCounts, StreamState,
     phase::{Purpose, ReplayProgress, SequencerPhase},
 };
+use crate::standard::EventRejection;
 
 impl Sequencer {
     /// Records the index's result of one applied update, in blocks.
     pub fn record(&mut self, applied: u32, orphans: u32, ignored: u32) {
         self.batches.counts.record(applied, orphans, ignored);
+    }
+
+    /// Records the rejection of an envelope.
+    pub fn reject(&mut self, why: &EventRejection) {
+        self.batches.counts.reject(why);
+        self.batches.last_error = Some(why.to_string());
+    }
+
+    /// Records an envelope that was indexed by its tokens, because its hashes are its publisher's
+    /// own.
+    pub fn record_rehash(&mut self) {
+        self.batches.counts.kinds.rehashed += 1;
     }
 
     /// Returns the state of the stream.
@@ -72,7 +85,7 @@ impl Sequencer {
         self.batches.block_size
     }
 
-    /// Returns the last decode error.
+    /// Returns the last decode error or rejection.
     pub fn last_error(&self) -> Option<&str> {
         self.batches.last_error.as_deref()
     }

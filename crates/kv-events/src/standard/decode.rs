@@ -22,6 +22,69 @@ pub const MAX_EVENTS: usize = 1 << 16;
 
 type DecodedEvents = Vec<Result<StandardEvent, EventError>>;
 
+/// Decodes events from JSON or msgpack, told apart by the first byte: no batch in msgpack begins
+/// with a brace or a bracket.
+pub fn decode(payload: &[u8]) -> Result<DecodedEvents, BatchError> {
+    if is_json(payload) {
+        decode_json(payload)
+    } else {
+        decode_msgpack(payload)
+    }
+}
+
+/// Returns whether a payload's first event has this module's form, and not vLLM's; `None` if it has
+/// no readable event.
+pub fn is_standard(payload: &[u8]) -> Option<bool> {
+    if is_json(payload) {
+        return Some(true);
+    }
+    let event = first_event(payload).ok().flatten()?;
+    let mut reader = MsgpackReader::new(event);
+    let MsgpackHead::Map(pairs) = reader.head().ok()? else {
+        return Some(false);
+    };
+    for _ in 0..pairs {
+        let (key, _) = (reader.value().ok()?, reader.value().ok()?);
+        if let Ok(MsgpackHead::Text(b"event_id" | b"event_type" | b"seq_hashes")) =
+            MsgpackReader::new(key).head()
+        {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+fn is_json(payload: &[u8]) -> bool {
+    matches!(payload.trim_ascii_start().first(), Some(b'{' | b'['))
+}
+
+/// Returns the first event of a payload in any of the forms that [`decode_msgpack`] takes.
+fn first_event(payload: &[u8]) -> Result<Option<&[u8]>, MsgpackError> {
+    let mut reader = MsgpackReader::new(payload);
+    let events = match reader.head()? {
+        MsgpackHead::Map(_) => match fields(payload)?.1 {
+            Some(events) => events,
+            None => return Ok(Some(payload)),
+        },
+        MsgpackHead::Array(len @ 1..) => {
+            let first = reader.value()?;
+            if matches!(MsgpackReader::new(first).head()?, MsgpackHead::Map(_)) {
+                return Ok(Some(first));
+            }
+            if len < 2 {
+                return Ok(None);
+            }
+            reader.value()?
+        }
+        _ => return Ok(None),
+    };
+    let mut reader = MsgpackReader::new(events);
+    match reader.head()? {
+        MsgpackHead::Array(1..) => reader.value().map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// Decodes one event from a JSON object, or several from an array; a malformed event does not
 /// affect the others.
 ///

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use kv_blocks::{BlockSize, Namespace, PromptIdentity};
 
+use crate::vllm::Medium;
+
 /// One event. Source: RFC 1527, contract MC8 and MC9.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StandardEvent {
@@ -17,6 +19,15 @@ pub struct StandardEvent {
     pub change: StandardChange,
     /// A store's name of the object, where it is not a hash (Mooncake).
     pub object_key: Option<Arc<str>>,
+}
+
+/// The place of an event in the order of its stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventNumber {
+    /// The stream.
+    pub stream: StreamKey,
+    /// The event's number in it.
+    pub event_id: u64,
 }
 
 /// The eight dimensions of a stream. A dimension that is absent, null or empty in the envelope is
@@ -67,6 +78,22 @@ pub enum StandardChange {
     Cleared,
 }
 
+impl StandardEvent {
+    /// Returns whether the event only names an object of a store, as the Mooncake store's master
+    /// does: by its key, or by a hash without model, block size, parent and tokens.
+    pub fn names_only(&self) -> bool {
+        let placed = matches!(
+            &self.change,
+            StandardChange::Stored { parent_hash, token_ids, .. }
+                if parent_hash.is_some() || token_ids.is_some()
+        );
+        let StreamKey {
+            model, block_size, ..
+        } = &self.stream;
+        self.object_key.is_some() || model.is_none() && block_size.is_none() && !placed
+    }
+}
+
 impl StandardChange {
     /// Returns the value of `event_type`.
     pub fn as_str(&self) -> &'static str {
@@ -95,6 +122,16 @@ impl StreamKey {
             medium: text(&self.medium, &registration.medium),
             dp_rank: self.dp_rank.or(registration.dp_rank),
         }
+    }
+
+    /// Returns the meaning of its medium's name.
+    pub fn medium(&self) -> Medium {
+        Medium::parse(self.medium.as_deref(), None)
+    }
+
+    /// Returns whether its medium has an unknown name.
+    pub fn has_unlisted_medium(&self) -> bool {
+        self.medium() == Medium::Unlisted
     }
 
     /// Returns the namespace of its blocks in an index, if the model and the block size are known.

@@ -1,7 +1,7 @@
 //! The field names on the wire, and the split of an event into its values.
 
 /// The fields of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum StandardField {
     EventId,
     Timestamp,

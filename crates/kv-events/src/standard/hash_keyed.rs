@@ -6,7 +6,6 @@ use super::{
     event::{StandardChange, StandardEvent},
     rejection::EventRejection,
 };
-use crate::vllm::Medium;
 
 /// An update for an index whose keys are the publisher's hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +42,7 @@ pub fn to_hashed(
     event: &StandardEvent,
     scheme: HashScheme,
 ) -> Result<HashKeyedUpdate, EventRejection> {
-    let tier = Medium::parse(event.stream.medium.as_deref(), None).tier();
+    let tier = event.stream.medium().tier();
     match &event.change {
         StandardChange::Stored {
             seq_hashes,

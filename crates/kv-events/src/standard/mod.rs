@@ -3,9 +3,8 @@
 //! store's master is decoded too.
 //!
 //! [`decode_json`] and [`decode_msgpack`] turn bytes into [`StandardEvent`]s, [`StandardStreams`]
-//! orders them, [`to_hashed`] and [`to_named`] convert one into an index update. Nothing here knows
-//! which target an event's `backend_id` is, nor the registration that fills in open dimensions of
-//! an envelope ([`StreamKey::or`] does that).
+//! orders them, and an [`EnvelopeNormaliser`] converts those of one publisher into index updates,
+//! by [`to_hashed`] or [`to_named`], within the scope of the publisher's registration.
 //!
 //! **Invariant**: an event never comes out of [`StandardStreams`] before the one in front of it,
 //! unless a [`Hole`](StreamOutput::Hole) was reported.
@@ -30,15 +29,17 @@ mod field;
 mod field_access;
 mod hash_keyed;
 mod named;
+mod normaliser;
 mod read;
 mod rejection;
 mod streams;
 mod value;
 
-pub use decode::{MAX_EVENTS, decode_json, decode_msgpack};
+pub use decode::{MAX_EVENTS, decode, decode_json, decode_msgpack, is_standard};
 pub use encode::{encode_json, encode_msgpack};
-pub use event::{StandardChange, StandardEvent, StreamKey};
+pub use event::{EventNumber, StandardChange, StandardEvent, StreamKey};
 pub use hash_keyed::{HashKeyedUpdate, to_hashed};
 pub use named::to_named;
+pub use normaliser::{EnvelopeChange, EnvelopeNormaliser, EnvelopeUpdate};
 pub use rejection::EventRejection;
 pub use streams::{OrderingCounts, StandardStreams, StandardStreamsSettings, StreamOutput};

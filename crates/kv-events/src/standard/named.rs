@@ -10,7 +10,6 @@ use super::{
     hash_keyed::{block_size, enough, once},
     rejection::EventRejection,
 };
-use crate::vllm::Medium;
 
 /// Converts an event whose `seq_hashes` are the engines' names of the blocks.
 ///
@@ -19,7 +18,7 @@ use crate::vllm::Medium;
 /// never sends more. Such a store may name its objects by a key instead, as vLLM's connector builds
 /// them: the engine's digest, behind an `@`.
 pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, EventRejection> {
-    let tier = Medium::parse(event.stream.medium.as_deref(), None).tier();
+    let tier = event.stream.medium().tier();
     match &event.change {
         StandardChange::Stored {
             seq_hashes,
@@ -55,9 +54,7 @@ pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, EventRejection> {
             tier,
         })),
         StandardChange::Cleared if tier == Tier::Device => Ok(IndexUpdate::Cleared),
-        StandardChange::Cleared => Err(EventRejection::NoNamespace {
-            tier: tier.as_str(),
-        }),
+        StandardChange::Cleared => Ok(IndexUpdate::ClearedTier(tier)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Conversion of an event's values into the event, field by field.
 
 use super::{
-    event::{StandardChange, StandardEvent, StreamKey},
+    event::{EventNumber, StandardChange, StandardEvent, StreamKey},
     field::{StandardField, StandardFields},
     field_access::{FieldAccess, missing, wrong},
     value::{LazyValue, Scalar},
@@ -14,32 +14,18 @@ const MAX_NAME: usize = 1_024;
 /// Longest object key, bytes; it is not stored.
 const MAX_OBJECT_KEY: usize = 4_096;
 
+/// Reads an event. An error has the event's number if its own fields are readable: the event is
+/// refused, not missing.
 pub(super) fn event<V: LazyValue>(fields: &StandardFields<V>) -> Result<StandardEvent, EventError> {
-    if let Some(field) = fields.twice() {
-        return Err(EventError::new(format!(
-            "{} occurs twice: expected it once",
-            field.name()
-        )));
-    }
-    let fields = FieldAccess(fields);
-    let object_key = fields.text(StandardField::ObjectKey, MAX_OBJECT_KEY)?;
-    Ok(StandardEvent {
-        event_id: fields
-            .number(StandardField::EventId, u64::MAX)?
-            .ok_or_else(|| missing(StandardField::EventId, "its number"))?,
-        timestamp_ms: fields.timestamp(),
-        stream: StreamKey {
-            model: fields.text(StandardField::ModelName, MAX_NAME)?,
-            block_size: fields.block_size()?,
-            salt: fields.text(StandardField::AdditionalSalt, MAX_NAME)?,
-            lora: fields.text(StandardField::LoraName, MAX_NAME)?,
-            tenant: fields.text(StandardField::TenantId, MAX_NAME)?,
-            backend_id: fields.text(StandardField::BackendId, MAX_NAME)?,
-            medium: fields.text(StandardField::Medium, MAX_NAME)?,
-            dp_rank: fields.short(StandardField::DpRank)?,
-        },
-        change: fields.change(object_key.is_some())?,
-        object_key,
+    let access = FieldAccess(fields);
+    let number = access.event_number();
+    access.event(number.clone()).map_err(|error| EventError {
+        // A dimension with two values names no stream.
+        number: number
+            .ok()
+            .filter(|_| fields.twice() > Some(StandardField::DpRank) || fields.twice().is_none())
+            .map(Box::new),
+        ..error
     })
 }
 
@@ -52,6 +38,41 @@ enum Sign {
 }
 
 impl<V: LazyValue> FieldAccess<'_, V> {
+    fn event(&self, number: Result<EventNumber, EventError>) -> Result<StandardEvent, EventError> {
+        if let Some(field) = self.0.twice() {
+            return Err(EventError::new(format!(
+                "{} occurs twice: expected it once",
+                field.name()
+            )));
+        }
+        let object_key = self.text(StandardField::ObjectKey, MAX_OBJECT_KEY)?;
+        let EventNumber { stream, event_id } = number?;
+        Ok(StandardEvent {
+            event_id,
+            timestamp_ms: self.timestamp(),
+            stream,
+            change: self.change(object_key.is_some())?,
+            object_key,
+        })
+    }
+
+    fn event_number(&self) -> Result<EventNumber, EventError> {
+        let event_id = self
+            .number(StandardField::EventId, u64::MAX)?
+            .ok_or_else(|| missing(StandardField::EventId, "its number"))?;
+        let stream = StreamKey {
+            model: self.text(StandardField::ModelName, MAX_NAME)?,
+            block_size: self.block_size()?,
+            salt: self.text(StandardField::AdditionalSalt, MAX_NAME)?,
+            lora: self.text(StandardField::LoraName, MAX_NAME)?,
+            tenant: self.text(StandardField::TenantId, MAX_NAME)?,
+            backend_id: self.text(StandardField::BackendId, MAX_NAME)?,
+            medium: self.text(StandardField::Medium, MAX_NAME)?,
+            dp_rank: self.short(StandardField::DpRank)?,
+        };
+        Ok(EventNumber { stream, event_id })
+    }
+
     fn change(&self, has_key: bool) -> Result<StandardChange, EventError> {
         let (field, value) = match (
             self.get(StandardField::EventType),

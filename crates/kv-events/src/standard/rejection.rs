@@ -1,5 +1,7 @@
 //! Rejection of events that are well formed and still unusable.
 
+use std::sync::Arc;
+
 /// Why an event of the standard contract was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventRejection {
@@ -54,17 +56,81 @@ pub enum EventRejection {
         "event names blocks of the device without token_ids: expected a medium such as cpu or disk"
     )]
     OnDevice,
-    /// A clear covers only a tier of a namespace, and the event names no namespace.
+    /// The publisher hashes in its own way, so its hashes alone say nothing.
     #[error(
-        "cleared event of {tier} names no model and block_size: expected them in the event or in the registration"
+        "stored event has no token_ids, and the publisher's hashes are not the standard's: have it send token_ids with \
+         every stored event"
     )]
-    NoNamespace {
-        /// The tier that was cleared.
-        tier: &'static str,
+    OwnHashes,
+    /// The namespace of the blocks is unknown.
+    #[error(
+        "event names no model or no block_size: expected them in the event or in the registration"
+    )]
+    NoNamespace,
+    /// The event is of another tenant than the publisher's registration.
+    #[error(
+        "event is of tenant {found:?}, its publisher is registered for {expected:?}: register it for that tenant too"
+    )]
+    OtherTenant {
+        /// The event's tenant.
+        found: Arc<str>,
+        /// The registration's tenant.
+        expected: Arc<str>,
+    },
+    /// The event is of another model than the publisher's registration.
+    #[error("event is of another model, {found:?}: expected {expected:?}")]
+    OtherModel {
+        /// The event's model.
+        found: Arc<str>,
+        /// The registration's model.
+        expected: Arc<str>,
+    },
+    /// The event has blocks of another size than the publisher's registration.
+    #[error(
+        "its events have blocks of {found} tokens, expected are {expected}: set block_size to what the engine uses"
+    )]
+    OtherBlockSize {
+        /// The event's block size.
+        found: u32,
+        /// The registration's block size.
+        expected: u32,
+    },
+    /// Another backend owns the device.
+    #[error(
+        "event is about the device of backend {found:?}, but this rank's device is that of {expected:?}: give each \
+         backend a publisher or a dp_rank of its own"
+    )]
+    OtherBackend {
+        /// The event's backend.
+        found: Arc<str>,
+        /// The backend whose blocks are followed.
+        expected: Arc<str>,
+    },
+    /// The index holds the block at another depth: the hash is another block's, too.
+    #[error(
+        "removed event places the block {hash} at depth {found}, but it is at depth {expected}: the block stays; check \
+         the publisher's hash and its base_block_idx"
+    )]
+    Collision {
+        /// The block's hash.
+        hash: u64,
+        /// The event's depth, in blocks.
+        found: u64,
+        /// The depth in the index.
+        expected: u64,
     },
 }
 
 impl EventRejection {
+    /// Returns whether the event contradicts itself, so that other events of the publisher may be
+    /// wrong too. It counts as a decode error then.
+    pub fn is_contradiction(&self) -> bool {
+        matches!(
+            self,
+            Self::Mismatch { .. } | Self::TokenCount { .. } | Self::Repeated
+        )
+    }
+
     /// Returns the metric's label, one of a closed set.
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -76,7 +142,13 @@ impl EventRejection {
             Self::Unplaced { .. } => "unplaced",
             Self::NoNames => "no_names",
             Self::OnDevice => "on_device",
-            Self::NoNamespace { .. } => "no_namespace",
+            Self::OwnHashes => "own_hashes",
+            Self::NoNamespace => "no_namespace",
+            Self::OtherTenant { .. } => "other_tenant",
+            Self::OtherModel { .. } => "other_model",
+            Self::OtherBlockSize { .. } => "other_block_size",
+            Self::OtherBackend { .. } => "other_backend",
+            Self::Collision { .. } => "collision",
         }
     }
 }

@@ -29,9 +29,9 @@ impl Medium {
             return Self::Known(Tier::Device);
         };
         let is = |aliases: &[&str]| aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name));
-        Self::Known(if is(&["gpu", "device"]) {
+        Self::Known(if is(&["gpu", "device", "npu", "hbm"]) {
             Tier::Device
-        } else if is(&["cpu", "cpu_pinned", "cpu_tier1", "host"]) {
+        } else if is(&["cpu", "cpu_pinned", "cpu_tier1", "host", "dram"]) {
             Tier::Host
         } else if is(&[
             "disk",
@@ -40,6 +40,10 @@ impl Medium {
             "nvme",
             "cpu_tier2",
             "shared_storage",
+            "ssd",
+            "3fs",
+            "nfs",
+            "dfs",
         ]) {
             let far = locality.is_some_and(|locality| locality.eq_ignore_ascii_case("remote"));
             if far { Tier::Remote } else { Tier::Disk }

@@ -59,7 +59,9 @@ impl LossyStream {
                 Action::Apply(IndexUpdate::Removed(removed)) => {
                     self.applied.push(removed.hashes[0].0)
                 }
-                Action::Apply(other) => panic!("{other:?}"),
+                other @ (Action::Apply(_) | Action::ApplyLabelled { .. } | Action::Envelope(_)) => {
+                    panic!("{other:?}")
+                }
                 Action::Clear => {
                     self.applied.clear();
                     self.clears += 1;

@@ -6,6 +6,8 @@
 mod random;
 
 mod continuum;
+mod envelope_batches;
+mod envelope_scope;
 mod fixtures;
 mod hostile_bytes;
 mod hostile_publishers;

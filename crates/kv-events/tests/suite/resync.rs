@@ -14,7 +14,9 @@ use kv_events::{
 fn on(sequencer: &mut Sequencer, input: Input<'_>) -> Vec<String> {
     let word = |action| match action {
         Action::Apply(IndexUpdate::Removed(removed)) => removed.hashes[0].0.to_string(),
-        Action::Apply(other) => panic!("{other:?}"),
+        other @ (Action::Apply(_) | Action::ApplyLabelled { .. } | Action::Envelope(_)) => {
+            panic!("{other:?}")
+        }
         Action::Clear => "clear".to_owned(),
         Action::Loss => "hole".to_owned(),
         Action::RequestReplay { from } => format!("from {from}"),

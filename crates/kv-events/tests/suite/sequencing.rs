@@ -62,7 +62,9 @@ impl StreamUnderTest {
             .into_iter()
             .map(|action| match action {
                 Action::Apply(IndexUpdate::Removed(removed)) => Apply(removed.hashes[0].0),
-                Action::Apply(other) => panic!("{other:?}"),
+                other @ (Action::Apply(_) | Action::ApplyLabelled { .. } | Action::Envelope(_)) => {
+                    panic!("{other:?}")
+                }
                 Action::Clear => Clear,
                 Action::Loss => Hole,
                 Action::RequestReplay { from } => Replay(from),

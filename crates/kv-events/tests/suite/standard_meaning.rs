@@ -326,10 +326,7 @@ fn the_stores_master_adds_tiers_to_known_blocks() {
         change: StandardChange::Cleared,
         ..stored
     };
-    assert_eq!(
-        to_named(&cleared),
-        Err(EventRejection::NoNamespace { tier: "host" })
-    );
+    assert_eq!(to_named(&cleared), Ok(IndexUpdate::ClearedTier(Tier::Host)));
 }
 
 #[test]

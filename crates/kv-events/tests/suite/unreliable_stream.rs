@@ -156,7 +156,9 @@ impl UnreliableWorld {
                     self.applied.push(removed.hashes[0].0);
                     self.ever.insert(removed.hashes[0].0);
                 }
-                Action::Apply(other) => panic!("{other:?}"),
+                other @ (Action::Apply(_) | Action::ApplyLabelled { .. } | Action::Envelope(_)) => {
+                    panic!("{other:?}")
+                }
                 Action::Clear => {
                     assert!(
                         self.applied.is_empty() || self.had_beginning,

@@ -20,6 +20,17 @@ impl KvIndex {
         NamespaceKey(namespaces::key(namespace, self.secret))
     }
 
+    /// Returns the depth in blocks of a known block; the first of a sequence has 0.
+    pub fn depth_of(&self, namespace: &Namespace, hash: SequenceHash) -> Option<u32> {
+        let space = self.namespace_key(namespace).0;
+        self.with(|books, core| books.depth_of(core, space, hash))
+    }
+
+    /// Returns whether a target has a model.
+    pub fn is_registered(&self, target: Target) -> bool {
+        self.with(|books, _| books.serves_model(target))
+    }
+
     /// Returns the slot of a target, if the target has one.
     pub fn slot(&self, target: Target) -> Option<TargetSlot> {
         self.with(|books, _| books.find(target)).map(TargetSlot)

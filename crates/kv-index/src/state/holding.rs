@@ -21,6 +21,14 @@ pub(super) struct BlockChain<'a> {
     pub(super) names: Option<(&'a [EngineHash], BlockSize)>,
 }
 
+impl BlockChain<'_> {
+    /// Returns whether a block stored again may be a further copy. A standard hash stands for the
+    /// block, whatever the number of its copies.
+    fn counts_copies(&self) -> bool {
+        self.tier == Tier::Device && self.names.is_some()
+    }
+}
+
 /// Progress of storing a chain.
 struct ChainProgress {
     last: Option<BlockRef>,
@@ -44,7 +52,7 @@ impl IndexState {
             repeats: parent.is_none(),
             effort: EvictionEffort::default(),
         };
-        if chain.tier == Tier::Device
+        if chain.counts_copies()
             && let Some(parent) = parent
         {
             self.targets
@@ -141,7 +149,7 @@ impl IndexState {
     ) -> Result<(), NoFreeLines> {
         let span = blocks.held_by(chain.slot, tier_number(chain.tier));
         self.hold(core, blocks.run, span)?;
-        if chain.tier == Tier::Device {
+        if chain.counts_copies() {
             let held = &self.writer.effects.held;
             self.targets
                 .copies(chain.slot, |copies| copies.store(blocks, held, repeats));

@@ -73,6 +73,25 @@ impl IndexState {
             .collect()
     }
 
+    /// Returns the blocks that a target names: key of the namespace, and hash.
+    pub(crate) fn blocks_of(
+        &mut self,
+        core: &SharedIndex,
+        target: Target,
+        names: &[kv_blocks::EngineHash],
+    ) -> Vec<(u64, u64)> {
+        let Some(slot) = self.targets.find(target) else {
+            return Vec::new();
+        };
+        self.named_spots(core, slot, names)
+            .into_iter()
+            .map(|(_, spot)| {
+                let space = core.heads.get(&core.body, spot.run).space();
+                (space, self.writer.hash(core, spot))
+            })
+            .collect()
+    }
+
     fn hold_in_tier(
         &mut self,
         core: &SharedIndex,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{Target, WorkerId};
+use kv_blocks::{SequenceHash, Target, WorkerId};
 
 use super::{IndexState, targets::hash_group};
 use crate::lookup::SharedIndex;
@@ -31,6 +31,21 @@ impl IndexState {
             .model
             .take_if(|known| **known != *model)
             .is_some()
+    }
+
+    pub(crate) fn serves_model(&self, target: Target) -> bool {
+        let slot = self.targets.find(target);
+        slot.is_some_and(|slot| self.targets.get(slot).model.is_some())
+    }
+
+    pub(crate) fn depth_of(
+        &self,
+        core: &SharedIndex,
+        space: u64,
+        hash: SequenceHash,
+    ) -> Option<u32> {
+        let spot = self.writer.find(core, space, hash.0)?;
+        Some(core.heads.get(&core.body, spot.run).depth() + spot.at)
     }
 
     pub(crate) fn find(&self, target: Target) -> Option<u32> {

@@ -19,6 +19,19 @@ fn apply(
 }
 
 #[test]
+#[contract("MC9", "MC13")]
+fn a_block_announced_again_by_its_hash_is_gone_after_one_removal() {
+    let (index, chain) = (index(), chain(4));
+    apply(&index, 0, None, &chain);
+    apply(&index, 0, Some(chain[0]), &chain[1..]);
+    apply(&index, 0, Some(chain[1]), &chain[2..]);
+    index.remove_hashes(target(0), &plain(), &chain[3..], DEVICE);
+    assert_eq!(held(&index, 0, &plain(), 8).device, 3);
+    assert_eq!(index.depth_of(&plain(), chain[2]), Some(2));
+    assert_eq!(index.depth_of(&plain(), SequenceHash(9)), None);
+}
+
+#[test]
 #[contract("MC13")]
 fn blocks_named_by_sequence_hash_are_found_by_tokens_beside_other_blocks() {
     let index = index();

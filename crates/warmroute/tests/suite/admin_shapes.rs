@@ -142,6 +142,7 @@ fn a_stream_object_has_all_documented_fields() {
         "counts": {
             "batches": "int", "events": "int", "applied": "int", "ignored": "int", "decode_errors": "int",
             "orphans": "int", "duplicates": "int", "gaps": "int", "holes": "int", "restarts": "int", "dropped": "int",
+            "rehashed": "int", "unlisted_media": "int",
         },
         "last_error": "null",
     });
@@ -507,6 +508,7 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_kv_events", "counter", &["worker", "kind"]),
     ("warmroute_kv_events_ignored", "counter", &["reason"]),
     ("warmroute_kv_decode_errors", "counter", &["worker"]),
+    ("warmroute_kv_unlisted_media", "counter", &["worker"]),
     ("warmroute_kv_gaps", "counter", &["worker"]),
     ("warmroute_kv_resets", "counter", &["worker"]),
     ("warmroute_index_shed", "counter", &["reason"]),

@@ -19,6 +19,7 @@ mod admin_shapes;
 mod affinity;
 mod agreement;
 mod api_surface;
+mod attached_store;
 mod config_convert;
 mod content_routing;
 mod decision_log;

@@ -209,6 +209,17 @@ impl TestPublisher {
         self.socket.send(&frames::encode_live(b"", seq, &payload));
     }
 
+    /// Publishes a payload under the next number.
+    pub(crate) fn send(&self, payload: &[u8]) {
+        let seq = self.next.replace(self.next.get() + 1);
+        self.socket.send(&frames::encode_live(b"", seq, payload));
+    }
+
+    /// Publishes envelopes in one batch.
+    pub(crate) fn send_envelopes(&self, events: &[StandardEvent]) {
+        self.send(&standard::encode_msgpack(events));
+    }
+
     /// Publishes a batch as a store's master does: blocks by hash, added to a medium or removed
     /// from it.
     pub(crate) fn store_event(&self, names: &[u64], medium: &str, change: StoreChange) {

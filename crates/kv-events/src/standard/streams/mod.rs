@@ -20,11 +20,11 @@ use std::{collections::BTreeMap, time::Duration};
 use kv_blocks::Moment;
 
 use super::{
-    event::{StandardEvent, StreamKey},
+    event::{EventNumber, StandardEvent, StreamKey},
     rejection::EventRejection,
 };
 pub use counts::OrderingCounts;
-use stream::{EventArrival, StandardStream};
+use stream::{EventArrival, OrderedOutput, StandardStream};
 
 /// Limits of [`StandardStreams`].
 #[derive(Clone, Copy, Debug)]
@@ -90,37 +90,55 @@ impl StandardStreams {
 
     /// Takes an event on arrival. The first one of a stream may have any number.
     pub fn take(&mut self, now: Moment, event: StandardEvent) -> Vec<StreamOutput> {
+        self.arrive(now, event.stream.clone(), event.event_id, Some(event))
+    }
+
+    /// Takes the number of an event that could not be read: nothing waits for it.
+    pub fn take_unreadable(&mut self, now: Moment, number: EventNumber) -> Vec<StreamOutput> {
+        self.arrive(now, number.stream, number.event_id, None)
+    }
+
+    fn arrive(
+        &mut self,
+        now: Moment,
+        key: StreamKey,
+        id: u64,
+        event: Option<StandardEvent>,
+    ) -> Vec<StreamOutput> {
         let mut out = Vec::new();
-        let key = event.stream.clone();
-        let used = self.use_of(now, &key, event.event_id, &mut out);
+        let used = self.use_of(now, &key, id, &mut out);
         let Some(stream) = self.streams.get_mut(&key) else {
             return out;
         };
         stream.used = used;
         let before = stream.waiting_bytes();
+        let mut totals = OrderedOutput {
+            counts: &mut self.counts,
+            out: &mut out,
+        };
         if stream.is_overdue(now, self.settings.max_wait) {
-            stream.give_up(now, &mut self.counts, &mut out);
+            stream.give_up(now, &key, &mut totals);
         }
-        match stream.arrival(&event) {
-            EventArrival::Next => stream.deliver(now, event, &mut self.counts, &mut out),
+        match stream.arrival(id, event.as_ref()) {
+            EventArrival::Next => stream.deliver(now, id, event, &mut totals),
             EventArrival::Early => {
-                stream.wait(now, event, &mut self.counts);
+                stream.wait(now, id, event, totals.counts);
                 let others = self.waiting_bytes - before;
                 while stream.waiting_events() > self.settings.max_waiting_events.max(1)
                     || stream.waiting_events() > 0
                         && others + stream.waiting_bytes() > self.settings.max_waiting_bytes
                 {
-                    stream.give_up(now, &mut self.counts, &mut out);
+                    stream.give_up(now, &key, &mut totals);
                 }
             }
-            EventArrival::Repeated => self.counts.duplicates += 1,
-            EventArrival::Late => self.counts.late += 1,
+            EventArrival::Repeated => totals.counts.duplicates += 1,
+            EventArrival::Late => totals.counts.late += 1,
             EventArrival::Reborn => {
-                self.counts.restarts += 1;
-                self.counts.late += stream.waiting_events() as u64;
-                out.push(StreamOutput::Restarted(key.clone()));
-                stream.begin_again(event.event_id);
-                stream.deliver(now, event, &mut self.counts, &mut out);
+                totals.counts.restarts += 1;
+                totals.counts.late += stream.waiting_events() as u64;
+                totals.out.push(StreamOutput::Restarted(key));
+                stream.begin_again(id);
+                stream.deliver(now, id, event, &mut totals);
             }
         }
         self.waiting_bytes = self.waiting_bytes - before + stream.waiting_bytes();
@@ -129,14 +147,48 @@ impl StandardStreams {
 
     /// Advances time: gives up on events that were missing for too long.
     pub fn tick(&mut self, now: Moment) -> Vec<StreamOutput> {
+        let max_wait = self.settings.max_wait;
+        self.give_up_where(now, |stream| stream.is_overdue(now, max_wait))
+    }
+
+    /// Gives up on all missing events, and accepts any later number once: the transport has lost
+    /// events for good.
+    pub fn accept_loss(&mut self, now: Moment) -> Vec<StreamOutput> {
         let mut out = Vec::new();
-        if self.waiting_bytes == 0 {
-            return out;
+        while self
+            .streams
+            .values()
+            .any(|stream| stream.waiting_events() > 0)
+        {
+            out.extend(self.give_up_where(now, |_| true));
         }
         for stream in self.streams.values_mut() {
-            if stream.is_overdue(now, self.settings.max_wait) {
+            stream.any_later = true;
+        }
+        out
+    }
+
+    /// Forgets all streams: the transport begins again, or repeats events from before.
+    pub fn reset(&mut self) {
+        self.streams.clear();
+        self.idle.clear();
+        self.waiting_bytes = 0;
+    }
+
+    fn give_up_where(
+        &mut self,
+        now: Moment,
+        is_due: impl Fn(&StandardStream) -> bool,
+    ) -> Vec<StreamOutput> {
+        let mut out = Vec::new();
+        let mut totals = OrderedOutput {
+            counts: &mut self.counts,
+            out: &mut out,
+        };
+        for (key, stream) in &mut self.streams {
+            if stream.waiting_events() > 0 && is_due(stream) {
                 let before = stream.waiting_bytes();
-                stream.give_up(now, &mut self.counts, &mut out);
+                stream.give_up(now, key, &mut totals);
                 self.waiting_bytes = self.waiting_bytes - before + stream.waiting_bytes();
             }
         }
@@ -164,6 +216,11 @@ impl StandardStreams {
             streams: self.streams.len() as u64,
             ..self.counts
         }
+    }
+
+    /// Returns the totals since the last call.
+    pub fn take_counts(&mut self) -> OrderingCounts {
+        std::mem::take(&mut self.counts)
     }
 
     /// Records a use of the stream and returns its ordinal. Creates a missing stream, which may
@@ -198,8 +255,12 @@ impl StandardStreams {
         };
         self.waiting_bytes -= stream.waiting_bytes();
         self.counts.forgotten += 1;
+        let mut totals = OrderedOutput {
+            counts: &mut self.counts,
+            out,
+        };
         while stream.waiting_events() > 0 {
-            stream.give_up(now, &mut self.counts, out);
+            stream.give_up(now, key, &mut totals);
         }
         out.push(StreamOutput::Hole(key.clone()));
     }

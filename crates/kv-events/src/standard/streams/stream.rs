@@ -8,14 +8,17 @@ use super::{
     OrderingCounts, StreamOutput,
     seen_events::{LowNumber, SeenEvents},
 };
-use crate::standard::event::{StandardChange, StandardEvent};
+use crate::standard::event::{StandardChange, StandardEvent, StreamKey};
 
 #[derive(Debug)]
 pub(super) struct StandardStream {
     /// The next number.
     next: u64,
-    /// Events behind a gap; none has a number below `next`. `max_waiting_events` is the bound.
-    waiting: BTreeMap<u64, StandardEvent>,
+    /// Whether any later number may follow: the events in between are known to be lost.
+    pub(super) any_later: bool,
+    /// Events behind a gap, `None` for an unreadable one; none has a number below `next`.
+    /// `max_waiting_events` is the bound.
+    waiting: BTreeMap<u64, Option<StandardEvent>>,
     waiting_bytes: usize,
     /// Start of the current wait.
     since: Moment,
@@ -40,6 +43,7 @@ impl StandardStream {
     pub(super) fn new(first: u64, used: u64) -> Self {
         Self {
             next: first,
+            any_later: false,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             since: Moment::START,
@@ -69,18 +73,19 @@ impl StandardStream {
         !self.waiting.is_empty() && now.since(self.since) >= max_wait
     }
 
-    pub(super) fn arrival(&mut self, event: &StandardEvent) -> EventArrival {
-        if event.event_id == self.next {
+    /// Classifies an arrival; an unreadable event has no content.
+    pub(super) fn arrival(&mut self, id: u64, event: Option<&StandardEvent>) -> EventArrival {
+        if id == self.next || self.any_later && id > self.next {
             EventArrival::Next
-        } else if self.waiting.contains_key(&event.event_id) {
+        } else if self.waiting.contains_key(&id) {
             EventArrival::Repeated
-        } else if event.event_id > self.next {
+        } else if id > self.next {
             EventArrival::Early
         } else {
-            match self.seen.low(event) {
-                LowNumber::Repeated => EventArrival::Repeated,
-                LowNumber::Late => EventArrival::Late,
-                LowNumber::Reborn => EventArrival::Reborn,
+            match event.map(|event| self.seen.low(event)) {
+                Some(LowNumber::Repeated) => EventArrival::Repeated,
+                Some(LowNumber::Reborn) => EventArrival::Reborn,
+                Some(LowNumber::Late) | None => EventArrival::Late,
             }
         }
     }
@@ -89,55 +94,59 @@ impl StandardStream {
     pub(super) fn deliver(
         &mut self,
         now: Moment,
-        event: StandardEvent,
-        counts: &mut OrderingCounts,
-        out: &mut Vec<StreamOutput>,
+        id: u64,
+        event: Option<StandardEvent>,
+        totals: &mut OrderedOutput<'_>,
     ) {
-        self.give_out(event, counts, out);
+        self.give_out(id, event, totals);
         while let Some(event) = self.waiting.remove(&self.next) {
-            self.waiting_bytes -= weight(&event);
-            self.give_out(event, counts, out);
+            self.waiting_bytes -= event.as_ref().map_or(0, weight);
+            self.give_out(self.next, event, totals);
         }
         self.since = now;
     }
 
-    fn give_out(
-        &mut self,
-        mut event: StandardEvent,
-        counts: &mut OrderingCounts,
-        out: &mut Vec<StreamOutput>,
-    ) {
-        self.next = event.event_id.saturating_add(1);
-        counts.delivered += 1;
+    fn give_out(&mut self, id: u64, event: Option<StandardEvent>, totals: &mut OrderedOutput<'_>) {
+        self.next = id.saturating_add(1);
+        self.any_later = false;
+        let Some(mut event) = event else { return };
+        totals.counts.delivered += 1;
         self.seen.note(&mut event);
-        out.push(StreamOutput::Event(Box::new(event)));
+        totals.out.push(StreamOutput::Event(Box::new(event)));
     }
 
-    pub(super) fn wait(&mut self, now: Moment, event: StandardEvent, counts: &mut OrderingCounts) {
+    pub(super) fn wait(
+        &mut self,
+        now: Moment,
+        id: u64,
+        event: Option<StandardEvent>,
+        counts: &mut OrderingCounts,
+    ) {
         if self.waiting.is_empty() {
             self.since = now;
         }
         counts.early += 1;
-        self.waiting_bytes += weight(&event);
-        self.waiting.insert(event.event_id, event);
+        self.waiting_bytes += event.as_ref().map_or(0, weight);
+        self.waiting.insert(id, event);
     }
 
     /// Gives up on the events that are missing in front of the first waiting one.
-    pub(super) fn give_up(
-        &mut self,
-        now: Moment,
-        counts: &mut OrderingCounts,
-        out: &mut Vec<StreamOutput>,
-    ) {
+    pub(super) fn give_up(&mut self, now: Moment, key: &StreamKey, totals: &mut OrderedOutput<'_>) {
         let Some((id, event)) = self.waiting.pop_first() else {
             return;
         };
-        self.waiting_bytes -= weight(&event);
-        counts.lost_events += 1;
-        counts.lost = counts.lost.saturating_add(id - self.next);
-        out.push(StreamOutput::Hole(event.stream.clone()));
-        self.deliver(now, event, counts, out);
+        self.waiting_bytes -= event.as_ref().map_or(0, weight);
+        totals.counts.lost_events += 1;
+        totals.counts.lost = totals.counts.lost.saturating_add(id - self.next);
+        totals.out.push(StreamOutput::Hole(key.clone()));
+        self.deliver(now, id, event, totals);
     }
+}
+
+/// Takes what the streams deliver, and counts it.
+pub(super) struct OrderedOutput<'a> {
+    pub(super) counts: &'a mut OrderingCounts,
+    pub(super) out: &'a mut Vec<StreamOutput>,
 }
 
 /// Returns the approximate bytes of a waiting event.

@@ -329,13 +329,15 @@ impl StormWorld {
     fn feed(&mut self, input: Input<'_>) {
         for action in self.sequencer.on(self.now, input) {
             match action {
-                Action::Apply(update) => {
+                // A corrupted message may name any medium.
+                Action::Apply(update) | Action::ApplyLabelled { update, .. } => {
                     let named = mark_of(&update).and_then(|name| self.marked(name));
                     self.applied.extend(named);
                     let done = self.index.apply(TARGET, &update);
                     self.sequencer
                         .record(done.applied, done.orphans, done.ignored);
                 }
+                Action::Envelope(output) => panic!("{output:?}"),
                 Action::Clear => {
                     self.index.clear(TARGET);
                     self.applied.clear();
