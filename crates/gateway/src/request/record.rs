@@ -90,7 +90,8 @@ pub(crate) struct RequestGuard {
     prefix_expectation: Option<PrefixExpectation>,
     selection: Option<Selection>,
     attempt: CurrentAttempt,
-    draft: ReceiptDraft,
+    /// On the heap: the guard moves with every future around it.
+    draft: Box<ReceiptDraft>,
     reply: ReplyRecord,
     end: Option<OutcomeKind>,
     /// Set at the end: whether the reply was whole and no error.
@@ -129,7 +130,7 @@ impl RequestGuard {
             prefix_expectation: None,
             selection: None,
             attempt: CurrentAttempt::default(),
-            draft: ReceiptDraft::default(),
+            draft: Box::default(),
             reply: ReplyRecord::default(),
             end: None,
             outcome: None,
