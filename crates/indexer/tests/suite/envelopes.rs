@@ -87,7 +87,7 @@ fn of_instance(row: &Value) -> Value {
     json!({"default": {"i": row}})
 }
 
-/// Done when of issue 19: the fixtures' events in a row.
+/// The recorded events of the standard, in the order of their numbers.
 #[tokio::test]
 #[contract("MC8", "MC9", "MC13")]
 async fn the_fixtures_events_are_followed_one_by_one() {
@@ -168,7 +168,7 @@ async fn an_unreadable_event_is_shown_with_its_reason_and_uses_up_its_number() {
     ]);
     publisher.send(list.to_string().as_bytes());
     // At once: the third does not wait for the second.
-    let started = std::time::Instant::now();
+    let started = tokio::time::Instant::now();
     indexer
         .until("/query", &question(&json!({})), &of_instance(&on_gpu(64)))
         .await;
