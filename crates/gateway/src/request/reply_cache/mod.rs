@@ -47,8 +47,7 @@ impl ReplyCache {
         F: Future<Output = Response<ReplyBody>> + Send + 'static,
     {
         let began = self.clock.now();
-        let request = cache_request(&call, dialect);
-        let asked = Eligibility::of(request, &self.settings, &self.store.settings()).await;
+        let asked = self.eligibility(&call, dialect).await;
         let looked = match asked.cacheable {
             None => CacheOutcome::Miss(None, None),
             Some(Err(reason)) => CacheOutcome::Miss(Some(reason), None),
@@ -63,14 +62,11 @@ impl ReplyCache {
             }
             CacheOutcome::Miss(reason, fill) => (reason, fill),
         };
-        let afterwards = if fill.is_some() {
-            FinishedReplyUse::CachedElsewhere
-        } else {
-            FinishedReplyUse::Answers
+        let afterwards = match fill {
+            Some(_) => FinishedReplyUse::CachedElsewhere,
+            None => FinishedReplyUse::Answers,
         };
-        let place = asked
-            .coalescing_key(self.store.generation(), afterwards)
-            .map(|key| self.coalescer.join_flight(key, afterwards));
+        let key = asked.coalescing_key(self.store.generation(), afterwards);
         let own = UpstreamGeneration {
             store: Arc::clone(&self.store),
             compat: Arc::clone(&self.compat),
@@ -79,7 +75,7 @@ impl ReplyCache {
             fill,
             send,
         };
-        match place {
+        match key.map(|key| self.coalescer.join_flight(key, afterwards)) {
             None => own.run(call, settle).await,
             Some(FlightRole::First(seat)) => {
                 settle.share_outcome(seat.outcome_slot());
@@ -97,6 +93,25 @@ impl ReplyCache {
                 None => own.run(call, settle).await,
             },
         }
+    }
+
+    async fn eligibility<'a>(
+        &self,
+        call: &'a AcceptedRequest,
+        dialect: Dialect,
+    ) -> Eligibility<'a> {
+        let request = CacheRequest {
+            dialect,
+            target: call.target.as_str(),
+            headers: &call.headers,
+            body: call.body.bytes(),
+            overrides: match &call.overrides {
+                own if own.worker.is_some() => RoutingOverrides::Worker,
+                own if *own != HeaderOverrides::default() => RoutingOverrides::Choice,
+                _ => RoutingOverrides::Nothing,
+            },
+        };
+        Eligibility::of(request, &self.settings, &self.store.settings()).await
     }
 
     /// Sends the request for all that joined it. A panic costs only the leader: the followers, one
@@ -156,21 +171,6 @@ where
             Some((fill, good)) => fill.watch(response, good, ReplyBody::live),
             None => response,
         }
-    }
-}
-
-/// Returns what the cache reads of a request.
-fn cache_request(call: &AcceptedRequest, dialect: Dialect) -> CacheRequest<'_> {
-    CacheRequest {
-        dialect,
-        target: call.target.as_str(),
-        headers: &call.headers,
-        body: call.body.bytes(),
-        overrides: match &call.overrides {
-            own if own.worker.is_some() => RoutingOverrides::Worker,
-            own if *own != HeaderOverrides::default() => RoutingOverrides::Choice,
-            _ => RoutingOverrides::Nothing,
-        },
     }
 }
 
