@@ -239,7 +239,8 @@ const AGENT_HEADERS: [HeaderName; 6] = [
     HeaderName::from_static("x-dynamo-session-id"),
 ];
 
-/// Returns the session's name: from the first of these headers, else from the body's fields (contract V25).
+/// Returns the session's name: from the first of these headers, else from the body's fields
+/// (contract V25).
 fn session_name<'a>(
     configured: &[HeaderName],
     headers: &'a HeaderMap,
@@ -255,10 +256,10 @@ fn session_name<'a>(
     header.or_else(|| view.session.key().map(str::as_bytes))
 }
 
-/// Returns the keys by which the router may recognise the session, by its name or because the request
-/// begins with all of an earlier one; hashes only those that it uses. A name counts as a whole and
-/// leaves this module only as a hash, together with the model and the salt: equal names of two models,
-/// or under two salts, are two sessions.
+/// Returns the keys by which the router may recognise the session, by its name or because the
+/// request begins with all of an earlier one; hashes only those that it uses. A name counts as a
+/// whole and leaves this module only as a hash, together with the model and the salt: equal names
+/// of two models, or under two salts, are two sessions.
 fn session_keys(
     mode: SessionMode,
     name: Option<&[u8]>,

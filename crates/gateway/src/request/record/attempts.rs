@@ -1,5 +1,5 @@
-//! Attempts in the request guard: the placement and the result of each, and its effect on the worker
-//! and on parity.
+//! Attempts in the request guard: the placement and the result of each, and its effect on the
+//! worker and on parity.
 //!
 //! **Invariant**: an attempt that began ends exactly once, also beside a hedge.
 
