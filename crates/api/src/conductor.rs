@@ -21,11 +21,12 @@ pub struct ConductorError {
 /// `POST /register`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RegisterRequest {
-    /// The publisher's ZMQ socket, such as `tcp://10.0.0.5:5557`.
+    /// The publisher's ZMQ socket, such as `tcp://10.0.0.5:5557`; of TensorRT-LLM also the URL of
+    /// the engine, whose events are then polled.
     pub endpoint: String,
     /// Its replay socket.
     pub replay_endpoint: Option<String>,
-    /// `vLLM`, `SGLang` or `Mooncake`, in any case.
+    /// `vLLM`, `SGLang`, `TensorRT-LLM` or `Mooncake`, in any case.
     #[serde(rename = "type")]
     pub publisher_type: String,
     /// Model that its blocks belong to.
