@@ -77,7 +77,7 @@ impl ConvertedConfig {
         }
     }
 
-    /// Returns the whole text; `unused` is what has no counterpart.
+    /// Returns the whole text; `unused` are the keys without a counterpart.
     pub(super) fn text(&self, title: &str, unused: &[UnusedKey]) -> String {
         let body = self.body();
         head(title, &body, unused) + &body

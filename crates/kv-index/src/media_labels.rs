@@ -2,7 +2,8 @@
 //!
 //! Blocks on such a medium are in the disk tier. The medium of each of them is kept beside the
 //! index, as a bounded set for each target and label: lookups do not read it, only reports do.
-//! Blocks beyond the bound count as disk.
+//! Blocks beyond the bound count as disk. The sets are not in the index's memory budget: at the bound
+//! they take some 36 MB.
 
 use std::{
     collections::{BTreeMap, HashSet},

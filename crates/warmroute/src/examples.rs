@@ -12,7 +12,7 @@ const PROMPT: &str = "Hello";
 /// Stands for the model while none is known.
 const ANY_MODEL: &str = "MODEL";
 
-/// What the commands need of the settings.
+/// The settings that the commands depend on.
 #[derive(Debug)]
 pub(crate) struct Examples {
     program: String,
