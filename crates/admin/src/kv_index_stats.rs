@@ -19,12 +19,14 @@ use crate::{KvIndexParts, response};
 
 pub(crate) async fn stats(
     State(fleet): State<Arc<Fleet>>,
-    State(KvIndexParts { index, tally, .. }): State<KvIndexParts>,
+    State(KvIndexParts {
+        index, counters, ..
+    }): State<KvIndexParts>,
 ) -> Response {
     let prefixes = fleet.prefixes();
     let view = view_stats(&fleet);
-    let decided = tally.counts();
-    let overlaps = tally.overlaps();
+    let decided = counters.counts();
+    let overlaps = counters.overlaps();
     response::json(&KvIndexStats {
         enabled: prefixes.is_some(),
         config: configuration(&fleet),
@@ -40,7 +42,7 @@ pub(crate) async fn stats(
             fallback: decided.fallback,
             total: decided.total(),
         },
-        query_latency_count: tally.queries().count(),
+        query_latency_count: counters.queries().count(),
         overlap_score_count: overlaps.count(),
         overlap_scores: OverlapScores {
             mean: overlaps.mean(),
@@ -145,7 +147,7 @@ fn backend(stream: PrefixStream, view: &ViewStats) -> BackendReport {
         .iter()
         .find(|own| own.backend == report.worker);
     let events = |kind: EventKind| own.map_or(0, |own| own.events[kind.index()]);
-    let held = |count: fn(&BackendStats) -> u64| own.map_or(0, count);
+    let count_of = |count: fn(&BackendStats) -> u64| own.map_or(0, count);
     BackendReport {
         connection: BackendConnection {
             connected: stream.connected,
@@ -160,8 +162,8 @@ fn backend(stream: PrefixStream, view: &ViewStats) -> BackendReport {
             index_evicted: events(EventKind::Evicted),
         },
         held: BackendHoldings {
-            gpu_hot: held(|own| own.hot),
-            storage_warm: held(|own| own.warm),
+            gpu_hot: count_of(|own| own.hot),
+            storage_warm: count_of(|own| own.warm),
         },
         backend_name: report.worker,
     }

@@ -21,7 +21,7 @@ use crate::{AdminParts, family_encoder::FamilyEncoder};
 pub(crate) struct KvCollector {
     fleet: Arc<Fleet>,
     index: Arc<KvIndex>,
-    tally: Arc<KvDecisionCounters>,
+    counters: Arc<KvDecisionCounters>,
 }
 
 impl KvCollector {
@@ -29,7 +29,7 @@ impl KvCollector {
         Self {
             fleet: Arc::clone(&parts.fleet),
             index: Arc::clone(&parts.kv_index.index),
-            tally: Arc::clone(&parts.kv_index.tally),
+            counters: Arc::clone(&parts.kv_index.counters),
         }
     }
 }
@@ -59,20 +59,20 @@ impl Collector for KvCollector {
         out.counters(
             "continuum_kv_index_routing_decisions",
             "Decisions of policies that go by caches, by whether they were made by what is known of caches",
-            self.tally.counts().by_decision().map(|(decision, count)| ([("decision", decision)], count)),
+            self.counters.counts().by_decision().map(|(decision, count)| ([("decision", decision)], count)),
         )?;
         let help = "Time that an index took to say who holds a prompt";
         out.histogram(
             "continuum_kv_index_query_latency_seconds",
             help,
-            &self.tally.queries(),
+            &self.counters.queries(),
         )?;
         let help =
             "Share of the prompt that is cached where it went, of the decisions made by caches";
         out.histogram(
             "continuum_kv_index_overlap_score",
             help,
-            &self.tally.overlaps(),
+            &self.counters.overlaps(),
         )
     }
 }

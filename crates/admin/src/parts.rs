@@ -29,7 +29,7 @@ pub struct AdminParts {
     /// Accuracy of predictions.
     pub parity: Arc<Mutex<ParityTracker>>,
     /// Counters of prefix routing.
-    pub prefix_tally: Arc<PrefixDecisionCounters>,
+    pub prefix_counters: Arc<PrefixDecisionCounters>,
     /// Cached replies.
     pub cache: Arc<ResponseCache>,
     /// The configuration in force, and its changes.
@@ -52,7 +52,7 @@ pub struct KvIndexParts {
     /// The Conductor API.
     pub indexer: Arc<Indexer>,
     /// Counters of cache knowledge used for requests.
-    pub tally: Arc<KvDecisionCounters>,
+    pub counters: Arc<KvDecisionCounters>,
 }
 
 /// Decisions made, and a trial of one.
@@ -91,7 +91,7 @@ states! {
     decisions.ring: Arc<ReceiptRing>,
     decisions.dry_run: DryRun,
     parity: Arc<Mutex<ParityTracker>>,
-    prefix_tally: Arc<PrefixDecisionCounters>,
+    prefix_counters: Arc<PrefixDecisionCounters>,
     cache: Arc<ResponseCache>,
     control: Arc<dyn Control>,
     metrics: MetricsPage,

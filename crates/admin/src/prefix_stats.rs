@@ -11,11 +11,11 @@ use crate::{Control, response, workers::WorkerReporter};
 
 pub(crate) async fn stats(
     State(control): State<Arc<dyn Control>>,
-    State(tally): State<Arc<PrefixDecisionCounters>>,
+    State(counters): State<Arc<PrefixDecisionCounters>>,
     State(workers): State<WorkerReporter>,
 ) -> Response {
     let settings = control.settings();
-    let (config, counts) = (&settings.prefix_routing, tally.counts());
+    let (config, counts) = (&settings.prefix_routing, counters.counts());
     response::json(&PrefixRoutingStats {
         enabled: config.enabled,
         config: PrefixConfig {
@@ -33,7 +33,7 @@ pub(crate) async fn stats(
             overflow_rate: format!("{:.4}", counts.overflow_rate()),
         },
         backend_distribution: distribution(&workers),
-        unique_prefixes: tally.unique_prefixes(),
+        unique_prefixes: counters.unique_prefixes(),
     })
 }
 

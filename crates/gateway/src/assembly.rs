@@ -75,9 +75,9 @@ pub struct GatewayParts {
     /// The parity tracker, which judges predictions.
     pub parity: Arc<Mutex<ParityTracker>>,
     /// Counters of placements by prompt beginning.
-    pub prefix_tally: Arc<PrefixDecisionCounters>,
+    pub prefix_counters: Arc<PrefixDecisionCounters>,
     /// Counters of KV-aware decisions.
-    pub kv_tally: Arc<KvDecisionCounters>,
+    pub kv_counters: Arc<KvDecisionCounters>,
     /// The decision log, if configured.
     pub log: Option<Arc<DecisionLog>>,
     /// The response cache.
@@ -117,8 +117,8 @@ impl Gateway {
         let GatewayParts {
             ring,
             parity,
-            prefix_tally,
-            kv_tally,
+            prefix_counters,
+            kv_counters,
             log,
             cache,
             lmcache,
@@ -134,11 +134,11 @@ impl Gateway {
         registry.register_collector(Box::new(PrefixCollector {
             fleet: Arc::clone(&shared.fleet),
             router: Arc::clone(&shared.router),
-            tally: Arc::clone(&prefix_tally),
+            counters: Arc::clone(&prefix_counters),
         }));
         let counters = DecisionCounters {
-            prefix: prefix_tally,
-            kv: kv_tally,
+            prefix: prefix_counters,
+            kv: kv_counters,
         };
         let receipts = ReceiptSinks {
             ids: Arc::new(DecisionIds::new(shared.ids.next_number())),
@@ -256,7 +256,7 @@ impl<'a> SharedParts<'a> {
             server: Arc::new(self.settings.server.clone()),
             process,
             keys,
-            bodies: BodyBudget::new(self.metrics.requests.held_body_bytes.clone()),
+            bodies: BodyBudget::new(self.metrics.requests.buffered_body_bytes.clone()),
             memory: Arc::clone(&self.memory),
         }
     }

@@ -57,18 +57,18 @@ mod tests {
     #[test]
     #[contract("F14", "F15")]
     fn a_cooldown_lasts_for_retry_after_and_at_most_a_minute() {
-        let holds = Cooldowns::default();
-        holds.put(A, at(0), Duration::from_secs(7));
+        let cooldowns = Cooldowns::default();
+        cooldowns.put(A, at(0), Duration::from_secs(7));
         assert!(
-            holds.is_cooling_down(A, at(6))
-                && !holds.is_cooling_down(A, at(7))
-                && !holds.is_cooling_down(WorkerId(2), at(0))
+            cooldowns.is_cooling_down(A, at(6))
+                && !cooldowns.is_cooling_down(A, at(7))
+                && !cooldowns.is_cooling_down(WorkerId(2), at(0))
         );
-        holds.put(A, at(10), Duration::from_secs(86_400));
-        assert!(holds.is_cooling_down(A, at(69)) && !holds.is_cooling_down(A, at(70)));
-        holds.put(A, at(10), Duration::from_secs(1));
+        cooldowns.put(A, at(10), Duration::from_secs(86_400));
+        assert!(cooldowns.is_cooling_down(A, at(69)) && !cooldowns.is_cooling_down(A, at(70)));
+        cooldowns.put(A, at(10), Duration::from_secs(1));
         assert!(
-            !holds.is_cooling_down(A, at(11)),
+            !cooldowns.is_cooling_down(A, at(11)),
             "the latest value applies"
         );
     }
@@ -76,11 +76,11 @@ mod tests {
     #[test]
     #[contract("I7")]
     fn an_expired_cooldown_is_removed() {
-        let holds = Cooldowns::default();
-        holds.put(A, at(0), Duration::from_secs(7));
-        holds.tick(at(6));
-        assert!(!holds.is_empty());
-        holds.tick(at(7));
-        assert!(holds.is_empty());
+        let cooldowns = Cooldowns::default();
+        cooldowns.put(A, at(0), Duration::from_secs(7));
+        cooldowns.tick(at(6));
+        assert!(!cooldowns.is_empty());
+        cooldowns.tick(at(7));
+        assert!(cooldowns.is_empty());
     }
 }

@@ -27,7 +27,7 @@ const BYTES_PER_TEXT: usize = 256 << 10;
 /// Most concurrent queries for requests; a request beyond that goes on without its embedding.
 const MOST_QUERIES: usize = 64;
 /// Pause after a failure: a server that hangs would cost every request the whole time limit.
-const REST: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Gets embeddings from workers.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) enum EmbeddingError {
     /// The worker refuses these texts and may accept others: one may be too long.
     Refused,
     /// Queries are paused.
-    Resting,
+    Paused,
 }
 
 impl EmbeddingError {
@@ -72,7 +72,7 @@ impl Embedder {
             model,
             next_endpoint: AtomicUsize::new(0),
             permits: Semaphore::new(MOST_QUERIES),
-            breaker: Mutex::new(CircuitBreaker::new(1, Backoff::new(REST, REST))),
+            breaker: Mutex::new(CircuitBreaker::new(1, Backoff::new(PAUSE, PAUSE))),
         }
     }
 
@@ -87,13 +87,13 @@ impl Embedder {
         limit: Duration,
     ) -> Result<UnitVector, EmbeddingError> {
         if self.breaker.lock().is_open(self.workers.clock.now()) {
-            return Err(EmbeddingError::Resting);
+            return Err(EmbeddingError::Paused);
         }
         // Never closed; a full semaphore means that the worker is far behind.
         let _permit = self
             .permits
             .try_acquire()
-            .map_err(|_| EmbeddingError::Resting)?;
+            .map_err(|_| EmbeddingError::Paused)?;
         match self.embed_all(&[text], limit).await {
             Ok(directions) => directions
                 .into_iter()
@@ -233,17 +233,17 @@ mod tests {
             (
                 FakeReply::json(503, "{}"),
                 Err(EmbeddingError::NoAnswer),
-                Err(EmbeddingError::Resting),
+                Err(EmbeddingError::Paused),
             ),
             (
                 FakeReply::json(200, "{}"),
                 Err(EmbeddingError::NoAnswer),
-                Err(EmbeddingError::Resting),
+                Err(EmbeddingError::Paused),
             ),
             (
                 FakeReply::json(200, VECTOR).after(Duration::from_secs(3600)),
                 Err(EmbeddingError::NoAnswer),
-                Err(EmbeddingError::Resting),
+                Err(EmbeddingError::Paused),
             ),
         ] {
             let (test, worker) = TestGateway::with_worker().await;

@@ -154,12 +154,12 @@ mod tests {
             lease.first_token();
         }];
         for end in ends {
-            let (held, other) = (lease(&test, 1), lease(&test, 1));
+            let (first, other) = (lease(&test, 1), lease(&test, 1));
             assert_eq!(
                 (in_flight(&test, 1), test.router.open_reservations()),
                 (2, 2)
             );
-            end(held);
+            end(first);
             assert_eq!(
                 (in_flight(&test, 1), test.router.open_reservations()),
                 (1, 1)

@@ -47,7 +47,7 @@ const MAX_HEADERS: usize = 100;
 /// Time without progress after which a client that does not read its reply is disconnected.
 const CLIENT_STALL: Duration = Duration::from_secs(300);
 /// Time for an aborted request to send its error. A client that does not read it is not waited for.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Panics of the accept loop, without ten quiet seconds between them, after which it gives up: some
 /// two seconds of pauses.
 const MOST_PANICS: u32 = 6;
@@ -139,8 +139,8 @@ async fn drain(
     while connections.try_join_next().is_some() {}
     let cut = connections.len();
     gateway.current().lifecycle.abort.abort();
-    let last_words = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
+    let closing = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(CLOSE_TIMEOUT, closing).await.is_err() {
         connections.shutdown().await;
     }
     DrainResult { cut }

@@ -46,7 +46,7 @@ const RETRY_S: u32 = 2;
 impl MemoryStage {
     /// Returns the next stage when `used` of `budget` bytes are in use.
     fn next(self, used: u64, budget: u64) -> Self {
-        let holds = |stage: Self, percent: u64| {
+        let is_reached = |stage: Self, percent: u64| {
             let percent = if stage <= self {
                 percent - SLACK
             } else {
@@ -57,7 +57,7 @@ impl MemoryStage {
         STEPS
             .into_iter()
             .rev()
-            .find(|(stage, percent)| holds(*stage, *percent))
+            .find(|(stage, percent)| is_reached(*stage, *percent))
             .map_or(Self::Normal, |(stage, _)| stage)
     }
 

@@ -31,7 +31,7 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// Reasons of rejections that share the error code `overloaded`: too many bytes of bodies at once,
 /// or too little memory.
-pub(crate) const HELD_BYTES: &str = "held_bytes";
+pub(crate) const BUFFERED_BYTES: &str = "held_bytes";
 pub(crate) const MEMORY: &str = "memory";
 
 /// Results of a prefill: handed over, or ended by its request.
@@ -93,7 +93,7 @@ pub(crate) struct RequestSummary<'a> {
     pub(crate) selection: Option<&'a Selection>,
     pub(crate) usage: Option<Usage>,
     /// `None` for an incomparable request; else its cached tokens, where they are known.
-    pub(crate) judged: Option<Option<u32>>,
+    pub(crate) compared_tokens: Option<Option<u32>>,
 }
 
 /// Declares a group of families, each with its first value, its documented name (the encoder adds
@@ -140,7 +140,7 @@ families! {
             "vllm_router_cache_similarity" "Cosine of question and kept question, where their meaning answered";
         open_streams: Gauge = Gauge::default(),
             "warmroute_open_streams" "Replies being relayed";
-        held_body_bytes: Gauge = Gauge::default(),
+        buffered_body_bytes: Gauge = Gauge::default(),
             "warmroute_held_body_bytes" "Bytes of request bodies in memory";
     }
 }
@@ -287,26 +287,26 @@ impl Metrics {
     }
 
     /// Records the end of a request.
-    pub(crate) fn record_request(&self, settled: &RequestSummary<'_>) {
-        let (families, route) = (&self.requests, settled.route);
+    pub(crate) fn record_request(&self, summary: &RequestSummary<'_>) {
+        let (families, route) = (&self.requests, summary.route);
         count(
             &families.outcomes,
-            [("route", route), ("outcome", settled.kind.as_str())],
+            [("route", route), ("outcome", summary.kind.as_str())],
         );
         families
             .durations
             .get_or_create(&[("route", route)])
-            .observe(settled.took.as_secs_f64());
-        if let Some(timing) = settled.timing {
+            .observe(summary.took.as_secs_f64());
+        if let Some(timing) = summary.timing {
             families.record_stages(timing);
         }
-        let Some(won) = settled.selection else { return };
+        let Some(won) = summary.selection else { return };
         let worker = self.labelled(&won.worker);
-        if let Some(ttft) = settled.ttft {
+        if let Some(ttft) = summary.ttft {
             let observed = self.workers.ttft.get_or_create(&worker);
             observed.observe(ttft.as_secs_f64());
         }
-        let Some(usage) = settled.usage else { return };
+        let Some(usage) = summary.usage else { return };
         let (predicted, prompt) = (won.predicted_cached_tokens, usage.prompt_tokens);
         if prompt > 0 {
             let share = (f64::from(predicted) / f64::from(prompt)).min(1.0);
@@ -317,12 +317,12 @@ impl Metrics {
             .get_or_create(&worker)
             .inc_by(u64::from(prompt));
         // Counted only where both are known, so that the two totals are comparable.
-        let judged = settled.judged.flatten();
-        if let Some(actual) = judged.or(usage.cached_tokens) {
+        let compared_tokens = summary.compared_tokens.flatten();
+        if let Some(actual) = compared_tokens.or(usage.cached_tokens) {
             let workers = &self.workers;
             workers.record_cached_tokens(&worker, predicted, actual);
         }
-        if let Some(actual) = judged {
+        if let Some(actual) = compared_tokens {
             self.workers.record_parity(worker, predicted, actual);
         }
     }
@@ -346,7 +346,7 @@ impl RequestFamilies {
 
     fn start_at_zero(&self) {
         let codes = ErrorCode::ALL.into_iter().filter(|code| code.sheds_load());
-        for reason in codes.map(ErrorCode::as_str).chain([HELD_BYTES, MEMORY]) {
+        for reason in codes.map(ErrorCode::as_str).chain([BUFFERED_BYTES, MEMORY]) {
             drop(self.shed.get_or_create(&[("reason", reason)]));
         }
         for route in ROUTES {
@@ -451,7 +451,7 @@ mod tests {
             completion_tokens: 1,
             cached_tokens,
         };
-        for (usage, judged) in [
+        for (usage, compared_tokens) in [
             (None, None),
             (Some(usage(None)), None),
             (Some(usage(Some(32))), None),
@@ -467,7 +467,7 @@ mod tests {
                 timing: None,
                 selection: Some(&selection),
                 usage,
-                judged,
+                compared_tokens,
             });
         }
         let page = page(&registry);

@@ -34,7 +34,7 @@ pub(crate) struct ModelListSettings {
 pub(crate) struct ModelListRefresher {
     settings: RwLock<ModelListSettings>,
     state: Mutex<RenewalState>,
-    wanted: Notify,
+    refresh_requested: Notify,
     rounds: watch::Sender<u64>,
     refreshes: Counter,
 }
@@ -99,7 +99,7 @@ impl ModelListRefresher {
         Self {
             settings: RwLock::new(settings),
             state,
-            wanted: Notify::new(),
+            refresh_requested: Notify::new(),
             rounds: watch::Sender::new(0),
             refreshes,
         }
@@ -108,7 +108,7 @@ impl ModelListRefresher {
     /// Replaces the settings.
     pub(crate) fn reconfigure(&self, settings: ModelListSettings) {
         *self.settings.write() = settings;
-        self.wanted.notify_one();
+        self.refresh_requested.notify_one();
     }
 
     fn settings(&self) -> ModelListSettings {
@@ -121,9 +121,9 @@ impl ModelListRefresher {
         let state = *self.state.lock();
         match self.settings().age(state, clock.now()) {
             ListAge::Fresh => {}
-            ListAge::Stale => self.wanted.notify_one(),
+            ListAge::Stale => self.refresh_requested.notify_one(),
             ListAge::Over => {
-                self.wanted.notify_one();
+                self.refresh_requested.notify_one();
                 let _ = tokio::time::timeout(LONGEST_WAIT, rounds.changed()).await;
             }
         }
@@ -134,9 +134,9 @@ impl ModelListRefresher {
         loop {
             match self.settings().merged.background() {
                 Some(pause) => {
-                    let _ = tokio::time::timeout(pause, self.wanted.notified()).await;
+                    let _ = tokio::time::timeout(pause, self.refresh_requested.notified()).await;
                 }
-                None => self.wanted.notified().await,
+                None => self.refresh_requested.notified().await,
             }
             // Another refresh may have finished meanwhile.
             let state = *self.state.lock();

@@ -14,7 +14,7 @@ use routing::Router;
 use tokio::sync::watch;
 
 /// Interval of the checks while requests wait.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The models that requests wait for.
 #[derive(Debug, Default)]
@@ -70,14 +70,14 @@ impl ModelWatch {
     /// Returns the time of the next check; `None`: no request waits.
     pub(crate) fn next_check(&self) -> Option<Moment> {
         let models = self.0.lock();
-        (!models.watched.is_empty()).then(|| models.checked_at + LOOK)
+        (!models.watched.is_empty()).then(|| models.checked_at + CHECK_INTERVAL)
     }
 
     /// Wakes the requests of the models that have changed, and passes the current KV usage to the
     /// router. Does nothing before the next check is due.
     pub(crate) fn check_fleet(&self, now: Moment, fleet: &Fleet, router: &Router) {
         let models = &mut *self.0.lock();
-        if models.watched.is_empty() || now < models.checked_at + LOOK {
+        if models.watched.is_empty() || now < models.checked_at + CHECK_INTERVAL {
             return;
         }
         models.checked_at = now;
@@ -204,7 +204,7 @@ mod tests {
         assert!(!has_changed(&mut changes), "it is not due yet");
         watch.check_fleet(due, fleet, router);
         assert!(has_changed(&mut changes));
-        assert_eq!(watch.next_check(), Some(due + LOOK));
+        assert_eq!(watch.next_check(), Some(due + CHECK_INTERVAL));
         drop(changes);
         assert_eq!(watch.next_check(), None);
         assert!(watch.0.lock().snapshot.is_none());

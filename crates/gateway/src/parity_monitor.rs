@@ -33,9 +33,9 @@ pub(crate) struct ParityMonitor {
 }
 
 impl ParityMonitor {
-    pub(crate) fn new(book: Arc<Mutex<ParityTracker>>, fleet: Arc<Fleet>, clock: Clock) -> Self {
+    pub(crate) fn new(tracker: Arc<Mutex<ParityTracker>>, fleet: Arc<Fleet>, clock: Clock) -> Self {
         Self {
-            tracker: book,
+            tracker,
             fleet,
             clock,
             changes: Mutex::default(),
@@ -45,9 +45,9 @@ impl ParityMonitor {
 
     /// Records a successful request to `target`; returns its cached tokens, where they are known.
     pub(crate) fn observe(&self, target: Target, sample: PredictionSample) -> Option<u32> {
-        let mut book = self.tracker.lock();
-        let observed = book.observe(self.clock.now(), target, sample);
-        self.leave(observed.change);
+        let mut tracker = self.tracker.lock();
+        let observed = tracker.observe(self.clock.now(), target, sample);
+        self.queue_change(observed.change);
         observed.actual
     }
 
@@ -69,19 +69,19 @@ impl ParityMonitor {
             .iter()
             .flat_map(|worker| worker.targets())
         {
-            let told = counters.get(&target).map(|told| EngineCounters {
-                at: told.at,
-                queries: told.queries,
-                hits: told.hits,
+            let reported = counters.get(&target).map(|reported| EngineCounters {
+                at: reported.at,
+                queries: reported.queries,
+                hits: reported.hits,
             });
-            let mut book = self.tracker.lock();
-            let change = book.tick(now, target, told, restarts.get(&target).copied());
-            self.leave(change);
+            let mut tracker = self.tracker.lock();
+            let change = tracker.tick(now, target, reported, restarts.get(&target).copied());
+            self.queue_change(change);
         }
     }
 
     /// Queues a change. Called with the tracker locked: changes of one target stay in their order.
-    fn leave(&self, change: Option<ParityChange>) {
+    fn queue_change(&self, change: Option<ParityChange>) {
         let Some(change) = change else { return };
         let mut changes = self.changes.lock();
         let change = match changes.remove(&change.target) {
@@ -105,7 +105,7 @@ impl ParityMonitor {
             if let Some(trusted) = change.trust() {
                 self.fleet.trust(change.target, trusted);
             }
-            self.tell(&change);
+            self.log_change(&change);
         }
     }
 
@@ -115,7 +115,7 @@ impl ParityMonitor {
         changes.remove(&target)
     }
 
-    fn tell(&self, change: &ParityChange) {
+    fn log_change(&self, change: &ParityChange) {
         let ParityChange {
             target,
             from,
@@ -173,7 +173,7 @@ pub(crate) struct PrefixExpectation {
     /// Whether the engine's report is comparable with the prediction: the engine looks up exactly
     /// the router's tokens, once. For several choices it looks up several times, and its usage may
     /// be the sum.
-    judged: bool,
+    comparable: bool,
     reply: ReplyKind,
 }
 
@@ -182,7 +182,7 @@ impl PrefixExpectation {
         let choices = view.n.unwrap_or(1);
         Self {
             tokens: u64::from(prompt.tokens).saturating_mul(choices.into()),
-            judged: prompt.source.is_exact() && choices == 1 && !view.kv.skips_prefix_cache,
+            comparable: prompt.source.is_exact() && choices == 1 && !view.kv.skips_prefix_cache,
             reply: match (dialect, view.stream) {
                 (Dialect::Chat, false) => ReplyKind::Chat,
                 (Dialect::Chat, true) => ReplyKind::ChatStream,
@@ -201,7 +201,7 @@ impl PrefixExpectation {
         let counted = usage
             .map(|usage| usage.prompt_tokens)
             .filter(|tokens| *tokens > 0);
-        self.judged.then(|| PredictionSample {
+        self.comparable.then(|| PredictionSample {
             sent: won.sent,
             prompt_tokens: counted
                 .unwrap_or_else(|| u32::try_from(self.tokens).unwrap_or(u32::MAX)),
@@ -216,7 +216,7 @@ impl PrefixExpectation {
     /// Marks a lookup as counted by an engine that may count otherwise than the router.
     pub(crate) fn with_foreign_count(self) -> Self {
         Self {
-            judged: false,
+            comparable: false,
             ..self
         }
     }

@@ -18,7 +18,7 @@ use crate::load_telemetry::in_flight_by_worker;
 pub(crate) struct PrefixCollector {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
-    pub(crate) tally: Arc<PrefixDecisionCounters>,
+    pub(crate) counters: Arc<PrefixDecisionCounters>,
 }
 
 impl Collector for PrefixCollector {
@@ -29,7 +29,7 @@ impl Collector for PrefixCollector {
             None,
             MetricType::Counter,
         )?;
-        for (strategy, count) in self.tally.counts().by_strategy() {
+        for (strategy, count) in self.counters.counts().by_strategy() {
             requests
                 .encode_family(&[("strategy", strategy)])?
                 .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
@@ -51,6 +51,7 @@ impl Collector for PrefixCollector {
             None,
             MetricType::Gauge,
         )?;
-        cardinality.encode_gauge(&i64::try_from(self.tally.unique_prefixes()).unwrap_or(i64::MAX))
+        cardinality
+            .encode_gauge(&i64::try_from(self.counters.unique_prefixes()).unwrap_or(i64::MAX))
     }
 }

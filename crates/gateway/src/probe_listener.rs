@@ -84,7 +84,7 @@ impl RuntimeHeartbeat {
         }
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_stalled(&self) -> bool {
         let last = *self.last.lock();
         self.clock.now().since(last) > self.limit
     }
@@ -116,7 +116,7 @@ impl ProbeListener {
         let heart = Arc::new(heart);
         let (bound, listening) = oneshot::channel::<Result<ListenAddr, ProbeListenerError>>();
         let (stop, stopped) = oneshot::channel();
-        let asked = Arc::new(ProbeState {
+        let state = Arc::new(ProbeState {
             heartbeat: Arc::clone(&heart),
             live: Box::new(live),
             ready: Box::new(ready),
@@ -135,7 +135,7 @@ impl ProbeListener {
                     Ok(listener) => {
                         let _ = bound.send(Ok(listener.address()));
                         tokio::select! {
-                            never = serve(listener, asked) => match never {},
+                            never = serve(listener, state) => match never {},
                             // Nothing is ever sent: the sender is dropped.
                             _ = stopped => {}
                         }
@@ -179,14 +179,14 @@ struct ProbeState {
     ready: Box<dyn Fn() -> ProbeReply + Send + Sync>,
 }
 
-async fn serve(listener: Listener, asked: Arc<ProbeState>) -> Infallible {
+async fn serve(listener: Listener, state: Arc<ProbeState>) -> Infallible {
     // Outside the accept loop: a panic there costs no connection.
     let mut acceptor = Acceptor::new(listener, MOST_CONNECTIONS);
     let mut connections = JoinSet::new();
     let mut task = Task::new("probe_accept");
     loop {
         if let Some(never) = task
-            .attempt(accept(&mut acceptor, &asked, &mut connections))
+            .attempt(accept(&mut acceptor, &state, &mut connections))
             .await
         {
             match never {}
@@ -196,23 +196,23 @@ async fn serve(listener: Listener, asked: Arc<ProbeState>) -> Infallible {
 
 async fn accept(
     acceptor: &mut Acceptor,
-    asked: &Arc<ProbeState>,
+    state: &Arc<ProbeState>,
     connections: &mut JoinSet<()>,
 ) -> Infallible {
     loop {
         let (stream, slot) = acceptor.next().await;
         while connections.try_join_next().is_some() {}
-        connections.spawn(connection(stream, slot, Arc::clone(asked)));
+        connections.spawn(connection(stream, slot, Arc::clone(state)));
     }
 }
 
-async fn connection(stream: net::Stream, slot: ConnectionSlot, asked: Arc<ProbeState>) {
+async fn connection(stream: net::Stream, slot: ConnectionSlot, state: Arc<ProbeState>) {
     let (stream, exchange) = ClientStream::new(stream, slot, HEAD, HEAD);
     let service = service_fn(|request| {
-        let (asked, exchange) = (Arc::clone(&asked), exchange.clone());
+        let (state, exchange) = (Arc::clone(&state), exchange.clone());
         async move {
             let answering = exchange.begin().await;
-            let reply = asked.answer(&request);
+            let reply = state.answer(&request);
             Ok::<_, Infallible>(reply.map(|body| in_progress(body, answering)))
         }
     });
@@ -240,7 +240,7 @@ impl ProbeState {
         }
         let probe = match request.uri().path() {
             // A stalled runtime fails both probes, before any other check.
-            "/livez" | "/readyz" if self.heartbeat.stands_still() => {
+            "/livez" | "/readyz" if self.heartbeat.is_stalled() => {
                 health::failing("stalled", "the runtime that serves requests stands still")
             }
             "/livez" => (self.live)(),
@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    fn ask(address: &ListenAddr, path: &str) -> String {
+    fn get(address: &ListenAddr, path: &str) -> String {
         let mut stream = TcpStream::connect(address.to_string()).unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
@@ -305,12 +305,12 @@ mod tests {
         let limit = 2 * BEAT;
         let probes = answering(limit, health::healthy).await;
         let address = probes.address.clone();
-        let live = tokio::task::spawn_blocking(move || ask(&address, "/livez"));
+        let live = tokio::task::spawn_blocking(move || get(&address, "/livez"));
         assert!(live.await.unwrap().starts_with("HTTP/1.1 200"));
         // The only thread of this runtime blocks, so nothing on it runs.
         thread::sleep(limit + BEAT / 10);
         for path in ["/livez", "/readyz"] {
-            let reply = ask(&probes.address, path);
+            let reply = get(&probes.address, path);
             assert!(
                 reply.starts_with("HTTP/1.1 503") && reply.contains("\"status\":\"stalled\""),
                 "{reply}"
@@ -326,21 +326,21 @@ mod tests {
         })
         .await;
         let address = probes.address.clone();
-        let ask = |path: &'static str| {
+        let get = |path: &'static str| {
             let address = address.clone();
             async move {
-                tokio::task::spawn_blocking(move || self::ask(&address, path))
+                tokio::task::spawn_blocking(move || self::get(&address, path))
                     .await
                     .unwrap()
             }
         };
-        assert!(ask("/livez").await.starts_with("HTTP/1.1 200"));
-        let ready = ask("/readyz").await;
+        assert!(get("/livez").await.starts_with("HTTP/1.1 200"));
+        let ready = get("/readyz").await;
         assert!(
             ready.starts_with("HTTP/1.1 503") && ready.contains("no usable worker"),
             "{ready}"
         );
-        assert!(ask("/v1/models").await.starts_with("HTTP/1.1 404"));
+        assert!(get("/v1/models").await.starts_with("HTTP/1.1 404"));
         probes.stop().await;
         assert!(TcpStream::connect(address.to_string()).is_err());
     }

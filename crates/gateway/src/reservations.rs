@@ -70,7 +70,7 @@ struct ReservedProcess {
 impl ReservedProcess {
     /// Returns whether it runs, as far as known. A worker that fails its checks may still run: a
     /// probe may be wrong.
-    fn lives(self, workers: &Snapshot) -> bool {
+    fn is_running(self, workers: &Snapshot) -> bool {
         workers
             .worker(self.worker)
             .is_some_and(|worker| worker.health.ended == self.ended)
@@ -138,9 +138,9 @@ struct ReservationIdGuard<'a> {
 }
 
 impl ReservationIdGuard<'_> {
-    fn fill(mut self, held: OpenReservation) {
+    fn fill(mut self, reservation: OpenReservation) {
         self.filled = true;
-        self.reservations.table.lock().insert(self.id, held);
+        self.reservations.table.lock().insert(self.id, reservation);
     }
 }
 
@@ -173,35 +173,35 @@ impl Reservations {
         self.table.lock().count()
     }
 
-    /// Reserves under `id` the decision of `place` for a prompt of this many blocks. Of two holders
-    /// with one id only one gets a decision.
+    /// Adds the reservation that `open` makes under `id`, for a prompt of this many blocks. Of two
+    /// callers with one id only one gets a reservation.
     pub(crate) fn reserve<T>(
         &self,
         id: &Arc<str>,
         blocks: u64,
         at: CallTime,
-        place: impl FnOnce() -> Result<(OpenReservation, T), ApiError>,
+        open: impl FnOnce() -> Result<(OpenReservation, T), ApiError>,
     ) -> Result<T, ApiError> {
         self.end_if_over(id, at);
         self.table.lock().take(id, blocks)?;
-        let taken = ReservationIdGuard {
+        let id_guard = ReservationIdGuard {
             reservations: self,
             id,
             filled: false,
         };
-        let (held, told) = place()?;
-        taken.fill(held);
-        Ok(told)
+        let (reservation, result) = open()?;
+        id_guard.fill(reservation);
+        Ok(result)
     }
 
     /// Records that the prompt is computed; a repeated call only keeps the reservation alive.
     pub(crate) fn prefill_complete(&self, id: &str, at: CallTime) -> Result<(), ApiError> {
         self.end_if_over(id, at);
-        let places = &mut *self.table.lock();
-        let held = places.get_mut(id).ok_or_else(|| not_found(id))?;
-        held.last_call = at.run;
-        held.first_token.get_or_insert(at.now);
-        held.lease.first_token();
+        let table = &mut *self.table.lock();
+        let reservation = table.get_mut(id).ok_or_else(|| not_found(id))?;
+        reservation.last_call = at.run;
+        reservation.first_token.get_or_insert(at.now);
+        reservation.lease.first_token();
         Ok(())
     }
 
@@ -218,21 +218,23 @@ impl Reservations {
     /// Ends expired reservations, and those of ended worker processes, whose sequences ended too.
     /// Call about once a second.
     pub(crate) fn tick(&self, at: CallTime, workers: &Snapshot) {
-        let over = |held: &OpenReservation| self.is_over(held, at) || !held.process.lives(workers);
+        let over = |reservation: &OpenReservation| {
+            self.is_over(reservation, at) || !reservation.process.is_running(workers)
+        };
         let ended = self.table.lock().remove_all(over);
-        for held in ended {
-            let silent = self.is_over(&held, at);
+        for reservation in ended {
+            let silent = self.is_over(&reservation, at);
             let kind = if silent {
                 OutcomeKind::ClientGone
             } else {
                 OutcomeKind::UpstreamError
             };
-            held.end(kind, at.now, &self.ring);
+            reservation.end(kind, at.now, &self.ring);
         }
     }
 
-    fn is_over(&self, held: &OpenReservation, at: CallTime) -> bool {
-        at.run.since(held.last_call) >= self.ttl
+    fn is_over(&self, reservation: &OpenReservation, at: CallTime) -> bool {
+        at.run.since(reservation.last_call) >= self.ttl
     }
 
     /// Ends an expired reservation, whether or not a tick came since.
@@ -240,9 +242,9 @@ impl Reservations {
         let over = self
             .table
             .lock()
-            .remove_if(id, |held| self.is_over(held, at));
-        if let Some(held) = over {
-            held.end(OutcomeKind::ClientGone, at.now, &self.ring);
+            .remove_if(id, |reservation| self.is_over(reservation, at));
+        if let Some(reservation) = over {
+            reservation.end(OutcomeKind::ClientGone, at.now, &self.ring);
         }
     }
 }

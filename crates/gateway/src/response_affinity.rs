@@ -34,41 +34,41 @@ impl ResponseAffinity {
     /// Records that this worker holds the response of this id.
     pub(crate) fn record(&self, id: &str, worker: WorkerId, now: Moment) {
         let key = xxh3_128(id.as_bytes());
-        let mut homes = self.0.lock();
+        let mut affinity = self.0.lock();
         // A stream names its response in every event: it is recorded once.
-        if homes
+        if affinity
             .by_id
             .get(&key)
             .is_some_and(|(known, at)| *known == worker && now.since(*at) <= TTL)
         {
             return;
         }
-        homes.by_id.insert(key, (worker, now));
-        homes.order.push_back((key, now));
-        while homes.order.len() > MOST
-            || homes
+        affinity.by_id.insert(key, (worker, now));
+        affinity.order.push_back((key, now));
+        while affinity.order.len() > MOST
+            || affinity
                 .order
                 .front()
                 .is_some_and(|(_, learned)| now.since(*learned) > TTL)
         {
-            let Some((oldest, learned)) = homes.order.pop_front() else {
+            let Some((oldest, learned)) = affinity.order.pop_front() else {
                 break;
             };
             // It may have been recorded again since.
-            if homes
+            if affinity
                 .by_id
                 .get(&oldest)
                 .is_some_and(|(_, latest)| *latest == learned)
             {
-                homes.by_id.remove(&oldest);
+                affinity.by_id.remove(&oldest);
             }
         }
     }
 
     /// Returns the worker that holds it, if known.
     pub(crate) fn find(&self, id: &str, now: Moment) -> Option<WorkerId> {
-        let homes = self.0.lock();
-        let (worker, learned) = homes.by_id.get(&xxh3_128(id.as_bytes()))?;
+        let affinity = self.0.lock();
+        let (worker, learned) = affinity.by_id.get(&xxh3_128(id.as_bytes()))?;
         (now.since(*learned) <= TTL).then_some(*worker)
     }
 }
@@ -83,46 +83,46 @@ mod tests {
 
     #[test]
     fn a_response_is_found_at_its_worker_until_it_expires() {
-        let homes = ResponseAffinity::default();
-        homes.record("resp_1", WorkerId(1), at(0));
-        homes.record("resp_2", WorkerId(2), at(10));
-        assert_eq!(homes.find("resp_1", at(3600)), Some(WorkerId(1)));
-        assert_eq!(homes.find("resp_1", at(3601)), None);
-        assert_eq!(homes.find("resp_2", at(3601)), Some(WorkerId(2)));
-        assert_eq!(homes.find("resp_3", at(0)), None);
+        let affinity = ResponseAffinity::default();
+        affinity.record("resp_1", WorkerId(1), at(0));
+        affinity.record("resp_2", WorkerId(2), at(10));
+        assert_eq!(affinity.find("resp_1", at(3600)), Some(WorkerId(1)));
+        assert_eq!(affinity.find("resp_1", at(3601)), None);
+        assert_eq!(affinity.find("resp_2", at(3601)), Some(WorkerId(2)));
+        assert_eq!(affinity.find("resp_3", at(0)), None);
     }
 
     #[test]
     fn the_table_is_bounded_and_evicts_the_oldest_first() {
-        let homes = ResponseAffinity::default();
+        let affinity = ResponseAffinity::default();
         for n in 0..=MOST {
-            homes.record(&format!("resp_{n}"), WorkerId(1), at(n as u64 / 100));
+            affinity.record(&format!("resp_{n}"), WorkerId(1), at(n as u64 / 100));
         }
         let now = at(MOST as u64 / 100);
-        assert_eq!(homes.find("resp_0", now), None);
+        assert_eq!(affinity.find("resp_0", now), None);
         assert!(
-            homes.find("resp_1", now).is_some()
-                && homes.find(&format!("resp_{MOST}"), now).is_some()
+            affinity.find("resp_1", now).is_some()
+                && affinity.find(&format!("resp_{MOST}"), now).is_some()
         );
         for _ in 0..10 {
-            homes.record("resp_9", WorkerId(3), at(4_300));
+            affinity.record("resp_9", WorkerId(3), at(4_300));
         }
-        let inside = homes.0.lock();
+        let inside = affinity.0.lock();
         assert!(inside.by_id.len() <= inside.order.len() && inside.order.len() <= MOST);
     }
 
     #[test]
     fn a_repeated_response_id_is_stored_once() {
-        let homes = ResponseAffinity::default();
+        let affinity = ResponseAffinity::default();
         for second in 0..100 {
-            homes.record("a", WorkerId(1), at(second));
-            homes.record("b", WorkerId(2), at(second));
+            affinity.record("a", WorkerId(1), at(second));
+            affinity.record("b", WorkerId(2), at(second));
         }
-        let inside = homes.0.lock();
+        let inside = affinity.0.lock();
         assert_eq!((inside.by_id.len(), inside.order.len()), (2, 2));
         drop(inside);
-        homes.record("c", WorkerId(1), at(2 * 3600));
-        let inside = homes.0.lock();
+        affinity.record("c", WorkerId(1), at(2 * 3600));
+        let inside = affinity.0.lock();
         assert_eq!(
             (inside.by_id.len(), inside.order.len()),
             (1, 1),

@@ -133,8 +133,8 @@ struct DecisionCore {
     router: Arc<Router>,
     ring: Arc<ReceiptRing>,
     parity: Arc<Mutex<ParityTracker>>,
-    prefix_tally: Arc<PrefixDecisionCounters>,
-    kv_tally: Arc<KvDecisionCounters>,
+    prefix_counters: Arc<PrefixDecisionCounters>,
+    kv_counters: Arc<KvDecisionCounters>,
 }
 
 impl DecisionCore {
@@ -146,8 +146,8 @@ impl DecisionCore {
             index,
             ring: Arc::new(ReceiptRing::new(settings.decisions.clone())),
             parity: Arc::new(Mutex::new(ParityTracker::new(settings.parity))),
-            prefix_tally: Arc::default(),
-            kv_tally: Arc::default(),
+            prefix_counters: Arc::default(),
+            kv_counters: Arc::default(),
         }
     }
 }
@@ -169,8 +169,8 @@ async fn start_on(
         router,
         ring,
         parity,
-        prefix_tally,
-        kv_tally,
+        prefix_counters,
+        kv_counters,
     } = DecisionCore::new(&settings);
     let in_force = Arc::new(settings.clone());
     let access = Access {
@@ -210,8 +210,8 @@ async fn start_on(
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::clone(&parity),
-            prefix_tally: Arc::clone(&prefix_tally),
-            kv_tally: Arc::clone(&kv_tally),
+            prefix_counters: Arc::clone(&prefix_counters),
+            kv_counters: Arc::clone(&kv_counters),
             log: log.clone(),
             cache: Arc::clone(&cache),
             lmcache: lmcache.clone(),
@@ -245,14 +245,14 @@ async fn start_on(
         kv_index: KvIndexParts {
             index,
             indexer,
-            tally: kv_tally,
+            counters: kv_counters,
         },
         decisions: DecisionParts {
             ring: Arc::clone(&ring),
             dry_run: dry_run(&gateway, in_force.server.max_body_bytes),
         },
         parity,
-        prefix_tally,
+        prefix_counters,
         cache: Arc::clone(&cache),
         control: Arc::clone(&live) as Arc<dyn Control>,
         metrics: MetricsPage {

@@ -39,10 +39,10 @@ pub(crate) async fn watch(
     gateways: &CurrentGateway,
     mut resident: impl ResidentMemory,
 ) -> Infallible {
-    let mut looks = tokio::time::interval(EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        looks.tick().await;
+        ticks.tick().await;
         let gateway = gateways.current();
         let budget = gateway.edge.admission.process.memory_budget;
         let used = budget.and_then(|_| resident.bytes());

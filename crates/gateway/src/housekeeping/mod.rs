@@ -31,7 +31,7 @@ pub(crate) fn start(gateways: &Arc<CurrentGateway>) -> JoinSet<Infallible> {
     let [router, parity, overdue, clusters, lists] = [(); 5].map(|()| gateways.current());
     let remembering = Arc::clone(gateways);
     tasks.spawn(async move { supervise("router_tick", || tick_router(&router)).await });
-    tasks.spawn(async move { supervise("parity", || judge(&parity)).await });
+    tasks.spawn(async move { supervise("parity", || advance_parity(&parity)).await });
     tasks.spawn(async move { supervise("housekeeping", || end_overdue(&overdue)).await });
     tasks.spawn(async move {
         supervise("memory_watch", || {
@@ -56,7 +56,7 @@ async fn tick_router(gateway: &Gateway) -> Infallible {
 }
 
 /// Evaluates predictions and applies the resulting changes.
-async fn judge(gateway: &Gateway) -> Infallible {
+async fn advance_parity(gateway: &Gateway) -> Infallible {
     let mut ticks = ticks();
     loop {
         tokio::select! {

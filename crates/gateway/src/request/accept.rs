@@ -169,7 +169,7 @@ impl Admission {
     ) -> Result<BufferedBody, ApiError> {
         let limit = self.server.max_body_bytes;
         let limits = BodyLimits {
-            max_held: self.server.max_held_bytes,
+            max_buffered: self.server.max_held_bytes,
             max_body: limit as u64,
         };
         let too_large = |size: u64| {
@@ -294,11 +294,11 @@ fn too_slow(size: usize, most: Duration) -> ApiError {
 /// Drains the rest of a rejected body, so that the client gets the reply and not a connection
 /// reset. Gives up after a while: the connection is then unusable. A client that sent `Expect:
 /// 100-continue` gets no 100.
-pub(crate) async fn drain_body(body: &mut RequestBody, asks_first: bool) -> bool {
+pub(crate) async fn drain_body(body: &mut RequestBody, expects_continue: bool) -> bool {
     if body.is_end() {
         return true;
     }
-    if asks_first {
+    if expects_continue {
         return false;
     }
     let reading = async {

@@ -21,7 +21,7 @@ use net::server::PeerAddress;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 
-use crate::{memory::SMALL_BODY, metrics::HELD_BYTES};
+use crate::{memory::SMALL_BODY, metrics::BUFFERED_BYTES};
 
 /// `Retry-After` if the budget is used up, in seconds.
 const RETRY_S: u32 = 1;
@@ -38,21 +38,21 @@ pub(crate) struct BodyBudget {
 
 #[derive(Debug, Default)]
 struct BudgetState {
-    all: HeldBytes,
+    all: BufferedBytes,
     /// Bounded by the number of connections: it has an entry only for addresses with buffered
     /// bytes.
-    peers: HashMap<PeerAddress, HeldBytes>,
+    peers: HashMap<PeerAddress, BufferedBytes>,
 }
 
 /// The buffered bytes of one address, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct HeldBytes {
+struct BufferedBytes {
     total: u64,
     /// Bytes of bodies that are not small.
     large: u64,
 }
 
-impl HeldBytes {
+impl BufferedBytes {
     fn of_body(bytes: u64, large: bool) -> Self {
         Self {
             total: bytes,
@@ -77,7 +77,7 @@ impl HeldBytes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyLimits {
     /// `server.max_held_bytes`.
-    pub(crate) max_held: u64,
+    pub(crate) max_buffered: u64,
     /// `server.max_body_bytes`.
     pub(crate) max_body: u64,
 }
@@ -88,24 +88,24 @@ impl BodyLimits {
         SMALL_BODY.min(self.max_body / 8)
     }
 
-    fn of_all(self) -> HeldBytes {
-        HeldBytes {
-            total: self.max_held,
+    fn of_all(self) -> BufferedBytes {
+        BufferedBytes {
+            total: self.max_buffered,
             large: self.all_but(8),
         }
     }
 
-    fn of_one_address(self) -> HeldBytes {
-        HeldBytes {
+    fn of_one_address(self) -> BufferedBytes {
+        BufferedBytes {
             total: self.all_but(8),
             large: self.all_but(4),
         }
     }
 
-    /// Returns `max_held` less one of `parts` equal parts, but at least one body of the largest
+    /// Returns `max_buffered` less one of `parts` equal parts, but at least one body of the largest
     /// allowed size, which must fit when there are no others.
     fn all_but(self, parts: u64) -> u64 {
-        (self.max_held - self.max_held / parts).max(self.max_body.min(self.max_held))
+        (self.max_buffered - self.max_buffered / parts).max(self.max_body.min(self.max_buffered))
     }
 }
 
@@ -151,7 +151,7 @@ impl BodyBudget {
 }
 
 impl BudgetState {
-    fn change(&mut self, peer: PeerAddress, old: HeldBytes, new: HeldBytes) -> u64 {
+    fn change(&mut self, peer: PeerAddress, old: BufferedBytes, new: BufferedBytes) -> u64 {
         self.all = self.all.changed(old, new);
         let of_peer = self
             .peers
@@ -159,7 +159,7 @@ impl BudgetState {
             .copied()
             .unwrap_or_default()
             .changed(old, new);
-        if of_peer == HeldBytes::default() {
+        if of_peer == BufferedBytes::default() {
             self.peers.remove(&peer);
         } else {
             self.peers.insert(peer, of_peer);
@@ -167,7 +167,13 @@ impl BudgetState {
         self.all.total
     }
 
-    fn fits(&self, peer: PeerAddress, old: HeldBytes, new: HeldBytes, limits: BodyLimits) -> bool {
+    fn fits(
+        &self,
+        peer: PeerAddress,
+        old: BufferedBytes,
+        new: BufferedBytes,
+        limits: BodyLimits,
+    ) -> bool {
         let of_peer = self.peers.get(&peer).copied().unwrap_or_default();
         self.all.changed(old, new).fit(limits.of_all())
             && of_peer.changed(old, new).fit(limits.of_one_address())
@@ -202,8 +208,8 @@ impl BodyPermit {
     fn take(&mut self, bytes: u64, limits: BodyLimits, take: ReserveMode) -> Result<(), ApiError> {
         let large = self.large || bytes > limits.small();
         let (old, new) = (
-            HeldBytes::of_body(self.bytes, self.large),
-            HeldBytes::of_body(bytes, large),
+            BufferedBytes::of_body(self.bytes, self.large),
+            BufferedBytes::of_body(bytes, large),
         );
         let mut state = self.budget.state.lock();
         // Zero bytes always fit.
@@ -225,8 +231,8 @@ impl BodyPermit {
             return;
         }
         let (old, new) = (
-            HeldBytes::of_body(self.bytes, self.large),
-            HeldBytes::of_body(bytes, self.large),
+            BufferedBytes::of_body(self.bytes, self.large),
+            BufferedBytes::of_body(bytes, self.large),
         );
         let mut state = self.budget.state.lock();
         self.budget
@@ -300,11 +306,11 @@ fn refusal(bytes: u64, limits: BodyLimits) -> ApiError {
         format!(
             "a request body of {bytes} bytes or more does not fit beside those of the running requests \
              (server.max_held_bytes is {}, of which a part is left to small bodies and to other clients): try again",
-            limits.max_held
+            limits.max_buffered
         ),
     )
     .with_retry_after(RETRY_S)
-    .because(HELD_BYTES)
+    .because(BUFFERED_BYTES)
 }
 
 fn signed(bytes: u64) -> i64 {
@@ -318,7 +324,7 @@ mod tests {
     use super::*;
 
     const LIMITS: BodyLimits = BodyLimits {
-        max_held: 800,
+        max_buffered: 800,
         max_body: 80,
     };
     const ONE: PeerAddress = PeerAddress::V6(1);
@@ -381,7 +387,7 @@ mod tests {
     fn an_announced_length_is_checked_and_reserves_little() {
         let (budget, gauge) = budget();
         let limits = BodyLimits {
-            max_held: 800 << 10,
+            max_buffered: 800 << 10,
             max_body: 400 << 10,
         };
         let silent: Vec<_> = (0..13)
@@ -406,7 +412,7 @@ mod tests {
     fn the_longest_body_fits_into_an_empty_budget() {
         let (budget, _) = budget();
         let limits = BodyLimits {
-            max_held: 800,
+            max_buffered: 800,
             max_body: 800,
         };
         let mut room = budget.reserve(ONE, Some(800), limits).expect("room");
@@ -419,7 +425,7 @@ mod tests {
         let gauge: Gauge = Gauge::default();
         let budget = BodyBudget::new(gauge.clone());
         let limits = BodyLimits {
-            max_held: 100,
+            max_buffered: 100,
             max_body: 100,
         };
         let room = budget

@@ -127,7 +127,7 @@ fn exclusion(
     let takes_body = placement
         .same_body_as
         .is_none_or(|other| takes_same_body(worker, other));
-    if !placement.facts.spoken.by(worker) || !takes_body {
+    if !placement.facts.api_support.by(worker) || !takes_body {
         return Some(ExcludeReason::Dialect);
     }
     // The prompt does not wait for a prefill worker. Waiting for a decode worker is the router's
@@ -269,7 +269,7 @@ mod tests {
             rank: None,
         }];
         let facts = RoutingFacts {
-            spoken: ApiSupport::Openai,
+            api_support: ApiSupport::Openai,
             ..test_support::facts()
         };
         let [decode, _] = sorted(&model, &facts, &failed);

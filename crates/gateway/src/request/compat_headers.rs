@@ -10,9 +10,9 @@ use super::{receipt::Selection, record::RequestGuard};
 const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];
 
 /// Adds the headers. The cache status is copied from `X-Cache`, which must be set already.
-pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &RequestGuard, won: &Selection) {
-    let told = settle.told_of();
-    let method = if told.cluster().is_some() {
+pub(super) fn vllm_router(fields: &mut HeaderMap, guard: &RequestGuard, won: &Selection) {
+    let notes = guard.routing_notes();
+    let method = if notes.cluster().is_some() {
         "cluster"
     } else if won.label == Some(routing::LMCACHE_PREFIX) {
         "lmcache-prefix"
@@ -30,8 +30,8 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &RequestGuard, won: &S
         ("x-vllm-router-worker", Some(&*won.worker)),
         ("x-vllm-router-method", Some(method)),
         ("x-vllm-router-policy", Some(won.policy)),
-        ("x-vllm-router-cluster", told.cluster()),
-        ("x-vllm-router-model", told.model()),
+        ("x-vllm-router-cluster", notes.cluster()),
+        ("x-vllm-router-model", notes.model()),
     ] {
         if let Some(value) = value {
             insert(fields, HeaderName::from_static(name), value);
@@ -40,8 +40,8 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &RequestGuard, won: &S
 }
 
 /// Adds the hooks' results, also to a request that a hook rejected.
-pub(super) fn hooks(fields: &mut HeaderMap, settle: &RequestGuard) {
-    if let Some(hooks) = settle.told_of().hooks() {
+pub(super) fn hooks(fields: &mut HeaderMap, guard: &RequestGuard) {
+    if let Some(hooks) = guard.routing_notes().hooks() {
         insert(
             fields,
             HeaderName::from_static("x-vllm-router-hooks"),

@@ -28,26 +28,26 @@ use crate::Gateway;
 pub(super) async fn count_tokens(
     gateway: &Arc<Gateway>,
     mut call: AcceptedRequest,
-    mut settle: RequestGuard,
+    mut guard: RequestGuard,
 ) -> Response<ReplyBody> {
-    let asked = async {
-        let wording = RequestTranslator::of(
+    let prepared = async {
+        let translator = RequestTranslator::of(
             gateway.generation.translation(),
             Dialect::Messages,
             &mut call,
         )
         .await?;
-        let (dialect, chat) = wording.routing_body(&call);
-        if wording.shortened {
-            settle.notes().record_rewrite(VOLATILE_PREFIX);
+        let (dialect, chat) = translator.routing_body(&call);
+        if translator.shortened {
+            guard.notes().record_rewrite(VOLATILE_PREFIX);
         }
-        let id: Arc<str> = Arc::from(&*wording.request_view(dialect, &chat)?.model);
+        let id: Arc<str> = Arc::from(&*translator.request_view(dialect, &chat)?.model);
         let (model, own) = tokenize_api::tokenizer_of(gateway, &id).await?;
         Ok::<_, ApiError>((chat, model, own))
     };
-    let (chat, model, own) = match asked.await {
+    let (chat, model, own) = match prepared.await {
         Ok(found) => found,
-        Err(error) => return refused(settle, &error),
+        Err(error) => return refused(guard, &error),
     };
     let mut counted = None;
     if let Some(tokenizer) = own {
@@ -61,26 +61,24 @@ pub(super) async fn count_tokens(
         {
             let stages = &gateway.generation;
             let model = Arc::clone(model);
-            return stages
-                .forward(call, model, ApiSupport::Native, settle)
-                .await;
+            return stages.forward(call, model, ApiSupport::Native, guard).await;
         }
         let deadline = call.received + gateway.generation.request_timeout();
         counted = by_engine(gateway, model, &chat, deadline).await;
     }
     match counted {
         Some(count) => {
-            settle.record_passthrough(200);
+            guard.record_passthrough(200);
             let body = format!(r#"{{"input_tokens":{count}}}"#).into_bytes();
-            let mut response = reply::bytes(200, body, settle.request_id());
+            let mut response = reply::bytes(200, body, guard.request_id());
             // The count is that of the body as a worker would get it.
-            reply::add_rewrite_header(response.headers_mut(), settle.told_of().rewrites());
+            reply::add_rewrite_header(response.headers_mut(), guard.routing_notes().rewrites());
             response
         }
         None => {
             let message = "the tokens of this request can be counted neither here nor by a worker: set a tokenizer for the \
                            model under models.entries, or use a worker that speaks messages itself";
-            refused(settle, &ApiError::new(ErrorCode::UnknownRoute, message))
+            refused(guard, &ApiError::new(ErrorCode::UnknownRoute, message))
         }
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct RoutingFacts {
     /// Whether another worker may compute the prompt.
     pub(crate) handover: Handover,
     /// The workers that support the request's API.
-    pub(crate) spoken: ApiSupport,
+    pub(crate) api_support: ApiSupport,
 }
 
 /// One decision about a request.
@@ -70,34 +70,36 @@ pub(crate) enum PlacementOutcome {
 /// field that named it.
 pub(crate) fn pin(
     snapshot: &Snapshot,
-    asked: Option<&str>,
+    requested: Option<&str>,
     param: &str,
 ) -> Result<Option<Pin>, ApiError> {
-    let Some(asked) = asked else { return Ok(None) };
+    let Some(requested) = requested else {
+        return Ok(None);
+    };
     let unknown = || {
         ApiError::new(
             ErrorCode::UnknownWorker,
             format!(
                 "there is no worker {:?}: expected the name of a worker, or name/rank",
-                printable(asked)
+                printable(requested)
             ),
         )
         .param(param)
     };
-    resolve_worker(snapshot, asked)
+    resolve_worker(snapshot, requested)
         .map(Some)
         .ok_or_else(unknown)
 }
 
 /// Resolves `name` or `name/rank` to a pin.
-pub(crate) fn resolve_worker(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
-    if let Some(worker) = snapshot.worker_named(asked) {
+pub(crate) fn resolve_worker(snapshot: &Snapshot, requested: &str) -> Option<Pin> {
+    if let Some(worker) = snapshot.worker_named(requested) {
         return Some(Pin {
             worker: worker.id,
             rank: None,
         });
     }
-    let (name, rank) = asked.rsplit_once('/')?;
+    let (name, rank) = requested.rsplit_once('/')?;
     let worker = snapshot.worker_named(name)?;
     let rank = rank
         .parse::<u32>()
@@ -465,27 +467,27 @@ mod tests {
 
     #[test]
     fn a_pin_names_a_worker_or_one_of_its_ranks() {
-        for (asked, worker, rank) in [
+        for (requested, worker, rank) in [
             ("w1", 1, None),
             ("w1/0", 1, Some(0)),
             ("w2/1", 2, Some(1)),
             ("a/1", 3, None),
             ("a/1/0", 3, Some(0)),
         ] {
-            let found = resolve_worker(&snapshot(), asked);
+            let found = resolve_worker(&snapshot(), requested);
             let expected = Pin {
                 worker: kv_blocks::WorkerId(worker),
                 rank: rank.map(DpRank),
             };
-            assert_eq!(found, Some(expected), "{asked}");
+            assert_eq!(found, Some(expected), "{requested}");
         }
     }
 
     #[test]
     fn a_pin_to_an_unknown_worker_or_rank_is_refused_by_the_name_of_its_header() {
-        for asked in ["w9", "w1/1", "w2/2", "w1/", "w1/x", "w1/-1", "/0", "", "W1"] {
-            let error = pin(&snapshot(), Some(asked), "x-header").expect_err(asked);
-            assert_eq!(error.code, ErrorCode::UnknownWorker, "{asked}");
+        for requested in ["w9", "w1/1", "w2/2", "w1/", "w1/x", "w1/-1", "/0", "", "W1"] {
+            let error = pin(&snapshot(), Some(requested), "x-header").expect_err(requested);
+            assert_eq!(error.code, ErrorCode::UnknownWorker, "{requested}");
         }
         assert_eq!(
             pin(&snapshot(), None, "x-header").expect("none is named"),

@@ -35,7 +35,7 @@ impl DeliveryStage {
     pub(super) async fn run(
         &self,
         mut request: RoutedRequest,
-        mut settle: RequestGuard,
+        mut guard: RequestGuard,
     ) -> Response<ReplyBody> {
         let mut tries = RetryState::default();
         loop {
@@ -48,13 +48,13 @@ impl DeliveryStage {
             } = &mut request;
             let placement = send::placement(call, facts, &tries);
             let placed = self.queue.place(model, &placement, wait).await;
-            settle.record_wait(wait.receipt_wait());
+            guard.record_wait(wait.receipt_wait());
             let placed = match placed {
                 Ok(placed) => placed,
                 Err(_) if facts.pin.is_none() && tries.may_wait_for_worker(&self.queue) => continue,
                 Err(Rejection { refusal, error }) => {
-                    settle.record_refusal(refusal);
-                    return reply::last_failure(settle, tries.final_error(error));
+                    guard.record_refusal(refusal);
+                    return reply::last_failure(guard, tries.final_error(error));
                 }
             };
             let attempt = Attempt {
@@ -63,27 +63,27 @@ impl DeliveryStage {
                 retries: &self.retries,
                 tries: &tries,
             };
-            let failure = match self.send.run(attempt, placed, &mut settle).await {
+            let failure = match self.send.run(attempt, placed, &mut guard).await {
                 AttemptOutcome::Committed(committed) => {
                     if committed.reply.head.status.is_success() {
                         self.affinity
                             .record_served(&request.facts.affinity, committed.by.worker.id);
                     }
                     let dispatcher = &self.send.dispatcher;
-                    return commit(dispatcher, committed.reply, committed.stream, settle);
+                    return commit(dispatcher, committed.reply, committed.stream, guard);
                 }
                 AttemptOutcome::PrefillFailed => {
-                    request.facts.handover = settle.without_prefill();
+                    request.facts.handover = guard.without_prefill();
                     continue;
                 }
-                AttemptOutcome::Refused(error) => return reply::refused(settle, &error),
+                AttemptOutcome::Refused(error) => return reply::refused(guard, &error),
                 AttemptOutcome::Failed(failure) => failure,
             };
             if let Some(last) = self
-                .next_attempt(&mut request, failure, &mut tries, &mut settle)
+                .next_attempt(&mut request, failure, &mut tries, &mut guard)
                 .await
             {
-                return reply::last_failure(settle, last);
+                return reply::last_failure(guard, last);
             }
         }
     }
@@ -94,14 +94,14 @@ impl DeliveryStage {
         request: &mut RoutedRequest,
         failure: Failure,
         tries: &mut RetryState,
-        settle: &mut RequestGuard,
+        guard: &mut RequestGuard,
     ) -> Option<FinalError> {
         let Failure {
             failure,
             by,
             also_failed,
         } = failure;
-        settle.fail_attempt(&failure);
+        guard.fail_attempt(&failure);
         if may_be_stored(request, &failure) {
             return Some(failure.reply);
         }
@@ -143,23 +143,23 @@ fn commit(
     dispatcher: &Dispatcher,
     committed: CommittedReply,
     stream: Option<StreamTranslator>,
-    mut settle: RequestGuard,
+    mut guard: RequestGuard,
 ) -> Response<ReplyBody> {
     let CommittedReply { head, content } = committed;
-    settle.commit(head.status.as_u16(), &content);
+    guard.commit(head.status.as_u16(), &content);
     let is_empty = matches!(&content, BodyContent::Whole(bytes) if bytes.is_empty());
     let empty_stream =
-        is_empty && settle.expected_ending().is_some() && dispatch::is_event_stream(&head.headers);
-    let head = reply::head(&head, &settle);
+        is_empty && guard.expected_ending().is_some() && dispatch::is_event_stream(&head.headers);
+    let head = reply::head(&head, &guard);
     let body = match content {
         BodyContent::Whole(bytes) => {
             if empty_stream {
-                settle.record_incomplete();
+                guard.record_incomplete();
             }
             if let Some(chunk) = dialect::StreamChunk::read(&bytes) {
-                settle.record_chunk(&chunk);
+                guard.record_chunk(&chunk);
             }
-            ReplyBody::whole(bytes, settle)
+            ReplyBody::whole(bytes, guard)
         }
         BodyContent::Begun { first, rest, kind } => ReplyBody::live(ReplyRelay::new(
             ReplyStart {
@@ -171,7 +171,7 @@ fn commit(
                 cutting: dispatcher.abort.aborted(),
                 stream,
             },
-            settle,
+            guard,
         )),
     };
     reply::with_head(head, body)

@@ -77,7 +77,7 @@ pub(crate) enum FinalError {
 
 /// Unstreamed replies up to this size are buffered, so that a truncated one can still become an
 /// error.
-const HELD_REPLY: usize = 1024 * 1024;
+const BUFFERED_REPLY_BYTES: usize = 1024 * 1024;
 /// Most bytes of an error reply that are read to reuse its connection.
 const ERROR_BODY: usize = 64 * 1024;
 
@@ -226,7 +226,7 @@ async fn content(
             Some(Err(_)) => Err(AttemptFailure::no_answer()),
         };
     }
-    let mut held = BodyBuffer::default();
+    let mut buffer = BodyBuffer::default();
     while let Some(data) = body.next_data().await {
         let Ok(data) = data else {
             // The engine had the reply when it sent the head. A retry would compute it again, so
@@ -235,9 +235,9 @@ async fn content(
                 "the worker's reply ended before its announced end: try again".to_owned(),
             ));
         };
-        held.push(data);
-        if held.len() > HELD_REPLY {
-            let first = held.into_bytes();
+        buffer.push(data);
+        if buffer.len() > BUFFERED_REPLY_BYTES {
+            let first = buffer.into_bytes();
             return Ok(CommittedReply {
                 head,
                 content: BodyContent::Begun {
@@ -251,7 +251,7 @@ async fn content(
     body.release();
     Ok(CommittedReply {
         head,
-        content: BodyContent::Whole(held.into_bytes()),
+        content: BodyContent::Whole(buffer.into_bytes()),
     })
 }
 
@@ -576,13 +576,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_reply_too_long_to_be_buffered_is_relayed_from_its_first_mebibyte_on() {
-        let piece = Bytes::from(vec![b' '; HELD_REPLY]);
+        let piece = Bytes::from(vec![b' '; BUFFERED_REPLY_BYTES]);
         let pieces = [Ok(piece), Ok(Bytes::from_static(b"x")), Ok("rest".into())];
         let (result, _) = attempt(FakeReply::pieces(http::Response::new(()), pieces)).await;
         let content = result.expect("a reply").content;
         assert!(matches!(
             content,
-            BodyContent::Begun { first, kind: BodyKind::Opaque, .. } if first.len() == HELD_REPLY + 1
+            BodyContent::Begun { first, kind: BodyKind::Opaque, .. } if first.len() == BUFFERED_REPLY_BYTES + 1
         ));
     }
 

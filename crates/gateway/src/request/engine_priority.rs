@@ -8,8 +8,8 @@ pub(super) const REWRITE: &str = "priority";
 
 /// Adds the request's number to the body; `None` if it cannot be spliced: it is then sent
 /// unchanged.
-pub(super) fn add_priority(body: &Bytes, turn: i64) -> Option<Bytes> {
-    dialect::splice(body, &[Edit::Set(REWRITE, &turn.to_string())])
+pub(super) fn add_priority(body: &Bytes, priority: i64) -> Option<Bytes> {
+    dialect::splice(body, &[Edit::Set(REWRITE, &priority.to_string())])
         .map(Bytes::from)
         .ok()
 }

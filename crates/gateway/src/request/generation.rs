@@ -72,11 +72,11 @@ impl GenerationStages {
         &self,
         call: AcceptedRequest,
         dialect: Dialect,
-        mut settle: RequestGuard,
+        mut guard: RequestGuard,
     ) -> Response<ReplyBody> {
-        match self.prepare(call, dialect, &mut settle).await {
-            Ok(request) => self.delivery.run(request, settle).await,
-            Err(error) => reply::refused(settle, &error),
+        match self.prepare(call, dialect, &mut guard).await {
+            Ok(request) => self.delivery.run(request, guard).await,
+            Err(error) => reply::refused(guard, &error),
         }
     }
 
@@ -85,7 +85,7 @@ impl GenerationStages {
         &self,
         call: AcceptedRequest,
         dialect: Dialect,
-        settle: &mut RequestGuard,
+        guard: &mut RequestGuard,
     ) -> Result<RoutedRequest, ApiError> {
         let mut translated = self.translate(call, dialect).await?;
         let (body, translator) = (translated.body.clone(), &translated.translator);
@@ -93,7 +93,7 @@ impl GenerationStages {
         self.check(&translated, &view)?;
         let choice = self.choose_model(&mut translated, &view).await?;
         let identified = self.identify(&translated, choice, &view).await;
-        self.describe(&translated, &identified, &view, settle);
+        self.describe(&translated, &identified, &view, guard);
         Ok(self.route(translated, identified, &view).await)
     }
 
@@ -178,26 +178,26 @@ impl GenerationStages {
         translated: &TranslatedCall,
         identified: &IdentifiedPrompt,
         view: &RequestView<'_>,
-        settle: &mut RequestGuard,
+        guard: &mut RequestGuard,
     ) {
         let IdentifiedPrompt {
             choice,
             prompt,
             cluster,
         } = identified;
-        settle.timing().render = prompt.render_us;
-        settle.timing().tokenize = prompt.tokenize_us;
+        guard.timing().render = prompt.render_us;
+        guard.timing().tokenize = prompt.tokenize_us;
         let priority = translated.call.overrides.priority;
-        settle.set_request_facts(RequestFacts {
+        guard.set_request_facts(RequestFacts {
             cluster: cluster.as_ref().map(ClusterMembership::note),
             ..RequestFacts::of(view, &choice.model, priority, prompt)
         });
-        settle.set_prefix_expectation(PrefixExpectation::of(translated.dialect, view, prompt));
+        guard.set_prefix_expectation(PrefixExpectation::of(translated.dialect, view, prompt));
         if translated.translator.keeps_state {
-            settle.mark_response_stored();
+            guard.mark_response_stored();
         }
-        settle.prompt(prompt.blocks.as_ref());
-        settle.text(view);
+        guard.prompt(prompt.blocks.as_ref());
+        guard.text(view);
         self.metrics.record_prompt_source(prompt.source.as_str());
     }
 
@@ -244,7 +244,7 @@ impl GenerationStages {
                 } else {
                     Handover::without_split()
                 },
-                spoken: translator.spoken,
+                api_support: translator.api_support,
             },
             model: choice.model,
             wait,
@@ -322,7 +322,7 @@ fn check_counts(
         "stop"
     };
     let prompts = view.counts.prompts_field.unwrap_or("prompt");
-    for (field, asked, most, key) in [
+    for (field, requested, most, key) in [
         (
             "n",
             view.counts.choices,
@@ -337,14 +337,14 @@ fn check_counts(
         ),
         (stop, view.counts.stops, limits.max_stop, "server.max_stop"),
     ] {
-        if most > 0 && asked > most {
+        if most > 0 && requested > most {
             let what = if field == "n" {
                 "is"
             } else {
                 "has this many entries:"
             };
             let message = format!(
-                "{field} {what} {asked}, at most {most} are accepted ({key}): ask for less"
+                "{field} {what} {requested}, at most {most} are accepted ({key}): ask for less"
             );
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param(field));
         }

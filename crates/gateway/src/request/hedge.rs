@@ -54,7 +54,7 @@ impl HedgedAttempt<'_> {
         &self,
         first: AttemptTarget,
         body: Bytes,
-        settle: &mut RequestGuard,
+        guard: &mut RequestGuard,
     ) -> SendResult {
         let one = Box::pin(self.attempt(&first, body));
         let raced = select(one, Box::pin(tokio::time::sleep(self.after))).await;
@@ -68,29 +68,29 @@ impl HedgedAttempt<'_> {
             let result = one.await;
             return SendResult::of(result, first.clone());
         };
-        settle.begin_hedge(placed);
+        guard.begin_hedge(placed);
         let two = Box::pin(self.attempt(&second, self.call.body.bytes().clone()));
         let results = &self.stage.hedges;
         match select(one, two).await {
             Either::Left((Ok(committed), _)) => {
                 results.count("first");
-                settle.record_hedge_lost(None);
+                guard.record_hedge_lost(None);
                 SendResult::of(Ok(committed), first.clone())
             }
             Either::Right((Ok(committed), _)) => {
                 results.count("second");
-                settle.record_hedge_won(None);
+                guard.record_hedge_won(None);
                 SendResult::of(Ok(committed), second.clone())
             }
             // One failed: the result of the other counts.
             Either::Left((Err(failure), two)) => {
-                settle.record_hedge_won(Some(&failure));
+                guard.record_hedge_won(Some(&failure));
                 let result = two.await;
                 results.count(if result.is_ok() { "second" } else { "nobody" });
                 SendResult::beside_failure(result, second.clone(), first.clone())
             }
             Either::Right((Err(failure), one)) => {
-                settle.record_hedge_lost(Some(&failure));
+                guard.record_hedge_lost(Some(&failure));
                 let result = one.await;
                 results.count(if result.is_ok() { "first" } else { "nobody" });
                 SendResult::beside_failure(result, first.clone(), second.clone())

@@ -191,23 +191,23 @@ impl HookClient {
         route: &Route,
         call: &AcceptedRequest,
     ) -> Result<HookOutcome, String> {
-        let question = dialect::hook_question(&call.request_id, route.path, call.body.bytes())
+        let body = dialect::hook_question(&call.request_id, route.path, call.body.bytes())
             .ok_or("the request is not one JSON object")?;
         let mut headers = HeaderMap::new();
         if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
             headers.insert(REQUEST_ID, id);
         }
         let most = limits.max_body_bytes;
-        let asked = fetch::post(
+        let response = fetch::post(
             &self.origin,
             &self.path,
             &headers,
-            Some(question.into()),
+            Some(body.into()),
             self.settings.timeout,
             most.saturating_add(AROUND),
         );
         let reply = tokio::select! {
-            reply = asked => reply.map_err(|error| error.to_string())?,
+            reply = response => reply.map_err(|error| error.to_string())?,
             () = limits.abort.aborted() => return Err("the router is going down".to_owned()),
         };
         if reply.status.as_u16() != 200 {

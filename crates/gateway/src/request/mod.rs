@@ -113,17 +113,19 @@ async fn handle_route(
 ) -> Response<ReplyBody> {
     supervision::panic_point("request");
     let (parts, mut body) = request.into_parts();
-    let asks_first = parts.headers.contains_key(EXPECT);
+    let expects_continue = parts.headers.contains_key(EXPECT);
     let route = match accept::route(&parts) {
         Ok(route) => route,
         Err(error) => {
             let error = reply::error(&error, ErrorShape::of(parts.uri.path()), &request_id);
             let response = reply::with_allow(accept::allowed_methods(&parts), error);
-            return reply::close_unless(accept::drain_body(&mut body, asks_first).await, response);
+            return reply::close_unless(
+                accept::drain_body(&mut body, expects_continue).await,
+                response,
+            );
         }
     };
-    let mut settle =
-        RequestGuard::open(&gateway.recorder, route, Arc::clone(&request_id), received);
+    let mut guard = RequestGuard::open(&gateway.recorder, route, Arc::clone(&request_id), received);
     let head = RequestHead {
         parts,
         route,
@@ -133,16 +135,19 @@ async fn handle_route(
     let mut call = match gateway.edge.admission.accept(head, &mut body).await {
         Ok(call) => call,
         Err(error) => {
-            let response = refused(settle, &error);
-            return reply::close_unless(accept::drain_body(&mut body, asks_first).await, response);
+            let response = refused(guard, &error);
+            return reply::close_unless(
+                accept::drain_body(&mut body, expects_continue).await,
+                response,
+            );
         }
     };
-    settle.timing().accept = gateway.clock().now().ms_since(received) * 1e3;
+    guard.timing().accept = gateway.clock().now().ms_since(received) * 1e3;
     let preprocessor = &gateway.edge.preprocessor;
-    if let Err(error) = preprocessor.run(route, &mut call, settle.notes()).await {
-        return refused(settle, &error);
+    if let Err(error) = preprocessor.run(route, &mut call, guard.notes()).await {
+        return refused(guard, &error);
     }
-    call_handler(gateway, route, call, settle).await
+    call_handler(gateway, route, call, guard).await
 }
 
 /// Runs the handler of the route.
@@ -150,17 +155,17 @@ async fn call_handler(
     gateway: &Arc<Gateway>,
     route: &Route,
     call: AcceptedRequest,
-    mut settle: RequestGuard,
+    mut guard: RequestGuard,
 ) -> Response<ReplyBody> {
     let (id, catalog) = (&call.request_id, &gateway.edge.catalog);
     let rest = below(route, call.target.path());
     let result = match route.endpoint {
-        RouteHandler::Generate(dialect) => return generate(gateway, call, dialect, settle).await,
+        RouteHandler::Generate(dialect) => return generate(gateway, call, dialect, guard).await,
         RouteHandler::CountTokens => {
-            return count_tokens::count_tokens(gateway, call, settle).await;
+            return count_tokens::count_tokens(gateway, call, guard).await;
         }
-        RouteHandler::Tokenize => return tokenize_api::tokenize(gateway, call, settle).await,
-        RouteHandler::Detokenize => return tokenize_api::detokenize(gateway, call, settle).await,
+        RouteHandler::Tokenize => return tokenize_api::tokenize(gateway, call, guard).await,
+        RouteHandler::Detokenize => return tokenize_api::detokenize(gateway, call, guard).await,
         RouteHandler::Route => route_api::route(gateway, &call).await,
         RouteHandler::PotentialLoads => route_api::potential_loads(gateway, &call).await,
         RouteHandler::PrefillComplete => route_api::prefill_complete(gateway, &call, rest),
@@ -176,10 +181,10 @@ async fn call_handler(
     };
     match result {
         Ok(response) => {
-            settle.record_passthrough(response.status().as_u16());
+            guard.record_passthrough(response.status().as_u16());
             response
         }
-        Err(error) => refused(settle, &error),
+        Err(error) => refused(guard, &error),
     }
 }
 
@@ -188,18 +193,15 @@ async fn generate(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
     dialect: Dialect,
-    settle: RequestGuard,
+    guard: RequestGuard,
 ) -> Response<ReplyBody> {
     let owner = Arc::clone(gateway);
     // On the heap: this is the larger part of a request's state and would move with every future
     // around it.
-    let send = move |call, settle| -> BoxFuture<'static, Response<ReplyBody>> {
-        Box::pin(async move { owner.generation.run(call, dialect, settle).await })
+    let send = move |call, guard| -> BoxFuture<'static, Response<ReplyBody>> {
+        Box::pin(async move { owner.generation.run(call, dialect, guard).await })
     };
-    gateway
-        .reply_cache
-        .answer(call, dialect, settle, send)
-        .await
+    gateway.reply_cache.answer(call, dialect, guard, send).await
 }
 
 /// Returns the part of a path below its route.

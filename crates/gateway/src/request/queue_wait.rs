@@ -35,7 +35,7 @@ const BETWEEN_CHANGES: Duration = Duration::from_millis(100);
 
 /// How often a request that all of its workers failed checks for a retry permit or for a recovered
 /// worker: neither wakes it.
-const RETRY_LOOK: Duration = Duration::from_millis(250);
+const RETRY_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The queue as requests wait in it.
 #[derive(Clone, Debug)]
@@ -146,11 +146,12 @@ impl QueueStage {
         wait: &mut WaitRecord,
         error: ApiError,
     ) -> Result<Arc<ModelView>, ApiError> {
-        let queued = self.hold(wait, |budget| self.enqueue_without_candidates(budget));
+        let queued =
+            self.enqueue_within_limit(wait, |budget| self.enqueue_without_candidates(budget));
         let Some(waiter) = queued else {
             return Err(error);
         };
-        let _place = waiter?;
+        let _waiter = waiter?;
         wait.begin(self.clock.now(), Some(WaitReason::NoWorker));
         let mut changes = self.decider.waiters.models.subscribe(&Arc::from(id), None);
         loop {
@@ -189,7 +190,7 @@ impl QueueStage {
         model: &str,
         wait: &mut WaitRecord,
     ) -> Result<Option<RetryPermit>, ApiError> {
-        let mut place = None;
+        let mut waiter = None;
         loop {
             if let Some(permit) = retries.permit() {
                 return Ok(Some(permit));
@@ -203,17 +204,19 @@ impl QueueStage {
             if candidates.is_empty() || candidates.iter().any(answers) {
                 return Ok(None);
             }
-            if place.is_none() {
+            if waiter.is_none() {
                 // Counted among the waiting requests until it continues.
-                place = Some(
-                    self.hold(wait, |budget| self.enqueue_without_candidates(budget))
-                        .unwrap_or_else(|| Err(errors::no_worker()))?,
+                waiter = Some(
+                    self.enqueue_within_limit(wait, |budget| {
+                        self.enqueue_without_candidates(budget)
+                    })
+                    .unwrap_or_else(|| Err(errors::no_worker()))?,
                 );
                 wait.begin(self.clock.now(), Some(WaitReason::NoWorker));
             }
             let ends = self.ends(wait, WaitReason::NoWorker);
             tokio::select! {
-                () = tokio::time::sleep(RETRY_LOOK) => {}
+                () = tokio::time::sleep(RETRY_CHECK_INTERVAL) => {}
                 () = self.at(ends) => return Err(errors::no_worker()),
                 () = self.abort.aborted() => return Err(errors::going_down()),
             }
@@ -237,13 +240,13 @@ impl QueueStage {
                 });
             }
             PlacementOutcome::Refused(refusal) => {
-                let hold = |budget| self.decider.enqueue(model, placement, budget);
-                let held = if placement.may_wait && !is_busy(&refusal) {
-                    self.hold(wait, hold)
+                let enqueue = |budget| self.decider.enqueue(model, placement, budget);
+                let queued = if placement.may_wait && !is_busy(&refusal) {
+                    self.enqueue_within_limit(wait, enqueue)
                 } else {
                     None
                 };
-                match held {
+                match queued {
                     Some(Ok(waiter)) => (waiter, Some(refusal)),
                     Some(Err(error)) => return Err(Rejection { refusal, error }),
                     None => {
@@ -341,13 +344,13 @@ impl QueueStage {
 
     /// Queues the request while no worker is usable; `None`: no such wait is allowed, or none is
     /// left.
-    fn hold(
+    fn enqueue_within_limit(
         &self,
         wait: &WaitRecord,
-        hold: impl FnOnce(WaitBudget) -> Option<Waiter>,
+        enqueue: impl FnOnce(WaitBudget) -> Option<Waiter>,
     ) -> Option<Result<Waiter, ApiError>> {
         let budget = wait.budget(self.clock.now(), self.limits.engine_wait_timeout)?;
-        Some(hold(budget).ok_or_else(errors::queue_full))
+        Some(enqueue(budget).ok_or_else(errors::queue_full))
     }
 
     /// Queues a request that has no candidates.

@@ -55,8 +55,8 @@ impl RequestFacts {
             at_unix_ms,
             request_id,
             route,
-            verdict,
-            hold,
+            answer,
+            queue_wait,
             mut timing,
         } = decided;
         timing.total = timing.accept
@@ -81,8 +81,8 @@ impl RequestFacts {
             dry_run: false,
             cluster: self.cluster,
             prompt: self.prompt,
-            verdict,
-            hold,
+            verdict: answer,
+            hold: queue_wait,
             attempts: Vec::new(),
             timing,
             rewrites: Vec::new(),
@@ -98,8 +98,8 @@ pub(crate) struct DecisionFacts {
     pub(crate) at_unix_ms: u64,
     pub(crate) request_id: Arc<str>,
     pub(crate) route: &'static str,
-    pub(crate) verdict: RouterAnswer,
-    pub(crate) hold: QueueWait,
+    pub(crate) answer: RouterAnswer,
+    pub(crate) queue_wait: QueueWait,
     pub(crate) timing: RouterTiming,
 }
 
@@ -132,8 +132,8 @@ pub(crate) struct RoutingNotes {
 }
 
 impl RoutingNotes {
-    pub(crate) fn record_model_rename(&mut self, asked: Arc<str>, rewrite: &'static str) {
-        self.requested_model = Some(asked);
+    pub(crate) fn record_model_rename(&mut self, requested: Arc<str>, rewrite: &'static str) {
+        self.requested_model = Some(requested);
         self.record_rewrite(rewrite);
     }
 
@@ -156,8 +156,8 @@ impl RoutingNotes {
                 .map_or_else(|| Arc::clone(&about.model), Arc::clone),
         );
         self.cluster = about.cluster.as_ref().map(|note| Arc::clone(&note.name));
-        if let Some(asked) = &self.requested_model {
-            about.model = Arc::clone(asked);
+        if let Some(requested) = &self.requested_model {
+            about.model = Arc::clone(requested);
         }
         about
     }

@@ -102,12 +102,12 @@ pub(crate) struct RequestGuard {
 #[derive(Debug, Default)]
 struct ReceiptDraft {
     about: Option<RequestFacts>,
-    verdict: Option<RouterAnswer>,
+    answer: Option<RouterAnswer>,
     rewrites: Vec<&'static str>,
     notes: RoutingNotes,
     attempts: Vec<Attempt>,
     timing: RouterTiming,
-    hold: QueueWait,
+    queue_wait: QueueWait,
     published: bool,
     logged: RequestLogLine,
 }
@@ -170,14 +170,14 @@ impl RequestGuard {
     }
 
     /// Records the request's wait for its decision.
-    pub(crate) fn record_wait(&mut self, hold: QueueWait) {
-        self.draft.hold = hold;
+    pub(crate) fn record_wait(&mut self, queue_wait: QueueWait) {
+        self.draft.queue_wait = queue_wait;
     }
 
     /// Records that no target can take the request. The receipt keeps an earlier decision.
     pub(crate) fn record_refusal(&mut self, refusal: Refusal) {
-        if self.draft.verdict.is_none() {
-            self.draft.verdict = Some(RouterAnswer::Refused(refusal));
+        if self.draft.answer.is_none() {
+            self.draft.answer = Some(RouterAnswer::Refused(refusal));
         }
     }
 
@@ -212,11 +212,11 @@ impl RequestGuard {
             return;
         }
         // A request that never came to a decision has nothing to explain.
-        let (Some(about), Some(mut verdict)) = (self.draft.about.take(), self.draft.verdict.take())
+        let (Some(about), Some(mut answer)) = (self.draft.about.take(), self.draft.answer.take())
         else {
             return;
         };
-        if let RouterAnswer::Decided(decision) = &mut verdict {
+        if let RouterAnswer::Decided(decision) = &mut answer {
             decision.prefill.clone_from(&self.attempt.prefill);
         }
         let decided = DecisionFacts {
@@ -224,8 +224,8 @@ impl RequestGuard {
             at_unix_ms: self.recorder.clock.unix_ms(),
             request_id: Arc::clone(&self.request_id),
             route: self.route.path,
-            verdict,
-            hold: self.draft.hold,
+            answer,
+            queue_wait: self.draft.queue_wait,
             timing: self.draft.timing,
         };
         let (attempts, rewrites) = (self.draft.attempts.clone(), self.draft.rewrites.clone());
@@ -267,7 +267,7 @@ impl Drop for RequestGuard {
             let _ = good.set(kind == OutcomeKind::Ok && finished);
         }
         let now = self.recorder.clock.now();
-        let judged = self.judge(kind);
+        let compared_tokens = self.record_prediction(kind);
         self.recorder.metrics.record_request(&RequestSummary {
             route: self.route.path,
             kind,
@@ -276,7 +276,7 @@ impl Drop for RequestGuard {
             timing: self.selection.is_some().then_some(&self.draft.timing),
             selection: self.selection.as_ref(),
             usage: self.own_usage(),
-            judged,
+            compared_tokens,
         });
         if let Some(note) = &self.attempt.prefill {
             self.recorder.metrics.record_prefill(note);

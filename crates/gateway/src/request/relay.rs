@@ -35,9 +35,9 @@ use self::translation::StreamTranslation;
 use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
 
 /// Longest wait for the rest of a partial event.
-const TORN_EVENT: Duration = Duration::from_millis(50);
+const PARTIAL_EVENT_WAIT: Duration = Duration::from_millis(50);
 /// Longest partial event, bytes.
-const TORN_BYTES: usize = 1024 * 1024;
+const MAX_PARTIAL_EVENT_BYTES: usize = 1024 * 1024;
 /// Pause between the error event and the unclean close: the connection flushes meanwhile.
 const FLUSH: Duration = Duration::from_millis(20);
 
@@ -95,8 +95,8 @@ struct SseTracker {
     /// `None`: the stream has no end marker.
     ending: Option<EndingTracker>,
     partial_event: Vec<Bytes>,
-    torn_bytes: usize,
-    torn_since: Option<Moment>,
+    partial_bytes: usize,
+    partial_since: Option<Moment>,
     /// A part of an event is already sent.
     part_out: bool,
 }
@@ -112,7 +112,7 @@ enum CutReason {
 }
 
 impl ReplyRelay {
-    pub(crate) fn new(begun: ReplyStart, settle: RequestGuard) -> Self {
+    pub(crate) fn new(start: ReplyStart, guard: RequestGuard) -> Self {
         let ReplyStart {
             first,
             rest,
@@ -121,7 +121,7 @@ impl ReplyRelay {
             clock,
             cutting,
             stream,
-        } = begun;
+        } = start;
         let now = clock.now();
         let mut relay = Self {
             upstream: rest,
@@ -131,12 +131,12 @@ impl ReplyRelay {
             last_byte: now,
             cutting,
             events: (kind == BodyKind::Events)
-                .then(|| SseTracker::new(settle.expected_ending().and_then(EndingTracker::of))),
+                .then(|| SseTracker::new(guard.expected_ending().and_then(EndingTracker::of))),
             translation: stream.map(StreamTranslation::new),
             ready: VecDeque::new(),
             end: RelayEnd::Open,
             clock,
-            guard: settle,
+            guard,
         };
         relay.take_in(first);
         relay
@@ -185,10 +185,10 @@ impl ReplyRelay {
             self.ready.push_back(data);
             return;
         };
-        let (settle, ending) = (&mut self.guard, &mut events.ending);
+        let (guard, ending) = (&mut self.guard, &mut events.ending);
         let pushed = events
             .splitter
-            .push(&data, |event| seen(settle, ending, event));
+            .push(&data, |event| read_event(guard, ending, event));
         events.sort(data, pushed.complete, self.last_byte, &mut self.ready);
     }
 
@@ -201,11 +201,11 @@ impl ReplyRelay {
         );
         let idle = idle.saturating_sub(now.since(self.last_byte));
         let total = total.saturating_sub(now.since(self.started));
-        let torn = self.events.as_ref().and_then(|events| events.torn_since);
-        let torn = torn.map_or(Duration::MAX, |since| {
-            TORN_EVENT.saturating_sub(now.since(since))
+        let partial = self.events.as_ref().and_then(|events| events.partial_since);
+        let partial = partial.map_or(Duration::MAX, |since| {
+            PARTIAL_EVENT_WAIT.saturating_sub(now.since(since))
         });
-        let next = idle.min(total).min(torn);
+        let next = idle.min(total).min(partial);
         if next.is_zero() {
             // A timer for this very moment fires at the next tick and would be armed again there:
             // it would never fire.
@@ -233,8 +233,8 @@ impl ReplyRelay {
         }
         if let Some(events) = &mut self.events
             && events
-                .torn_since
-                .is_some_and(|since| now.since(since) >= TORN_EVENT)
+                .partial_since
+                .is_some_and(|since| now.since(since) >= PARTIAL_EVENT_WAIT)
         {
             events.let_go(&mut self.ready);
             return true;
@@ -287,7 +287,7 @@ impl ReplyRelay {
             // An event that will never be whole is useless. If a part of it is already sent, it is
             // closed first, so that the error is an event of its own.
             events.partial_event.clear();
-            events.torn_since = None;
+            events.partial_since = None;
             let error = self
                 .guard
                 .error_shape()
@@ -303,16 +303,18 @@ impl ReplyRelay {
             return self.finish();
         }
         if let Some(events) = &mut self.events {
-            let (settle, ending) = (&mut self.guard, &mut events.ending);
-            events.splitter.finish(|event| seen(settle, ending, event));
+            let (guard, ending) = (&mut self.guard, &mut events.ending);
+            events
+                .splitter
+                .finish(|event| read_event(guard, ending, event));
             let unfinished = ending.as_ref().is_some_and(|ending| !ending.is_complete())
-                && settle.has_no_in_band_error();
+                && guard.has_no_in_band_error();
             if unfinished && self.limits.strict_stream_completion {
                 return self.cut(CutReason::Unfinished);
             }
             events.let_go(&mut self.ready);
             if unfinished {
-                settle.record_incomplete();
+                guard.record_incomplete();
             }
         }
         self.finished();
@@ -327,17 +329,17 @@ impl ReplyRelay {
 
 /// Reads one event. Engines send an empty stop reason in every chunk of a chat, so each chunk is
 /// parsed once for both purposes.
-fn seen(settle: &mut RequestGuard, ending: &mut Option<EndingTracker>, event: SseEvent<'_>) {
+fn read_event(guard: &mut RequestGuard, ending: &mut Option<EndingTracker>, event: SseEvent<'_>) {
     match event {
         SseEvent::Data { data, .. } => {
             let chunk = LazyCell::new(|| StreamChunk::read(&data));
             if let Some(ending) = ending {
                 ending.observe_event(&data, || chunk.as_ref());
             }
-            if tells(settle, &data)
+            if has_facts(guard, &data)
                 && let Some(chunk) = &*chunk
             {
-                settle.record_chunk(chunk);
+                guard.record_chunk(chunk);
             }
         }
         SseEvent::Oversized => {
@@ -349,20 +351,21 @@ fn seen(settle: &mut RequestGuard, ending: &mut Option<EndingTracker>, event: Ss
 }
 
 /// Reads the few facts that accounting needs from one event.
-fn note(settle: &mut RequestGuard, data: &[u8]) {
-    if tells(settle, data)
+fn read_data(guard: &mut RequestGuard, data: &[u8]) {
+    if has_facts(guard, data)
         && let Some(chunk) = StreamChunk::read(data)
     {
-        settle.record_chunk(&chunk);
+        guard.record_chunk(&chunk);
     }
 }
 
 /// Returns whether an event may contain such a fact.
-fn tells(settle: &RequestGuard, data: &[u8]) -> bool {
-    let worth = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
-    let told = || worth(b"\"usage\"") || worth(b"finish_reason") || worth(b"\"error\"");
-    let begins = || settle.stores_response() && worth(b"response.created");
-    !is_done(data) && (told() || begins())
+fn has_facts(guard: &RequestGuard, data: &[u8]) -> bool {
+    let contains = |key: &[u8]| data.windows(key.len()).any(|window| window == key);
+    let has_result =
+        || contains(b"\"usage\"") || contains(b"finish_reason") || contains(b"\"error\"");
+    let begins = || guard.stores_response() && contains(b"response.created");
+    !is_done(data) && (has_result() || begins())
 }
 
 impl SseTracker {
@@ -372,8 +375,8 @@ impl SseTracker {
             splitter,
             ending,
             partial_event: Vec::new(),
-            torn_bytes: 0,
-            torn_since: None,
+            partial_bytes: 0,
+            partial_since: None,
             part_out: false,
         }
     }
@@ -382,18 +385,18 @@ impl SseTracker {
     fn sort(&mut self, mut data: Bytes, complete: usize, now: Moment, ready: &mut VecDeque<Bytes>) {
         if complete > 0 {
             ready.extend(self.partial_event.drain(..));
-            self.torn_bytes = 0;
-            self.torn_since = None;
+            self.partial_bytes = 0;
+            self.partial_since = None;
             self.part_out = false;
             ready.push_back(data.split_to(complete));
         }
         if data.is_empty() {
             return;
         }
-        self.torn_bytes += data.len();
+        self.partial_bytes += data.len();
         self.partial_event.push(data);
-        self.torn_since.get_or_insert(now);
-        if self.torn_bytes > TORN_BYTES {
+        self.partial_since.get_or_insert(now);
+        if self.partial_bytes > MAX_PARTIAL_EVENT_BYTES {
             self.let_go(ready);
         }
     }
@@ -402,8 +405,8 @@ impl SseTracker {
     fn let_go(&mut self, ready: &mut VecDeque<Bytes>) {
         self.part_out |= !self.partial_event.is_empty();
         ready.extend(self.partial_event.drain(..));
-        self.torn_bytes = 0;
-        self.torn_since = None;
+        self.partial_bytes = 0;
+        self.partial_since = None;
     }
 }
 

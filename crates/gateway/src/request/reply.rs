@@ -9,27 +9,27 @@ use super::{compat_headers, dispatch::FinalError, record::RequestGuard, reply_bo
 use crate::{metrics::Metrics, routes::ErrorShape};
 
 /// Builds the head of a relayed reply.
-pub(crate) fn head(worker: &Parts, settle: &RequestGuard) -> (StatusCode, HeaderMap) {
+pub(crate) fn head(worker: &Parts, guard: &RequestGuard) -> (StatusCode, HeaderMap) {
     let mut fields = headers::reply_head(&worker.headers);
     insert(
         &mut fields,
         HeaderName::from_static(REQUEST_ID),
-        settle.request_id(),
+        guard.request_id(),
     );
-    add_routing_headers(&mut fields, settle);
+    add_routing_headers(&mut fields, guard);
     (worker.status, fields)
 }
 
 /// Adds headers about the routing: worker, policy, decision id, and predicted cached tokens.
-pub(crate) fn add_routing_headers(fields: &mut HeaderMap, settle: &RequestGuard) {
-    let shown = settle.reply_headers();
+pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) {
+    let shown = guard.reply_headers();
     if shown.expose_routing_headers && shown.vllm_router_headers() {
-        compat_headers::hooks(fields, settle);
+        compat_headers::hooks(fields, guard);
     }
-    let Some(won) = settle.selection() else {
+    let Some(won) = guard.selection() else {
         return;
     };
-    add_rewrite_header(fields, settle.rewrites());
+    add_rewrite_header(fields, guard.rewrites());
     if !shown.expose_routing_headers {
         return;
     }
@@ -46,14 +46,14 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, settle: &RequestGuard)
     insert(
         fields,
         HeaderName::from_static("x-warmroute-decision"),
-        &settle.id().to_string(),
+        &guard.id().to_string(),
     );
     fields.insert(
         "x-warmroute-predicted-cached-tokens",
         HeaderValue::from(won.predicted_cached_tokens),
     );
     if shown.vllm_router_headers() {
-        compat_headers::vllm_router(fields, settle, won);
+        compat_headers::vllm_router(fields, guard, won);
     }
 }
 
@@ -92,21 +92,21 @@ pub(crate) fn error(error: &ApiError, shape: ErrorShape, request_id: &str) -> Re
 }
 
 /// Answers the client with an error of the router.
-pub(super) fn refused(mut settle: RequestGuard, error: &ApiError) -> Response<ReplyBody> {
-    settle.record_own_error(error);
-    let mut response = self::error(error, settle.error_shape(), settle.request_id());
-    add_routing_headers(response.headers_mut(), &settle);
+pub(super) fn refused(mut guard: RequestGuard, error: &ApiError) -> Response<ReplyBody> {
+    guard.record_own_error(error);
+    let mut response = self::error(error, guard.error_shape(), guard.request_id());
+    add_routing_headers(response.headers_mut(), &guard);
     response
 }
 
 /// Answers the client with the last failure when no further attempt follows.
-pub(super) fn last_failure(mut settle: RequestGuard, failure: FinalError) -> Response<ReplyBody> {
+pub(super) fn last_failure(mut guard: RequestGuard, failure: FinalError) -> Response<ReplyBody> {
     match failure {
-        FinalError::Error(error) => refused(settle, &error),
+        FinalError::Error(error) => refused(guard, &error),
         FinalError::Pass(head, bytes) => {
-            settle.record_passthrough(head.status.as_u16());
-            let head = self::head(&head, &settle);
-            with_head(head, ReplyBody::whole(bytes, settle))
+            guard.record_passthrough(head.status.as_u16());
+            let head = self::head(&head, &guard);
+            with_head(head, ReplyBody::whole(bytes, guard))
         }
     }
 }

@@ -45,13 +45,13 @@ impl ReplyBody {
     }
 
     /// Returns a worker's whole reply.
-    pub(crate) fn whole(bytes: Bytes, mut settle: RequestGuard) -> Self {
+    pub(crate) fn whole(bytes: Bytes, mut guard: RequestGuard) -> Self {
         if bytes.is_empty() {
             // hyper never polls an empty body.
-            settle.complete();
+            guard.complete();
             return Self::default();
         }
-        Self::Whole(Some(bytes), Some(Box::new(settle)))
+        Self::Whole(Some(bytes), Some(Box::new(guard)))
     }
 
     pub(crate) fn live(body: impl LiveBody + 'static) -> Self {
@@ -68,9 +68,9 @@ impl Body for ReplyBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
-            Self::Whole(bytes, settle) => {
-                if let Some(mut settle) = settle.take() {
-                    settle.complete();
+            Self::Whole(bytes, guard) => {
+                if let Some(mut guard) = guard.take() {
+                    guard.complete();
                 }
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
             }

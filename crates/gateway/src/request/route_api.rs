@@ -52,11 +52,11 @@ pub(super) async fn route(
     gateway: &Arc<Gateway>,
     call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
-    let asking = DryRunRequest::read(gateway, call).await?;
-    let (receipt, reservation) = match asking.body.request_id.clone() {
-        None => (asking.dry_run(Arc::clone(&call.request_id))?, None),
+    let dry_run_request = DryRunRequest::read(gateway, call).await?;
+    let (receipt, reservation) = match dry_run_request.body.request_id.clone() {
+        None => (dry_run_request.dry_run(Arc::clone(&call.request_id))?, None),
         Some(id) => {
-            let (receipt, reservation) = asking.reserve(&id)?;
+            let (receipt, reservation) = dry_run_request.reserve(&id)?;
             (receipt, Some(reservation))
         }
     };
@@ -72,10 +72,10 @@ pub(super) async fn potential_loads(
     gateway: &Arc<Gateway>,
     call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
-    let asking = DryRunRequest::read(gateway, call).await?;
+    let dry_run_request = DryRunRequest::read(gateway, call).await?;
     let loads = gateway
         .decider()
-        .potential_loads(&asking.model, &asking.placement())
+        .potential_loads(&dry_run_request.model, &dry_run_request.placement())
         .map_err(|refusal| decide::refusal_error(&refusal))?;
     let rows = loads.into_iter().map(|load| PotentialLoad {
         worker_id: load.name,
@@ -140,8 +140,8 @@ impl Gateway {
     ///
     /// The errors of the route; also a body that asks for a reservation.
     pub async fn dry_run(self: &Arc<Self>, body: Bytes) -> Result<Receipt, ApiError> {
-        let asked = body::read(&body, &HeaderOverrides::default())?;
-        if asked.request_id.is_some() {
+        let route_body = body::read(&body, &HeaderOverrides::default())?;
+        if route_body.request_id.is_some() {
             let message = "request_id asks for a reservation: those are made on the data listener";
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("request_id"));
         }
@@ -150,8 +150,8 @@ impl Gateway {
             headers: &HeaderMap::new(),
             received: self.clock().now(),
         };
-        let asking = DryRunRequest::prepare(self, source, asked).await?;
-        asking.dry_run(format!("req-{:016x}", self.edge.ids.next_number()).into())
+        let dry_run_request = DryRunRequest::prepare(self, source, route_body).await?;
+        dry_run_request.dry_run(format!("req-{:016x}", self.edge.ids.next_number()).into())
     }
 }
 
@@ -179,16 +179,16 @@ struct DryRunRequest<'a> {
 async fn tokenized(
     stages: &GenerationStages,
     call: RouteCall<'_>,
-    asked: &RouteBody<'_>,
+    route_body: &RouteBody<'_>,
     model: &ModelView,
 ) -> TokenizedPrompt {
     let input = PromptInput {
-        dialect: asked.dialect,
+        dialect: route_body.dialect,
         bytes: call.bytes,
-        view: &asked.view,
+        view: &route_body.view,
         deadline: call.received + stages.request_timeout(),
     };
-    match asked.request_id {
+    match route_body.request_id {
         Some(_) => stages.tokenization.run(&model.artefacts, input).await,
         None => {
             let stage = &stages.tokenization;
@@ -199,51 +199,51 @@ async fn tokenized(
 
 impl<'a> DryRunRequest<'a> {
     async fn read(gateway: &'a Arc<Gateway>, call: &'a AcceptedRequest) -> Result<Self, ApiError> {
-        let asked = body::read(call.body.bytes(), &call.overrides)?;
+        let route_body = body::read(call.body.bytes(), &call.overrides)?;
         let source = RouteCall {
             bytes: call.body.bytes(),
             headers: &call.headers,
             received: call.received,
         };
-        Self::prepare(gateway, source, asked).await
+        Self::prepare(gateway, source, route_body).await
     }
 
-    /// Finds the model and its workers, and tokenizes the prompt. `asked` was read from the body of
-    /// `call`.
+    /// Finds the model and its workers, and tokenizes the prompt. `route_body` was read from the
+    /// body of `call`.
     async fn prepare(
         gateway: &'a Arc<Gateway>,
         call: RouteCall<'_>,
-        asked: RouteBody<'a>,
+        route_body: RouteBody<'a>,
     ) -> Result<Self, ApiError> {
         let snapshot = gateway.fleet().snapshot();
-        let model = queue_wait::find_model(&snapshot, &asked.view.model)?;
+        let model = queue_wait::find_model(&snapshot, &route_body.view.model)?;
         let pin = decide::pin(
             &snapshot,
-            asked.overrides.worker.as_deref(),
-            asked.worker_param,
+            route_body.overrides.worker.as_deref(),
+            route_body.worker_param,
         )?;
         // An unknown name is no error here: a worker that failed the caller may already be removed.
-        let exclude = asked
+        let exclude = route_body
             .exclude
             .iter()
             .filter_map(|name| decide::resolve_worker(&snapshot, name))
             .collect();
         let accept = gateway.clock().now().ms_since(call.received) * 1e3;
-        let prompt = tokenized(&gateway.generation, call, &asked, &model).await;
+        let prompt = tokenized(&gateway.generation, call, &route_body, &model).await;
         let timing = RouterTiming {
             accept,
             render: prompt.render_us,
             tokenize: prompt.tokenize_us,
             ..RouterTiming::default()
         };
-        let policies = gateway.decider().policies(&asked.overrides, &model);
+        let policies = gateway.decider().policies(&route_body.overrides, &model);
         let sources = gateway.generation.affinity();
-        let cluster = sources.cluster(call.headers, &asked.view).await;
+        let cluster = sources.cluster(call.headers, &route_body.view).await;
         let keys = AffinityInput {
             policies,
             headers: call.headers,
             body: call.bytes,
-            view: &asked.view,
+            view: &route_body.view,
         };
         let mut affinity = sources.keys(keys, cluster).await;
         affinity.lmcache = sources
@@ -251,18 +251,18 @@ impl<'a> DryRunRequest<'a> {
             .await;
         let facts = RoutingFacts {
             affinity,
-            salt: asked.view.cache_salt.as_deref().map(Arc::from),
-            expected_output_tokens: asked.expected_output_tokens,
+            salt: route_body.view.cache_salt.as_deref().map(Arc::from),
+            expected_output_tokens: route_body.expected_output_tokens,
             // The holder of the reservation reports when the prompt is computed.
             answer: ReplyMode::Elsewhere,
             pin,
-            handover: Handover::of(&asked.view),
-            spoken: ApiSupport::All,
+            handover: Handover::of(&route_body.view),
+            api_support: ApiSupport::All,
             prompt,
         };
         Ok(Self {
             gateway,
-            body: asked,
+            body: route_body,
             received: call.received,
             model,
             exclude,
@@ -296,10 +296,10 @@ impl<'a> DryRunRequest<'a> {
     fn reserve(&self, id: &Arc<str>) -> Result<(Receipt, Reservation), ApiError> {
         let gateway = self.gateway;
         let at = CallTime::now(gateway.clock());
-        let place = || self.place(id, at);
+        let open = || self.open_reservation(id, at);
         let receipt = gateway
             .reservations
-            .reserve(id, self.most_blocks(), at, place)?;
+            .reserve(id, self.most_blocks(), at, open)?;
         let expires_at = net::rfc3339(gateway.clock().wall_at(at.now + gateway.reservations.ttl()));
         let reservation = Reservation {
             request_id: Arc::clone(id),
@@ -309,7 +309,11 @@ impl<'a> DryRunRequest<'a> {
     }
 
     /// Decides, and publishes the receipt of the reservation.
-    fn place(&self, id: &Arc<str>, at: CallTime) -> Result<(OpenReservation, Receipt), ApiError> {
+    fn open_reservation(
+        &self,
+        id: &Arc<str>,
+        at: CallTime,
+    ) -> Result<(OpenReservation, Receipt), ApiError> {
         let gateway = self.gateway;
         let placed = gateway
             .decider()

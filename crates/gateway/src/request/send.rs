@@ -175,11 +175,11 @@ impl SendStage {
         &self,
         attempt: Attempt<'_>,
         placed: PlacedAttempt,
-        settle: &mut RequestGuard,
+        guard: &mut RequestGuard,
     ) -> AttemptOutcome {
         let request = attempt.request;
         let (target, prefill) = (placed.lease.target(), placed.prefill);
-        settle.record_placement(placed.decision, placed.lease, prefill.clone());
+        guard.record_placement(placed.decision, placed.lease, prefill.clone());
         let Some(first) = request.target(target) else {
             return AttemptOutcome::Refused(errors::no_worker());
         };
@@ -200,20 +200,20 @@ impl SendStage {
             Ok(built) => built,
             Err(error) => return AttemptOutcome::Refused(error),
         };
-        settle.record_rewrite(rewrites);
+        guard.record_rewrite(rewrites);
         if !is_openai {
-            settle.mark_foreign_count();
+            guard.mark_foreign_count();
         }
         let legs = prefill.and_then(|leg| self.legs(request, &call, &first, &leg));
         let sent = match legs {
-            Some(legs) => match prefill::send(&legs, settle).await {
+            Some(legs) => match prefill::send(&legs, guard).await {
                 LegsOutcome::Decode(result) => SendResult::of(*result, first),
                 LegsOutcome::PrefillFailed => return AttemptOutcome::PrefillFailed,
             },
             None => {
                 let prioritized = is_openai && self.sets_priority(request, &first.worker);
                 let priority = prioritized.then_some(placed.engine_priority);
-                let body = with_priority(call.body.bytes(), priority, settle);
+                let body = with_priority(call.body.bytes(), priority, guard);
                 match self.hedge_after(request) {
                     None => {
                         let (dispatcher, deadline) = (&self.dispatcher, request.deadline());
@@ -223,7 +223,7 @@ impl SendStage {
                     }
                     Some(after) => {
                         let hedged = self.hedged(attempt, &call, after);
-                        hedged.run(first, body, settle).await
+                        hedged.run(first, body, guard).await
                     }
                 }
             }
@@ -316,11 +316,11 @@ impl SendStage {
 
 /// Returns the body with the request's place in the engine's queue. A retry may go to an engine
 /// that gets none.
-fn with_priority(body: &Bytes, priority: Option<i64>, settle: &mut RequestGuard) -> Bytes {
+fn with_priority(body: &Bytes, priority: Option<i64>, guard: &mut RequestGuard) -> Bytes {
     let changed = priority.and_then(|priority| engine_priority::add_priority(body, priority));
     match changed {
         Some(changed) => {
-            settle.record_rewrite(vec![engine_priority::REWRITE]);
+            guard.record_rewrite(vec![engine_priority::REWRITE]);
             changed
         }
         None => body.clone(),

@@ -120,8 +120,8 @@ impl TestGateway {
             router: Arc::clone(&router),
             ring: Arc::clone(&ring),
             parity: Arc::new(parking_lot::Mutex::new(parity)),
-            prefix_tally: Arc::new(PrefixDecisionCounters::default()),
-            kv_tally: Arc::new(KvDecisionCounters::default()),
+            prefix_counters: Arc::new(PrefixDecisionCounters::default()),
+            kv_counters: Arc::new(KvDecisionCounters::default()),
             log: None,
             cache: cache.expect("memory suffices"),
             lmcache: None,
@@ -274,7 +274,7 @@ impl TestGateway {
     }
 
     /// The numbers of the workers that got a request, in this order.
-    pub(crate) fn asked(&self) -> Vec<u32> {
+    pub(crate) fn contacted(&self) -> Vec<u32> {
         let number = |request: http::Request<Bytes>| {
             let host = request.headers()[http::header::HOST].to_str();
             let (_, port) = host.expect("ASCII").rsplit_once(':').expect("a port");

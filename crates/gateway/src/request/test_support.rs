@@ -90,7 +90,7 @@ pub(crate) fn facts() -> RoutingFacts {
         answer: ReplyMode::Whole,
         pin: None,
         handover: Handover::Possible,
-        spoken: ApiSupport::All,
+        api_support: ApiSupport::All,
     }
 }
 

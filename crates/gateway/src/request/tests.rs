@@ -29,11 +29,11 @@ impl ClientReply {
     }
 }
 
-async fn ask(test: &TestGateway, method: Method, path: &str, body: &str) -> ClientReply {
-    ask_with(test, method, path, &[], body).await
+async fn send(test: &TestGateway, method: Method, path: &str, body: &str) -> ClientReply {
+    send_with(test, method, path, &[], body).await
 }
 
-async fn ask_with(
+async fn send_with(
     test: &TestGateway,
     method: Method,
     path: &str,
@@ -78,15 +78,15 @@ const CHAT: &str = r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#
 #[tokio::test]
 async fn a_path_without_a_route_and_a_method_without_a_handler_are_refused() {
     let test = TestGateway::new();
-    let unknown = ask(&test, Method::POST, "/v1/nothing", "{}").await;
+    let unknown = send(&test, Method::POST, "/v1/nothing", "{}").await;
     assert_eq!(
         (unknown.status, unknown.code().as_str()),
         (404, "unknown_route")
     );
-    let method = ask(&test, Method::GET, "/v1/chat/completions", "").await;
+    let method = send(&test, Method::GET, "/v1/chat/completions", "").await;
     assert_eq!(method.status, 405);
     assert_eq!(method.headers[header::ALLOW], "POST");
-    let anthropic = ask(&test, Method::POST, "/anthropic/nothing", "{}").await;
+    let anthropic = send(&test, Method::POST, "/anthropic/nothing", "{}").await;
     assert_eq!(anthropic.json()["type"], "error");
     assert!(anthropic.headers.contains_key("request-id"));
 }
@@ -94,12 +94,12 @@ async fn a_path_without_a_route_and_a_method_without_a_handler_are_refused() {
 #[tokio::test]
 async fn a_head_request_gets_the_head_of_its_get_and_no_body() {
     let test = TestGateway::new();
-    let get = ask(&test, Method::GET, "/livez", "").await;
+    let get = send(&test, Method::GET, "/livez", "").await;
     assert_eq!(
         (get.status, get.json()["status"].as_str()),
         (200, Some("ok"))
     );
-    let head = ask(&test, Method::HEAD, "/livez", "").await;
+    let head = send(&test, Method::HEAD, "/livez", "").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
 }
 
@@ -108,9 +108,9 @@ async fn the_request_id_of_the_client_is_in_every_reply_and_a_new_one_where_it_h
     let test = TestGateway::new();
     let own = [("x-request-id", "mine-1")];
     for path in ["/livez", "/v1/nothing", "/v1/models/x"] {
-        let reply = ask_with(&test, Method::GET, path, &own, "").await;
+        let reply = send_with(&test, Method::GET, path, &own, "").await;
         assert_eq!(reply.headers["x-request-id"], "mine-1", "{path}");
-        let reply = ask(&test, Method::GET, path, "").await;
+        let reply = send(&test, Method::GET, path, "").await;
         let id = reply.headers["x-request-id"].to_str().expect("ASCII");
         assert!(id.starts_with("req-"), "{path}: {id}");
     }
@@ -119,17 +119,17 @@ async fn the_request_id_of_the_client_is_in_every_reply_and_a_new_one_where_it_h
 #[tokio::test]
 async fn probes_say_what_an_empty_fleet_can_do() {
     let test = TestGateway::new();
-    let ready = ask(&test, Method::GET, "/readyz", "").await;
+    let ready = send(&test, Method::GET, "/readyz", "").await;
     assert_eq!(
         (ready.status, ready.json()["status"].as_str()),
         (503, Some("unavailable"))
     );
-    let health = ask(&test, Method::GET, "/health", "").await;
+    let health = send(&test, Method::GET, "/health", "").await;
     assert_eq!(
         (health.status, &health.json()["workers"]["total"]),
         (200, &json!(0))
     );
-    let chat = ask(&test, Method::POST, "/v1/chat/completions", CHAT).await;
+    let chat = send(&test, Method::POST, "/v1/chat/completions", CHAT).await;
     assert_eq!((chat.status, chat.code().as_str()), (503, "no_worker"));
     assert!(chat.headers.contains_key(header::RETRY_AFTER));
 }
@@ -144,18 +144,18 @@ async fn a_body_that_is_no_request_is_refused_before_any_worker_is_asked() {
         r#"{"messages":[]}"#,
         r#"{"model":7,"messages":[]}"#,
     ] {
-        let reply = ask(&test, Method::POST, "/v1/chat/completions", body).await;
+        let reply = send(&test, Method::POST, "/v1/chat/completions", body).await;
         assert_eq!(reply.status, 400, "{body}: {}", reply.body);
         assert_eq!(reply.headers["x-should-retry"], "false");
     }
     let unknown = CHAT.replace(r#""m""#, r#""other""#);
-    let reply = ask(&test, Method::POST, "/v1/chat/completions", &unknown).await;
+    let reply = send(&test, Method::POST, "/v1/chat/completions", &unknown).await;
     assert_eq!(
         (reply.status, reply.code().as_str()),
         (404, "model_not_found")
     );
     let forged = CHAT.replacen('{', r#"{"kv_transfer_params":{},"#, 1);
-    let reply = ask(&test, Method::POST, "/v1/chat/completions", &forged).await;
+    let reply = send(&test, Method::POST, "/v1/chat/completions", &forged).await;
     assert_eq!(
         (reply.status, reply.code().as_str()),
         (403, "field_not_allowed")
@@ -168,7 +168,7 @@ async fn a_generation_reaches_its_worker_as_received_and_its_reply_the_client() 
     let (test, worker) = TestGateway::with_worker().await;
     test.upstream
         .script(worker, FakeReply::json(200, r#"{"id":"c"}"#));
-    let reply = ask(&test, Method::POST, "/v1/chat/completions", CHAT).await;
+    let reply = send(&test, Method::POST, "/v1/chat/completions", CHAT).await;
     assert_eq!((reply.status, reply.body.as_str()), (200, r#"{"id":"c"}"#));
     assert_eq!(reply.ending, ReplyEnding::Clean);
     assert_eq!(reply.headers["x-warmroute-worker"], "w1");
@@ -188,7 +188,7 @@ async fn the_named_worker_is_used_or_the_request_refused() {
     for (name, status) in [("w1", 200), ("w2", 400), ("w1/7", 400)] {
         let field = [("x-warmroute-worker", name)];
         let path = "/v1/chat/completions";
-        let reply = ask_with(&test, Method::POST, path, &field, CHAT).await;
+        let reply = send_with(&test, Method::POST, path, &field, CHAT).await;
         assert_eq!(reply.status, status, "{name}: {}", reply.body);
     }
     assert_eq!(test.upstream.take_requests().len(), 1);
@@ -197,11 +197,11 @@ async fn the_named_worker_is_used_or_the_request_refused() {
 #[tokio::test]
 async fn the_models_of_the_workers_are_listed_and_found_by_name() {
     let (test, _) = TestGateway::with_worker().await;
-    let list = ask(&test, Method::GET, "/v1/models", "").await;
+    let list = send(&test, Method::GET, "/v1/models", "").await;
     assert_eq!(list.json()["data"][0]["id"], "m");
-    let one = ask(&test, Method::GET, "/v1/models/m", "").await;
+    let one = send(&test, Method::GET, "/v1/models/m", "").await;
     assert_eq!((one.status, &one.json()["id"]), (200, &json!("m")));
-    let missing = ask(&test, Method::GET, "/v1/models/x", "").await;
+    let missing = send(&test, Method::GET, "/v1/models/x", "").await;
     assert_eq!(
         (missing.status, missing.code().as_str()),
         (404, "model_not_found")
@@ -214,7 +214,7 @@ async fn tokens_of_a_model_without_local_files_come_from_its_worker() {
     let reply = r#"{"tokens":[1,2],"count":2}"#;
     test.upstream.script(worker, FakeReply::json(200, reply));
     let body = r#"{"model":"m","prompt":"a b"}"#;
-    let answer = ask(&test, Method::POST, "/tokenize", body).await;
+    let answer = send(&test, Method::POST, "/tokenize", body).await;
     assert_eq!((answer.status, answer.body.as_str()), (200, reply));
     let sent = test.upstream.take_requests().pop().expect("one request");
     assert_eq!(
@@ -222,7 +222,7 @@ async fn tokens_of_a_model_without_local_files_come_from_its_worker() {
         ("/tokenize", body.as_bytes())
     );
     for (path, body) in [("/tokenize", "[]"), ("/detokenize", r#"{"model":"m"}"#)] {
-        let refused = ask(&test, Method::POST, path, body).await;
+        let refused = send(&test, Method::POST, path, body).await;
         assert_eq!(refused.status, 400, "{path}: {}", refused.body);
     }
 }
@@ -231,26 +231,26 @@ async fn tokens_of_a_model_without_local_files_come_from_its_worker() {
 async fn a_route_shows_the_decision_and_counts_no_load_without_an_id() {
     let (test, _) = TestGateway::with_worker().await;
     let body = CHAT.replacen('{', r#"{"request_id":"r1","#, 1);
-    let dry = ask(&test, Method::POST, "/v1/route", CHAT).await;
+    let dry = send(&test, Method::POST, "/v1/route", CHAT).await;
     assert_eq!(dry.status, 200, "{}", dry.body);
     assert!(dry.body.contains("w1"), "{}", dry.body);
     assert_eq!(test.router.open_reservations(), 0);
-    let loads = ask(&test, Method::POST, "/v1/route/potential_loads", CHAT).await;
+    let loads = send(&test, Method::POST, "/v1/route/potential_loads", CHAT).await;
     assert_eq!(loads.json()["loads"][0]["worker_id"], "w1");
-    let held = ask(&test, Method::POST, "/v1/route", &body).await;
-    assert_eq!(held.status, 200, "{}", held.body);
+    let reserved = send(&test, Method::POST, "/v1/route", &body).await;
+    assert_eq!(reserved.status, 200, "{}", reserved.body);
     assert_eq!(test.router.open_reservations(), 1);
-    let again = ask(&test, Method::POST, "/v1/route", &body).await;
+    let again = send(&test, Method::POST, "/v1/route", &body).await;
     assert_eq!(again.code(), "reservation_exists");
-    let done = ask(&test, Method::POST, "/v1/route/r1/prefill_complete", "").await;
+    let done = send(&test, Method::POST, "/v1/route/r1/prefill_complete", "").await;
     assert_eq!(
         (done.status, &done.json()["state"]),
         (200, &json!("decoding"))
     );
-    let freed = ask(&test, Method::DELETE, "/v1/route/r1", "").await;
+    let freed = send(&test, Method::DELETE, "/v1/route/r1", "").await;
     assert_eq!(freed.status / 100, 2, "{}", freed.body);
     assert_eq!(test.router.open_reservations(), 0);
-    let gone = ask(&test, Method::DELETE, "/v1/route/r1", "").await;
+    let gone = send(&test, Method::DELETE, "/v1/route/r1", "").await;
     assert_eq!(
         (gone.status, gone.code().as_str()),
         (404, "reservation_not_found")
@@ -266,13 +266,13 @@ async fn a_message_of_a_worker_with_chats_is_counted_by_its_tokens_or_not_at_all
     let (test, _) = TestGateway::with_worker().await;
     let body = r#"{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"a"}]}"#;
     let path = "/v1/messages/count_tokens";
-    let uncounted = ask(&test, Method::POST, path, body).await;
+    let uncounted = send(&test, Method::POST, path, body).await;
     assert_eq!(
         (uncounted.status, &uncounted.json()["type"]),
         (404, &json!("error"))
     );
     let unknown = body.replace(r#""m""#, r#""x""#);
-    let missing = ask(&test, Method::POST, path, &unknown).await;
+    let missing = send(&test, Method::POST, path, &unknown).await;
     assert_eq!(missing.status, 404);
 }
 
@@ -283,14 +283,14 @@ async fn a_failure_of_its_worker_is_reported_to_the_fleet() {
     for reply in [lost(), lost(), lost()] {
         test.upstream.script(worker, reply);
     }
-    let reply = ask(&test, Method::POST, "/v1/chat/completions", CHAT).await;
+    let reply = send(&test, Method::POST, "/v1/chat/completions", CHAT).await;
     assert_eq!(
         (reply.status, reply.code().as_str()),
         (502, "upstream_reset")
     );
     assert!(test.gateway.fleet().failed_lately(worker));
     test.upstream.script(worker, FakeReply::json(200, "{}"));
-    ask(&test, Method::POST, "/v1/chat/completions", CHAT).await;
+    send(&test, Method::POST, "/v1/chat/completions", CHAT).await;
     assert!(
         !test.gateway.fleet().failed_lately(worker),
         "it has answered since"

@@ -41,26 +41,26 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 pub(super) async fn tokenize(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
-    settle: RequestGuard,
+    guard: RequestGuard,
 ) -> Response<ReplyBody> {
     let route = TokenizeRoute {
         model: |bytes| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned)),
         work: tokens,
     };
-    answered(gateway, call, settle, route).await
+    answered(gateway, call, guard, route).await
 }
 
 /// `POST /detokenize`.
 pub(super) async fn detokenize(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
-    settle: RequestGuard,
+    guard: RequestGuard,
 ) -> Response<ReplyBody> {
     let route = TokenizeRoute {
         model: |bytes| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned)),
         work: text,
     };
-    answered(gateway, call, settle, route).await
+    answered(gateway, call, guard, route).await
 }
 
 /// The work of one of the two routes on a request's body.
@@ -101,12 +101,12 @@ impl From<PromptError> for NoLocalAnswer {
 async fn answered(
     gateway: &Arc<Gateway>,
     call: AcceptedRequest,
-    mut settle: RequestGuard,
+    mut guard: RequestGuard,
     route: TokenizeRoute,
 ) -> Response<ReplyBody> {
     let (model, tokenizer) = match model_and_tokenizer(gateway, &call, route).await {
         Ok(found) => found,
-        Err(error) => return refused(settle, &error),
+        Err(error) => return refused(guard, &error),
     };
     let mut why = None;
     if let Some(tokenizer) = tokenizer {
@@ -121,17 +121,14 @@ async fn answered(
         };
         let bytes = call.body.bytes().clone();
         let limit = max_wait(gateway, call.received);
-        let seats = gateway.generation.tokenization.low_priority_pool();
+        let pool = gateway.generation.tokenization.low_priority_pool();
         let work = move || (route.work)(&bytes, &subject);
-        match seats
-            .compute(&tokenizer, limit, gateway.clock(), work)
-            .await
-        {
+        match pool.compute(&tokenizer, limit, gateway.clock(), work).await {
             Ok(Ok(body)) => {
-                settle.record_passthrough(200);
-                return reply::bytes(200, body, settle.request_id());
+                guard.record_passthrough(200);
+                return reply::bytes(200, body, guard.request_id());
             }
-            Ok(Err(NoLocalAnswer::Refused(error))) => return refused(settle, &error),
+            Ok(Err(NoLocalAnswer::Refused(error))) => return refused(guard, &error),
             Ok(Err(NoLocalAnswer::Elsewhere(reason))) => why = Some(reason),
             Err(reason) => why = Some(format!("the model's tokenizer is {}", reason.as_str())),
         }
@@ -139,14 +136,12 @@ async fn answered(
     let model = model.filter(|model| why.is_none() || !model.candidates.is_empty());
     if let Some(model) = model {
         let stages = &gateway.generation;
-        return stages
-            .forward(call, model, ApiSupport::Openai, settle)
-            .await;
+        return stages.forward(call, model, ApiSupport::Openai, guard).await;
     }
     let why = why.unwrap_or_else(|| "the tokenizer gave up".to_owned());
     let message = format!("{why}, and no worker of the model can be asked now: try again");
     let error = ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1);
-    refused(settle, &error)
+    refused(guard, &error)
 }
 
 /// Finds the model that the request names and its tokenizer.
@@ -157,8 +152,8 @@ async fn model_and_tokenizer(
 ) -> Result<(Option<Arc<ModelView>>, Option<Arc<PromptModel>>), ApiError> {
     let bytes = call.body.bytes().clone();
     let cost = cost_of(bytes.len(), NAME_COST_PER_BYTE);
-    let seats = gateway.generation.tokenization.low_priority_pool();
-    let named = seats.run(cost, move || (route.model)(&bytes)).await;
+    let pool = gateway.generation.tokenization.low_priority_pool();
+    let named = pool.run(cost, move || (route.model)(&bytes)).await;
     let named =
         named.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
     let id = model_asked_for(gateway, named?)?;
@@ -216,31 +211,31 @@ impl GenerationStages {
         &self,
         call: AcceptedRequest,
         model: Arc<ModelView>,
-        spoken: ApiSupport,
-        mut settle: RequestGuard,
+        api_support: ApiSupport,
+        mut guard: RequestGuard,
     ) -> Response<ReplyBody> {
-        let asked = call.overrides.worker.as_deref();
+        let requested = call.overrides.worker.as_deref();
         let pin = match decide::pin(
             &self.delivery.queue.fleet.snapshot(),
-            asked,
+            requested,
             "x-warmroute-worker",
         ) {
             Ok(pin) => pin,
-            Err(error) => return refused(settle, &error),
+            Err(error) => return refused(guard, &error),
         };
         let prompt = TokenizedPrompt::without_blocks(0);
         let view = dialect::RequestView {
             model: (&*model.id).into(),
             ..dialect::RequestView::default()
         };
-        settle.set_request_facts(RequestFacts::of(
+        guard.set_request_facts(RequestFacts::of(
             &view,
             &model,
             call.overrides.priority,
             &prompt,
         ));
-        if let Err(error) = spoken.check(&model) {
-            return refused(settle, &error);
+        if let Err(error) = api_support.check(&model) {
+            return refused(guard, &error);
         }
         let facts = RoutingFacts {
             prompt,
@@ -250,7 +245,7 @@ impl GenerationStages {
             answer: ReplyMode::Whole,
             pin,
             handover: Handover::NoPrompt,
-            spoken,
+            api_support,
         };
         let deadline = call.received + self.request_timeout();
         let request = RoutedRequest {
@@ -258,7 +253,7 @@ impl GenerationStages {
             // The request is too small to be queued for.
             wait: WaitRecord::new(0, deadline),
             // Forwarded as received, whatever it is.
-            translator: RequestTranslator::untranslated(Dialect::Embeddings, spoken),
+            translator: RequestTranslator::untranslated(Dialect::Embeddings, api_support),
             reply_context: ReplyContext {
                 model: Arc::clone(&model.id),
                 prompt_tokens: 0,
@@ -268,7 +263,7 @@ impl GenerationStages {
             call,
             model,
         };
-        Box::pin(self.delivery.run(request, settle)).await
+        Box::pin(self.delivery.run(request, guard)).await
     }
 }
 

@@ -123,7 +123,7 @@ impl ApiSupport {
 #[derive(Debug)]
 pub(super) struct RequestTranslator {
     dialect: Dialect,
-    pub(super) spoken: ApiSupport,
+    pub(super) api_support: ApiSupport,
     /// The chat that stands for the request in routing.
     chat: Option<Bytes>,
     fidelity: Fidelity,
@@ -139,10 +139,10 @@ pub(super) struct RequestTranslator {
 
 impl RequestTranslator {
     /// Creates the translator of a request that is routed and sent as received.
-    pub(super) fn untranslated(dialect: Dialect, spoken: ApiSupport) -> Self {
+    pub(super) fn untranslated(dialect: Dialect, api_support: ApiSupport) -> Self {
         Self {
             dialect,
-            spoken,
+            api_support,
             chat: None,
             fidelity: Fidelity::Exact,
             untranslatable: None,
@@ -163,14 +163,14 @@ impl RequestTranslator {
             && matches!(dialect, Dialect::Chat | Dialect::Messages)
             && stage.shorten(dialect, call).await;
         let translated = matches!(dialect, Dialect::Messages | Dialect::Chat);
-        let spoken = if translated {
+        let api_support = if translated {
             ApiSupport::All
         } else {
             ApiSupport::Openai
         };
         let own = Self {
             shortened,
-            ..Self::untranslated(dialect, spoken)
+            ..Self::untranslated(dialect, api_support)
         };
         match dialect {
             Dialect::Messages => own.with_chat_of_message(stage, call).await,
@@ -191,15 +191,15 @@ impl RequestTranslator {
         } = stage
             .beside(call, |body| dialect::messages_to_chat(&body))
             .await??;
-        let spoken = if untranslatable.is_some() {
+        let api_support = if untranslatable.is_some() {
             ApiSupport::Native
         } else {
-            self.spoken
+            self.api_support
         };
         Ok(Self {
             chat: Some(body.into()),
             untranslatable,
-            spoken,
+            api_support,
             ..self
         })
     }
@@ -233,11 +233,11 @@ impl RequestTranslator {
     /// Refuses a request whose API no worker of the model supports.
     pub(super) fn check_supported(&self, model: &ModelView) -> Result<(), ApiError> {
         match &self.untranslatable {
-            Some(why) if !self.spoken.by_some(model) => {
+            Some(why) if !self.api_support.by_some(model) => {
                 Err(ApiError::new(ErrorCode::InvalidRequest, why.clone()))
             }
             Some(_) => Ok(()),
-            None => self.spoken.check(model),
+            None => self.api_support.check(model),
         }
     }
 
@@ -288,7 +288,7 @@ impl RequestTranslator {
         stage: &TranslationStage,
         call: &'c AcceptedRequest,
         worker: ReplyWorker<'_>,
-        asked: &ReplyContext,
+        context: &ReplyContext,
     ) -> Result<UpstreamRequest<'c>, ApiError> {
         let mut rewrites = if self.shortened {
             vec![VOLATILE_PREFIX]
@@ -296,7 +296,7 @@ impl RequestTranslator {
             Vec::new()
         };
         if self.dialect == Dialect::Chat && worker.view.engine.kind == EngineKind::Anthropic {
-            return self.as_message(stage, call, asked, rewrites).await;
+            return self.as_message(stage, call, context, rewrites).await;
         }
         let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
             let is_openai = matches!(self.dialect, Dialect::Chat | Dialect::Completions);
@@ -315,8 +315,8 @@ impl RequestTranslator {
         Ok(UpstreamRequest {
             call: Cow::Owned(call.with_dialect(at(call, CHAT), chat.clone())),
             back: ReplyTranslator::Message {
-                model: Arc::clone(&asked.model),
-                prompt_tokens: asked.prompt_tokens,
+                model: Arc::clone(&context.model),
+                prompt_tokens: context.prompt_tokens,
                 request_id: Arc::clone(&call.request_id),
             },
             rewrites,
@@ -355,11 +355,11 @@ impl RequestTranslator {
         &self,
         stage: &TranslationStage,
         call: &'c AcceptedRequest,
-        asked: &ReplyContext,
+        context: &ReplyContext,
         mut rewrites: Vec<&'static str>,
     ) -> Result<UpstreamRequest<'c>, ApiError> {
         let marks = stage.settings.anthropic_cache_control_injection;
-        let say = move |body: Bytes| {
+        let translate = move |body: Bytes| {
             let TranslatedRequest {
                 body,
                 untranslatable,
@@ -371,7 +371,7 @@ impl RequestTranslator {
             };
             Ok::<_, dialect::ViewError>((marked.is_some(), marked.unwrap_or(body), untranslatable))
         };
-        let (marked, body, untranslatable) = stage.beside(call, say).await??;
+        let (marked, body, untranslatable) = stage.beside(call, translate).await??;
         if let Some(why) = untranslatable {
             return Err(ApiError::new(ErrorCode::InvalidRequest, why));
         }
@@ -380,9 +380,9 @@ impl RequestTranslator {
             rewrites.push("cache_control");
         }
         let completion = CompletionOptions {
-            model: (&*asked.model).into(),
+            model: (&*context.model).into(),
             created: stage.clock.unix_s(),
-            include_usage: asked.include_usage,
+            include_usage: context.include_usage,
         };
         Ok(UpstreamRequest {
             call: Cow::Owned(call.with_dialect(at(call, MESSAGES), body.into())),

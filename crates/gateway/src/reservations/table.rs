@@ -66,9 +66,9 @@ impl ReservationTable {
     }
 
     /// Fills an id that was taken: no other call touches an entry without a reservation.
-    pub(super) fn insert(&mut self, id: &str, held: OpenReservation) {
-        if let Some(place) = self.by_id.get_mut(id) {
-            place.reservation = Some(held);
+    pub(super) fn insert(&mut self, id: &str, reservation: OpenReservation) {
+        if let Some(entry) = self.by_id.get_mut(id) {
+            entry.reservation = Some(reservation);
         }
     }
 
@@ -84,9 +84,9 @@ impl ReservationTable {
 
     /// Releases an id.
     pub(super) fn remove(&mut self, id: &str) -> Option<OpenReservation> {
-        let place = self.by_id.remove(id)?;
-        self.blocks -= place.blocks;
-        place.reservation
+        let entry = self.by_id.remove(id)?;
+        self.blocks -= entry.blocks;
+        entry.reservation
     }
 
     /// Removes and returns all reservations that match.
@@ -95,12 +95,13 @@ impl ReservationTable {
         is_so: impl Fn(&OpenReservation) -> bool,
     ) -> Vec<OpenReservation> {
         let Self { by_id, blocks } = self;
-        let gone = by_id.extract_if(|_, place| place.reservation.as_ref().is_some_and(&is_so));
-        gone.filter_map(|(_, place)| {
-            *blocks -= place.blocks;
-            place.reservation
-        })
-        .collect()
+        let removed = by_id.extract_if(|_, entry| entry.reservation.as_ref().is_some_and(&is_so));
+        removed
+            .filter_map(|(_, entry)| {
+                *blocks -= entry.blocks;
+                entry.reservation
+            })
+            .collect()
     }
 
     /// Removes and returns one reservation if it matches.
@@ -109,7 +110,10 @@ impl ReservationTable {
         id: &str,
         is_so: impl FnOnce(&OpenReservation) -> bool,
     ) -> Option<OpenReservation> {
-        if self.get_mut(id).is_some_and(|held| is_so(held)) {
+        if self
+            .get_mut(id)
+            .is_some_and(|reservation| is_so(reservation))
+        {
             self.remove(id)
         } else {
             None

@@ -31,18 +31,18 @@ impl ReservationsFixture {
         }
     }
 
-    fn hold(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
-        self.hold_blocks(id, 7, now)
+    fn reserve(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
+        self.reserve_blocks(id, 7, now)
     }
 
-    fn hold_blocks(&self, id: &str, blocks: u64, now: Moment) -> Result<(), ErrorCode> {
-        let place = || Ok((self.place(now), ()));
+    fn reserve_blocks(&self, id: &str, blocks: u64, now: Moment) -> Result<(), ErrorCode> {
+        let open = || Ok((self.open_reservation(now), ()));
         self.reservations
-            .reserve(&id.into(), blocks, call(now), place)
+            .reserve(&id.into(), blocks, call(now), open)
             .map_err(|error| error.code)
     }
 
-    fn place(&self, now: Moment) -> OpenReservation {
+    fn open_reservation(&self, now: Moment) -> OpenReservation {
         let Dispatch::Plan(plan) = self.router.decide(now, &job(&[candidate()])) else {
             panic!("one is free")
         };
@@ -137,78 +137,82 @@ fn after(seconds: u64) -> Moment {
 #[test]
 #[contract("DY28", "DY32")]
 fn one_id_holds_one_reservation_and_freeing_releases_it() {
-    let desk = ReservationsFixture::new();
-    assert_eq!(desk.hold("r1", after(0)), Ok(()));
-    assert_eq!(desk.hold("r1", after(1)), Err(ErrorCode::ReservationExists));
-    assert_eq!(desk.hold("r2", after(1)), Ok(()));
-    assert_eq!(desk.router.open_reservations(), 2);
-    assert_eq!(desk.free("r1", after(2)), Ok(()));
+    let fixture = ReservationsFixture::new();
+    assert_eq!(fixture.reserve("r1", after(0)), Ok(()));
     assert_eq!(
-        desk.free("r1", after(2)),
+        fixture.reserve("r1", after(1)),
+        Err(ErrorCode::ReservationExists)
+    );
+    assert_eq!(fixture.reserve("r2", after(1)), Ok(()));
+    assert_eq!(fixture.router.open_reservations(), 2);
+    assert_eq!(fixture.free("r1", after(2)), Ok(()));
+    assert_eq!(
+        fixture.free("r1", after(2)),
         Err(ErrorCode::ReservationNotFound)
     );
-    assert_eq!(desk.router.open_reservations(), 1);
-    assert_eq!(desk.hold("r1", after(3)), Ok(()));
+    assert_eq!(fixture.router.open_reservations(), 1);
+    assert_eq!(fixture.reserve("r1", after(3)), Ok(()));
 }
 
 #[test]
 #[contract("DY31")]
 fn a_call_keeps_a_reservation_alive_and_silence_ends_it() {
-    let desk = ReservationsFixture::new();
-    desk.hold("called", after(0)).expect("free");
-    desk.hold("silent", after(0)).expect("free");
-    assert_eq!(desk.complete("called", after(299)), Ok(()));
+    let fixture = ReservationsFixture::new();
+    fixture.reserve("called", after(0)).expect("free");
+    fixture.reserve("silent", after(0)).expect("free");
+    assert_eq!(fixture.complete("called", after(299)), Ok(()));
     assert_eq!(
-        desk.complete("silent", after(300)),
+        fixture.complete("silent", after(300)),
         Err(ErrorCode::ReservationNotFound)
     );
-    assert_eq!(desk.router.open_reservations(), 1);
-    assert_eq!(desk.complete("called", after(598)), Ok(()));
+    assert_eq!(fixture.router.open_reservations(), 1);
+    assert_eq!(fixture.complete("called", after(598)), Ok(()));
     assert_eq!(
-        desk.free("called", after(898)),
+        fixture.free("called", after(898)),
         Err(ErrorCode::ReservationNotFound)
     );
-    desk.hold("silent", after(900))
+    fixture
+        .reserve("silent", after(900))
         .expect("an expired id may be used again");
-    assert_eq!(desk.router.open_reservations(), 1);
+    assert_eq!(fixture.router.open_reservations(), 1);
 }
 
 #[test]
 fn a_tick_ends_expired_reservations_and_those_of_an_ended_process() {
-    let desk = ReservationsFixture::new();
+    let fixture = ReservationsFixture::new();
     let mut ended = worker(1);
     ended.health.ended = 1;
     for workers in [&[][..], &[ended]] {
-        desk.hold("r1", after(0)).expect("free");
-        desk.tick(after(1), workers);
-        assert_eq!(desk.router.open_reservations(), 0);
+        fixture.reserve("r1", after(0)).expect("free");
+        fixture.tick(after(1), workers);
+        assert_eq!(fixture.router.open_reservations(), 0);
         assert_eq!(
-            desk.free("r1", after(1)),
+            fixture.free("r1", after(1)),
             Err(ErrorCode::ReservationNotFound)
         );
     }
-    desk.hold("r1", after(0)).expect("free");
-    desk.tick(after(300), &[worker(1)]);
-    assert_eq!(desk.router.open_reservations(), 0);
+    fixture.reserve("r1", after(0)).expect("free");
+    fixture.tick(after(300), &[worker(1)]);
+    assert_eq!(fixture.router.open_reservations(), 0);
 }
 
 #[test]
 fn a_worker_that_fails_its_checks_keeps_its_reservations() {
-    let desk = ReservationsFixture::new();
-    desk.hold("r1", after(0)).expect("free");
+    let fixture = ReservationsFixture::new();
+    fixture.reserve("r1", after(0)).expect("free");
     for state in WorkerState::ALL {
         let mut worker = worker(1);
         worker.health.state = state;
-        desk.tick(after(1), &[worker]);
+        fixture.tick(after(1), &[worker]);
     }
-    assert_eq!(desk.free("r1", after(2)), Ok(()));
+    assert_eq!(fixture.free("r1", after(2)), Ok(()));
 }
 
 #[test]
 fn reservations_are_bounded_and_a_failed_one_holds_nothing() {
-    let desk = ReservationsFixture::new();
+    let fixture = ReservationsFixture::new();
     let nowhere = || Err::<(OpenReservation, ()), _>(ApiError::new(ErrorCode::NoWorker, "nobody"));
-    let refused = desk
+    let refused = fixture
         .reservations
         .reserve(&"r0".into(), MOST_BLOCKS, call(after(0)), nowhere);
     assert_eq!(
@@ -216,82 +220,93 @@ fn reservations_are_bounded_and_a_failed_one_holds_nothing() {
         Err(ErrorCode::NoWorker)
     );
     for n in 0..MOST {
-        desk.hold(&format!("r{n}"), after(0))
+        fixture
+            .reserve(&format!("r{n}"), after(0))
             .expect("there is room");
     }
-    assert_eq!(desk.hold("one more", after(0)), Err(ErrorCode::Overloaded));
     assert_eq!(
-        desk.hold("r7", after(0)),
+        fixture.reserve("one more", after(0)),
+        Err(ErrorCode::Overloaded)
+    );
+    assert_eq!(
+        fixture.reserve("r7", after(0)),
         Err(ErrorCode::ReservationExists),
         "known ids are reported as such"
     );
     assert_eq!(
-        (desk.router.open_reservations(), desk.reservations.count()),
+        (
+            fixture.router.open_reservations(),
+            fixture.reservations.count()
+        ),
         (MOST, MOST)
     );
-    desk.free("r7", after(0)).expect("held");
-    assert_eq!(desk.hold("one more", after(0)), Ok(()));
+    fixture.free("r7", after(0)).expect("held");
+    assert_eq!(fixture.reserve("one more", after(0)), Ok(()));
 }
 
 #[test]
 fn reserved_prompt_tokens_are_bounded_and_every_end_releases_its_part() {
-    let desk = ReservationsFixture::new();
+    let fixture = ReservationsFixture::new();
     for end in ["freed", "silent", "gone"] {
         assert_eq!(
-            desk.hold_blocks("long", MOST_BLOCKS - 7, after(0)),
+            fixture.reserve_blocks("long", MOST_BLOCKS - 7, after(0)),
             Ok(()),
             "{end}"
         );
-        assert_eq!(desk.hold_blocks("short", 7, after(0)), Ok(()));
+        assert_eq!(fixture.reserve_blocks("short", 7, after(0)), Ok(()));
         assert_eq!(
-            desk.hold_blocks("one more", 1, after(0)),
+            fixture.reserve_blocks("one more", 1, after(0)),
             Err(ErrorCode::Overloaded)
         );
-        assert_eq!(desk.hold_blocks("none", 0, after(0)), Ok(()));
+        assert_eq!(fixture.reserve_blocks("none", 0, after(0)), Ok(()));
         match end {
             "freed" => {
                 for id in ["long", "short", "none"] {
-                    desk.free(id, after(0)).expect("held");
+                    fixture.free(id, after(0)).expect("held");
                 }
             }
             "silent" => {
                 for id in ["long", "short", "none"] {
                     assert_eq!(
-                        desk.complete(id, after(300)),
+                        fixture.complete(id, after(300)),
                         Err(ErrorCode::ReservationNotFound)
                     );
                 }
             }
-            _ => desk.tick(after(1), &[]),
+            _ => fixture.tick(after(1), &[]),
         }
     }
-    assert_eq!(desk.hold_blocks("all", MOST_BLOCKS, after(0)), Ok(()));
+    assert_eq!(fixture.reserve_blocks("all", MOST_BLOCKS, after(0)), Ok(()));
     assert_eq!(
-        desk.hold_blocks("too many", u64::MAX, after(0)),
+        fixture.reserve_blocks("too many", u64::MAX, after(0)),
         Err(ErrorCode::Overloaded)
     );
 }
 
 #[test]
 fn during_placement_the_id_is_taken_and_other_calls_do_not_wait() {
-    let desk = ReservationsFixture::new();
-    let place = || {
-        assert_eq!(desk.hold("r1", after(0)), Err(ErrorCode::ReservationExists));
+    let fixture = ReservationsFixture::new();
+    let open = || {
         assert_eq!(
-            desk.complete("r1", after(0)),
+            fixture.reserve("r1", after(0)),
+            Err(ErrorCode::ReservationExists)
+        );
+        assert_eq!(
+            fixture.complete("r1", after(0)),
             Err(ErrorCode::ReservationNotFound)
         );
         assert_eq!(
-            desk.free("r1", after(0)),
+            fixture.free("r1", after(0)),
             Err(ErrorCode::ReservationNotFound)
         );
-        desk.tick(after(0), &[]);
-        assert_eq!(desk.hold("r2", after(0)), Ok(()));
-        Ok((desk.place(after(0)), ()))
+        fixture.tick(after(0), &[]);
+        assert_eq!(fixture.reserve("r2", after(0)), Ok(()));
+        Ok((fixture.open_reservation(after(0)), ()))
     };
-    desk.reservations
-        .reserve(&"r1".into(), 7, call(after(0)), place)
+    fixture
+        .reservations
+        .reserve(&"r1".into(), 7, call(after(0)), open)
         .expect("free");
-    assert_eq!(desk.free("r1", after(1)), Ok(()));
-    assert_eq!(desk.router.open_reservations(), 1);
+    assert_eq!(fixture.free("r1", after(1)), Ok(()));
+    assert_eq!(fixture.router.open_reservations(), 1);
 }

@@ -134,10 +134,10 @@ impl Clusters {
         view: &RequestView<'_>,
     ) -> Result<(Arc<SemanticCluster>, f64), &'static str> {
         let middles = self.middles.get().ok_or("not_learnt")?;
-        let said = dialect::last_said(view, MAX_CHARS).ok_or("no_text")?;
+        let text = dialect::last_said(view, MAX_CHARS).ok_or("no_text")?;
         let direction = self
             .embedder
-            .embed(&said, self.timeout)
+            .embed(&text, self.timeout)
             .await
             .map_err(|why| {
                 tracing::debug!(?why, "a request goes without a cluster");
@@ -164,7 +164,7 @@ impl Clusters {
                     tracing::debug!("no worker for the examples of semantic clusters yet")
                 }
                 Err(
-                    EmbeddingError::NoAnswer | EmbeddingError::Refused | EmbeddingError::Resting,
+                    EmbeddingError::NoAnswer | EmbeddingError::Refused | EmbeddingError::Paused,
                 ) => {
                     tracing::warn!(model = %self.embedder.model(), "no vectors for the examples of semantic clusters: trying again");
                 }
@@ -278,18 +278,18 @@ mod tests {
         }
         let middles = clusters.learn().await.expect("both are embedded");
         assert!(clusters.middles.set(middles).is_ok());
-        for (question, cluster) in [
+        for (text, cluster) in [
             ("3,1,0", Some("code")),
             ("1,3,0", Some("prose")),
             // Its cosine is about 0.45.
             ("1,0,2", None),
         ] {
-            test.upstream.script(worker, vector(question));
+            test.upstream.script(worker, vector(text));
             let found = of(&clusters, None).await;
             assert_eq!(
                 found.as_ref().map(ClusterMembership::name),
                 cluster,
-                "{question}"
+                "{text}"
             );
             assert_eq!(
                 found.is_some_and(|it| it.note().similarity.is_some()),

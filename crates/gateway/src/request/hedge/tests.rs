@@ -54,14 +54,14 @@ fn assert_counted(test: &TestGateway, winner: &str) {
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_answers_in_time_is_not_hedged() {
     let (test, reply, _) = race(answer("1").after(AFTER / 2), answer("2")).await;
-    assert_eq!((reply.text().as_str(), test.asked()), ("1", vec![1]));
+    assert_eq!((reply.text().as_str(), test.contacted()), ("1", vec![1]));
     assert_counted(&test, "none");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_second_worker_answers_for_a_slow_first_one_which_is_not_blamed() {
     let (test, reply, receipt) = race(after(9, answer("1")), answer("2")).await;
-    assert_eq!((reply.text().as_str(), test.asked()), ("2", vec![1, 2]));
+    assert_eq!((reply.text().as_str(), test.contacted()), ("2", vec![1, 2]));
     assert_eq!(
         attempts(&receipt),
         [("w1", "", "cancelled"), ("w2", "", "ok")]
@@ -75,7 +75,7 @@ async fn the_second_worker_answers_for_a_slow_first_one_which_is_not_blamed() {
 #[tokio::test(start_paused = true)]
 async fn the_first_worker_wins_where_it_answers_before_the_hedge() {
     let (test, reply, receipt) = race(after(3, answer("1")), after(9, answer("2"))).await;
-    assert_eq!((reply.text().as_str(), test.asked()), ("1", vec![1, 2]));
+    assert_eq!((reply.text().as_str(), test.contacted()), ("1", vec![1, 2]));
     assert_eq!(
         attempts(&receipt),
         [("w2", "", "cancelled"), ("w1", "", "ok")]
@@ -92,7 +92,7 @@ async fn where_the_first_worker_fails_the_hedge_is_waited_for() {
         attempts(&receipt),
         [("w1", "C1", "reset_before_head"), ("w2", "", "ok")]
     );
-    assert_eq!(test.asked(), [1, 2]);
+    assert_eq!(test.contacted(), [1, 2]);
     assert_counted(&test, "second");
 }
 
@@ -119,7 +119,10 @@ async fn where_both_fail_a_third_worker_gets_the_request_and_neither_of_them_aga
         test.script(worker, answer("again"));
     }
     let (reply, receipt) = test.deliver(test.chat(&[1, 2, 3])).await;
-    assert_eq!((reply.text().as_str(), test.asked()), ("3", vec![1, 2, 3]));
+    assert_eq!(
+        (reply.text().as_str(), test.contacted()),
+        ("3", vec![1, 2, 3])
+    );
     assert_eq!(receipt.attempts.len(), 3);
     assert_counted(&test, "nobody");
 }
@@ -133,7 +136,7 @@ async fn a_failed_hedge_counts_among_the_sends_of_its_request() {
     }
     test.script(3, answer("3"));
     let (reply, _) = test.deliver(test.chat(&[1, 2, 3])).await;
-    assert_eq!((reply.status, test.asked()), (502, vec![1, 2]));
+    assert_eq!((reply.status, test.contacted()), (502, vec![1, 2]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,22 +150,22 @@ async fn without_another_worker_the_first_one_is_waited_for() {
 }
 
 /// Sends a request whose first worker is slow, and returns the workers that got it.
-async fn asked_by(test: &TestGateway, request: RoutedRequest) -> Vec<u32> {
+async fn contacted_by(test: &TestGateway, request: RoutedRequest) -> Vec<u32> {
     test.script(1, after(5, answer("1")));
     test.script(2, answer("2"));
     let (reply, _) = test.deliver(request).await;
     assert_eq!(reply.status, 200);
-    test.asked()
+    test.contacted()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hedge_needs_a_permit_of_the_retry_budget_and_returns_it() {
     let test = hedging();
     let permits = test.use_up_retry_budget();
-    assert_eq!(asked_by(&test, test.chat(&[1, 2])).await, [1]);
+    assert_eq!(contacted_by(&test, test.chat(&[1, 2])).await, [1]);
     let all = permits.len();
     drop(permits);
-    assert_eq!(asked_by(&test, test.chat(&[2, 1])).await, [2]);
+    assert_eq!(contacted_by(&test, test.chat(&[2, 1])).await, [2]);
     assert_eq!(test.use_up_retry_budget().len(), all);
 }
 
@@ -174,7 +177,7 @@ async fn a_request_that_names_its_worker_is_not_hedged() {
         worker: test_support::worker(1).id,
         rank: None,
     });
-    assert_eq!(asked_by(&test, request).await, [1]);
+    assert_eq!(contacted_by(&test, request).await, [1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,7 +185,7 @@ async fn a_request_whose_result_the_engine_stores_is_not_hedged() {
     let test = hedging();
     let mut request = test.chat(&[1, 2]);
     request.translator.keeps_state = true;
-    assert_eq!(asked_by(&test, request).await, [1]);
+    assert_eq!(contacted_by(&test, request).await, [1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,7 +194,7 @@ async fn a_hedge_goes_only_to_a_worker_that_takes_the_same_body() {
     let mut other = test_support::worker(2);
     other.engine.kind = EngineKind::Sglang;
     let request = test.chat_for(vec![test_support::worker(1), other]);
-    assert_eq!(asked_by(&test, request).await, [1]);
+    assert_eq!(contacted_by(&test, request).await, [1]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,7 +226,7 @@ async fn a_client_that_leaves_during_a_hedge_frees_the_load_of_both_workers() {
     let sent = test.delivery().run(test.chat(&[1, 2]), guard);
     let gave_up = tokio::time::timeout(Duration::from_secs(3), sent).await;
     assert!(gave_up.is_err());
-    assert_eq!(test.asked(), [1, 2]);
+    assert_eq!(test.contacted(), [1, 2]);
     assert_eq!(test.router.open_reservations(), 0);
     assert_eq!(test.use_up_retry_budget().len(), 3);
     let receipt = test.receipt(id);

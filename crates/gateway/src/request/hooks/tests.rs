@@ -20,33 +20,33 @@ const BODY: &str = r#"{"model":"m","prompt":"a"}"#;
 /// A hook that answers every call with this reply, and passes on what it was asked.
 struct HookServer {
     url: String,
-    asked: mpsc::UnboundedReceiver<String>,
+    requests: mpsc::UnboundedReceiver<String>,
 }
 
 impl HookServer {
     async fn start(status: u16, reply: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let (tell, asked) = mpsc::unbounded_channel();
+        let (sender, requests) = mpsc::unbounded_channel();
         let reply = format!(
             "HTTP/1.1 {status} Reply\r\ncontent-length: {}\r\n\r\n{reply}",
             reply.len()
         );
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let (mut heard, mut buffer) = (String::new(), [0; 4096]);
-                while !heard.ends_with("}") {
+                let (mut received, mut buffer) = (String::new(), [0; 4096]);
+                while !received.ends_with("}") {
                     match stream.read(&mut buffer).await {
                         Ok(0) | Err(_) => break,
-                        Ok(read) => heard.push_str(&String::from_utf8_lossy(&buffer[..read])),
+                        Ok(read) => received.push_str(&String::from_utf8_lossy(&buffer[..read])),
                     }
                 }
-                let _ = tell.send(heard);
+                let _ = sender.send(received);
                 let _ = stream.write_all(reply.as_bytes()).await;
             }
         });
         let url = format!("http://127.0.0.1:{port}/check");
-        Self { url, asked }
+        Self { url, requests }
     }
 
     fn settings(&self, name: &str) -> HookEntry {
@@ -114,14 +114,14 @@ async fn a_hook_is_asked_with_the_whole_request_and_may_let_it_pass() {
             .page
             .contains("warmroute_hooks_total{hook=\"a\",result=\"allow\"} 1\n")
     );
-    let asked = hook.asked.recv().await.expect("one call");
-    assert!(asked.starts_with("POST /check HTTP/1.1\r\n"), "{asked}");
-    assert!(asked.contains("x-request-id: r1\r\n"), "{asked}");
+    let request = hook.requests.recv().await.expect("one call");
+    assert!(request.starts_with("POST /check HTTP/1.1\r\n"), "{request}");
+    assert!(request.contains("x-request-id: r1\r\n"), "{request}");
     assert!(
-        asked.contains(r#""route":"/v1/completions","model":"m""#),
-        "{asked}"
+        request.contains(r#""route":"/v1/completions","model":"m""#),
+        "{request}"
     );
-    assert!(asked.contains(BODY), "{asked}");
+    assert!(request.contains(BODY), "{request}");
 }
 
 #[tokio::test]
@@ -136,8 +136,8 @@ async fn the_next_hook_gets_the_request_as_the_one_before_left_it() {
     assert_eq!(passed.body, r#"{"model":"n","prompt":"b"}"#);
     assert_eq!(passed.notes.hooks().as_deref(), Some("a=transform,b=allow"));
     assert_eq!(passed.notes.rewrites(), [REWRITE]);
-    let asked = second.asked.recv().await.expect("one call");
-    assert!(asked.contains(r#""prompt":"b""#), "{asked}");
+    let request = second.requests.recv().await.expect("one call");
+    assert!(request.contains(r#""prompt":"b""#), "{request}");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_hook_is_called_only_for_its_models_and_for_none_without_a_model() {
         assert!(passed.result.is_ok(), "{body}");
         assert_eq!(passed.notes.hooks(), None);
     }
-    assert!(hook.asked.try_recv().is_err());
+    assert!(hook.requests.try_recv().is_err());
 }
 
 #[tokio::test]
@@ -221,7 +221,7 @@ async fn a_hook_that_is_late_or_still_asked_at_the_end_of_a_drain_gives_no_answe
     let port = listener.local_addr().expect("bound").port();
     let silent = HookServer {
         url: format!("http://127.0.0.1:{port}"),
-        asked: mpsc::unbounded_channel().1,
+        requests: mpsc::unbounded_channel().1,
     };
     let mut settings = silent.settings("a");
     settings.timeout = Duration::from_millis(50);

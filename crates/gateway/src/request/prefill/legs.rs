@@ -114,23 +114,23 @@ impl PrefillDecodeLegs<'_> {
         &self,
         prefill: Bytes,
         decode: Bytes,
-        settle: &mut RequestGuard,
+        guard: &mut RequestGuard,
     ) -> LegsOutcome {
-        settle.record_decode_sent();
+        guard.record_decode_sent();
         let mut decode = pin!(self.decode(decode));
         let computed = tokio::select! {
             computed = self.prefill(prefill) => computed,
             answer = &mut decode => {
                 // An error reply shows nothing about the prompt.
                 let has_it = answer.as_ref().is_ok_and(|committed| committed.head.status.is_success());
-                settle.finish_prefill(has_it, None);
+                guard.finish_prefill(has_it, None);
                 return LegsOutcome::Decode(Box::new(answer));
             }
         };
         match computed.and_then(|reply| read(&reply).map(|reply| reply.usage)) {
-            Ok(usage) => settle.finish_prefill(true, usage),
+            Ok(usage) => guard.finish_prefill(true, usage),
             Err(failure) => {
-                settle.fail_prefill(&failure);
+                guard.fail_prefill(&failure);
                 return LegsOutcome::PrefillFailed;
             }
         }

@@ -110,10 +110,10 @@ impl PrefillContext {
 }
 
 /// Sends both legs through the configured connector.
-pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
+pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, guard: &mut RequestGuard) -> LegsOutcome {
     match legs.context.rules.connector {
-        Connector::Mooncake => mooncake::send(legs, settle).await,
-        Connector::Sglang => sglang::send(legs, settle).await,
-        Connector::Nixl => nixl::send(legs, settle).await,
+        Connector::Mooncake => mooncake::send(legs, guard).await,
+        Connector::Sglang => sglang::send(legs, guard).await,
+        Connector::Nixl => nixl::send(legs, guard).await,
     }
 }

@@ -29,7 +29,7 @@ use super::{
 const DEFAULT_PORT: NonZeroU16 = NonZeroU16::new(8998).expect("not zero");
 /// Most bytes of a bootstrap server's answer: a name of some forty bytes and an address for each
 /// rank.
-const MOST_ANSWER: usize = 1 << 20;
+const MAX_REPLY_BYTES: usize = 1 << 20;
 
 /// Engine names by worker: as many entries as workers.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl EngineIds {
             .cloned()
     }
 
-    fn keep(&self, worker: &WorkerView, by_rank: HashMap<DpRank, String>) {
+    fn store(&self, worker: &WorkerView, by_rank: HashMap<DpRank, String>) {
         self.0.lock().insert(
             worker.id,
             KnownRanks {
@@ -76,16 +76,16 @@ impl EngineIds {
     }
 }
 
-pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
+pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, guard: &mut RequestGuard) -> LegsOutcome {
     let (prefill, decode) = match bodies(legs).await {
         Ok(bodies) => bodies,
         Err(failure) => {
-            settle.fail_prefill(&failure);
+            guard.fail_prefill(&failure);
             return LegsOutcome::PrefillFailed;
         }
     };
-    settle.record_rewrite(vec!["kv_transfer"]);
-    let sent = legs.at_once(prefill, decode, settle).await;
+    guard.record_rewrite(vec!["kv_transfer"]);
+    let sent = legs.at_once(prefill, decode, guard).await;
     if matches!(sent, LegsOutcome::PrefillFailed) {
         legs.context.engine_ids.forget(legs.prefill.worker.id);
     }
@@ -161,7 +161,7 @@ async fn engine_id(
         .filter_map(|(rank, row)| Some((DpRank(rank.parse().ok()?), row.engine_id)));
     let by_rank: HashMap<DpRank, String> = named.collect();
     let name = by_rank.get(&rank).cloned().ok_or_else(unusable)?;
-    names.keep(prefill, by_rank);
+    names.store(prefill, by_rank);
     Ok(name)
 }
 
@@ -179,5 +179,5 @@ async fn query(dispatcher: &Dispatcher, server: &Address) -> Result<Bytes, Box<A
     if !head.status.is_success() {
         return Err(AttemptFailure::internal(head.status.as_u16()).into());
     }
-    read_whole(&mut body, MOST_ANSWER).await
+    read_whole(&mut body, MAX_REPLY_BYTES).await
 }

@@ -26,21 +26,21 @@ const PREFILL: [Edit<'_>; 7] = [
     ),
 ];
 
-pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
-    let decode = match decode_body(legs, settle).await {
+pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, guard: &mut RequestGuard) -> LegsOutcome {
+    let decode = match decode_body(legs, guard).await {
         Ok(body) => body,
         Err(failure) => {
-            settle.fail_prefill(&failure);
+            guard.fail_prefill(&failure);
             return LegsOutcome::PrefillFailed;
         }
     };
-    settle.record_decode_sent();
+    guard.record_decode_sent();
     LegsOutcome::Decode(Box::new(legs.decode(decode).await))
 }
 
 async fn decode_body(
     legs: &PrefillDecodeLegs<'_>,
-    settle: &mut RequestGuard,
+    guard: &mut RequestGuard,
 ) -> Result<bytes::Bytes, Box<AttemptFailure>> {
     let reply = legs.prefill(legs.body(&PREFILL)?).await?;
     let reply = read(&reply)?;
@@ -57,7 +57,7 @@ async fn decode_body(
         rewrites.insert(0, "token_ids");
     }
     let body = legs.body(&edits)?;
-    settle.finish_prefill(true, reply.usage);
-    settle.record_rewrite(rewrites);
+    guard.finish_prefill(true, reply.usage);
+    guard.record_rewrite(rewrites);
     Ok(body)
 }

@@ -10,7 +10,7 @@ use super::{
     legs::{LegsOutcome, PrefillDecodeLegs},
 };
 
-pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
+pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, guard: &mut RequestGuard) -> LegsOutcome {
     // A worker with a role has a host: unix sockets are refused with the configuration.
     let host = serde_json::Value::from(
         legs.prefill
@@ -37,11 +37,11 @@ pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard
     edits.extend([Edit::Set("stream", "false"), Edit::Remove("stream_options")]);
     match (legs.body(&edits), decode) {
         (Ok(prefill), Ok(decode)) => {
-            settle.record_rewrite(vec!["kv_transfer"]);
-            legs.at_once(prefill, decode, settle).await
+            guard.record_rewrite(vec!["kv_transfer"]);
+            legs.at_once(prefill, decode, guard).await
         }
         (Err(failure), _) | (_, Err(failure)) => {
-            settle.fail_prefill(&failure);
+            guard.fail_prefill(&failure);
             LegsOutcome::PrefillFailed
         }
     }

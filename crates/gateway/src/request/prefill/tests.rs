@@ -223,7 +223,7 @@ async fn where_both_legs_run_at_once_a_failed_prefill_stops_the_decode_leg() {
     let (reply, receipt) = test.deliver(chat(&test, 8999)).await;
     assert_eq!((reply.status, reply.text().as_str()), (200, "again"));
     assert_eq!(note(&receipt).skipped, Some(PrefillSkip::PrefillFailed));
-    assert_eq!(test.asked().len(), 3);
+    assert_eq!(test.contacted().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -249,11 +249,11 @@ async fn where_both_legs_run_at_once_the_decode_workers_answer_ends_the_wait() {
 async fn bootstrap_server(body: &'static str) -> (u16, tokio::sync::mpsc::UnboundedReceiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let (tell, asked) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.read(&mut [0; 4096]).await;
-            let _ = tell.send(());
+            let _ = sender.send(());
             let reply = format!(
                 "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
                 body.len()
@@ -261,12 +261,12 @@ async fn bootstrap_server(body: &'static str) -> (u16, tokio::sync::mpsc::Unboun
             let _ = stream.write_all(reply.as_bytes()).await;
         }
     });
-    (port, asked)
+    (port, requests)
 }
 
 #[tokio::test]
 async fn with_mooncake_the_engines_name_is_queried_once_and_again_after_a_failure() {
-    let (port, mut asked) = bootstrap_server(r#"{"0":{"engine_id":"engine-a"}}"#).await;
+    let (port, mut requests) = bootstrap_server(r#"{"0":{"engine_id":"engine-a"}}"#).await;
     let test = gateway(Connector::Mooncake);
     for (prefill_status, skipped) in [
         (200, None),
@@ -294,7 +294,7 @@ async fn with_mooncake_the_engines_name_is_queried_once_and_again_after_a_failur
         );
     }
     let mut queries = 0;
-    while asked.try_recv().is_ok() {
+    while requests.try_recv().is_ok() {
         queries += 1;
     }
     assert_eq!(queries, 2, "at first, and after the failure");
@@ -303,11 +303,15 @@ async fn with_mooncake_the_engines_name_is_queried_once_and_again_after_a_failur
 #[tokio::test]
 async fn a_bootstrap_server_without_a_usable_name_is_a_failed_prefill() {
     for body in ["{}", "no JSON", r#"{"1":{"engine_id":"other rank"}}"#] {
-        let (port, _asked) = bootstrap_server(body).await;
+        let (port, _requests) = bootstrap_server(body).await;
         let test = gateway(Connector::Mooncake);
         test.script(DECODE, ok("{}"));
         let (reply, receipt) = test.deliver(chat(&test, port)).await;
-        assert_eq!((reply.status, test.asked()), (200, vec![DECODE]), "{body}");
+        assert_eq!(
+            (reply.status, test.contacted()),
+            (200, vec![DECODE]),
+            "{body}"
+        );
         assert_eq!(note(&receipt).skipped, Some(PrefillSkip::PrefillFailed));
     }
 }
@@ -364,7 +368,7 @@ async fn without_a_connector_or_a_split_model_the_decode_worker_gets_the_clients
     ] {
         test.script(DECODE, ok("{}"));
         let (reply, receipt) = test.deliver(request).await;
-        assert_eq!((reply.status, test.asked()), (200, vec![DECODE]));
+        assert_eq!((reply.status, test.contacted()), (200, vec![DECODE]));
         assert_eq!(receipt.worker().map(|name| &**name), Some("w2"));
     }
     assert_eq!(test_support::worker(DECODE).id, WorkerId(2));

@@ -82,7 +82,7 @@ impl RequestGuard {
             sent: now,
         });
         self.attempt.prefill.clone_from(&decision.prefill);
-        self.draft.verdict = Some(RouterAnswer::Decided(Box::new(decision)));
+        self.draft.answer = Some(RouterAnswer::Decided(Box::new(decision)));
         self.attempt.lease = Some(lease);
         self.draft.rewrites = self.draft.notes.rewrites().to_vec();
         self.attempt.leg = None;
@@ -214,7 +214,7 @@ impl RequestGuard {
 
     /// Submits the prediction and its result to parity. Returns `None` if they cannot be compared,
     /// else the cached tokens, where they are known.
-    pub(super) fn judge(&self, kind: OutcomeKind) -> Option<Option<u32>> {
+    pub(super) fn record_prediction(&self, kind: OutcomeKind) -> Option<Option<u32>> {
         let won = self.selection.as_ref()?;
         // After a remote prefill the worker's own cache had no part in the prompt.
         let own = kind == OutcomeKind::Ok && !self.has_remote_prefill();

@@ -47,7 +47,7 @@ impl RequestGuard {
             .workers
             .fleet
             .report_success(leg.target.worker);
-        let asked = Selection {
+        let selection = Selection {
             label: None,
             worker: leg.name,
             policy: "",
@@ -63,7 +63,7 @@ impl RequestGuard {
         };
         match self
             .prefix_expectation
-            .and_then(|looked_up| looked_up.of_prefill().sample(&asked, usage))
+            .and_then(|looked_up| looked_up.of_prefill().sample(&selection, usage))
         {
             Some(sample) => drop(self.recorder.parity_monitor.observe(leg.target, sample)),
             None => self.record_incomparable(leg.target, started),

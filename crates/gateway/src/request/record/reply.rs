@@ -57,10 +57,10 @@ impl RequestGuard {
     /// Records the commit point: the reply's head is sent, and no retry follows.
     pub(crate) fn commit(&mut self, status: u16, content: &BodyContent) {
         self.reply.status = Some(status);
-        let begun = matches!(content, BodyContent::Begun { .. });
+        let has_begun = matches!(content, BodyContent::Begun { .. });
         if let Some(lease) = &mut self.attempt.lease {
             // A reply that has only begun may still fail; its end decides.
-            if begun {
+            if has_begun {
                 self.recorder
                     .workers
                     .fleet
@@ -92,7 +92,7 @@ impl RequestGuard {
                 self.reply.first_token = Some(self.recorder.clock.now());
             }
         }
-        if begun {
+        if has_begun {
             self.reply.relaying = true;
             self.recorder.metrics.requests.open_streams.inc();
         }
@@ -186,7 +186,7 @@ impl RequestGuard {
             .metrics
             .record_method(policy.as_str(), method.as_str());
         self.reply.status = Some(status);
-        self.draft.verdict = Some(RouterAnswer::Answered(method, policy));
+        self.draft.answer = Some(RouterAnswer::Answered(method, policy));
         self.publish(None);
     }
 
@@ -195,7 +195,7 @@ impl RequestGuard {
         &mut self.draft.notes
     }
 
-    pub(crate) fn told_of(&self) -> &RoutingNotes {
+    pub(crate) fn routing_notes(&self) -> &RoutingNotes {
         &self.draft.notes
     }
 

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use dialect::{ChunkOutcome, ErrorCode, SseEvent};
 use tokio::time::sleep;
 
-use super::{super::translate::StreamTranslator, CutReason, FLUSH, RelayEnd, ReplyRelay, note};
+use super::{
+    super::translate::StreamTranslator, CutReason, FLUSH, RelayEnd, ReplyRelay, read_data,
+};
 
 /// The translator and its progress.
 #[derive(Debug)]
@@ -38,11 +40,11 @@ impl ReplyRelay {
             return;
         };
         let StreamTranslation { stream, reached } = translation;
-        let (settle, mut out) = (&mut self.guard, Vec::new());
+        let (guard, mut out) = (&mut self.guard, Vec::new());
         let mut too_long = false;
         events.splitter.push(data, |event| match event {
             SseEvent::Data { data, .. } => {
-                note(settle, &data);
+                read_data(guard, &data);
                 if *reached == ChunkOutcome::Going {
                     *reached = stream.push(&data, &mut out);
                 }
@@ -65,10 +67,10 @@ impl ReplyRelay {
             return;
         };
         let StreamTranslation { stream, reached } = translation;
-        let (settle, mut out) = (&mut self.guard, Vec::new());
+        let (guard, mut out) = (&mut self.guard, Vec::new());
         events.splitter.finish(|event| {
             if let SseEvent::Data { data, .. } = event {
-                note(settle, &data);
+                read_data(guard, &data);
                 if *reached == ChunkOutcome::Going {
                     *reached = stream.push(&data, &mut out);
                 }

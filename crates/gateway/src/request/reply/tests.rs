@@ -40,20 +40,20 @@ fn an_error_says_whether_and_when_a_retry_can_help() {
     let permanent = ApiError::new(ErrorCode::InvalidRequest, "no");
     let later = errors::all_busy();
     let unknown = ApiError::new(ErrorCode::UpstreamReset, "lost");
-    for (asked, after, should_retry) in [
+    for (api_error, after, should_retry) in [
         (permanent, None, Some("false")),
         (later, Some("5"), None),
         (unknown, None, None),
     ] {
-        let response = error(&asked, ErrorShape::Openai, "r1");
+        let response = error(&api_error, ErrorShape::Openai, "r1");
         let field = |name| {
             response
                 .headers()
                 .get(name)
                 .map(|it| it.to_str().expect("ASCII"))
         };
-        assert_eq!(field("retry-after"), after, "{asked:?}");
-        assert_eq!(field("x-should-retry"), should_retry, "{asked:?}");
+        assert_eq!(field("retry-after"), after, "{api_error:?}");
+        assert_eq!(field("x-should-retry"), should_retry, "{api_error:?}");
     }
 }
 

@@ -20,7 +20,7 @@ use crate::request::{
 /// Answers with the cached reply.
 pub(super) fn into_reply(
     cache: &ReplyCache,
-    mut settle: RequestGuard,
+    mut guard: RequestGuard,
     found: HitReply,
 ) -> Response<ReplyBody> {
     let method = if found.similarity.is_some() {
@@ -28,7 +28,7 @@ pub(super) fn into_reply(
     } else {
         Method::CacheHit
     };
-    settle.record_shared_reply(method, cache.router.policy(None), 200);
+    guard.record_shared_reply(method, cache.router.policy(None), 200);
     let mut head = HeaderMap::with_capacity(8);
     let content_type = if found.is_stream {
         "text/event-stream"
@@ -44,34 +44,34 @@ pub(super) fn into_reply(
         header::AGE,
         HeaderValue::from(now.saturating_sub(found.stored_at)),
     );
-    reply::add_routing_headers(&mut head, &settle);
+    reply::add_routing_headers(&mut head, &guard);
     let reason = if found.similarity.is_some() {
         CacheReason::Similar
     } else {
         CacheReason::Stored
     };
-    add_cache_headers(reason, &mut head, settle.reply_headers());
-    under_own_name(&mut head, &settle, method);
+    add_cache_headers(reason, &mut head, guard.reply_headers());
+    under_own_name(&mut head, &guard, method);
     if let Some(similarity) = found.similarity {
-        near(&mut head, &settle, similarity);
+        near(&mut head, &guard, similarity);
     }
-    reply::with_head((StatusCode::OK, head), ReplyBody::whole(found.body, settle))
+    reply::with_head((StatusCode::OK, head), ReplyBody::whole(found.body, guard))
 }
 
 /// Answers with another request's reply, running or just finished.
 pub(super) fn into_follower_reply(
     cache: &ReplyCache,
-    mut settle: RequestGuard,
+    mut guard: RequestGuard,
     mut reply: Response<SharedBody<ReplyBody>>,
 ) -> Response<ReplyBody> {
     let status = reply.status().as_u16();
-    settle.record_shared_reply(Method::Dedup, cache.router.policy(None), status);
+    guard.record_shared_reply(Method::Dedup, cache.router.policy(None), status);
     let head = reply.headers_mut();
-    add_cache_headers(CacheReason::Joined, head, settle.reply_headers());
-    under_own_name(head, &settle, Method::Dedup);
+    add_cache_headers(CacheReason::Joined, head, guard.reply_headers());
+    under_own_name(head, &guard, Method::Dedup);
     let on_end = move |end| match end {
-        FlightEnd::Clean => settle.complete(),
-        FlightEnd::Broken => settle.record_cut(ErrorCode::StreamInterrupted, None),
+        FlightEnd::Clean => guard.complete(),
+        FlightEnd::Broken => guard.record_cut(ErrorCode::StreamInterrupted, None),
     };
     reply.map(|body| ReplyBody::live(body.on_end(on_end)))
 }
@@ -79,11 +79,11 @@ pub(super) fn into_follower_reply(
 /// Records what the receipt says about a request that no worker answers.
 pub(super) fn set_facts(
     call: &AcceptedRequest,
-    asked: &Eligibility<'_>,
-    settle: &mut RequestGuard,
+    eligibility: &Eligibility<'_>,
+    guard: &mut RequestGuard,
 ) {
-    if let Some(body) = &asked.body {
-        settle.set_request_facts(RequestFacts {
+    if let Some(body) = &eligibility.body {
+        guard.set_request_facts(RequestFacts {
             model: Arc::clone(&body.model),
             served_model: None,
             lora: None,
@@ -100,18 +100,18 @@ pub(super) fn set_facts(
 }
 
 /// Sets the request's own id and decision in the head.
-fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
+fn under_own_name(head: &mut HeaderMap, guard: &RequestGuard, method: Method) {
     insert(
         head,
         HeaderName::from_static(REQUEST_ID),
-        settle.request_id(),
+        guard.request_id(),
     );
-    let shown = settle.reply_headers();
+    let shown = guard.reply_headers();
     if shown.expose_routing_headers {
         insert(
             head,
             HeaderName::from_static("x-warmroute-decision"),
-            &settle.id().to_string(),
+            &guard.id().to_string(),
         );
         if shown.vllm_router_headers() {
             let method = if method == Method::SemanticHit {
@@ -125,8 +125,8 @@ fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
 }
 
 /// Adds the similarity to the head.
-fn near(head: &mut HeaderMap, settle: &RequestGuard, similarity: f64) {
-    let (shown, similarity) = (settle.reply_headers(), format!("{similarity:.4}"));
+fn near(head: &mut HeaderMap, guard: &RequestGuard, similarity: f64) {
+    let (shown, similarity) = (guard.reply_headers(), format!("{similarity:.4}"));
     if shown.expose_routing_headers {
         insert(
             head,

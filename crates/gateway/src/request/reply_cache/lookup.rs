@@ -17,10 +17,10 @@ pub(super) enum CacheOutcome {
 
 impl ReplyCache {
     /// Looks up a reply to a cacheable request, within the cache's own time budget.
-    pub(super) async fn look_up(&self, asked: &Eligibility<'_>) -> CacheOutcome {
-        let (cache, dialect) = (&self.store, asked.request.dialect);
+    pub(super) async fn look_up(&self, eligibility: &Eligibility<'_>) -> CacheOutcome {
+        let (cache, dialect) = (&self.store, eligibility.request.dialect);
         let miss = |reason, fill| CacheOutcome::Miss(Some(reason), fill);
-        let Some((form, same)) = asked
+        let Some((form, same)) = eligibility
             .body
             .as_ref()
             .and_then(|body| Some((body.form, body.digests?)))
@@ -28,7 +28,7 @@ impl ReplyCache {
             return miss(CacheReason::Unreadable, None);
         };
         let fill = ReplyFill::new(&self.filler, cache, dialect, same.key);
-        if asked.fresh {
+        if eligibility.fresh {
             return miss(CacheReason::NoCache, Some(fill));
         }
         let began = self.clock.now();
@@ -50,7 +50,7 @@ impl ReplyCache {
         };
         match found {
             Some(found) => CacheOutcome::Hit(found),
-            None => self.by_meaning(&asked.request, form, fill).await,
+            None => self.by_meaning(&eligibility.request, form, fill).await,
         }
     }
 

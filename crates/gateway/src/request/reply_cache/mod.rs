@@ -39,7 +39,7 @@ impl ReplyCache {
         &self,
         call: AcceptedRequest,
         dialect: Dialect,
-        mut settle: RequestGuard,
+        mut guard: RequestGuard,
         send: S,
     ) -> Response<ReplyBody>
     where
@@ -47,18 +47,18 @@ impl ReplyCache {
         F: Future<Output = Response<ReplyBody>> + Send + 'static,
     {
         let began = self.clock.now();
-        let asked = self.eligibility(&call, dialect).await;
-        let looked = match asked.cacheable {
+        let eligibility = self.eligibility(&call, dialect).await;
+        let outcome = match eligibility.cacheable {
             None => CacheOutcome::Miss(None, None),
             Some(Err(reason)) => CacheOutcome::Miss(Some(reason), None),
-            Some(Ok(())) => self.look_up(&asked).await,
+            Some(Ok(())) => self.look_up(&eligibility).await,
         };
-        settle.timing().cache = self.clock.now().ms_since(began) * 1e3;
-        let (reason, fill) = match looked {
+        guard.timing().cache = self.clock.now().ms_since(began) * 1e3;
+        let (reason, fill) = match outcome {
             CacheOutcome::Hit(found) => {
                 self.store.record_result(CacheResult::Hit);
-                hit::set_facts(&call, &asked, &mut settle);
-                return hit::into_reply(self, settle, found);
+                hit::set_facts(&call, &eligibility, &mut guard);
+                return hit::into_reply(self, guard, found);
             }
             CacheOutcome::Miss(reason, fill) => (reason, fill),
         };
@@ -66,7 +66,7 @@ impl ReplyCache {
             Some(_) => FinishedReplyUse::CachedElsewhere,
             None => FinishedReplyUse::Answers,
         };
-        let key = asked.coalescing_key(self.store.generation(), afterwards);
+        let key = eligibility.coalescing_key(self.store.generation(), afterwards);
         let own = UpstreamGeneration {
             store: Arc::clone(&self.store),
             compat: Arc::clone(&self.compat),
@@ -76,21 +76,21 @@ impl ReplyCache {
             send,
         };
         match key.map(|key| self.coalescer.join_flight(key, afterwards)) {
-            None => own.run(call, settle).await,
-            Some(FlightRole::First(seat)) => {
-                settle.share_outcome(seat.outcome_slot());
-                let reply = Box::pin(self.lead(own, call, settle));
-                seat.lead(reply, ReplyBody::live).await
+            None => own.run(call, guard).await,
+            Some(FlightRole::First(leader)) => {
+                guard.share_outcome(leader.outcome_slot());
+                let reply = Box::pin(self.lead(own, call, guard));
+                leader.lead(reply, ReplyBody::live).await
             }
-            Some(FlightRole::Joins(seat)) => match seat.join().await {
+            Some(FlightRole::Joins(follower)) => match follower.join().await {
                 Some(reply) => {
                     if own.reason.is_some() {
                         self.store.record_result(CacheResult::Hit);
                     }
-                    hit::set_facts(&call, &asked, &mut settle);
-                    hit::into_follower_reply(self, settle, reply)
+                    hit::set_facts(&call, &eligibility, &mut guard);
+                    hit::into_follower_reply(self, guard, reply)
                 }
-                None => own.run(call, settle).await,
+                None => own.run(call, guard).await,
             },
         }
     }
@@ -120,7 +120,7 @@ impl ReplyCache {
         &self,
         own: UpstreamGeneration<S>,
         mut call: AcceptedRequest,
-        settle: RequestGuard,
+        guard: RequestGuard,
     ) -> impl Future<Output = Response<ReplyBody>> + Send + 'static + use<S, F>
     where
         S: FnOnce(AcceptedRequest, RequestGuard) -> F + Send + 'static,
@@ -131,7 +131,7 @@ impl ReplyCache {
         // Followers may not accept the leader's encoding.
         call.headers.remove(header::ACCEPT_ENCODING);
         async move {
-            let reply = AssertUnwindSafe(own.run(call, settle)).catch_unwind().await;
+            let reply = AssertUnwindSafe(own.run(call, guard)).catch_unwind().await;
             reply.unwrap_or_else(|_| reply::panicked(&metrics, shape, &request_id))
         }
     }
@@ -154,16 +154,16 @@ where
     S: FnOnce(AcceptedRequest, RequestGuard) -> F + Send + 'static,
     F: Future<Output = Response<ReplyBody>> + Send + 'static,
 {
-    async fn run(self, mut call: AcceptedRequest, mut settle: RequestGuard) -> Response<ReplyBody> {
+    async fn run(self, mut call: AcceptedRequest, mut guard: RequestGuard) -> Response<ReplyBody> {
         if let Some(reason) = self.reason {
             self.store.record_result(reason.result());
         }
         let fill = self.fill.map(|fill| {
             // The router reads a reply that it caches.
             call.headers.remove(header::ACCEPT_ENCODING);
-            (fill, settle.shared_outcome())
+            (fill, guard.shared_outcome())
         });
-        let mut response = (self.send)(call, settle).await;
+        let mut response = (self.send)(call, guard).await;
         if let Some(reason) = self.reason {
             add_cache_headers(reason, response.headers_mut(), &self.compat);
         }
@@ -176,17 +176,17 @@ where
 
 /// Adds `X-Cache`, and the reason where routing headers are enabled.
 fn add_cache_headers(reason: CacheReason, fields: &mut HeaderMap, shown: &CompatSection) {
-    let word = HeaderValue::from_static(match reason.result() {
+    let status = HeaderValue::from_static(match reason.result() {
         CacheResult::Hit => "HIT",
         CacheResult::Miss => "MISS",
         CacheResult::Skip => "BYPASS",
     });
-    fields.insert("x-cache", word.clone());
+    fields.insert("x-cache", status.clone());
     if shown.expose_routing_headers {
         let reason = HeaderValue::from_static(reason.as_str());
         fields.insert("x-warmroute-cache-reason", reason);
         if shown.vllm_router_headers() {
-            fields.insert("x-vllm-router-cache-status", word);
+            fields.insert("x-vllm-router-cache-status", status);
         }
     }
 }

@@ -69,11 +69,11 @@ fn call(body: &'static str, fields: &[(&'static str, &'static str)]) -> Accepted
     call
 }
 
-async fn ask(test: &TestGateway, worker: &Worker, call: AcceptedRequest) -> ClientReply {
-    ask_in(test, worker, call, Dialect::Chat).await
+async fn send_call(test: &TestGateway, worker: &Worker, call: AcceptedRequest) -> ClientReply {
+    send_in_dialect(test, worker, call, Dialect::Chat).await
 }
 
-async fn ask_in(
+async fn send_in_dialect(
     test: &TestGateway,
     worker: &Worker,
     call: AcceptedRequest,
@@ -151,18 +151,18 @@ async fn each_request_says_why_the_cache_may_not_answer_it() {
             "stream",
         ),
     ] {
-        let reply = ask(&test, &Worker::new(COMPLETION), call(body, fields)).await;
+        let reply = send_call(&test, &Worker::new(COMPLETION), call(body, fields)).await;
         assert_eq!(cache(&reply), status("BYPASS", reason), "{body} {fields:?}");
     }
     let mut pinned = call(CHAT, &[]);
     pinned.overrides.worker = Some("w1".into());
-    let reply = ask(&test, &Worker::new(COMPLETION), pinned).await;
+    let reply = send_call(&test, &Worker::new(COMPLETION), pinned).await;
     assert_eq!(cache(&reply), status("BYPASS", "pinned"));
     let stream = call(
         r#"{"model":"m","messages":[],"temperature":0,"stream":true}"#,
         &[],
     );
-    let reply = ask_in(&test, &Worker::new(COMPLETION), stream, Dialect::Messages).await;
+    let reply = send_in_dialect(&test, &Worker::new(COMPLETION), stream, Dialect::Messages).await;
     assert_eq!(cache(&reply), status("BYPASS", "stream"));
 }
 
@@ -177,7 +177,7 @@ async fn a_request_without_a_temperature_is_cached_unless_configured_otherwise()
     ] {
         let test = caching(more);
         let body = r#"{"model":"m","messages":[]}"#;
-        let reply = ask(&test, &Worker::new(COMPLETION), call(body, &[])).await;
+        let reply = send_call(&test, &Worker::new(COMPLETION), call(body, &[])).await;
         assert_eq!(cache(&reply), expected);
     }
 }
@@ -185,11 +185,11 @@ async fn a_request_without_a_temperature_is_cached_unless_configured_otherwise()
 #[tokio::test]
 async fn a_route_that_is_never_cached_says_nothing_about_the_cache() {
     let off = TestGateway::new();
-    let reply = ask(&off, &Worker::new(COMPLETION), call(CHAT, &[])).await;
+    let reply = send_call(&off, &Worker::new(COMPLETION), call(CHAT, &[])).await;
     assert_eq!(cache(&reply), status("BYPASS", "off"));
     let test = caching("");
     for dialect in [Dialect::Embeddings, Dialect::Responses, Dialect::Score] {
-        let reply = ask_in(&test, &Worker::new("{}"), call(CHAT, &[]), dialect).await;
+        let reply = send_in_dialect(&test, &Worker::new("{}"), call(CHAT, &[]), dialect).await;
         assert_eq!(cache(&reply), status("-", "-"), "{dialect:?}");
     }
 }
@@ -197,10 +197,10 @@ async fn a_route_that_is_never_cached_says_nothing_about_the_cache() {
 #[tokio::test]
 async fn an_equal_request_gets_the_stored_reply_and_no_worker_is_asked() {
     let (test, worker) = (caching(""), Worker::new(COMPLETION));
-    let first = ask(&test, &worker, call(CHAT, &[])).await;
+    let first = send_call(&test, &worker, call(CHAT, &[])).await;
     assert_eq!(cache(&first), status("MISS", "not_found"));
     let guard_count = test.ring.len();
-    let second = ask(&test, &worker, call(CHAT, &[])).await;
+    let second = send_call(&test, &worker, call(CHAT, &[])).await;
     assert_eq!(cache(&second), status("HIT", "stored"));
     assert_eq!((second.status, second.text()), (200, first.text()));
     assert_eq!(second.headers["content-type"], "application/json");
@@ -224,7 +224,7 @@ async fn an_equal_request_gets_the_stored_reply_and_no_worker_is_asked() {
 #[tokio::test]
 async fn requests_that_differ_in_anything_that_matters_share_no_reply() {
     let (test, worker) = (caching(""), Worker::new(COMPLETION));
-    ask(&test, &worker, call(CHAT, &[])).await;
+    send_call(&test, &worker, call(CHAT, &[])).await;
     let key = [("authorization", "Bearer a")];
     let other_body = r#"{"model":"m","messages":[{"role":"user","content":"b"}],"temperature":0}"#;
     let mut other_route = call(CHAT, &[]);
@@ -241,13 +241,13 @@ async fn requests_that_differ_in_anything_that_matters_share_no_reply() {
     let count = others.len();
     for other in others {
         assert_eq!(
-            cache(&ask(&test, &worker, other).await),
+            cache(&send_call(&test, &worker, other).await),
             status("MISS", "not_found")
         );
     }
     assert_eq!(worker.sends(), 1 + count);
     let alike = [("user-agent", "x"), ("accept", "x"), ("traceparent", "x")];
-    let hit = ask(&test, &worker, call(CHAT, &alike)).await;
+    let hit = send_call(&test, &worker, call(CHAT, &alike)).await;
     assert_eq!(
         cache(&hit),
         status("HIT", "stored"),
@@ -255,7 +255,7 @@ async fn requests_that_differ_in_anything_that_matters_share_no_reply() {
     );
     let spaced =
         r#"{ "temperature": 0, "model": "m", "messages": [{"role":"user","content":"a"}] }"#;
-    let hit = ask(&test, &worker, call(spaced, &[])).await;
+    let hit = send_call(&test, &worker, call(spaced, &[])).await;
     assert_eq!(
         cache(&hit),
         status("HIT", "stored"),
@@ -266,11 +266,11 @@ async fn requests_that_differ_in_anything_that_matters_share_no_reply() {
 #[tokio::test]
 async fn a_request_for_a_fresh_reply_replaces_the_stored_one() {
     let (test, old) = (caching(""), Worker::new(COMPLETION));
-    ask(&test, &old, call(CHAT, &[])).await;
+    send_call(&test, &old, call(CHAT, &[])).await;
     let renewed: &'static str = COMPLETION.replace("hi", "hello").leak();
     let fresh = [("cache-control", "no-cache")];
-    ask(&test, &Worker::new(renewed), call(CHAT, &fresh)).await;
-    let hit = ask(&test, &old, call(CHAT, &[])).await;
+    send_call(&test, &Worker::new(renewed), call(CHAT, &fresh)).await;
+    let hit = send_call(&test, &old, call(CHAT, &[])).await;
     assert_eq!(
         (cache(&hit), hit.text()),
         (status("HIT", "stored"), renewed.to_owned())
@@ -300,7 +300,7 @@ async fn a_reply_that_is_no_whole_success_is_not_stored() {
     ] {
         let test = caching("");
         for _ in 0..2 {
-            ask(&test, &worker, call(CHAT, &[])).await;
+            send_call(&test, &worker, call(CHAT, &[])).await;
         }
         assert_eq!(
             worker.sends(),
@@ -318,7 +318,7 @@ async fn a_reply_that_its_client_did_not_read_is_not_stored() {
     let (test, worker) = (caching(""), Worker::new(COMPLETION));
     drop(answer(&test, &worker, call(CHAT, &[]), Dialect::Chat).await);
     assert_eq!(
-        cache(&ask(&test, &worker, call(CHAT, &[])).await),
+        cache(&send_call(&test, &worker, call(CHAT, &[])).await),
         status("MISS", "not_found")
     );
 }
@@ -327,7 +327,7 @@ async fn a_reply_that_its_client_did_not_read_is_not_stored() {
 async fn a_reply_longer_than_the_limit_or_under_memory_pressure_is_not_stored() {
     let (short, worker) = (caching(", max_response_size: 100"), Worker::new(COMPLETION));
     for _ in 0..2 {
-        ask(&short, &worker, call(CHAT, &[])).await;
+        send_call(&short, &worker, call(CHAT, &[])).await;
     }
     assert_eq!(worker.sends(), 2);
     let (pressed, worker) = (caching(""), Worker::new(COMPLETION));
@@ -335,7 +335,7 @@ async fn a_reply_longer_than_the_limit_or_under_memory_pressure_is_not_stored() 
     memory.observe(Some(92), Some(100));
     assert_eq!(memory.stage(), MemoryStage::SmallBodies);
     for _ in 0..2 {
-        ask(&pressed, &worker, call(CHAT, &[])).await;
+        send_call(&pressed, &worker, call(CHAT, &[])).await;
     }
     assert_eq!(worker.sends(), 2);
 }
@@ -347,8 +347,8 @@ const STREAM_CHAT: &str =
 #[tokio::test]
 async fn a_stored_reply_answers_streams_and_whole_requests_alike() {
     let (test, worker) = (caching(""), Worker::new(COMPLETION));
-    ask(&test, &worker, call(CHAT, &[])).await;
-    let stream = ask(&test, &worker, call(STREAM_CHAT, &[])).await;
+    send_call(&test, &worker, call(CHAT, &[])).await;
+    let stream = send_call(&test, &worker, call(STREAM_CHAT, &[])).await;
     assert_eq!(cache(&stream), status("HIT", "stored"));
     assert_eq!(stream.headers["content-type"], "text/event-stream");
     assert!(
@@ -365,20 +365,20 @@ async fn a_stored_stream_without_its_usage_answers_only_streams() {
     let test = caching("");
     let worker = Worker::new(STREAMED).with(header::CONTENT_TYPE, "text/event-stream");
     for expected in [status("MISS", "not_found"), status("HIT", "stored")] {
-        let reply = ask(&test, &worker, call(STREAM_CHAT, &[])).await;
+        let reply = send_call(&test, &worker, call(STREAM_CHAT, &[])).await;
         assert_eq!(
             (cache(&reply), reply.ending),
             (expected, ReplyEnding::Clean)
         );
     }
     let whole = Worker::new(COMPLETION);
-    let reply = ask(&test, &whole, call(CHAT, &[])).await;
+    let reply = send_call(&test, &whole, call(CHAT, &[])).await;
     assert_eq!(
         cache(&reply),
         status("MISS", "not_found"),
         "a whole reply has its usage"
     );
-    let reply = ask(&test, &whole, call(CHAT, &[])).await;
+    let reply = send_call(&test, &whole, call(CHAT, &[])).await;
     assert_eq!(
         cache(&reply),
         status("HIT", "stored"),
@@ -390,10 +390,10 @@ async fn a_stored_stream_without_its_usage_answers_only_streams() {
 async fn the_router_reads_a_reply_that_it_stores_or_shares_so_no_encoding_is_asked_for() {
     let (test, worker) = (caching(""), Worker::new(COMPLETION));
     let gzip = ("accept-encoding", "gzip");
-    ask(&test, &worker, call(CHAT, &[gzip])).await;
+    send_call(&test, &worker, call(CHAT, &[gzip])).await;
     assert_eq!(worker.encodings.load(Ordering::Relaxed), 0);
     let hot = r#"{"model":"m","messages":[],"temperature":1}"#;
-    ask(&test, &worker, call(hot, &[gzip])).await;
+    send_call(&test, &worker, call(hot, &[gzip])).await;
     assert_eq!(
         worker.encodings.load(Ordering::Relaxed),
         1,
@@ -426,8 +426,8 @@ async fn equal_requests_at_the_same_time_are_sent_once() {
         }
         gate.notify_one();
     };
-    let ask = || ask(&test, &worker, call(CHAT, &[]));
-    let (one, two, three, ()) = tokio::join!(ask(), ask(), ask(), open);
+    let send_call = || send_call(&test, &worker, call(CHAT, &[]));
+    let (one, two, three, ()) = tokio::join!(send_call(), send_call(), send_call(), open);
     assert_eq!(worker.sends(), 1);
     for reply in [&one, &two, &three] {
         assert_eq!((reply.status, reply.text().as_str()), (200, COMPLETION));
@@ -465,8 +465,8 @@ async fn requests_that_are_not_equal_or_not_repeatable_are_sent_each() {
             }
             sent
         };
-        let ask = |body| ask_in(&test, &worker, call(body, &[]), dialect);
-        let (_, _, sent) = tokio::join!(ask(one), ask(two), open);
+        let send_call = |body| send_in_dialect(&test, &worker, call(body, &[]), dialect);
+        let (_, _, sent) = tokio::join!(send_call(one), send_call(two), open);
         assert_eq!(sent, sends, "{one} {two} {dialect:?}");
     }
 }
@@ -485,8 +485,8 @@ async fn an_error_stays_with_the_request_that_got_it() {
         }
         gate.notify_one();
     };
-    let ask = || ask(&test, &worker, call(CHAT, &[]));
-    let (one, two, ()) = tokio::join!(ask(), ask(), open);
+    let send_call = || send_call(&test, &worker, call(CHAT, &[]));
+    let (one, two, ()) = tokio::join!(send_call(), send_call(), open);
     assert_eq!((one.status, two.status, worker.sends()), (503, 503, 2));
     assert!(test.has_metric("warmroute_deduplicated_requests_total{result=\"not_shared\"} 1"));
 }
@@ -506,7 +506,7 @@ async fn a_follower_gets_the_reply_also_where_the_leader_has_left() {
         drop(leader);
         gate.notify_one();
     };
-    let (reply, ()) = tokio::join!(ask(&test, &worker, call(CHAT, &[])), change);
+    let (reply, ()) = tokio::join!(send_call(&test, &worker, call(CHAT, &[])), change);
     assert_eq!((reply.text().as_str(), worker.sends()), (COMPLETION, 1));
     assert_eq!(cache(&reply), status("HIT", "joined"));
 }
@@ -519,7 +519,7 @@ async fn a_finished_reply_answers_for_its_lifetime_and_not_where_none_is_set() {
         test.gateway.reply_cache.coalescer.reconfigure(lifetime);
         for _ in 0..2 {
             assert_eq!(
-                ask(&test, &worker, call(CHAT, &[])).await.text(),
+                send_call(&test, &worker, call(CHAT, &[])).await.text(),
                 COMPLETION
             );
         }

@@ -46,15 +46,15 @@ fn pin(number: u32) -> Pin {
 
 /// The workers that got a chat for `workers` after these first replies of theirs; each later reply
 /// is a success. Also the status that the client got.
-async fn asked(
+async fn send_chat(
     test: &TestGateway,
     workers: &[u32],
     replies: Vec<(u32, FakeReply)>,
 ) -> (Vec<u32>, u16) {
-    asked_at(test, test.chat(workers), workers, replies).await
+    send_request(test, test.chat(workers), workers, replies).await
 }
 
-async fn asked_at(
+async fn send_request(
     test: &TestGateway,
     request: crate::request::send::RoutedRequest,
     workers: &[u32],
@@ -68,7 +68,7 @@ async fn asked_at(
     }
     let (reply, _) = test.deliver(request).await;
     assert_eq!(test.router.open_reservations(), 0);
-    (test.asked(), reply.status)
+    (test.contacted(), reply.status)
 }
 
 /// Delivers a chat for workers whose next replies are these.
@@ -85,7 +85,7 @@ async fn a_retry_skips_the_worker_that_failed_and_needs_no_permit_where_nothing_
     for failure in [refused, lost] {
         let test = TestGateway::new();
         let _permits = test.use_up_retry_budget();
-        let found = asked(&test, &[1, 2], vec![(1, failure())]).await;
+        let found = send_chat(&test, &[1, 2], vec![(1, failure())]).await;
         assert_eq!(found, (vec![1, 2], 200));
     }
 }
@@ -94,11 +94,11 @@ async fn a_retry_skips_the_worker_that_failed_and_needs_no_permit_where_nothing_
 async fn a_retry_of_a_refused_request_needs_a_permit() {
     for refusal in [429, 502, 503, 504] {
         let test = TestGateway::new();
-        let found = asked(&test, &[1, 2], vec![(1, status(refusal))]).await;
+        let found = send_chat(&test, &[1, 2], vec![(1, status(refusal))]).await;
         assert_eq!(found, (vec![1, 2], 200), "{refusal}");
         let test = TestGateway::new();
         let _permits = test.use_up_retry_budget();
-        let found = asked(&test, &[1, 2], vec![(1, status(refusal))]).await;
+        let found = send_chat(&test, &[1, 2], vec![(1, status(refusal))]).await;
         assert_eq!(found, (vec![1], refusal), "{refusal}");
     }
 }
@@ -117,8 +117,8 @@ async fn a_request_is_sent_at_most_as_often_as_configured() {
         let mut test = TestGateway::new();
         test.delivery_mut().retries.rules.max_attempts = NonZeroU32::new(sends).expect("not zero");
         let replies = (1..=4).map(|worker| (worker, lost())).collect();
-        let (asked, status) = asked(&test, &[1, 2, 3, 4], replies).await;
-        assert_eq!((asked.len(), status), (sends as usize, 502));
+        let (contacted, status) = send_chat(&test, &[1, 2, 3, 4], replies).await;
+        assert_eq!((contacted.len(), status), (sends as usize, 502));
     }
 }
 
@@ -126,7 +126,7 @@ async fn a_request_is_sent_at_most_as_often_as_configured() {
 async fn attempts_that_sent_nothing_do_not_count_as_sends() {
     let test = TestGateway::new();
     let replies = (1..=4).map(|worker| (worker, refused())).collect();
-    let found = asked(&test, &[1, 2, 3, 4, 5], replies).await;
+    let found = send_chat(&test, &[1, 2, 3, 4, 5], replies).await;
     assert_eq!(found, (vec![1, 2, 3, 4, 5], 200));
 }
 
@@ -145,12 +145,12 @@ async fn where_all_workers_refused_the_connection_the_request_ends() {
 async fn a_lone_worker_gets_the_request_again_after_a_lost_connection_or_a_503() {
     for failure in [lost(), status(503)] {
         let test = TestGateway::new();
-        let found = asked(&test, &[1], vec![(1, failure)]).await;
+        let found = send_chat(&test, &[1], vec![(1, failure)]).await;
         assert_eq!(found, (vec![1, 1], 200));
     }
     for (failure, at_the_client) in [(status(429), 429), (status(502), 502), (refused(), 503)] {
         let test = TestGateway::new();
-        let found = asked(&test, &[1], vec![(1, failure)]).await;
+        let found = send_chat(&test, &[1], vec![(1, failure)]).await;
         assert_eq!(found, (vec![1], at_the_client));
     }
 }
@@ -159,7 +159,10 @@ async fn a_lone_worker_gets_the_request_again_after_a_lost_connection_or_a_503()
 async fn a_repetition_at_a_lone_worker_needs_a_permit() {
     let test = TestGateway::new();
     let _permits = test.use_up_retry_budget();
-    assert_eq!(asked(&test, &[1], vec![(1, lost())]).await, (vec![1], 502));
+    assert_eq!(
+        send_chat(&test, &[1], vec![(1, lost())]).await,
+        (vec![1], 502)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,7 +172,7 @@ async fn each_repetition_at_a_worker_waits_longer() {
     (rules.base_delay, rules.max_delay) = (Duration::from_secs(1), Duration::from_secs(9));
     rules.exponential_backoff = true;
     let began = tokio::time::Instant::now();
-    let found = asked(&test, &[1], vec![(1, lost()), (1, lost())]).await;
+    let found = send_chat(&test, &[1], vec![(1, lost()), (1, lost())]).await;
     assert_eq!(found, (vec![1, 1, 1], 200));
     assert_eq!(began.elapsed().as_secs(), 1 + 2);
 }
@@ -180,7 +183,10 @@ async fn a_pause_beyond_the_requests_time_limit_ends_it_at_once() {
     let rules = &mut test.delivery_mut().retries.rules;
     (rules.base_delay, rules.max_delay) = (Duration::from_secs(11), Duration::from_secs(11));
     let began = tokio::time::Instant::now();
-    assert_eq!(asked(&test, &[1], vec![(1, lost())]).await, (vec![1], 502));
+    assert_eq!(
+        send_chat(&test, &[1], vec![(1, lost())]).await,
+        (vec![1], 502)
+    );
     assert_eq!(began.elapsed().as_secs(), 0);
 }
 
@@ -195,7 +201,7 @@ async fn a_request_that_names_its_worker_is_sent_to_no_other() {
         let test = TestGateway::new();
         let mut request = test.chat(&[1, 2, 3]);
         request.facts.pin = Some(pin(2));
-        let found = asked_at(&test, request, &[1, 2, 3], vec![(2, failure)]).await;
+        let found = send_request(&test, request, &[1, 2, 3], vec![(2, failure)]).await;
         assert_eq!(found, expected);
     }
 }
@@ -212,7 +218,7 @@ async fn a_failure_that_a_worker_may_have_computed_is_not_repeated() {
         (garbled(), 502),
     ] {
         let test = TestGateway::new();
-        let found = asked(&test, &[1, 2], vec![(1, failure)]).await;
+        let found = send_chat(&test, &[1, 2], vec![(1, failure)]).await;
         assert_eq!(found, (vec![1], at_the_client));
     }
 }
@@ -222,7 +228,7 @@ async fn a_clients_own_error_is_its_reply_as_the_worker_wrote_it() {
     for code in [400, 404, 413, 422] {
         let test = TestGateway::new();
         let (reply, receipt) = deliver(&test, vec![status(code), ok()]).await;
-        assert_eq!((reply.status, test.asked()), (code, vec![1]));
+        assert_eq!((reply.status, test.contacted()), (code, vec![1]));
         assert_eq!(reply.text(), r#"{"error":{"message":"theirs"}}"#);
         assert_eq!(outcome_kind(&receipt), OutcomeKind::ClientError);
     }
@@ -245,7 +251,7 @@ async fn of_several_503s_the_client_gets_the_longest_retry_after() {
         let test = TestGateway::new();
         let replies = vec![retry_after(503, one), retry_after(503, two)];
         let (reply, _) = deliver(&test, replies).await;
-        assert_eq!((reply.status, test.asked()), (503, vec![1, 2]));
+        assert_eq!((reply.status, test.contacted()), (503, vec![1, 2]));
         assert_eq!(reply.headers["retry-after"], "7", "{one} then {two}");
     }
 }
@@ -253,12 +259,12 @@ async fn of_several_503s_the_client_gets_the_longest_retry_after() {
 #[tokio::test]
 async fn a_worker_that_throttles_is_avoided_for_its_retry_after() {
     let test = TestGateway::new();
-    let found = asked(&test, &[1, 2], vec![(1, retry_after(429, "30"))]).await;
+    let found = send_chat(&test, &[1, 2], vec![(1, retry_after(429, "30"))]).await;
     assert_eq!(found, (vec![1, 2], 200));
     // Worker 1 would be next in the order.
-    assert_eq!(asked(&test, &[1, 2], vec![]).await, (vec![2], 200));
+    assert_eq!(send_chat(&test, &[1, 2], vec![]).await, (vec![2], 200));
     assert_eq!(
-        asked(&test, &[1], vec![]).await,
+        send_chat(&test, &[1], vec![]).await,
         (vec![1], 200),
         "it is the only one"
     );
@@ -267,11 +273,11 @@ async fn a_worker_that_throttles_is_avoided_for_its_retry_after() {
 #[tokio::test]
 async fn a_fault_of_this_machine_is_tried_three_times_on_any_worker() {
     let test = TestGateway::new();
-    let found = asked(&test, &[1], vec![(1, local()), (1, local())]).await;
+    let found = send_chat(&test, &[1], vec![(1, local()), (1, local())]).await;
     assert_eq!(found, (vec![1, 1, 1], 200));
     let test = TestGateway::new();
     let replies = (0..3).map(|_| (1, local())).collect();
-    let (reply, status) = asked(&test, &[1], replies).await;
+    let (reply, status) = send_chat(&test, &[1], replies).await;
     assert_eq!((reply, status), (vec![1; 3], 503));
     assert!(
         !test.has_metric("warmroute_upstream_failures_total{worker=\"w1\",reason=\"local\"} 3")
@@ -289,7 +295,7 @@ async fn a_request_whose_result_the_engine_stores_is_repeated_only_if_nothing_wa
         let mut request = test.chat(&[1, 2]);
         request.translator.keeps_state = true;
         assert_eq!(
-            asked_at(&test, request, &[1, 2], vec![(1, failure)]).await,
+            send_request(&test, request, &[1, 2], vec![(1, failure)]).await,
             expected
         );
     }
@@ -304,22 +310,22 @@ fn waiting() -> TestGateway {
 
 #[tokio::test]
 async fn where_requests_wait_for_a_worker_one_that_none_took_is_new() {
-    let found = asked(&waiting(), &[1, 2], vec![(1, refused()), (2, refused())]).await;
+    let found = send_chat(&waiting(), &[1, 2], vec![(1, refused()), (2, refused())]).await;
     assert_eq!(found, (vec![1, 2, 1], 200));
 }
 
 #[tokio::test]
 async fn where_requests_wait_for_a_worker_all_of_them_may_lose_one_once() {
-    let found = asked(&waiting(), &[1, 2], vec![(1, lost()), (2, lost())]).await;
+    let found = send_chat(&waiting(), &[1, 2], vec![(1, lost()), (2, lost())]).await;
     assert_eq!(found, (vec![1, 2, 1], 200));
-    let found = asked(&TestGateway::new(), &[1, 2], vec![(1, lost()), (2, lost())]).await;
+    let found = send_chat(&TestGateway::new(), &[1, 2], vec![(1, lost()), (2, lost())]).await;
     assert_eq!(found, (vec![1, 2], 502), "they do not wait here");
 }
 
 #[tokio::test]
 async fn a_refused_request_does_not_wait_for_a_worker() {
     let test = waiting();
-    let found = asked(&test, &[1, 2], vec![(1, status(503)), (2, status(503))]).await;
+    let found = send_chat(&test, &[1, 2], vec![(1, status(503)), (2, status(503))]).await;
     assert_eq!(found, (vec![1, 2], 503));
 }
 
@@ -337,7 +343,7 @@ async fn without_a_permit_a_lost_request_waits_for_one() {
         !test.gateway.fleet().failed_lately(worker.id),
         "the fleet does not know it"
     );
-    let (found, ()) = tokio::join!(asked(&test, &[1], vec![(1, lost())]), release);
+    let (found, ()) = tokio::join!(send_chat(&test, &[1], vec![(1, lost())]), release);
     assert_eq!(found, (vec![1, 1], 200));
 }
 
@@ -350,7 +356,7 @@ async fn a_failed_attempt_frees_its_load_before_the_next_one() {
     let sent = test.delivery().run(test.chat(&[1, 2]), guard);
     let running = tokio::time::timeout(Duration::from_millis(200), sent).await;
     assert!(running.is_err(), "the second worker has not answered");
-    assert_eq!(test.asked(), [1, 2]);
+    assert_eq!(test.contacted(), [1, 2]);
     assert_eq!(test.router.open_reservations(), 0);
 }
 

@@ -232,7 +232,7 @@ fn router_config(value: Value, overrides: &mut HeaderOverrides) -> Result<(), Ap
         return Err(wrong(NAME, &value, expected));
     };
     for (key, value) in members {
-        let (place, range) = match key.as_str() {
+        let (field, range) = match key.as_str() {
             "overlap_score_weight" => (&mut overrides.overlap_weight, OVERLAP_WEIGHT),
             "router_temperature" => (&mut overrides.temperature, TEMPERATURE),
             _ => {
@@ -248,7 +248,7 @@ fn router_config(value: Value, overrides: &mut HeaderOverrides) -> Result<(), Ap
         }
         let number = value.as_f64().filter(|number| range.contains(number));
         let expected = || format!("a number from {} to {}", range.start(), range.end());
-        *place = Some(number.ok_or_else(|| wrong(&format!("{NAME}.{key}"), &value, &expected()))?);
+        *field = Some(number.ok_or_else(|| wrong(&format!("{NAME}.{key}"), &value, &expected()))?);
     }
     Ok(())
 }
@@ -380,14 +380,17 @@ mod tests {
         );
         let body = br#"{"model":"m","prompt":"a","policy":"round-robin","worker":"w2/1",
                         "router_config_override":{"overlap_score_weight":0,"router_temperature":null}}"#;
-        let asked = read(body, &headers).expect("a good body");
+        let route_body = read(body, &headers).expect("a good body");
         let want = HeaderOverrides {
             worker: Some("w2/1".into()),
             policy: Some(Policy::RoundRobin),
             overlap_weight: Some(0.0),
             ..headers
         };
-        assert_eq!((asked.overrides, asked.worker_param), (want, "worker"));
+        assert_eq!(
+            (route_body.overrides, route_body.worker_param),
+            (want, "worker")
+        );
     }
 
     #[test]

@@ -93,15 +93,15 @@ impl ReplyTranslator {
             BodyContent::Begun {
                 first, mut rest, ..
             } => {
-                let mut held = BodyBuffer::default();
-                held.push(first);
+                let mut buffer = BodyBuffer::default();
+                buffer.push(first);
                 while let Some(data) = rest.next_data().await {
-                    held.push(data.map_err(|_| unread("ended before its announced end"))?);
-                    if held.len() > LONGEST {
+                    buffer.push(data.map_err(|_| unread("ended before its announced end"))?);
+                    if buffer.len() > LONGEST {
                         return Err(unread("is longer than 16 MiB and cannot be translated"));
                     }
                 }
-                held.into_bytes()
+                buffer.into_bytes()
             }
         };
         let translated = if ok {

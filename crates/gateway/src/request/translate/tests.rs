@@ -76,7 +76,7 @@ async fn sent(
 #[tokio::test]
 async fn the_workers_that_can_take_a_request_depend_on_its_api() {
     let test = TestGateway::new();
-    for (dialect, body, spoken) in [
+    for (dialect, body, api_support) in [
         (Dialect::Chat, CHAT_BODY, ApiSupport::All),
         (Dialect::Messages, MESSAGE, ApiSupport::All),
         (Dialect::Messages, UNTRANSLATABLE, ApiSupport::Native),
@@ -97,7 +97,7 @@ async fn the_workers_that_can_take_a_request_depend_on_its_api() {
         ),
     ] {
         let translator = translator(&test, dialect, body).await.expect("a good body");
-        assert_eq!(translator.spoken, spoken, "{dialect:?} {body}");
+        assert_eq!(translator.api_support, api_support, "{dialect:?} {body}");
     }
     for (support, takes) in [
         (ApiSupport::All, [true, true, true]),
