@@ -18,9 +18,9 @@ pub(crate) struct ConfigQuery {
 
 pub(crate) async fn show(
     State(control): State<Arc<dyn Control>>,
-    Query(wish): Query<ConfigQuery>,
+    Query(query): Query<ConfigQuery>,
 ) -> Response {
-    match wish.format.as_deref() {
+    match query.format.as_deref() {
         None | Some("json") => response::json(control.settings().to_json()),
         Some("yaml") => response::raw(
             "application/yaml",

@@ -20,20 +20,20 @@ type DoctorFuture = Pin<Box<dyn Future<Output = DoctorReport> + Send>>;
 /// The check of the running settings and their workers.
 #[derive(Clone)]
 pub struct Doctor {
-    look: Arc<dyn Fn(bool) -> DoctorFuture + Send + Sync>,
-    turn: Arc<Mutex<()>>,
+    check: Arc<dyn Fn(bool) -> DoctorFuture + Send + Sync>,
+    running: Arc<Mutex<()>>,
 }
 
 impl Doctor {
-    /// Creates the doctor from `look`; its argument decides whether requests may be sent to the
+    /// Creates the doctor from `check`; its argument decides whether requests may be sent to the
     /// engines.
-    pub fn new<F>(look: impl Fn(bool) -> F + Send + Sync + 'static) -> Self
+    pub fn new<F>(check: impl Fn(bool) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = DoctorReport> + Send + 'static,
     {
         Self {
-            look: Arc::new(move |probe| Box::pin(look(probe))),
-            turn: Arc::default(),
+            check: Arc::new(move |probe| Box::pin(check(probe))),
+            running: Arc::default(),
         }
     }
 }
@@ -53,18 +53,18 @@ pub(crate) struct DoctorQuery {
 
 pub(crate) async fn report(
     State(doctor): State<Doctor>,
-    wish: Result<Query<DoctorQuery>, QueryRejection>,
+    query: Result<Query<DoctorQuery>, QueryRejection>,
 ) -> Response {
-    let Ok(Query(wish)) = wish else {
+    let Ok(Query(query)) = query else {
         return response::error(&ApiError::new(
             ErrorCode::InvalidRequest,
             "probe is not true or false: send ?probe=true",
         ));
     };
     // A caller that hangs up ends its check and releases the lock.
-    let Ok(_turn) = doctor.turn.try_lock() else {
+    let Ok(_running) = doctor.running.try_lock() else {
         let message = "another look is under way: ask again when it has ended";
         return response::error(&ApiError::new(ErrorCode::Conflict, message));
     };
-    response::json(&(doctor.look)(wish.probe).await)
+    response::json(&(doctor.check)(query.probe).await)
 }

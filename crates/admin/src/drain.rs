@@ -60,14 +60,14 @@ pub(crate) async fn begin(
     State(drain): State<Drain>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let asked = match body {
+    let requested = match body {
         Ok(body) => timeout(&body),
         Err(_) => Err(ApiError::new(
             ErrorCode::InvalidRequest,
             "the request body could not be read to its end",
         )),
     };
-    match asked {
+    match requested {
         Ok(timeout) => {
             (drain.begin)(timeout);
             shown((drain.status)())

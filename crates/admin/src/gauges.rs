@@ -100,8 +100,10 @@ impl Gauges {
     fn parity(&self, out: &mut FamilyEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         let mut ratios = Vec::new();
         for worker in snapshot.workers.iter().take(MOST_WORKERS) {
-            let book = self.parity.lock();
-            let ranks = worker.targets().map(|target| book.exact_and_joined(target));
+            let tracker = self.parity.lock();
+            let ranks = worker
+                .targets()
+                .map(|target| tracker.exact_and_joined(target));
             let (exact, joined) = ranks.fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1));
             if joined > 0 {
                 #[allow(clippy::cast_precision_loss, reason = "counts of requests")]

@@ -79,7 +79,7 @@ impl DumpBody {
             next: DumpProgress {
                 index,
                 names,
-                place: DumpCursor::default(),
+                cursor: DumpCursor::default(),
             }
             .chunk(),
             ended: false,
@@ -121,7 +121,7 @@ impl hyper::body::Body for DumpBody {
 struct DumpProgress {
     index: Arc<KvIndex>,
     names: HashMap<WorkerId, Arc<str>>,
-    place: DumpCursor,
+    cursor: DumpCursor,
 }
 
 impl DumpProgress {
@@ -130,7 +130,7 @@ impl DumpProgress {
         runtime::spawn_blocking(move || {
             let mut lines = Vec::new();
             while lines.len() < CHUNK
-                && let Some(rows) = self.index.dump(&mut self.place)
+                && let Some(rows) = self.index.dump(&mut self.cursor)
             {
                 rows.iter().for_each(|row| self.line(row, &mut lines));
             }

@@ -57,10 +57,10 @@ fn figures(summary: Summary, window: Duration, clock: &Clock) -> ParityFigures {
 
 /// Returns the parity state of a worker's worst rank.
 pub(crate) fn worst_state(parity: &Mutex<ParityTracker>, worker: &WorkerView) -> &'static str {
-    let book = parity.lock();
+    let tracker = parity.lock();
     let worst = worker
         .targets()
-        .map(|target| book.state(target))
+        .map(|target| tracker.state(target))
         .reduce(parity::ParityState::worse);
     worst.unwrap_or_default().as_str()
 }

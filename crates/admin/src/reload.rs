@@ -14,13 +14,13 @@ use dialect::{ApiError, ErrorCode};
 use crate::{Control, control::run_blocking, response};
 
 pub(crate) async fn reload(State(control): State<Arc<dyn Control>>, body: Bytes) -> Response {
-    let wish = match body.trim_ascii() {
+    let request = match body.trim_ascii() {
         [] => Ok(ReloadRequest::default()),
         body => serde_json::from_slice::<ReloadRequest>(body),
     };
-    match wish {
-        Ok(wish) => {
-            shown(&run_blocking(&control, move |control| control.reload(wish.dry_run)).await)
+    match request {
+        Ok(request) => {
+            shown(&run_blocking(&control, move |control| control.reload(request.dry_run)).await)
         }
         Err(error) => response::error(&bad_body(&error, r#"{"dry_run": true} or nothing"#)),
     }

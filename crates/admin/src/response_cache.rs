@@ -81,8 +81,8 @@ fn written(time: Duration) -> String {
 }
 
 pub(crate) async fn invalidate(State(cache): State<Arc<ResponseCache>>, body: Bytes) -> Response {
-    let wish = serde_json::from_slice::<InvalidateRequest>(&body);
-    if !wish.is_ok_and(|wish| wish.clear_all) {
+    let request = serde_json::from_slice::<InvalidateRequest>(&body);
+    if !request.is_ok_and(|request| request.clear_all) {
         let message = r#"the body must be {"clear_all": true}: nothing was cleared"#;
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     }

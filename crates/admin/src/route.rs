@@ -21,19 +21,22 @@ type DryRunFuture = Pin<Box<dyn Future<Output = Result<Receipt, ApiError>> + Sen
 /// Dry run of the routing decision for the request in a body, without any effect.
 #[derive(Clone)]
 pub struct DryRun {
-    ask: Arc<dyn Fn(Bytes) -> DryRunFuture + Send + Sync>,
+    decide: Arc<dyn Fn(Bytes) -> DryRunFuture + Send + Sync>,
     /// Longest accepted body, in bytes.
     pub(crate) max_body_bytes: usize,
 }
 
 impl DryRun {
-    /// Creates the dry run from `ask`, with bodies of at most `max_body_bytes`.
-    pub fn new<F>(max_body_bytes: usize, ask: impl Fn(Bytes) -> F + Send + Sync + 'static) -> Self
+    /// Creates the dry run from `decide`, with bodies of at most `max_body_bytes`.
+    pub fn new<F>(
+        max_body_bytes: usize,
+        decide: impl Fn(Bytes) -> F + Send + Sync + 'static,
+    ) -> Self
     where
         F: Future<Output = Result<Receipt, ApiError>> + Send + 'static,
     {
         Self {
-            ask: Arc::new(move |body| Box::pin(ask(body))),
+            decide: Arc::new(move |body| Box::pin(decide(body))),
             max_body_bytes,
         }
     }
@@ -55,7 +58,7 @@ pub(crate) async fn dry_run(
         Ok(body) => body,
         Err(error) => return response::error(&unread(&error, dry_run.max_body_bytes)),
     };
-    match (dry_run.ask)(body).await {
+    match (dry_run.decide)(body).await {
         Ok(receipt) => response::json(&receipt),
         Err(error) => response::error(&error),
     }

@@ -15,9 +15,9 @@ pub struct Takeover(Arc<SocketSender>);
 type SocketSender = dyn Fn(&Path) -> Result<(), String> + Send + Sync;
 
 impl Takeover {
-    /// Creates the takeover from `give`, whose error is the reason of a failure.
-    pub fn new(give: impl Fn(&Path) -> Result<(), String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(give))
+    /// Creates the takeover from `pass_sockets`, whose error is the reason of a failure.
+    pub fn new(pass_sockets: impl Fn(&Path) -> Result<(), String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(pass_sockets))
     }
 }
 
@@ -28,16 +28,16 @@ impl fmt::Debug for Takeover {
 }
 
 pub(crate) async fn hand_over(State(takeover): State<Takeover>, body: Bytes) -> Response {
-    let wish = serde_json::from_slice::<TakeoverRequest>(&body)
+    let request = serde_json::from_slice::<TakeoverRequest>(&body)
         .ok()
-        .filter(|wish| wish.socket.is_absolute());
-    let Some(wish) = wish else {
+        .filter(|request| request.socket.is_absolute());
+    let Some(request) = request else {
         let message = r#"the body names no socket: `warmroute serve --takeover` sends {"socket": "/absolute/path"}"#;
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("socket"));
     };
-    let give = takeover.0;
-    let given = runtime::spawn_blocking(move || give(&wish.socket)).await;
-    match given.unwrap_or_else(|_| Err("the listening sockets could not be given".to_owned())) {
+    let pass_sockets = takeover.0;
+    let result = runtime::spawn_blocking(move || pass_sockets(&request.socket)).await;
+    match result.unwrap_or_else(|_| Err("the listening sockets could not be given".to_owned())) {
         Ok(()) => response::json(&TakeoverReply { given: true }),
         Err(why) => response::error(&ApiError::new(ErrorCode::Conflict, why)),
     }

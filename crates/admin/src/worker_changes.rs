@@ -31,7 +31,7 @@ pub(crate) async fn add(
     body: Bytes,
 ) -> Response {
     match read(None, &body) {
-        Ok(asked) => take(&control, &workers, asked, false).await,
+        Ok(worker) => take(&control, &workers, worker, false).await,
         Err(error) => response::error(&error),
     }
 }
@@ -43,7 +43,7 @@ pub(crate) async fn put(
     body: Bytes,
 ) -> Response {
     match read(Some(name), &body) {
-        Ok(asked) => take(&control, &workers, asked, true).await,
+        Ok(worker) => take(&control, &workers, worker, true).await,
         Err(error) => response::error(&error),
     }
 }
@@ -51,13 +51,13 @@ pub(crate) async fn put(
 async fn take(
     control: &Arc<dyn Control>,
     workers: &WorkerReporter,
-    asked: NamedWorker,
+    worker: NamedWorker,
     replace: bool,
 ) -> Response {
     let (name, replaced) =
-        match run_blocking(control, move |control| control.add_worker(asked, replace)).await {
+        match run_blocking(control, move |control| control.add_worker(worker, replace)).await {
             Ok(taken) => taken,
-            Err(refused) => return not_taken(refused),
+            Err(refused) => return rejected(refused),
         };
     let status = if replaced {
         StatusCode::OK
@@ -101,12 +101,12 @@ fn read(name: Option<String>, body: &[u8]) -> Result<NamedWorker, ApiError> {
 }
 
 fn lease(value: Value) -> Result<Duration, ApiError> {
-    let told = match &value {
+    let ttl = match &value {
         Value::String(text) => config::duration(text),
         Value::Number(seconds) => seconds.as_u64().map(Duration::from_secs),
         _ => None,
     };
-    told.filter(|ttl| (SHORTEST_LEASE..=LONGEST_LEASE).contains(ttl))
+    ttl.filter(|ttl| (SHORTEST_LEASE..=LONGEST_LEASE).contains(ttl))
         .ok_or_else(|| {
             let message = format!(
                 r#"lease_ttl is {value}: expected a duration from 1s to 24h, such as "10s""#
@@ -115,7 +115,7 @@ fn lease(value: Value) -> Result<Duration, ApiError> {
         })
 }
 
-fn not_taken(refused: WorkerRejection) -> Response {
+fn rejected(refused: WorkerRejection) -> Response {
     match refused {
         WorkerRejection::Exists(name) => {
             let message = format!(
@@ -146,7 +146,7 @@ pub(crate) async fn remove(
     match run_blocking(&control, move |control| control.remove_worker(&leaving)).await {
         Ok(true) => {}
         Ok(false) => return response::error(&workers::not_found(&name)),
-        Err(refused) => return not_taken(refused),
+        Err(refused) => return rejected(refused),
     }
     // The worker is absent because an earlier call removed it.
     let gone = || WorkerRemoval {

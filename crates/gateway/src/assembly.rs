@@ -72,7 +72,7 @@ pub struct GatewayParts {
     pub router: Arc<Router>,
     /// The ring of recent receipts.
     pub ring: Arc<ReceiptRing>,
-    /// The parity tracker, which judges predictions.
+    /// The parity tracker, which evaluates predictions.
     pub parity: Arc<Mutex<ParityTracker>>,
     /// Counters of placements by prompt beginning.
     pub prefix_counters: Arc<PrefixDecisionCounters>,

@@ -92,7 +92,7 @@ impl ModelWatch {
         for (id, watched) in &mut models.watched {
             let view = snapshot.model(id);
             let targets = view.map(|view| targets(view));
-            // Any change may settle that a model without workers is missing for good.
+            // Any change can show that a model without workers is missing for good.
             if watched.targets != targets || targets.is_none() {
                 watched.targets = targets;
                 watched.changes.send_modify(|count| *count += 1);
@@ -178,7 +178,7 @@ mod tests {
         let first = watch.next_check().expect("requests wait");
         let (fleet, router) = (test.gateway.fleet(), &test.router);
         watch.check_fleet(first, fleet, router);
-        // Any change of the fleet may settle that the model is missing for good.
+        // Any change of the fleet can show that the model is missing for good.
         assert!(has_changed(&mut unlisted));
         assert!(
             has_changed(&mut listed),

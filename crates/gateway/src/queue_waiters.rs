@@ -167,7 +167,7 @@ impl QueueWaiters {
 
 /// A queued request. Dropping it removes it from the queue, or withdraws its plan.
 #[derive(Debug)]
-#[must_use = "dropping it gives the place in the queue away"]
+#[must_use = "dropping it gives up the position in the queue"]
 pub(crate) struct Waiter {
     waiters: Arc<QueueWaiters>,
     ticket: Ticket,
@@ -191,7 +191,7 @@ impl Waiter {
         self.waiters.router.wait_reason(self.ticket)
     }
 
-    /// Keeps waiting, in its place, for the candidates of `job`.
+    /// Keeps waiting, in its position, for the candidates of `job`.
     pub(crate) fn replace_candidates(&self, now: Moment, job: &Job<'_>) {
         if self
             .waiters

@@ -121,15 +121,15 @@ mod tests {
     #[tokio::test]
     async fn all_bodies_share_a_budget_that_is_released() {
         let bodies = BodyMemory::default();
-        let mut held = Vec::new();
+        let mut buffered = Vec::new();
         for _ in 0..ALL / LONGEST {
-            held.push(bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap());
+            buffered.push(bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap());
         }
         assert_eq!(
             bodies.read(Body::from("x")).await.unwrap_err().kind,
             CallErrorKind::Full
         );
-        held.pop();
+        buffered.pop();
         bodies.read(Body::from("x")).await.unwrap();
     }
 }

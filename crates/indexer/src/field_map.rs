@@ -51,22 +51,22 @@ impl FieldMap {
         })
     }
 
-    fn held(&self, field: &str) -> Option<&FieldValue> {
+    fn value_of(&self, field: &str) -> Option<&FieldValue> {
         self.0
             .iter()
             .find(|(known, _)| *known == field)
-            .map(|(_, held)| held)
+            .map(|(_, value)| value)
     }
 
     /// Returns whether the field is present and not null.
     pub(crate) fn has(&self, field: &str) -> bool {
-        self.held(field)
-            .is_some_and(|held| *held != FieldValue::Null)
+        self.value_of(field)
+            .is_some_and(|value| *value != FieldValue::Null)
     }
 
     /// Returns a text field; an empty text and null count as absent.
     pub(crate) fn text(&self, field: &str) -> Option<&str> {
-        match self.held(field) {
+        match self.value_of(field) {
             Some(FieldValue::Text(text)) if !text.is_empty() => Some(text),
             _ => None,
         }
@@ -78,7 +78,7 @@ impl FieldMap {
     }
 
     pub(crate) fn number(&self, field: &str) -> Option<u64> {
-        match self.held(field) {
+        match self.value_of(field) {
             Some(FieldValue::Number(number)) => Some(*number),
             _ => None,
         }
@@ -90,14 +90,14 @@ impl FieldMap {
     }
 
     pub(crate) fn tokens(&self, field: &'static str) -> Result<&[u32], CallError> {
-        match self.held(field) {
+        match self.value_of(field) {
             Some(FieldValue::Tokens(tokens)) => Ok(tokens),
             _ => Err(missing(field, "a list of token ids")),
         }
     }
 
     pub(crate) fn hashes(&self, field: &str) -> Option<&[u64]> {
-        match self.held(field) {
+        match self.value_of(field) {
             Some(FieldValue::Hashes(hashes)) => Some(hashes),
             _ => None,
         }
@@ -138,7 +138,7 @@ impl<'de> Visitor<'de> for FieldReader<'_> {
                 continue;
             };
             self.at.set(Some(field));
-            if form.held(field).is_some() {
+            if form.value_of(field).is_some() {
                 return Err(A::Error::custom("is given twice: leave one out"));
             }
             form.0.push((field, map.next_value_seed(kind)?));
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn an_error_names_the_field_and_the_expected_form() {
-        for (body, field, says) in [
+        for (body, field, expected) in [
             (
                 r#"{"block_size": "16"}"#,
                 Some("block_size"),
@@ -285,7 +285,7 @@ mod tests {
                 (Fault::Body, field),
                 "{body}: {error:?}"
             );
-            assert!(error.message.contains(says), "{body}: {error:?}");
+            assert!(error.message.contains(expected), "{body}: {error:?}");
         }
     }
 

@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Interval of the check for streams that ended by themselves.
-const TENDED: Duration = Duration::from_secs(2);
+const STREAM_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Placeholder target of a store's stream; its updates go to the targets of its memberships
 /// instead.
 const NOBODY: Target = Target {
@@ -73,14 +73,14 @@ pub struct Indexer {
     pub(crate) bodies: BodyMemory,
 }
 
-/// Tends the indexer at an interval until it is dropped.
-async fn tend(tended: &Weak<Indexer>) {
+/// Restarts ended streams at an interval until the indexer is dropped.
+async fn watch_streams(weak_indexer: &Weak<Indexer>) {
     loop {
-        tokio::time::sleep(TENDED).await;
-        let Some(indexer) = tended.upgrade() else {
+        tokio::time::sleep(STREAM_CHECK_INTERVAL).await;
+        let Some(indexer) = weak_indexer.upgrade() else {
             return;
         };
-        indexer.tend();
+        indexer.restart_ended_streams();
     }
 }
 
@@ -89,8 +89,8 @@ impl Indexer {
     /// the indexer is dropped.
     pub fn start(parts: IndexerParts) -> Arc<Self> {
         let indexer = Arc::new(Self::new(parts));
-        let tended = Arc::downgrade(&indexer);
-        runtime::spawn(async move { supervise("indexer", || tend(&tended)).await });
+        let weak_indexer = Arc::downgrade(&indexer);
+        runtime::spawn(async move { supervise("indexer", || watch_streams(&weak_indexer)).await });
         indexer
     }
 
@@ -104,8 +104,12 @@ impl Indexer {
     }
 
     /// Restarts streams that ended by themselves.
-    fn tend(&self) {
-        let ended = |seat: &InstanceRank| seat.registrations().any(|(_, source)| source.ended());
+    fn restart_ended_streams(&self) {
+        let ended = |instance_rank: &InstanceRank| {
+            instance_rank
+                .registrations()
+                .any(|(_, source)| source.ended())
+        };
         if self.registry.read().all().any(ended) {
             tracing::error!(
                 "an event stream's task ended by itself: what it said is forgotten, it is started again"
@@ -113,7 +117,7 @@ impl Indexer {
             let forget = |target| self.parts.index.clear(target);
             self.registry
                 .write()
-                .follow_ended(forget, |registration, to| self.follow(registration, to));
+                .restart_ended(forget, |registration, to| self.follow(registration, to));
         }
     }
 
@@ -204,15 +208,17 @@ impl Indexer {
         &self,
         key: RegistrationKey,
     ) -> Result<PublisherUnregistered, CallError> {
-        let seat = self.registry.write().unregister(&key)?;
+        let instance_rank = self.registry.write().unregister(&key)?;
         let index = Arc::clone(&self.parts.index);
         let forgotten = runtime::spawn(async move {
-            if let Some((_, source)) = seat.engine {
+            if let Some((_, source)) = instance_rank.engine {
                 source.stop().await;
             }
-            drop(seat.store);
+            drop(instance_rank.store);
             // Nothing is stored for this target any more. Removing many blocks takes a while.
-            let _ = runtime::spawn_blocking(move || index.remove_worker(seat.target.worker)).await;
+            let _ =
+                runtime::spawn_blocking(move || index.remove_worker(instance_rank.target.worker))
+                    .await;
         });
         let _ = forgotten.await;
         tracing::info!(publisher = key.text(), "publisher unregistered");
@@ -223,22 +229,22 @@ impl Indexer {
     }
 
     /// Handles `/query` and `/query_by_hash`: one lookup for all instances.
-    pub(crate) fn answer_query(&self, question: &OverlapQuery) -> OverlapReply {
-        let found =
-            self.parts
-                .index
-                .lookup(&question.namespace, &question.chain, self.parts.clock.now());
+    pub(crate) fn answer_query(&self, query: &OverlapQuery) -> OverlapReply {
+        let found = self
+            .parts
+            .index
+            .lookup(&query.namespace, &query.chain, self.parts.clock.now());
         let found = by_target(found);
-        let mut rows = TenantRows::new(question.namespace.block_size);
-        let known = self.add_residents(question, &found, &mut rows)
-            | self.add_registered(question, &found, &mut rows);
+        let mut rows = TenantRows::new(query.namespace.block_size);
+        let known = self.add_residents(query, &found, &mut rows)
+            | self.add_registered(query, &found, &mut rows);
         let mut reply = OverlapReply::default();
         if known {
-            question
+            query
                 .instance
                 .iter()
                 .for_each(|instance| rows.add_instance(instance));
-            let tenant = Arc::clone(&question.tenant);
+            let tenant = Arc::clone(&query.tenant);
             reply.0.insert(tenant, rows.into_rows());
         }
         reply
@@ -247,29 +253,22 @@ impl Indexer {
     /// Adds the rows of the router's own workers; returns whether the tenant has any.
     fn add_residents(
         &self,
-        question: &OverlapQuery,
+        query: &OverlapQuery,
         found: &BTreeMap<Target, Overlap>,
         rows: &mut TenantRows,
     ) -> bool {
         // The router's own workers have no registered salt.
-        let salted = question
-            .registered_salt
-            .as_ref()
-            .is_some_and(Option::is_some);
+        let salted = query.registered_salt.as_ref().is_some_and(Option::is_some);
         let mut known = false;
         for ResidentInstance {
             instance, target, ..
-        } in self.residents(&question.tenant)
+        } in self.residents(&query.tenant)
         {
             known = true;
-            if question
-                .instance
-                .as_ref()
-                .is_none_or(|only| *only == instance)
-            {
-                let held = found.get(&target).filter(|_| !salted);
-                let held = held.map(|held| (held, self.labelled(question, held)));
-                rows.add(&instance, target.rank, held);
+            if query.instance.as_ref().is_none_or(|only| *only == instance) {
+                let overlap = found.get(&target).filter(|_| !salted);
+                let overlap = overlap.map(|overlap| (overlap, self.labelled(query, overlap)));
+                rows.add(&instance, target.rank, overlap);
             }
         }
         known
@@ -278,35 +277,35 @@ impl Indexer {
     /// Adds the rows of registered instances; returns whether the tenant has any.
     fn add_registered(
         &self,
-        question: &OverlapQuery,
+        query: &OverlapQuery,
         found: &BTreeMap<Target, Overlap>,
         rows: &mut TenantRows,
     ) -> bool {
         let registry = self.registry.read();
-        for (key, seat) in registry.of_tenant(&question.tenant, question.instance.as_ref()) {
-            let salted = match &question.registered_salt {
-                Some(salt) => seat
+        for (key, instance_rank) in registry.of_tenant(&query.tenant, query.instance.as_ref()) {
+            let salted = match &query.registered_salt {
+                Some(salt) => instance_rank
                     .registrations()
                     .any(|(registration, _)| registration.salt == *salt),
                 None => true,
             };
-            rows.add(&key.instance, seat.target.rank, None);
+            rows.add(&key.instance, instance_rank.target.rank, None);
             // Envelopes may name further ranks of the publisher.
-            let ranks = all_ranks(seat.target.worker);
-            for (target, held) in found.range(ranks).filter(|_| salted) {
-                let held = (held, self.labelled(question, held));
-                rows.add(&key.instance, target.rank, Some(held));
+            let ranks = all_ranks(instance_rank.target.worker);
+            for (target, overlap) in found.range(ranks).filter(|_| salted) {
+                let overlap = (overlap, self.labelled(query, overlap));
+                rows.add(&key.instance, target.rank, Some(overlap));
             }
         }
-        registry.of_tenant(&question.tenant, None).next().is_some()
+        registry.of_tenant(&query.tenant, None).next().is_some()
     }
 
     /// Returns the part of a target's overlap that is on media with unknown names.
-    fn labelled(&self, question: &OverlapQuery, held: &Overlap) -> LabelledPrefix {
-        let prefix = &question.chain[..(confirmed(held) as usize).min(question.chain.len())];
+    fn labelled(&self, query: &OverlapQuery, overlap: &Overlap) -> LabelledPrefix {
+        let prefix = &query.chain[..(confirmed(overlap) as usize).min(query.chain.len())];
         self.parts
             .index
-            .labelled_prefix(held.target, &question.namespace, prefix)
+            .labelled_prefix(overlap.target, &query.namespace, prefix)
     }
 
     /// Returns the names of the registered publishers' workers in the index: the instance, with the
@@ -319,7 +318,9 @@ impl Indexer {
         };
         registry
             .all()
-            .filter_map(|seat| Some((seat.target.worker, name(seat.key()?))))
+            .filter_map(|instance_rank| {
+                Some((instance_rank.target.worker, name(instance_rank.key()?)))
+            })
             .collect()
     }
 
@@ -343,9 +344,9 @@ impl Indexer {
         for resident in self.parts.residents.list() {
             view.add(views::resident_service(&resident), blocks(resident.target));
         }
-        for seat in self.registry.read().all() {
-            if let Some((registration, _)) = seat.registrations().next() {
-                view.add(registration.report(), blocks(seat.target));
+        for instance_rank in self.registry.read().all() {
+            if let Some((registration, _)) = instance_rank.registrations().next() {
+                view.add(registration.report(), blocks(instance_rank.target));
             }
         }
         GlobalView {
@@ -416,7 +417,7 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(ended(), [true, true]);
-        indexer.tend();
+        indexer.restart_ended_streams();
         assert_eq!(ended(), [false, false]);
     }
 }

@@ -126,7 +126,7 @@ mod tests {
     use crate::field_map::Encoding;
 
     fn query(change: Value) -> Result<OverlapQuery, CallError> {
-        ask(
+        read_query(
             QUERY,
             json!({"model": "m", "token_ids": [1, 2, 3, 4, 5], "block_size": 2}),
             change,
@@ -134,14 +134,14 @@ mod tests {
     }
 
     fn by_hash(change: Value) -> Result<OverlapQuery, CallError> {
-        ask(
+        read_query(
             QUERY_BY_HASH,
             json!({"model": "m", "seq_hashes": [1, 2], "block_size": 2}),
             change,
         )
     }
 
-    fn ask(
+    fn read_query(
         fields: &'static [FieldSpec],
         mut body: Value,
         change: Value,
@@ -160,9 +160,9 @@ mod tests {
     #[test]
     #[contract("MC3")]
     fn only_complete_blocks_count_and_the_tenant_has_a_default() {
-        let question = query(json!({})).unwrap();
+        let parsed = query(json!({})).unwrap();
         assert_eq!(
-            (question.chain.len(), &*question.tenant, question.instance),
+            (parsed.chain.len(), &*parsed.tenant, parsed.instance),
             (2, "default", None)
         );
     }

@@ -31,16 +31,18 @@ impl TenantRows {
         &mut self,
         instance: &Arc<str>,
         rank: DpRank,
-        held: Option<(&Overlap, LabelledPrefix)>,
+        overlap: Option<(&Overlap, LabelledPrefix)>,
     ) {
         let row = self.rows.entry(Arc::clone(instance)).or_default();
         let longest = row.ranks.entry(rank.0).or_default();
-        let Some((held, labelled)) = held else { return };
+        let Some((overlap, labelled)) = overlap else {
+            return;
+        };
         let tokens = |blocks: u32| u64::from(blocks) * u64::from(self.block_size.tokens());
-        *longest = tokens(confirmed(held)).max(*longest);
+        *longest = tokens(confirmed(overlap)).max(*longest);
         // Prefixes of different ranks are never joined: a request runs on one rank.
         row.longest_matched = row.longest_matched.max(*longest);
-        let mut present = held.present;
+        let mut present = overlap.present;
         // Blocks on a medium with an unknown name are in the disk tier, under the medium's label.
         let disk = &mut present[Tier::Disk.index()];
         *disk = disk.saturating_sub(labelled.blocks);
@@ -64,8 +66,8 @@ impl TenantRows {
 
 /// Returns the announced blocks. Blocks that a router only expects after its own request are the
 /// last ones of a prefix.
-pub(crate) fn confirmed(held: &Overlap) -> u32 {
-    let blocks = held.blocks;
+pub(crate) fn confirmed(overlap: &Overlap) -> u32 {
+    let blocks = overlap.blocks;
     blocks.device + blocks.host + blocks.disk + blocks.remote
 }
 
@@ -96,7 +98,7 @@ mod tests {
     }
 
     /// Returns the reply when targets hold this many of four leading blocks in these tiers.
-    fn answer(held: &[(Target, Tier, usize)]) -> Value {
+    fn answer(resident: &[(Target, Tier, usize)]) -> Value {
         let block_size = BlockSize::new(SIZE.into()).unwrap();
         let namespace = Namespace {
             model: "m".into(),
@@ -107,18 +109,18 @@ mod tests {
         };
         let chain = HashScheme::default().chain(None, &[7; 4 * SIZE as usize], block_size);
         let index = KvIndex::new(IndexSettings::default());
-        for (target, tier, blocks) in held {
+        for (target, tier, blocks) in resident {
             index.register(*target, "m".into());
             index.store_hashes(*target, &namespace, None, &chain[..*blocks], *tier);
         }
         let found = by_target(index.lookup(&namespace, &chain, Moment::START));
         let mut rows = TenantRows::new(block_size);
-        for (target, ..) in held {
-            let held = found.get(target);
+        for (target, ..) in resident {
+            let overlap = found.get(target);
             rows.add(
                 &"i".into(),
                 target.rank,
-                held.map(|held| (held, LabelledPrefix::default())),
+                overlap.map(|overlap| (overlap, LabelledPrefix::default())),
             );
         }
         serde_json::to_value(&rows.into_rows()["i"]).unwrap()
@@ -144,12 +146,12 @@ mod tests {
     #[test]
     #[contract("MC4")]
     fn ranks_are_never_combined_and_a_shared_store_has_its_own_name() {
-        let held = [
+        let resident = [
             (target(1, 0), Tier::Device, 1),
             (target(1, 3), Tier::Remote, 3),
         ];
         let expected = json!({"longest_matched": 192, "GPU": 64, "DP": {"0": 64, "3": 192}, "CPU": 0, "DISK": 0, "REMOTE": 192});
-        assert_eq!(answer(&held), expected);
+        assert_eq!(answer(&resident), expected);
     }
 
     #[test]

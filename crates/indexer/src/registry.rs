@@ -35,15 +35,15 @@ pub(crate) struct InstanceRank {
 }
 
 impl InstanceRank {
-    /// Returns an empty rank with the next number after the `given` ones.
-    fn new(given: &mut u32, rank: u32) -> Result<Self, CallError> {
-        let Some(worker) = FIRST_WORKER.checked_add(*given) else {
+    /// Returns an empty rank with the next number after the `assigned` ones.
+    fn new(assigned: &mut u32, rank: u32) -> Result<Self, CallError> {
+        let Some(worker) = FIRST_WORKER.checked_add(*assigned) else {
             return Err(CallError::new(
                 CallErrorKind::Full,
                 "all numbers for publishers were used: start the indexer again",
             ));
         };
-        *given += 1;
+        *assigned += 1;
         let target = Target {
             worker: WorkerId(worker),
             rank: DpRank(rank),
@@ -89,7 +89,7 @@ pub(crate) struct Registry {
     ranks: BTreeMap<RegistrationKey, InstanceRank>,
     stores: Stores,
     registered: usize,
-    given: u32,
+    assigned: u32,
 }
 
 impl Registry {
@@ -98,7 +98,7 @@ impl Registry {
             ranks: BTreeMap::new(),
             stores: Stores::new(index, scheme),
             registered: 0,
-            given: 0,
+            assigned: 0,
         }
     }
 
@@ -112,7 +112,7 @@ impl Registry {
         if let Some(known) = self
             .ranks
             .get(&registration.key)
-            .and_then(|seat| seat.of_kind(&registration))
+            .and_then(|instance_rank| instance_rank.of_kind(&registration))
         {
             return known
                 .difference(&registration)
@@ -124,21 +124,22 @@ impl Registry {
             );
             return Err(CallError::new(CallErrorKind::Full, message));
         }
-        let seat = match self.ranks.entry(registration.key.clone()) {
-            Entry::Occupied(seat) => seat.into_mut(),
-            Entry::Vacant(place) => {
-                place.insert(InstanceRank::new(&mut self.given, registration.key.rank)?)
-            }
+        let instance_rank = match self.ranks.entry(registration.key.clone()) {
+            Entry::Occupied(instance_rank) => instance_rank.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(InstanceRank::new(
+                &mut self.assigned,
+                registration.key.rank,
+            )?),
         };
-        let target = seat.target;
+        let target = instance_rank.target;
         if registration.publisher.is_store() {
             let store = self.stores.join(&registration, target, |sink| {
                 follow(&registration, UpdateRoute::Store(sink))
             });
-            seat.store = Some((registration, store));
+            instance_rank.store = Some((registration, store));
         } else {
             let source = follow(&registration, UpdateRoute::Engine(target));
-            seat.engine = Some((registration, source));
+            instance_rank.engine = Some((registration, source));
         }
         self.registered += 1;
         Ok(())
@@ -146,20 +147,20 @@ impl Registry {
 
     /// Removes all registrations under a key.
     pub(crate) fn unregister(&mut self, key: &RegistrationKey) -> Result<InstanceRank, CallError> {
-        let seat = self.ranks.remove(key).ok_or_else(|| {
+        let instance_rank = self.ranks.remove(key).ok_or_else(|| {
             let message = format!(
                 "{} is not registered: GET /services lists what is",
                 key.text()
             );
             CallError::new(CallErrorKind::Unknown, message).at("instance_id")
         })?;
-        self.registered -= seat.registrations().count();
-        Ok(seat)
+        self.registered -= instance_rank.registrations().count();
+        Ok(instance_rank)
     }
 
     /// Restarts streams that ended by themselves, with a panic. Their engines' blocks are dropped
     /// by `forget`, because changes since then were missed.
-    pub(crate) fn follow_ended(
+    pub(crate) fn restart_ended(
         &mut self,
         forget: impl Fn(Target),
         mut follow: impl FnMut(&Registration, UpdateRoute) -> SourceHandle,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{error::CallError, field_map::Encoding, msgpack};
 
 /// Returns the encoding of the body: msgpack if its content type is msgpack, else JSON.
-pub(crate) fn of_body(headers: &HeaderMap) -> Encoding {
+pub(crate) fn body_encoding(headers: &HeaderMap) -> Encoding {
     if headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|value| names_msgpack(value.as_bytes()))
@@ -23,7 +23,7 @@ pub(crate) fn of_body(headers: &HeaderMap) -> Encoding {
 
 /// Returns the encoding of the reply: from `accept` if it names one of the two, else that of the
 /// body.
-pub(crate) fn wanted(headers: &HeaderMap) -> Encoding {
+pub(crate) fn reply_encoding(headers: &HeaderMap) -> Encoding {
     let accepts = headers.get_all(header::ACCEPT).iter();
     let mut named = accepts
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
@@ -36,7 +36,7 @@ pub(crate) fn wanted(headers: &HeaderMap) -> Encoding {
                     .then_some(Encoding::Json)
             }
         });
-    named.next().unwrap_or_else(|| of_body(headers))
+    named.next().unwrap_or_else(|| body_encoding(headers))
 }
 
 fn names_msgpack(value: &[u8]) -> bool {
@@ -113,7 +113,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content));
             headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
-            (of_body(&headers), wanted(&headers))
+            (body_encoding(&headers), reply_encoding(&headers))
         };
         use Encoding::{Json, Msgpack};
         assert_eq!(both("application/json", "*/*"), (Json, Json));
@@ -126,6 +126,6 @@ mod tests {
             both("text/plain", "text/html, application/msgpack;q=0.5"),
             (Json, Msgpack)
         );
-        assert_eq!(of_body(&HeaderMap::new()), Json);
+        assert_eq!(body_encoding(&HeaderMap::new()), Json);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     field_map::{FieldMap, FieldSpec},
     query::{OverlapQuery, QUERY, QUERY_BY_HASH},
     registration::{REGISTER, Registration, RegistrationKey, UNREGISTER},
-    reply::{of_body, reply, wanted},
+    reply::{body_encoding, reply, reply_encoding},
 };
 
 /// Bodies above this size, in bytes, are read on a separate thread, so that other tasks do not
@@ -66,7 +66,7 @@ pub fn refusal(
         CallErrorKind::Forbidden
     };
     let error = CallError::new(kind, message);
-    Some(reply::<()>(Err(error), wanted(headers)))
+    Some(reply::<()>(Err(error), reply_encoding(headers)))
 }
 
 /// Returns the same routes for a listener that serves nothing else.
@@ -110,7 +110,7 @@ async fn query_by_hash(State(indexer): State<Arc<Indexer>>, request: Request) ->
 async fn unregister(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let key = match received(&indexer, &head.headers, body).await {
-        Ok(received) => FieldMap::read(&received.bytes, of_body(&head.headers), UNREGISTER)
+        Ok(received) => FieldMap::read(&received.bytes, body_encoding(&head.headers), UNREGISTER)
             .and_then(|form| RegistrationKey::of(&form)),
         Err(error) => Err(error),
     };
@@ -118,15 +118,15 @@ async fn unregister(State(indexer): State<Arc<Indexer>>, request: Request) -> Re
         Ok(key) => indexer.unregister(key).await,
         Err(error) => Err(error),
     };
-    reply(result, wanted(&head.headers))
+    reply(result, reply_encoding(&head.headers))
 }
 
 async fn services(State(indexer): State<Arc<Indexer>>, headers: HeaderMap) -> Response {
-    reply(Ok(indexer.services()), wanted(&headers))
+    reply(Ok(indexer.services()), reply_encoding(&headers))
 }
 
 async fn global_view(State(indexer): State<Arc<Indexer>>, headers: HeaderMap) -> Response {
-    reply(Ok(indexer.global_view()), wanted(&headers))
+    reply(Ok(indexer.global_view()), reply_encoding(&headers))
 }
 
 /// Reads the `fields` of a body and runs the call with them.
@@ -137,7 +137,7 @@ async fn call<T: Serialize + Send + 'static>(
     act: fn(&Indexer, FieldMap) -> Result<T, CallError>,
 ) -> Response {
     let (head, body) = request.into_parts();
-    let encoding = of_body(&head.headers);
+    let encoding = body_encoding(&head.headers);
     let result = match received(&indexer, &head.headers, body).await {
         Ok(received) => {
             let long = received.bytes.len() > LONG;
@@ -153,7 +153,7 @@ async fn call<T: Serialize + Send + 'static>(
         }
         Err(error) => Err(error),
     };
-    reply(result, wanted(&head.headers))
+    reply(result, reply_encoding(&head.headers))
 }
 
 async fn beside_the_runtime<T: Send + 'static>(
@@ -193,7 +193,7 @@ fn not_from_another_page(headers: &HeaderMap) -> Result<(), CallError> {
 fn other_method(method: &Method, uri: &Uri, answers: &str, headers: &HeaderMap) -> Response {
     let message = format!("{} does not answer {method}: use {answers}", path(uri));
     let error = CallError::new(CallErrorKind::Method, message);
-    reply::<()>(Err(error), wanted(headers))
+    reply::<()>(Err(error), reply_encoding(headers))
 }
 
 async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
@@ -202,7 +202,7 @@ async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
         path(&uri)
     );
     let error = CallError::new(CallErrorKind::Unknown, message);
-    reply::<()>(Err(error), wanted(&headers))
+    reply::<()>(Err(error), reply_encoding(&headers))
 }
 
 fn path(uri: &Uri) -> String {

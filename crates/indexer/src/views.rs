@@ -8,8 +8,8 @@ use kv_blocks::Tier;
 use crate::{ResidentInstance, registration::DEFAULT_TENANT, registry::InstanceRank};
 
 /// Returns the registrations of a rank as `/services` lists them.
-pub(crate) fn services(seat: &InstanceRank) -> impl Iterator<Item = ServiceReport> {
-    seat.registrations().map(|(registration, source)| {
+pub(crate) fn services(instance_rank: &InstanceRank) -> impl Iterator<Item = ServiceReport> {
+    instance_rank.registrations().map(|(registration, source)| {
         let report = source.report();
         ServiceReport {
             state: Some(report.state),

@@ -33,20 +33,22 @@ impl ChangedBlocks {
     }
 
     /// Splits a stretch of the initial state by whether its blocks changed.
-    pub(super) fn cut(&self, index: &KvIndex, held: BlockChange) -> Vec<(BlockChange, bool)> {
-        self.cut_where(index, held, |_| true)
+    pub(super) fn split(&self, index: &KvIndex, change: BlockChange) -> Vec<(BlockChange, bool)> {
+        self.split_where(index, change, |_| true)
     }
 
     /// Returns the parts of a removal whose blocks are not stored after all.
     pub(super) fn not_stored(&self, index: &KvIndex, removal: BlockChange) -> Vec<BlockChange> {
-        let parts = self.cut_where(index, removal, |stored| stored).into_iter();
+        let parts = self
+            .split_where(index, removal, |stored| stored)
+            .into_iter();
         parts
             .filter(|(_, stored)| !stored)
             .map(|(part, _)| part)
             .collect()
     }
 
-    fn cut_where(
+    fn split_where(
         &self,
         index: &KvIndex,
         change: BlockChange,

@@ -25,13 +25,16 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A permit of one subscriber.
 #[derive(Debug)]
 pub(super) struct SubscriberPermit {
-    _seat: OwnedSemaphorePermit,
-    turns: Arc<Semaphore>,
+    _subscriber: OwnedSemaphorePermit,
+    snapshots: Arc<Semaphore>,
 }
 
 impl SubscriberPermit {
-    pub(super) fn new(seat: OwnedSemaphorePermit, turns: Arc<Semaphore>) -> Self {
-        Self { _seat: seat, turns }
+    pub(super) fn new(permit: OwnedSemaphorePermit, snapshots: Arc<Semaphore>) -> Self {
+        Self {
+            _subscriber: permit,
+            snapshots,
+        }
     }
 }
 
@@ -56,10 +59,10 @@ struct SubscriptionWork {
 enum SubscriptionStage {
     /// The initial state is requested, but all snapshot permits are taken.
     Waiting,
-    Standing {
+    Snapshot {
         snapshot: Box<SnapshotCursor>,
         changes: ChangeFeed,
-        _turn: OwnedSemaphorePermit,
+        _snapshot_permit: OwnedSemaphorePermit,
     },
     Following(ChangeFeed),
     Over,
@@ -71,22 +74,22 @@ impl Follower {
         index: &Arc<KvIndex>,
         clock: Clock,
         names: SubscriberNames,
-        wish: &StreamQuery,
-        seat: SubscriberPermit,
+        query: &StreamQuery,
+        permit: SubscriberPermit,
     ) -> Result<Self, ApiError> {
         let index = Arc::clone(index);
         let changes = index.subscribe().ok_or_else(given_up)?;
-        let stage = if wish.snapshot {
+        let stage = if query.snapshot {
             SubscriptionStage::Waiting
         } else {
             SubscriptionStage::Following(changes)
         };
-        let writer = EnvelopeWriter::new(Arc::clone(&index), names, clock, wish);
+        let writer = EnvelopeWriter::new(Arc::clone(&index), names, clock, query);
         let work = Some(Box::new(SubscriptionWork { stage, writer }));
         Ok(Self {
             index,
-            format: wish.format,
-            permit: seat,
+            format: query.format,
+            permit,
             work,
             silent_for: Duration::ZERO,
         })
@@ -95,9 +98,9 @@ impl Follower {
     /// Returns the next chunk; `None` after the last. Waits until there is one.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
-            self.take_turn();
-            let chunk = if self.is_standing() {
-                self.standing().await?
+            self.begin_snapshot();
+            let chunk = if self.is_in_snapshot() {
+                self.snapshot_chunk().await?
             } else {
                 self.work.as_mut()?.follow()
             };
@@ -105,7 +108,7 @@ impl Follower {
                 self.silent_for = Duration::ZERO;
                 return Some(chunk.into());
             }
-            if self.is_standing() {
+            if self.is_in_snapshot() {
                 continue;
             }
             if matches!(self.work.as_ref()?.stage, SubscriptionStage::Over) {
@@ -120,14 +123,14 @@ impl Follower {
         }
     }
 
-    fn is_standing(&self) -> bool {
+    fn is_in_snapshot(&self) -> bool {
         self.work
             .as_ref()
-            .is_some_and(|work| matches!(work.stage, SubscriptionStage::Standing { .. }))
+            .is_some_and(|work| matches!(work.stage, SubscriptionStage::Snapshot { .. }))
     }
 
     /// Begins the initial state, if it is requested and a snapshot permit is free.
-    fn take_turn(&mut self) {
+    fn begin_snapshot(&mut self) {
         let Some(work) = self
             .work
             .as_mut()
@@ -135,14 +138,14 @@ impl Follower {
         else {
             return;
         };
-        let Ok(turn) = Arc::clone(&self.permit.turns).try_acquire_owned() else {
+        let Ok(snapshot_permit) = Arc::clone(&self.permit.snapshots).try_acquire_owned() else {
             return;
         };
         work.stage = match self.index.subscribe() {
-            Some(changes) => SubscriptionStage::Standing {
+            Some(changes) => SubscriptionStage::Snapshot {
                 snapshot: Box::new(SnapshotCursor::new(self.format)),
                 changes,
-                _turn: turn,
+                _snapshot_permit: snapshot_permit,
             },
             None => SubscriptionStage::Over,
         };
@@ -150,11 +153,11 @@ impl Follower {
 
     /// Returns the next chunk of the initial state, made on a blocking thread. `None` if that
     /// failed.
-    async fn standing(&mut self) -> Option<Vec<u8>> {
+    async fn snapshot_chunk(&mut self) -> Option<Vec<u8>> {
         let mut work = self.work.take()?;
         let index = Arc::clone(&self.index);
         let made = runtime::spawn_blocking(move || {
-            let chunk = work.standing(&index);
+            let chunk = work.snapshot_chunk(&index);
             (work, chunk)
         });
         let (work, chunk) = made.await.ok()?;
@@ -164,14 +167,14 @@ impl Follower {
 }
 
 impl SubscriptionWork {
-    fn standing(&mut self, index: &KvIndex) -> Vec<u8> {
+    fn snapshot_chunk(&mut self, index: &KvIndex) -> Vec<u8> {
         let mut out = Vec::new();
         while out.len() < CHUNK {
             self.writer.write(&mut out);
             if !self.writer.is_empty() {
                 continue;
             }
-            let SubscriptionStage::Standing {
+            let SubscriptionStage::Snapshot {
                 snapshot, changes, ..
             } = &mut self.stage
             else {
@@ -179,23 +182,23 @@ impl SubscriptionWork {
             };
             self.writer.names().refresh();
             match snapshot.next(index, self.writer.names(), changes) {
-                SnapshotPiece::Some(told) => self.writer.add(told),
-                SnapshotPiece::Last(told) => {
+                SnapshotPiece::Some(announced) => self.writer.add(announced),
+                SnapshotPiece::Last(announced) => {
                     let blocks = snapshot.blocks;
                     notify(
                         &KvStreamNotice::SnapshotEnd { blocks },
                         "snapshot_end",
                         &mut out,
                     );
-                    self.writer.add(told);
-                    if let SubscriptionStage::Standing { changes, .. } =
+                    self.writer.add(announced);
+                    if let SubscriptionStage::Snapshot { changes, .. } =
                         std::mem::replace(&mut self.stage, SubscriptionStage::Over)
                     {
                         self.stage = SubscriptionStage::Following(changes);
                     }
                     break;
                 }
-                SnapshotPiece::Lost => self.cut(None, &mut out),
+                SnapshotPiece::Lost => self.end_lagged(None, &mut out),
             }
         }
         out
@@ -214,13 +217,13 @@ impl SubscriptionWork {
             match changes.take(1) {
                 Ok(taken) if taken.is_empty() => break,
                 Ok(taken) => self.writer.add(taken),
-                Err(lagged) => self.cut(Some(lagged.lost), &mut out),
+                Err(lagged) => self.end_lagged(Some(lagged.lost), &mut out),
             }
         }
         out
     }
 
-    fn cut(&mut self, lost: Option<u64>, out: &mut Vec<u8>) {
+    fn end_lagged(&mut self, lost: Option<u64>, out: &mut Vec<u8>) {
         let message = "changes were made faster than they were read: connect again with snapshot=true, and forget what came before";
         let message = message.into();
         notify(&KvStreamNotice::Lagged { lost, message }, "lagged", out);

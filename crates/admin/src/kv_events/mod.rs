@@ -53,29 +53,29 @@ struct SubscriberLimits {
     subscribers: Arc<Semaphore>,
     snapshots: Arc<Semaphore>,
     /// Whether callers have presented a token.
-    trusted: bool,
+    has_token: bool,
 }
 
 /// Returns the route.
 pub(crate) fn route(access: &Access) -> MethodRouter<AdminParts> {
-    let room = SubscriberLimits {
+    let limits = SubscriberLimits {
         subscribers: Arc::new(Semaphore::new(SUBSCRIBERS)),
         snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
-        trusted: access.token.is_some(),
+        has_token: access.token.is_some(),
     };
-    get(subscribe).layer(Extension(Arc::new(room)))
+    get(subscribe).layer(Extension(Arc::new(limits)))
 }
 
 async fn subscribe(
     State(parts): State<AdminParts>,
-    Extension(room): Extension<Arc<SubscriberLimits>>,
-    asked: Result<Query<RawStreamQuery>, QueryRejection>,
+    Extension(limits): Extension<Arc<SubscriberLimits>>,
+    query: Result<Query<RawStreamQuery>, QueryRejection>,
 ) -> Response {
-    let Ok(Query(asked)) = asked else {
+    let Ok(Query(query)) = query else {
         let message = "the query cannot be read: expected each of worker, format, snapshot and salts at most once";
         return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     };
-    match follower(&parts, &room, asked) {
+    match follower(&parts, &limits, query) {
         Ok(follower) => {
             let fields = [
                 (header::CONTENT_TYPE, "text/event-stream"),
@@ -99,11 +99,11 @@ fn events(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
 
 fn follower(
     parts: &AdminParts,
-    room: &SubscriberLimits,
-    asked: RawStreamQuery,
+    limits: &SubscriberLimits,
+    raw: RawStreamQuery,
 ) -> Result<Follower, ApiError> {
-    let wish = StreamQuery::try_from(asked)?;
-    if wish.salts.are_plain() && !room.trusted {
+    let query = StreamQuery::try_from(raw)?;
+    if query.salts.are_plain() && !limits.has_token {
         let message = "salts=plain shows what separates tenants, and this listener asks for no token: set admin.token_file, or \
                        leave salts out to get their digests";
         return Err(ApiError::new(ErrorCode::FieldNotAllowed, message).param("salts"));
@@ -116,8 +116,8 @@ fn follower(
             .map(|worker| (worker.id, Arc::clone(&worker.name)))
             .collect()
     };
-    let names = SubscriberNames::new(Box::new(roster), wish.worker.clone());
-    if let Some(worker) = &wish.worker
+    let names = SubscriberNames::new(Box::new(roster), query.worker.clone());
+    if let Some(worker) = &query.worker
         && !names.has(worker)
     {
         let worker: String = worker
@@ -128,7 +128,7 @@ fn follower(
         let message = format!("no worker is named {worker:?}: GET /admin/workers lists them");
         return Err(ApiError::new(ErrorCode::UnknownWorker, message).param("worker"));
     }
-    let Ok(seat) = Arc::clone(&room.subscribers).try_acquire_owned() else {
+    let Ok(permit) = Arc::clone(&limits.subscribers).try_acquire_owned() else {
         let message = format!(
             "{SUBSCRIBERS} subscribers follow already, the most there can be: close one, or ask again later"
         );
@@ -138,7 +138,7 @@ fn follower(
         &parts.kv_index.index,
         parts.clock,
         names,
-        &wish,
-        SubscriberPermit::new(seat, Arc::clone(&room.snapshots)),
+        &query,
+        SubscriberPermit::new(permit, Arc::clone(&limits.snapshots)),
     )
 }

@@ -19,9 +19,9 @@ pub(super) struct SubscriberNames {
 }
 
 impl SubscriberNames {
-    pub(super) fn new(roster: WorkerNameSource, only: Option<Arc<str>>) -> Self {
+    pub(super) fn new(source: WorkerNameSource, only: Option<Arc<str>>) -> Self {
         let mut names = Self {
-            source: roster,
+            source,
             only,
             known: HashMap::new(),
         };
@@ -42,7 +42,7 @@ impl SubscriberNames {
     }
 
     /// Returns the name of a target's worker, if it is of interest.
-    pub(super) fn wanted(&self, target: Target) -> Option<&Arc<str>> {
+    pub(super) fn name_of(&self, target: Target) -> Option<&Arc<str>> {
         let name = self.known.get(&target.worker)?;
         self.only
             .as_ref()
@@ -50,12 +50,12 @@ impl SubscriberNames {
             .then_some(name)
     }
 
-    /// Returns the name as [`Self::wanted`] does, after a refresh if it is unknown.
+    /// Returns the name as [`Self::name_of`] does, after a refresh if it is unknown.
     pub(super) fn find(&mut self, target: Target) -> Option<Arc<str>> {
         if !self.known.contains_key(&target.worker) {
             self.refresh();
         }
-        self.wanted(target).cloned()
+        self.name_of(target).cloned()
     }
 }
 

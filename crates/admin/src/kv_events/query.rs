@@ -51,38 +51,38 @@ impl Salts {
 impl TryFrom<RawStreamQuery> for StreamQuery {
     type Error = ApiError;
 
-    fn try_from(asked: RawStreamQuery) -> Result<Self, ApiError> {
+    fn try_from(raw: RawStreamQuery) -> Result<Self, ApiError> {
         let formats = [
             ("continuum", Format::Continuum),
             ("rfc1527", Format::Rfc1527),
         ];
         let salts = [("digest", Salts::Digest), ("plain", Salts::Plain)];
         Ok(Self {
-            worker: asked.worker.map(Arc::from),
-            format: one_of("format", asked.format.as_deref(), &formats)?,
+            worker: raw.worker.map(Arc::from),
+            format: one_of("format", raw.format.as_deref(), &formats)?,
             snapshot: one_of(
                 "snapshot",
-                asked.snapshot.as_deref(),
+                raw.snapshot.as_deref(),
                 &[("false", false), ("true", true)],
             )?,
-            salts: one_of("salts", asked.salts.as_deref(), &salts)?,
+            salts: one_of("salts", raw.salts.as_deref(), &salts)?,
         })
     }
 }
 
 /// Parses a value; the first known one is the default.
-fn one_of<T: Copy>(name: &str, asked: Option<&str>, known: &[(&str, T)]) -> Result<T, ApiError> {
-    let Some(asked) = asked else {
+fn one_of<T: Copy>(name: &str, value: Option<&str>, known: &[(&str, T)]) -> Result<T, ApiError> {
+    let Some(value) = value else {
         return Ok(known[0].1);
     };
     known
         .iter()
-        .find(|(word, _)| *word == asked)
+        .find(|(word, _)| *word == value)
         .map(|(_, meant)| *meant)
         .ok_or_else(|| {
-            let asked: String = asked.chars().filter(|c| !c.is_control()).take(60).collect();
+            let value: String = value.chars().filter(|c| !c.is_control()).take(60).collect();
             let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
-            let message = format!("{name} is {asked:?}: expected {}", words.join(" or "));
+            let message = format!("{name} is {value:?}: expected {}", words.join(" or "));
             ApiError::new(ErrorCode::InvalidRequest, message).param(name)
         })
 }
@@ -109,9 +109,9 @@ mod tests {
 
     #[test]
     fn without_a_query_the_stream_has_changes_of_all_workers() {
-        let wish = parsed(&[]).unwrap();
+        let query = parsed(&[]).unwrap();
         assert_eq!(
-            (wish.worker, wish.format, wish.snapshot, wish.salts),
+            (query.worker, query.format, query.snapshot, query.salts),
             (None, Format::Continuum, false, Salts::Digest)
         );
     }

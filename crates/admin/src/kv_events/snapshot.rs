@@ -22,12 +22,12 @@ const MOST_BLOCKS: usize = 1 << 18;
 
 /// Tier of a block that is announced for a moment only, so that others find their place behind it.
 /// Readers that count copies count those on the device.
-const LENT: Tier = Tier::Remote;
+const PLACEHOLDER: Tier = Tier::Remote;
 
 /// Progress of the initial state.
 #[derive(Debug)]
 pub(super) struct SnapshotCursor {
-    place: ExportCursor,
+    cursor: ExportCursor,
     touched: ChangedBlocks,
     format: Format,
     /// Blocks of the initial state sent so far, counted per tier.
@@ -48,7 +48,7 @@ pub(super) enum SnapshotPiece {
 impl SnapshotCursor {
     pub(super) fn new(format: Format) -> Self {
         Self {
-            place: ExportCursor::default(),
+            cursor: ExportCursor::default(),
             touched: ChangedBlocks::default(),
             format,
             blocks: 0,
@@ -62,21 +62,21 @@ impl SnapshotCursor {
         names: &SubscriberNames,
         changes: &mut ChangeFeed,
     ) -> SnapshotPiece {
-        let piece = index.export(&mut self.place, &|target| names.wanted(target).is_some());
+        let piece = index.export(&mut self.cursor, &|target| names.name_of(target).is_some());
         let Some(since) = self.drain(index, changes) else {
             return SnapshotPiece::Lost;
         };
         let Some(piece) = piece else {
             return SnapshotPiece::Last(since);
         };
-        let (mut told, mut back) = (Vec::new(), Vec::new());
-        for standing in piece {
-            self.tell(index, standing, &mut told, &mut back);
+        let (mut announced, mut removals) = (Vec::new(), Vec::new());
+        for exported in piece {
+            self.announce(index, exported, &mut announced, &mut removals);
         }
-        told.extend(since);
+        announced.extend(since);
         // Last: blocks that depend on them may have come with the changes.
-        told.extend(back);
-        SnapshotPiece::Some(told)
+        announced.extend(removals);
+        SnapshotPiece::Some(announced)
     }
 
     /// Takes all pending changes; `None`: too many.
@@ -104,55 +104,55 @@ impl SnapshotCursor {
         }
     }
 
-    fn tell(
+    fn announce(
         &mut self,
         index: &KvIndex,
-        ExportedBlocks { change: held, lead }: ExportedBlocks,
-        told: &mut Vec<Arc<BlockChange>>,
-        back: &mut Vec<Arc<BlockChange>>,
+        ExportedBlocks { change, lead }: ExportedBlocks,
+        announced: &mut Vec<Arc<BlockChange>>,
+        removals: &mut Vec<Arc<BlockChange>>,
     ) {
         for part in lead {
-            self.lend(index, part, told, back);
+            self.announce_placeholder(index, part, announced, removals);
         }
-        for (stretch, touched) in self.touched.cut(index, held) {
+        for (stretch, touched) in self.touched.split(index, change) {
             if touched {
                 // The changes decide whether the block is stored. Until then others may depend on
                 // it.
-                self.lend(index, stretch, told, back);
+                self.announce_placeholder(index, stretch, announced, removals);
             } else {
                 self.blocks += stretch.hashes.len() as u64;
-                told.push(Arc::new(stretch));
+                announced.push(Arc::new(stretch));
             }
         }
     }
 
     /// Announces blocks so that others find their place behind them, and removes them again.
-    fn lend(
+    fn announce_placeholder(
         &self,
         index: &KvIndex,
         part: BlockChange,
-        told: &mut Vec<Arc<BlockChange>>,
-        back: &mut Vec<Arc<BlockChange>>,
+        announced: &mut Vec<Arc<BlockChange>>,
+        removals: &mut Vec<Arc<BlockChange>>,
     ) {
         // An event per block does not name the block before, so it needs no such announcement.
         if self.format == Format::Continuum {
             return;
         }
-        let lent = BlockChange {
-            tier: LENT,
+        let placeholder = BlockChange {
+            tier: PLACEHOLDER,
             kind: ChangeKind::Stored { elsewhere: false },
             ..part
         };
-        let taken_back = BlockChange {
+        let removal = BlockChange {
             kind: ChangeKind::Removed { elsewhere: false },
-            ..lent.clone()
+            ..placeholder.clone()
         };
-        back.extend(
+        removals.extend(
             self.touched
-                .not_stored(index, taken_back)
+                .not_stored(index, removal)
                 .into_iter()
                 .map(Arc::new),
         );
-        told.push(Arc::new(lent));
+        announced.push(Arc::new(placeholder));
     }
 }

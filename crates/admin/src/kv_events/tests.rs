@@ -67,23 +67,23 @@ pub(super) fn subscribe_to(
     index: &Arc<KvIndex>,
     query: &[(&str, &str)],
 ) -> impl Stream<Item = String> + use<> {
-    let asked = json!(
+    let raw = json!(
         query
             .iter()
             .copied()
             .collect::<std::collections::HashMap<_, _>>()
     );
-    let wish =
-        StreamQuery::try_from(serde_json::from_value::<RawStreamQuery>(asked).unwrap()).unwrap();
+    let query =
+        StreamQuery::try_from(serde_json::from_value::<RawStreamQuery>(raw).unwrap()).unwrap();
     let roster = || {
         (0..3)
             .map(|worker| (WorkerId(worker), format!("w{worker}").into()))
             .collect()
     };
-    let names = SubscriberNames::new(Box::new(roster), wish.worker.clone());
-    let [seats, turns] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
-    let seat = SubscriberPermit::new(seats.try_acquire_owned().unwrap(), turns);
-    let follower = Follower::new(index, Clock::system(), names, &wish, seat).unwrap();
+    let names = SubscriberNames::new(Box::new(roster), query.worker.clone());
+    let [subscribers, snapshots] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
+    let permit = SubscriberPermit::new(subscribers.try_acquire_owned().unwrap(), snapshots);
+    let follower = Follower::new(index, Clock::system(), names, &query, permit).unwrap();
     events(follower).map(|bytes| String::from_utf8(bytes.unwrap().to_vec()).unwrap())
 }
 
@@ -208,7 +208,7 @@ async fn an_envelope_has_all_fields_of_the_contract() {
     let mut events = Box::pin(subscribe_to(&index, &[("format", "rfc1527")]));
     index.apply(target(2), &stored(5, 0..2, Tier::Host));
     index.apply(target(2), &removed(5, 1..2, Tier::Host));
-    let told = parsed(&all_of(&mut events).await.0);
+    let received = parsed(&all_of(&mut events).await.0);
     let chain = kv_blocks::HashScheme::default().chain(
         None,
         &(0..8).collect::<Vec<_>>(),
@@ -221,22 +221,22 @@ async fn an_envelope_has_all_fields_of_the_contract() {
             "backend_id": "w2", "medium": "cpu", "dp_rank": 0,
         })
     };
-    let mut store = envelope(0, "stored", &told[0].1["timestamp"]);
+    let mut store = envelope(0, "stored", &received[0].1["timestamp"]);
     store["seq_hashes"] = json!([chain[0].0, chain[1].0]);
     store["base_block_idx"] = json!(0);
     store["parent_hash"] = Value::Null;
     store["token_ids"] = Value::Null;
-    let mut removal = envelope(1, "removed", &told[1].1["timestamp"]);
+    let mut removal = envelope(1, "removed", &received[1].1["timestamp"]);
     removal["seq_hashes"] = json!([chain[1].0]);
     removal["base_block_idx"] = json!(1);
     assert_eq!(
-        told,
+        received,
         [
             ("cache_created".to_owned(), store),
             ("cache_evicted".to_owned(), removal)
         ]
     );
-    assert!(told[0].1["timestamp"].as_u64() > Some(1_600_000_000_000));
+    assert!(received[0].1["timestamp"].as_u64() > Some(1_600_000_000_000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,10 +246,10 @@ async fn a_long_chain_is_split_into_bounded_envelopes() {
     index.apply(target(0), &stored(0, 0..3000, Tier::Device));
     let (text, _) = all_of(&mut events).await;
     assert!(text.split("\n\n").all(|event| event.len() < 64 << 10));
-    let told = parsed(&text);
+    let received = parsed(&text);
     let mut depth = 0;
     let mut last = Value::Null;
-    for (_, data) in &told {
+    for (_, data) in &received {
         assert_eq!(
             (&data["base_block_idx"], &data["parent_hash"]),
             (&json!(depth), &last)
@@ -271,8 +271,8 @@ async fn the_initial_state_comes_first_on_request_and_its_end_is_marked() {
             &index,
             &[("format", format), ("snapshot", "true"), ("worker", "w0")],
         ));
-        let mut told = parsed(&all_of(&mut events).await.0);
-        let end = told.pop().unwrap();
+        let mut received = parsed(&all_of(&mut events).await.0);
+        let end = received.pop().unwrap();
         assert_eq!(
             end,
             (
@@ -281,8 +281,8 @@ async fn the_initial_state_comes_first_on_request_and_its_end_is_marked() {
             )
         );
         assert!(
-            !told.is_empty() && told.iter().all(|(name, _)| name == "cache_created"),
-            "{told:?}"
+            !received.is_empty() && received.iter().all(|(name, _)| name == "cache_created"),
+            "{received:?}"
         );
         index.apply(target(1), &stored(0, 3..4, Tier::Device));
         index.apply(target(0), &removed(0, 4..5, Tier::Device));
@@ -310,10 +310,10 @@ async fn a_reader_that_falls_behind_is_notified_and_disconnected() {
             assert!(round < 699 || index.blocks_per_tier(target(0)) == [0; 4]);
         }
         let (text, ended) = all_of(&mut events).await;
-        let told = parsed(&text);
-        assert_eq!(told.len(), 1);
+        let received = parsed(&text);
+        assert_eq!(received.len(), 1);
         assert_eq!(
-            (&*told[0].0, told[0].1["lost"].as_u64() > Some(0)),
+            (&*received[0].0, received[0].1["lost"].as_u64() > Some(0)),
             ("lagged", true)
         );
         assert!(ended);
@@ -335,6 +335,6 @@ async fn blocks_of_an_unknown_worker_are_not_sent() {
     index.register(target(7), "m".into());
     let mut events = Box::pin(subscribe_to(&index, &[("snapshot", "true")]));
     index.apply(target(7), &stored(0, 0..2, Tier::Device));
-    let told = parsed(&all_of(&mut events).await.0);
-    assert_eq!(told.len(), 1, "{told:?}");
+    let received = parsed(&all_of(&mut events).await.0);
+    assert_eq!(received.len(), 1, "{received:?}");
 }

@@ -44,14 +44,14 @@ impl EnvelopeWriter {
         index: Arc<KvIndex>,
         names: SubscriberNames,
         clock: Clock,
-        wish: &StreamQuery,
+        query: &StreamQuery,
     ) -> Self {
         Self {
             index,
             names,
             clock,
-            format: wish.format,
-            salts: wish.salts,
+            format: query.format,
+            salts: query.salts,
             waiting: VecDeque::new(),
             done: 0,
             events: StreamNumbering::new(),

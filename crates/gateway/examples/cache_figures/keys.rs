@@ -1,4 +1,4 @@
-//! What a request pays before any worker is thought of: keys, the ring, a kept reply in memory.
+//! The costs of a request before a worker is chosen: keys, the ring, a cached reply in memory.
 
 use std::{hint::black_box, sync::Arc};
 

@@ -14,7 +14,7 @@ pub(crate) fn figures() -> Vec<BoundedFigure> {
     let settings = ScoringSettings::default();
     let candidates: Vec<ScoringInput> = (0..CANDIDATES)
         .map(|n| ScoringInput {
-            held: Some((128 * n, n % 2 == 0)),
+            cached: Some((128 * n, n % 2 == 0)),
             in_flight: n,
             health: 1.0 - f64::from(n) / 100.0,
         })

@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_prefill_worker_is_in_its_own_pool_and_only_there_excluded_as_busy() {
-        // A full decode worker stays a candidate: the router holds the request for it.
+        // A full decode worker stays a candidate: the router queues the request for it.
         let model = test_support::model(vec![
             full(1),
             prefill(test_support::worker(2)),

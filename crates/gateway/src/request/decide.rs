@@ -168,7 +168,7 @@ impl Decider {
                 Dispatch::Plan(plan) => {
                     PlacementOutcome::Placed(Box::new(self.placed_attempt(model, placement, *plan)))
                 }
-                Dispatch::Held(ticket) => {
+                Dispatch::Queued(ticket) => {
                     PlacementOutcome::Queued(self.waiters.entered(now, ticket))
                 }
                 Dispatch::Refused(refusal) => PlacementOutcome::Refused(refusal),

@@ -82,7 +82,7 @@ pub(crate) async fn answer(
         received,
     ))
     .catch_unwind();
-    // A panic costs one request. Its guards have run: load, receipt and connection are settled.
+    // A panic costs one request. Its guards have run: the load is freed, the receipt complete, the connection closed.
     let response = answering
         .await
         .unwrap_or_else(|_| reply::panicked(&gateway.recorder.metrics, shape, &request_id));

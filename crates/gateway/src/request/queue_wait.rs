@@ -3,7 +3,7 @@
 //! A request waits for one of three things: a target that can start it, a target below the busy
 //! threshold, or any target. It leaves the queue when its wait budget is used up, when its client
 //! disconnects (its task is dropped, and with it its ticket) and when the router shuts down. When
-//! its candidates change, it passes them to the router and keeps its place.
+//! its candidates change, it passes them to the router and keeps its position.
 
 use std::{sync::Arc, time::Duration};
 
@@ -385,7 +385,7 @@ pub(crate) fn find_model(snapshot: &Snapshot, id: &str) -> Result<Arc<ModelView>
     Err(errors::model_not_found(id))
 }
 
-/// Returns a job without candidates: it only holds a place in the queue.
+/// Returns a job without candidates: it only counts as an entry of the queue.
 fn without_candidates(patience: WaitBudget) -> Job<'static> {
     Job {
         wait_budget: Some(patience),

@@ -25,7 +25,7 @@ impl<T: Body<Data = Bytes, Error = io::Error> + fmt::Debug + Send> LiveBody for 
 /// The body of a reply.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
-    /// Bytes of the router, or a worker's whole reply with the request's guard, which is settled
+    /// Bytes of the router, or a worker's whole reply with the request's guard, which is completed
     /// after the last byte.
     Whole(Option<Bytes>, Option<Box<RequestGuard>>),
     Live(Pin<Box<dyn LiveBody>>),
@@ -97,7 +97,7 @@ impl Body for ReplyBody {
 
 /// A body whose panic ends its reply uncleanly and counts as a panic of a request.
 ///
-/// **Invariant**: a body that panicked is dropped at once, which settles its request.
+/// **Invariant**: a body that panicked is dropped at once, which ends its request.
 #[derive(Debug)]
 pub(crate) struct GuardedBody {
     /// Empty after a panic.

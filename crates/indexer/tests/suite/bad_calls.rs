@@ -4,7 +4,7 @@ use axum::{body::Body, http::Request};
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::desk::{IndexerFixture, StoredSequence, TestPublisher, engine, query};
+use crate::indexer_fixture::{IndexerFixture, StoredSequence, TestPublisher, engine, query};
 
 #[tokio::test]
 #[contract("MC1", "MC3", "MC5")]
@@ -193,12 +193,12 @@ async fn no_query_creates_state() {
         tokens: &[1; 8],
         ..StoredSequence::default()
     });
-    let held = json!({"longest_matched": 8, "GPU": 8, "DP": {"0": 8}, "CPU": 0, "DISK": 0});
+    let row = json!({"longest_matched": 8, "GPU": 8, "DP": {"0": 8}, "CPU": 0, "DISK": 0});
     fixture
         .until(
             "/query",
             &query(&[1; 8], &json!({})),
-            &json!({"default": {"i": held}}),
+            &json!({"default": {"i": row}}),
         )
         .await;
     let (before, services) = (
@@ -266,12 +266,12 @@ async fn a_long_prompt_is_answered_and_a_too_long_one_is_a_413() {
         ..StoredSequence::default()
     });
     let tokens = vec![9; 1 << 20];
-    let held = json!({"longest_matched": 4, "GPU": 4, "DP": {"0": 4}, "CPU": 0, "DISK": 0});
+    let row = json!({"longest_matched": 4, "GPU": 4, "DP": {"0": 4}, "CPU": 0, "DISK": 0});
     fixture
         .until(
             "/query",
             &query(&tokens, &json!({})),
-            &json!({"default": {"i": held}}),
+            &json!({"default": {"i": row}}),
         )
         .await;
     let answer = fixture

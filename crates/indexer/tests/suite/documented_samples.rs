@@ -6,7 +6,7 @@ use contract_id::contract;
 use kv_blocks::{BlockSize, HashScheme};
 use serde_json::{Value, json};
 
-use crate::desk::{IndexerFixture, StoredSequence, TestPublisher};
+use crate::indexer_fixture::{IndexerFixture, StoredSequence, TestPublisher};
 
 fn sample(name: &str) -> Value {
     let path = concat!(
@@ -85,15 +85,15 @@ async fn the_sample_query_gets_the_sample_reply_for_the_sample_content() {
         ..StoredSequence::default()
     });
     // Five tokens are no block of 64: the sample's own prompt matches nothing.
-    let mut question = sample("query_request");
+    let mut request = sample("query_request");
     let node = json!({"longest_matched": 0, "GPU": 0, "DP": {"0": 0, "1": 0}, "CPU": 0, "DISK": 0});
     assert_eq!(
-        fixture.post_ok("/query", &question).await,
+        fixture.post_ok("/query", &request).await,
         json!({"default": {"vllm-prefill-node1": node}})
     );
-    question["token_ids"] = json!(tokens);
+    request["token_ids"] = json!(tokens);
     fixture
-        .until("/query", &question, &sample("query_response"))
+        .until("/query", &request, &sample("query_response"))
         .await;
 }
 
@@ -108,22 +108,22 @@ async fn the_sample_query_by_hash_finds_blocks_by_their_plain_sequence_hashes() 
         block_size: 64,
         ..StoredSequence::default()
     });
-    let mut question = sample("query_by_hash_request");
+    let mut request = sample("query_by_hash_request");
     let row = |tokens: u32| {
         let row = json!({"longest_matched": tokens, "GPU": tokens, "DP": {"0": tokens}, "CPU": 0, "DISK": 0});
         json!({"default": {"vllm-prefill-node1": row}})
     };
-    assert_eq!(fixture.post_ok("/query_by_hash", &question).await, row(0));
+    assert_eq!(fixture.post_ok("/query_by_hash", &request).await, row(0));
     let chain = HashScheme::default().chain(None, &tokens, BlockSize::new(64).unwrap());
     // With the default seed these are hashes as in the published vectors: without adapter and salt.
-    question["seq_hashes"] = chain.iter().map(|hash| Value::from(hash.0)).collect();
-    fixture.until("/query_by_hash", &question, &row(128)).await;
-    question["seq_hashes"] = chain
+    request["seq_hashes"] = chain.iter().map(|hash| Value::from(hash.0)).collect();
+    fixture.until("/query_by_hash", &request, &row(128)).await;
+    request["seq_hashes"] = chain
         .iter()
         .map(|hash| Value::from(hash.0.to_string()))
         .collect();
-    assert_eq!(fixture.post_ok("/query_by_hash", &question).await, row(128));
-    question["seq_hashes"] = Value::Null;
-    question["block_hash"] = json!([chain[0].0, 1]);
-    assert_eq!(fixture.post_ok("/query_by_hash", &question).await, row(64));
+    assert_eq!(fixture.post_ok("/query_by_hash", &request).await, row(128));
+    request["seq_hashes"] = Value::Null;
+    request["block_hash"] = json!([chain[0].0, 1]);
+    assert_eq!(fixture.post_ok("/query_by_hash", &request).await, row(64));
 }

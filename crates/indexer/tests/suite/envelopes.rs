@@ -7,7 +7,7 @@ use kv_blocks::{BlockSize, HashScheme};
 use kv_events::standard::{StandardChange, StandardEvent, StreamKey};
 use serde_json::{Value, json};
 
-use crate::desk::{IndexerFixture, TestPublisher, engine, on_gpu, query};
+use crate::indexer_fixture::{IndexerFixture, TestPublisher, engine, on_gpu, query};
 
 const MODEL: &str = "llama-3.1-8b";
 
@@ -45,7 +45,7 @@ async fn follow(fixture: &IndexerFixture, changes: &Value) -> TestPublisher {
     publisher
 }
 
-fn question(changes: &Value) -> Value {
+fn request(changes: &Value) -> Value {
     let mut body = query(&tokens(), &json!({"model": MODEL, "block_size": 16}));
     for (field, value) in changes.as_object().unwrap() {
         body[field] = value.clone();
@@ -93,7 +93,7 @@ fn of_instance(row: &Value) -> Value {
 async fn the_fixtures_events_are_followed_one_by_one() {
     let indexer = IndexerFixture::open();
     let publisher = follow(&indexer, &json!({})).await;
-    let question = question(&json!({}));
+    let request = request(&json!({}));
     for (name, gpu) in [
         ("rfc1527_stored_root", 64),
         ("rfc1527_stored_child_with_tokens", 64),
@@ -103,8 +103,8 @@ async fn the_fixtures_events_are_followed_one_by_one() {
     ] {
         publisher.send(&fixture(name));
         let row = of_instance(&on_gpu(gpu));
-        indexer.until("/query", &question, &row).await;
-        let mut by_hash = question.clone();
+        indexer.until("/query", &request, &row).await;
+        let mut by_hash = request.clone();
         by_hash["token_ids"] = Value::Null;
         by_hash["seq_hashes"] = json!(hashes());
         assert_eq!(indexer.post_ok("/query_by_hash", &by_hash).await, row);
@@ -131,7 +131,7 @@ async fn envelopes_of_every_type_and_medium_are_credited_with_and_without_tokens
                 expected[row] = json!(64);
                 let expected = of_instance(&expected);
                 indexer
-                    .until("/query", &question(&json!({})), &expected)
+                    .until("/query", &request(&json!({})), &expected)
                     .await;
             }
         }
@@ -146,7 +146,7 @@ async fn envelopes_may_be_json_and_lack_what_the_registration_has() {
     let event =
         json!({"event_id": 9, "event_type": "stored", "seq_hashes": hashes(), "base_block_idx": 0});
     publisher.send(event.to_string().as_bytes());
-    let salted = question(&json!({"cache_salt": "w8a8"}));
+    let salted = request(&json!({"cache_salt": "w8a8"}));
     indexer
         .until("/query", &salted, &of_instance(&on_gpu(64)))
         .await;
@@ -170,7 +170,7 @@ async fn an_unreadable_event_is_shown_with_its_reason_and_uses_up_its_number() {
     // At once: the third does not wait for the second.
     let started = tokio::time::Instant::now();
     indexer
-        .until("/query", &question(&json!({})), &of_instance(&on_gpu(64)))
+        .until("/query", &request(&json!({})), &of_instance(&on_gpu(64)))
         .await;
     assert!(started.elapsed() < std::time::Duration::from_millis(1500));
     let service = indexer
@@ -209,9 +209,9 @@ async fn a_publisher_with_its_own_hasher_is_followed_by_its_tokens() {
         ),
         event(2, key(Some("gpu")), child),
     ]);
-    let question = question(&json!({}));
+    let request = request(&json!({}));
     indexer
-        .until("/query", &question, &of_instance(&on_gpu(64)))
+        .until("/query", &request, &of_instance(&on_gpu(64)))
         .await;
     let removed = StandardChange::Removed {
         seq_hashes: own[3..].to_vec(),
@@ -223,7 +223,7 @@ async fn a_publisher_with_its_own_hasher_is_followed_by_its_tokens() {
         event(4, key(Some("gpu")), stored(vec![905], None)),
     ]);
     indexer
-        .until("/query", &question, &of_instance(&on_gpu(48)))
+        .until("/query", &request, &of_instance(&on_gpu(48)))
         .await;
     let service = indexer
         .until_service("the refusal", |service| service["counts"]["ignored"] == 1)
@@ -237,7 +237,7 @@ async fn a_publisher_with_its_own_hasher_is_followed_by_its_tokens() {
     assert_eq!(service["counts"]["rehashed"], 2);
     publisher.send_envelopes(&[event(5, key(Some("gpu")), StandardChange::Cleared)]);
     indexer
-        .until("/query", &question, &of_instance(&on_gpu(0)))
+        .until("/query", &request, &of_instance(&on_gpu(0)))
         .await;
 }
 
@@ -268,7 +268,7 @@ async fn tenants_and_backends_of_one_stream_are_not_merged() {
     for (tenant, gpu) in [("a", 48), ("b", 16)] {
         let row = json!({tenant: {"i": on_gpu(gpu)}});
         indexer
-            .until("/query", &question(&json!({"tenant_id": tenant})), &row)
+            .until("/query", &request(&json!({"tenant_id": tenant})), &row)
             .await;
     }
     let service = indexer
@@ -298,17 +298,17 @@ async fn a_cleared_event_of_a_store_empties_one_medium_or_all_that_it_stored_in(
         (row["CPU"], row["DISK"]) = (json!(cpu), json!(disk));
         of_instance(&row)
     };
-    let question = question(&json!({}));
+    let request = request(&json!({}));
     let fill =
         |id| ["cpu", "disk"].map(|medium| event(id, pool(Some(medium)), stored(hashes(), None)));
     store.send_envelopes(&fill(1));
-    indexer.until("/query", &question, &row(64, 64)).await;
+    indexer.until("/query", &request, &row(64, 64)).await;
     store.send_envelopes(&[event(2, pool(Some("cpu")), StandardChange::Cleared)]);
-    indexer.until("/query", &question, &row(0, 64)).await;
+    indexer.until("/query", &request, &row(0, 64)).await;
     store.send_envelopes(&[event(3, pool(Some("cpu")), stored(hashes(), None))]);
-    indexer.until("/query", &question, &row(64, 64)).await;
+    indexer.until("/query", &request, &row(64, 64)).await;
     store.send_envelopes(&[event(1, pool(None), StandardChange::Cleared)]);
-    indexer.until("/query", &question, &row(0, 0)).await;
+    indexer.until("/query", &request, &row(0, 0)).await;
 }
 
 #[tokio::test]
@@ -332,13 +332,13 @@ async fn a_removal_at_another_depth_is_refused_and_shown() {
         reason.contains("at depth 7, but it is at depth 3"),
         "{reason}"
     );
-    let question = question(&json!({}));
+    let request = request(&json!({}));
     indexer
-        .until("/query", &question, &of_instance(&on_gpu(64)))
+        .until("/query", &request, &of_instance(&on_gpu(64)))
         .await;
     publisher.send_envelopes(&[event(3, key(Some("gpu")), removed(3))]);
     indexer
-        .until("/query", &question, &of_instance(&on_gpu(48)))
+        .until("/query", &request, &of_instance(&on_gpu(48)))
         .await;
 }
 
@@ -358,7 +358,7 @@ async fn ranks_of_envelopes_are_rows_of_their_own() {
     let expected =
         json!({"longest_matched": 64, "GPU": 64, "DP": {"0": 16, "1": 64}, "CPU": 0, "DISK": 0});
     indexer
-        .until("/query", &question(&json!({})), &of_instance(&expected))
+        .until("/query", &request(&json!({})), &of_instance(&expected))
         .await;
     for (changes, reason) in [
         (

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod desk;
+mod indexer_fixture;
 
 mod bad_calls;
 mod documented_samples;

@@ -3,7 +3,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::desk::{IndexerFixture, StoredSequence, TestPublisher, engine, query};
+use crate::indexer_fixture::{IndexerFixture, StoredSequence, TestPublisher, engine, query};
 
 const PROMPT: [u32; 8] = [5, 6, 7, 8, 9, 10, 11, 12];
 
@@ -53,13 +53,13 @@ async fn the_names_of_the_three_tiers_are_known() {
 async fn an_unknown_medium_has_a_row_of_its_own_and_is_counted() {
     let fixture = IndexerFixture::open();
     let publisher = follow(&fixture).await;
-    let question = query(&PROMPT, &json!({}));
+    let request = query(&PROMPT, &json!({}));
     let rows = |row: Value| json!({"default": {"i": row}});
     store(&publisher, &PROMPT[..4], "GPU");
     store(&publisher, &PROMPT, "NVMe-weird");
     let mut expected = row(8, 4, 0, 0);
     expected["NVMe-weird"] = json!(8);
-    fixture.until("/query", &question, &rows(expected)).await;
+    fixture.until("/query", &request, &rows(expected)).await;
     let service = fixture
         .until_service("the count", |service| {
             service["counts"]["unlisted_media"] == 1
@@ -69,5 +69,5 @@ async fn an_unknown_medium_has_a_row_of_its_own_and_is_counted() {
     publisher.remove(1001, "nvme-WEIRD");
     let mut expected = row(4, 4, 0, 0);
     expected["NVMe-weird"] = json!(4);
-    fixture.until("/query", &question, &rows(expected)).await;
+    fixture.until("/query", &request, &rows(expected)).await;
 }

@@ -4,7 +4,9 @@ use contract_id::contract;
 use rmp::encode;
 use serde_json::{Value, json};
 
-use crate::desk::{self, CallReply, IndexerFixture, StoredSequence, TestPublisher, on_gpu};
+use crate::indexer_fixture::{
+    self, CallReply, IndexerFixture, StoredSequence, TestPublisher, on_gpu,
+};
 
 enum MsgpackPart<'a> {
     Text(&'a str),
@@ -70,7 +72,7 @@ async fn a_publisher_is_registered_and_queried_in_msgpack() {
     fixture
         .until(
             "/query",
-            &desk::query(&[300_000; 8], &json!({})),
+            &indexer_fixture::query(&[300_000; 8], &json!({})),
             &json!({"default": {"i": on_gpu(8)}}),
         )
         .await;
@@ -85,7 +87,7 @@ async fn a_publisher_is_registered_and_queried_in_msgpack() {
         .iter()
         .flat_map(|token| token.to_le_bytes())
         .collect();
-    let question = |field, part| {
+    let request = |field, part| {
         map(&[
             ("model", MsgpackPart::Text("m")),
             ("block_size", MsgpackPart::Number(4)),
@@ -95,12 +97,12 @@ async fn a_publisher_is_registered_and_queried_in_msgpack() {
     for (path, body) in [
         (
             "/query",
-            question("token_ids", MsgpackPart::List(&[300_000; 8])),
+            request("token_ids", MsgpackPart::List(&[300_000; 8])),
         ),
-        ("/query", question("token_ids", MsgpackPart::Bytes(&packed))),
+        ("/query", request("token_ids", MsgpackPart::Bytes(&packed))),
         (
             "/query_by_hash",
-            question("seq_hashes", MsgpackPart::List(&hashes)),
+            request("seq_hashes", MsgpackPart::List(&hashes)),
         ),
     ] {
         let shown = call(&fixture, path, "application/json", body.clone()).await;

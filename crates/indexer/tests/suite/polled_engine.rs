@@ -9,13 +9,13 @@ use axum::{Json, Router, routing::post};
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::desk::{IndexerFixture, engine, on_gpu, query};
+use crate::indexer_fixture::{IndexerFixture, engine, on_gpu, query};
 
 const PROMPT: [u32; 8] = [5, 6, 7, 8, 9, 10, 11, 12];
 
 /// Starts an engine that reports one stored sequence, and nothing afterwards.
 async fn trtllm() -> String {
-    let told = Arc::new(AtomicBool::new(false));
+    let reported = Arc::new(AtomicBool::new(false));
     let block = |at: usize| {
         let tokens: Vec<Value> = PROMPT[at * 4..at * 4 + 4]
             .iter()
@@ -26,7 +26,7 @@ async fn trtllm() -> String {
     let events = json!([{"event_id": 0, "window_size": 4096,
         "data": {"type": "stored", "parent_hash": null, "blocks": [block(0), block(1)]}}]);
     let answer = move || async move {
-        let first = !told.swap(true, Ordering::Relaxed);
+        let first = !reported.swap(true, Ordering::Relaxed);
         Json(if first { events } else { json!([]) })
     };
     let routes = Router::new().route("/kv_cache_events", post(answer));
@@ -44,8 +44,8 @@ async fn a_registered_tensorrt_llm_engine_is_polled() {
     let body = engine(&url, "trt", &json!({"type": "TensorRT-LLM"}));
     fixture.post_ok("/register", &body).await;
     let expected = json!({"default": {"trt": on_gpu(8)}});
-    let question = query(&PROMPT, &json!({}));
-    fixture.until("/query", &question, &expected).await;
+    let request = query(&PROMPT, &json!({}));
+    fixture.until("/query", &request, &expected).await;
     let service = fixture
         .until_service("the poll", |service| service["state"] == "live")
         .await;

@@ -3,7 +3,9 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::desk::{IndexerFixture, StoredSequence, TestPublisher, engine, on_gpu, query};
+use crate::indexer_fixture::{
+    IndexerFixture, StoredSequence, TestPublisher, engine, on_gpu, query,
+};
 
 const PROMPT: [u32; 13] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
 
@@ -27,9 +29,9 @@ fn prompt() -> StoredSequence<'static> {
 #[contract("MC1", "MC12")]
 async fn a_registration_does_not_wait_for_its_publisher() {
     let fixture = IndexerFixture::open();
-    let place = TestPublisher::bind().await;
-    let endpoint: zmtp::Endpoint = place.endpoint.parse().unwrap();
-    drop(place);
+    let publisher = TestPublisher::bind().await;
+    let endpoint: zmtp::Endpoint = publisher.endpoint.parse().unwrap();
+    drop(publisher);
     fixture
         .post_ok("/register", &engine(&endpoint.to_string(), "i", &json!({})))
         .await;
@@ -106,9 +108,9 @@ async fn unregistering_removes_only_the_blocks_of_that_publisher() {
     });
     let both =
         json!({"longest_matched": 12, "GPU": 12, "DP": {"0": 12, "1": 8}, "CPU": 0, "DISK": 0});
-    let question = query(&PROMPT, &json!({}));
+    let request = query(&PROMPT, &json!({}));
     fixture
-        .until("/query", &question, &json!({"default": {"i": both}}))
+        .until("/query", &request, &json!({"default": {"i": both}}))
         .await;
 
     // Fields beside the key have no effect.
@@ -121,7 +123,7 @@ async fn unregistering_removes_only_the_blocks_of_that_publisher() {
     rank_0.until_followed_by(0).await;
     let left = json!({"longest_matched": 8, "GPU": 8, "DP": {"1": 8}, "CPU": 0, "DISK": 0});
     assert_eq!(
-        fixture.post_ok("/query", &question).await,
+        fixture.post_ok("/query", &request).await,
         json!({"default": {"i": left}})
     );
     assert_eq!(
@@ -132,14 +134,14 @@ async fn unregistering_removes_only_the_blocks_of_that_publisher() {
     fixture
         .post_ok("/unregister", &json!({"instance_id": "i", "dp_rank": 1}))
         .await;
-    assert_eq!(fixture.post_ok("/query", &question).await, json!({}));
+    assert_eq!(fixture.post_ok("/query", &request).await, json!({}));
     assert_eq!(fixture.index.stats().memberships, 0);
     // It may register again, and starts empty.
     fixture
         .post_ok("/register", &engine(&rank_0.endpoint, "i", &json!({})))
         .await;
     assert_eq!(
-        fixture.post_ok("/query", &question).await,
+        fixture.post_ok("/query", &request).await,
         json!({"default": {"i": on_gpu(0)}})
     );
 }
@@ -160,39 +162,43 @@ async fn tenants_models_and_block_sizes_never_mix() {
         tokens: &PROMPT[..4],
         ..prompt()
     });
-    let ask = |changes: Value| query(&PROMPT, &changes);
+    let request_with = |changes: Value| query(&PROMPT, &changes);
     let rows = |tenant: &str, rows: Value| json!({tenant: rows});
     let of_tenant_a = rows("a", json!({"a1": on_gpu(12), "a2": on_gpu(0)}));
     fixture
-        .until("/query", &ask(json!({"tenant_id": "a"})), &of_tenant_a)
+        .until(
+            "/query",
+            &request_with(json!({"tenant_id": "a"})),
+            &of_tenant_a,
+        )
         .await;
     let the_other = rows("a", json!({"a1": on_gpu(0), "a2": on_gpu(4)}));
     fixture
         .until(
             "/query",
-            &ask(json!({"tenant_id": "a", "model": "n"})),
+            &request_with(json!({"tenant_id": "a", "model": "n"})),
             &the_other,
         )
         .await;
     fixture
         .until(
             "/query",
-            &ask(json!({"tenant_id": "b", "block_size": 2})),
+            &request_with(json!({"tenant_id": "b", "block_size": 2})),
             &rows("b", json!({"b1": on_gpu(12)})),
         )
         .await;
     assert_eq!(
         fixture
-            .post_ok("/query", &ask(json!({"tenant_id": "b"})))
+            .post_ok("/query", &request_with(json!({"tenant_id": "b"})))
             .await,
         rows("b", json!({"b1": on_gpu(0)}))
     );
     assert_eq!(
-        fixture.post_ok("/query", &ask(json!({}))).await,
+        fixture.post_ok("/query", &request_with(json!({}))).await,
         json!({}),
         "no publisher is registered in the default tenant"
     );
-    let only = ask(json!({"tenant_id": "a", "instance_id": "a1"}));
+    let only = request_with(json!({"tenant_id": "a", "instance_id": "a1"}));
     assert_eq!(
         fixture.post_ok("/query", &only).await,
         rows("a", json!({"a1": on_gpu(12)}))
@@ -203,7 +209,7 @@ async fn tenants_models_and_block_sizes_never_mix() {
         fixture
             .post_ok(
                 "/query",
-                &ask(json!({"tenant_id": "a", "instance_id": "b1"}))
+                &request_with(json!({"tenant_id": "a", "instance_id": "b1"}))
             )
             .await,
         rows("a", json!({"b1": unknown}))
@@ -281,11 +287,11 @@ async fn an_events_own_adapter_and_salt_win_over_the_registrations() {
         ..prompt()
     });
     let row = |tokens| json!({"default": {"i": on_gpu(tokens)}});
-    let ask = |changes: Value| query(&PROMPT, &changes);
+    let request_with = |changes: Value| query(&PROMPT, &changes);
     fixture
         .until(
             "/query",
-            &ask(json!({"lora_name": "own", "cache_salt": "customer"})),
+            &request_with(json!({"lora_name": "own", "cache_salt": "customer"})),
             &row(4),
         )
         .await;
@@ -299,7 +305,9 @@ async fn an_events_own_adapter_and_salt_win_over_the_registrations() {
     ] {
         let changes = json!({"lora_name": "own", "cache_salt": cache_salt, "additional_salt": additional_salt});
         assert_eq!(
-            fixture.post_ok("/query", &ask(changes.clone())).await,
+            fixture
+                .post_ok("/query", &request_with(changes.clone()))
+                .await,
             row(tokens),
             "{changes}"
         );
@@ -318,12 +326,16 @@ async fn blocks_of_another_size_than_registered_are_counted_and_ignored() {
         names: 2000,
         ..prompt()
     });
-    let ask = |size: u32| query(&PROMPT, &json!({"block_size": size}));
+    let request_with = |size: u32| query(&PROMPT, &json!({"block_size": size}));
     fixture
-        .until("/query", &ask(8), &json!({"default": {"i": on_gpu(8)}}))
+        .until(
+            "/query",
+            &request_with(8),
+            &json!({"default": {"i": on_gpu(8)}}),
+        )
         .await;
     assert_eq!(
-        fixture.post_ok("/query", &ask(4)).await,
+        fixture.post_ok("/query", &request_with(4)).await,
         json!({"default": {"i": on_gpu(0)}})
     );
     let service = fixture
@@ -357,10 +369,10 @@ async fn a_block_on_two_media_counts_in_both_and_is_removed_from_each_separately
         ..prompt()
     });
     let row = |longest: u32, gpu: u32, cpu: u32, disk: u32| json!({"default": {"i": {"longest_matched": longest, "GPU": gpu, "DP": {"0": longest}, "CPU": cpu, "DISK": disk}}});
-    let question = query(&PROMPT, &json!({}));
-    fixture.until("/query", &question, &row(12, 12, 8, 4)).await;
+    let request = query(&PROMPT, &json!({}));
+    fixture.until("/query", &request, &row(12, 12, 8, 4)).await;
     one.remove(1001, "GPU");
-    fixture.until("/query", &question, &row(12, 8, 8, 4)).await;
+    fixture.until("/query", &request, &row(12, 8, 8, 4)).await;
     one.remove(1002, "GPU");
-    fixture.until("/query", &question, &row(8, 4, 8, 4)).await;
+    fixture.until("/query", &request, &row(8, 4, 8, 4)).await;
 }

@@ -3,7 +3,9 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::desk::{IndexerFixture, StoreChange, StoredSequence, TestPublisher, engine, query};
+use crate::indexer_fixture::{
+    IndexerFixture, StoreChange, StoredSequence, TestPublisher, engine, query,
+};
 
 /// The engine hash of the first block: a digest, which no two blocks share by chance.
 const NAME: u64 = 0xea06_fc71_a5ee_6e88;
@@ -52,7 +54,7 @@ fn rows(a: &Value, b: &Value) -> Value {
 async fn blocks_of_a_store_count_for_each_instance_behind_its_own_blocks() {
     let fixture = IndexerFixture::open();
     let ([a, b], store) = two_engines_and_their_store(&fixture).await;
-    let question = query(&PROMPT, &json!({}));
+    let request = query(&PROMPT, &json!({}));
     a.store(&StoredSequence {
         tokens: &PROMPT,
         names: NAME,
@@ -66,7 +68,7 @@ async fn blocks_of_a_store_count_for_each_instance_behind_its_own_blocks() {
     fixture
         .until(
             "/query",
-            &question,
+            &request,
             &rows(&row(16, 16, 0, 0), &row(8, 8, 0, 0)),
         )
         .await;
@@ -76,7 +78,7 @@ async fn blocks_of_a_store_count_for_each_instance_behind_its_own_blocks() {
     fixture
         .until(
             "/query",
-            &question,
+            &request,
             &rows(&row(16, 16, 8, 4), &row(16, 8, 8, 4)),
         )
         .await;
@@ -85,7 +87,7 @@ async fn blocks_of_a_store_count_for_each_instance_behind_its_own_blocks() {
     fixture
         .until(
             "/query",
-            &question,
+            &request,
             &rows(&row(16, 8, 8, 4), &row(16, 8, 8, 4)),
         )
         .await;
@@ -93,7 +95,7 @@ async fn blocks_of_a_store_count_for_each_instance_behind_its_own_blocks() {
     fixture
         .until(
             "/query",
-            &question,
+            &request,
             &rows(&row(8, 8, 4, 0), &row(8, 8, 4, 0)),
         )
         .await;
@@ -104,7 +106,7 @@ async fn blocks_of_a_store_count_for_each_instance_behind_its_own_blocks() {
 async fn a_store_does_not_affect_an_engines_device() {
     let fixture = IndexerFixture::open();
     let ([a, b], store) = two_engines_and_their_store(&fixture).await;
-    let question = query(&PROMPT, &json!({}));
+    let request = query(&PROMPT, &json!({}));
     for engine in [&a, &b] {
         engine.store(&StoredSequence {
             tokens: &PROMPT,
@@ -115,7 +117,7 @@ async fn a_store_does_not_affect_an_engines_device() {
     fixture
         .until(
             "/query",
-            &question,
+            &request,
             &rows(&row(16, 16, 0, 0), &row(16, 16, 0, 0)),
         )
         .await;
@@ -126,7 +128,7 @@ async fn a_store_does_not_affect_an_engines_device() {
     fixture
         .until(
             "/query",
-            &question,
+            &request,
             &rows(&row(16, 16, 4, 0), &row(16, 16, 4, 0)),
         )
         .await;
@@ -137,7 +139,7 @@ async fn a_store_does_not_affect_an_engines_device() {
 async fn unregistering_an_instance_leaves_the_store_to_the_other() {
     let fixture = IndexerFixture::open();
     let ([a, b], store) = two_engines_and_their_store(&fixture).await;
-    let question = query(&PROMPT, &json!({}));
+    let request = query(&PROMPT, &json!({}));
     for engine in [&a, &b] {
         engine.store(&StoredSequence {
             tokens: &PROMPT,
@@ -148,7 +150,7 @@ async fn unregistering_an_instance_leaves_the_store_to_the_other() {
     fixture
         .until(
             "/query",
-            &question,
+            &request,
             &rows(&row(16, 16, 0, 0), &row(16, 16, 0, 0)),
         )
         .await;
@@ -169,7 +171,7 @@ async fn unregistering_an_instance_leaves_the_store_to_the_other() {
     fixture
         .until(
             "/query",
-            &question,
+            &request,
             &json!({"default": {"b": row(16, 16, 4, 0)}}),
         )
         .await;

@@ -19,7 +19,7 @@ struct EnvelopeReader {
     index: KvIndex,
     streams: StandardStreams,
     /// Blocks announced as stored and not removed since.
-    told: HashSet<AnnouncedBlock>,
+    announced: HashSet<AnnouncedBlock>,
 }
 
 impl EnvelopeReader {
@@ -32,7 +32,7 @@ impl EnvelopeReader {
         Self {
             index,
             streams: StandardStreams::new(StandardStreamsSettings::default()),
-            told: HashSet::new(),
+            announced: HashSet::new(),
         }
     }
 
@@ -58,14 +58,14 @@ impl EnvelopeReader {
                 let counted = medium.as_deref() == Some("gpu");
                 for hash in seq_hashes {
                     assert!(
-                        self.told.insert(key(hash)) || !counted,
+                        self.announced.insert(key(hash)) || !counted,
                         "told twice: {event:?}"
                     );
                 }
             }
             StandardChange::Removed { seq_hashes, .. } => {
                 for hash in seq_hashes {
-                    self.told.remove(&key(hash));
+                    self.announced.remove(&key(hash));
                 }
             }
             StandardChange::Cleared => {}

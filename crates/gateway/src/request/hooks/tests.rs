@@ -17,7 +17,7 @@ use crate::{
 
 const BODY: &str = r#"{"model":"m","prompt":"a"}"#;
 
-/// A hook that answers every call with this reply, and passes on what it was asked.
+/// A hook that answers every call with this reply, and passes the requests on.
 struct HookServer {
     url: String,
     requests: mpsc::UnboundedReceiver<String>,

@@ -1,6 +1,6 @@
 //! Relays a stream in another dialect than the worker's.
 //!
-//! Events are whole when they are translated, so none is ever torn. If the worker's stream ends
+//! Events are whole when they are translated, so none is ever partial. If the worker's stream ends
 //! where the client's cannot, the reply is cut.
 
 use bytes::Bytes;

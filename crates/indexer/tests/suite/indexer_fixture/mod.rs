@@ -140,13 +140,13 @@ impl IndexerFixture {
     /// Repeats the call until the reply is the expected one.
     pub(crate) async fn until(&self, path: &str, body: &Value, expected: &Value) {
         let mut last = Value::Null;
-        let asked = async {
+        let polling = async {
             while last != *expected {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 last = self.post_ok(path, body).await;
             }
         };
-        let in_time = tokio::time::timeout(PATIENCE, asked).await.is_ok();
+        let in_time = tokio::time::timeout(PATIENCE, polling).await.is_ok();
         assert!(
             in_time,
             "{path} {body}\nexpected {expected}\nlast     {last}"
@@ -154,7 +154,11 @@ impl IndexerFixture {
     }
 
     /// Polls the services until one of them satisfies the condition.
-    pub(crate) async fn until_service(&self, what: &str, looks: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn until_service(
+        &self,
+        what: &str,
+        is_expected: impl Fn(&Value) -> bool,
+    ) -> Value {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let all = self.get("/services").await;
@@ -162,7 +166,7 @@ impl IndexerFixture {
                 .as_array()
                 .unwrap()
                 .iter()
-                .find(|service| looks(service))
+                .find(|service| is_expected(service))
             {
                 return found.clone();
             }
