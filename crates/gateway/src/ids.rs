@@ -12,7 +12,7 @@ pub(crate) struct IdGenerator {
     seed: u64,
     next: AtomicU64,
     /// Random numbers drawn for decisions.
-    lots: AtomicU64,
+    random_count: AtomicU64,
 }
 
 impl IdGenerator {
@@ -21,7 +21,7 @@ impl IdGenerator {
         Self {
             seed: runtime::random(),
             next: AtomicU64::new(0),
-            lots: AtomicU64::new(0),
+            random_count: AtomicU64::new(0),
         }
     }
 
@@ -34,16 +34,16 @@ impl IdGenerator {
     /// Returns the random number of one decision. It has its own series, so other draws do not
     /// advance it.
     pub(crate) fn next_random(&self) -> u64 {
-        self.lot(self.lots.fetch_add(1, Ordering::Relaxed))
+        self.random_number(self.random_count.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns the number that [`IdGenerator::next_random`] returns next, so that a dry run shows
     /// the decision that would follow.
     pub(crate) fn peek_random(&self) -> u64 {
-        self.lot(self.lots.load(Ordering::Relaxed))
+        self.random_number(self.random_count.load(Ordering::Relaxed))
     }
 
-    fn lot(&self, number: u64) -> u64 {
+    fn random_number(&self, number: u64) -> u64 {
         mix(mix(self.seed).wrapping_add(number.wrapping_mul(STRIDE)))
     }
 

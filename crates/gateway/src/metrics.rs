@@ -300,14 +300,16 @@ impl Metrics {
         if let Some(timing) = summary.timing {
             families.record_stages(timing);
         }
-        let Some(won) = summary.selection else { return };
-        let worker = self.labelled(&won.worker);
+        let Some(selection) = summary.selection else {
+            return;
+        };
+        let worker = self.labelled(&selection.worker);
         if let Some(ttft) = summary.ttft {
             let observed = self.workers.ttft.get_or_create(&worker);
             observed.observe(ttft.as_secs_f64());
         }
         let Some(usage) = summary.usage else { return };
-        let (predicted, prompt) = (won.predicted_cached_tokens, usage.prompt_tokens);
+        let (predicted, prompt) = (selection.predicted_cached_tokens, usage.prompt_tokens);
         if prompt > 0 {
             let share = (f64::from(predicted) / f64::from(prompt)).min(1.0);
             self.decisions.overlap.observe(share);

@@ -197,19 +197,23 @@ impl PrefixExpectation {
 
     /// Returns the prediction and the result of a successful request; `None` if they are
     /// incomparable.
-    pub(crate) fn sample(self, won: &Selection, usage: Option<Usage>) -> Option<PredictionSample> {
+    pub(crate) fn sample(
+        self,
+        selection: &Selection,
+        usage: Option<Usage>,
+    ) -> Option<PredictionSample> {
         let counted = usage
             .map(|usage| usage.prompt_tokens)
             .filter(|tokens| *tokens > 0);
         self.comparable.then(|| PredictionSample {
-            sent: won.sent,
+            sent: selection.sent,
             prompt_tokens: counted
                 .unwrap_or_else(|| u32::try_from(self.tokens).unwrap_or(u32::MAX)),
-            predicted: won.predicted_cached_tokens,
-            announced: won.announced_cached_tokens,
+            predicted: selection.predicted_cached_tokens,
+            announced: selection.announced_cached_tokens,
             actual: usage.and_then(|usage| usage.cached_tokens),
             counted_by: counted.map(|_| self.reply),
-            basis: won.basis,
+            basis: selection.basis,
         })
     }
 

@@ -42,7 +42,7 @@ pub struct ProbeListener {
     /// The bound address.
     pub address: ListenAddr,
     thread: Option<thread::JoinHandle<()>>,
-    beating: JoinHandle<Infallible>,
+    heartbeat_task: JoinHandle<Infallible>,
     /// Dropping it ends the thread.
     _stop: oneshot::Sender<Infallible>,
 }
@@ -77,9 +77,9 @@ impl RuntimeHeartbeat {
     }
 
     async fn beat(self: Arc<Self>) -> Infallible {
-        let mut beats = tokio::time::interval(BEAT);
+        let mut ticks = tokio::time::interval(BEAT);
         loop {
-            beats.tick().await;
+            ticks.tick().await;
             *self.last.lock() = self.clock.now();
         }
     }
@@ -98,26 +98,26 @@ impl ProbeListener {
         address: ListenAddr,
         phase: watch::Receiver<ListenerPhase>,
     ) -> Result<Self, ProbeListenerError> {
-        let heart = RuntimeHeartbeat::new(gateway.clock(), STALLED);
+        let heartbeat = RuntimeHeartbeat::new(gateway.clock(), STALLED);
         let live = Arc::clone(&gateway);
         let ready = move || match gateway.failure() {
             None if *phase.borrow() != ListenerPhase::Run => health::draining(),
             _ => gateway.ready(),
         };
-        Self::answering(address, heart, move || live.live(), ready).await
+        Self::answering(address, heartbeat, move || live.live(), ready).await
     }
 
     async fn answering(
         address: ListenAddr,
-        heart: RuntimeHeartbeat,
+        heartbeat: RuntimeHeartbeat,
         live: impl Fn() -> ProbeReply + Send + Sync + 'static,
         ready: impl Fn() -> ProbeReply + Send + Sync + 'static,
     ) -> Result<Self, ProbeListenerError> {
-        let heart = Arc::new(heart);
+        let heartbeat = Arc::new(heartbeat);
         let (bound, listening) = oneshot::channel::<Result<ListenAddr, ProbeListenerError>>();
         let (stop, stopped) = oneshot::channel();
         let state = Arc::new(ProbeState {
-            heartbeat: Arc::clone(&heart),
+            heartbeat: Arc::clone(&heartbeat),
             live: Box::new(live),
             ready: Box::new(ready),
         });
@@ -147,11 +147,11 @@ impl ProbeListener {
         let address = listening
             .await
             .map_err(|_| std::io::Error::other("it ended at once"))??;
-        let beating = runtime::spawn(heart.beat());
+        let heartbeat_task = runtime::spawn(heartbeat.beat());
         Ok(Self {
             address,
             thread: Some(thread),
-            beating,
+            heartbeat_task,
             _stop: stop,
         })
     }
@@ -169,7 +169,7 @@ impl ProbeListener {
 
 impl Drop for ProbeListener {
     fn drop(&mut self) {
-        self.beating.abort();
+        self.heartbeat_task.abort();
     }
 }
 
@@ -293,9 +293,9 @@ mod tests {
         stalled: Duration,
         ready: impl Fn() -> ProbeReply + Send + Sync + 'static,
     ) -> ProbeListener {
-        let heart = RuntimeHeartbeat::new(Clock::system(), stalled);
+        let heartbeat = RuntimeHeartbeat::new(Clock::system(), stalled);
         let address = ListenAddr::tcp("127.0.0.1", 0);
-        ProbeListener::answering(address, heart, health::healthy, ready)
+        ProbeListener::answering(address, heartbeat, health::healthy, ready)
             .await
             .unwrap()
     }

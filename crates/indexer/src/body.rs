@@ -13,7 +13,7 @@ pub(crate) const LONGEST: usize = 32 << 20;
 /// Bytes of all bodies together. Above it a call is refused and may be repeated.
 const ALL: usize = 256 << 20;
 /// Time limit for the arrival of a body.
-const PATIENCE: Duration = Duration::from_secs(60);
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Memory budget of all bodies that are being read or answered.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct BodyMemory(ByteBudget);
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Vec<u8>,
-    room: BytePermit,
+    permit: BytePermit,
 }
 
 impl Default for BodyMemory {
@@ -37,10 +37,13 @@ impl BodyMemory {
         let late = || {
             CallError::new(
                 CallErrorKind::Slow,
-                format!("the body did not arrive within {} s", PATIENCE.as_secs()),
+                format!(
+                    "the body did not arrive within {} s",
+                    BODY_TIMEOUT.as_secs()
+                ),
             )
         };
-        tokio::time::timeout(PATIENCE, self.all_of(body))
+        tokio::time::timeout(BODY_TIMEOUT, self.all_of(body))
             .await
             .map_err(|_| late())?
     }
@@ -51,7 +54,7 @@ impl BodyMemory {
         }
         let mut received = ReceivedBody {
             bytes: Vec::new(),
-            room: self.0.empty_permit(),
+            permit: self.0.empty_permit(),
         };
         while let Some(frame) = body.frame().await {
             let cut = |_| {
@@ -66,7 +69,7 @@ impl BodyMemory {
             if received.bytes.len() + data.len() > LONGEST {
                 return Err(too_long());
             }
-            if !received.room.try_grow(data.len()) {
+            if !received.permit.try_grow(data.len()) {
                 return Err(full());
             }
             received.bytes.extend_from_slice(&data);

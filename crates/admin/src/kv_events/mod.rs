@@ -109,14 +109,14 @@ fn follower(
         return Err(ApiError::new(ErrorCode::FieldNotAllowed, message).param("salts"));
     }
     let fleet = Arc::clone(&parts.fleet);
-    let roster = move || {
+    let list_workers = move || {
         let workers = &fleet.snapshot().workers;
         workers
             .iter()
             .map(|worker| (worker.id, Arc::clone(&worker.name)))
             .collect()
     };
-    let names = SubscriberNames::new(Box::new(roster), query.worker.clone());
+    let names = SubscriberNames::new(Box::new(list_workers), query.worker.clone());
     if let Some(worker) = &query.worker
         && !names.has(worker)
     {

@@ -75,12 +75,12 @@ pub(super) fn subscribe_to(
     );
     let query =
         StreamQuery::try_from(serde_json::from_value::<RawStreamQuery>(raw).unwrap()).unwrap();
-    let roster = || {
+    let list_workers = || {
         (0..3)
             .map(|worker| (WorkerId(worker), format!("w{worker}").into()))
             .collect()
     };
-    let names = SubscriberNames::new(Box::new(roster), query.worker.clone());
+    let names = SubscriberNames::new(Box::new(list_workers), query.worker.clone());
     let [subscribers, snapshots] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
     let permit = SubscriberPermit::new(subscribers.try_acquire_owned().unwrap(), snapshots);
     let follower = Follower::new(index, Clock::system(), names, &query, permit).unwrap();

@@ -14,7 +14,7 @@ pub(crate) struct BoundedFigure {
 }
 
 impl BoundedFigure {
-    pub(crate) fn is_kept(&self) -> bool {
+    pub(crate) fn is_within_bound(&self) -> bool {
         self.measured <= self.at_most
     }
 }
@@ -32,10 +32,14 @@ impl fmt::Display for BoundedFigure {
             let decimals = if value == 0.0 || value >= 100.0 { 0 } else { 3 };
             format!("{value:.decimals$} {unit}")
         };
-        let verdict = if self.is_kept() { "" } else { "  NOT KEPT" };
+        let remark = if self.is_within_bound() {
+            ""
+        } else {
+            "  NOT KEPT"
+        };
         write!(
             f,
-            "{contract:<6} {what:<66} {:>14} {:>14}{verdict}",
+            "{contract:<6} {what:<66} {:>14} {:>14}{remark}",
             number(*measured),
             number(*at_most)
         )

@@ -19,7 +19,7 @@ pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn std::error::Error>
     let prefix = us_per_call(CALLS, |_| {
         black_box(Anchor::System(black_box(system.as_str()).into()).key("a-model", 1024));
     });
-    let mut figures = vec![promised(
+    let mut figures = vec![bounded(
         "prefix key of a system prompt of 8 KB, its first 1024 bytes".to_owned(),
         prefix,
         10.0,
@@ -33,7 +33,7 @@ pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn std::error::Error>
             let repeated = RepeatabilityView::read(black_box(body.as_bytes()));
             black_box(repeated.map(|it| it.key("default", "/v1/chat/completions", &[])));
         });
-        figures.push(promised(
+        figures.push(bounded(
             format!(
                 "cache key of a body of {} bytes, its reading included",
                 body.len()
@@ -42,7 +42,7 @@ pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn std::error::Error>
             5.0,
         ));
     }
-    figures.push(promised(
+    figures.push(bounded(
         format!("kept reply in memory found among {ENTRIES}"),
         hit()?,
         1.0,
@@ -50,7 +50,7 @@ pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn std::error::Error>
     Ok(figures)
 }
 
-fn promised(what: String, measured: f64, at_most: f64) -> BoundedFigure {
+fn bounded(what: String, measured: f64, at_most: f64) -> BoundedFigure {
     BoundedFigure {
         contract: "CK79",
         what,

@@ -24,7 +24,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         "", "figure", "measured", "promised"
     );
     figures.iter().for_each(|figure| println!("{figure}"));
-    Ok(if figures.iter().all(BoundedFigure::is_kept) {
+    Ok(if figures.iter().all(BoundedFigure::is_within_bound) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

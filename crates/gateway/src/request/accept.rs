@@ -183,7 +183,7 @@ impl Admission {
             return Err(too_large(size));
         }
         self.memory.admit(announced.unwrap_or(0))?;
-        let mut room = self.bodies.reserve(peer, announced, limits)?;
+        let mut permit = self.bodies.reserve(peer, announced, limits)?;
         // Nearly every body arrives in one or two frames: the first is kept uncopied, and copied only
         // if a second follows.
         let mut buffer = BodyBuffer::default();
@@ -208,10 +208,10 @@ impl Admission {
             if announced.is_none() {
                 self.memory.admit(size as u64)?;
             }
-            room.grow_to(size as u64, limits)?;
+            permit.grow_to(size as u64, limits)?;
             buffer.push(data);
         }
-        Ok(BufferedBody::new(buffer.into_bytes(), room))
+        Ok(BufferedBody::new(buffer.into_bytes(), permit))
     }
 }
 

@@ -127,16 +127,16 @@ impl BodyBudget {
         announced: Option<u64>,
         limits: BodyLimits,
     ) -> Result<BodyPermit, ApiError> {
-        let mut room = self.empty(peer);
+        let mut permit = self.empty(peer);
         let Some(announced) = announced else {
-            return Ok(room);
+            return Ok(permit);
         };
-        room.large = announced > limits.small();
+        permit.large = announced > limits.small();
         if announced > ANNOUNCED_PART {
-            room.take(announced, limits, ReserveMode::Nothing)?;
+            permit.take(announced, limits, ReserveMode::Nothing)?;
         }
-        room.take(announced.min(ANNOUNCED_PART), limits, ReserveMode::Bytes)?;
-        Ok(room)
+        permit.take(announced.min(ANNOUNCED_PART), limits, ReserveMode::Bytes)?;
+        Ok(permit)
     }
 
     /// Returns a permit of zero bytes.
@@ -243,10 +243,10 @@ impl BodyPermit {
 
     /// Returns a second permit of `bytes`, without a check.
     pub(crate) fn reserve_extra(&self, bytes: u64) -> Self {
-        let mut room = self.budget.empty(self.peer);
-        room.large = self.large;
-        room.set(bytes);
-        room
+        let mut permit = self.budget.empty(self.peer);
+        permit.large = self.large;
+        permit.set(bytes);
+        permit
     }
 }
 
@@ -265,21 +265,15 @@ pub(crate) struct BufferedBody {
 
 impl BufferedBody {
     /// Creates a body whose permit is granted.
-    pub(crate) fn new(bytes: Bytes, mut room: BodyPermit) -> Self {
-        room.set(bytes.len() as u64);
-        Self {
-            bytes,
-            permit: room,
-        }
+    pub(crate) fn new(bytes: Bytes, mut permit: BodyPermit) -> Self {
+        permit.set(bytes.len() as u64);
+        Self { bytes, permit }
     }
 
     /// Returns a second body with these bytes, counted beside the first.
     pub(crate) fn with_extra(&self, bytes: Bytes) -> Self {
-        let room = self.permit.reserve_extra(bytes.len() as u64);
-        Self {
-            bytes,
-            permit: room,
-        }
+        let permit = self.permit.reserve_extra(bytes.len() as u64);
+        Self { bytes, permit }
     }
 
     /// Returns the client's bytes; a clone shares them.
@@ -338,8 +332,8 @@ mod tests {
     /// Creates permits of `bytes` each until no more fit.
     fn fill(budget: &Arc<BodyBudget>, peer: PeerAddress, bytes: u64) -> Vec<BodyPermit> {
         let body = || {
-            let mut room = budget.reserve(peer, None, LIMITS)?;
-            room.grow_to(bytes, LIMITS).map(|()| room)
+            let mut permit = budget.reserve(peer, None, LIMITS)?;
+            permit.grow_to(bytes, LIMITS).map(|()| permit)
         };
         std::iter::from_fn(|| body().ok()).take(1000).collect()
     }
@@ -401,10 +395,10 @@ mod tests {
             "it would not fit any more"
         );
         drop(silent);
-        let mut room = budget.reserve(ONE, Some(400 << 10), limits).expect("room");
-        assert!(room.grow_to(1, limits).is_ok());
+        let mut permit = budget.reserve(ONE, Some(400 << 10), limits).expect("room");
+        assert!(permit.grow_to(1, limits).is_ok());
         assert_eq!(gauge.get(), 16 << 10);
-        assert!(room.grow_to(400 << 10, limits).is_ok());
+        assert!(permit.grow_to(400 << 10, limits).is_ok());
         assert_eq!(gauge.get(), 400 << 10);
     }
 
@@ -415,8 +409,8 @@ mod tests {
             max_buffered: 800,
             max_body: 800,
         };
-        let mut room = budget.reserve(ONE, Some(800), limits).expect("room");
-        assert!(room.grow_to(800, limits).is_ok());
+        let mut permit = budget.reserve(ONE, Some(800), limits).expect("room");
+        assert!(permit.grow_to(800, limits).is_ok());
         assert!(budget.reserve(ONE, Some(1), limits).is_err());
     }
 
@@ -428,16 +422,16 @@ mod tests {
             max_buffered: 100,
             max_body: 100,
         };
-        let room = budget
+        let permit = budget
             .reserve(PeerAddress::Local, Some(9), limits)
             .expect("there is room");
         assert_eq!(gauge.get(), 9);
-        let mut body = BufferedBody::new(Bytes::from_static(b"12345"), room);
+        let mut body = BufferedBody::new(Bytes::from_static(b"12345"), permit);
         assert_eq!(gauge.get(), 5);
         body.replace(Bytes::from_static(b"12"));
-        let beside = body.with_extra(Bytes::from_static(b"123"));
+        let extra = body.with_extra(Bytes::from_static(b"123"));
         assert_eq!(gauge.get(), 2 + 3);
-        drop((body.clone(), body, beside));
+        drop((body.clone(), body, extra));
         assert_eq!(gauge.get(), 0);
     }
 }

@@ -10,13 +10,13 @@ use super::{receipt::Selection, record::RequestGuard};
 const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];
 
 /// Adds the headers. The cache status is copied from `X-Cache`, which must be set already.
-pub(super) fn vllm_router(fields: &mut HeaderMap, guard: &RequestGuard, won: &Selection) {
+pub(super) fn vllm_router(fields: &mut HeaderMap, guard: &RequestGuard, selection: &Selection) {
     let notes = guard.routing_notes();
     let method = if notes.cluster().is_some() {
         "cluster"
-    } else if won.label == Some(routing::LMCACHE_PREFIX) {
+    } else if selection.label == Some(routing::LMCACHE_PREFIX) {
         "lmcache-prefix"
-    } else if won.predicted_cached_tokens > 0 && BY_CACHE.contains(&won.policy) {
+    } else if selection.predicted_cached_tokens > 0 && BY_CACHE.contains(&selection.policy) {
         "kv"
     } else {
         "policy"
@@ -27,9 +27,9 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, guard: &RequestGuard, won: &Se
         .unwrap_or(HeaderValue::from_static("BYPASS"));
     fields.insert("x-vllm-router-cache-status", status);
     for (name, value) in [
-        ("x-vllm-router-worker", Some(&*won.worker)),
+        ("x-vllm-router-worker", Some(&*selection.worker)),
         ("x-vllm-router-method", Some(method)),
-        ("x-vllm-router-policy", Some(won.policy)),
+        ("x-vllm-router-policy", Some(selection.policy)),
         ("x-vllm-router-cluster", notes.cluster()),
         ("x-vllm-router-model", notes.model()),
     ] {

@@ -51,7 +51,7 @@ pub(super) async fn count_tokens(
     };
     let mut counted = None;
     if let Some(tokenizer) = own {
-        counted = by_own(gateway, tokenizer, chat.clone(), call.received).await;
+        counted = count_locally(gateway, tokenizer, chat.clone(), call.received).await;
     }
     if let (None, Some(model)) = (counted, &model) {
         if model
@@ -64,7 +64,7 @@ pub(super) async fn count_tokens(
             return stages.forward(call, model, ApiSupport::Native, guard).await;
         }
         let deadline = call.received + gateway.generation.request_timeout();
-        counted = by_engine(gateway, model, &chat, deadline).await;
+        counted = count_at_engine(gateway, model, &chat, deadline).await;
     }
     match counted {
         Some(count) => {
@@ -83,7 +83,7 @@ pub(super) async fn count_tokens(
     }
 }
 
-async fn by_own(
+async fn count_locally(
     gateway: &Gateway,
     tokenizer: Arc<PromptModel>,
     chat: Bytes,
@@ -110,7 +110,7 @@ async fn by_own(
         .flatten()
 }
 
-async fn by_engine(
+async fn count_at_engine(
     gateway: &Gateway,
     model: &ModelView,
     chat: &Bytes,

@@ -523,8 +523,8 @@ mod tests {
     async fn a_preview_changes_nothing_and_shows_the_decision_that_follows() {
         let test = TestGateway::new();
         let request = test.chat(&[1, 2, 3]);
-        let tries = super::super::retry_state::RetryState::default();
-        let placement = request.placement(&tries);
+        let retry_state = super::super::retry_state::RetryState::default();
+        let placement = request.placement(&retry_state);
         let decider = &test.delivery().queue.decider;
         for _ in 0..5 {
             let shown = decider
@@ -546,8 +546,8 @@ mod tests {
         let test = TestGateway::new();
         let mut request = test.chat(&[1]);
         Arc::make_mut(&mut request.model).panic = true;
-        let tries = super::super::retry_state::RetryState::default();
-        let placement = request.placement(&tries);
+        let retry_state = super::super::retry_state::RetryState::default();
+        let placement = request.placement(&retry_state);
         let decider = &test.delivery().queue.decider;
         let shown = decider
             .preview(&request.model, &placement)

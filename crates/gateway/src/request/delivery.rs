@@ -37,7 +37,7 @@ impl DeliveryStage {
         mut request: RoutedRequest,
         mut guard: RequestGuard,
     ) -> Response<ReplyBody> {
-        let mut tries = RetryState::default();
+        let mut retry_state = RetryState::default();
         loop {
             let RoutedRequest {
                 call,
@@ -46,22 +46,24 @@ impl DeliveryStage {
                 wait,
                 ..
             } = &mut request;
-            let placement = send::placement(call, facts, &tries);
+            let placement = send::placement(call, facts, &retry_state);
             let placed = self.queue.place(model, &placement, wait).await;
             guard.record_wait(wait.receipt_wait());
             let placed = match placed {
                 Ok(placed) => placed,
-                Err(_) if facts.pin.is_none() && tries.may_wait_for_worker(&self.queue) => continue,
+                Err(_) if facts.pin.is_none() && retry_state.may_wait_for_worker(&self.queue) => {
+                    continue;
+                }
                 Err(Rejection { refusal, error }) => {
                     guard.record_refusal(refusal);
-                    return reply::last_failure(guard, tries.final_error(error));
+                    return reply::last_failure(guard, retry_state.final_error(error));
                 }
             };
             let attempt = Attempt {
                 request: &request,
                 decider: &self.queue.decider,
                 retries: &self.retries,
-                tries: &tries,
+                retry_state: &retry_state,
             };
             let failure = match self.send.run(attempt, placed, &mut guard).await {
                 AttemptOutcome::Committed(committed) => {
@@ -80,7 +82,7 @@ impl DeliveryStage {
                 AttemptOutcome::Failed(failure) => failure,
             };
             if let Some(last) = self
-                .next_attempt(&mut request, failure, &mut tries, &mut guard)
+                .next_attempt(&mut request, failure, &mut retry_state, &mut guard)
                 .await
             {
                 return reply::last_failure(guard, last);
@@ -93,7 +95,7 @@ impl DeliveryStage {
         &self,
         request: &mut RoutedRequest,
         failure: Failure,
-        tries: &mut RetryState,
+        retry_state: &mut RetryState,
         guard: &mut RequestGuard,
     ) -> Option<FinalError> {
         let Failure {
@@ -106,7 +108,7 @@ impl DeliveryStage {
             return Some(failure.reply);
         }
         if let Some(other) = also_failed {
-            tries.record_hedge_failure(worker_pin(&other));
+            retry_state.record_hedge_failure(worker_pin(&other));
         }
         // A pin that names the prefill worker leaves the decode worker open.
         let worker = by.target.worker;
@@ -120,8 +122,11 @@ impl DeliveryStage {
             queue: &self.queue,
             model: &request.model,
         };
-        if !tries.next_attempt(stage, failed, &mut request.wait).await {
-            return Some(tries.final_error(errors::no_worker()));
+        if !retry_state
+            .next_attempt(stage, failed, &mut request.wait)
+            .await
+        {
+            return Some(retry_state.final_error(errors::no_worker()));
         }
         // The fleet may have changed since: the new snapshot includes the effect of this attempt.
         if let Some(now) = self.queue.fleet.snapshot().model(&request.model.id) {
@@ -168,7 +173,7 @@ fn commit(
                 kind,
                 limits: dispatcher.limits,
                 clock: dispatcher.clock,
-                cutting: dispatcher.abort.aborted(),
+                abort: dispatcher.abort.aborted(),
                 stream,
             },
             guard,

@@ -165,8 +165,8 @@ impl RequestGuard {
     }
 
     /// Records that the worker will look up the prompt in a prefix cache.
-    pub(crate) fn set_prefix_expectation(&mut self, looked_up: PrefixExpectation) {
-        self.prefix_expectation = Some(looked_up);
+    pub(crate) fn set_prefix_expectation(&mut self, expectation: PrefixExpectation) {
+        self.prefix_expectation = Some(expectation);
     }
 
     /// Records the request's wait for its decision.
@@ -287,7 +287,7 @@ impl Drop for RequestGuard {
                 route = self.route.path,
                 status = self.reply.status,
                 outcome = kind.as_str(),
-                worker = self.selection.as_ref().map(|won| &*won.worker),
+                worker = self.selection.as_ref().map(|selection| &*selection.worker),
                 ms = now.ms_since(self.received),
                 "request"
             );

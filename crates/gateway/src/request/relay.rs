@@ -49,7 +49,7 @@ pub(crate) struct ReplyStart {
     pub(crate) kind: BodyKind,
     pub(crate) limits: RequestSection,
     pub(crate) clock: Clock,
-    pub(crate) cutting: AbortSignal,
+    pub(crate) abort: AbortSignal,
     /// Translates the stream's events into the client's dialect.
     pub(crate) stream: Option<StreamTranslator>,
 }
@@ -64,10 +64,10 @@ pub(crate) struct ReplyRelay {
     started: Moment,
     /// Fires when no byte arrived within the idle limit, or when a partial event has waited long
     /// enough.
-    alarm: Pin<Box<Sleep>>,
+    timer: Pin<Box<Sleep>>,
     last_byte: Moment,
     /// Resolves at the end of the drain time.
-    cutting: AbortSignal,
+    abort: AbortSignal,
     events: Option<SseTracker>,
     translation: Option<StreamTranslation>,
     /// Complete bytes that can be sent now.
@@ -119,7 +119,7 @@ impl ReplyRelay {
             kind,
             limits,
             clock,
-            cutting,
+            abort,
             stream,
         } = start;
         let now = clock.now();
@@ -127,9 +127,9 @@ impl ReplyRelay {
             upstream: rest,
             limits,
             started: now,
-            alarm: Box::pin(sleep(limits.stream_idle_timeout)),
+            timer: Box::pin(sleep(limits.stream_idle_timeout)),
             last_byte: now,
-            cutting,
+            abort,
             events: (kind == BodyKind::Events)
                 .then(|| SseTracker::new(guard.expected_ending().and_then(EndingTracker::of))),
             translation: stream.map(StreamTranslation::new),
@@ -160,13 +160,13 @@ impl ReplyRelay {
             }
             Poll::Ready(None) => self.ended(),
             Poll::Pending => {
-                if Pin::new(&mut self.cutting).poll(cx).is_ready() {
+                if Pin::new(&mut self.abort).poll(cx).is_ready() {
                     self.cut(CutReason::GoingDown);
                     return Poll::Ready(());
                 }
                 ready!(self.arm(cx));
-                if !self.alarmed() {
-                    // The alarm fired early by the timer's granularity: arm it again.
+                if !self.handle_expired_limits() {
+                    // The timer fired early by the timer's granularity: arm it again.
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -211,10 +211,10 @@ impl ReplyRelay {
             // it would never fire.
             return Poll::Ready(());
         }
-        self.alarm
+        self.timer
             .as_mut()
             .reset(tokio::time::Instant::now() + next);
-        self.alarm.as_mut().poll(cx)
+        self.timer.as_mut().poll(cx)
     }
 
     fn is_too_long(&self) -> bool {
@@ -222,7 +222,7 @@ impl ReplyRelay {
     }
 
     /// Handles the limits that have expired; returns whether there is something to do now.
-    fn alarmed(&mut self) -> bool {
+    fn handle_expired_limits(&mut self) -> bool {
         let now = self.clock.now();
         if self.is_too_long() {
             return true;
@@ -292,8 +292,8 @@ impl ReplyRelay {
                 .guard
                 .error_shape()
                 .stream_event(&ApiError::new(code, message), self.guard.request_id());
-            let lead: &[u8] = if events.part_out { b"\n\n" } else { b"" };
-            self.ready.push_back([lead, &error].concat().into());
+            let separator: &[u8] = if events.part_out { b"\n\n" } else { b"" };
+            self.ready.push_back([separator, &error].concat().into());
         }
         self.end = RelayEnd::Breaking(Box::pin(sleep(FLUSH)));
     }

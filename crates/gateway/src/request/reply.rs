@@ -26,7 +26,7 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) 
     if shown.expose_routing_headers && shown.vllm_router_headers() {
         compat_headers::hooks(fields, guard);
     }
-    let Some(won) = guard.selection() else {
+    let Some(selection) = guard.selection() else {
         return;
     };
     add_rewrite_header(fields, guard.rewrites());
@@ -36,12 +36,12 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) 
     insert(
         fields,
         HeaderName::from_static("x-warmroute-worker"),
-        &won.worker,
+        &selection.worker,
     );
     insert(
         fields,
         HeaderName::from_static("x-warmroute-policy"),
-        won.policy,
+        selection.policy,
     );
     insert(
         fields,
@@ -50,10 +50,10 @@ pub(crate) fn add_routing_headers(fields: &mut HeaderMap, guard: &RequestGuard) 
     );
     fields.insert(
         "x-warmroute-predicted-cached-tokens",
-        HeaderValue::from(won.predicted_cached_tokens),
+        HeaderValue::from(selection.predicted_cached_tokens),
     );
     if shown.vllm_router_headers() {
-        compat_headers::vllm_router(fields, guard, won);
+        compat_headers::vllm_router(fields, guard, selection);
     }
 }
 

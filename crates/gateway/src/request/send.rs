@@ -67,7 +67,7 @@ pub(super) struct Attempt<'a> {
     pub(super) request: &'a RoutedRequest,
     pub(super) decider: &'a Decider,
     pub(super) retries: &'a Retries,
-    pub(super) tries: &'a RetryState,
+    pub(super) retry_state: &'a RetryState,
 }
 
 /// The outcome of an attempt.
@@ -148,8 +148,8 @@ impl RoutedRequest {
 
     /// Returns the next decision about the request. A retry has already waited, unless no worker
     /// was left for it; a request without a prompt asks for no work worth waiting for.
-    pub(super) fn placement<'a>(&'a self, tries: &'a RetryState) -> PlacementRequest<'a> {
-        placement(&self.call, &self.facts, tries)
+    pub(super) fn placement<'a>(&'a self, retry_state: &'a RetryState) -> PlacementRequest<'a> {
+        placement(&self.call, &self.facts, retry_state)
     }
 }
 
@@ -157,13 +157,13 @@ impl RoutedRequest {
 pub(super) fn placement<'a>(
     call: &'a AcceptedRequest,
     facts: &'a RoutingFacts,
-    tries: &'a RetryState,
+    retry_state: &'a RetryState,
 ) -> PlacementRequest<'a> {
-    let is_new = tries.last.is_none() || tries.waits_for_anybody;
+    let is_new = retry_state.last.is_none() || retry_state.waits_for_anybody;
     PlacementRequest {
         overrides: &call.overrides,
         facts,
-        failed: &tries.excluded,
+        failed: &retry_state.excluded,
         same_body_as: None,
         may_wait: is_new && !matches!(facts.handover, Handover::NoPrompt),
     }
@@ -193,7 +193,7 @@ impl SendStage {
             .await;
         let UpstreamRequest {
             call,
-            back,
+            reply_translator,
             rewrites,
             is_openai,
         } = match built {
@@ -228,7 +228,7 @@ impl SendStage {
                 }
             }
         };
-        self.translated_back(request, sent, back).await
+        self.translated_back(request, sent, reply_translator).await
     }
 
     /// Returns the outcome with the reply in the client's dialect.
@@ -236,21 +236,21 @@ impl SendStage {
         &self,
         request: &RoutedRequest,
         sent: SendResult,
-        back: ReplyTranslator,
+        reply_translator: ReplyTranslator,
     ) -> AttemptOutcome {
         let SendResult { result, by, failed } = sent;
         let result = match result {
             Ok(reply) => {
                 let left = request.deadline().since(self.dispatcher.clock.now());
-                back.reply(reply, left).await
+                reply_translator.reply(reply, left).await
             }
-            Err(failure) => Err(back.failure(failure)),
+            Err(failure) => Err(reply_translator.failure(failure)),
         };
         match result {
             Ok(reply) => AttemptOutcome::Committed(Box::new(CommittedAttempt {
                 reply,
                 by,
-                stream: back.stream(),
+                stream: reply_translator.stream(),
             })),
             Err(failure) => AttemptOutcome::Failed(Failure {
                 failure,
@@ -273,7 +273,7 @@ impl SendStage {
             retries: attempt.retries,
             call,
             model: &request.model,
-            placement: request.placement(attempt.tries),
+            placement: request.placement(attempt.retry_state),
             deadline: request.deadline(),
             after,
         }

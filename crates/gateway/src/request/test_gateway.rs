@@ -256,9 +256,9 @@ impl TestGateway {
 
     /// Places a chat for these workers, and returns its load.
     pub(crate) fn place(&self, workers: &[u32]) -> Lease {
-        let (request, tries) = (self.chat(workers), RetryState::default());
+        let (request, retry_state) = (self.chat(workers), RetryState::default());
         let decider = &self.delivery().queue.decider;
-        match decider.place(&request.model, &request.placement(&tries), None) {
+        match decider.place(&request.model, &request.placement(&retry_state), None) {
             PlacementOutcome::Placed(placed) => placed.lease,
             other => panic!("it is not placed: {other:?}"),
         }

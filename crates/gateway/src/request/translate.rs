@@ -43,7 +43,7 @@ impl TranslationStage {
     /// Removes the volatile line of a request, if it has one.
     async fn shorten(&self, dialect: Dialect, call: &mut AcceptedRequest) -> bool {
         let shorter = self
-            .beside(call, move |body| {
+            .on_compute_pool(call, move |body| {
                 dialect::without_volatile_prefix(dialect, &body)
             })
             .await;
@@ -55,7 +55,7 @@ impl TranslationStage {
     }
 
     /// Runs work on the body where it blocks no runtime thread for long.
-    async fn beside<T: Send + 'static>(
+    async fn on_compute_pool<T: Send + 'static>(
         &self,
         call: &AcceptedRequest,
         work: impl FnOnce(Bytes) -> T + Send + 'static,
@@ -189,7 +189,7 @@ impl RequestTranslator {
             body,
             untranslatable,
         } = stage
-            .beside(call, |body| dialect::messages_to_chat(&body))
+            .on_compute_pool(call, |body| dialect::messages_to_chat(&body))
             .await??;
         let api_support = if untranslatable.is_some() {
             ApiSupport::Native
@@ -220,7 +220,7 @@ impl RequestTranslator {
             let previous = previous.map(|id| Box::from(&*id));
             Ok::<_, dialect::ViewError>((stored, previous, chat, fidelity))
         };
-        let (stored, previous, chat, fidelity) = stage.beside(call, read).await??;
+        let (stored, previous, chat, fidelity) = stage.on_compute_pool(call, read).await??;
         Ok(Self {
             chat: Some(chat.into()),
             fidelity,
@@ -314,7 +314,7 @@ impl RequestTranslator {
         rewrites.insert(0, "messages");
         Ok(UpstreamRequest {
             call: Cow::Owned(call.with_dialect(at(call, CHAT), chat.clone())),
-            back: ReplyTranslator::Message {
+            reply_translator: ReplyTranslator::Message {
                 model: Arc::clone(&context.model),
                 prompt_tokens: context.prompt_tokens,
                 request_id: Arc::clone(&call.request_id),
@@ -333,7 +333,7 @@ async fn native_message<'c>(
 ) -> Result<UpstreamRequest<'c>, ApiError> {
     let marked = if stage.settings.anthropic_cache_control_injection {
         stage
-            .beside(call, |body| dialect::with_cache_control(&body))
+            .on_compute_pool(call, |body| dialect::with_cache_control(&body))
             .await?
     } else {
         None
@@ -371,7 +371,7 @@ impl RequestTranslator {
             };
             Ok::<_, dialect::ViewError>((marked.is_some(), marked.unwrap_or(body), untranslatable))
         };
-        let (marked, body, untranslatable) = stage.beside(call, translate).await??;
+        let (marked, body, untranslatable) = stage.on_compute_pool(call, translate).await??;
         if let Some(why) = untranslatable {
             return Err(ApiError::new(ErrorCode::InvalidRequest, why));
         }
@@ -386,7 +386,7 @@ impl RequestTranslator {
         };
         Ok(UpstreamRequest {
             call: Cow::Owned(call.with_dialect(at(call, MESSAGES), body.into())),
-            back: ReplyTranslator::Chat {
+            reply_translator: ReplyTranslator::Chat {
                 completion,
                 request_id: Arc::clone(&call.request_id),
             },
@@ -420,7 +420,7 @@ pub(super) struct ReplyWorker<'a> {
 pub(super) struct UpstreamRequest<'c> {
     pub(super) call: Cow<'c, AcceptedRequest>,
     /// Translates the reply back.
-    pub(super) back: ReplyTranslator,
+    pub(super) reply_translator: ReplyTranslator,
     pub(super) rewrites: Vec<&'static str>,
     /// Whether it is a chat or a completion: engines accept their priority member with these, and
     /// count their prompts as the router does.
@@ -431,7 +431,7 @@ impl<'c> UpstreamRequest<'c> {
     fn as_received(call: &'c AcceptedRequest, rewrites: Vec<&'static str>) -> Self {
         Self {
             call: Cow::Borrowed(call),
-            back: ReplyTranslator::AsItCame,
+            reply_translator: ReplyTranslator::AsItCame,
             rewrites,
             is_openai: false,
         }

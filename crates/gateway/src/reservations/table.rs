@@ -92,10 +92,10 @@ impl ReservationTable {
     /// Removes and returns all reservations that match.
     pub(super) fn remove_all(
         &mut self,
-        is_so: impl Fn(&OpenReservation) -> bool,
+        matches: impl Fn(&OpenReservation) -> bool,
     ) -> Vec<OpenReservation> {
         let Self { by_id, blocks } = self;
-        let removed = by_id.extract_if(|_, entry| entry.reservation.as_ref().is_some_and(&is_so));
+        let removed = by_id.extract_if(|_, entry| entry.reservation.as_ref().is_some_and(&matches));
         removed
             .filter_map(|(_, entry)| {
                 *blocks -= entry.blocks;
@@ -108,11 +108,11 @@ impl ReservationTable {
     pub(super) fn remove_if(
         &mut self,
         id: &str,
-        is_so: impl FnOnce(&OpenReservation) -> bool,
+        matches: impl FnOnce(&OpenReservation) -> bool,
     ) -> Option<OpenReservation> {
         if self
             .get_mut(id)
-            .is_some_and(|reservation| is_so(reservation))
+            .is_some_and(|reservation| matches(reservation))
         {
             self.remove(id)
         } else {

@@ -76,7 +76,7 @@ pub(crate) struct Clusters {
     timeout: Duration,
     embedder: Embedder,
     /// The mean of each cluster's examples, once they are embedded.
-    middles: OnceLock<Vec<UnitVector>>,
+    centroids: OnceLock<Vec<UnitVector>>,
     results: OutcomeCounters,
 }
 
@@ -91,7 +91,7 @@ impl Clusters {
             threshold: section.threshold,
             timeout: section.timeout,
             embedder: Embedder::new(workers, section.embedding_model.into()),
-            middles: OnceLock::new(),
+            centroids: OnceLock::new(),
             results,
         }
     }
@@ -133,7 +133,7 @@ impl Clusters {
         &self,
         view: &RequestView<'_>,
     ) -> Result<(Arc<SemanticCluster>, f64), &'static str> {
-        let middles = self.middles.get().ok_or("not_learnt")?;
+        let centroids = self.centroids.get().ok_or("not_learnt")?;
         let text = dialect::last_said(view, MAX_CHARS).ok_or("no_text")?;
         let direction = self
             .embedder
@@ -143,7 +143,7 @@ impl Clusters {
                 tracing::debug!(?why, "a request goes without a cluster");
                 "failed"
             })?;
-        let (at, similarity) = direction.nearest(middles).ok_or("failed")?;
+        let (at, similarity) = direction.nearest(centroids).ok_or("failed")?;
         let cluster = self.clusters.get(at).ok_or("failed")?;
         Ok((Arc::clone(cluster), similarity))
     }
@@ -153,10 +153,10 @@ impl Clusters {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             match self.learn().await {
-                Ok(middles) => {
-                    tracing::info!(clusters = middles.len(), model = %self.embedder.model(), "semantic clusters learnt");
+                Ok(centroids) => {
+                    tracing::info!(clusters = centroids.len(), model = %self.embedder.model(), "semantic clusters learnt");
                     // Only this task sets it.
-                    let _ = self.middles.set(middles);
+                    let _ = self.centroids.set(centroids);
                     return pending().await;
                 }
                 // Expected while workers start.
@@ -174,16 +174,16 @@ impl Clusters {
     }
 
     async fn learn(&self) -> Result<Vec<UnitVector>, EmbeddingError> {
-        let mut middles = Vec::with_capacity(self.clusters.len());
+        let mut centroids = Vec::with_capacity(self.clusters.len());
         for cluster in &self.clusters {
             let texts: Vec<&str> = cluster.examples.iter().map(String::as_str).collect();
             let mut directions = Vec::with_capacity(texts.len());
             for part in texts.chunks(EXAMPLES) {
                 directions.extend(self.embedder.embed_all(part, LEARNING).await?);
             }
-            middles.push(UnitVector::middle(&directions));
+            centroids.push(UnitVector::middle(&directions));
         }
-        Ok(middles)
+        Ok(centroids)
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
             Err(EmbeddingError::NoWorker)
         ));
         let middle = UnitVector::middle(&[]);
-        assert!(clusters.middles.set(vec![middle.clone(), middle]).is_ok());
+        assert!(clusters.centroids.set(vec![middle.clone(), middle]).is_ok());
         assert!(of(&clusters, None).await.is_none());
         assert!(test.upstream.take_requests().is_empty());
     }
@@ -276,8 +276,8 @@ mod tests {
         for example in ["1,0,0", "0,1,0"] {
             test.upstream.script(worker, vector(example));
         }
-        let middles = clusters.learn().await.expect("both are embedded");
-        assert!(clusters.middles.set(middles).is_ok());
+        let centroids = clusters.learn().await.expect("both are embedded");
+        assert!(clusters.centroids.set(centroids).is_ok());
         for (text, cluster) in [
             ("3,1,0", Some("code")),
             ("1,3,0", Some("prose")),

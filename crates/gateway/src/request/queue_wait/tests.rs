@@ -48,7 +48,7 @@ async fn place(test: &TestGateway, request: &mut RoutedRequest) -> Result<Worker
 async fn place_after(
     test: &TestGateway,
     request: &mut RoutedRequest,
-    tries: &RetryState,
+    retry_state: &RetryState,
 ) -> Result<WorkerId, Rejection> {
     let RoutedRequest {
         call,
@@ -57,7 +57,7 @@ async fn place_after(
         wait,
         ..
     } = request;
-    let placement = send::placement(call, facts, tries);
+    let placement = send::placement(call, facts, retry_state);
     let placed = test.delivery().queue.place(model, &placement, wait).await;
     placed.map(|placed| placed.lease.target().worker)
 }
@@ -132,9 +132,9 @@ async fn a_request_without_any_worker_waits_only_where_that_is_configured() {
             code(place(&test, &mut request).await),
             Err(ErrorCode::NoWorker)
         );
-        let held = request.wait.receipt_wait();
+        let waited = request.wait.receipt_wait();
         assert_eq!(
-            (held.reason, held.held_ms >= 30.0),
+            (waited.reason, waited.held_ms >= 30.0),
             (reason, !limit.is_zero())
         );
         assert_eq!(test.router.queued_requests(), 0);
@@ -158,10 +158,10 @@ async fn a_retry_does_not_wait_unless_it_waits_for_any_worker() {
     let test = without_worker(SHORT);
     let failure = || Some(super::super::dispatch::AttemptFailure::no_answer());
     for (waits_for_anybody, reason) in [(false, None), (true, Some("no_worker"))] {
-        let mut tries = RetryState::default();
-        (tries.last, tries.waits_for_anybody) = (failure(), waits_for_anybody);
+        let mut retry_state = RetryState::default();
+        (retry_state.last, retry_state.waits_for_anybody) = (failure(), waits_for_anybody);
         let mut request = test.chat(&[]);
-        let placed = place_after(&test, &mut request, &tries).await;
+        let placed = place_after(&test, &mut request, &retry_state).await;
         assert_eq!(code(placed), Err(ErrorCode::NoWorker));
         assert_eq!(request.wait.receipt_wait().reason, reason);
     }
@@ -224,8 +224,8 @@ async fn at_the_end_of_a_drain_no_request_waits_any_more() {
 async fn a_request_that_waits_for_any_worker_gets_the_one_that_appears() {
     let test = without_worker(SOON);
     let request = test.chat(&[]);
-    let tries = RetryState::default();
-    let placement = request.placement(&tries);
+    let retry_state = RetryState::default();
+    let placement = request.placement(&retry_state);
     let decider = &test.delivery().queue.decider;
     let budget = WaitBudget {
         limit: SOON,
@@ -251,8 +251,8 @@ async fn a_request_that_waits_for_any_worker_gets_the_one_that_appears() {
 async fn a_plan_whose_request_is_gone_by_then_is_withdrawn() {
     let test = without_worker(SOON);
     let request = test.chat(&[]);
-    let tries = RetryState::default();
-    let placement = request.placement(&tries);
+    let retry_state = RetryState::default();
+    let placement = request.placement(&retry_state);
     let decider = &test.delivery().queue.decider;
     let budget = WaitBudget {
         limit: SOON,

@@ -200,7 +200,7 @@ impl RequestGuard {
 
     /// Records that the engine may have looked up the prompt, without a comparable result.
     pub(super) fn record_incomparable(&self, target: Target, sent: Moment) {
-        let Some(looked_up) = self.prefix_expectation else {
+        let Some(expectation) = self.prefix_expectation else {
             return;
         };
         let until = self
@@ -209,19 +209,19 @@ impl RequestGuard {
             .unwrap_or_else(|| self.recorder.clock.now());
         self.recorder
             .parity_monitor
-            .record_incomparable(target, looked_up.incomparable(sent, until));
+            .record_incomparable(target, expectation.incomparable(sent, until));
     }
 
     /// Submits the prediction and its result to parity. Returns `None` if they cannot be compared,
     /// else the cached tokens, where they are known.
     pub(super) fn record_prediction(&self, kind: OutcomeKind) -> Option<Option<u32>> {
-        let won = self.selection.as_ref()?;
+        let selection = self.selection.as_ref()?;
         // After a remote prefill the worker's own cache had no part in the prompt.
         let own = kind == OutcomeKind::Ok && !self.has_remote_prefill();
         let sample = self
             .prefix_expectation
             .filter(|_| own)
-            .and_then(|it| it.sample(won, self.reply.usage));
+            .and_then(|it| it.sample(selection, self.reply.usage));
         // Failed attempts are already submitted.
         if sample.is_none()
             && self
@@ -230,8 +230,12 @@ impl RequestGuard {
                 .last()
                 .is_some_and(|last| last.result == AttemptResult::Ok)
         {
-            self.record_incomparable(won.target, won.sent);
+            self.record_incomparable(selection.target, selection.sent);
         }
-        sample.map(|sample| self.recorder.parity_monitor.observe(won.target, sample))
+        sample.map(|sample| {
+            self.recorder
+                .parity_monitor
+                .observe(selection.target, sample)
+        })
     }
 }

@@ -49,8 +49,8 @@ impl RequestGuard {
         if let Some(open) = &mut self.attempt.open {
             open.started = since;
         }
-        if let Some(won) = &mut self.selection {
-            won.sent = since;
+        if let Some(selection) = &mut self.selection {
+            selection.sent = since;
         }
     }
 

@@ -25,8 +25,8 @@ impl RequestGuard {
         if let Some(open) = &mut self.attempt.open {
             open.started = now;
         }
-        if let Some(won) = &mut self.selection {
-            won.sent = now;
+        if let Some(selection) = &mut self.selection {
+            selection.sent = now;
         }
     }
 
@@ -63,7 +63,7 @@ impl RequestGuard {
         };
         match self
             .prefix_expectation
-            .and_then(|looked_up| looked_up.of_prefill().sample(&selection, usage))
+            .and_then(|expectation| expectation.of_prefill().sample(&selection, usage))
         {
             Some(sample) => drop(self.recorder.parity_monitor.observe(leg.target, sample)),
             None => self.record_incomparable(leg.target, started),

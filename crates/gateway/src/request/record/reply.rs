@@ -121,12 +121,12 @@ impl RequestGuard {
             .usage
             .map(|usage| usage.after(self.reply.usage))
             .or(self.reply.usage);
-        if let (true, Some(id), Some(won)) =
+        if let (true, Some(id), Some(selection)) =
             (self.stores_response(), &chunk.response_id, &self.selection)
         {
             self.recorder.response_affinity.record(
                 id,
-                won.target.worker,
+                selection.target.worker,
                 self.recorder.clock.now(),
             );
         }

@@ -36,9 +36,9 @@ fn with_limits(limits: RequestSection) -> TestGateway {
 }
 
 /// Checks that a reply is `begun`, one error event with this code, and an unclean end.
-fn assert_cut(reply: &ClientReply, begun: &str, code: &str) {
+fn assert_cut(reply: &ClientReply, sent: &str, code: &str) {
     let text = reply.text();
-    let error = text.strip_prefix(begun).expect("what came before the cut");
+    let error = text.strip_prefix(sent).expect("what came before the cut");
     assert!(
         error.starts_with("data: ") && error.ends_with("\n\n"),
         "{error:?}"
@@ -109,8 +109,8 @@ async fn a_part_of_an_event_that_was_sent_is_closed_before_the_error_event() {
     let test = TestGateway::new();
     let pieces = [Ok(FIRST), Ok("data: {\"a\""), Err("reset")];
     let (reply, _) = relay(&test, events(&pieces).paced(4 * TORN_EVENT)).await;
-    let begun = [FIRST, "data: {\"a\"", "\n\n"].concat();
-    assert_cut(&reply, &begun, "stream_interrupted");
+    let sent = [FIRST, "data: {\"a\"", "\n\n"].concat();
+    assert_cut(&reply, &sent, "stream_interrupted");
 }
 
 #[tokio::test]

@@ -330,12 +330,12 @@ async fn a_reply_longer_than_the_limit_or_under_memory_pressure_is_not_stored() 
         send_call(&short, &worker, call(CHAT, &[])).await;
     }
     assert_eq!(worker.sends(), 2);
-    let (pressed, worker) = (caching(""), Worker::new(COMPLETION));
-    let memory = &pressed.gateway.reply_cache.memory;
+    let (under_pressure, worker) = (caching(""), Worker::new(COMPLETION));
+    let memory = &under_pressure.gateway.reply_cache.memory;
     memory.observe(Some(92), Some(100));
     assert_eq!(memory.stage(), MemoryStage::SmallBodies);
     for _ in 0..2 {
-        send_call(&pressed, &worker, call(CHAT, &[])).await;
+        send_call(&under_pressure, &worker, call(CHAT, &[])).await;
     }
     assert_eq!(worker.sends(), 2);
 }

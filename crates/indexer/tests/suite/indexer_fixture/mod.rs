@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use zmtp::{Endpoint, Pub, PubSettings};
 
 /// Time limit of a wait; only a failing test reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) struct IndexerFixture {
     pub(crate) index: Arc<KvIndex>,
@@ -146,7 +146,7 @@ impl IndexerFixture {
                 last = self.post_ok(path, body).await;
             }
         };
-        let in_time = tokio::time::timeout(PATIENCE, polling).await.is_ok();
+        let in_time = tokio::time::timeout(TIMEOUT, polling).await.is_ok();
         assert!(
             in_time,
             "{path} {body}\nexpected {expected}\nlast     {last}"
@@ -154,19 +154,15 @@ impl IndexerFixture {
     }
 
     /// Polls the services until one of them satisfies the condition.
-    pub(crate) async fn until_service(
-        &self,
-        what: &str,
-        is_expected: impl Fn(&Value) -> bool,
-    ) -> Value {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+    pub(crate) async fn until_service(&self, what: &str, check: impl Fn(&Value) -> bool) -> Value {
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let all = self.get("/services").await;
             if let Some(found) = all["services"]
                 .as_array()
                 .unwrap()
                 .iter()
-                .find(|service| is_expected(service))
+                .find(|service| check(service))
             {
                 return found.clone();
             }
@@ -201,7 +197,7 @@ impl TestPublisher {
     pub(crate) async fn until_followed_by(&self, count: usize) {
         let mut followers = self.socket.watch_subscribers();
         let reached = followers.wait_for(|now| *now == count);
-        tokio::time::timeout(PATIENCE, reached)
+        tokio::time::timeout(TIMEOUT, reached)
             .await
             .expect("subscribers connect in time")
             .unwrap();
